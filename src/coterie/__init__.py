@@ -1,0 +1,26 @@
+"""Coterie: multi-agent reinforcement learning in which any kind of agent sits at the same table.
+
+Names are imported when first used, so that `import coterie` and `coterie --help` are quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie import worlds
+    from coterie.table import Table, load, resume, train
+
+__version__ = "0.1.0"
+__all__ = ["Table", "load", "resume", "train", "worlds"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Table", "load", "resume", "train"):
+        value = getattr(importlib.import_module("coterie.table"), name)
+        globals()[name] = value
+        return value
+    if name == "worlds":
+        return importlib.import_module("coterie.worlds")
+    raise AttributeError(f"module 'coterie' has no attribute '{name}'")

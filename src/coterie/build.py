@@ -1,0 +1,133 @@
+"""From a config to objects: worlds, groups, tables and runners. Capabilities are checked here, once."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Any
+
+import numpy as np
+
+from coterie import names
+from coterie.config import Config, ConfigError, GroupConfig, Part, SeatedRun
+from coterie.group import Group, Place, Policy, Seat
+from coterie.runner import Runner
+from coterie.world import World
+
+NEEDS = {"Guided": "brings its own reference player", "Renderable": "can be looked at"}
+
+
+def build_world(part: Part, copies: int) -> World:
+    """The world of a config with that many copies."""
+    try:
+        world: World = names.look_up(names.WORLDS, part.name)(part.settings, copies)
+    except ValueError as error:
+        raise ConfigError(f"world: {error}") from None
+    return world
+
+
+def build_places(config: Config, world: World) -> dict[str, Place]:
+    """Who sits where: every agent in exactly one group, every group inside one kind."""
+    seated: dict[str, str] = {}
+    places = {}
+    every = [agent for kind in world.kinds.values() for agent in kind.agents]
+    for name, group in config.groups.items():
+        members = [agent for agent in every if any(fnmatch.fnmatchcase(agent, p) for p in group.agents)]
+        path = f"groups.{name}.agents"
+        if not members:
+            raise ConfigError(f"{path}: no agent is called {' or '.join(group.agents)}; there are {', '.join(every)}")
+        for agent in members:
+            if agent in seated:
+                raise ConfigError(f"{path}: '{agent}' already sits in group '{seated[agent]}'")
+            seated[agent] = name
+        kinds = [kind for kind, spaces in world.kinds.items() if any(a in spaces.agents for a in members)]
+        if len(kinds) > 1:
+            raise ConfigError(f"{path}: agents of different kinds ({', '.join(kinds)}) cannot share a group")
+        spaces = world.kinds[kinds[0]]
+        columns = np.array([spaces.agents.index(agent) for agent in members])
+        places[name] = Place(name, kinds[0], spaces, tuple(members), columns, group.parameters, config.seed)
+    missing = [agent for agent in every if agent not in seated]
+    if missing:
+        raise ConfigError(f"groups: nobody plays {', '.join(missing)}; put them into a group")
+    return places
+
+
+def build_policy(group: GroupConfig, place: Place, world: World) -> Policy:
+    """A group's policy; one seated from an earlier run comes with its weights."""
+    path = f"groups.{place.group}.policy"
+    if isinstance(group.policy, SeatedRun):
+        return seat_run(group.policy, place, world)
+    made = names.look_up(names.POLICIES, group.policy.name)
+    needs = getattr(made, "needs", None)  # a class attribute: the capability it asks of the world
+    if needs is not None and not isinstance(world, needs):
+        raise ConfigError(
+            f"group '{place.group}': policy '{group.policy.name}' needs a world that {NEEDS[needs.__name__]}; "
+            f"'{type(world).__name__.lower()}' does not"
+        )
+    try:
+        policy: Policy = made(group.policy.settings, place)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return policy
+
+
+def seat_run(seated: SeatedRun, place: Place, world: World) -> Policy:
+    """The policy of a group of an earlier run, built for this place and given its weights."""
+    from coterie import run  # a run is read through the same build step: imported here to avoid a circle
+
+    directory = run.Run.open(seated.run)
+    earlier = directory.config()
+    name = seated.group or (place.group if place.group in earlier.groups else None)
+    if name is None:
+        if len(earlier.groups) > 1:
+            raise ConfigError(
+                f"groups.{place.group}.policy.group: {seated.run} has the groups {', '.join(earlier.groups)}; name one"
+            )
+        name = next(iter(earlier.groups))
+    if name not in earlier.groups:
+        raise ConfigError(f"groups.{place.group}.policy.group: {seated.run} has no group '{name}'")
+    policy = build_policy(earlier.groups[name], place, world)
+    saved = directory.load_checkpoint(seated.checkpoint)
+    try:
+        policy.load(saved["policies"][name])
+    except ValueError as error:
+        raise ConfigError(f"groups.{place.group}.policy: {error}") from None
+    return policy
+
+
+def build_groups(config: Config, world: World, learning: bool = True) -> list[Group]:
+    """All groups of the table in the config's order, with their learners unless they are only to play."""
+    groups = []
+    for name, place in build_places(config, world).items():
+        group = config.groups[name]
+        policy = build_policy(group, place, world)
+        groups.append(Group(Seat(place, policy), build_learner(group, policy, place) if learning else None))
+    return groups
+
+
+def build_learner(group: GroupConfig, policy: Policy, place: Place) -> Any:
+    """What improves the group, or None."""
+    if group.learner is None:
+        return None
+    made = names.look_up(names.LEARNERS, group.learner.name)
+    wanted = getattr(made, "teaches", None)  # a class attribute: the policies it can improve
+    if wanted is not None and not isinstance(policy, wanted):
+        raise ConfigError(
+            f"group '{place.group}': learner '{group.learner.name}' improves a {wanted.__name__}, "
+            f"not a {type(policy).__name__}"
+        )
+    preference = names.look_up(names.PREFERENCES, group.preference.name)(group.preference.settings)
+    try:
+        return made(group.learner.settings, policy, place, preference)
+    except ValueError as error:
+        raise ConfigError(f"groups.{place.group}.learner: {error}") from None
+
+
+def build_runner(config: Config, shard: int, groups: list[Group] | None = None) -> Runner:
+    """One shard of the config's world with everybody seated; a child process builds its own policies."""
+    world = build_world(config.world, config.train.copies // config.train.shards)
+    if groups is None:
+        places = build_places(config, world)
+        seats = [Seat(p, build_policy(config.groups[n], p, world)) for n, p in places.items()]
+    else:
+        seats = [group.seat for group in groups]
+    return Runner(world, seats, config.seed, shard)

@@ -1,0 +1,249 @@
+"""The command line. Everything heavy is imported inside the command that needs it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="Multi-agent reinforcement learning in which any kind of agent sits at the same table.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+check_app = typer.Typer(help="Hold a part against its contract.", no_args_is_help=True)
+config_app = typer.Typer(help="Show or validate settings.", no_args_is_help=True)
+app.add_typer(check_app, name="check")
+app.add_typer(config_app, name="config")
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="key=value, for example train.total_steps=100000")]
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="a run's directory")]
+Which = Annotated[str, typer.Option("--checkpoint", help="best, last or a step")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="of the episodes, not of the training")]
+
+
+@app.command("list")
+def list_() -> None:
+    """Name the experiments and all that a config can choose from."""
+    from coterie import names
+    from coterie.config import EXPERIMENTS, experiments
+
+    print("experiments")
+    for name in experiments():
+        first = (EXPERIMENTS / f"{name}.yaml").read_text().splitlines()[0]
+        print(f"  {name:28} {first.removeprefix('# ')}")
+    tables = {"worlds": names.WORLDS, "policies": names.POLICIES, "learners": names.LEARNERS}
+    for title, table in (tables | {"preferences": names.PREFERENCES}).items():
+        print(f"{title}\n  {', '.join(table)}")
+    print("one's own: package.module:Name in place of any of these")
+
+
+@app.command()
+def train(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT|FILE", help="a name from 'list', or a YAML file")],
+    overrides: Overrides = None,
+    out: Annotated[str | None, typer.Option(help="the run's directory")] = None,
+    multirun: Annotated[bool, typer.Option("-m", help="sweep: a=1,2 b=3,4 makes four runs")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+) -> None:
+    """Train an experiment and write a run."""
+    from coterie import config
+
+    words = overrides or []
+    combinations = config.sweep(words) if multirun else [words]
+    for combination in combinations:
+        config.load(experiment, combination)  # refuse the last before the first has run for an hour
+    for number, combination in enumerate(combinations):
+        if multirun:
+            print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
+        into = (
+            out if out is None or not multirun else str(Path(out) / ("_".join(combination) or "run").replace("/", "-"))
+        )
+        train_one(experiment, combination, into, quiet)
+
+
+def train_one(experiment: str, overrides: list[str], out: str | None, quiet: bool) -> None:
+    from coterie import build, config, training
+    from coterie.run import Run
+
+    settings = config.load(experiment, overrides)
+    build.build_groups(settings, build.build_world(settings.world, 1))  # refuse before a directory is made
+    run = Run.create(training.run_directory(settings, out), settings)
+    conclude(run, training.train(settings, run, quiet=quiet))
+
+
+def conclude(run: Any, summary: dict[str, Any]) -> None:
+    """Say what came of a training and where it lies."""
+    if not summary["finished"]:
+        print(f"stopped and saved at {summary['env_steps']:,} steps; go on with: coterie resume {run.path}")
+        return
+    solved = ", solved" if summary["solved"] else ""
+    print(
+        f"{summary['env_steps']:,} steps in {summary['wall_s']:.0f} s, {summary['steps_per_s']:,.0f} per second{solved}"
+    )
+    print(f"greedy play, {summary['episodes']} held-out episodes:")
+    rows = {"trained (best)": summary["evaluation"], "step 0": summary["step_0"]} | summary["baselines"]
+    for name, result in rows.items():
+        print_result(name, result)
+    print(f"run      {run.path}")
+    for film in sorted((run.path / "videos" / "eval").glob("*.gif"))[-1:]:
+        print(f"video    {film}")
+    print(f"report   {run.path / 'report.html'}")
+
+
+def print_result(name: str, result: dict[str, Any]) -> None:
+    for group, score in result["groups"].items():
+        low, high = score["return_ci95"]
+        success = "" if result["success_rate"] is None else f"   success {result['success_rate']:.1%}"
+        numbers = f"{score['return_mean']:8.2f} [{low:.2f}, {high:.2f}]   length {score['length_mean']:.1f}{success}"
+        print(f"  {name:15} {group:10} {numbers}")
+
+
+@app.command()
+def resume(run: RunPath, overrides: Overrides = None, quiet: Annotated[bool, typer.Option("--quiet")] = False) -> None:
+    """Go on with a run that was stopped, or with a longer one (train.total_steps=…)."""
+    from coterie import table
+    from coterie.run import Run
+
+    went_on = table.resume(run, overrides, quiet)
+    directory = Run.open(run)
+    summary = directory.summary()
+    if not went_on and summary is not None:
+        print(f"{run} has finished at {summary['env_steps']:,} steps; more: coterie resume {run} train.total_steps=N")
+        return
+    steps = directory.steps()[-1] if summary is None else 0
+    conclude(
+        directory,
+        {"finished": False, "env_steps": steps} if summary is None else {"finished": True} | summary,
+    )
+
+
+@app.command("eval")
+def evaluate(
+    run: RunPath,
+    overrides: Overrides = None,
+    episodes: Annotated[int, typer.Option(min=1, help="to play")] = 100,
+    seed: Seed = 0,
+    sample: Annotated[bool, typer.Option("--sample", help="draw actions instead of taking the likeliest")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    checkpoint: Which = "best",
+) -> None:
+    """Play held-out episodes with a run's policies, greedily unless told otherwise."""
+    from coterie import table
+
+    loaded = table.load(run, checkpoint, overrides)
+    result = loaded.evaluate(episodes, seed, greedy=not sample).plain()
+    mode = "sample" if sample else "greedy"
+    head = {"run": run, "checkpoint": checkpoint, "mode": mode, "episodes": episodes, "seed": seed}
+    if as_json:
+        print(json.dumps(head | {"env_steps": loaded.env_steps} | result))
+        return
+    print(f"{run}, checkpoint {checkpoint} ({loaded.env_steps:,} steps), {mode}, {episodes} episodes, seed {seed}")
+    print_result(mode, result)
+
+
+@app.command()
+def watch(
+    run: RunPath,
+    overrides: Overrides = None,
+    window: Annotated[bool, typer.Option("--window", help="open a window")] = False,
+    terminal: Annotated[bool, typer.Option("--terminal", help="play in this terminal")] = False,
+    out: Annotated[str | None, typer.Option(help="the GIF to write (default: in RUN/videos)")] = None,
+    episodes: Annotated[int, typer.Option(min=1)] = 1,
+    seed: Seed = 0,
+    sample: Annotated[bool, typer.Option("--sample")] = False,
+    fps: Annotated[int, typer.Option(min=1, max=60, help="frames a second")] = 4,
+    checkpoint: Which = "best",
+) -> None:
+    """Look at a run's policies: a video file, this terminal, or a window."""
+    from coterie import build, table, video
+    from coterie.training import evaluation_seed
+
+    loaded = table.load(run, checkpoint, overrides)
+    world = build.build_world(loaded.config.world, 1)
+    seats = [group.seat for group in loaded.groups]
+    start = evaluation_seed(seed)
+    if window:
+        video.show_in_window(world, seats, start, episodes, not sample, fps)
+    elif terminal:
+        video.show_in_terminal(world, seats, start, episodes, not sample, fps)
+    else:
+        path = Path(out) if out else Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif"
+        print(video.write_video(world, seats, start, path, episodes, not sample, fps))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="one run, or several seeds of an experiment")],
+    out: Annotated[str | None, typer.Option(help="the page to write (default: RUN/report.html)")] = None,
+    figure: Annotated[str | None, typer.Option(help="also write the curves as a PNG")] = None,
+) -> None:
+    """Draw one HTML page of one run or several."""
+    from coterie.report import write_report
+    from coterie.run import Run
+
+    path = Path(out) if out else Path(runs[0]) / "report.html"
+    print(write_report([Run.open(run) for run in runs], path, Path(figure) if figure else None))
+
+
+@check_app.command("world")
+def check_world_(
+    name: Annotated[str, typer.Argument(help="a world from 'list', or package.module:Name")],
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(min=1)] = 200,
+) -> None:
+    """Hold a world against its contract: shapes, bounds, ends, seeds, saving."""
+    from coterie import build, config, names
+    from coterie.testing import check_world
+
+    values = config.parse_overrides([w.removeprefix("world.") for w in overrides or []])
+    part = config.part(names.WORLDS, {"name": name} | values, "world")
+    check_world(lambda copies: build.build_world(part, copies), steps=steps)
+    print(f"{name}: keeps the contract over {steps} steps")
+
+
+@config_app.command("show")
+def config_show(experiment: str, overrides: Overrides = None) -> None:
+    """Print an experiment with every default written out."""
+    from coterie import config
+
+    print(config.to_yaml(config.load(experiment, overrides)), end="")
+
+
+@config_app.command("validate")
+def config_validate(experiment: str, overrides: Overrides = None) -> None:
+    """Check an experiment down to the objects it builds, without training."""
+    from coterie import build, config
+
+    settings = config.load(experiment, overrides)
+    build.build_groups(settings, build.build_world(settings.world, 1))
+    print(f"{experiment}: valid")
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine has, and what is missing for which feature."""
+    from coterie.doctor import examine
+
+    for line in examine():
+        print(line)
+
+
+def main() -> None:
+    """Run a command; failures that we can name are printed without a traceback."""
+    from coterie.types import CoterieError
+
+    logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", stream=sys.stderr)
+    try:
+        app()
+    except CoterieError as error:
+        print(f"coterie: {error}", file=sys.stderr)
+        sys.exit(2 if type(error).__name__ == "ConfigError" else 1)
+    except KeyboardInterrupt:
+        print("coterie: left at once; 'coterie resume RUN' goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,341 @@
+"""From YAML files and overrides to strict, typed settings.
+
+The only file that knows OmegaConf and pydantic. Layers are merged (`extends` < file < overrides), then
+checked against the settings dataclasses that live beside the code they configure. Every refusal names the
+path and, where it can, the cure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import itertools
+import json
+import types as python_types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import TypeAdapter, ValidationError
+from yaml import YAMLError
+
+from coterie import names
+from coterie.checks import at_least
+from coterie.group import Parameters
+from coterie.train_settings import TrainSettings
+from coterie.types import CoterieError
+
+SCHEMA = 1
+EXPERIMENTS = Path(__file__).parent / "experiments"
+
+
+class ConfigError(CoterieError):
+    """A setting is unknown, missing, mistyped or out of range."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something chosen by name, with its settings."""
+
+    name: str
+    settings: Any
+
+
+@dataclass(frozen=True)
+class SeatedRun:
+    """A policy taken from an earlier run."""
+
+    run: str  # its directory
+    checkpoint: str = "best"  # best, last or a step
+    group: str | None = None  # whose policy; None: the group of the same name, or the only one
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """One group of the table."""
+
+    agents: tuple[str, ...]  # names; * stands for any ending
+    policy: Part | SeatedRun
+    learner: Part | None
+    preference: Part
+    parameters: Parameters = "shared"  # shared, or individual: one set for each agent
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole experiment, resolved."""
+
+    world: Part
+    groups: dict[str, GroupConfig]
+    train: TrainSettings
+    seed: int = 0
+    experiment: str = "experiment"
+    raw: dict[str, Any] = field(default_factory=dict, compare=False)  # the merged layers, before defaults
+
+
+# Layers ---------------------------------------------------------------------------------------------
+
+
+def experiments() -> list[str]:
+    """Names of the experiments that come with Coterie."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+
+
+def find(name: str, beside: Path | None = None) -> Path:
+    """The file of an experiment given by name or path."""
+    for path in (Path(name), *([beside / name, beside / f"{name}.yaml"] if beside else [])):
+        if path.is_file():
+            return path
+    path = EXPERIMENTS / f"{name}.yaml"
+    if path.is_file():
+        return path
+    raise ConfigError(f"no experiment or file '{name}'{suggest(name, experiments())}; 'coterie list' shows them all")
+
+
+def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """One file with all that it extends beneath it."""
+    path = path.resolve()
+    if path in seen:
+        raise ConfigError(f"{path.name}: 'extends' runs in a circle: {' -> '.join(p.name for p in (*seen, path))}")
+    try:
+        layer: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path.name}: not readable as YAML: {error}") from None
+    if not isinstance(layer, dict):
+        raise ConfigError(f"{path.name}: expected settings, one 'key: value' per line, got {layer!r}")
+    parent = layer.pop("extends", None)
+    if parent is None:
+        return layer
+    return merge(read(find(str(parent), path.parent), (*seen, path)), layer)
+
+
+def merge(base: Any, over: Any) -> Any:
+    """Lay `over` on `base`. A part that changes its name drops the other part's settings."""
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    renamed = "name" in over and over["name"] != base.get("name", over["name"])
+    reseated = ("run" in over and "run" not in base) or ("name" in over and "run" in base)
+    if renamed or reseated:
+        return over
+    return {
+        key: merge(base.get(key), over[key]) if key in over else base[key]
+        for key in (*base, *(k for k in over if k not in base))
+    }
+
+
+def parse_overrides(overrides: list[str]) -> dict[str, Any]:
+    """`key=value` words as nested settings."""
+    for word in overrides:
+        if "=" not in word or word.startswith("="):
+            raise ConfigError(f"'{word}': expected key=value, for example train.total_steps=100000")
+    try:
+        nested: dict[str, Any] = {}
+        for word in overrides:
+            nested = merge(nested, OmegaConf.to_container(OmegaConf.from_dotlist([word]), resolve=False))
+        return nested
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"cannot read the overrides: {error}") from None
+
+
+def sweep(overrides: list[str]) -> list[list[str]]:
+    """Every combination of comma-separated values; commas inside brackets do not separate."""
+    choices = []
+    for word in overrides:
+        key, _, value = word.partition("=")
+        parts, depth = [""], 0
+        for sign in value:
+            depth += (sign in "[{(") - (sign in ")}]")
+            if sign == "," and depth == 0:
+                parts.append("")
+            else:
+                parts[-1] += sign
+        choices.append([f"{key}={part}" for part in parts])
+    return [list(combination) for combination in itertools.product(*choices)]
+
+
+# Checking ---------------------------------------------------------------------------------------------
+
+
+def resolve(layer: dict[str, Any], experiment: str) -> Config:
+    """Check merged layers and fill in defaults."""
+    layer = _interpolated(layer)
+    raw = dict(layer)
+    _only(layer, ("world", "groups", "train", "seed", "experiment", "schema"), "")
+    if layer.get("schema", SCHEMA) != SCHEMA:
+        raise ConfigError(f"schema: this version reads schema {SCHEMA}, got {layer['schema']!r}")
+    world = part(names.WORLDS, layer.get("world"), "world")
+    groups = layer.get("groups")
+    if not isinstance(groups, dict) or not groups:
+        raise ConfigError("groups: at least one group is needed, for example groups: {team: {agents: 'agent_*'}}")
+    seed = _value(int, layer.get("seed", 0), "seed")
+    _ranged(lambda: at_least("seed", seed, 0), "seed")
+    return Config(
+        world,
+        {str(name): _group(group, f"groups.{name}") for name, group in groups.items()},
+        settings_from(TrainSettings, layer.get("train") or {}, "train"),
+        seed,
+        _value(str, layer.get("experiment", experiment), "experiment"),
+        raw,
+    )
+
+
+def load(experiment: str, overrides: list[str] | None = None) -> Config:
+    """The experiment of that name or file, with overrides."""
+    path = find(experiment)
+    return resolve(merge(read(path), parse_overrides(overrides or [])), path.stem)
+
+
+def to_plain(config: Config) -> dict[str, Any]:
+    """The whole config with every default written out; `resolve` takes it back."""
+
+    def written(value: Part | SeatedRun | None) -> dict[str, Any] | None:
+        match value:
+            case None:
+                return None
+            case SeatedRun():
+                return dataclasses.asdict(value)
+            case Part(name, settings):
+                return {"name": name} | dataclasses.asdict(settings)
+
+    groups = {
+        name: {
+            "agents": list(group.agents),
+            "parameters": group.parameters,
+            "policy": written(group.policy),
+            "learner": written(group.learner),
+            "preference": written(group.preference),
+        }
+        for name, group in config.groups.items()
+    }
+    plain = {
+        "schema": SCHEMA,
+        "experiment": config.experiment,
+        "seed": config.seed,
+        "world": written(config.world),
+        "groups": groups,
+        "train": dataclasses.asdict(config.train),
+    }
+    result: dict[str, Any] = json.loads(json.dumps(plain))  # tuples become lists
+    return result
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved config as text."""
+    return OmegaConf.to_yaml(OmegaConf.create(to_plain(config)))
+
+
+def _interpolated(layer: dict[str, Any]) -> dict[str, Any]:
+    try:
+        result = OmegaConf.to_container(OmegaConf.create(layer), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"cannot resolve the settings: {str(error).splitlines()[0]}") from None
+    return typing.cast(dict[str, Any], result)
+
+
+def _group(value: Any, path: str) -> GroupConfig:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: expected the settings of a group, got {value!r}")
+    _only(value, ("agents", "parameters", "policy", "learner", "preference"), path)
+    agents = value.get("agents", "*")
+    agents = (agents,) if isinstance(agents, str) else agents
+    policy = value.get("policy") or {"name": "network"}
+    if isinstance(policy, dict) and "run" in policy:
+        seated: Part | SeatedRun = settings_from(SeatedRun, policy, f"{path}.policy")
+    else:
+        seated = part(names.POLICIES, policy, f"{path}.policy")
+    learner = value.get("learner")
+    return GroupConfig(
+        _value(tuple[str, ...], agents, f"{path}.agents"),
+        seated,
+        None if learner in (None, "none") else part(names.LEARNERS, learner, f"{path}.learner"),
+        part(names.PREFERENCES, value.get("preference") or {"name": "unchanged"}, f"{path}.preference"),
+        _value(Parameters, value.get("parameters", "shared"), f"{path}.parameters"),
+    )
+
+
+def part(table: dict[str, str], value: Any, path: str) -> Part:
+    """Something chosen by name: look the name up, then check the rest against its settings."""
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict) or "name" not in value:
+        raise ConfigError(f"{path}.name: required setting is missing; one of {', '.join(table)}")
+    name = value["name"]
+    try:
+        settings_type = names.settings_type(table, str(name))
+    except LookupError as error:
+        raise ConfigError(f"{path}.name: {error}{suggest(str(name), table)}") from None
+    rest = {key: item for key, item in value.items() if key != "name"}
+    return Part(str(name), settings_from(settings_type, rest, path))
+
+
+def settings_from(cls: type[Any], values: Any, path: str) -> Any:
+    """Build a settings dataclass from plain values, refusing what does not fit."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected settings, got {values!r}")
+    hints = typing.get_type_hints(cls)
+    _only(values, hints, path)
+    made = {}
+    for spec in dataclasses.fields(cls):
+        at = f"{path}.{spec.name}"
+        if spec.name not in values:
+            if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+                raise ConfigError(f"{at}: required setting is missing")
+            continue
+        nested = _nested(hints[spec.name])
+        value = values[spec.name]
+        made[spec.name] = (
+            settings_from(nested, value, at) if nested and value is not None else _value(hints[spec.name], value, at)
+        )
+    return _ranged(lambda: cls(**made), path)
+
+
+def _nested(hint: Any) -> type[Any] | None:
+    """The dataclass in a hint such as `Stop` or `Stop | None`."""
+    options = typing.get_args(hint) if isinstance(hint, python_types.UnionType) else (hint,)
+    return next((option for option in options if dataclasses.is_dataclass(option)), None)  # type: ignore[return-value]  # a class, not an instance
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    """Check one value strictly; whole numbers pass as reals, lists as tuples."""
+    try:
+        return _adapter(hint).validate_json(json.dumps(value), strict=True)
+    except (ValidationError, ValueError, TypeError) as error:
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+            if first["type"] == "literal_error":
+                reason = f"one of {reason}"
+            raise ConfigError(f"{path}: expected {reason}, got {value!r}") from None
+        raise ConfigError(f"{path}: cannot be written in a config: {value!r}") from None
+
+
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint)
+
+
+def _ranged(make: typing.Callable[[], Any], path: str) -> Any:
+    try:
+        return make()
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _only(values: dict[str, Any], known: typing.Iterable[str], path: str) -> None:
+    known = list(known)
+    for key in values:
+        if key not in known:
+            at = f"{path}.{key}" if path else str(key)
+            raise ConfigError(
+                f"{at}: no such setting{suggest(str(key), known) or '; known: ' + (', '.join(known) or 'none')}"
+            )
+
+
+def suggest(word: str, known: typing.Iterable[str]) -> str:
+    """`; did you mean 'x'?` when something known is close."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""

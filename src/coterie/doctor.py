@@ -1,0 +1,47 @@
+"""What this machine has: versions, cores, optional parts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Iterator
+
+NEEDED = (
+    "numpy",
+    "numba",
+    "torch",
+    "safetensors",
+    "pydantic",
+    "omegaconf",
+    "typer",
+    "rich",
+    "matplotlib",
+    "pillow",
+)
+OPTIONAL = {
+    "gymnasium": "PettingZoo face of built-in worlds (coterie[worlds])",
+    "pettingzoo": "PettingZoo face of built-in worlds (coterie[worlds])",
+    "pygame-ce": "windows (coterie[window])",
+    "tensorboard": "TensorBoard files (coterie[tensorboard])",
+}
+
+
+def examine() -> Iterator[str]:
+    """One line per finding."""
+    import torch
+
+    yield f"python        {platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield f"cores         {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}"
+    yield f"gpu           {torch.cuda.get_device_name(0) if torch.cuda.is_available() else 'none'}"
+    for name in NEEDED:
+        yield f"{name:13} {_version(name) or 'MISSING: reinstall coterie'}"
+    for name, purpose in OPTIONAL.items():
+        yield f"{name:13} {_version(name) or f'not installed; needed for {purpose}'}"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,107 @@
+"""Groups: agents that share a policy, a learner and a preference.
+
+A `Place` is where a group sits (which agents, of which kind); a `Seat` is the acting half that runners
+need; a `Group` adds the learning half. Nothing here knows the loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from coterie.types import Array, Decision, Experience, Joint, Kind, Metrics, State, View
+
+Parameters = Literal["shared", "individual"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a group sits at the table: all a policy or learner may know of it when it is built."""
+
+    group: str
+    kind: str
+    spaces: Kind
+    agents: tuple[str, ...]
+    columns: Array  # [A] int: place of each agent within its kind
+    parameters: Parameters = "shared"
+    seed: int = 0
+
+    @property
+    def stacks(self) -> int:
+        """How many sets of parameters the group has: one, or one for each agent."""
+        return len(self.agents) if self.parameters == "individual" else 1
+
+    @property
+    def whole(self) -> bool:
+        """Whether the group is the whole kind in order, so that arrays need no slicing."""
+        return np.array_equal(self.columns, np.arange(len(self.spaces.agents)))
+
+
+class Policy(Protocol):
+    """What acts: network, search, script, language model, person. Synchronous and batched."""
+
+    memory_size: int  # numbers remembered for each agent between decisions; 0 = none
+
+    def act(self, view: View) -> Decision:
+        """Decide for every copy and agent in the view."""
+        ...
+
+    def state(self) -> State:
+        """Weights and whatever else decides how it acts."""
+        ...
+
+    def load(self, state: State) -> None:
+        """Become the policy whose state this is."""
+        ...
+
+
+class Learner(Protocol):
+    """What improves a group's policy from experience."""
+
+    policy: Policy
+
+    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+        """Improve the policy in place and say how it went."""
+        ...
+
+    def state(self) -> State:
+        """Everything beside the policy's own state: critics, optimisers, replay."""
+        ...
+
+    def load(self, state: State) -> None:
+        """Return to a saved state."""
+        ...
+
+
+class Preference(Protocol):
+    """How a group values its rewards."""
+
+    def rewards(self, experience: Experience) -> Array:
+        """The rewards to learn from, `[T, N, A]`; stored rewards stay as they are."""
+        ...
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The acting half of a group."""
+
+    place: Place
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class Group:
+    """A seat and, unless the group is frozen, what improves its policy."""
+
+    seat: Seat
+    learner: Learner | None = None
+
+    @property
+    def name(self) -> str:
+        return self.seat.place.group
+
+    @property
+    def policy(self) -> Policy:
+        return self.seat.policy

@@ -1,0 +1,72 @@
+"""Policies that follow a rule: uniform random play, and the world's own reference player."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.group import Place
+from coterie.heads import Choices
+from coterie.types import Box, Decision, Discrete, MultiDiscrete, State, View, leading
+from coterie.world import Guided
+
+
+@dataclass(frozen=True)
+class RandomSettings:
+    """Nothing to set."""
+
+
+class RandomPolicy:
+    """Every legal action with equal probability."""
+
+    memory_size = 0
+
+    def __init__(self, settings: RandomSettings, place: Place) -> None:
+        self.space = place.spaces.action
+
+    def act(self, view: View) -> Decision:
+        lead = leading(view.observation).shape[:2]
+        match self.space:
+            case Discrete(n):
+                head = Choices((n,), single=True)
+            case MultiDiscrete(sizes):
+                head = Choices(sizes, single=False)
+            case Box(shape, low, high):
+                low = np.maximum(np.broadcast_to(np.asarray(low, np.float32), shape), -10)
+                high = np.minimum(np.broadcast_to(np.asarray(high, np.float32), shape), 10)
+                return Decision((low + view.random.random((*lead, *shape)) * (high - low)).astype(np.float32))
+        zeros = np.zeros((*lead, head.outputs), np.float32)
+        return Decision(*head.act(zeros, view.mask, view.random, greedy=False))
+
+    def state(self) -> State:
+        return {}
+
+    def load(self, state: State) -> None:
+        """A script remembers nothing."""
+
+
+@dataclass(frozen=True)
+class HeuristicSettings:
+    """Nothing to set."""
+
+
+class HeuristicPolicy:
+    """The reference player that the world brings along (grid world: shortest paths)."""
+
+    memory_size = 0
+    needs = Guided
+
+    def __init__(self, settings: HeuristicSettings, place: Place) -> None:
+        self.place = place
+
+    def act(self, view: View) -> Decision:
+        if not isinstance(view.world, Guided) or view.columns is None:
+            raise ValueError("the heuristic plays by the world's state; bare observations do not tell it enough")
+        return Decision(view.world.heuristic(view.kind, view.random)[:, view.columns])
+
+    def state(self) -> State:
+        return {}
+
+    def load(self, state: State) -> None:
+        """A script remembers nothing."""

@@ -1,0 +1,85 @@
+"""What a run writes down while it goes: metrics.jsonl (the truth), TensorBoard, a progress bar."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from typing import IO, Any
+
+from coterie.run import Run
+
+
+class Recorder:
+    """Appends records; every line is complete and flushed before the loop goes on."""
+
+    def __init__(self, run: Run, tensorboard: bool, first_step: int) -> None:
+        self.file: IO[str] = open(run.metrics_file, "a")  # noqa: SIM115  # closed by close()
+        self.writer: Any = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ModuleNotFoundError:
+                print("coterie: no TensorBoard files: pip install 'coterie[tensorboard]'", file=sys.stderr)
+            else:
+                self.writer = SummaryWriter(str(run.path / "tensorboard"), purge_step=first_step)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record; a number that is none must not look like one."""
+        for name, value in record.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"metric '{name}' is {value}")
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+        if self.writer is not None:
+            for name, value in record.items():
+                if name not in ("iteration", "env_steps"):
+                    self.writer.add_scalar(name, value, record["env_steps"])
+
+    def sync(self) -> None:
+        """Make sure that everything written so far is on disk."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        if self.writer is not None:
+            self.writer.flush()
+
+    def close(self) -> None:
+        self.sync()
+        self.file.close()
+        if self.writer is not None:
+            self.writer.close()
+
+
+class Progress:
+    """A progress bar on a terminal; on anything else a line every so often."""
+
+    def __init__(self, total: int, done: int, quiet: bool) -> None:
+        self.total, self.start, self.quiet = total, done, quiet
+        self.bar: Any = None
+        self.task: Any = None
+        self.next_line = 0.0
+        if not quiet:
+            from rich.console import Console
+
+            console = Console(stderr=True)
+            if console.is_terminal:
+                from rich import progress as p
+
+                columns = (p.BarColumn(None), p.TextColumn("{task.description}"), p.TimeRemainingColumn())
+                self.bar = p.Progress(*columns, console=console, expand=True)
+                self.task = self.bar.add_task("starting", total=total, completed=done)
+                self.bar.start()
+
+    def show(self, step: int, wall: float, words: str) -> None:
+        """Say how far we are."""
+        line = f"{step / 1e3:,.0f}k steps  {words}"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step, description=line)
+        elif not self.quiet and (wall >= self.next_line or step >= self.total):
+            print(f"{line}  {wall:.0f} s", file=sys.stderr, flush=True)
+            self.next_line = wall + 10
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()

@@ -1,0 +1,143 @@
+"""A run: the directory that holds one training from config to report."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie import checkpoint
+from coterie import config as configs
+from coterie.types import CoterieError, State
+
+log = logging.getLogger("coterie")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where everything of a run lies."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """An existing run."""
+        run = cls(Path(path))
+        if not run.config_file.is_file():
+            raise CoterieError(f"'{path}' is no run: it has no config.yaml")
+        return run
+
+    @classmethod
+    def create(cls, path: Path, settings: configs.Config) -> Run:
+        """A new run; an existing one is never written over."""
+        if (path / "config.yaml").exists():
+            raise CoterieError(f"'{path}' already holds a run; choose another --out, or 'coterie resume {path}'")
+        run = cls(path)
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        run.write_config(settings)
+        return run
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary_file(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def config(self, overrides: list[str] | None = None) -> configs.Config:
+        """The run's resolved config, with overrides on it."""
+        layer = configs.read(self.config_file)
+        return configs.resolve(configs.merge(layer, configs.parse_overrides(overrides or [])), "experiment")
+
+    def write_config(self, settings: configs.Config) -> None:
+        """Write the resolved config, all or nothing."""
+        write_text(self.config_file, configs.to_yaml(settings))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All records so far."""
+        if not self.metrics_file.exists():
+            return []
+        return [json.loads(line) for line in self.metrics_file.read_text().splitlines() if line.endswith("}")]
+
+    def summary(self) -> dict[str, Any] | None:
+        """What the finished run came to; None while it is unfinished."""
+        if not self.summary_file.exists():
+            return None
+        summary: dict[str, Any] = json.loads(self.summary_file.read_text())
+        return summary
+
+    # Checkpoints: step-N hold everything, best-N the policies that evaluated best
+
+    def steps(self, prefix: str = "step") -> list[int]:
+        """Steps at which complete checkpoints exist, oldest first."""
+        return sorted(int(p.name.split("-")[1]) for p in self.checkpoints.glob(f"{prefix}-*"))
+
+    def checkpoint_path(self, step: int, prefix: str = "step") -> Path:
+        return self.checkpoints / f"{prefix}-{step:012d}"
+
+    def load_checkpoint(self, which: str = "best") -> State:
+        """The `best` policies, the `last` full state, or the checkpoint of one step."""
+        if which in ("best", "last"):
+            prefix = "best" if which == "best" else "step"
+            found = self.newest(self.steps(prefix), prefix)
+            if found is None:
+                raise CoterieError(f"'{self.path}' has no intact '{which}' checkpoint")
+            return found
+        available = sorted({*self.steps("step"), *self.steps("best")})
+        if not which.isdigit() or int(which) not in available:
+            shown = ", ".join(map(str, available)) or "none"
+            raise CoterieError(f"'{self.path}' has no checkpoint '{which}'; there are best, last and steps {shown}")
+        prefix = "step" if int(which) in self.steps("step") else "best"
+        return checkpoint.load(self.checkpoint_path(int(which), prefix))
+
+    def newest(self, steps: Iterable[int], prefix: str = "step") -> State | None:
+        """The newest intact one; damaged ones are named in a warning and passed over."""
+        for step in sorted(steps, reverse=True):
+            try:
+                return checkpoint.load(self.checkpoint_path(step, prefix))
+            except checkpoint.CheckpointError as error:
+                log.warning("%s; using the one before it", error)
+        return None
+
+    def save_checkpoint(self, state: State, keep: int) -> None:
+        """Save everything, then drop what is no longer needed."""
+        checkpoint.save(self.checkpoint_path(state["env_steps"]), state)
+        for step in self.steps()[:-keep]:
+            shutil.rmtree(self.checkpoint_path(step))
+        for step in self.steps("best"):
+            if step != state["best_step"]:
+                shutil.rmtree(self.checkpoint_path(step, "best"))
+
+    def cut(self, step: int) -> None:
+        """Forget what came after a step: records, better policies and damaged checkpoints of a later time."""
+        kept = [json.dumps(r) for r in self.metrics() if r["env_steps"] <= step]
+        write_text(self.metrics_file, "".join(f"{line}\n" for line in kept))
+        for prefix in ("step", "best"):
+            for later in self.steps(prefix):
+                if later > step:
+                    shutil.rmtree(self.checkpoint_path(later, prefix))
+        self.summary_file.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under a temporary name, sync it, rename it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)

@@ -1,0 +1,101 @@
+"""A table from Python: train, load a run, ask its agents for actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from coterie import build, config, streams
+from coterie.evaluate import Result, evaluate, evaluation_copies
+from coterie.group import Group
+from coterie.run import Run
+from coterie.training import evaluation_seed, fixed_threads, run_directory
+from coterie.training import train as run_training
+from coterie.types import Array, CoterieError, State, Tree, View, leading
+
+
+@dataclass(frozen=True)
+class Table:
+    """A run's config and groups, with the weights of one checkpoint."""
+
+    config: config.Config
+    groups: list[Group]
+    env_steps: int  # at which the checkpoint was taken
+
+    def act(
+        self, agent: str, observations: Tree, greedy: bool = True, mask: Array | None = None, seed: int = 0
+    ) -> Array:
+        """Actions `[B, …]` of one agent for a batch of its observations `[B, …]`."""
+        group = next((g for g in self.groups if agent in g.seat.place.agents), None)
+        if group is None:
+            names = ", ".join(a for g in self.groups for a in g.seat.place.agents)
+            raise CoterieError(f"no agent '{agent}' at this table; there are {names}")
+        place = group.seat.place
+        one = (
+            {k: np.asarray(v)[:, None] for k, v in observations.items()}
+            if isinstance(observations, dict)
+            else np.asarray(observations)[:, None]
+        )
+        count = len(leading(one))
+        view = View(
+            observation=one,
+            acting=np.ones((count, 1), bool),
+            agents=np.array([place.agents.index(agent)]),
+            random=streams.generator(seed, "ask", agent),
+            greedy=greedy,
+            mask=None if mask is None else np.asarray(mask)[:, None],
+            memory=np.zeros((count, 1, group.policy.memory_size), np.float32) if group.policy.memory_size else None,
+        )
+        return group.policy.act(view).action[:, 0]
+
+    def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:
+        """Play whole episodes on evaluation seeds."""
+        world = build.build_world(self.config.world, evaluation_copies(episodes))
+        with fixed_threads(self.config.train.threads):
+            return evaluate(world, [g.seat for g in self.groups], episodes, evaluation_seed(seed), greedy)
+
+
+def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | None = None) -> Table:
+    """The table of a run. A group whose policy is overridden with another keeps that one's own start."""
+    run = Run.open(path)
+    settings = run.config(overrides)
+    trained = run.config()
+    saved: State = run.load_checkpoint(str(checkpoint))
+    groups = build.build_groups(settings, build.build_world(settings.world, 1), learning=False)
+    for group in groups:
+        before = trained.groups.get(group.name)
+        if before is None or before.policy != settings.groups[group.name].policy:
+            continue
+        try:
+            group.policy.load(saved["policies"][group.name])
+        except ValueError as error:
+            raise CoterieError(str(error)) from None
+    return Table(settings, groups, saved["env_steps"])
+
+
+def train(
+    experiment: str, overrides: list[str] | None = None, out: str | Path | None = None, quiet: bool = False
+) -> Run:
+    """What `coterie train` does; returns the run."""
+    settings = config.load(experiment, overrides)
+    path = run_directory(settings, out)
+    build.build_groups(settings, build.build_world(settings.world, 1))  # refuse before a directory is made
+    run = Run.create(path, settings)
+    run_training(settings, run, quiet=quiet)
+    return run
+
+
+def resume(path: str | Path, overrides: list[str] | None = None, quiet: bool = False) -> bool:
+    """Go on with a run from its newest intact checkpoint; False when it had already finished."""
+    run = Run.open(path)
+    settings = run.config(overrides)
+    summary = run.summary()
+    if summary is not None and (summary["solved"] or summary["env_steps"] >= settings.train.total_steps):
+        return False
+    state = run.newest(run.steps())
+    run.cut(-1 if state is None else state["env_steps"])
+    run.write_config(settings)
+    run_training(settings, run, state, quiet=quiet)
+    return True

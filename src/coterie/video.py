@@ -1,0 +1,102 @@
+"""Films of episodes: GIF files, a terminal, a window."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from coterie.group import Seat
+from coterie.runner import Runner
+from coterie.types import Array, CoterieError
+from coterie.world import Renderable, World
+
+LIMIT = 1000  # frames of one film at most
+
+
+def episode(world: World, seats: Sequence[Seat], seed: int, greedy: bool = True) -> Iterator[Runner]:
+    """Play one episode of a one-copy world; yields after the reset and after every step but the last.
+
+    The last step already shows the next episode, so it is not yielded.
+    """
+    runner = Runner(world, seats, seed, greedy=greedy)
+    runner.begin(0)
+    for _ in range(LIMIT):
+        yield runner
+        runner.step()
+        if runner.ticks.ended[0]:
+            return
+
+
+def renderable(world: World) -> Renderable:
+    """The world as something to look at, or a clear error."""
+    if not isinstance(world, Renderable):
+        raise CoterieError(f"'{type(world).__name__.lower()}' cannot be drawn")
+    return world
+
+
+def write_video(
+    world: World,
+    seats: Sequence[Seat],
+    seed: int,
+    path: Path,
+    episodes: int = 1,
+    greedy: bool = True,
+    fps: int = 4,
+) -> Path:
+    """Film episodes into a GIF."""
+    from PIL import Image
+
+    drawn = renderable(world)
+    frames: list[Array] = []
+    for number in range(episodes):
+        frames += [drawn.frame(0).copy() for _ in episode(world, seats, seed + number, greedy)]
+        frames.append(frames[-1])  # a pause between episodes
+    pictures = [Image.fromarray(frame).quantize(64) for frame in frames]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=1000 // fps, loop=0)
+    return path
+
+
+def show_in_terminal(world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int) -> None:
+    """Play episodes in the terminal; on anything else every frame is printed below the last."""
+    drawn = renderable(world)
+    live = sys.stdout.isatty()
+    for number in range(episodes):
+        for step, played in enumerate(episode(world, seats, seed + number, greedy)):
+            runner = played
+            if live:
+                print("\x1b[H\x1b[2J", end="")
+            print(f"episode {number + 1}, step {step}\n{drawn.ansi(0)}\n", flush=True)
+            if live:
+                time.sleep(1 / fps)
+        for name, returns in runner.tally.drain().returns.items():
+            for row in returns:
+                print(f"{name}: return {', '.join(f'{value:.1f}' for value in row)}")
+
+
+def show_in_window(world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int) -> None:
+    """Play episodes in a window; closing it ends the show."""
+    try:
+        import pygame
+    except ModuleNotFoundError:
+        raise CoterieError("a window needs pygame: pip install 'coterie[window]'") from None
+    drawn = renderable(world)
+    try:
+        pygame.init()
+        screen = pygame.display.set_mode(drawn.frame(0).shape[1::-1])
+    except pygame.error as error:
+        raise CoterieError(f"no window can be opened here ({error}); 'coterie watch RUN' writes a video file") from None
+    pygame.display.set_caption("coterie")
+    clock = pygame.time.Clock()
+    try:
+        for number in range(episodes):
+            for _ in episode(world, seats, seed + number, greedy):
+                if any(event.type == pygame.QUIT for event in pygame.event.get()):
+                    return
+                pygame.surfarray.blit_array(screen, drawn.frame(0).swapaxes(0, 1))
+                pygame.display.flip()
+                clock.tick(fps)
+    finally:
+        pygame.quit()

@@ -1,0 +1,181 @@
+"""Who plays the shards: this process, or child processes that receive whole shards.
+
+A shard plays the same game wherever it runs: its random streams are its own, and every process uses the
+same fixed number of threads. Ray actors will be a third way, in a file of their own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from coterie.config import Config
+from coterie.group import Group
+from coterie.runner import Rollout, join_episodes
+from coterie.types import CoterieError, State, merge
+
+
+class WorkerError(CoterieError):
+    """A child process failed or died."""
+
+
+class Workers(Protocol):
+    """Plays all shards of a run."""
+
+    def play(self, iteration: int) -> Rollout:
+        """One iteration of every shard, joined along the copies."""
+        ...
+
+    def save(self) -> list[State]:
+        """The state of every shard."""
+        ...
+
+    def load(self, states: list[State]) -> None:
+        """Return every shard to its state."""
+        ...
+
+    def close(self) -> None:
+        """Let go of processes."""
+        ...
+
+
+def join(rollouts: list[Rollout]) -> Rollout:
+    """Shards side by side, in their own order."""
+    names = rollouts[0].experiences
+    return Rollout(
+        {name: merge([r.experiences[name] for r in rollouts]) for name in names},
+        join_episodes([r.episodes for r in rollouts]),
+    )
+
+
+class LocalWorkers:
+    """All shards in this process, acting with the very policies that learn."""
+
+    def __init__(self, config: Config, groups: list[Group]) -> None:
+        from coterie.build import build_runner
+
+        self.steps = config.train.steps
+        self.runners = [build_runner(config, shard, groups) for shard in range(config.train.shards)]
+
+    def play(self, iteration: int) -> Rollout:
+        return join([runner.play(self.steps, iteration) for runner in self.runners])
+
+    def save(self) -> list[State]:
+        return [runner.save() for runner in self.runners]
+
+    def load(self, states: list[State]) -> None:
+        for runner, state in zip(self.runners, states, strict=True):
+            runner.load(state)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class ProcessWorkers:
+    """Shards in child processes, which are sent the weights before every iteration."""
+
+    def __init__(self, config: Config, groups: list[Group]) -> None:
+        context = multiprocessing.get_context("spawn")
+        shards, count = config.train.shards, min(config.train.workers, config.train.shards)
+        self.learning = [group for group in groups if group.learner is not None]
+        self.assigned = [list(range(shards))[i::count] for i in range(count)]
+        self.pipes: list[Connection] = []
+        self.processes = []
+        for mine in self.assigned:
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there, config, mine), daemon=True)
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    def play(self, iteration: int) -> Rollout:
+        weights = {group.name: group.policy.state() for group in self.learning}
+        return join(self.ask("play", iteration, weights))
+
+    def save(self) -> list[State]:
+        return self.ask("save")
+
+    def load(self, states: list[State]) -> None:
+        for pipe, mine in zip(self.pipes, self.assigned, strict=True):
+            pipe.send(("load", [states[shard] for shard in mine]))
+        self.collect()
+
+    def ask(self, *request: Any) -> list[Any]:
+        """Send every worker the same request; answers come back in the order of the shards."""
+        for pipe in self.pipes:
+            pipe.send(request)
+        return self.collect()
+
+    def collect(self) -> list[Any]:
+        answers: dict[int, Any] = {}
+        for pipe, process, mine in zip(self.pipes, self.processes, self.assigned, strict=True):
+            try:
+                failed, answer = pipe.recv()
+            except (EOFError, ConnectionResetError):
+                process.join(5)
+                raise WorkerError(
+                    f"the worker playing shards {mine} died (exit code {process.exitcode}); "
+                    "'coterie resume' goes on from the last checkpoint"
+                ) from None
+            if failed:
+                raise WorkerError(f"the worker playing shards {mine} failed:\n{answer}")
+            answers |= dict(zip(mine, answer, strict=True))
+        return [answers[shard] for shard in sorted(answers)]
+
+    def close(self) -> None:
+        for pipe in self.pipes:
+            pipe.close()  # a worker leaves when its pipe does
+        for process in self.processes:
+            process.join(5)
+            if process.is_alive():
+                process.terminate()
+
+
+def _serve(pipe: Connection, config: Config, shards: list[int]) -> None:
+    """A child's life: build the shards, then play, save and load on request."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    import torch
+
+    from coterie.build import build_runner
+
+    torch.set_num_threads(config.train.threads)
+    runners = None
+    while True:
+        try:
+            request, *arguments = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        try:
+            if runners is None:
+                runners = [build_runner(config, shard) for shard in shards]
+            pipe.send((False, [_answer(runner, i, request, arguments, config) for i, runner in enumerate(runners)]))
+        except BrokenPipeError:
+            return
+        except Exception:  # whatever went wrong is the parent's to report, with the child's own traceback
+            pipe.send((True, traceback.format_exc()))
+
+
+def _answer(runner: Any, place: int, request: str, arguments: list[Any], config: Config) -> Any:
+    if request == "play":
+        iteration, weights = arguments
+        _set_weights(runner, weights)
+        return runner.play(config.train.steps, iteration)
+    if request == "load":
+        return runner.load(arguments[0][place])
+    return runner.save()
+
+
+def _set_weights(runner: Any, weights: Mapping[str, State]) -> None:
+    for seat in runner.seats:
+        if seat.place.group in weights:
+            seat.policy.load(weights[seat.place.group])
+
+
+def start(config: Config, groups: list[Group]) -> Workers:
+    """The workers that a config asks for."""
+    return ProcessWorkers(config, groups) if config.train.workers else LocalWorkers(config, groups)

@@ -1,0 +1,60 @@
+"""The World protocol and what a world may offer beyond it.
+
+A world is N copies of one environment, stepped together as arrays. Capabilities are protocols of their
+own; `build.py` checks them once, where objects are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from coterie.types import Array, Kind, State, Ticks
+
+
+class World(Protocol):
+    """N copies of one environment. Copies that end are reset by the world itself, within `step`."""
+
+    kinds: Mapping[str, Kind]
+    copies: int
+    simultaneous: bool  # every agent still in its episode acts at every tick
+
+    def reset(self, seed: int) -> Ticks:
+        """Start every copy anew; the same seed gives the same future."""
+        ...
+
+    def step(self, actions: Mapping[str, Array]) -> Ticks:
+        """Take one action per agent, `[N, A, …]` for each kind; rows of idle agents are ignored."""
+        ...
+
+    def save(self) -> State:
+        """All that decides the future, random state included."""
+        ...
+
+    def load(self, state: State) -> Ticks:
+        """Return to a saved moment and say again what the agents see there (rewards and ends are empty)."""
+        ...
+
+
+@runtime_checkable
+class Guided(Protocol):
+    """A world that brings its own reference player."""
+
+    def heuristic(self, kind: str, random: np.random.Generator) -> Array:
+        """The reference player's action for every agent of a kind, `[N, A, …]`."""
+        ...
+
+
+@runtime_checkable
+class Renderable(Protocol):
+    """A world that can be looked at."""
+
+    def frame(self, copy: int) -> Array:
+        """A picture of one copy, `[height, width, 3]` uint8."""
+        ...
+
+    def ansi(self, copy: int) -> str:
+        """The same for a terminal."""
+        ...

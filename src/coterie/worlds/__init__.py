@@ -1,0 +1,17 @@
+"""Built-in worlds, native batches each; imported when first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.worlds import gridworld, tictactoe
+
+__all__ = ["gridworld", "tictactoe"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return importlib.import_module(f"coterie.worlds.{name}")
+    raise AttributeError(f"module 'coterie.worlds' has no attribute '{name}'")
