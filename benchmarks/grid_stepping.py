@@ -16,7 +16,7 @@ from coterie.worlds.gridworld import Gridworld, GridworldSettings
 COPIES, AGENTS, STEPS, ROUNDS = 1024, 4, 500, 7
 
 
-def measure() -> dict[str, float | int]:
+def measure() -> dict[str, str | float]:
     """Agent-steps per second, the median over rounds."""
     world = Gridworld(GridworldSettings(grid_size=8, num_agents=AGENTS), COPIES)
     actions = np.random.default_rng(0).integers(0, 5, (STEPS, COPIES, AGENTS))

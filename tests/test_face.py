@@ -26,9 +26,7 @@ def place(env, agents, targets):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 def test_passes_pettingzoos_api_test(mode, observation):
-    parallel_api_test(
-        parallel_env(mode=mode, observation=observation, grid_size=4, max_steps=6), num_cycles=25
-    )
+    parallel_api_test(parallel_env(mode=mode, observation=observation, grid_size=4, max_steps=6), num_cycles=25)
 
 
 @pytest.mark.parametrize("mode", MODES)

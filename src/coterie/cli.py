@@ -64,17 +64,21 @@ def train(
         into = (
             out if out is None or not multirun else str(Path(out) / ("_".join(combination) or "run").replace("/", "-"))
         )
-        train_one(experiment, combination, into, quiet)
+        if not train_one(experiment, combination, into, quiet):
+            return  # Ctrl-C ends the sweep, not only the run under way
 
 
-def train_one(experiment: str, overrides: list[str], out: str | None, quiet: bool) -> None:
+def train_one(experiment: str, overrides: list[str], out: str | None, quiet: bool) -> bool:
+    """Train once; False when Ctrl-C ended it early."""
     from coterie import build, config, training
     from coterie.run import Run
 
     settings = config.load(experiment, overrides)
     build.build_groups(settings, build.build_world(settings.world, 1))  # refuse before a directory is made
     run = Run.create(training.run_directory(settings, out), settings)
-    conclude(run, training.train(settings, run, quiet=quiet))
+    summary = training.train(settings, run, quiet=quiet)
+    conclude(run, summary)
+    return bool(summary["finished"])
 
 
 def conclude(run: Any, summary: dict[str, Any]) -> None:
@@ -239,11 +243,13 @@ def main() -> None:
     from coterie.types import CoterieError
 
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", stream=sys.stderr)
+    sys.path.append(str(Path.cwd()))  # one's own package.module:Name may lie here
     try:
         app()
     except CoterieError as error:
         print(f"coterie: {error}", file=sys.stderr)
         sys.exit(2 if type(error).__name__ == "ConfigError" else 1)
-    except KeyboardInterrupt:
-        print("coterie: left at once; 'coterie resume RUN' goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as left:
+        if left.code == 130:  # what Typer makes of Ctrl-C
+            print("coterie: left at once; 'coterie resume RUN' goes on from the last checkpoint", file=sys.stderr)
+        raise

@@ -30,6 +30,7 @@ from coterie.train_settings import TrainSettings
 from coterie.types import CoterieError
 
 SCHEMA = 1
+DEFAULT_NAMES = {"policy": "network", "preference": "unchanged"}
 EXPERIMENTS = Path(__file__).parent / "experiments"
 
 
@@ -113,17 +114,21 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     return merge(read(find(str(parent), path.parent), (*seen, path)), layer)
 
 
-def merge(base: Any, over: Any) -> Any:
+def merge(base: Any, over: Any, key: str = "") -> Any:
     """Lay `over` on `base`. A part that changes its name drops the other part's settings."""
+    if isinstance(base, dict) and isinstance(over, str) and key in DEFAULT_NAMES | {"world": "", "learner": ""}:
+        over = {"name": over}  # `policy: random` is short for its name
+    if isinstance(base, str) and isinstance(over, dict):
+        base = {"name": base}  # `policy: network` is short for `policy: {name: network}`
     if not isinstance(base, dict) or not isinstance(over, dict):
         return over
-    renamed = "name" in over and over["name"] != base.get("name", over["name"])
+    renamed = "name" in over and over["name"] != base.get("name", DEFAULT_NAMES.get(key, over["name"]))
     reseated = ("run" in over and "run" not in base) or ("name" in over and "run" in base)
     if renamed or reseated:
         return over
     return {
-        key: merge(base.get(key), over[key]) if key in over else base[key]
-        for key in (*base, *(k for k in over if k not in base))
+        name: merge(base.get(name), over[name], name) if name in over else base[name]
+        for name in (*base, *(n for n in over if n not in base))
     }
 
 
@@ -133,10 +138,8 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
         if "=" not in word or word.startswith("="):
             raise ConfigError(f"'{word}': expected key=value, for example train.total_steps=100000")
     try:
-        nested: dict[str, Any] = {}
-        for word in overrides:
-            nested = merge(nested, OmegaConf.to_container(OmegaConf.from_dotlist([word]), resolve=False))
-        return nested
+        nested = OmegaConf.to_container(OmegaConf.from_dotlist(overrides), resolve=False)
+        return typing.cast(dict[str, Any], nested)
     except (YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read the overrides: {error}") from None
 
@@ -171,12 +174,15 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
     groups = layer.get("groups")
     if not isinstance(groups, dict) or not groups:
         raise ConfigError("groups: at least one group is needed, for example groups: {team: {agents: 'agent_*'}}")
+    train = settings_from(TrainSettings, layer.get("train") or {}, "train")
+    if train.stop is not None and train.stop.group not in (None, *groups):
+        raise ConfigError(f"train.stop.group: no group '{train.stop.group}'; there are {', '.join(map(str, groups))}")
     seed = _value(int, layer.get("seed", 0), "seed")
     _ranged(lambda: at_least("seed", seed, 0), "seed")
     return Config(
         world,
         {str(name): _group(group, f"groups.{name}") for name, group in groups.items()},
-        settings_from(TrainSettings, layer.get("train") or {}, "train"),
+        train,
         seed,
         _value(str, layer.get("experiment", experiment), "experiment"),
         raw,
@@ -242,7 +248,7 @@ def _group(value: Any, path: str) -> GroupConfig:
     _only(value, ("agents", "parameters", "policy", "learner", "preference"), path)
     agents = value.get("agents", "*")
     agents = (agents,) if isinstance(agents, str) else agents
-    policy = value.get("policy") or {"name": "network"}
+    policy = value.get("policy") or {}
     if isinstance(policy, dict) and "run" in policy:
         seated: Part | SeatedRun = settings_from(SeatedRun, policy, f"{path}.policy")
     else:
@@ -252,7 +258,7 @@ def _group(value: Any, path: str) -> GroupConfig:
         _value(tuple[str, ...], agents, f"{path}.agents"),
         seated,
         None if learner in (None, "none") else part(names.LEARNERS, learner, f"{path}.learner"),
-        part(names.PREFERENCES, value.get("preference") or {"name": "unchanged"}, f"{path}.preference"),
+        part(names.PREFERENCES, value.get("preference") or {}, f"{path}.preference"),
         _value(Parameters, value.get("parameters", "shared"), f"{path}.parameters"),
     )
 
@@ -261,6 +267,9 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
     """Something chosen by name: look the name up, then check the rest against its settings."""
     if isinstance(value, str):
         value = {"name": value}
+    kind = path.rpartition(".")[2]
+    if isinstance(value, dict) and "name" not in value and kind in DEFAULT_NAMES:
+        value = {"name": DEFAULT_NAMES[kind]} | value
     if not isinstance(value, dict) or "name" not in value:
         raise ConfigError(f"{path}.name: required setting is missing; one of {', '.join(table)}")
     name = value["name"]
@@ -269,6 +278,9 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
     except LookupError as error:
         raise ConfigError(f"{path}.name: {error}{suggest(str(name), table)}") from None
     rest = {key: item for key, item in value.items() if key != "name"}
+    identity = names.family(table, str(name))[1]
+    if identity:  # gymnasium/CartPole-v1: the part behind the slash is the family's `id`
+        rest["id"] = identity
     return Part(str(name), settings_from(settings_type, rest, path))
 
 

@@ -89,7 +89,7 @@ class _Bounded:
         return (self.low + x * self.range).reshape(*x.shape[:-1], *self.shape)
 
     def squeeze(self, action: Tensor) -> Tensor:
-        flat = action.flatten(-len(self.shape)) if len(self.shape) > 1 else action
+        flat = action.reshape(*action.shape[: action.ndim - len(self.shape)], self.size)
         x = (flat - torch.from_numpy(self.low)) / torch.from_numpy(self.range)
         return x.clamp(EDGE, 1 - EDGE)
 

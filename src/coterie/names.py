@@ -6,6 +6,7 @@ in a config. A class takes its settings, a frozen dataclass, as the constructor'
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import typing
 from typing import Any
@@ -28,9 +29,16 @@ PREFERENCES = {
 }
 
 
+def family(table: dict[str, str], name: str) -> tuple[str, str]:
+    """Split `gymnasium/CartPole-v1` into the table's entry and what it is to load; '' for plain names."""
+    head, slash, rest = name.partition("/")
+    return (f"{head}/", rest) if slash and f"{head}/" in table else (name, "")
+
+
 def look_up(table: dict[str, str], name: str) -> Any:
     """The class behind a name, or behind `package.module:Name`."""
-    address = table.get(name, name)
+    entry = family(table, name)[0]
+    address = table.get(entry, entry)
     if ":" not in address:
         raise LookupError(f"no '{name}' here (known: {', '.join(table)}; one's own: package.module:Name)")
     module, _, attribute = address.partition(":")
@@ -48,4 +56,6 @@ def settings_type(table: dict[str, str], name: str) -> type[Any]:
     if "settings" not in hints:
         raise LookupError(f"'{name}': its constructor has no annotated 'settings' parameter")
     found: type[Any] = hints["settings"]
+    if not dataclasses.is_dataclass(found):
+        raise LookupError(f"'{name}': its 'settings' must be annotated with a dataclass, not {found}")
     return found

@@ -38,6 +38,7 @@ class Layout:
     sets: tuple[tuple[str, ...], ...]
     size: int
     slots: Array  # [size] which running mean each number belongs to; rows of a set share theirs
+    width: int  # how many running means there are, those of empty sets included
     bare: bool  # the observation is a single array, not a dict
 
     @property
@@ -60,7 +61,7 @@ def layout(space: ObservationSpace) -> Layout:
         entries[name] = Entry(start, start + size, shape, part)
         slots.append(slot + np.arange(size) % max(width, 1))
         start, slot = start + size, slot + width
-    return Layout(entries, sets, start, np.concatenate(slots), not isinstance(space, Dict))
+    return Layout(entries, sets, start, np.concatenate(slots), slot, not isinstance(space, Dict))
 
 
 def pack(lay: Layout, observation: Tree) -> Array:
@@ -146,7 +147,7 @@ class SetEncoder(nn.Module):
     def __init__(self, lay: Layout, width: int, activation: str, generators: list[torch.Generator]) -> None:
         super().__init__()
         members = {name for names in lay.sets for name in names}
-        self.lay = lay
+        self.lay, self.width = lay, width
         self.own = [entry for name, entry in lay.entries.items() if name not in members]
         own = sum(entry.stop - entry.start for entry in self.own)
         self.readers = nn.ModuleList()
@@ -157,14 +158,13 @@ class SetEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         stacks, rows = x.shape[:2]
-        own = torch.cat([x[..., entry.start : entry.stop] for entry in self.own], dim=-1)
+        own = torch.cat([x[..., :0], *(x[..., entry.start : entry.stop] for entry in self.own)], dim=-1)
         parts = [own]
         for names, reader in zip(self.lay.sets, self.readers, strict=True):
             entries = [self.lay.entries[name] for name in names]
             count = entries[0].shape[0]
             if count == 0:  # nobody else is here
-                width = reader.layers[-1].weight.shape[-1]  # type: ignore[union-attr, index]  # a Perceptron
-                parts.append(x.new_zeros(stacks, rows, 2 * width))  # type: ignore[arg-type]
+                parts.append(x.new_zeros(stacks, rows, 2 * self.width))
                 continue
             things = [x[..., e.start : e.stop].reshape(stacks, rows, count, -1) for e in entries]
             things.append(own.unsqueeze(2).expand(-1, -1, count, -1))
@@ -255,7 +255,11 @@ def export(net: nn.Module) -> dict[str, Array]:
 
 def restore(net: nn.Module, arrays: dict[str, Array], what: str) -> None:
     """Write parameters back in place; a shape that differs is an error which says where."""
-    for name, parameter in net.named_parameters():
+    parameters = dict(net.named_parameters())
+    for name in arrays:
+        if name not in parameters:
+            raise ValueError(f"{what}: the saved weights have '{name}', which is not here")
+    for name, parameter in parameters.items():
         if name not in arrays:
             raise ValueError(f"{what}: the saved weights have no '{name}'")
         if arrays[name].shape != tuple(parameter.shape):

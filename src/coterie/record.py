@@ -9,6 +9,7 @@ import sys
 from typing import IO, Any
 
 from coterie.run import Run
+from coterie.types import CoterieError
 
 
 class Recorder:
@@ -29,7 +30,7 @@ class Recorder:
         """Append one record; a number that is none must not look like one."""
         for name, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"metric '{name}' is {value}")
+                raise CoterieError(f"metric '{name}' is {value}; the run stopped without saving it")
         self.file.write(json.dumps(record) + "\n")
         self.file.flush()
         if self.writer is not None:

@@ -114,22 +114,26 @@ class Run:
         return None
 
     def save_checkpoint(self, state: State, keep: int) -> None:
-        """Save everything, then drop what is no longer needed."""
+        """Save everything, then drop what is no longer needed; every kept one keeps the best of its time."""
         checkpoint.save(self.checkpoint_path(state["env_steps"]), state)
         for step in self.steps()[:-keep]:
             shutil.rmtree(self.checkpoint_path(step))
-        for step in self.steps("best"):
-            if step != state["best_step"]:
+        best = self.steps("best")  # each better than those before it
+        needed = {max((b for b in best if b <= step), default=-1) for step in self.steps()}
+        for step in best:
+            if step not in needed:
                 shutil.rmtree(self.checkpoint_path(step, "best"))
 
     def cut(self, step: int) -> None:
-        """Forget what came after a step: records, better policies and damaged checkpoints of a later time."""
+        """Forget what came after a step: records, better policies, damaged checkpoints, half-written ones."""
         kept = [json.dumps(r) for r in self.metrics() if r["env_steps"] <= step]
         write_text(self.metrics_file, "".join(f"{line}\n" for line in kept))
         for prefix in ("step", "best"):
             for later in self.steps(prefix):
                 if later > step:
                     shutil.rmtree(self.checkpoint_path(later, prefix))
+        for unfinished in self.checkpoints.glob(".*.tmp"):
+            shutil.rmtree(unfinished)
         self.summary_file.unlink(missing_ok=True)
 
 

@@ -112,7 +112,7 @@ class Tally:
         return episodes
 
     def state(self) -> State:
-        return {"length": self.length, "running": dict(self.running)}
+        return {"length": self.length.copy(), "running": {group: a.copy() for group, a in self.running.items()}}
 
     def load(self, state: State) -> None:
         self.length = state["length"].copy()
@@ -331,7 +331,7 @@ class Runner:
         return {
             "world": self.world.save(),
             "tally": self.tally.state(),
-            "memories": dict(self.memories),
+            "memories": {name: memory.copy() for name, memory in self.memories.items()},
             "openings": {name: _opening_state(opening) for name, opening in self.openings.items()},
         }
 

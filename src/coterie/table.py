@@ -66,13 +66,20 @@ def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | None
     groups = build.build_groups(settings, build.build_world(settings.world, 1), learning=False)
     for group in groups:
         before = trained.groups.get(group.name)
-        if before is None or before.policy != settings.groups[group.name].policy:
+        if before is None or not _same_policy(before.policy, settings.groups[group.name].policy):
             continue
         try:
             group.policy.load(saved["policies"][group.name])
         except ValueError as error:
             raise CoterieError(str(error)) from None
     return Table(settings, groups, saved["env_steps"])
+
+
+def _same_policy(left: config.Part | config.SeatedRun, right: config.Part | config.SeatedRun) -> bool:
+    """Whether weights of the one are meant for the other; that they fit is for `load` to say."""
+    if isinstance(left, config.Part) and isinstance(right, config.Part):
+        return left.name == right.name
+    return left == right
 
 
 def train(
@@ -92,10 +99,10 @@ def resume(path: str | Path, overrides: list[str] | None = None, quiet: bool = F
     run = Run.open(path)
     settings = run.config(overrides)
     summary = run.summary()
-    if summary is not None and (summary["solved"] or summary["env_steps"] >= settings.train.total_steps):
-        return False
+    if summary is not None:
+        solved = summary["solved"] and settings.train.stop == run.config().train.stop
+        if solved or summary["env_steps"] >= settings.train.total_steps:
+            return False
     state = run.newest(run.steps())
-    run.cut(-1 if state is None else state["env_steps"])
-    run.write_config(settings)
     run_training(settings, run, state, quiet=quiet)
     return True

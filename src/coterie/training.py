@@ -28,7 +28,7 @@ from coterie.policies.scripted import HeuristicPolicy, HeuristicSettings, Random
 from coterie.record import Progress, Recorder
 from coterie.run import Run, write_text
 from coterie.runner import Episodes
-from coterie.types import Joint, State
+from coterie.types import CoterieError, Joint, State
 from coterie.world import Guided
 
 RECENT = 100  # episodes in the moving average
@@ -46,21 +46,11 @@ class Training:
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best_step, self.best_score = -1, -np.inf
-        self.solved = False
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
         self.step_0: dict[str, Any] = {}
-        self.watched = self.watched_group()
+        named = settings.stop.group if settings.stop else None
+        self.watched = named or next(iter(self.learning), self.groups[0].name)  # whose return decides `solved`
         self.workers = workers.start(config, self.groups)
-
-    def watched_group(self) -> str | None:
-        """Whose return decides when the run is solved."""
-        stop = self.config.train.stop
-        if stop is None:
-            return None
-        name = stop.group or next(iter(self.learning), None)
-        if name not in self.config.groups:
-            raise ConfigError(f"train.stop.group: no group '{name}'; there are {', '.join(self.config.groups)}")
-        return name
 
     # One iteration ------------------------------------------------------------------------------------
 
@@ -93,11 +83,16 @@ class Training:
                 metrics[f"{name}/return_mean"] = float(each.mean())
             if self.recent[name]:
                 metrics[f"{name}/return_{self.window}"] = float(np.mean(self.recent[name]))
-        stop = self.config.train.stop
-        if stop is not None and self.watched is not None:
-            latest = self.recent[self.watched]
-            self.solved = len(latest) == stop.episodes and float(np.mean(latest)) >= stop.return_mean
         return metrics
+
+    @property
+    def solved(self) -> bool:
+        """Whether the latest training episodes reach what `train.stop` asks for."""
+        stop = self.config.train.stop
+        if stop is None:
+            return False
+        latest = self.recent[self.watched]
+        return len(latest) == stop.episodes and float(np.mean(latest)) >= stop.return_mean
 
     # Evaluation ---------------------------------------------------------------------------------------
 
@@ -111,6 +106,8 @@ class Training:
         """Evaluate on validation seeds, and keep these policies if they are the best so far."""
         result = self.judge("validate")
         score = result.score(self.learning or [group.name for group in self.groups])
+        if not np.isfinite(score):
+            raise CoterieError(f"the mean return of the evaluation is {score}; the world pays no finite rewards")
         if score > self.best_score:
             self.best_score, self.best_step = score, self.env_steps
             self.save_best()
@@ -157,7 +154,6 @@ class Training:
             "wall_s": self.wall,
             "best_step": self.best_step,
             "best_score": self.best_score,
-            "solved": self.solved,
             "step_0": self.step_0,
             "recent": {name: list(values) for name, values in self.recent.items()},
             "policies": self.policies(),
@@ -168,9 +164,13 @@ class Training:
 
     def restore(self, state: State) -> None:
         """Go back to a full checkpoint."""
+        settings, shards = self.config.train, state["shards"]
+        copies = sum(len(shard["tally"]["length"]) for shard in shards)
+        if (copies, len(shards)) != (settings.copies, settings.shards):
+            raise ConfigError(f"train: this run plays {copies} copies in {len(shards)} shards; that cannot change")
         self.iteration, self.env_steps, self.wall = state["iteration"], state["env_steps"], state["wall_s"]
         self.best_step, self.best_score = state["best_step"], state["best_score"]
-        self.solved, self.step_0 = state["solved"], state["step_0"]
+        self.step_0 = state["step_0"]
         for name, values in state["recent"].items():
             self.recent[name] = deque(values, maxlen=self.window)
         try:
@@ -178,9 +178,11 @@ class Training:
                 group.policy.load(state["policies"][group.name])
                 if group.learner is not None:
                     group.learner.load(state["learners"][group.name])
+            self.workers.load(shards)
         except ValueError as error:
             raise ConfigError(f"the checkpoint does not fit this config: {error}") from None
-        self.workers.load(state["shards"])
+        except KeyError as error:
+            raise ConfigError(f"the checkpoint does not fit this config: it has nothing for {error}") from None
 
 
 def evaluation_seed(seed: int) -> int:
@@ -192,16 +194,19 @@ def train(config: Config, run: Run, state: State | None = None, quiet: bool = Fa
     """Run the loop to its end, or until Ctrl-C; returns the summary (`finished` says which)."""
     with fixed_threads(config.train.threads), interruptible() as interrupted:
         training = Training(config, run)
-        if state is not None:
-            training.restore(state)
-        total = config.train.iterations
-        recorder = Recorder(run, config.train.tensorboard, training.env_steps)
-        progress = Progress(config.train.total_steps, training.env_steps, quiet)
         try:
-            return loop(training, total, recorder, progress, interrupted)
+            if state is not None:
+                training.restore(state)  # refuses a config that does not fit before anything is touched
+            run.cut(-1 if state is None else training.env_steps)
+            run.write_config(config)
+            recorder = Recorder(run, config.train.tensorboard, 0 if state is None else training.env_steps + 1)
+            progress = Progress(config.train.total_steps, training.env_steps, quiet)
+            try:
+                return loop(training, config.train.iterations, recorder, progress, interrupted)
+            finally:
+                progress.close()
+                recorder.close()
         finally:
-            progress.close()
-            recorder.close()
             training.workers.close()
 
 
@@ -234,6 +239,8 @@ def loop(
             training.save()
         if interrupted.is_set() and not last:
             return {"finished": False, "env_steps": training.env_steps}
+    if training.env_steps == first:  # killed after its last iteration: nothing was left to do but judge
+        first, wall_before = 0, 0.0
     speed = (training.env_steps - first) / max(training.wall - wall_before, 1e-9)
     return finish(training, speed)
 

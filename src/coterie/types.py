@@ -51,7 +51,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Discrete:
-    """One of `n` choices, written 0 … n−1."""
+    """One of `n` choices, written 0 … n−1 as int64."""
 
     n: int
 
@@ -115,7 +115,7 @@ class Tick:
     """What a world tells one kind of agents after a reset or a step.
 
     Arrays belong to the world and are valid until its next step. An end is true once; afterwards the
-    agent is not acting until its copy is reset. Where the copy has been reset, `observation` is the new
+    agent is neither acting nor rewarded until its copy is reset. Where the copy has been reset, `observation` is the new
     episode's first and `final_observation` the old one's last.
     """
 
@@ -125,7 +125,7 @@ class Tick:
     terminated: Array  # [N, A] bool
     truncated: Array  # [N, A] bool
     final_observation: Tree  # [N, A, …] valid where the copy ended
-    mask: Array | None = None  # [N, A, actions] bool: legal actions
+    mask: Array | None = None  # [N, A, actions] bool: legal actions; discrete spaces only
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class Ticks:
     """One tick for every kind, and what concerns the copy as a whole."""
 
     kinds: Mapping[str, Tick]
-    ended: Array  # [N] bool: the copy was reset just now
-    success: Array | None = None  # [N] bool: valid where ended; None when the world has no notion of it
+    ended: Array  # [N] bool: an episode ended in this step and the copy was reset
+    success: Array | None = None  # [N] bool: valid where ended; always None in a world without the notion
 
 
 # What a policy sees and says --------------------------------------------------------------------------

@@ -82,6 +82,7 @@ class ProcessWorkers:
         context = multiprocessing.get_context("spawn")
         shards, count = config.train.shards, min(config.train.workers, config.train.shards)
         self.learning = [group for group in groups if group.learner is not None]
+        self.changed = groups  # whose weights the children may not have: at first everybody's
         self.assigned = [list(range(shards))[i::count] for i in range(count)]
         self.pipes: list[Connection] = []
         self.processes = []
@@ -94,38 +95,45 @@ class ProcessWorkers:
             self.processes.append(process)
 
     def play(self, iteration: int) -> Rollout:
-        weights = {group.name: group.policy.state() for group in self.learning}
+        weights = {group.name: group.policy.state() for group in self.changed}
+        self.changed = self.learning
         return join(self.ask("play", iteration, weights))
 
     def save(self) -> list[State]:
         return self.ask("save")
 
     def load(self, states: list[State]) -> None:
-        for pipe, mine in zip(self.pipes, self.assigned, strict=True):
-            pipe.send(("load", [states[shard] for shard in mine]))
-        self.collect()
+        self.exchange([("load", [states[shard] for shard in mine]) for mine in self.assigned])
 
     def ask(self, *request: Any) -> list[Any]:
         """Send every worker the same request; answers come back in the order of the shards."""
-        for pipe in self.pipes:
-            pipe.send(request)
-        return self.collect()
+        return self.exchange([request] * len(self.pipes))
 
-    def collect(self) -> list[Any]:
-        answers: dict[int, Any] = {}
-        for pipe, process, mine in zip(self.pipes, self.processes, self.assigned, strict=True):
+    def exchange(self, requests: list[Any]) -> list[Any]:
+        """Send every worker its request, then wait for all answers."""
+        for place, request in enumerate(requests):
             try:
-                failed, answer = pipe.recv()
+                self.pipes[place].send(request)
+            except (BrokenPipeError, ConnectionResetError):
+                raise self.died(place) from None
+        answers: dict[int, Any] = {}
+        for place, mine in enumerate(self.assigned):
+            try:
+                failed, answer = self.pipes[place].recv()
             except (EOFError, ConnectionResetError):
-                process.join(5)
-                raise WorkerError(
-                    f"the worker playing shards {mine} died (exit code {process.exitcode}); "
-                    "'coterie resume' goes on from the last checkpoint"
-                ) from None
+                raise self.died(place) from None
             if failed:
                 raise WorkerError(f"the worker playing shards {mine} failed:\n{answer}")
             answers |= dict(zip(mine, answer, strict=True))
         return [answers[shard] for shard in sorted(answers)]
+
+    def died(self, place: int) -> WorkerError:
+        """What to say of a worker that no longer answers."""
+        self.processes[place].join(5)
+        return WorkerError(
+            f"the worker playing shards {self.assigned[place]} died "
+            f"(exit code {self.processes[place].exitcode}); 'coterie resume' goes on from the last checkpoint"
+        )
 
     def close(self) -> None:
         for pipe in self.pipes:
@@ -134,6 +142,7 @@ class ProcessWorkers:
             process.join(5)
             if process.is_alive():
                 process.terminate()
+                process.join()
 
 
 def _serve(pipe: Connection, config: Config, shards: list[int]) -> None:

@@ -89,7 +89,7 @@ class PPO:
         self.actor_flat, self.critic_flat = nets.Flat(policy.net), nets.Flat(self.critic)
         self.actor_adam = torch.optim.Adam([self.actor_flat.value], eps=1e-5, fused=True)
         self.critic_adam = torch.optim.Adam([self.critic_flat.value], eps=1e-5, fused=True)
-        self.returns = RunningMoments()
+        self.returns = RunningMoments(place.stacks)
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         clip = self.set_schedules(joint.progress)
@@ -107,11 +107,12 @@ class PPO:
         )
         if not valid.any():
             return {"decisions": 0.0}
-        if self.settings.normalize_returns:
-            self.returns.update(returns[valid])
         batch = self.gather(own, features, who, advantage, returns, values, valid)
+        if self.settings.normalize_returns:
+            self.returns.update(batch.target.numpy(), batch.weight.numpy())
+        batch = batch._replace(target=(batch.target - self.returns.shift) / self.returns.scale)
         totals = self.improve(batch, clip, random)
-        self.policy.normalizer.update(self.select(rows, self.order(valid)[0]))
+        self.policy.normalizer.update([own[lane] for own, lane in zip(rows, self.lanes(valid), strict=True)])
         return totals | {
             "decisions": float(valid.sum()),
             "explained_variance": explained_variance(values[:-1][valid], returns[valid]),
@@ -120,17 +121,15 @@ class PPO:
 
     def improve(self, batch: Batch, clip: float, random: np.random.Generator) -> Metrics:
         """Several passes of minibatch gradient steps; returns means over the minibatches taken."""
-        sums: dict[str, float] = {}
-        count = 0
+        taken: list[Metrics] = []
         for _ in range(self.settings.epochs):
-            for part in minibatches(batch, self.settings.minibatches, random):
-                for name, value in self.step(part, clip).items():
-                    sums[name] = sums.get(name, 0.0) + value
-                count += 1
+            latest = [self.step(part, clip) for part in minibatches(batch, self.settings.minibatches, random)]
+            taken += latest
             limit = self.settings.target_kl
-            if limit is not None and sums["kl"] / count > limit:
+            if limit is not None and np.mean([one["kl"] for one in latest]) > limit:
                 break
-        metrics = {name: value / count for name, value in sums.items()} | {"minibatches": float(count)}
+        metrics = {name: float(np.mean([one[name] for one in taken])) for name in taken[0]}
+        metrics["minibatches"] = float(len(taken))
         if not all(np.isfinite(v) for v in metrics.values()) or not self.finite():
             shown = ", ".join(f"{name}={value:.3g}" for name, value in metrics.items())
             raise Diverged(
@@ -149,7 +148,7 @@ class PPO:
             advantage = (advantage - mean) / (variance.sqrt() + 1e-8)
         out = self.policy.net(part.features, part.agents)
         log_prob, entropy = self.policy.head.judge(out, part.action, part.mask)
-        log_ratio = log_prob - part.log_prob
+        log_ratio = torch.where(part.weight > 0, log_prob - part.log_prob, 0)  # padding may hold anything
         ratio = log_ratio.exp()
         gain = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
         policy_loss = -(weight * gain).sum()
@@ -176,7 +175,7 @@ class PPO:
     def descend(self, loss: Tensor, flat: nets.Flat, adam: torch.optim.Adam) -> None:
         """One Adam step along the clipped gradient."""
         flat.grad.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        loss.backward()
         flat.clip_gradient(self.settings.max_grad_norm)
         adam.step()
 
@@ -195,7 +194,7 @@ class PPO:
                 self.critic(features[:, i : i + CHUNK], agents[:, i : i + CHUNK])
                 for i in range(0, features.shape[1], CHUNK)
             ]
-            return torch.cat(parts, dim=1).squeeze(-1) * self.returns.scale + self.returns.mean
+            return torch.cat(parts, dim=1).squeeze(-1) * self.returns.scale + self.returns.shift
 
     def bootstrap(self, own: Experience, values: Array) -> Array:
         """V of the last observation where an episode was cut short, `[T, N, A]`."""
@@ -214,16 +213,18 @@ class PPO:
         array = flat.T.numpy() if self.place.stacks > 1 else flat.numpy()
         return np.ascontiguousarray(array).reshape(rows + 1, copies, agents)
 
-    def order(self, valid: Array) -> tuple[Array, Array]:
-        """Which rows each stack learns from: indices `[S, M]` into its rows, and weights (0 = padding)."""
+    def lanes(self, valid: Array) -> list[Array]:
+        """Which of its rows each stack learns from: indices `[M]`, of another length for each."""
         stacks = self.place.stacks
-        lanes = valid.reshape(1, -1) if stacks == 1 else valid.reshape(-1, stacks).T
-        lists = [np.flatnonzero(lane) for lane in lanes]
-        longest = max(len(one) for one in lists)
-        index = np.zeros((stacks, longest), np.int64)
-        weight = np.zeros((stacks, longest), np.float32)
-        for i, one in enumerate(lists):
-            index[i, : len(one)], weight[i, : len(one)] = one, 1
+        return [np.flatnonzero(lane) for lane in (valid.reshape(1, -1) if stacks == 1 else valid.reshape(-1, stacks).T)]
+
+    def order(self, valid: Array) -> tuple[Array, Array]:
+        """The same as one array `[S, M]`, and weights (0 = padding)."""
+        lanes = self.lanes(valid)
+        index = np.zeros((len(lanes), max(len(lane) for lane in lanes)), np.int64)
+        weight = np.zeros(index.shape, np.float32)
+        for i, lane in enumerate(lanes):
+            index[i, : len(lane)], weight[i, : len(lane)] = lane, 1
         return index, weight
 
     def select(self, rows: Array, index: Array) -> Array:
@@ -242,7 +243,7 @@ class PPO:
         values: Array,
         valid: Array,
     ) -> Batch:
-        """Arrange the valid decisions of every stack side by side."""
+        """Arrange the valid decisions of every stack side by side; targets are still the world's returns."""
         index, weight = self.order(valid)
 
         def pick(array: Array, trailing: int = 0) -> Tensor:
@@ -252,7 +253,6 @@ class PPO:
             shape = (*chosen.shape[:2], *array.shape[3:])
             return torch.from_numpy(np.ascontiguousarray(chosen)).reshape(shape)
 
-        scale, mean = self.returns.scale, self.returns.mean
         return Batch(
             features=torch.from_numpy(self.select(features.numpy(), index)),
             agents=torch.from_numpy(self.select(who.numpy(), index)),
@@ -260,8 +260,8 @@ class PPO:
             mask=None if own.mask is None else pick(own.mask, 1),
             log_prob=pick(own.log_prob),
             advantage=pick(advantage),
-            target=(pick(returns) - mean) / scale,
-            value=(pick(values[:-1]) - mean) / scale,
+            target=pick(returns),
+            value=(pick(values[:-1]) - self.returns.shift) / self.returns.scale,  # the critic's own output
             weight=torch.from_numpy(weight),
         )
 
@@ -285,24 +285,30 @@ class PPO:
 
 
 class RunningMoments:
-    """Running mean and deviation of returns, so that the critic predicts numbers near 1."""
+    """Running mean and deviation of each stack's returns, so that the critic predicts numbers near 1."""
 
-    def __init__(self) -> None:
-        self.count, self.mean, self.variance = 0.0, 0.0, 1.0
+    def __init__(self, stacks: int) -> None:
+        self.count, self.mean, self.variance = np.zeros((stacks, 1)), np.zeros((stacks, 1)), np.ones((stacks, 1))
 
     @property
-    def scale(self) -> float:
-        return float(np.sqrt(self.variance)) + 1e-6 if self.count else 1.0
+    def shift(self) -> Tensor:
+        return torch.from_numpy(self.mean.astype(np.float32))  # [S, 1]
 
-    def update(self, values: Array) -> None:
-        count, mean, variance = (
-            float(values.size),
-            float(values.mean(dtype=np.float64)),
-            float(values.var(dtype=np.float64)),
-        )
+    @property
+    def scale(self) -> Tensor:
+        scale = np.where(self.count > 0, np.sqrt(self.variance) + 1e-6, 1.0)
+        return torch.from_numpy(scale.astype(np.float32))  # [S, 1]
+
+    def update(self, values: Array, weight: Array) -> None:
+        """Take in values `[S, M]` where the weight is 1 and not 0."""
+        count = weight.sum(axis=1, keepdims=True, dtype=np.float64)
+        share = weight / np.maximum(count, 1)
+        mean = (values * share).sum(axis=1, keepdims=True)
+        variance = ((values - mean) ** 2 * share).sum(axis=1, keepdims=True)
         total, gap = self.count + count, mean - self.mean
-        self.variance = (self.variance * self.count + variance * count + gap**2 * self.count * count / total) / total
-        self.mean += gap * count / total
+        old, new = self.count / np.maximum(total, 1), count / np.maximum(total, 1)
+        self.variance = np.where(total > 0, self.variance * old + variance * new + gap**2 * old * new, 1.0)
+        self.mean = self.mean + gap * new
         self.count = total
 
     def state(self) -> State:
@@ -338,6 +344,7 @@ def _adam_state(adam: torch.optim.Adam) -> State:
 
 
 def _adam_load(adam: torch.optim.Adam, state: State) -> None:
-    held = {name: torch.from_numpy(np.array(array)) for name, array in state.items()}
-    if held:
+    adam.state.clear()  # a state from before the first step is empty
+    if state:
+        held = {name: torch.from_numpy(np.array(array)) for name, array in state.items()}
         adam.state[adam.param_groups[0]["params"][0]] = held

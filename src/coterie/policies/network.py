@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,11 +43,10 @@ class Normalizer:
     def __init__(self, lay: nets.Layout, stacks: int, enabled: bool) -> None:
         self.slots = lay.slots
         self.enabled = enabled and lay.image is None
-        width = int(lay.slots.max()) + 1 if lay.size else 0
-        self.repeats = np.bincount(lay.slots, minlength=width)
-        self.count = 0.0
-        self.mean = np.zeros((stacks, width))
-        self.square = np.ones((stacks, width))  # variance
+        self.repeats = np.bincount(lay.slots, minlength=lay.width)
+        self.count = np.zeros(stacks)
+        self.mean = np.zeros((stacks, lay.width))
+        self.square = np.ones((stacks, lay.width))  # variance
         self._refresh()
 
     def _refresh(self) -> None:
@@ -56,29 +56,30 @@ class Normalizer:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise rows `[S, M, size]`."""
-        if not self.enabled or self.count == 0:
+        if not self.enabled or not self.count.any():
             return x
         return ((x - self.shift) * self.scale).clamp_(-10, 10)
 
-    def update(self, rows: Array) -> None:
-        """Take in raw rows `[S, M, size]` (Chan et al. 1979 for joining two samples' moments)."""
-        if not self.enabled or rows.shape[1] == 0:
+    def update(self, rows: Sequence[Array]) -> None:
+        """Take in each stack's raw rows `[M, size]` (Chan et al. 1979 for joining two samples' moments)."""
+        if not self.enabled:
             return
-        mean = self._by_slot(rows.mean(axis=1, dtype=np.float64))
-        square = self._by_slot((rows.astype(np.float64) ** 2).mean(axis=1)) - mean**2
-        total = self.count + rows.shape[1]
-        gap = mean - self.mean
-        old, new = self.count / total, rows.shape[1] / total
-        self.square = self.square * old + square * new + gap**2 * old * new
-        self.mean = self.mean + gap * new
-        self.count = total
+        before, self.count = self.count, self.count + [len(own) for own in rows]
+        self.mean, self.square = self.mean.copy(), self.square.copy()  # a saved state may hold the old ones
+        for stack, own in enumerate(rows):
+            if not len(own):
+                continue
+            mean = self._by_slot(own.mean(axis=0, dtype=np.float64))
+            square = self._by_slot((own.astype(np.float64) ** 2).mean(axis=0)) - mean**2
+            gap = np.where(self.repeats > 0, mean - self.mean[stack], 0)
+            old, new = before[stack] / self.count[stack], len(own) / self.count[stack]
+            joined = self.square[stack] * old + square * new + gap**2 * old * new
+            self.square[stack] = np.where(self.repeats > 0, joined, self.square[stack])  # a set may be empty here
+            self.mean[stack] += gap * new
         self._refresh()
 
     def _by_slot(self, values: Array) -> Array:
-        sums = np.zeros_like(self.mean)
-        for stack, row in zip(sums, values, strict=True):
-            np.add.at(stack, self.slots, row)
-        return sums / np.maximum(self.repeats, 1)
+        return np.bincount(self.slots, values, minlength=len(self.repeats)) / np.maximum(self.repeats, 1)
 
     def state(self) -> State:
         return {"count": self.count, "mean": self.mean, "square": self.square}
@@ -126,16 +127,17 @@ class NetworkPolicy:
     def act(self, view: View) -> Decision:
         packed = nets.pack(self.layout, view.observation)
         lead = packed.shape[:2]
-        one_of_many = self.place.stacks > len(view.agents)
-        if one_of_many:  # asked for some agents only: let every stack answer, keep the asked ones
-            packed = np.repeat(packed[:, :1], self.place.stacks, axis=1)
-        agents = np.arange(self.place.stacks) if one_of_many else view.agents
+        some = self.place.stacks > len(view.agents)
+        if some:  # asked for some agents only: let every stack answer, keep the asked ones
+            asked, packed = packed, np.zeros((lead[0], self.place.stacks, packed.shape[-1]), np.float32)
+            packed[:, view.agents] = asked
+        agents = np.arange(self.place.stacks) if some else view.agents
         rows, who = self.arrange(packed, agents)
         with torch.no_grad():
             features = self.normalizer(torch.from_numpy(rows))
             out = self.net(features, torch.from_numpy(who)).numpy()
         out = out.reshape(*lead, -1) if self.place.stacks == 1 else out.transpose(1, 0, 2)
-        if one_of_many:
+        if some:
             out = out[:, view.agents]
         action, log_prob = self.head.act(np.ascontiguousarray(out), view.mask, view.random, view.greedy)
         return Decision(action.reshape(*lead, *action_shape(self.place.spaces.action)), log_prob)

@@ -104,10 +104,8 @@ class ParallelFace(ParallelEnv):
         """Begin an episode. A seed fixes it and those after it; without one every episode is another."""
         if seed is not None:
             self._later = generator(seed, "face")
-        elif self._later is None:
-            self._later = np.random.default_rng()
-            seed = int(self._later.integers(2**63))
         else:
+            self._later = self._later or np.random.default_rng()
             seed = int(self._later.integers(2**63))
         ticks = self.world.reset(seed)
         self.agents = list(self.possible_agents)
@@ -147,8 +145,10 @@ class ParallelFace(ParallelEnv):
         for agent, action in actions.items():
             kind, column = self._seats[agent]
             space = self.action_spaces[agent]
-            # Lists are welcome; Gymnasium's boxes and vectors only accept arrays of their own type.
+            # Lists are welcome, and Python's floats, which Gymnasium's boxes would not take.
             value = action if space.shape == () else np.asarray(action)
+            if isinstance(space, gymnasium.spaces.Box) and value.dtype.kind in "iuf":
+                value = value.astype(space.dtype)
             if not space.contains(value):
                 raise ValueError(f"{agent}: action {action!r} is outside {space}")
             arrays[kind][0, column] = value

@@ -2,7 +2,8 @@
 
 Flat and dict observations are the same numbers in a different order, told by a `Layout`; images are
 planes. Nothing hidden, gone or belonging to somebody else may be read here. Spaces are declared in
-`gridworld.py`.
+`gridworld.py`. Numba's cache of `gridworld_kernels.step` does not notice changes to this file: after an edit
+here, remove `__pycache__`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,50 @@
+# Two commands on a fresh machine: make demo, make test.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := worlds,window,tensorboard,dev
+
+.PHONY: help install sync demo test check format pre-commit bench-grid clean
+
+help: ## show these lines
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(STAMP) ## create .venv and install what is needed, once
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 …"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
+	@touch $@
+
+sync: ## bring .venv to exactly the pinned versions again
+	rm -f $(STAMP)
+	$(MAKE) install
+
+demo: $(STAMP) ## train the cooperative grid world, evaluate it, write a video and a report
+	$(BIN)/coterie train gridworld-cooperative
+
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP) ## formatter, linter and type checker, changing nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## format the code and fix what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+pre-commit: $(STAMP) ## run the checks before every commit from now on
+	$(BIN)/pre-commit install
+
+bench-grid: $(STAMP) ## grid world: stepping and learning speed on one core
+	$(BIN)/python benchmarks/grid_stepping.py
+	$(BIN)/python benchmarks/grid_learning.py
+
+clean: ## remove caches, not runs
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
