@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,7 @@ train: {copies: 4, steps: 6, total_steps: 96, evaluate_episodes: 4, evaluate_eve
 
 
 def train(out, *words, experiment="gridworld-cooperative"):
-    """A run of a few iterations; later words go before the tiny settings."""
+    """A run of a few iterations; `words` go over the tiny settings."""
     base = GRID if experiment == "gridworld-cooperative" else []
     return coterie.train(str(experiment), [*base, *words], out=out, quiet=True)
 
@@ -74,7 +75,8 @@ def assert_same_end(left, right):
 
 def environment():
     """For commands in processes of their own: `run_cases` can be imported, nothing opens a window."""
-    return os.environ | {"PYTHONPATH": str(TESTS), "SDL_VIDEODRIVER": "dummy", "OMP_NUM_THREADS": "1"}
+    path = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path), "SDL_VIDEODRIVER": "dummy", "OMP_NUM_THREADS": "1"}
 
 
 # A world without a reference player and without pictures ------------------------------------------------
@@ -84,7 +86,7 @@ def environment():
 class OddSettings:
     agents: int = 2
     lengths: tuple[int, ...] = (2, 20)  # every episode lasts one of these
-    trouble: str = ""  # what goes wrong: raise, exit, nan
+    trouble: str = ""  # what goes wrong: raise, exit, sleep, nan
     after: int = 5  # steps before it does
 
 
@@ -117,6 +119,8 @@ class Odd:
                     raise RuntimeError("the odd world fell over")
                 case "exit":
                     os._exit(7)
+                case "sleep":
+                    time.sleep(60)
                 case "nan":
                     reward = np.nan
         self.age += 1

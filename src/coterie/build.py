@@ -10,8 +10,9 @@ import numpy as np
 from coterie import names
 from coterie.config import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.group import Group, Place, Policy, Seat
+from coterie.layout import joined_size
 from coterie.runner import Runner
-from coterie.world import World
+from coterie.world import Stateful, World
 
 NEEDS = {"Guided": "brings its own reference player", "Renderable": "can be looked at"}
 
@@ -44,27 +45,37 @@ def build_places(config: Config, world: World) -> dict[str, Place]:
             raise ConfigError(f"{path}: agents of different kinds ({', '.join(kinds)}) cannot share a group")
         spaces = world.kinds[kinds[0]]
         columns = np.array([spaces.agents.index(agent) for agent in members])
-        places[name] = Place(name, kinds[0], spaces, tuple(members), columns, group.parameters, config.seed)
+        places[name] = Place(
+            name,
+            kinds[0],
+            spaces,
+            tuple(members),
+            columns,
+            group.parameters,
+            config.seed,
+            world.state_size if isinstance(world, Stateful) else joined_size(world.kinds),
+            world.simultaneous,
+        )
     missing = [agent for agent in every if agent not in seated]
     if missing:
         raise ConfigError(f"groups: nobody plays {', '.join(missing)}; put them into a group")
     return places
 
 
-def build_policy(group: GroupConfig, place: Place, world: World) -> Policy:
+def build_policy(chosen: Part | SeatedRun, place: Place, world: World) -> Policy:
     """A group's policy; one seated from an earlier run comes with its weights."""
     path = f"groups.{place.group}.policy"
-    if isinstance(group.policy, SeatedRun):
-        return seat_run(group.policy, place, world)
-    made = names.look_up(names.POLICIES, group.policy.name)
+    if isinstance(chosen, SeatedRun):
+        return seat_run(chosen, place, world)
+    made = names.look_up(names.POLICIES, chosen.name)
     needs = getattr(made, "needs", None)  # a class attribute: the capability it asks of the world
     if needs is not None and not isinstance(world, needs):
         raise ConfigError(
-            f"group '{place.group}': policy '{group.policy.name}' needs a world that {NEEDS[needs.__name__]}; "
+            f"group '{place.group}': policy '{chosen.name}' needs a world that {NEEDS[needs.__name__]}; "
             f"'{type(world).__name__.lower()}' does not"
         )
     try:
-        policy: Policy = made(group.policy.settings, place)
+        policy: Policy = made(chosen.settings, place)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
     return policy
@@ -85,7 +96,7 @@ def seat_run(seated: SeatedRun, place: Place, world: World) -> Policy:
         name = next(iter(earlier.groups))
     if name not in earlier.groups:
         raise ConfigError(f"groups.{place.group}.policy.group: {seated.run} has no group '{name}'")
-    policy = build_policy(earlier.groups[name], place, world)
+    policy = build_policy(earlier.groups[name].policy, place, world)
     saved = directory.load_checkpoint(seated.checkpoint)
     try:
         policy.load(saved["policies"][name])
@@ -99,7 +110,7 @@ def build_groups(config: Config, world: World, learning: bool = True) -> list[Gr
     groups = []
     for name, place in build_places(config, world).items():
         group = config.groups[name]
-        policy = build_policy(group, place, world)
+        policy = build_policy(group.policy, place, world)
         groups.append(Group(Seat(place, policy), build_learner(group, policy, place) if learning else None))
     return groups
 
@@ -127,7 +138,7 @@ def build_runner(config: Config, shard: int, groups: list[Group] | None = None) 
     world = build_world(config.world, config.train.copies // config.train.shards)
     if groups is None:
         places = build_places(config, world)
-        seats = [Seat(p, build_policy(config.groups[n], p, world)) for n, p in places.items()]
+        seats = [Seat(p, build_policy(config.groups[n].policy, p, world)) for n, p in places.items()]
     else:
         seats = [group.seat for group in groups]
     return Runner(world, seats, config.seed, shard)

@@ -62,11 +62,11 @@ def load(directory: Path) -> State:
 
 def _checked(directory: Path) -> dict[str, bytes]:
     try:
-        manifest = json.loads((directory / MANIFEST).read_bytes())
+        manifest = dict(json.loads((directory / MANIFEST).read_bytes()))
         contents = {name: (directory / name).read_bytes() for name in (ARRAYS, VALUES)}
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"checkpoint '{directory.name}': '{Path(error.filename).name}' is missing") from None
-    except json.JSONDecodeError:
+    except (ValueError, TypeError):  # no JSON, or no object
         raise CheckpointError(f"checkpoint '{directory.name}': {MANIFEST} is damaged") from None
     for name, data in contents.items():
         if hashlib.sha256(data).hexdigest() != manifest.get(name):

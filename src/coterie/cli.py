@@ -61,9 +61,10 @@ def train(
     for number, combination in enumerate(combinations):
         if multirun:
             print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
-        into = (
-            out if out is None or not multirun else str(Path(out) / ("_".join(combination) or "run").replace("/", "-"))
-        )
+        into = out
+        if out is not None and multirun:
+            swept = [word for word in combination if word not in words]  # what tells this run from the others
+            into = str(Path(out) / ("_".join(swept) or "run").replace("/", "-"))
         if not train_one(experiment, combination, into, quiet):
             return  # Ctrl-C ends the sweep, not only the run under way
 
@@ -193,6 +194,39 @@ def report(
 
     path = Path(out) if out else Path(runs[0]) / "report.html"
     print(write_report([Run.open(run) for run in runs], path, Path(figure) if figure else None))
+
+
+@app.command()
+def match(
+    players: Annotated[list[str], typer.Argument(metavar="RUN|NAME…", help="runs, or scripted players such as random")],
+    world: Annotated[
+        str | None, typer.Option(help="the experiment or run whose table is used (default: first run's)")
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=2, help="for every pair and rotation of seats")] = 100,
+    seed: Seed = 0,
+    sample: Annotated[bool, typer.Option("--sample")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    figure: Annotated[str | None, typer.Option(help="also draw the matrix as a PNG")] = None,
+    checkpoint: Which = "best",
+) -> None:
+    """Let players meet: a cross-play matrix over seats, with confidence intervals."""
+    from coterie import config
+    from coterie import match as matches
+    from coterie.run import Run
+
+    met = matches.open_players(players, checkpoint)
+    table = next((p.table.config for p in met if p.table is not None), None)
+    if world is not None:
+        table = Run.open(world).config() if (Path(world) / "config.yaml").is_file() else config.load(world)
+    if table is None:
+        raise config.ConfigError("scripted players alone need a table: --world EXPERIMENT")
+    matrix = matches.cross_play(met, table, episodes, seed, greedy=not sample)
+    if figure is not None:
+        matches.draw_heatmap(met, matrix, Path(figure))
+    if as_json:
+        print(json.dumps(matches.as_plain(met, matrix, episodes, seed)))
+    else:
+        print(matches.as_table(met, matrix))
 
 
 @check_app.command("world")

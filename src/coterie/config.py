@@ -257,7 +257,7 @@ def _group(value: Any, path: str) -> GroupConfig:
     return GroupConfig(
         _value(tuple[str, ...], agents, f"{path}.agents"),
         seated,
-        None if learner in (None, "none") else part(names.LEARNERS, learner, f"{path}.learner"),
+        None if learner in (None, "none", {"name": "none"}) else part(names.LEARNERS, learner, f"{path}.learner"),
         part(names.PREFERENCES, value.get("preference") or {}, f"{path}.preference"),
         _value(Parameters, value.get("parameters", "shared"), f"{path}.parameters"),
     )

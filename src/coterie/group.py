@@ -27,6 +27,8 @@ class Place:
     columns: Array  # [A] int: place of each agent within its kind
     parameters: Parameters = "shared"
     seed: int = 0
+    state_size: int = 0  # numbers of the table's joint state, for central critics
+    simultaneous: bool = True  # everybody acts at every tick
 
     @property
     def stacks(self) -> int:
@@ -85,10 +87,11 @@ class Preference(Protocol):
 
 @dataclass(frozen=True)
 class Seat:
-    """The acting half of a group."""
+    """The acting half of a group. `members` says which of the policy's own agents sit here; None: all."""
 
     place: Place
     policy: Policy
+    members: Array | None = None  # [A] int
 
 
 @dataclass(frozen=True)

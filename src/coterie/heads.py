@@ -76,8 +76,8 @@ class _Bounded:
     """What both continuous families share: a variable x in (0, 1) stretched over the box."""
 
     def __init__(self, space: Box) -> None:
-        low = np.broadcast_to(np.asarray(space.low, np.float32), space.shape).reshape(-1)
-        high = np.broadcast_to(np.asarray(space.high, np.float32), space.shape).reshape(-1)
+        low = np.broadcast_to(np.asarray(space.low, np.float32), space.shape).flatten()
+        high = np.broadcast_to(np.asarray(space.high, np.float32), space.shape).flatten()
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise ValueError("continuous actions must be bounded on both sides; wrap the world to bound them")
         self.shape, self.size, self.outputs = space.shape, len(low), 2 * len(low)

@@ -14,6 +14,12 @@ from typing import Any
 WORLDS = {
     "gridworld": "coterie.worlds.gridworld:Gridworld",
     "tictactoe": "coterie.worlds.tictactoe:Tictactoe",
+    "spread": "coterie.worlds.mpe:Spread",
+    "tag": "coterie.worlds.mpe:Tag",
+    "gymnasium/": "coterie.worlds.gymnasium:GymnasiumWorld",
+    "minigrid/": "coterie.worlds.gymnasium:MinigridWorld",
+    "pettingzoo/": "coterie.worlds.pettingzoo:PettingzooWorld",
+    "mpe/": "coterie.worlds.pettingzoo:MpeWorld",
 }
 POLICIES = {
     "network": "coterie.policies.network:NetworkPolicy",

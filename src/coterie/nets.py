@@ -1,8 +1,8 @@
 """Networks over packed observations, for one set of parameters or several stacked side by side.
 
-Every observation is packed into one row of floats; a `Layout` remembers what lies where. Every parameter
-has a leading axis S: one for a shared network, one per agent for individual ones, so that a group of
-individual policies costs one batched product. Recurrent networks are not here yet.
+Every observation is packed into one row of floats (`layout.py`). Every parameter has a leading axis S: one
+for a shared network, one per agent for individual ones, so that a group of individual policies costs one
+batched product.
 """
 
 from __future__ import annotations
@@ -16,66 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.types import Array, Box, Dict, Discrete, ObservationSpace, Tree
+from coterie import kernels
+from coterie.layout import Layout
+from coterie.types import Array, State
 
 Encoder = Literal["auto", "mlp", "set", "cnn"]
-
-
-class Entry(NamedTuple):
-    """One named part of a packed observation."""
-
-    start: int
-    stop: int
-    shape: tuple[int, ...]
-    space: Box | Discrete
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How an observation lies in one row of floats."""
-
-    entries: dict[str, Entry]
-    sets: tuple[tuple[str, ...], ...]
-    size: int
-    slots: Array  # [size] which running mean each number belongs to; rows of a set share theirs
-    width: int  # how many running means there are, those of empty sets included
-    bare: bool  # the observation is a single array, not a dict
-
-    @property
-    def image(self) -> tuple[int, int, int] | None:
-        """Channels, height, width when the whole observation is a picture."""
-        first = next(iter(self.entries.values()))
-        return first.shape if self.bare and len(first.shape) == 3 else None
-
-
-def layout(space: ObservationSpace) -> Layout:
-    """Lay out a space in one row."""
-    spaces = space.entries if isinstance(space, Dict) else {"": space}
-    sets = space.sets if isinstance(space, Dict) else ()
-    members = {name for names in sets for name in names}
-    entries, slots, start, slot = {}, [], 0, 0
-    for name, part in spaces.items():
-        shape = (part.n,) if isinstance(part, Discrete) else part.shape
-        size = math.prod(shape)
-        width = math.prod(shape[1:]) if name in members else size
-        entries[name] = Entry(start, start + size, shape, part)
-        slots.append(slot + np.arange(size) % max(width, 1))
-        start, slot = start + size, slot + width
-    return Layout(entries, sets, start, np.concatenate(slots), slot, not isinstance(space, Dict))
-
-
-def pack(lay: Layout, observation: Tree) -> Array:
-    """Write observations `[…, shape]` as rows of floats `[…, size]`; bytes become fractions of 255."""
-    parts = []
-    for name, entry in lay.entries.items():
-        array = np.asarray(observation if lay.bare else observation[name])
-        if isinstance(entry.space, Discrete):
-            parts.append(np.eye(entry.space.n, dtype=np.float32)[array])
-            continue
-        lead = array.shape[: array.ndim - len(entry.shape)]
-        flat = array.reshape(*lead, entry.stop - entry.start)
-        parts.append(flat / np.float32(255) if flat.dtype == np.uint8 else flat.astype(np.float32, copy=False))
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
 class Dense(nn.Module):
@@ -175,13 +120,14 @@ class SetEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class Shape:
-    """What a network is made of; one for the actor, one for the critic, equal but for the last layer."""
+    """What a network is made of; one for the actor, one for the critic."""
 
     hidden: tuple[int, ...]
     activation: str
     encoder: Encoder
     channels: tuple[int, ...]
-    identities: int  # agents to tell apart by a one-hot input; 0 = none
+    extra: int  # numbers behind the observation that skip the encoder: who the agent is, memory, state
+    memory: int = 0  # width of the GRU; 0: none
 
 
 def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn"]:
@@ -195,57 +141,126 @@ def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn"
     return encoder
 
 
+class Past(NamedTuple):
+    """What a recurrent network needs beside the rows of its sequences `[S, L, T, …]`."""
+
+    memory: Array  # [S, L, M] at the first row
+    fresh: Array  # [S, L, T] bool: nothing is remembered here
+    active: Array  # [S, L, T] bool: the memory moves on only here
+
+
+class Cell(nn.Module):
+    """A gated recurrent unit per stack (Cho et al. 2014, eqs. 5–8, in PyTorch's variant)."""
+
+    def __init__(self, inputs: int, width: int, generators: list[torch.Generator]) -> None:
+        super().__init__()
+        self.read = Dense(inputs, 3 * width, 1.0, generators)
+        self.recall = Dense(width, 3 * width, 1.0, generators)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        reset, update, new = self.read(x).chunk(3, dim=-1)
+        held_reset, held_update, held_new = self.recall(memory).chunk(3, dim=-1)
+        gate = torch.sigmoid(update + held_update)
+        candidate = torch.tanh(new + torch.sigmoid(reset + held_reset) * held_new)
+        return (1 - gate) * candidate + gate * memory
+
+
 class Net(nn.Module):
-    """Encoder, hidden layers and an output layer: `[S, M, size] -> [S, M, outputs]`."""
+    """Encoder, hidden layers, a memory if there is one, and an output layer.
+
+    Rows are `[S, M, size + extra]`: an observation, then what skips the encoder.
+    """
 
     def __init__(self, shape: Shape, lay: Layout, outputs: int, gain: float, seeds: list[int]) -> None:
         super().__init__()
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         encoder = choose_encoder(shape.encoder, lay)
         self.encode: nn.Module | None = None
-        inputs = lay.size
+        self.size, inputs = lay.size, lay.size
         if encoder == "cnn" and lay.image:
             self.encode = Convolutions(lay.image, shape.channels, generators)
             inputs = self.encode.outputs
         elif encoder == "set":
             self.encode = SetEncoder(lay, shape.hidden[0], shape.activation, generators)
             inputs = self.encode.outputs
-        self.identities = shape.identities
-        self.body = Perceptron([inputs + shape.identities, *shape.hidden], shape.activation, generators)
-        self.out = Dense(shape.hidden[-1], outputs, gain, generators)
+        self.sizes = [inputs + shape.extra, *shape.hidden, outputs]
+        self.relu = shape.activation == "relu"
+        self.body = Perceptron(self.sizes[:-1], shape.activation, generators)
+        self.cell = Cell(shape.hidden[-1], shape.memory, generators) if shape.memory else None
+        self.out = Dense(shape.memory or shape.hidden[-1], outputs, gain, generators)
 
-    def forward(self, x: Tensor, agents: Tensor) -> Tensor:
-        """Rows `x` and, where the network is told, which agent each row belongs to `[S, M]`."""
+    def spec(self) -> kernels.Spec:
+        """The network as `kernels.py` knows it; only perceptrons without memory."""
+        return kernels.Spec(np.array(self.sizes), self.relu)
+
+    def read(self, x: Tensor) -> Tensor:
+        """What the hidden layers make of rows."""
         if self.encode is not None:
-            x = self.encode(x)
-        if self.identities:
-            x = torch.cat([x, nn.functional.one_hot(agents, self.identities).to(x.dtype)], dim=-1)
-        return self.out(self.body(x))
+            x = torch.cat([self.encode(x[..., : self.size]), x[..., self.size :]], dim=-1)
+        return self.body(x)
+
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Outputs `[S, M, outputs]` for single rows, and what is remembered after them `[S, M, memory]`."""
+        h = self.read(x)
+        if self.cell is None or memory is None:
+            return self.out(h), None
+        memory = self.cell(h, memory)
+        return self.out(memory), memory
+
+    def unroll(self, x: Array, past: Past | None) -> Tensor:
+        """Outputs for rows `[S, M, …]`, or for sequences `[S, L, T, …]` laid end to end, `[S, L·T, outputs]`."""
+        rows = torch.from_numpy(x)
+        if past is None or self.cell is None:
+            return self.forward(rows)[0]
+        stacks, lanes, steps = rows.shape[:3]
+        h = self.read(rows.flatten(1, 2)).view(stacks, lanes, steps, -1)
+        memory, fresh, active = (torch.from_numpy(array) for array in past)
+        states = []
+        for t in range(steps):
+            before = memory.masked_fill(fresh[:, :, t, None], 0)
+            after = self.cell(h[:, :, t], before)
+            states.append(after)
+            memory = torch.where(active[:, :, t, None], after, before)
+        return self.out(torch.stack(states, dim=2).flatten(1, 2))
 
 
 class Flat:
-    """A network's parameters and gradients as one matrix `[S, P]` each, which its tensors are views of."""
+    """A network's parameters, gradients and Adam moments as matrices `[S, P]`; its tensors are views of them."""
 
     def __init__(self, net: nn.Module) -> None:
         parameters = list(net.parameters())
         stacks = parameters[0].shape[0]
         total = sum(p.numel() // stacks for p in parameters)
-        self.value = torch.empty(stacks, total)
-        self.grad = torch.zeros(stacks, total)
+        value, self.grad = torch.empty(stacks, total), torch.zeros(stacks, total)
         start = 0
         for parameter in parameters:
             stop = start + parameter.numel() // stacks
-            self.value[:, start:stop] = parameter.data.reshape(stacks, -1)
-            parameter.data = self.value[:, start:stop].view(parameter.shape)
+            value[:, start:stop] = parameter.data.reshape(stacks, -1)
+            parameter.data = value[:, start:stop].view(parameter.shape)
             parameter.grad = self.grad[:, start:stop].view(parameter.shape)
             start = stop
-        self.value.grad = self.grad
+        self.array = value.numpy()
+        self.mean, self.square = np.zeros_like(self.array), np.zeros_like(self.array)
+        self.steps = 0
 
-    def clip_gradient(self, limit: float) -> Tensor:
-        """Scale each stack's gradient to at most `limit` and return the norms `[S]` before that."""
-        norms = self.grad.norm(dim=1)
-        self.grad *= (limit / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
-        return norms
+    def descend(self, loss: Tensor, rate: float, limit: float) -> None:
+        """One Adam step along the loss's gradient, scaled per stack to at most `limit`."""
+        self.grad.zero_()
+        loss.backward()
+        self.steps += 1
+        for i, grad in enumerate(self.grad.numpy()):
+            kernels.adam(self.array[i], grad, self.mean[i], self.square[i], self.steps, rate, limit)
+
+    def pair(self, stack: int) -> kernels.Pair:
+        """One stack's parameters and moments, for the compiled path."""
+        return kernels.Pair(self.array[stack], self.mean[stack], self.square[stack])
+
+    def state(self) -> State:
+        """The optimiser's memory, as copies."""
+        return {"mean": self.mean.copy(), "square": self.square.copy(), "steps": self.steps}
+
+    def load(self, state: State) -> None:
+        self.mean[:], self.square[:], self.steps = state["mean"], state["square"], state["steps"]
 
 
 def export(net: nn.Module) -> dict[str, Array]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,17 +17,16 @@ from coterie.types import (
     Array,
     Decision,
     Experience,
-    Finals,
     State,
-    Tick,
+    StateRows,
     Ticks,
-    Tree,
     View,
     action_dtype,
     action_shape,
     map_tree,
 )
 from coterie.world import World
+from coterie.writer import Opening, StateWriter, Writer, cut_short, open_decisions, picker
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,7 @@ class Rollout:
 
     experiences: Mapping[str, Experience]
     episodes: Episodes
+    state: StateRows | None = None
 
 
 class Tally:
@@ -119,124 +118,6 @@ class Tally:
         self.running = {group: array.copy() for group, array in state["running"].items()}
 
 
-@dataclass(frozen=True)
-class Opening:
-    """Decisions that were still open when the last rollout ended: row 0 of the next."""
-
-    active: Array  # [N, A] bool
-    observation: Tree  # [N, A, …]
-    action: Array  # [N, A, …]
-    log_prob: Array  # [N, A]
-    reward: Array  # [N, A]: what has arrived so far
-    mask: Array | None
-    memory: Array | None
-
-
-class Writer:
-    """The growing Experience of one group during one rollout."""
-
-    def __init__(self, seat: Seat, copies: int, rows: int, first: Tick) -> None:
-        place = seat.place
-        shape = (rows, copies, len(place.agents))
-        self.place = place
-        self.observation = map_tree(
-            lambda a: np.zeros((rows + 1, copies, len(place.agents), *a.shape[2:]), a.dtype),
-            first.observation,
-        )
-        space = place.spaces.action
-        self.action = np.zeros((*shape, *action_shape(space)), action_dtype(space))
-        self.log_prob = np.zeros(shape, np.float32)
-        self.reward = np.zeros(shape, np.float32)
-        self.active = np.zeros(shape, bool)
-        self.terminated = np.zeros(shape, bool)
-        self.truncated = np.zeros(shape, bool)
-        self.mask = None if first.mask is None else np.ones((*shape, first.mask.shape[-1]), bool)
-        self.memory = np.zeros((*shape, seat.policy.memory_size), np.float32) if seat.policy.memory_size else None
-        self.finals: list[tuple[Array, Tree]] = []
-
-    def open(self, opening: Opening) -> None:
-        """Begin with decisions left open by the last rollout."""
-        map_tree(lambda into, a: into.__setitem__(0, a), self.observation, opening.observation)
-        self.active[0], self.action[0] = opening.active, opening.action
-        self.log_prob[0], self.reward[0] = opening.log_prob, opening.reward
-        if self.mask is not None:
-            self.mask[0] = opening.mask
-        if self.memory is not None:
-            self.memory[0] = opening.memory
-
-    def decided(self, t: int, view: View, decision: Decision) -> None:
-        """Write down what was seen and decided at row t."""
-        map_tree(lambda into, a: into.__setitem__(t, a), self.observation, view.observation)
-        self.active[t] = view.acting
-        self.action[t] = decision.action
-        if decision.log_prob is not None:
-            self.log_prob[t] = decision.log_prob
-        if self.mask is not None:
-            self.mask[t] = view.mask
-        if self.memory is not None:
-            self.memory[t] = view.memory
-
-    def arrived(self, t: int, tick: Tick, ended: Array) -> None:
-        """Write down what followed from row t."""
-        pick = _picker(self.place)
-        self.reward[t] = pick(tick.reward)
-        self.terminated[t] = pick(tick.terminated)
-        self.truncated[t] = pick(tick.truncated)
-        if ended.any():
-            over = np.flatnonzero(ended & self.truncated[t].any(axis=1))
-            if len(over):
-                index = np.stack([np.full(len(over), t), over], axis=1)
-                self.finals.append((index, map_tree(lambda a: pick(a)[over], tick.final_observation)))
-
-    def finish(self, tick: Tick) -> Experience:
-        """Close the rollout at the present tick."""
-        pick = _picker(self.place)
-        map_tree(lambda into, a: into.__setitem__(-1, pick(a)), self.observation, tick.observation)
-        if self.finals:
-            index = np.concatenate([i for i, _ in self.finals])
-            final = map_tree(lambda *a: np.concatenate(a), *(o for _, o in self.finals))
-        else:
-            index, final = np.zeros((0, 2), np.int64), map_tree(lambda a: a[0, :0], self.observation)
-        return Experience(
-            self.observation,
-            self.action,
-            self.log_prob,
-            self.reward,
-            self.active,
-            self.terminated,
-            self.truncated,
-            pick(tick.acting).copy(),
-            Finals(index, final),
-            self.mask,
-            self.memory,
-        )
-
-
-def _picker(place: Place) -> Any:
-    """A function that takes a group's columns out of a kind's array `[N, A, …]`."""
-    return (lambda a: a) if place.whole else (lambda a: a[:, place.columns])
-
-
-def open_decisions(experience: Experience) -> Opening:
-    """The decisions that a finished rollout leaves open, with what has arrived for them."""
-    open_rows = experience.active & ~experience.closed()
-    rows, copies, agents = open_rows.shape
-    active = open_rows.any(axis=0)
-    at = open_rows.argmax(axis=0)  # an agent has at most one open decision
-    n, a = np.meshgrid(np.arange(copies), np.arange(agents), indexing="ij")
-    since = np.arange(rows)[:, None, None] >= at
-    gained = np.where(active, (experience.reward * since).sum(axis=0, dtype=np.float32), np.float32(0))
-    return Opening(
-        active,
-        map_tree(lambda o: o[at, n, a], experience.observation),
-        experience.action[at, n, a],
-        experience.log_prob[at, n, a],
-        gained,
-        None if experience.mask is None else experience.mask[at, n, a],
-        None if experience.memory is None else experience.memory[at, n, a],
-    )
-
-
 class Runner:
     """One shard: a world, the groups' seats around it, and everything between two of its iterations."""
 
@@ -262,14 +143,19 @@ class Runner:
             writers[name] = Writer(seat, self.world.copies, steps + offset, tick)
             if name in self.openings:
                 writers[name].open(self.openings[name])
+        states = None if self.ticks.state is None else StateWriter(steps + offset, self.ticks.state)
         for t in range(offset, steps + offset):
-            self.step(writers, t)
-        experiences = {
-            seat.place.group: writers[seat.place.group].finish(self.ticks.kinds[seat.place.kind]) for seat in self.seats
-        }
+            if states is not None and self.ticks.state is not None:
+                states.seen(t, self.ticks.state)
+            self.step(writers, t, states)
+        experiences = {}
+        for seat in self.seats:
+            name = seat.place.group
+            experiences[name] = writers[name].finish(self.ticks.kinds[seat.place.kind], self.memories.get(name))
         if not self.world.simultaneous:
             self.openings = {name: open_decisions(e) for name, e in experiences.items()}
-        return Rollout(experiences, self.tally.drain())
+        state = None if states is None or self.ticks.state is None else states.finish(self.ticks.state)
+        return Rollout(experiences, self.tally.drain(), state)
 
     def begin(self, iteration: int) -> None:
         """Draw fresh random streams for an iteration."""
@@ -277,7 +163,7 @@ class Runner:
             s.place.group: streams.generator(self.seed, "act", iteration, self.shard, s.place.group) for s in self.seats
         }
 
-    def step(self, writers: Mapping[str, Writer] | None = None, t: int = 0) -> None:
+    def step(self, writers: Mapping[str, Writer] | None = None, t: int = 0, states: StateWriter | None = None) -> None:
         """Let everybody decide once, step the world, and write both down if asked to."""
         actions: dict[str, Array] = {}
         for seat in self.seats:
@@ -298,19 +184,23 @@ class Runner:
         self.ticks = self.world.step(actions)
         self.tally.add(self.ticks)
         if writers is not None:
+            cut = cut_short(self.ticks)
             for seat in self.seats:
-                writers[seat.place.group].arrived(t, self.ticks.kinds[seat.place.kind], self.ticks.ended)
+                name = seat.place.group
+                writers[name].arrived(t, self.ticks.kinds[seat.place.kind], cut, self.memories.get(name))
+            if states is not None:
+                states.arrived(self.ticks, cut)
         for memory in self.memories.values():
             memory[self.ticks.ended] = 0
 
     def view(self, seat: Seat) -> View:
         """What a group sees now."""
         place, tick = seat.place, self.ticks.kinds[seat.place.kind]
-        pick = _picker(place)
+        pick = picker(place)
         return View(
             observation=map_tree(pick, tick.observation),
             acting=pick(tick.acting),
-            agents=np.arange(len(place.agents)),
+            agents=np.arange(len(place.agents)) if seat.members is None else seat.members,
             random=self.random[place.group],
             greedy=self.greedy,
             mask=None if tick.mask is None else pick(tick.mask),

@@ -13,7 +13,7 @@ import numpy as np
 
 def entropy(seed: int, purpose: str, *indices: int | str) -> list[int]:
     """The key of a stream as integers; words are folded by CRC-32, which is the same everywhere."""
-    return [seed, zlib.crc32(purpose.encode())] + [
+    return [seed, zlib.crc32(purpose.encode()), len(indices)] + [
         zlib.crc32(index.encode()) if isinstance(index, str) else index for index in indices
     ]
 

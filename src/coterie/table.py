@@ -11,7 +11,8 @@ from coterie import build, config, streams
 from coterie.evaluate import Result, evaluate, evaluation_copies
 from coterie.group import Group
 from coterie.run import Run
-from coterie.training import evaluation_seed, fixed_threads, run_directory
+from coterie.threads import fixed_threads
+from coterie.training import evaluation_seed, run_directory
 from coterie.training import train as run_training
 from coterie.types import Array, CoterieError, State, Tree, View, leading
 

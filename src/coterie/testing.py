@@ -1,288 +1,278 @@
-"""What every world must keep, as checks that anyone can run on their own.
+"""What every world, policy and learner must keep, as checks that anyone can run on their own.
 
-`check_world` plays random legal actions and compares what the world says with what it promises; each
-promise is one function below. A broken one raises `ContractError`, which says where: step (0 is the
-reset), kind, agent, copy. Whether a world is worth playing is not checked here.
+`check_world` lives in `testing_worlds.py`. `check_policy` and `check_learner` work with views and experience
+drawn at random from a group's spaces. A broken promise raises `ContractError`, which says where. Whether a
+learner learns anything useful is not checked here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from coterie import streams
-from coterie.types import Array, Box, CoterieError, Dict, Discrete, Kind, MultiDiscrete, Tick, Ticks
+from coterie import checkpoint, streams
+from coterie.group import Learner, Place, Policy
+from coterie.testing_worlds import COPIES, ContractError, Where, check_array, check_world, random_actions, require
+from coterie.types import (
+    Array,
+    Box,
+    Decision,
+    Dict,
+    Discrete,
+    Experience,
+    Finals,
+    Joint,
+    MultiDiscrete,
+    ObservationSpace,
+    State,
+    View,
+    action_dtype,
+    action_shape,
+    map_tree,
+)
 from coterie.world import World
 
-COPIES = 3
-WorldFactory = Callable[[int], World]  # copies → world
-Moment = dict[tuple[str, str], Array]  # a copy of all that was told: (kind, field) → [N, A, …]
+__all__ = ["ContractError", "check_learner", "check_policy", "check_world", "random_actions"]
+
+DRAWS = 4000  # actions drawn from one situation to compare frequencies with probabilities
+ROWS = 12  # of made-up experience
 
 
-class ContractError(CoterieError):
-    """Something breaks a promise of the library's protocols."""
+# Promises of policies -----------------------------------------------------------------------------------
 
 
-def check_world(world_factory: WorldFactory, steps: int = 200, seed: int = 0) -> None:
-    """Raise `ContractError` unless worlds built by `world_factory(copies)` keep the `World` contract.
+def check_policy(
+    make_policy: Callable[[Place], Policy],
+    place: Place,
+    masked: bool = False,
+    steady: bool = True,
+    world: World | None = None,
+) -> None:
+    """Raise `ContractError` unless `make_policy(place)` keeps the `Policy` contract.
 
-    That another seed gives another rollout is not demanded: a world without chance has only one.
+    Views are drawn at random from the place's spaces, or taken from a `world` for policies that play by its
+    state. `steady=False` is for policies that draw lots even when asked to be greedy.
     """
-    world = world_factory(COPIES)
-    check_kinds(world)
-    rollout = record(world, steps, seed)
-    check_episodes(world, rollout)
-    replay("same seed, new world", world_factory(COPIES), rollout)
-    replay("same seed, used world", world, rollout)
-    check_idle_actions_ignored(world_factory, rollout)
-    check_save(world_factory, rollout)
-    check_copies_independent(world_factory, rollout)
+    policy = make_policy(place)
+    view = _view(place, streams.generator(0, "check_policy"), masked, policy.memory_size, world)
+    shown, state = _leaves(view), _leaves(policy.state())
+    for greedy in (False, True):
+        said, title = _act(policy, view, 1, greedy), f"greedy={greedy}"
+        _check_decision(place, view, said, policy.memory_size)
+        _same(f"{title}, the view after act", shown, view)
+        _same(f"{title}, same generator", said, _act(policy, view, 1, greedy))
+        if greedy and steady:
+            _same("greedy=True, another generator", said, _act(policy, view, 2, greedy))
+        loaded = make_policy(place)
+        loaded.load(_stored(policy.state()))
+        _same(f"{title}, saved and loaded", said, _act(loaded, view, 1, greedy))
+    _same("the state after act", state, policy.state())
+    if world is None:
+        _check_log_prob(place, policy, view)
 
 
-# Playing ----------------------------------------------------------------------------------------------
+def _act(policy: Policy, view: View, seed: int, greedy: bool = False) -> Decision:
+    return policy.act(replace(view, greedy=greedy, random=streams.generator(seed, "check act")))
 
 
-def random_actions(ticks: Ticks, kinds: Mapping[str, Kind], random: np.random.Generator) -> dict[str, Array]:
-    """Uniform legal actions for every agent, `[N, A, …]` for each kind; boxes without a bound end at ±10."""
-    return {name: _draw(kind, ticks.kinds[name], random) for name, kind in kinds.items()}
+def _view(place: Place, random: np.random.Generator, masked: bool, memory: int, world: World | None = None) -> View:
+    rows, space = (COPIES, len(place.agents)), place.spaces.action
+    held = random.random((*rows, memory), np.float32) if memory else None
+    seen, acting, mask = _observe(place.spaces.observation, rows, random), np.ones(rows, bool), None
+    if world is not None:
+        tick = world.reset(0).kinds[place.kind]
+        seen, acting = map_tree(lambda a: a[:, place.columns], tick.observation), tick.acting[:, place.columns]
+        mask = None if tick.mask is None else tick.mask[:, place.columns]
+    elif masked and isinstance(space, Discrete):
+        mask = random.random((*rows, space.n)) < 0.5
+        np.put_along_axis(mask, random.integers(space.n, size=(*rows, 1)), True, axis=-1)
+    return View(seen, acting, np.arange(rows[1]), random, False, mask, held, world, place.kind, place.columns)
 
 
-def _draw(kind: Kind, tick: Tick, random: np.random.Generator) -> Array:
-    rows = tick.acting.shape
-    match kind.action:
+def _observe(space: ObservationSpace, rows: tuple[int, ...], random: np.random.Generator) -> Any:
+    match space:
+        case Dict(entries):
+            return {key: _observe(part, rows, random) for key, part in entries.items()}
         case Discrete(n):
-            mask = np.ones((*rows, n), bool) if tick.mask is None else tick.mask
-            return np.where(mask, random.random(mask.shape), -1.0).argmax(-1)
-        case MultiDiscrete(sizes):
-            return random.integers(sizes, size=(*rows, len(sizes)))
-        case Box(shape, low, high):
+            return random.integers(n, size=rows)
+        case Box(shape, low, high, dtype):
             low, high = (np.nan_to_num(np.float64(b), posinf=10.0, neginf=-10.0) for b in (low, high))
-            return random.uniform(low, high, size=(*rows, *shape)).astype(np.float32)
+            return random.uniform(low, high, size=(*rows, *shape)).astype(dtype)
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """What was done and what the world said, one moment more than actions."""
-
-    seed: int
-    moments: list[Moment]
-    actions: list[dict[str, Array]]
-
-
-def record(world: World, steps: int, seed: int) -> Rollout:
-    """Play random legal actions, checking each tick and that `step` leaves the passed actions alone."""
-    random = streams.generator(seed, "check_world")
-    ticks = world.reset(seed)
-    check_tick(world, ticks, 0)
-    rollout = Rollout(seed, [_moment(ticks)], [])
-    _compare("reset", 0, world, _at_rest(rollout.moments[0]), rollout.moments[0])
-    for step in range(1, steps + 1):
-        actions = random_actions(ticks, world.kinds, random)
-        rollout.actions.append({name: action.copy() for name, action in actions.items()})
-        ticks = world.step(actions)
-        for name, before in rollout.actions[-1].items():
-            unchanged = np.array_equal(before, actions[name])
-            _require(unchanged, f"step {step}, kind {name!r}", "the passed actions unchanged", "other values")
-        check_tick(world, ticks, step)
-        rollout.moments.append(_moment(ticks))
-    return rollout
+def _check_decision(place: Place, view: View, said: Decision, memory: int) -> None:
+    """Actions of who acts lie in the space and are legal; log-probabilities are numbers."""
+    space, rows, where = place.spaces.action, view.acting.shape, Where("act", place.kind, place.agents)
+    check_array("act", "action", said.action, rows + action_shape(space), action_dtype(space))
+    match space:
+        case Box(_, low, high):
+            good = (said.action >= low) & (said.action <= high)
+        case MultiDiscrete(sizes):
+            good = (said.action >= 0) & (said.action < sizes)
+        case Discrete(n):
+            good = (said.action >= 0) & (said.action < n)
+    if isinstance(space, Discrete) and view.mask is not None and good.all():
+        good = np.take_along_axis(view.mask, said.action[..., None], axis=-1)[..., 0]
+    idle = ~view.acting.reshape(*rows, *[1] * (good.ndim - 2))
+    where.demand(good | idle, f"an action that is legal in {space}", said.action)
+    if said.log_prob is not None:
+        check_array("act", "log_prob", said.log_prob, rows, "float32")
+        where.demand(np.isfinite(said.log_prob) | ~view.acting, "a finite log_prob", said.log_prob)
+    if memory:
+        check_array("act", "memory", said.memory, (*rows, memory), "float32")
 
 
-def replay(title: str, world: World, rollout: Rollout) -> None:
-    """The same seed and actions give the same ticks."""
-    _compare(title, 0, world, rollout.moments[0], _moment(world.reset(rollout.seed)))
-    for step, actions in enumerate(rollout.actions, 1):
-        _compare(title, step, world, rollout.moments[step], _moment(world.step(actions)))
+def _check_log_prob(place: Place, policy: Policy, view: View) -> None:
+    """Actions come as often as their log-probabilities say.
 
-
-# Promises about one tick --------------------------------------------------------------------------------
-
-
-def check_kinds(world: World) -> None:
-    """There are agents, no two share a name, and the world has the copies that it was asked for."""
-    _require(world.copies == COPIES, "world", f"{COPIES} copies", world.copies)
-    _require(len(world.kinds) > 0, "world", "at least one kind", "none")
-    for name, kind in world.kinds.items():
-        _require(len(kind.agents) > 0, f"kind {name!r}", "at least one agent", "none")
-    agents = [agent for kind in world.kinds.values() for agent in kind.agents]
-    _require(len(set(agents)) == len(agents), "world", "agent names to differ, across kinds too", agents)
-
-
-def check_tick(world: World, ticks: Ticks, step: int) -> None:
-    """Every array has its declared shape and type, lies inside its bounds, and somebody acts."""
-    where = f"step {step}"
-    _require(set(ticks.kinds) == set(world.kinds), where, f"ticks of {[*world.kinds]}", [*ticks.kinds])
-    _check_array(where, "ended", ticks.ended, (world.copies,), "bool")
-    if ticks.success is not None:
-        _check_array(where, "success", ticks.success, (world.copies,), "bool")
-    for name, kind in world.kinds.items():
-        tick, place = ticks.kinds[name], _Place(where, name, kind.agents)
-        rows = (world.copies, len(kind.agents))
-        for flag in ("acting", "terminated", "truncated"):
-            _check_array(str(place), flag, getattr(tick, flag), rows, "bool")
-        _check_array(str(place), "reward", tick.reward, rows, "float32")
-        place.demand(np.isfinite(tick.reward), "a finite reward", tick.reward)
-        place.demand(~(tick.terminated & tick.truncated), "terminated or truncated", "both")
-        everywhere = np.ones(world.copies, bool)
-        _check_observation(place, "observation", kind, tick.observation, everywhere)
-        _check_observation(place, "final_observation", kind, tick.final_observation, ticks.ended)
-        if tick.mask is not None:
-            _check_mask(place, kind, tick.mask, tick.acting)
-    somebody = np.any([tick.acting.any(1) for tick in ticks.kinds.values()], axis=0)
-    _require(somebody.all(), f"{where}, copy {somebody.argmin()}", "somebody acting", "nobody")
-
-
-def _check_mask(place: _Place, kind: Kind, mask: Array, acting: Array) -> None:
-    choices = kind.action.n if isinstance(kind.action, Discrete) else None
-    _require(choices, str(place), f"no mask beside {kind.action}", "one")
-    _check_array(str(place), "mask", mask, (*acting.shape, choices), "bool")
-    place.demand(mask.any(-1) | ~acting, "a legal action in the mask of who acts", "none")
-
-
-def _check_observation(place: _Place, name: str, kind: Kind, tree: Any, valid: Array) -> None:
-    """`valid` [N] says in which copies the values mean something."""
-    parts: dict[str, Any] = tree if isinstance(tree, dict) else {"": tree}
-    spaces = kind.observation.entries if isinstance(kind.observation, Dict) else {"": kind.observation}
-    _require(set(parts) == set(spaces), str(place), f"{name} with entries {[*spaces]}", [*parts])
-    for key, part in spaces.items():
-        array, rows, label = parts[key], (len(valid), len(place.agents)), f"{name} {key}".strip()
-        if isinstance(part, Box):
-            _check_array(str(place), label, array, rows + part.shape, part.dtype)
-            low, high = (np.asarray(bound).astype(part.dtype) for bound in (part.low, part.high))
+    For every region R of actions the mean of 1[a ∈ R]/p(a) must be R's size: 1 for a single choice, its
+    volume for the inner half of a box.
+    """
+    tile: dict[str, Any] = {name: getattr(view, name) for name in ("observation", "acting", "mask", "memory")}
+    tile = {name: tree if tree is None else map_tree(_first_copy_often, tree) for name, tree in tile.items()}
+    said = _act(policy, replace(view, **tile), 3)
+    if said.log_prob is None:
+        return
+    space = place.spaces.action
+    for a, agent in enumerate(place.agents):
+        action, size = said.action[:, a].reshape(DRAWS, -1), 1.0
+        if isinstance(space, Box):
+            low, high = (np.broadcast_to(np.float64(b), space.shape).reshape(-1) for b in (space.low, space.high))
+            regions = [(np.abs(2 * (action - low) / (high - low) - 1) < 0.5).all(axis=1)]
+            size = float(np.prod((high - low) / 2))
         else:
-            _check_array(str(place), label, array, rows, "int64")
-            low, high = np.asarray(0), np.asarray(part.n - 1)
-        ignored = ~valid.reshape(-1, *[1] * (array.ndim - 1))
-        place.demand(np.isfinite(array) | ignored, f"a finite {label}", array)
-        place.demand(((array >= low) & (array <= high)) | ignored, f"{label} inside {part}", array)
+            regions = [(action == one).all(axis=1) for one in np.unique(action, axis=0)]
+        for inside in regions:
+            weight = inside / np.exp(said.log_prob[:, a], dtype=np.float64)
+            error = 5 * weight.std() / np.sqrt(DRAWS) + 1e-4 * size
+            where = f"agent {agent!r}, action {action[inside.argmax()]}"
+            require(abs(weight.mean() - size) <= error, where, "log_prob to match how often it comes", weight.mean())
 
 
-# Promises about a rollout -------------------------------------------------------------------------------
+def _first_copy_often(array: Array) -> Array:
+    return np.repeat(array[:1], DRAWS, axis=0)
 
 
-def check_episodes(world: World, rollout: Rollout) -> None:
-    """An agent ends once and is idle from then on; a copy is reset only when all its agents have ended."""
-    for name, kind in world.kinds.items():
-        alive = np.ones((world.copies, len(kind.agents)), bool)
-        for step, moment in enumerate(rollout.moments):
-            place, acting = _Place(f"step {step}", name, kind.agents), moment[name, "acting"]
-            ends = moment[name, "terminated"] | moment[name, "truncated"]
-            place.demand(alive | ~ends, "an end to be told once", "a second one")
-            alive &= ~ends
-            reset = np.broadcast_to(moment["", "ended"][:, None], alive.shape)
-            place.demand(~(alive & reset), "an end before the copy is reset", "none")
-            alive |= reset
-            place.demand(alive | ~acting, "an agent to be idle after its end", "acting")
-            place.demand(acting | ~(alive & world.simultaneous), "all to act in a simultaneous world", "idle")
+# Promises of learners -----------------------------------------------------------------------------------
 
 
-def check_idle_actions_ignored(factory: WorldFactory, rollout: Rollout) -> None:
-    """What stands in the rows of idle agents makes no difference."""
-    actions = []
-    for moment, given in zip(rollout.moments[:-1], rollout.actions, strict=True):
-        actions.append({name: action.copy() for name, action in given.items()})
-        for name, action in actions[-1].items():
-            action[~moment[name, "acting"]] = 0
-    replay("zeros in idle rows", factory(COPIES), replace(rollout, actions=actions))
+def check_learner(make_learner: Callable[[Place], Learner], place: Place, masked: bool = False) -> None:
+    """Raise `ContractError` unless `make_learner(place)`, always the same at first, keeps the `Learner` contract."""
+    learner, bystander, again = (make_learner(place) for _ in range(3))
+    lived = _experience(place, learner.policy, masked, 0)
+    other = _experience(place, learner.policy, masked, 1)
+    first, kept = _whole(learner), _leaves(lived)
+    _learn(learner, lived, 1)
+    once = _whole(learner)
+    _same("another learner after learn", first, _whole(bystander))
+    _same("the experience after learn", kept, lived)
+    before, after = _leaves(first["policy"]), _leaves(once["policy"])
+    require(any(not np.array_equal(before[key], after[key]) for key in before), "learn", "a changed policy", "none")
+    _learn(again, _spoil_idle_rows(lived, other), 1)
+    _same("same experience, rubbish in idle rows", once, _whole(again))
+
+    _learn(learner, other, 2)
+    twice = _whole(learner)
+    for title, resumed in (("a new learner", bystander), ("a used learner", again)):
+        _restore(resumed, once)
+        _learn(resumed, other, 2)
+        _same(f"learn after loading into {title}", twice, _whole(resumed))
+    _restore(learner, first)
+    _learn(learner, lived, 1)
+    _same("learn after loading the beginning", once, _whole(learner))
+
+    nobody = replace(lived, active=np.zeros_like(lived.active))
+    _learn(learner, nobody, 3)
+    _same("the policy after no decision was closed", once["policy"], learner.policy.state())
+    alone = lived.active.copy()
+    alone[:, :, 1:] = False
+    _learn(learner, replace(lived, active=alone), 4)
 
 
-def check_save(factory: WorldFactory, rollout: Rollout) -> None:
-    """A state saved half-way leads to the same ticks, in the same world and in one just built."""
-    world, middle = factory(COPIES), len(rollout.actions) // 2
-    world.reset(rollout.seed)
-    for actions in rollout.actions[:middle]:
-        world.step(actions)
-    state = world.save()
-    for actions in rollout.actions[middle:]:  # must not leak into what was saved
-        world.step(actions)
-    for title, other in (("load, same world", world), ("load, new world", factory(COPIES))):
-        _compare(title, middle, world, _at_rest(rollout.moments[middle]), _moment(other.load(state)))
-        for step, actions in enumerate(rollout.actions[middle:], middle + 1):
-            _compare(title, step, world, rollout.moments[step], _moment(other.step(actions)))
+def _learn(learner: Learner, lived: Experience, seed: int) -> None:
+    metrics = learner.learn(lived, Joint({"": lived}, seed, 0.1 * seed), streams.generator(seed, "check_learner"))
+    for name, value in metrics.items():
+        require(isinstance(value, float) and np.isfinite(value), "learn", f"a finite metric {name!r}", value)
 
 
-def check_copies_independent(factory: WorldFactory, rollout: Rollout) -> None:
-    """Copy 0 is the same when it is alone, and the others are the same when it plays otherwise."""
-    moments = [{key: array[:1] for key, array in moment.items()} for moment in rollout.moments]
-    given = [{name: action[:1] for name, action in actions.items()} for actions in rollout.actions]
-    replay("copy 0 alone", factory(1), Rollout(rollout.seed, moments, given))
+def _experience(place: Place, policy: Policy, masked: bool, seed: int) -> Experience:
+    """Random observations and rewards, with idle rows and both kinds of ends; the policy's own decisions."""
+    random, shape = streams.generator(seed, "check_learner"), (ROWS, COPIES, len(place.agents))
+    views = [_view(place, random, masked, policy.memory_size) for _ in range(ROWS + 1)]
+    said = [_act(policy, view, t) for t, view in enumerate(views[:-1])]
+    ended = random.random((ROWS, COPIES, 1)) < 0.2
+    truncated = ended & (random.random(shape) < 0.5)
+    index = np.argwhere(truncated.any(axis=2))
+    finals = _observe(place.spaces.observation, (len(index), shape[2]), random)
+    zeros, size = np.zeros(shape[1:], np.float32), policy.memory_size
+    return Experience(
+        observation=map_tree(lambda *a: np.stack(a), *(view.observation for view in views)),
+        action=np.stack([one.action for one in said]),
+        log_prob=np.stack([zeros if one.log_prob is None else one.log_prob for one in said]),
+        reward=random.standard_normal(shape, np.float32),
+        active=random.random(shape) < 0.7,
+        terminated=ended & ~truncated,
+        truncated=truncated,
+        acting=random.random(shape[1:]) < 0.7,
+        finals=Finals(index, finals, random.random((len(index), shape[2], size), np.float32) if size else None),
+        mask=_stack([view.mask for view in views[:-1]]),
+        memory=_stack([view.memory for view in views]),
+    )
 
-    world, random = factory(COPIES), streams.generator(rollout.seed, "copy 0")
-    ticks = world.reset(rollout.seed)
-    for step, recorded in enumerate(rollout.actions, 1):
-        actions = random_actions(ticks, world.kinds, random)
-        for name, action in actions.items():
-            action[1:] = recorded[name][1:]
-        ticks = world.step(actions)
-        got = _moment(ticks)
-        for key, array in rollout.moments[step].items():
-            got[key][0] = array[0]  # copy 0 may differ, the others may not
-        _compare("other actions in copy 0", step, world, rollout.moments[step], got)
+
+def _stack(arrays: list[Array | None]) -> Array | None:
+    given = [array for array in arrays if array is not None]
+    return np.stack(given) if given else None
+
+
+def _spoil_idle_rows(lived: Experience, other: Experience) -> Experience:
+    """Other observations and decisions wherever nobody decided."""
+    deciding = np.concatenate([lived.active, lived.acting[None]])
+
+    def spoil(own: Array, rubbish: Array) -> Array:
+        return np.where(deciding[: len(own)].reshape(*own.shape[:3], *[1] * (own.ndim - 3)), own, rubbish)
+
+    parts: dict[str, Any] = {name: getattr(lived, name) for name in ("observation", "action", "mask", "memory")}
+    parts = {k: tree if tree is None else map_tree(spoil, tree, getattr(other, k)) for k, tree in parts.items()}
+    return replace(lived, log_prob=spoil(lived.log_prob, other.log_prob - 1000), **parts)
 
 
 # Comparing ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where we are looking; turns the first wrong entry of an array `[N, A, …]` into a message."""
-
-    step: str
-    kind: str
-    agents: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.step}, kind {self.kind!r}" if self.kind else self.step
-
-    def demand(self, good: Array, expected: Array | str, got: Array | str, what: str = "") -> None:
-        if good.all():
-            return
-        copy, *rest = index = tuple(int(i) for i in np.argwhere(~good)[0])
-        agent = f", agent {self.agents[rest[0]]!r}" if rest else ""
-        entry = f", entry {rest[1:]}" if rest[1:] else ""
-        said, seen = (x if isinstance(x, str) else x[index] for x in (expected, got))
-        raise ContractError(f"{self}{agent}, copy {copy}{entry}: expected {what}{said}, got {seen}")
+def _whole(learner: Learner) -> State:
+    """All that decides a learner's future, as it comes out of a checkpoint."""
+    return _stored({"policy": learner.policy.state(), "learner": learner.state()})
 
 
-def _require(good: Any, where: str, expected: str, got: Any) -> None:
-    if not good:
-        raise ContractError(f"{where}: expected {expected}, got {got}")
+def _restore(learner: Learner, state: State) -> None:
+    learner.policy.load(state["policy"])
+    learner.load(state["learner"])
 
 
-def _check_array(where: str, name: str, array: Any, shape: tuple[Any, ...], dtype: Any) -> None:
-    _require(isinstance(array, np.ndarray), where, f"{name} to be an array", type(array).__name__)
-    _require(array.shape == shape, where, f"{name} of shape {shape}", array.shape)
-    _require(array.dtype == np.dtype(dtype), where, f"{name} of type {dtype}", array.dtype)
+def _stored(state: State) -> State:
+    with TemporaryDirectory() as folder:
+        checkpoint.save(Path(folder) / "state", state)
+        return checkpoint.load(Path(folder) / "state")
 
 
-def _moment(ticks: Ticks) -> Moment:
-    """Copies of all arrays, which outlive the world's next step."""
-    moment: dict[tuple[str, str], Any] = {("", "ended"): ticks.ended, ("", "success"): ticks.success}
-    for name, tick in ticks.kinds.items():
-        for spec in fields(tick):
-            value = getattr(tick, spec.name)
-            parts = value if isinstance(value, dict) else {"": value}
-            moment |= {(name, f"{spec.name} {key}".strip()): part for key, part in parts.items()}
-    return {key: array.copy() for key, array in moment.items() if array is not None}
+def _leaves(tree: Any, path: str = "") -> dict[str, Array]:
+    """Copies of all arrays and numbers in nested dicts and dataclasses, by path."""
+    if is_dataclass(tree):
+        tree = vars(tree)
+    if isinstance(tree, dict):
+        return {key: a for name, part in tree.items() for key, a in _leaves(part, f"{path}/{name}".lstrip("/")).items()}
+    return {path: np.array(tree)} if isinstance(tree, np.ndarray | float | int) else {}
 
 
-def _at_rest(moment: Moment) -> Moment:
-    """The same moment as `reset` and `load` tell it: nothing earned, nothing ended."""
-    empty = ("reward", "terminated", "truncated", "ended")
-    return {key: np.zeros_like(array) if key[1] in empty else array for key, array in moment.items()}
-
-
-def _compare(title: str, step: int, world: World, expected: Moment, got: Moment) -> None:
-    """Equal wherever the values mean something."""
-    where, ended = f"{title}: step {step}", expected["", "ended"]
-    _require(expected.keys() == got.keys(), where, f"fields {[*expected]}", [*got])
-    for (name, field), array in expected.items():
-        place = _Place(where, name, world.kinds[name].agents if name else ())
-        _check_array(str(place), field, got[name, field], array.shape, array.dtype)
-        equal = array == got[name, field]
-        if field.startswith(("final_observation", "success")):  # valid only where a copy has ended
-            equal |= ~ended.reshape(-1, *[1] * (equal.ndim - 1))
-        place.demand(equal, array, got[name, field], f"{field} ")
+def _same(title: str, expected: Any, got: Any) -> None:
+    """Equal to the last bit."""
+    left, right = _leaves(expected), _leaves(got)
+    require(left.keys() == right.keys(), title, f"{[*left]}", [*right])
+    for path, array in left.items():
+        require(np.array_equal(array, right[path]), f"{title}: {path}", f"{array}", right[path])

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from coterie import streams, workers
 from coterie.build import build_groups, build_world
@@ -28,6 +27,7 @@ from coterie.policies.scripted import HeuristicPolicy, HeuristicSettings, Random
 from coterie.record import Progress, Recorder
 from coterie.run import Run, write_text
 from coterie.runner import Episodes
+from coterie.threads import fixed_threads
 from coterie.types import CoterieError, Joint, State
 from coterie.world import Guided
 
@@ -59,7 +59,8 @@ class Training:
         self.iteration += 1
         rollout = self.workers.play(self.iteration)
         progress = self.env_steps / self.config.train.total_steps
-        joint = Joint(rollout.experiences, self.iteration, progress)
+        spaces = {group.name: group.seat.place.spaces for group in self.groups}
+        joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state)
         metrics = self.count(rollout.episodes)
         for group in self.groups:
             if group.learner is not None:
@@ -223,7 +224,7 @@ def loop(
         recorder.write(head | {"wall_s": round(training.wall, 3)} | metrics)
         progress.show(training.env_steps, training.wall, describe(training, metrics))
 
-    if training.iteration == 0:
+    if training.best_step < 0:  # nothing has been evaluated yet: a new run, not one resumed from its step 0
         training.step_0 = training.judge("evaluate").plain()
         record(training.validate())
         training.save()
@@ -294,17 +295,6 @@ def describe(training: Training, metrics: dict[str, float]) -> str:
     if "eval/success_rate" in metrics:
         words.append(f"success {metrics['eval/success_rate']:.0%}")
     return "  ".join(words)
-
-
-@contextmanager
-def fixed_threads(count: int) -> Iterator[None]:
-    """PyTorch with a fixed number of threads, and as it was afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ fills it is in `runner.py`, who reads it in `algorithms/`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,8 +115,8 @@ class Tick:
     """What a world tells one kind of agents after a reset or a step.
 
     Arrays belong to the world and are valid until its next step. An end is true once; afterwards the
-    agent is neither acting nor rewarded until its copy is reset. Where the copy has been reset, `observation` is the new
-    episode's first and `final_observation` the old one's last.
+    agent is neither acting nor rewarded until its copy is reset. Where the copy has been reset,
+    `observation` is the new episode's first and `final_observation` the old one's last.
     """
 
     observation: Tree  # [N, A, …]
@@ -135,6 +135,8 @@ class Ticks:
     kinds: Mapping[str, Tick]
     ended: Array  # [N] bool: an episode ended in this step and the copy was reset
     success: Array | None = None  # [N] bool: valid where ended; always None in a world without the notion
+    state: Array | None = None  # [N, Z] float32: the whole world, for central critics; None: everybody's observations
+    final_state: Array | None = None  # [N, Z] valid where ended
 
 
 # What a policy sees and says --------------------------------------------------------------------------
@@ -174,6 +176,7 @@ class Finals:
 
     index: Array  # [K, 2] int: (t, n)
     observation: Tree  # [K, A, …]
+    memory: Array | None = None  # [K, A, M]
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ class Experience:
     acting: Array  # [N, A] bool: who must act at row T
     finals: Finals
     mask: Array | None = None  # [T, N, A, actions]
-    memory: Array | None = None  # [T, N, A, M]: what the policy remembered when it decided
+    memory: Array | None = None  # [T+1, N, A, M]: what the policy remembered when it decided
 
     @property
     def ends(self) -> Array:
@@ -215,12 +218,22 @@ class Experience:
 
 
 @dataclass(frozen=True)
+class StateRows:
+    """The state of the whole world during a rollout."""
+
+    rows: Array  # [T+1, N, Z]
+    finals: Array  # [K, Z]: at the moments of `Finals.index`
+
+
+@dataclass(frozen=True)
 class Joint:
     """What a learner may know beyond its own group: everybody's experience, and how far the run is."""
 
     experiences: Mapping[str, Experience]
     iteration: int
     progress: float  # share of the run's steps already taken, in [0, 1]
+    spaces: Mapping[str, Kind] = field(default_factory=dict)  # group -> what its agents see and do
+    state: StateRows | None = None  # where the world tells one
 
 
 # Trees ------------------------------------------------------------------------------------------------
@@ -252,6 +265,7 @@ def merge(experiences: list[Experience]) -> Experience:
             joined["finals"] = Finals(
                 np.concatenate([f.index + [0, offset] for f, offset in zip(parts, offsets, strict=True)]),
                 map_tree(lambda *a: np.concatenate(a), *(f.observation for f in parts)),
+                None if parts[0].memory is None else np.concatenate([f.memory for f in parts]),
             )
         elif parts[0] is None:
             joined[spec.name] = None

@@ -10,23 +10,35 @@ from pathlib import Path
 from coterie.group import Seat
 from coterie.runner import Runner
 from coterie.types import Array, CoterieError
-from coterie.world import Renderable, World
+from coterie.world import EndRenderable, Renderable, World
 
 LIMIT = 1000  # frames of one film at most
 
 
-def episode(world: World, seats: Sequence[Seat], seed: int, greedy: bool = True) -> Iterator[Runner]:
-    """Play one episode of a one-copy world; yields after the reset and after every step but the last.
+def scenes(runner: Runner) -> Iterator[bool]:
+    """Play one episode of a one-copy world, yielding whenever there is something to look at.
 
-    The last step already shows the next episode, so it is not yielded.
+    Yields False before every step, and True once after the last one if the world can still show its end;
+    by then the copy has been reset.
     """
-    runner = Runner(world, seats, seed, greedy=greedy)
     runner.begin(0)
     for _ in range(LIMIT):
-        yield runner
+        yield False
         runner.step()
         if runner.ticks.ended[0]:
+            if isinstance(runner.world, EndRenderable):
+                yield True
             return
+
+
+def picture(world: World, over: bool) -> Array:
+    """The present scene, or the end of the episode that is over."""
+    return world.final_frame(0) if over and isinstance(world, EndRenderable) else renderable(world).frame(0)
+
+
+def text(world: World, over: bool) -> str:
+    """The same for a terminal."""
+    return world.final_ansi(0) if over and isinstance(world, EndRenderable) else renderable(world).ansi(0)
 
 
 def renderable(world: World) -> Renderable:
@@ -48,10 +60,11 @@ def write_video(
     """Film episodes into a GIF."""
     from PIL import Image
 
-    drawn = renderable(world)
+    renderable(world)
     frames: list[Array] = []
     for number in range(episodes):
-        frames += [drawn.frame(0).copy() for _ in episode(world, seats, seed + number, greedy)]
+        runner = Runner(world, seats, seed + number, greedy=greedy)
+        frames += [picture(world, over).copy() for over in scenes(runner)]
         frames.append(frames[-1])  # a pause between episodes
     pictures = [Image.fromarray(frame).quantize(64) for frame in frames]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,14 +74,14 @@ def write_video(
 
 def show_in_terminal(world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int) -> None:
     """Play episodes in the terminal; on anything else every frame is printed below the last."""
-    drawn = renderable(world)
+    renderable(world)
     live = sys.stdout.isatty()
     for number in range(episodes):
-        for step, played in enumerate(episode(world, seats, seed + number, greedy)):
-            runner = played
+        runner = Runner(world, seats, seed + number, greedy=greedy)
+        for step, over in enumerate(scenes(runner)):
             if live:
                 print("\x1b[H\x1b[2J", end="")
-            print(f"episode {number + 1}, step {step}\n{drawn.ansi(0)}\n", flush=True)
+            print(f"episode {number + 1}, step {step}\n{text(world, over)}\n", flush=True)
             if live:
                 time.sleep(1 / fps)
         for name, returns in runner.tally.drain().returns.items():
@@ -92,10 +105,10 @@ def show_in_window(world: World, seats: Sequence[Seat], seed: int, episodes: int
     clock = pygame.time.Clock()
     try:
         for number in range(episodes):
-            for _ in episode(world, seats, seed + number, greedy):
+            for over in scenes(Runner(world, seats, seed + number, greedy=greedy)):
                 if any(event.type == pygame.QUIT for event in pygame.event.get()):
                     return
-                pygame.surfarray.blit_array(screen, drawn.frame(0).swapaxes(0, 1))
+                pygame.surfarray.blit_array(screen, picture(world, over).swapaxes(0, 1))
                 pygame.display.flip()
                 clock.tick(fps)
     finally:

@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+import numpy as np
+
 from coterie.config import Config
 from coterie.group import Group
 from coterie.runner import Rollout, join_episodes
-from coterie.types import CoterieError, State, merge
+from coterie.types import CoterieError, State, StateRows, merge
 
 
 class WorkerError(CoterieError):
@@ -49,7 +51,16 @@ def join(rollouts: list[Rollout]) -> Rollout:
     return Rollout(
         {name: merge([r.experiences[name] for r in rollouts]) for name in names},
         join_episodes([r.episodes for r in rollouts]),
+        join_states([r.state for r in rollouts if r.state is not None]),
     )
+
+
+def join_states(states: list[StateRows]) -> StateRows | None:
+    """The states of several shards side by side."""
+    if len(states) <= 1:
+        return states[0] if states else None
+    rows = np.concatenate([s.rows for s in states], axis=1)
+    return StateRows(rows, np.concatenate([s.finals for s in states]))
 
 
 class LocalWorkers:
@@ -148,11 +159,15 @@ class ProcessWorkers:
 def _serve(pipe: Connection, config: Config, shards: list[int]) -> None:
     """A child's life: build the shards, then play, save and load on request."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    import torch
+    from coterie.threads import fixed_threads
 
+    with fixed_threads(config.train.threads):
+        _answer_requests(pipe, config, shards)
+
+
+def _answer_requests(pipe: Connection, config: Config, shards: list[int]) -> None:
     from coterie.build import build_runner
 
-    torch.set_num_threads(config.train.threads)
     runners = None
     while True:
         try:

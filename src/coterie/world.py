@@ -48,6 +48,26 @@ class Guided(Protocol):
 
 
 @runtime_checkable
+class Stateful(Protocol):
+    """A world that tells its whole state with every tick (`Ticks.state`)."""
+
+    state_size: int  # numbers of one copy's state
+
+
+@runtime_checkable
+class EndRenderable(Protocol):
+    """A world that can still be looked at as an episode ended, after the copy was reset."""
+
+    def final_frame(self, copy: int) -> Array:
+        """A picture of the latest finished episode's end, `[height, width, 3]` uint8."""
+        ...
+
+    def final_ansi(self, copy: int) -> str:
+        """The same for a terminal."""
+        ...
+
+
+@runtime_checkable
 class Renderable(Protocol):
     """A world that can be looked at."""
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from coterie import nets, streams
-from coterie.checks import positive
+from coterie import kernels, nets, streams
+from coterie.checks import at_least, positive
 from coterie.group import Place
-from coterie.heads import head
+from coterie.heads import Choices, head
+from coterie.layout import layout, pack
+from coterie.normalize import Normalizer
 from coterie.types import Array, Decision, State, Tree, View, action_shape
+
+NO_MASK = np.zeros((0, 0), bool)
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,10 @@ class NetworkSettings:
     activation: Literal["tanh", "relu"] = "tanh"  # after every hidden layer
     encoder: nets.Encoder = "auto"  # auto: cnn for pictures, else mlp; set: any number of things
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
+    memory: int = 0  # width of a GRU after the hidden layers; 0: no memory
     identity: bool = True  # tell a shared mlp or cnn which agent it plays; a set network is never told
     continuous: Literal["beta", "gaussian"] = "beta"  # distribution of bounded continuous actions
+    compiled: bool = True  # use kernels.py where it serves (mlp, discrete choices); False: PyTorch throughout
     normalize_observations: bool = True  # by running mean and deviation; pictures are left as they are
 
     def __post_init__(self) -> None:
@@ -32,115 +36,127 @@ class NetworkSettings:
             raise ValueError("hidden must name at least one layer, got none")
         for width in (*self.hidden, *self.channels):
             positive("a layer's width", width)
-
-
-class Normalizer:
-    """Running mean and variance of every number observed, kept per stack of parameters.
-
-    The learner updates it after learning, so that acting and learning see the same numbers.
-    """
-
-    def __init__(self, lay: nets.Layout, stacks: int, enabled: bool) -> None:
-        self.slots = lay.slots
-        self.enabled = enabled and lay.image is None
-        self.repeats = np.bincount(lay.slots, minlength=lay.width)
-        self.count = np.zeros(stacks)
-        self.mean = np.zeros((stacks, lay.width))
-        self.square = np.ones((stacks, lay.width))  # variance
-        self._refresh()
-
-    def _refresh(self) -> None:
-        shift, scale = self.mean, 1 / np.sqrt(self.square + 1e-8)
-        self.shift = torch.from_numpy(shift[:, self.slots].astype(np.float32)).unsqueeze(1)
-        self.scale = torch.from_numpy(scale[:, self.slots].astype(np.float32)).unsqueeze(1)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Normalise rows `[S, M, size]`."""
-        if not self.enabled or not self.count.any():
-            return x
-        return ((x - self.shift) * self.scale).clamp_(-10, 10)
-
-    def update(self, rows: Sequence[Array]) -> None:
-        """Take in each stack's raw rows `[M, size]` (Chan et al. 1979 for joining two samples' moments)."""
-        if not self.enabled:
-            return
-        before, self.count = self.count, self.count + [len(own) for own in rows]
-        self.mean, self.square = self.mean.copy(), self.square.copy()  # a saved state may hold the old ones
-        for stack, own in enumerate(rows):
-            if not len(own):
-                continue
-            mean = self._by_slot(own.mean(axis=0, dtype=np.float64))
-            square = self._by_slot((own.astype(np.float64) ** 2).mean(axis=0)) - mean**2
-            gap = np.where(self.repeats > 0, mean - self.mean[stack], 0)
-            old, new = before[stack] / self.count[stack], len(own) / self.count[stack]
-            joined = self.square[stack] * old + square * new + gap**2 * old * new
-            self.square[stack] = np.where(self.repeats > 0, joined, self.square[stack])  # a set may be empty here
-            self.mean[stack] += gap * new
-        self._refresh()
-
-    def _by_slot(self, values: Array) -> Array:
-        return np.bincount(self.slots, values, minlength=len(self.repeats)) / np.maximum(self.repeats, 1)
-
-    def state(self) -> State:
-        return {"count": self.count, "mean": self.mean, "square": self.square}
-
-    def load(self, state: State) -> None:
-        self.count, self.mean, self.square = state["count"], state["mean"], state["square"]
-        self._refresh()
+        at_least("memory", self.memory, 0)
 
 
 class NetworkPolicy:
     """A network that acts for a group, with parameters shared by its agents or one set for each."""
 
-    memory_size = 0
-
     def __init__(self, settings: NetworkSettings, place: Place) -> None:
         self.place = place
-        self.layout = nets.layout(place.spaces.observation)
+        self.memory_size = settings.memory
+        self.layout = layout(place.spaces.observation)
         self.head = head(place.spaces.action, settings.continuous)
         encoder = nets.choose_encoder(settings.encoder, self.layout)
         told = settings.identity and encoder != "set" and place.parameters == "shared" and len(place.agents) > 1
         self.shape = nets.Shape(
-            settings.hidden, settings.activation, encoder, settings.channels, len(place.agents) if told else 0
+            settings.hidden,
+            settings.activation,
+            encoder,
+            settings.channels,
+            len(place.agents) if told else 0,
+            settings.memory,
         )
-        self.net = self.build_net("actor", self.head.outputs, gain=0.01)
-        self.normalizer = Normalizer(self.layout, place.stacks, settings.normalize_observations)
+        self.net = nets.Net(self.shape, self.layout, self.head.outputs, 0.01, self.seeds("actor"))
+        self.flat = nets.Flat(self.net)
+        normal = settings.normalize_observations and self.layout.image is None
+        self.normalizer = Normalizer(self.layout.slots, self.layout.width, place.stacks, normal)
+        # the compiled path serves perceptrons that make discrete choices
+        plain = settings.compiled and encoder == "mlp" and not settings.memory and isinstance(self.head, Choices)
+        self.spec = self.net.spec() if plain and kernels.available() else None
+        self.choices = np.array(self.head.sizes) if isinstance(self.head, Choices) else np.zeros(0, np.int64)
 
-    def build_net(self, purpose: str, outputs: int, gain: float) -> nets.Net:
-        """A network of this policy's build with another last layer: the actor itself, or a critic."""
+    def seeds(self, purpose: str) -> list[int]:
+        """One seed for each stack's first weights."""
         place = self.place
-        seeds = [streams.integer(place.seed, purpose, place.group, i) for i in range(place.stacks)]
-        return nets.Net(self.shape, self.layout, outputs, gain, seeds)
+        return [streams.integer(place.seed, purpose, place.group, i) for i in range(place.stacks)]
 
-    def rows(self, observation: Tree) -> tuple[Array, Array]:
-        """Observations `[…, A, shape]` as raw rows `[S, M, size]`, and whose they are `[S, M]`."""
-        return self.arrange(nets.pack(self.layout, observation), np.arange(len(self.place.agents)))
-
-    def arrange(self, packed: Array, agents: Array) -> tuple[Array, Array]:
-        """Put rows `[…, A, size]` in the order of the parameters: all in one stack, or one stack per agent."""
-        flat = packed.reshape(-1, len(agents), packed.shape[-1])
-        who = np.broadcast_to(agents, flat.shape[:2])
+    def arrange(self, packed: Array) -> Array:
+        """Put rows `[…, A, size]` in the order of the parameters: one stack `[1, M, size]`, or one per agent."""
+        flat = packed.reshape(-1, *packed.shape[-2:])
         if self.place.stacks == 1:
-            return np.ascontiguousarray(flat.reshape(1, -1, flat.shape[-1])), who.reshape(1, -1).copy()
-        return np.ascontiguousarray(flat.transpose(1, 0, 2)), who.T.copy()
+            return flat.reshape(1, -1, flat.shape[-1])
+        return np.ascontiguousarray(flat.transpose(1, 0, 2))
+
+    def inputs(self, observation: Tree, agents: Array | None = None) -> Array:
+        """Observations `[…, A, shape]` as the network takes them, `[S, M, size + identities]`."""
+        packed = pack(self.layout, observation)
+        who = np.arange(len(self.place.agents)) if agents is None else agents
+        return self.prepare(packed.reshape(-1, *packed.shape[-2:]), who)
+
+    def prepare(self, packed: Array, agents: Array) -> Array:
+        """Packed rows `[R, A, size]` normalised, told who they are, and in the order of the parameters."""
+        normal = self.normalizer
+        rows = np.ascontiguousarray(packed)
+        return kernels.prepare(rows, normal.shift, normal.scale, float(normal.limit), agents, self.shape.extra)
 
     def act(self, view: View) -> Decision:
-        packed = nets.pack(self.layout, view.observation)
-        lead = packed.shape[:2]
-        some = self.place.stacks > len(view.agents)
-        if some:  # asked for some agents only: let every stack answer, keep the asked ones
-            asked, packed = packed, np.zeros((lead[0], self.place.stacks, packed.shape[-1]), np.float32)
-            packed[:, view.agents] = asked
-        agents = np.arange(self.place.stacks) if some else view.agents
-        rows, who = self.arrange(packed, agents)
-        with torch.no_grad():
-            features = self.normalizer(torch.from_numpy(rows))
-            out = self.net(features, torch.from_numpy(who)).numpy()
-        out = out.reshape(*lead, -1) if self.place.stacks == 1 else out.transpose(1, 0, 2)
-        if some:
-            out = out[:, view.agents]
+        lead, stacks = view.acting.shape, self.place.stacks
+        packed = pack(self.layout, view.observation)
+        memory = None
+        if stacks > 1 and not np.array_equal(view.agents, np.arange(stacks)):
+            out, memory = self.respond_for(packed, view)
+        elif self.spec is not None:
+            action, log_prob = self.choose(self.prepare(packed, view.agents), view)
+            return Decision(action.reshape(*lead, *action_shape(self.place.spaces.action)), log_prob)
+        else:
+            held = None if view.memory is None else self.arrange(view.memory)
+            rows, new = self.respond(self.prepare(packed, view.agents), held)
+            out = self.restore_order(rows, lead)
+            memory = None if new is None else self.restore_order(new, lead)
         action, log_prob = self.head.act(np.ascontiguousarray(out), view.mask, view.random, view.greedy)
-        return Decision(action.reshape(*lead, *action_shape(self.place.spaces.action)), log_prob)
+        return Decision(action.reshape(*lead, *action_shape(self.place.spaces.action)), log_prob, memory)
+
+    def respond(self, x: Array, memory: Array | None) -> tuple[Array, Array | None]:
+        """Outputs `[S, M, …]` of the network for inputs `[S, M, …]`, and what it remembers now."""
+        with torch.no_grad():
+            out, new = self.net(torch.from_numpy(x), None if memory is None else torch.from_numpy(memory))
+        return out.numpy(), None if new is None else new.numpy()
+
+    def respond_for(self, packed: Array, view: View) -> tuple[Array, Array | None]:
+        """The same for some agents, or in another order: every stack reads every row, each agent keeps its own's."""
+        stacks, (copies, agents) = self.place.stacks, view.acting.shape
+        everyone = np.repeat(packed.reshape(-1, 1, packed.shape[-1]), stacks, axis=1)
+        held = None if view.memory is None else view.memory.reshape(1, -1, self.memory_size).repeat(stacks, axis=0)
+        found = self.respond(self.prepare(everyone, np.zeros(stacks, np.int64)), held)
+
+        def own(rows: Array) -> Array:
+            return rows.reshape(stacks, copies, agents, -1)[view.agents, :, np.arange(agents)].transpose(1, 0, 2)
+
+        return own(found[0]), None if found[1] is None else own(found[1])
+
+    def choose(self, x: Array, view: View) -> tuple[Array, Array]:
+        """Discrete choices by the compiled path."""
+        assert self.spec is not None
+        copies, agents = view.acting.shape
+        stacks, rows = x.shape[:2]
+        shape = (stacks, rows, len(self.choices))
+        uniform = np.zeros(shape) if view.greedy else view.random.random(shape)
+        action = np.empty(shape, np.int64)
+        log_prob = np.empty((stacks, rows), np.float32)
+        legal = None if view.mask is None else self.arrange(view.mask)
+        for s in range(stacks):
+            allowed = NO_MASK if legal is None else legal[s]
+            kernels.act(
+                self.flat.array[s],
+                *self.spec,
+                x[s],
+                allowed,
+                self.choices,
+                uniform[s],
+                view.greedy,
+                action[s],
+                log_prob[s],
+            )
+        if stacks == 1:
+            return action.reshape(copies, agents, -1), log_prob.reshape(copies, agents)
+        return action.transpose(1, 0, 2), log_prob.T
+
+    def restore_order(self, rows: Array, lead: tuple[int, ...]) -> Array:
+        """The inverse of `arrange`: `[S, M, …]` back to `[…, A, …]`."""
+        if self.place.stacks > 1:
+            rows = np.ascontiguousarray(rows.swapaxes(0, 1))
+        return rows.reshape(*lead, *rows.shape[2:])
 
     def state(self) -> State:
         return {"net": nets.export(self.net), "normalizer": self.normalizer.state()}

@@ -7,7 +7,7 @@ agent is left, and the next `reset` begins a new episode. Nothing about any part
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -28,22 +28,9 @@ from coterie.types import (
     action_shape,
     map_tree,
 )
-from coterie.world import Renderable, World
+from coterie.world import EndRenderable, Renderable, World
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
-
-
-@runtime_checkable
-class EndRenderable(Protocol):
-    """A world that can still be looked at as an episode ended, after the copy was reset."""
-
-    def final_frame(self, copy: int) -> Array:
-        """A picture of the latest finished episode's end, `[height, width, 3]` uint8."""
-        ...
-
-    def final_ansi(self, copy: int) -> str:
-        """The same for a terminal."""
-        ...
 
 
 def gymnasium_space(space: Box | Discrete | MultiDiscrete | Dict) -> gymnasium.Space:

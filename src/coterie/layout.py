@@ -1,0 +1,88 @@
+"""Observations as rows of floats: what lies where, packing, and the joint state of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.types import Array, Box, Dict, Discrete, Joint, Kind, ObservationSpace, StateRows, Tree
+
+
+class Entry(NamedTuple):
+    """One named part of a packed observation."""
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    space: Box | Discrete
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an observation lies in one row of floats."""
+
+    entries: dict[str, Entry]
+    sets: tuple[tuple[str, ...], ...]
+    size: int
+    slots: Array  # [size] which running mean each number belongs to; rows of a set share theirs
+    width: int  # how many running means there are, those of empty sets included
+    bare: bool  # the observation is a single array, not a dict
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """Channels, height, width when the whole observation is a picture."""
+        first = next(iter(self.entries.values()))
+        return first.shape if self.bare and len(first.shape) == 3 else None
+
+
+def layout(space: ObservationSpace) -> Layout:
+    """Lay out a space in one row."""
+    spaces = space.entries if isinstance(space, Dict) else {"": space}
+    sets = space.sets if isinstance(space, Dict) else ()
+    members = {name for names in sets for name in names}
+    entries, slots, start, slot = {}, [], 0, 0
+    for name, part in spaces.items():
+        shape = (part.n,) if isinstance(part, Discrete) else part.shape
+        size = math.prod(shape)
+        width = math.prod(shape[1:]) if name in members else size
+        entries[name] = Entry(start, start + size, shape, part)
+        slots.append(slot + np.arange(size) % max(width, 1))
+        start, slot = start + size, slot + width
+    return Layout(entries, sets, start, np.concatenate(slots), slot, not isinstance(space, Dict))
+
+
+def pack(lay: Layout, observation: Tree) -> Array:
+    """Write observations `[…, shape]` as rows of floats `[…, size]`; bytes become fractions of 255."""
+    parts = []
+    for name, entry in lay.entries.items():
+        array = np.asarray(observation if lay.bare else observation[name])
+        if isinstance(entry.space, Discrete):
+            parts.append(np.eye(entry.space.n, dtype=np.float32)[array])
+            continue
+        lead = array.shape[: array.ndim - len(entry.shape)]
+        flat = array.reshape(*lead, entry.stop - entry.start)
+        parts.append(flat / np.float32(255) if flat.dtype == np.uint8 else flat.astype(np.float32, copy=False))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+
+def joined_size(kinds: Mapping[str, Kind]) -> int:
+    """How many numbers everybody's observations make, side by side."""
+    return sum(layout(kind.observation).size * len(kind.agents) for kind in kinds.values())
+
+
+def table_state(joint: Joint) -> StateRows:
+    """The world's own state where it tells one, else everybody's observations side by side."""
+    if joint.state is not None:
+        return joint.state
+    rows, finals = [], []
+    for group, experience in joint.experiences.items():
+        lay = layout(joint.spaces[group].observation)
+        packed = pack(lay, experience.observation)
+        rows.append(packed.reshape(*packed.shape[:2], -1))
+        last = pack(lay, experience.finals.observation)
+        finals.append(last.reshape(len(last), -1))
+    return StateRows(np.concatenate(rows, axis=-1), np.concatenate(finals, axis=-1))

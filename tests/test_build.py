@@ -1,0 +1,211 @@
+"""From a config to objects: who sits where, and what fits together."""
+
+import numpy as np
+import pytest
+
+import run_cases
+from coterie import build, config, testing, workers
+from coterie.config import ConfigError
+from coterie.policies.network import NetworkPolicy
+from coterie.policies.scripted import HeuristicPolicy, RandomPolicy
+from coterie.types import CoterieError
+from run_cases import train, written
+
+pytestmark = pytest.mark.usefixtures("no_drawing")
+
+PLAIN = "world: {name: gridworld, grid_size: 4, num_agents: 3, num_targets: 1}\ngroups:\n"
+
+
+def table(tmp_path, groups, *words, world=PLAIN):
+    loaded = config.load(str(written(tmp_path / "a.yaml", world + groups)), list(words))
+    return loaded, build.build_groups(loaded, build.build_world(loaded.world, 2))
+
+
+def refusal(tmp_path, groups, *words, world=PLAIN):
+    with pytest.raises(ConfigError) as caught:
+        table(tmp_path, groups, *words, world=world)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory):
+    """A run with one group, and one with two."""
+    base = tmp_path_factory.mktemp("earlier")
+    one = train(base / "one")
+    text = """
+extends: gridworld-cooperative
+groups:
+  team: {agents: agent_0, policy: {hidden: [5]}}
+  other: {agents: agent_1, policy: {hidden: [6]}, learner: {name: ppo}}
+"""
+    return one, train(base / "two", *run_cases.GRID, experiment=written(base / "a.yaml", text))
+
+
+# Who sits where -----------------------------------------------------------------------------------------
+
+
+def test_patterns_names_and_order(tmp_path):
+    _, groups = table(
+        tmp_path, "  a: {agents: [agent_2, agent_0], policy: random}\n  b: {agents: '*_1', policy: random}"
+    )
+    assert [g.seat.place.agents for g in groups] == [("agent_0", "agent_2"), ("agent_1",)]
+    assert [g.seat.place.columns.tolist() for g in groups] == [[0, 2], [1]]
+
+
+def test_everybody_must_be_seated(tmp_path):
+    said = refusal(tmp_path, "  a: {agents: agent_1, policy: random}")
+    assert said == "groups: nobody plays agent_0, agent_2; put them into a group"
+
+
+def test_nobody_sits_twice(tmp_path):
+    said = refusal(tmp_path, "  a: {agents: '*', policy: random}\n  b: {agents: agent_1, policy: random}")
+    assert said == "groups.b.agents: 'agent_1' already sits in group 'a'"
+
+
+def test_a_pattern_must_match_somebody(tmp_path):
+    said = refusal(tmp_path, "  a: {agents: [bob, alice_*], policy: random}")
+    assert said == "groups.a.agents: no agent is called bob or alice_*; there are agent_0, agent_1, agent_2"
+
+
+# What fits together -------------------------------------------------------------------------------------
+
+
+def test_a_heuristic_needs_a_world_that_brings_one(tmp_path):
+    world = "world: {name: 'run_cases:Odd'}\ngroups:\n"
+    said = refusal(tmp_path, "  a: {policy: heuristic}", world=world)
+    assert said == ("group 'a': policy 'heuristic' needs a world that brings its own reference player; 'odd' does not")
+
+
+def test_ppo_improves_networks_only(tmp_path):
+    said = refusal(tmp_path, "  a: {policy: random, learner: ppo}")
+    assert said == "group 'a': learner 'ppo' improves a NetworkPolicy, not a RandomPolicy"
+
+
+def test_a_network_that_does_not_fit_the_world_is_refused_with_its_path(tmp_path):
+    assert refusal(tmp_path, "  a: {policy: {encoder: cnn}}").startswith("groups.a.policy: ")
+
+
+def test_scripted_frozen_and_learning_groups_at_one_table(tmp_path):
+    groups = """
+  a: {agents: agent_0, policy: {hidden: [5]}, learner: {name: ppo, learning_rate: 1e-3}}
+  b: {agents: agent_1, policy: heuristic}
+  c: {agents: agent_2, policy: {hidden: [6]}}
+"""
+    loaded, (a, b, c) = table(tmp_path, groups, "train.copies=2", "train.steps=3")
+    assert a.learner.settings.learning_rate == 1e-3
+    assert isinstance(b.policy, HeuristicPolicy)
+    assert b.learner is None
+    assert isinstance(c.policy, NetworkPolicy)
+    assert c.learner is None
+    rollout = workers.LocalWorkers(loaded, [a, b, c]).play(1)
+    assert {name: e.action.shape for name, e in rollout.experiences.items()} == dict.fromkeys("abc", (3, 2, 1))
+
+
+def test_two_groups_keep_their_own_learners_settings(tmp_path):
+    groups = """
+  a: {agents: agent_0, learner: {name: ppo, learning_rate: 1e-3, gamma: 0.9}, preference: team}
+  b: {agents: "agent_[12]", learner: {name: ppo, epochs: 7}, parameters: individual}
+"""
+    _, (a, b) = table(tmp_path, groups)
+    assert (a.learner.settings.learning_rate, a.learner.settings.gamma, a.learner.settings.epochs) == (1e-3, 0.9, 4)
+    assert (b.learner.settings.learning_rate, b.learner.settings.gamma, b.learner.settings.epochs) == (2.5e-4, 0.99, 7)
+    assert type(a.learner.preference).__name__ == "Team"
+    assert type(b.learner.preference).__name__ == "Unchanged"
+    assert (a.seat.place.stacks, b.seat.place.stacks) == (1, 2)
+
+
+def test_individual_parameters_differ_from_the_start(tmp_path):
+    _, (group,) = table(tmp_path, "  a: {parameters: individual, learner: ppo}")
+    for array in group.policy.state()["net"].values():
+        assert len(array) == 3
+    weights = max(group.policy.state()["net"].values(), key=np.size)
+    assert not np.array_equal(weights[0], weights[1])
+
+
+def test_parts_of_ones_own(tmp_path):
+    groups = """
+  a: {agents: agent_0, policy: {name: "run_cases:Stubborn", action: 1}, learner: {name: "run_cases:Counting", first: 5},
+      preference: {name: "run_cases:Scaled", factor: 3}}
+  b: {agents: agent_1, policy: random, learner: "run_cases:Counting"}
+"""
+    text = "world: {name: 'run_cases:Odd', lengths: [50]}\ntrain: {copies: 2, steps: 4, total_steps: 16}\ngroups:\n"
+    file = written(tmp_path / "a.yaml", text + groups)
+    run = train(tmp_path / "run", *run_cases.QUIET, "train.evaluate_episodes=2", experiment=file)
+    last = run.metrics()[-1]
+    assert last["a/count"] == 7  # two iterations after the first five
+    assert last["a/paid"] == 3 * 2 * 4
+    assert last["b/paid"] == 2 * 2 * 4
+    assert run.load_checkpoint("last")["policies"]["a"] == {"action": 1}
+
+
+@pytest.mark.parametrize("name", ["run_cases:Odd"])
+def test_the_odd_world_of_these_tests_keeps_the_contract(name):
+    part = config.part({}, {"name": name}, "world")
+    testing.check_world(lambda copies: build.build_world(part, copies), steps=60)
+
+
+# Seated from an earlier run -----------------------------------------------------------------------------
+
+RIVALS = "world: {name: gridworld, grid_size: 4, num_agents: 2, max_steps: 12}\ngroups:\n"
+
+
+def seated(tmp_path, run, more="", *, group="team", learner="null", world="num_agents: 2"):
+    text = f"""
+world: {{name: gridworld, grid_size: 4, max_steps: 12, {world}}}
+groups:
+  {group}: {{agents: "agent_*", policy: {{run: "{run.path}"{more}}}, learner: {learner}}}
+"""
+    return table(tmp_path, "", world=text)[1][0]
+
+
+def test_a_seated_policy_has_the_weights_of_its_checkpoint(tmp_path, earlier):
+    for which in ("best", "last"):
+        group = seated(tmp_path, earlier[0], f", checkpoint: {which}")
+        saved = earlier[0].load_checkpoint(which)["policies"]["team"]["net"]
+        assert all(np.array_equal(v, saved[k]) for k, v in group.policy.state()["net"].items())
+        assert group.learner is None
+
+
+def test_another_name_takes_the_only_group_and_asks_among_several(tmp_path, earlier):
+    assert seated(tmp_path, earlier[0], group="crew").policy.shape.hidden == (8,)
+    groups = f"""
+  crew: {{agents: agent_0, policy: {{run: "{earlier[1].path}", group: other}}}}
+  rest: {{agents: agent_1, policy: random}}
+"""
+    assert table(tmp_path, groups, world=RIVALS)[1][0].policy.shape.hidden == (6,)
+    with pytest.raises(ConfigError, match=r"groups\.crew\.policy\.group: .* has the groups team, other; name one"):
+        seated(tmp_path, earlier[1], group="crew")
+    with pytest.raises(ConfigError, match=r"groups\.team\.policy\.group: .* has no group 'nobody'"):
+        seated(tmp_path, earlier[1], ", group: nobody")
+
+
+def test_a_seated_policy_that_does_not_fit_is_refused(tmp_path, earlier):
+    with pytest.raises(ConfigError, match=r"groups\.team\.policy: .*differs from the one that was trained"):
+        seated(tmp_path, earlier[0], world="num_agents: 3")
+
+
+def test_a_seated_run_must_be_one(tmp_path):
+    class Nowhere:
+        path = tmp_path / "nowhere"
+
+    with pytest.raises(CoterieError, match=r"is no run: it has no config\.yaml"):
+        seated(tmp_path, Nowhere)
+
+
+@pytest.mark.parametrize(("learner", "frozen"), [("null", True), ("{name: ppo}", False)])
+def test_a_seated_policy_stays_frozen_and_one_with_a_learner_starts_warm(tmp_path, earlier, learner, frozen):
+    text = f"""
+extends: gridworld-cooperative
+groups: {{team: {{policy: {{run: "{earlier[0].path}"}}, learner: {learner}}}}}
+"""
+    words = [w for w in run_cases.GRID if "policy" not in w] + ["train.total_steps=64"]
+    run = train(tmp_path / "run", *words, experiment=written(tmp_path / "a.yaml", text))
+    saved = earlier[0].load_checkpoint("best")["policies"]["team"]["net"]
+    first, last = (run.load_checkpoint(which)["policies"]["team"]["net"] for which in ("0", "last"))
+    assert all(np.array_equal(first[k], v) for k, v in saved.items())
+    assert all(np.array_equal(last[k], v) for k, v in saved.items()) == frozen
+
+
+def test_a_scripted_policy_can_be_seated_too(tmp_path):
+    run = train(tmp_path / "random", "groups.team.policy=random", "groups.team.learner=null", "train.total_steps=32")
+    assert isinstance(seated(tmp_path, run).policy, RandomPolicy)

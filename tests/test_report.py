@@ -1,0 +1,93 @@
+"""One page, everything inside it."""
+
+import base64
+import io
+import re
+
+import pytest
+from PIL import Image
+
+from coterie import config, report
+from coterie.run import Run
+from coterie.types import CoterieError
+from run_cases import ODD, train, written
+
+
+def pictures(page):
+    found = re.findall(r'src="data:(image/\w+);base64,([^"]+)"', page.read_text())
+    return [(kind, Image.open(io.BytesIO(base64.b64decode(data)))) for kind, data in found]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two seeds of one experiment; the first with a film."""
+    base = tmp_path_factory.mktemp("runs")
+    kept, report.draw_curves = report.draw_curves, lambda runs: b""
+    try:
+        stop = "train.stop={return_mean: 1000}"
+        return [train(base / "a", "train.video=true", stop), train(base / "b", "seed=1", stop)]
+    finally:
+        report.draw_curves = kept
+
+
+def test_a_report_of_one_run(tmp_path, runs):
+    page = report.write_report(runs[:1], tmp_path / "deep" / "page.html", tmp_path / "figures" / "curves.png")
+    text = page.read_text()
+    assert [(kind, image.format) for kind, image in pictures(page)] == [("image/png", "PNG"), ("image/gif", "GIF")]
+    summary = runs[0].summary()
+    for policy in ("best", "last", "step 0", "random", "heuristic"):
+        assert f"<td>{policy}<td>0<td>team" in text
+    assert f"<td>{summary['evaluation']['groups']['team']['return_mean']:.2f}" in text
+    assert "grid_size: 4" in text
+    assert "http" not in text.replace("http-equiv", "")  # nothing is fetched
+    assert Image.open(tmp_path / "figures" / "curves.png").size[0] > 500
+
+
+def test_what_is_drawn(runs, monkeypatch):
+    """Returns with their moving average and the solved line, losses, entropy."""
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    report.draw_curves(runs)
+    panels = {axes.get_title(): axes for axes in drawn[0].axes}
+    assert panels.keys() >= {"return", "success", "policy loss", "value loss", "entropy"}
+    labels = panels["return"].get_legend_handles_labels()[1]
+    assert labels == [
+        *("team, training, 100-episode average", "team, greedy", "solved", "random", "heuristic"),
+    ]
+    curve = panels["entropy"].lines[0]
+    expected = [[r["team/entropy"] for r in run.metrics() if "team/entropy" in r] for run in runs]
+    assert curve.get_ydata() == pytest.approx([sum(pair) / 2 for pair in zip(*expected, strict=True)])
+    assert len(panels["entropy"].collections) == 1  # the range of the seeds
+
+
+def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):
+    odd = train(tmp_path / "odd", "experiment=odd <one>", experiment=written(tmp_path / "odd.yaml", ODD))
+    page = report.write_report([*runs, odd], tmp_path / "page.html")
+    text = page.read_text()
+    assert text.count("<h2>Scores</h2>") == text.count("<table>") == 2
+    assert "<td>best<td>0<td>team" in text
+    assert "<td>best<td>1<td>team" in text
+    assert "odd &lt;one&gt;" in text
+    assert "odd <one>" not in text
+
+
+def test_an_unfinished_run_has_curves_but_no_scores(tmp_path, runs, no_drawing):
+    run = Run.create(tmp_path / "run", runs[0].config())
+    run.metrics_file.write_text("".join(runs[0].metrics_file.read_text().splitlines(keepends=True)[:4]) + '{"iter')
+    text = report.write_report([run], tmp_path / "page.html").read_text()
+    assert "The run has not finished" in text
+    assert "<img" in text
+
+
+def test_curves_of_runs_of_different_lengths(tmp_path, runs):
+    run = Run.create(tmp_path / "run", runs[0].config())
+    run.metrics_file.write_text("".join(runs[0].metrics_file.read_text().splitlines(keepends=True)[:3]))
+    assert report.draw_curves([runs[1], run])[:4] == b"\x89PNG"
+
+
+def test_a_run_without_records_is_refused(tmp_path):
+    run = Run.create(tmp_path / "run", config.load("gridworld-cooperative"))
+    with pytest.raises(CoterieError, match=f"'{run.path}' has no records yet"):
+        report.write_report([run], tmp_path / "page.html")

@@ -1,0 +1,130 @@
+"""The same from Python: train, load, ask an agent."""
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie import build, checkpoint
+from coterie.config import ConfigError
+from coterie.run import Run
+from coterie.runner import Runner
+from coterie.types import CoterieError, map_tree
+from run_cases import DUEL, GRID, train, written
+
+pytestmark = pytest.mark.usefixtures("no_drawing")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    base = tmp_path_factory.mktemp("runs")
+    words = ["train.total_steps=64", "groups.team.learner.learning_rate=0.03"]
+    return {
+        "shared": train(base / "shared", *words),
+        "individual": train(base / "individual", *words, "groups.team.parameters=individual"),
+        "dict": train(base / "dict", *words, "world.observation=dict", "groups.team.policy.encoder=set"),
+        "image": train(base / "image", *words, "world.observation=image"),
+        "duel": train(base / "duel", experiment=written(base / "duel.yaml", DUEL)),
+    }
+
+
+def test_the_readme_in_a_few_lines(tmp_path):
+    run = coterie.train(
+        "gridworld-cooperative", [*GRID, "seed=1", "train.total_steps=64"], out=tmp_path / "a", quiet=True
+    )
+    assert isinstance(run, Run)
+    assert run.path == tmp_path / "a"
+    table = coterie.load(str(tmp_path / "a"), checkpoint="best")
+    assert table.config == run.config()
+    world = build.build_world(table.config.world, 5)
+    observations = world.reset(0).kinds["agent"].observation[:, 0]
+    actions = table.act("agent_0", observations, greedy=True)
+    assert actions.shape == (5,)
+    assert actions.dtype == np.int64
+    assert table.env_steps == run.summary()["best_step"]
+
+
+@pytest.mark.parametrize("name", ["shared", "individual", "dict", "image", "duel"])
+def test_an_agent_asked_alone_acts_as_it_does_in_the_world(runs, name):
+    table = coterie.load(runs[name].path, checkpoint="last")
+    world = build.build_world(table.config.world, 6)
+    runner = Runner(world, [g.seat for g in table.groups], seed=3, greedy=True)
+    runner.begin(0)
+    for _ in range(5):
+        expected, asked = {}, {}
+        for group in table.groups:
+            place = group.seat.place
+            view = runner.view(group.seat)
+            together = group.policy.act(view).action
+            for i, agent in enumerate(place.agents):
+                seen = map_tree(lambda a, i=i: a[:, i], view.observation)
+                mask = None if view.mask is None else view.mask[:, i]
+                acting = view.acting[:, i]
+                expected[agent] = together[acting, i].tolist()
+                asked[agent] = table.act(agent, seen, mask=mask)[acting].tolist()
+        assert asked == expected
+        runner.step()
+
+
+def test_individual_agents_answer_differently(runs):
+    table = coterie.load(runs["individual"].path, checkpoint="last")
+    state = table.groups[0].policy.state()
+    state["net"] = {k: v.copy() for k, v in state["net"].items()}
+    observations = build.build_world(table.config.world, 64).reset(0).kinds["agent"].observation[:, 0]
+    shown = [table.act(agent, observations, greedy=False).tolist() for agent in ("agent_0", "agent_1")]
+    assert shown[0] != shown[1]
+
+
+def test_sampling_is_seeded(runs):
+    table = coterie.load(runs["shared"].path)
+    observations = build.build_world(table.config.world, 64).reset(0).kinds["agent"].observation[:, 0]
+    draws = [table.act("agent_0", observations, greedy=False, seed=s).tolist() for s in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_a_wrong_agent_is_refused_with_the_right_ones(runs):
+    with pytest.raises(CoterieError, match="no agent 'agent_7' at this table; there are agent_0, agent_1"):
+        coterie.load(runs["shared"].path).act("agent_7", np.zeros((1, 13), np.float32))
+
+
+def test_checkpoints_can_be_chosen(runs):
+    run = runs["shared"]
+    assert coterie.load(run.path, "last").env_steps == 64
+    assert coterie.load(run.path, "64").env_steps == 64
+    with pytest.raises(CoterieError, match=r"has no checkpoint '65'; there are best, last and steps 0, 64"):
+        coterie.load(run.path, "65")
+
+
+def test_loading_needs_an_intact_checkpoint(tmp_path):
+    run = train(tmp_path / "run", "train.total_steps=32")
+    for step in run.steps("best"):
+        (run.checkpoint_path(step, "best") / checkpoint.ARRAYS).write_bytes(b"")
+    with pytest.raises(CoterieError, match="has no intact 'best' checkpoint"):
+        coterie.load(run.path)
+
+
+def test_overridden_opponents_keep_the_others_weights(runs):
+    table = coterie.load(runs["duel"].path, "last", ["groups.ring.policy=heuristic"])
+    kept, replaced = table.groups
+    saved = runs["duel"].load_checkpoint("last")["policies"]["cross"]["net"]
+    assert all(np.array_equal(v, saved[k]) for k, v in kept.policy.state()["net"].items())
+    assert type(replaced.policy).__name__ == "HeuristicPolicy"
+
+
+def test_another_build_of_the_trained_network_is_refused_not_replaced_by_a_fresh_one(runs):
+    with pytest.raises(CoterieError, match="differs from the one that was trained"):
+        coterie.load(runs["shared"].path, overrides=["groups.team.policy.hidden=[9]"])
+    same = coterie.load(runs["shared"].path, overrides=["groups.team.policy.continuous=gaussian"])  # plays no part here
+    saved = runs["shared"].load_checkpoint("best")["policies"]["team"]["net"]
+    assert all(np.array_equal(v, saved[k]) for k, v in same.groups[0].policy.state()["net"].items())
+
+
+def test_a_refused_config_makes_no_directory(tmp_path):
+    for word in ("train.copies=0", "groups.team.agents=nobody", "train.stop={return_mean: 1, group: nobody}"):
+        with pytest.raises(ConfigError):
+            train(tmp_path / "run", word)
+    assert not (tmp_path / "run").exists()
+
+
+def test_names_that_coterie_does_not_have():
+    with pytest.raises(AttributeError, match="module 'coterie' has no attribute 'nothing'"):
+        _ = coterie.nothing
