@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := worlds,window,tensorboard,dev
+EXTRAS := worlds,window,tensorboard,bench,dev
 
-.PHONY: help install sync demo test check format pre-commit bench-grid clean
+.PHONY: help install sync demo test check format pre-commit bench-grid bench-ppo bench-mpe bench-spread peers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,29 @@ pre-commit: $(STAMP) ## run the checks before every commit from now on
 bench-grid: $(STAMP) ## grid world: stepping and learning speed on one core
 	$(BIN)/python benchmarks/grid_stepping.py
 	$(BIN)/python benchmarks/grid_learning.py
+
+bench-ppo: $(STAMP) ## PPO against Stable-Baselines3 and a plain loop, interleaved (about 8 minutes)
+	$(BIN)/python benchmarks/ppo.py
+
+bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
+	$(BIN)/python benchmarks/mpe_stepping.py
+
+peers: .venv-rllib/.installed .venv-benchmarl/.installed ## environments for RLlib and BenchMARL, one each
+
+.venv-rllib/.installed:
+	$(PYTHON) -m venv .venv-rllib
+	.venv-rllib/bin/python -m pip install --quiet torch==2.13.0
+	.venv-rllib/bin/python -m pip install --quiet torch==2.13.0 "ray[rllib]==2.60.0" mpe2==1.1.1 pettingzoo==1.27.0 numba==0.68.1 scipy==1.17.1
+	@touch $@
+
+.venv-benchmarl/.installed:
+	$(PYTHON) -m venv .venv-benchmarl
+	.venv-benchmarl/bin/python -m pip install --quiet torch==2.13.0
+	.venv-benchmarl/bin/python -m pip install --quiet torch==2.13.0 benchmarl==1.5.2 torchrl==0.11.1 pettingzoo==1.25.0 mpe2==1.1.1 pygame-ce
+	@touch $@
+
+bench-spread: $(STAMP) peers ## simple_spread with learning against RLlib and BenchMARL (about 15 minutes)
+	$(BIN)/python benchmarks/spread.py --rllib .venv-rllib/bin/python --benchmarl .venv-benchmarl/bin/python
 
 clean: ## remove caches, not runs
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,7 +17,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        overrides = [f"world.name=gymnasium/{options.env}", f"train.total_steps={options.steps}", f"seed={options.seed}"]
+        overrides = [
+            f"world.name=gymnasium/{options.env}",
+            f"train.total_steps={options.steps}",
+            f"seed={options.seed}",
+        ]
         run = coterie.train("benchmarks/ppo.yaml", overrides, out=f"{folder}/run", quiet=True)
         summary = run.summary() or {}
         result = {

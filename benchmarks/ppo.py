@@ -26,7 +26,7 @@ CONTESTANTS = {
     "stable-baselines3": HERE / "peers" / "sb3_ppo.py",
     "plain loop": HERE / "peers" / "plain_ppo.py",
 }
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def measure(script: Path, env: str, steps: int, seed: int) -> dict[str, float]:
@@ -79,9 +79,8 @@ def main() -> None:
         ours = found["coterie"]["steps_per_s"]
         for name, one in found.items():
             ratio = f"{ours / one['steps_per_s']:.1f}×"
-            print(
-                f"{env:16}{name:20}{one['steps_per_s']:10,.0f}{ratio:>9}{one['return_100']:12.1f}{one['memory_mb']:7.0f} MB"
-            )
+            row = f"{env:16}{name:20}{one['steps_per_s']:10,.0f}{ratio:>9}{one['return_100']:12.1f}"
+            print(f"{row}{one['memory_mb']:7.0f} MB")
         peers = {name: one for name, one in found.items() if name != "coterie"}
         ratios = {name: round(ours / one["steps_per_s"], 2) for name, one in peers.items()}
         summary[env] = {"measured": found, "ratios": ratios}

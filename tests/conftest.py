@@ -1,9 +1,14 @@
 """Fixtures that several test files share."""
 
+import functools
+import logging
+import sys
+
 import pytest
 import torch
 
-from coterie import report
+from coterie import cli, report
+from ppo_cases import make_learner
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -15,3 +20,29 @@ def _one_thread():
 def no_drawing(monkeypatch):
     """Leave curves out of reports: drawing takes longer than the tiny training before it."""
     monkeypatch.setattr(report, "draw_curves", lambda runs: b"")
+
+
+@pytest.fixture(params=["compiled", "autograd"])
+def learner(request):
+    """`make_learner` on either path; what the compiled one does not serve takes the other twice."""
+    return functools.partial(make_learner, compiled=request.param == "compiled")
+
+
+@pytest.fixture
+def coterie_(monkeypatch, capsys):
+    """Run a command in this process as the console script does: (exit code, stdout, stderr)."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["coterie", *map(str, words)])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setattr(logging.getLogger(), "handlers", [])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as left:
+            code = left.code or 0
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return code, captured.out, captured.err
+
+    return run

@@ -1,7 +1,6 @@
 """The command line: what it prints, what it returns, and that failures have no traceback."""
 
 import json
-import logging
 import subprocess
 import sys
 import time
@@ -11,31 +10,11 @@ from PIL import Image
 
 import coterie
 import run_cases
-from coterie import cli, training
+from coterie import training
 from coterie.run import Run
 from run_cases import GRID, ODD, train, written
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
-
-
-@pytest.fixture
-def coterie_(monkeypatch, capsys):
-    """Run a command in this process as the console script does: (exit code, stdout, stderr)."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["coterie", *map(str, words)])
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        monkeypatch.setattr(logging.getLogger(), "handlers", [])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as left:
-            code = left.code or 0
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture(scope="module")

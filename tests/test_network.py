@@ -1,4 +1,4 @@
-"""The network policy: normalisation, identity, stacks, and each of its settings."""
+"""The network policy: identity, stacks, memory, both ways of computing, and each of its settings."""
 
 import dataclasses
 
@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from coterie import nets
-from coterie.policies.network import NetworkSettings, Normalizer
+from coterie.policies.network import NetworkSettings
 from coterie.types import Box, Dict, View, leading
 from small_worlds import ACTIONS, generator, network, place
 
 PICTURE = Box((2, 4, 4), 0.0, 1.0)
 
 
-def view(observation, greedy=True, agents=None, seed=0, mask=None):
+def view(observation, greedy=True, agents=None, seed=0, mask=None, memory=None):
     rows = leading(observation).shape[:2]
     agents = np.arange(rows[1]) if agents is None else np.array(agents)
-    return View(observation, np.ones(rows, bool), agents, generator(seed), greedy, mask)
+    return View(observation, np.ones(rows, bool), agents, generator(seed), greedy, mask, memory)
 
 
 def seen(copies=6, agents=2, size=3, seed=0):
@@ -26,109 +26,27 @@ def seen(copies=6, agents=2, size=3, seed=0):
 
 def outputs(policy, observation):
     """What the net says, [N, A, outputs]."""
-    rows, who = policy.rows(observation)
     with torch.no_grad():
-        out = policy.net(policy.normalizer(torch.from_numpy(rows)), torch.from_numpy(who)).numpy()
-    lead = observation.shape[:2]
-    return out.reshape(*lead, -1) if policy.place.stacks == 1 else out.transpose(1, 0, 2)
+        out, _ = policy.net(torch.from_numpy(policy.inputs(observation)))
+    return policy.restore_order(out.numpy(), observation.shape[:2])
 
 
 def stir(policy, seed=0):
     """Weights large enough for outputs to differ."""
     generator_ = torch.Generator().manual_seed(seed)
     for parameter in policy.net.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator_)
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator_))
     return policy
-
-
-# Normalizer ---------------------------------------------------------------------------------------------
-
-
-def test_moments_equal_numpys_over_all_batches_together():
-    lay = nets.layout(Box((3,), -1.0, 1.0))
-    one = Normalizer(lay, 2, True)
-    batches = [generator(i).standard_normal((2, 5 + 7 * i, 3), np.float32) * 3 + 2 for i in range(4)]
-    for batch in batches:
-        one.update(list(batch))
-    both = np.concatenate(batches, axis=1).astype(np.float64)
-    assert np.allclose(one.mean, both.mean(axis=1))
-    assert np.allclose(one.square, both.var(axis=1))
-    x = batches[0]
-    expected = (x - both.mean(1, keepdims=True)) / np.sqrt(both.var(1, keepdims=True) + 1e-8)
-    assert np.allclose(one(torch.from_numpy(x)).numpy(), expected.clip(-10, 10), atol=1e-5)
-
-
-def test_stacks_of_unequal_size_keep_their_own_moments():
-    one = Normalizer(nets.layout(Box((3,), -1.0, 1.0)), 3, True)
-    parts = [
-        [generator(10 * i + j).standard_normal((count, 3)) + j for j, count in enumerate((4, 9, 0))] for i in range(2)
-    ]
-    for part in parts:
-        one.update(part)
-    for stack in (0, 1):
-        together = np.concatenate([part[stack] for part in parts])
-        assert np.allclose(one.mean[stack], together.mean(0))
-        assert np.allclose(one.square[stack], together.var(0))
-    x = torch.from_numpy(generator().standard_normal((3, 2, 3), np.float32))
-    assert torch.allclose(one(x)[2], x[2])  # nothing is known of the third yet
-    assert one.count.tolist() == [8, 18, 0]
-
-
-def test_rows_of_a_set_share_their_moments():
-    lay = nets.layout(Dict({"own": Box((1,), 0.0, 1.0), "at": Box((4, 2), 0.0, 1.0)}, (("at",),)))
-    one = Normalizer(lay, 1, True)
-    rows = generator().standard_normal((1, 20, 9), np.float32)
-    rows[..., 3:5] += 5  # one of the four things is elsewhere
-    one.update(list(rows))
-    at = rows[0, :, 1:].reshape(-1, 2).astype(np.float64)
-    assert np.allclose(one.mean[0], [rows[0, :, 0].mean(), *at.mean(0)], atol=1e-6)
-    assert np.allclose(one.square[0, 1:], at.var(0))
-
-
-def test_an_empty_set_teaches_nothing_about_its_rows():
-    lay = nets.layout(Dict({"at": Box((0, 2), 0.0, 1.0), "own": Box((1,), 0.0, 1.0)}, (("at",),)))
-    one = Normalizer(lay, 1, True)
-    one.update([np.full((5, 1), 3.0)])
-    assert one.mean.tolist() == [[0, 0, 3]]
-    assert one.square.tolist() == [[1, 1, 0]]
-
-
-def test_before_any_update_and_when_off_rows_pass_unchanged():
-    lay, x = nets.layout(Box((3,), -1.0, 1.0)), torch.full((1, 2, 3), 50.0)
-    fresh, off = Normalizer(lay, 1, True), Normalizer(lay, 1, False)
-    off.update([np.ones((4, 3))])
-    assert torch.equal(fresh(x), x)
-    assert torch.equal(off(x), x)
-    picture = Normalizer(nets.layout(PICTURE), 1, True)
-    picture.update([np.ones((4, 32))])
-    assert torch.equal(picture(torch.full((1, 1, 32), 0.5)), torch.full((1, 1, 32), 0.5))
-
-
-def test_outliers_are_held_at_10_and_constants_do_no_harm():
-    one = Normalizer(nets.layout(Box((2,), -1.0, 1.0)), 1, True)
-    one.update([np.stack([np.full(50, 0.25), generator().standard_normal(50)], axis=1)])
-    out = one(torch.tensor([[[0.25, 1e6]]]))
-    assert out.tolist() == [[[0, 10]]]
-
-
-def test_a_saved_state_is_not_touched_by_later_updates():
-    one = Normalizer(nets.layout(Box((3,), -1.0, 1.0)), 1, True)
-    one.update([seen()[:, 0]])
-    state = one.state()
-    kept = {name: np.array(value) for name, value in state.items()}
-    one.update([seen(seed=1)[:, 0] + 9])
-    assert all(np.array_equal(kept[name], state[name]) for name in kept)
-    one.load(state)
-    assert np.array_equal(one.mean, kept["mean"])
 
 
 # Acting --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("action", ACTIONS)
-def test_log_probabilities_are_what_the_head_says_of_the_net(action, parameters):
-    policy = network(place(ACTIONS[action], agents=3, parameters=parameters))
+def test_log_probabilities_are_what_the_head_says_of_the_net(action, parameters, compiled):
+    policy = network(place(ACTIONS[action], agents=3, parameters=parameters), compiled=compiled)
     policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.place.stacks)])
     observation = seen(agents=3)
     said = policy.act(view(observation, greedy=False))
@@ -145,8 +63,12 @@ def test_observations_are_normalised_before_the_net_sees_them():
         policy.normalizer.update([observation.reshape(-1, 3)])
         after = policy.act(view(observation)).log_prob
         assert np.array_equal(before, after) is not wanted
-    rows = policy.rows(observation)[0]
-    assert np.array_equal(rows[0], observation.reshape(-1, 3))
+    rows = policy.inputs(observation)
+    assert np.array_equal(rows[0, :, :3], observation.reshape(-1, 3))  # the last policy wants none
+    picture = network(place(observation=PICTURE))
+    picture.normalizer.update([np.ones((4, 32))])
+    shown = np.full((1, 2, 2, 4, 4), 0.5, np.float32)
+    assert np.array_equal(picture.inputs(shown)[..., :32], shown.reshape(1, 2, 32))
 
 
 def test_individual_agents_have_their_own_weights():
@@ -170,14 +92,18 @@ def test_individual_agents_have_their_own_weights():
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("asked", [[2], [0, 2], [1], [2, 1, 0], [1, 1], [0, 1, 2, 0]])
-def test_any_agents_may_be_asked_in_any_order(parameters, asked):
-    policy = stir(network(place(ACTIONS["box"], agents=3, parameters=parameters)))
-    observation = seen(agents=3)
+@pytest.mark.parametrize("fields", [{}, {"compiled": False}, {"memory": 4}], ids=["compiled", "autograd", "memory"])
+@pytest.mark.parametrize("action", ["box", "discrete"])
+def test_any_agents_may_be_asked_in_any_order(parameters, asked, fields, action):
+    policy = stir(network(place(ACTIONS[action], agents=3, parameters=parameters), **fields))
+    observation, held = seen(agents=3), seen(agents=3, size=4, seed=7) if "memory" in fields else None
     policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.place.stacks)])
-    everyone = policy.act(view(observation))
-    some = policy.act(view(observation[:, asked], agents=asked))
+    everyone = policy.act(view(observation, memory=held))
+    some = policy.act(view(observation[:, asked], agents=asked, memory=None if held is None else held[:, asked]))
     assert np.allclose(some.action, everyone.action[:, asked], atol=1e-5)
     assert np.allclose(some.log_prob, everyone.log_prob[:, asked], atol=1e-4)
+    if held is not None:
+        assert np.allclose(some.memory, everyone.memory[:, asked], atol=1e-5)
 
 
 def test_another_seed_or_group_begins_with_other_weights():
@@ -189,11 +115,14 @@ def test_another_seed_or_group_begins_with_other_weights():
     assert not np.array_equal(stacks[0], stacks[1])
 
 
-def test_masks_reach_the_head():
-    policy = network(place())
-    mask = np.zeros((6, 2, 4), bool)
-    mask[..., 2] = True
-    assert (policy.act(view(seen(), greedy=False, mask=mask)).action == 2).all()
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_masks_reach_the_head(compiled, parameters):
+    policy = network(place(parameters=parameters), compiled=compiled)
+    only = generator().integers(4, size=(6, 2))
+    said = policy.act(view(seen(), greedy=False, mask=np.arange(4) == only[..., None]))
+    assert np.array_equal(said.action, only)
+    assert np.allclose(said.log_prob, 0)
 
 
 # Settings ------------------------------------------------------------------------------------------------
@@ -250,10 +179,52 @@ def test_a_shared_network_tells_agents_apart_only_by_identity(space):
 
 def test_identity_is_left_out_where_it_has_no_meaning():
     named = Dict({"own": Box((2,), 0.0, 1.0), "at": Box((3, 2), 0.0, 1.0)}, (("at",),))
-    assert network(place()).shape.identities == 2
-    assert network(place(agents=1)).shape.identities == 0
-    assert network(place(parameters="individual")).shape.identities == 0
-    assert network(place(observation=named), encoder="set").shape.identities == 0
+    assert network(place()).shape.extra == 2
+    assert network(place(agents=1)).shape.extra == 0
+    assert network(place(parameters="individual")).shape.extra == 0
+    assert network(place(observation=named), encoder="set").shape.extra == 0
+
+
+def test_compiled_is_used_where_it_serves_and_can_be_refused():
+    assert network(place()).spec is not None
+    assert network(place(ACTIONS["multi-discrete"], parameters="individual")).spec is not None
+    named = Dict({"own": Box((2,), 0.0, 1.0), "at": Box((3, 2), 0.0, 1.0)}, (("at",),))
+    elsewhere = [
+        network(place(), compiled=False),
+        network(place(), memory=4),
+        network(place(ACTIONS["box"])),
+        network(place(observation=PICTURE)),
+        network(place(observation=named), encoder="set"),
+    ]
+    assert [policy.spec for policy in elsewhere] == [None] * 5
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize("action", ["discrete", "multi-discrete"])
+def test_both_ways_of_computing_say_the_same(action, parameters):
+    fast, slow = (
+        stir(network(place(ACTIONS[action], agents=3, parameters=parameters), compiled=c)) for c in (True, False)
+    )
+    for policy in (fast, slow):
+        policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.place.stacks)])
+    observation = seen(copies=700, agents=3)  # more rows than one block
+    one, two = (policy.act(view(observation)) for policy in (fast, slow))
+    assert np.array_equal(one.action, two.action)
+    assert np.allclose(one.log_prob, two.log_prob, atol=1e-4)
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+def test_memory_decides_what_is_remembered_and_said(parameters):
+    assert network(place()).act(view(seen())).memory is None
+    policy = stir(network(place(parameters=parameters), memory=5))
+    assert policy.memory_size == 5
+    empty, held = np.zeros((6, 2, 5), np.float32), seen(size=5, seed=1)
+    first, other = (policy.act(view(seen(), memory=m)) for m in (empty, held))
+    assert first.memory.shape == (6, 2, 5)
+    assert not np.allclose(first.log_prob, other.log_prob)
+    alike = np.repeat(seen(agents=1), 2, axis=1)
+    both = policy.act(view(alike, memory=empty)).memory
+    assert not np.allclose(both[:, 0], both[:, 1])  # by identity, or by their own weights
 
 
 def test_continuous_decides_the_family():
@@ -275,6 +246,7 @@ def test_continuous_decides_the_family():
         ({"hidden": ()}, "hidden must name at least one layer, got none"),
         ({"hidden": (8, 0)}, "a layer's width must be above 0, got 0"),
         ({"channels": (-1,)}, "a layer's width must be above 0, got -1"),
+        ({"memory": -1}, "memory must be at least 0, got -1"),
     ],
 )
 def test_impossible_settings_are_refused(fields, message):
@@ -284,6 +256,7 @@ def test_impossible_settings_are_refused(fields, message):
 
 def test_every_setting_has_a_test_here():
     tested = {"hidden", "activation", "encoder", "channels", "identity", "continuous", "normalize_observations"}
+    tested |= {"memory", "compiled"}
     assert {field.name for field in dataclasses.fields(NetworkSettings)} == tested
 
 

@@ -127,7 +127,7 @@ def test_resumed_from_its_step_0_a_run_records_it_once(tmp_path, whole):
 
 PLACES = {
     "playing": (runner.Runner, "step", 75),
-    "learning": (PPO, "step", 83),
+    "learning": (PPO, "compiled_pass", 21),
     "evaluating": (training.Training, "validate", 3),
     "recording": (record.Recorder, "write", 6),
     "syncing": (record.Recorder, "sync", 2),

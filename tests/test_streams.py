@@ -12,8 +12,8 @@ def draw(*key):
 def test_a_stream_is_known_by_its_name_alone():
     assert draw(1, "act", 2, "team") == draw(1, "act", 2, "team")
     # Golden numbers: the same on every machine and in every version, or old runs cannot be resumed.
-    assert streams.integer(0, "world", 0) == 7451143405644017906
-    assert streams.entropy(7, "act", 3, "team") == [7, 2951542084, 3, 3303056927]
+    assert streams.integer(0, "world", 0) == 5692561299535173113
+    assert streams.entropy(7, "act", 3, "team") == [7, 2951542084, 2, 3, 3303056927]
 
 
 def test_every_part_of_the_name_matters():

@@ -76,9 +76,7 @@ class Corridor:
         ends = np.stack([done, never], 1), np.stack([never, over], 1)
         mask = np.ones((n, 2, 3), bool)
         one = Tick(runner, acting, reward, *ends, final_runner, mask)
-        two = Tick(
-            guard, ~never[:, None], reward[:, :1].copy(), over[:, None].copy(), never[:, None], final_guard
-        )
+        two = Tick(guard, ~never[:, None], reward[:, :1].copy(), over[:, None].copy(), never[:, None], final_guard)
         ticks = Ticks({"runner": one, "guard": two}, over, over & (earned == 0))
         return SPOILS.get(self.defect, lambda ticks, clock: ticks)(ticks, clock)
 
@@ -248,16 +246,12 @@ def test_random_actions_are_legal_and_reach_everything_legal():
         "real": Kind(("g", "h"), Discrete(1), Box((2,), np.array([0.0, -np.inf]), np.array([100.0, np.inf]))),
     }
     blank = Tick(np.zeros(rows, int), *[np.zeros(rows, bool)] * 4, np.zeros(rows, int))
-    ticks = Ticks(
-        {name: replace(blank, mask=mask if name == "masked" else None) for name in kinds}, np.zeros(500)
-    )
+    ticks = Ticks({name: replace(blank, mask=mask if name == "masked" else None) for name in kinds}, np.zeros(500))
     actions = random_actions(ticks, kinds, np.random.default_rng(0))
     assert set(actions["masked"][:, 0].tolist()) == {1, 3}
     assert set(actions["masked"][:, 1].tolist()) == {0}
     assert set(actions["free"].ravel().tolist()) == {0, 1, 2}
-    assert set(map(tuple, actions["vector"].reshape(-1, 2).tolist())) == {
-        (i, j) for i in range(2) for j in range(5)
-    }
+    assert set(map(tuple, actions["vector"].reshape(-1, 2).tolist())) == {(i, j) for i in range(2) for j in range(5)}
     assert {actions[name].dtype for name in ("masked", "free", "vector")} == {np.dtype(np.int64)}
     assert actions["real"].shape == (500, 2, 2)
     assert actions["real"].dtype == np.float32

@@ -29,9 +29,7 @@ def position(text: str, mover: int, copies: int = 1) -> Tictactoe:
     """A world in which every copy shows the given board."""
     world = Tictactoe(TictactoeSettings(), copies)
     board = np.array(["XO".find(sign) for sign in text.replace(" ", "")], np.int8)
-    world.load(
-        world.save() | {"board": np.tile(board, (copies, 1)), "mover": np.full(copies, mover, np.int8)}
-    )
+    world.load(world.save() | {"board": np.tile(board, (copies, 1)), "mover": np.full(copies, mover, np.int8)})
     return world
 
 
@@ -108,9 +106,7 @@ def test_rewards_and_ends_are_gone_one_tick_later():
     assert stones(ticks.kinds["player"].observation[0, 0]) == ([8], [])
 
 
-@pytest.mark.parametrize(
-    ("cell", "reason"), [(4, "occupied"), (9, "not on the board"), (-1, "not on the board")]
-)
+@pytest.mark.parametrize(("cell", "reason"), [(4, "occupied"), (9, "not on the board"), (-1, "not on the board")])
 def test_an_illegal_move_is_named_and_changes_nothing(cell, reason):
     world = Tictactoe(TictactoeSettings(), 3)
     play(world, [4])

@@ -6,6 +6,7 @@ from coterie.types import (
     Box,
     Dict,
     Discrete,
+    Finals,
     Kind,
     MultiDiscrete,
     action_dtype,
@@ -90,15 +91,18 @@ def test_masks_memories_and_named_observations_are_joined():
         named = {"x": np.full((2, 1, 1, 2), value), "y": np.full((2, 1, 1), value)}
         own = experience([[value]], observation=named, mask=np.full((1, 1, 1, 4), value == 1))
         final = {name: array[0] for name, array in named.items()}
-        finals = type(own.finals)(np.array([[0, 0]]), final)
+        finals = Finals(np.array([[0, 0]]), final, np.full((1, 1, 3), 10 * value))
         own = experience(
-            [[value]], observation=named, mask=own.mask, memory=np.full((1, 1, 1, 3), value), finals=finals
+            [[value]], observation=named, mask=own.mask, memory=np.full((2, 1, 1, 3), value), finals=finals
         )
         parts.append(own)
     both = merge(parts)
     assert both.observation["x"][0, :, 0, 0].tolist() == [1, 2]
     assert both.mask[0, :, 0, 0].tolist() == [True, False]
+    assert both.memory.shape == (2, 2, 1, 3)
     assert both.memory[0, :, 0, 0].tolist() == [1, 2]
+    assert both.finals.memory[:, 0, 0].tolist() == [10, 20]
     assert both.finals.index.tolist() == [[0, 0], [0, 1]]
     assert both.finals.observation["y"][:, 0].tolist() == [1, 2]
-    assert merge([experience([[0]]), experience([[0]])]).mask is None
+    plain = merge([experience([[0]]), experience([[0]])])
+    assert plain.mask is plain.memory is plain.finals.memory is None

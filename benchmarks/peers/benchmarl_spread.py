@@ -52,7 +52,7 @@ def main() -> None:
     config.on_policy_n_envs_per_worker = 1
     config.on_policy_n_minibatch_iters = 4
     config.on_policy_minibatch_size = 800
-    config.lr, config.clip_grad_val, config.gamma = options.rate, 0.5, 0.99
+    config.lr, config.clip_grad_val, config.gamma = options.rate, 0.5, 0.95
     config.share_policy_params, config.evaluation, config.render, config.loggers = True, False, False, []
     config.save_folder = tempfile.mkdtemp()
     algorithm = {"ippo": IppoConfig, "mappo": MappoConfig}[options.algorithm].get_from_yaml()

@@ -32,13 +32,15 @@ def main() -> None:
         .env_runners(num_env_runners=0, num_envs_per_env_runner=1, rollout_fragment_length="auto")
         .learners(num_learners=0)
         .multi_agent(policies={"shared"}, policy_mapping_fn=lambda agent, episode, **_: "shared")
-        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False))
+        .rl_module(
+            model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False)
+        )
         .training(
             train_batch_size_per_learner=3200,
             minibatch_size=2400,
             num_epochs=4,
             lr=options.rate,
-            gamma=0.99,
+            gamma=0.95,
             lambda_=0.95,
             clip_param=0.2,
             entropy_coeff=0.01,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 from typing import Any
 
@@ -24,6 +25,14 @@ def build_world(part: Part, copies: int) -> World:
     except ValueError as error:
         raise ConfigError(f"world: {error}") from None
     return world
+
+
+def build_stage(part: Part) -> World:
+    """One copy to be looked at; guests draw only when they are made for it."""
+    settings = part.settings
+    if any(spec.name == "render" for spec in dataclasses.fields(settings)):
+        settings = dataclasses.replace(settings, render=True)
+    return build_world(Part(part.name, settings), 1)
 
 
 def build_places(config: Config, world: World) -> dict[str, Place]:

@@ -162,7 +162,7 @@ def watch(
     episodes: Annotated[int, typer.Option(min=1)] = 1,
     seed: Seed = 0,
     sample: Annotated[bool, typer.Option("--sample")] = False,
-    fps: Annotated[int, typer.Option(min=1, max=60, help="frames a second")] = 4,
+    fps: Annotated[int | None, typer.Option(min=1, max=60, help="frames a second")] = None,
     checkpoint: Which = "best",
 ) -> None:
     """Look at a run's policies: a video file, this terminal, or a window."""
@@ -170,7 +170,7 @@ def watch(
     from coterie.training import evaluation_seed
 
     loaded = table.load(run, checkpoint, overrides)
-    world = build.build_world(loaded.config.world, 1)
+    world = build.build_stage(loaded.config.world)
     seats = [group.seat for group in loaded.groups]
     start = evaluation_seed(seed)
     if window:

@@ -6,6 +6,7 @@ need; a `Group` adds the learning half. Nothing here knows the loop.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -35,7 +36,7 @@ class Place:
         """How many sets of parameters the group has: one, or one for each agent."""
         return len(self.agents) if self.parameters == "individual" else 1
 
-    @property
+    @functools.cached_property
     def whole(self) -> bool:
         """Whether the group is the whole kind in order, so that arrays need no slicing."""
         return np.array_equal(self.columns, np.arange(len(self.spaces.agents)))

@@ -205,38 +205,58 @@ def _pick(row: Array, start: int, stop: int, u: float, greedy: bool) -> int:
 
 @njit(cache=True, error_model="numpy")
 def act(
-    flat: Array,
+    flats: Array, sizes: Array, relu: bool, x: Array, mask: Array, choices: Array, uniform: Array, greedy: bool
+) -> tuple[Array, Array]:
+    """Choose for inputs `x [S, M, in]` with uniforms `[S, M, K]`: actions `[S, M, K]`, log-probabilities `[S, M]`.
+
+    `mask [S, M, outputs]` tells what is legal; an empty one allows everything.
+    """
+    stacks, rows = x.shape[:2]
+    action = np.empty(uniform.shape, np.int64)
+    log_prob = np.empty((stacks, rows), np.float32)
+    masked = mask.shape[0] > 0
+    legal = mask[0, 0] if masked else np.zeros(0, np.bool_)
+    store = np.empty(min(rows, BLOCK) * sizes[1:].sum(), np.float32)
+    for s in range(stacks):
+        for first in range(0, rows, BLOCK):
+            block = x[s, first : first + BLOCK]
+            out = _forward(flats[s], sizes, relu, block, store)
+            for i in range(block.shape[0]):
+                m = first + i
+                if masked:
+                    legal = mask[s, m]
+                start = 0
+                total = np.float32(0)
+                for k in range(len(choices)):
+                    stop = start + choices[k]
+                    _log_softmax(out[i], start, stop, legal, masked)
+                    chosen = _pick(out[i], start, stop, uniform[s, m, k], greedy)
+                    action[s, m, k] = chosen
+                    total += out[i, start + chosen]
+                    start = stop
+                log_prob[s, m] = total
+    return action, log_prob
+
+
+@njit(cache=True, error_model="numpy")
+def decide(
+    flats: Array,
     sizes: Array,
     relu: bool,
-    x: Array,
+    packed: Array,
+    shift: Array,
+    scale: Array,
+    limit: float,
+    agents: Array,
+    identities: int,
     mask: Array,
     choices: Array,
     uniform: Array,
     greedy: bool,
-    action: Array,
-    log_prob: Array,
-) -> None:
-    """Choose for rows `x [M, in]` with uniforms `[M, K]`: writes `action [M, K]` and `log_prob [M]`."""
-    rows = x.shape[0]
-    masked = mask.shape[0] > 0
-    legal = mask[0] if masked else np.zeros(0, np.bool_)
-    store = np.empty(min(rows, BLOCK) * sizes[1:].sum(), np.float32)
-    for first in range(0, rows, BLOCK):
-        block = x[first : first + BLOCK]
-        out = _forward(flat, sizes, relu, block, store)
-        for i in range(block.shape[0]):
-            if masked:
-                legal = mask[first + i]
-            start = 0
-            total = np.float32(0)
-            for k in range(len(choices)):
-                stop = start + choices[k]
-                _log_softmax(out[i], start, stop, legal, masked)
-                chosen = _pick(out[i], start, stop, uniform[first + i, k], greedy)
-                action[first + i, k] = chosen
-                total += out[i, start + chosen]
-                start = stop
-            log_prob[first + i] = total
+) -> tuple[Array, Array]:
+    """`prepare` and `act` in one call, since a call from Python costs more than four rows of arithmetic."""
+    x = prepare(packed, shift, scale, limit, agents, identities)
+    return act(flats, sizes, relu, x, mask, choices, uniform, greedy)
 
 
 @njit(cache=True, error_model="numpy")
@@ -288,7 +308,10 @@ def _policy_loss(
     chance = np.empty(out.shape[1], np.float32)
     own = np.empty(len(choices), np.float32)  # each choice's own entropy
     for i in range(out.shape[0]):
-        r = at[i]
+        r, w = at[i], share[i]
+        if w == 0:  # padding may hold anything, and 0·∞ is no number
+            out[i] = 0
+            continue
         if masked:
             legal = rows.mask[r]
         start = 0
@@ -306,7 +329,6 @@ def _policy_loss(
         ratio = np.exp(log_ratio)
         near = min(max(ratio, np.float32(1 - dials.clip)), np.float32(1 + dials.clip))
         gain = min(ratio * adv[i], near * adv[i])
-        w = share[i]
         sums[0] -= w * gain
         sums[2] += w * own.sum()
         sums[3] += w * (ratio - 1 - log_ratio)
@@ -421,8 +443,3 @@ def ppo_pass(
         adam(mine.flat, grad, mine.mean, mine.square, step, dials.rate, dials.limit)
         adam(theirs.flat, slope, theirs.mean, theirs.square, step, dials.critic_rate, dials.limit)
     return sums
-
-
-def length(sizes: Array) -> int:
-    """How many parameters a perceptron of these widths has."""
-    return int((sizes[:-1] * sizes[1:] + sizes[1:]).sum())

@@ -7,7 +7,7 @@ symmetric, and every pairing is played in every rotation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,20 +113,20 @@ def cross_play(
     """Play every ordered pair of players, `episodes` in each rotation; entry [i][j] has i on the first side."""
     world = build.build_world(table.world, evaluation_copies(episodes))
     seatings = sides(table, world)
-    matrix = []
+    agents = [agent for side in seatings[0] for agent in side]
+    # everybody in every seat at once: who does not fit is refused before the first game
+    seated = [{agent: player.seat(agent, world, table.seed) for agent in agents} for player in players]
+
+    def meet(one: Mapping[str, Seat], other: Mapping[str, Seat]) -> Pairing:
+        parts = []
+        for first, second in seatings:
+            seats = [one[agent] for agent in first] + [other[agent] for agent in second]
+            result = evaluate(world, seats, episodes, evaluation_seed(seed), greedy)
+            parts.append(pairing(result, first, second))
+        return join(parts)
+
     with fixed_threads(table.train.threads):
-        for one in players:
-            row = []
-            for other in players:
-                parts = []
-                for first, second in seatings:
-                    seats = [one.seat(a, world, table.seed) for a in first]
-                    seats += [other.seat(a, world, table.seed) for a in second]
-                    result = evaluate(world, seats, episodes, evaluation_seed(seed), greedy)
-                    parts.append(pairing(result, first, second))
-                row.append(join(parts))
-            matrix.append(row)
-    return matrix
+        return [[meet(one, other) for other in seated] for one in seated]
 
 
 def pairing(result: Result, first: list[str], second: list[str]) -> Pairing:

@@ -202,8 +202,9 @@ class Net(nn.Module):
     def forward(self, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Outputs `[S, M, outputs]` for single rows, and what is remembered after them `[S, M, memory]`."""
         h = self.read(x)
-        if self.cell is None or memory is None:
+        if self.cell is None:
             return self.out(h), None
+        assert memory is not None
         memory = self.cell(h, memory)
         return self.out(memory), memory
 
@@ -225,19 +226,18 @@ class Net(nn.Module):
 
 
 class Flat:
-    """A network's parameters, gradients and Adam moments as matrices `[S, P]`; its tensors are views of them."""
+    """A network's parameters, gradient and Adam moments as matrices `[S, P]`; its tensors are views of the first."""
 
     def __init__(self, net: nn.Module) -> None:
-        parameters = list(net.parameters())
-        stacks = parameters[0].shape[0]
-        total = sum(p.numel() // stacks for p in parameters)
+        self.parameters = list(net.parameters())
+        stacks = self.parameters[0].shape[0]
+        total = sum(p.numel() // stacks for p in self.parameters)
         value, self.grad = torch.empty(stacks, total), torch.zeros(stacks, total)
         start = 0
-        for parameter in parameters:
+        for parameter in self.parameters:
             stop = start + parameter.numel() // stacks
             value[:, start:stop] = parameter.data.reshape(stacks, -1)
             parameter.data = value[:, start:stop].view(parameter.shape)
-            parameter.grad = self.grad[:, start:stop].view(parameter.shape)
             start = stop
         self.array = value.numpy()
         self.mean, self.square = np.zeros_like(self.array), np.zeros_like(self.array)
@@ -245,8 +245,11 @@ class Flat:
 
     def descend(self, loss: Tensor, rate: float, limit: float) -> None:
         """One Adam step along the loss's gradient, scaled per stack to at most `limit`."""
-        self.grad.zero_()
+        for parameter in self.parameters:
+            parameter.grad = None  # autograd hands over its own tensors: no zeros to write, nothing to add up
         loss.backward()
+        found = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
+        torch.cat([grad.reshape(len(self.grad), -1) for grad in found], dim=1, out=self.grad)
         self.steps += 1
         for i, grad in enumerate(self.grad.numpy()):
             kernels.adam(self.array[i], grad, self.mean[i], self.square[i], self.steps, rate, limit)

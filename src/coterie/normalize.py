@@ -26,7 +26,7 @@ class Normalizer:
 
     def _refresh(self) -> None:
         on = self.enabled and self.count.any()
-        self.limit = np.float32(10 if on else np.inf)
+        self.limit = 10.0 if on else np.inf
         shift = self.mean[:, self.slots] if on else np.zeros((len(self.mean), len(self.slots)))
         scale = 1 / np.sqrt(self.square[:, self.slots] + 1e-8) if on else np.ones_like(shift)
         self.shift, self.scale = shift.astype(np.float32), scale.astype(np.float32)  # [S, size] each
@@ -46,6 +46,7 @@ class Normalizer:
                 continue
             mean = self._by_slot(own.mean(axis=0, dtype=np.float64))
             square = self._by_slot(np.einsum("ij,ij->j", own, own, dtype=np.float64) / len(own)) - mean**2
+            square = np.maximum(square, 0)  # rounding: large numbers that never change
             gap = np.where(self.repeats > 0, mean - self.mean[stack], 0)
             old, new = before[stack] / self.count[stack], len(own) / self.count[stack]
             joined = self.square[stack] * old + square * new + gap**2 * old * new
@@ -76,7 +77,8 @@ class RunningMoments:
 
     @property
     def scale(self) -> Array:
-        return np.where(self.count > 0, np.sqrt(self.variance) + 1e-6, 1.0).astype(np.float32)  # [S, 1]
+        # returns that are all alike, as before the first reward is found, are no measure of anything
+        return np.where(self.count > 0, np.maximum(np.sqrt(self.variance), 1e-2), 1.0).astype(np.float32)  # [S, 1]
 
     def update(self, values: Array, weight: Array) -> None:
         """Take in values `[S, M]` where the weight is 1 and not 0."""

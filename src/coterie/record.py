@@ -6,10 +6,37 @@ import json
 import math
 import os
 import sys
+import time
+from pathlib import Path
 from typing import IO, Any
 
 from coterie.run import Run
 from coterie.types import CoterieError
+
+
+class Events:
+    """TensorBoard files: one event for each record, all its numbers in it."""
+
+    def __init__(self, path: Path, first_step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.writer = EventFileWriter(str(path))
+        self.add(first_step, session_log=SessionLog(status=SessionLog.START))  # later steps of a killed run are void
+
+    def add(self, step: int, **contents: Any) -> None:
+        """Write one event."""
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self.writer.add_event(Event(wall_time=time.time(), step=step, **contents))
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write one record."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        numbers = {name: value for name, value in record.items() if name not in ("iteration", "env_steps")}
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self.add(record["env_steps"], summary=Summary(value=values))
 
 
 class Recorder:
@@ -17,14 +44,12 @@ class Recorder:
 
     def __init__(self, run: Run, tensorboard: bool, first_step: int) -> None:
         self.file: IO[str] = open(run.metrics_file, "a")  # noqa: SIM115  # closed by close()
-        self.writer: Any = None
+        self.events: Events | None = None
         if tensorboard:
             try:
-                from torch.utils.tensorboard import SummaryWriter
+                self.events = Events(run.path / "tensorboard", first_step)
             except ModuleNotFoundError:
                 print("coterie: no TensorBoard files: pip install 'coterie[tensorboard]'", file=sys.stderr)
-            else:
-                self.writer = SummaryWriter(str(run.path / "tensorboard"), purge_step=first_step)
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record; a number that is none must not look like one."""
@@ -33,23 +58,21 @@ class Recorder:
                 raise CoterieError(f"metric '{name}' is {value}; the run stopped without saving it")
         self.file.write(json.dumps(record) + "\n")
         self.file.flush()
-        if self.writer is not None:
-            for name, value in record.items():
-                if name not in ("iteration", "env_steps"):
-                    self.writer.add_scalar(name, value, record["env_steps"])
+        if self.events is not None:
+            self.events.write(record)
 
     def sync(self) -> None:
         """Make sure that everything written so far is on disk."""
         self.file.flush()
         os.fsync(self.file.fileno())
-        if self.writer is not None:
-            self.writer.flush()
+        if self.events is not None:
+            self.events.writer.flush()
 
     def close(self) -> None:
         self.sync()
         self.file.close()
-        if self.writer is not None:
-            self.writer.close()
+        if self.events is not None:
+            self.events.writer.close()
 
 
 class Progress:

@@ -231,13 +231,13 @@ def _stack(arrays: list[Array | None]) -> Array | None:
 
 
 def _spoil_idle_rows(lived: Experience, other: Experience) -> Experience:
-    """Other observations and decisions wherever nobody decided."""
+    """Other observations and decisions wherever nobody decided; what is remembered while idle still counts."""
     deciding = np.concatenate([lived.active, lived.acting[None]])
 
     def spoil(own: Array, rubbish: Array) -> Array:
         return np.where(deciding[: len(own)].reshape(*own.shape[:3], *[1] * (own.ndim - 3)), own, rubbish)
 
-    parts: dict[str, Any] = {name: getattr(lived, name) for name in ("observation", "action", "mask", "memory")}
+    parts: dict[str, Any] = {name: getattr(lived, name) for name in ("observation", "action", "mask")}
     parts = {k: tree if tree is None else map_tree(spoil, tree, getattr(other, k)) for k, tree in parts.items()}
     return replace(lived, log_prob=spoil(lived.log_prob, other.log_prob - 1000), **parts)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from coterie import streams, workers
-from coterie.build import build_groups, build_world
+from coterie.build import build_groups, build_stage, build_world
 from coterie.config import Config, ConfigError
 from coterie.evaluate import Result, evaluate, evaluation_copies
 from coterie.group import Group, Seat
@@ -280,7 +280,7 @@ def film(training: Training) -> None:
     from coterie.video import write_video
     from coterie.world import Renderable
 
-    world = build_world(training.config.world, 1)
+    world = build_stage(training.config.world)
     if isinstance(world, Renderable):
         path = training.run.path / "videos" / "eval" / f"step-{training.best_step:012d}.gif"
         write_video(world, [group.seat for group in training.groups], evaluation_seed(0), path)

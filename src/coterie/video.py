@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -55,26 +56,32 @@ def write_video(
     path: Path,
     episodes: int = 1,
     greedy: bool = True,
-    fps: int = 4,
+    fps: int | None = None,
 ) -> Path:
-    """Film episodes into a GIF."""
+    """Film episodes into a GIF; without `fps`, at a pace that shows long ones in about a quarter of a minute."""
     from PIL import Image
 
     renderable(world)
+    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # guests draw with SDL, which would look for a screen
     frames: list[Array] = []
     for number in range(episodes):
         runner = Runner(world, seats, seed + number, greedy=greedy)
         frames += [picture(world, over).copy() for over in scenes(runner)]
         frames.append(frames[-1])  # a pause between episodes
+    pace = fps or min(max(len(frames) // 15, 4), 30)
     pictures = [Image.fromarray(frame).quantize(64) for frame in frames]
     path.parent.mkdir(parents=True, exist_ok=True)
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=1000 // fps, loop=0)
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=1000 // pace, loop=0)
     return path
 
 
-def show_in_terminal(world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int) -> None:
+def show_in_terminal(
+    world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int | None
+) -> None:
     """Play episodes in the terminal; on anything else every frame is printed below the last."""
     renderable(world)
+    fps = fps or 4
     live = sys.stdout.isatty()
     for number in range(episodes):
         runner = Runner(world, seats, seed + number, greedy=greedy)
@@ -89,7 +96,9 @@ def show_in_terminal(world: World, seats: Sequence[Seat], seed: int, episodes: i
                 print(f"{name}: return {', '.join(f'{value:.1f}' for value in row)}")
 
 
-def show_in_window(world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int) -> None:
+def show_in_window(
+    world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int | None
+) -> None:
     """Play episodes in a window; closing it ends the show."""
     try:
         import pygame
@@ -110,6 +119,6 @@ def show_in_window(world: World, seats: Sequence[Seat], seed: int, episodes: int
                     return
                 pygame.surfarray.blit_array(screen, picture(world, over).swapaxes(0, 1))
                 pygame.display.flip()
-                clock.tick(fps)
+                clock.tick(fps or 4)
     finally:
         pygame.quit()

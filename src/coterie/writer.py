@@ -37,7 +37,7 @@ class Opening:
     log_prob: Array  # [N, A]
     reward: Array  # [N, A]: what has arrived so far
     mask: Array | None
-    memory: Array | None
+    memory: Array | None  # [N, A, M]: when it was decided; of who left nothing open, what they remember now
 
 
 class Writer:
@@ -138,6 +138,9 @@ def open_decisions(experience: Experience) -> Opening:
     n, a = np.meshgrid(np.arange(copies), np.arange(agents), indexing="ij")
     since = np.arange(rows)[:, None, None] >= at
     gained = np.where(active, (experience.reward * since).sum(axis=0, dtype=np.float32), np.float32(0))
+    memory = None
+    if experience.memory is not None:  # who left nothing open goes on from what is remembered now
+        memory = np.where(active[..., None], experience.memory[at, n, a], experience.memory[-1])
     return Opening(
         active,
         map_tree(lambda o: o[at, n, a], experience.observation),
@@ -145,7 +148,7 @@ def open_decisions(experience: Experience) -> Opening:
         experience.log_prob[at, n, a],
         gained,
         None if experience.mask is None else experience.mask[at, n, a],
-        None if experience.memory is None else experience.memory[at, n, a],
+        memory,
     )
 
 

@@ -20,11 +20,12 @@ from coterie.checks import at_least, positive, within
 from coterie.group import Place, Preference
 from coterie.layout import pack, table_state
 from coterie.normalize import Normalizer, RunningMoments
-from coterie.policies.network import NO_MASK, NetworkPolicy
+from coterie.policies.network import NetworkPolicy
 from coterie.returns import advantages
 from coterie.types import Array, CoterieError, Experience, Joint, Metrics, State, StateRows
 
 CHUNK = 8192  # rows evaluated at once outside minibatches: enough to be fast, few enough for the cache
+NOTHING = np.zeros((0, 0), bool)  # no mask
 NAMES = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
 
@@ -118,6 +119,7 @@ class PPO:
         batch = self.scale(batch)
         metrics = self.improve(batch, dials, random)
         self.watch(own, state, valid)
+        self.demand_finite(metrics)
         return metrics | {
             "decisions": float(valid.sum()),
             "explained_variance": explained_variance(values[:-1][valid], returns[valid]),
@@ -125,14 +127,27 @@ class PPO:
         }
 
     def scale(self, batch: Batch) -> Batch:
-        """Targets and values in the critic's own units; values in the units that they were predicted in."""
-        across = (-1, *[1] * (batch.value.ndim - 1))
-        value = (batch.value - self.returns.shift.reshape(across)) / self.returns.scale.reshape(across)
+        """Targets and values in the critic's own units, which follow the returns."""
         if self.settings.normalize_returns:
+            shift, scale = self.returns.shift, self.returns.scale
             flat = (len(batch.weight), -1)
             self.returns.update(batch.target.reshape(flat), batch.weight.reshape(flat))
-        target = (batch.target - self.returns.shift.reshape(across)) / self.returns.scale.reshape(across)
-        return batch._replace(value=value, target=target)
+            self.keep_values(shift, scale)
+        across = (-1, *[1] * (batch.value.ndim - 1))
+        shift, scale = self.returns.shift.reshape(across), self.returns.scale.reshape(across)
+        return batch._replace(value=(batch.value - shift) / scale, target=(batch.target - shift) / scale)
+
+    def keep_values(self, shift: Array, scale: Array) -> None:
+        """Change the critic's last layer so that new units leave its values as they were (PopArt).
+
+        Van Hasselt et al. 2016, proposition 1. Without it every change of units is an error of the critic,
+        and returns that drift (as they do while values grow from nothing) mislead the policy.
+        """
+        new_shift, new_scale = (torch.from_numpy(a)[..., None] for a in (self.returns.shift, self.returns.scale))
+        old_shift, old_scale = torch.from_numpy(shift)[..., None], torch.from_numpy(scale)[..., None]
+        out = self.critic.out
+        out.weight.data.mul_(old_scale / new_scale)
+        out.bias.data.mul_(old_scale / new_scale).add_((old_shift - new_shift) / new_scale)
 
     def watch(self, own: Experience, state: StateRows | None, valid: Array) -> None:
         """Let the running statistics see this experience, once it has been learned from."""
@@ -157,15 +172,20 @@ class PPO:
             sums, taken = sums + latest, taken + parts
             if self.settings.target_kl is not None and latest[3] / parts > self.settings.target_kl:
                 break
-        metrics = dict(zip(NAMES, (sums / taken).tolist(), strict=True)) | {"minibatches": float(taken)}
-        flats = (self.policy.flat.array, self.critic_flat.array)
-        if not all(np.isfinite(v) for v in metrics.values()) or not all(np.isfinite(f).all() for f in flats):
-            shown = ", ".join(f"{name}={value:.3g}" for name, value in metrics.items())
+        return dict(zip(NAMES, (sums / taken).tolist(), strict=True)) | {"minibatches": float(taken)}
+
+    def demand_finite(self, metrics: Metrics) -> None:
+        """Raise `Diverged` unless losses, parameters and the statistics of what was seen are all numbers."""
+        seen = (self.policy.normalizer.mean, self.state_normalizer.mean)
+        shown = ", ".join(f"{name}={value:.3g}" for name, value in metrics.items())
+        if not all(np.isfinite(array).all() for array in seen):
+            raise Diverged(f"group '{self.place.group}': an observation is not a finite number ({shown})")
+        learned = (np.array([*metrics.values()]), self.policy.flat.array, self.critic_flat.array)
+        if not all(np.isfinite(array).all() for array in learned):
             raise Diverged(
                 f"group '{self.place.group}': learning diverged ({shown}); nothing was saved since the last "
                 "good checkpoint. Try a smaller learning_rate or max_grad_norm"
             )
-        return metrics
 
     def compiled_pass(self, batch: Batch, order: Array, bounds: Array, dials: Dials) -> Array:
         """One pass through `kernels.py`; returns sums of the losses over minibatches, averaged over stacks."""
@@ -179,7 +199,7 @@ class PPO:
                 batch.x[i],
                 batch.seen[i],
                 batch.action[i].reshape(len(batch.action[i]), -1),
-                NO_MASK if batch.mask is None else batch.mask[i],
+                NOTHING if batch.mask is None else batch.mask[i],
                 *(array[i] for array in (batch.log_prob, batch.advantage, batch.target, batch.value, batch.weight)),
             )
             numbers = kernels.Dials(
@@ -310,6 +330,7 @@ class PPO:
         index = np.zeros((len(lanes), max(len(lane) for lane in lanes)), np.int64)
         padding = np.zeros(index.shape, np.float32)
         for i, lane in enumerate(lanes):
+            index[i] = lane[0] if len(lane) else 0
             index[i, : len(lane)], padding[i, : len(lane)] = lane, 1
         return take(batch, index)._replace(weight=padding)
 

@@ -16,7 +16,7 @@ from coterie.layout import layout, pack
 from coterie.normalize import Normalizer
 from coterie.types import Array, Decision, State, Tree, View, action_shape
 
-NO_MASK = np.zeros((0, 0), bool)
+NO_MASK = np.zeros((0, 0, 0), bool)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class NetworkPolicy:
         """Packed rows `[R, A, size]` normalised, told who they are, and in the order of the parameters."""
         normal = self.normalizer
         rows = np.ascontiguousarray(packed)
-        return kernels.prepare(rows, normal.shift, normal.scale, float(normal.limit), agents, self.shape.extra)
+        return kernels.prepare(rows, normal.shift, normal.scale, normal.limit, agents, self.shape.extra)
 
     def act(self, view: View) -> Decision:
         lead, stacks = view.acting.shape, self.place.stacks
@@ -97,7 +97,7 @@ class NetworkPolicy:
         if stacks > 1 and not np.array_equal(view.agents, np.arange(stacks)):
             out, memory = self.respond_for(packed, view)
         elif self.spec is not None:
-            action, log_prob = self.choose(self.prepare(packed, view.agents), view)
+            action, log_prob = self.choose(packed, view)
             return Decision(action.reshape(*lead, *action_shape(self.place.spaces.action)), log_prob)
         else:
             held = None if view.memory is None else self.arrange(view.memory)
@@ -125,32 +125,27 @@ class NetworkPolicy:
 
         return own(found[0]), None if found[1] is None else own(found[1])
 
-    def choose(self, x: Array, view: View) -> tuple[Array, Array]:
-        """Discrete choices by the compiled path."""
+    def choose(self, packed: Array, view: View) -> tuple[Array, Array]:
+        """Discrete choices `[N, A, K]` by the compiled path."""
         assert self.spec is not None
-        copies, agents = view.acting.shape
-        stacks, rows = x.shape[:2]
-        shape = (stacks, rows, len(self.choices))
-        uniform = np.zeros(shape) if view.greedy else view.random.random(shape)
-        action = np.empty(shape, np.int64)
-        log_prob = np.empty((stacks, rows), np.float32)
-        legal = None if view.mask is None else self.arrange(view.mask)
-        for s in range(stacks):
-            allowed = NO_MASK if legal is None else legal[s]
-            kernels.act(
-                self.flat.array[s],
-                *self.spec,
-                x[s],
-                allowed,
-                self.choices,
-                uniform[s],
-                view.greedy,
-                action[s],
-                log_prob[s],
-            )
-        if stacks == 1:
-            return action.reshape(copies, agents, -1), log_prob.reshape(copies, agents)
-        return action.transpose(1, 0, 2), log_prob.T
+        lead, normal = view.acting.shape, self.normalizer
+        shape = (self.place.stacks, lead[0] * lead[1] // self.place.stacks, len(self.choices))
+        action, log_prob = kernels.decide(
+            self.flat.array,
+            self.spec.sizes,
+            self.spec.relu,
+            np.ascontiguousarray(packed),
+            normal.shift,
+            normal.scale,
+            normal.limit,
+            view.agents,
+            self.shape.extra,
+            NO_MASK if view.mask is None else self.arrange(view.mask),
+            self.choices,
+            np.zeros(shape) if view.greedy else view.random.random(shape),
+            view.greedy,
+        )
+        return self.restore_order(action, lead), self.restore_order(log_prob, lead)
 
     def restore_order(self, rows: Array, lead: tuple[int, ...]) -> Array:
         """The inverse of `arrange`: `[S, M, …]` back to `[…, A, …]`."""

@@ -202,3 +202,35 @@ class ParallelFace(ParallelEnv):
 
             pygame.display.quit()
             self._window = None
+
+
+class SoloFace(gymnasium.Env[Any, Any]):
+    """A world with one agent as a Gymnasium environment."""
+
+    def __init__(self, world: World, name: str, render_mode: str | None = None) -> None:
+        self.face = ParallelFace(world, name, render_mode)
+        if len(self.face.possible_agents) != 1:
+            raise CoterieError(f"a Gymnasium environment has one agent, this world {len(self.face.possible_agents)}")
+        self.agent = self.face.possible_agents[0]
+        self.metadata, self.render_mode = self.face.metadata, render_mode
+        self.observation_space = self.face.observation_space(self.agent)
+        self.action_space = self.face.action_space(self.agent)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        observations, infos = self.face.reset(seed, options)
+        return observations[self.agent], infos[self.agent]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take the agent's action."""
+        told = self.face.step({self.agent: action})
+        return tuple(part[self.agent] for part in told)  # type: ignore[return-value]  # five parts, in this order
+
+    def render(self) -> Any:
+        """As the parallel face does."""
+        return self.face.render()
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        self.face.close()

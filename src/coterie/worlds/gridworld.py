@@ -383,3 +383,10 @@ def parallel_env(render_mode: str | None = None, **settings: Any) -> ParallelFac
     from coterie.worlds.face import ParallelFace  # PettingZoo is an optional dependency
 
     return ParallelFace(Gridworld(GridworldSettings(**settings), copies=1), "gridworld", render_mode)
+
+
+def single_env(render_mode: str | None = None, **settings: Any) -> Any:
+    """The world with one agent as a Gymnasium environment."""
+    from coterie.worlds.face import SoloFace  # PettingZoo and Gymnasium are optional
+
+    return SoloFace(Gridworld(GridworldSettings(num_agents=1, **settings), 1), "gridworld", render_mode)

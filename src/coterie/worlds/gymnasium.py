@@ -135,6 +135,7 @@ class GymnasiumGuest:
         notes = tuple(note for note in self.reading.notes if not (leave_out and note.endswith(leave_out)))
         masked = (KIND,) if self.reading.mask is not None else ()
         self.roster = Roster({KIND: kind}, masked=masked, success=wins, notes=notes)
+        spaces.trust_choices(environment.unwrapped.action_space)
         self._step = environment.step
         self._clock, self._won = 0, False
 

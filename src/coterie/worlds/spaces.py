@@ -257,3 +257,16 @@ def read_from(space: Any, row: Array, agent: int) -> Callable[[], Any]:
         case gymnasium.spaces.MultiDiscrete():
             return lambda: (row[agent] + space.start).astype(space.dtype)
     return lambda: row[agent].astype(space.dtype)
+
+
+class TrustedDiscrete(gymnasium.spaces.Discrete):
+    """Discrete whose membership test costs nothing; many environments ask it at every step."""
+
+    def contains(self, x: Any) -> bool:
+        return bool(self.start <= x < self.start + self.n)
+
+
+def trust_choices(space: Any) -> None:
+    """Let an environment's own space test membership cheaply: our actions are integers, checked already."""
+    if type(space) is gymnasium.spaces.Discrete:
+        space.__class__ = TrustedDiscrete  # keeps the space's own state, random stream included
