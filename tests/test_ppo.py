@@ -260,7 +260,7 @@ def test_padding_may_hold_anything(learner):
         own.active[:, :, 1] &= own.active[:, :, 0]  # lanes of unequal length
         own.active[0] = False
         if rubbish:
-            own.log_prob[0], own.action[0], own.observation[0] = -1000, 3, 77
+            own.log_prob[0], own.action[0], own.observation[0] = -1000, 3, math.nan
         learn(one, own)
         found.append((actor(one), critic(one)))
     assert np.array_equal(found[0][0], found[1][0])

@@ -153,6 +153,11 @@ def test_every_agent_sees_its_own_copys_state():
         x = one.policy.inputs(np.zeros((5, 3, 2, 2), np.float32))
         seen = one.policy.restore_order(one.add_context(x, None, state), (5, 3, 2))
         assert np.array_equal(seen[..., -4:], np.repeat(state[:, :, None], 2, axis=2))
+        rows = state.reshape(-1, 4)
+        one.state_normalizer.update([rows * 3 + 1])
+        seen = one.policy.restore_order(one.add_context(x, None, state), (5, 3, 2))
+        expected = ((rows - (rows * 3 + 1).mean(0)) / (rows * 3).std(0)).reshape(5, 3, 1, 4)
+        assert np.allclose(seen[..., -4:], np.repeat(expected, 2, axis=2), atol=1e-5)
 
 
 def test_states_are_normalised_once_learned_from(tmp_path):

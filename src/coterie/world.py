@@ -6,8 +6,8 @@ own; `build.py` checks them once, where objects are put together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,6 +36,16 @@ class World(Protocol):
     def load(self, state: State) -> Ticks:
         """Return to a saved moment and say again what the agents see there (rewards and ends are empty)."""
         ...
+
+
+def rebuild(make: Callable[..., World], arguments: tuple[Any, ...], state: State) -> World:
+    """A world made anew and brought to a saved moment: how native worlds are copied and pickled.
+
+    Their ticks are views of their own buffers, which a plain copy would tear apart.
+    """
+    world = make(*arguments)
+    world.load(state)
+    return world
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 from coterie.types import Array, Box, CoterieError, Discrete, Kind, State, Tick, Ticks
+from coterie.world import rebuild
 from coterie.worlds.randomness import seed_copies, uniform
 
 GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
@@ -69,6 +70,9 @@ class CartPole:
         if wrong >= 0:
             raise ValueError(f"copy {wrong}: an action must be 0 or 1, got {pushes[wrong, 0]}")
         return self._ticks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (type(self), (self.copies, self._limit, self._render), self.save())
 
     def save(self) -> State:
         """Places, steps taken and random states."""

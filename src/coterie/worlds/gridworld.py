@@ -15,6 +15,7 @@ import numpy as np
 
 from coterie.streams import entropy
 from coterie.types import Array, Box, Dict, Discrete, Kind, MultiDiscrete, State, Tick, Ticks, Tree
+from coterie.world import rebuild
 from coterie.worlds import gridworld_draw as draw
 from coterie.worlds import gridworld_guide as guide
 from coterie.worlds import gridworld_kernels as kernels
@@ -312,6 +313,9 @@ class Gridworld:
                 f"agent_{a} of copy {n} chose {given[n, a].tolist()}, outside {self.kinds['agent'].action}"
             )
         return self._ticks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (type(self), (self.settings, self.copies), self.save())
 
     def save(self) -> State:
         """Copies of all places and random states."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from coterie.checks import at_least, within
 from coterie.types import Array, Box, Discrete, Kind, State, Tick, Ticks
+from coterie.world import rebuild
 from coterie.worlds import mpe_draw as draw
 from coterie.worlds import mpe_kernels as kernels
 from coterie.worlds.randomness import seed_copies
@@ -57,6 +59,8 @@ class _Particles:
     """
 
     simultaneous = True
+
+    settings: SpreadSettings | TagSettings
 
     def __init__(self, rules: kernels.Rules, kinds: Mapping[str, Kind], copies: int) -> None:
         at_least("copies", copies, 1)
@@ -123,6 +127,9 @@ class _Particles:
         if wrong >= 0:
             n, a = divmod(wrong, len(kind.agents))
             raise ValueError(f"{kind.agents[a]} of copy {n} chose {given[n, a].tolist()}, outside {kind.action}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (type(self), (self.settings, self.copies), self.save())
 
     def save(self) -> State:
         """Copies of all places, velocities and random states."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from coterie import streams
 from coterie.types import Array, Box, Discrete, Kind, State, Tick, Ticks
+from coterie.world import rebuild
 
 AGENTS = ("player_0", "player_1")
 EMPTY = -1  # otherwise a cell holds the number of the player whose stone lies there
@@ -117,6 +118,9 @@ class Tictactoe:
             raise ValueError(f"illegal move in copy {copy} by {AGENTS[mover]}: cell {cell} {reason}")
         _step(self._arrays, cells, self._payoffs, self._toss)
         return self._ticks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (type(self), (self.settings, self.copies), self.save())
 
     def save(self) -> State:
         """Boards, turns and random states."""
