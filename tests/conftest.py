@@ -3,10 +3,12 @@
 import functools
 import logging
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+import coterie
 from coterie import cli, report
 from ppo_cases import make_learner
 
@@ -14,6 +16,15 @@ from ppo_cases import make_learner
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     torch.set_num_threads(1)  # tiny networks are slower with more, and a test machine is shared
+
+
+def pytest_configure():
+    """Throw away compiled code that is older than any source: Numba only looks at a function's own file."""
+    sources = Path(coterie.__file__).parent
+    newest = max(path.stat().st_mtime for path in sources.rglob("*.py"))
+    for cached in sources.rglob("*.nb[ic]"):
+        if cached.stat().st_mtime < newest:
+            cached.unlink()
 
 
 @pytest.fixture

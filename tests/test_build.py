@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import coterie
 import run_cases
 from coterie import build, config, testing, workers
 from coterie.config import ConfigError
@@ -209,3 +210,31 @@ groups: {{team: {{policy: {{run: "{earlier[0].path}"}}, learner: {learner}}}}}
 def test_a_scripted_policy_can_be_seated_too(tmp_path):
     run = train(tmp_path / "random", "groups.team.policy=random", "groups.team.learner=null", "train.total_steps=32")
     assert isinstance(seated(tmp_path, run).policy, RandomPolicy)
+
+
+def test_a_shared_policy_of_many_takes_one_seat_as_the_agent_of_that_name(tmp_path):
+    """A network that knows three agents plays one of them; its other seats are not needed."""
+    tiny = ["train.total_steps=64", "train.copies=4", "train.steps=8", "train.evaluate_episodes=2"]
+    world = ["world.grid_size=4", "world.num_agents=3", "train.video=false", "train.tensorboard=false"]
+    coterie.train("gridworld-cooperative", [*tiny, *world], out=tmp_path / "a", quiet=True)
+    table = {
+        "world": {"name": "gridworld", "grid_size": 4, "num_agents": 3},
+        "groups": {
+            "veteran": {"agents": "agent_1", "policy": {"run": str(tmp_path / "a")}},
+            "rest": {"agents": ["agent_0", "agent_2"], "policy": {"name": "random"}},
+        },
+    }
+    settings = config.resolve(table, "table")
+    stage = build.build_world(settings.world, 1)
+    groups = build.build_groups(settings, stage, learning=False)
+    assert groups[0].seat.members.tolist() == [1]
+    seated, original = groups[0].policy, coterie.load(tmp_path / "a")
+    seen = np.random.default_rng(0).random((64, 15), np.float32)
+    assert (seated.layout.size,) == seen.shape[1:]
+    expected = original.act("agent_1", seen)
+    there = coterie.Table(settings, groups, 0)
+    np.testing.assert_array_equal(there.act("agent_1", seen), expected)
+    learner = {"name": "ppo"}
+    table["groups"]["veteran"]["learner"] = learner
+    with pytest.raises(config.ConfigError, match=r"groups\.veteran\.policy: .*differs"):
+        build.build_groups(config.resolve(table, "table"), stage)

@@ -34,11 +34,12 @@ def settings(tmp_path, text):
 def runs(tmp_path_factory):
     """Tiny runs by name."""
     path = tmp_path_factory.mktemp("runs")
+    short = "train.total_steps=64"
     made = {
-        "shared": train(path / "shared"),
-        "apart": train(path / "apart", "groups.team.parameters=individual"),
-        "memory": train(path / "memory", "groups.team.policy.memory=3"),
-        "wide": train(path / "wide", "world.observation=dict"),
+        "shared": train(path / "shared", short),
+        "apart": train(path / "apart", short, "groups.team.parameters=individual"),
+        "memory": train(path / "memory", short, "groups.team.policy.memory=3"),
+        "wide": train(path / "wide", short, "world.observation=dict"),
         "tag": train(path / "tag", experiment=written(path / "tag.yaml", TAG)),
         "duel": train(path / "duel", experiment=written(path / "duel.yaml", run_cases.DUEL)),
         "odd": train(path / "odd", experiment=written(path / "odd.yaml", ODD)),

@@ -69,8 +69,10 @@ class Seated:
 # What it is for -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told", [True, False])
-@pytest.mark.parametrize(("parameters", "memory", "compiled"), [("shared", 0, True), ("individual", 3, False)])
+@pytest.mark.parametrize(
+    ("told", "parameters", "memory", "compiled"),
+    [(True, "shared", 0, True), (False, "shared", 0, True), (False, "individual", 3, False)],
+)
 def test_it_predicts_what_depends_on_others(tmp_path, told, parameters, memory, compiled):
     fields = {"told": told, "parameters": parameters, "memory": memory, "compiled": compiled}
     words = [f"groups.{g}.learner.gae_lambda=0" for g in ("ones", "twos")]

@@ -71,11 +71,16 @@ def build_places(config: Config, world: World) -> dict[str, Place]:
     return places
 
 
-def build_policy(chosen: Part | SeatedRun, place: Place, world: World) -> Policy:
-    """A group's policy; one seated from an earlier run comes with its weights."""
-    path = f"groups.{place.group}.policy"
+def build_seat(chosen: Part | SeatedRun, place: Place, world: World, learns: bool) -> Seat:
+    """A group's policy in its place; one seated from an earlier run comes with its weights."""
     if isinstance(chosen, SeatedRun):
-        return seat_run(chosen, place, world)
+        return seat_run(chosen, place, world, learns)
+    return Seat(place, build_policy(chosen, place, world))
+
+
+def build_policy(chosen: Part, place: Place, world: World) -> Policy:
+    """A policy by name, without any weights of an earlier run."""
+    path = f"groups.{place.group}.policy"
     made = names.look_up(names.POLICIES, chosen.name)
     needs = getattr(made, "needs", None)  # a class attribute: the capability it asks of the world
     if needs is not None and not isinstance(world, needs):
@@ -90,28 +95,47 @@ def build_policy(chosen: Part | SeatedRun, place: Place, world: World) -> Policy
     return policy
 
 
-def seat_run(seated: SeatedRun, place: Place, world: World) -> Policy:
-    """The policy of a group of an earlier run, built for this place and given its weights."""
+def seat_run(seated: SeatedRun, place: Place, world: World, learns: bool) -> Seat:
+    """A group of an earlier run in this place, with its weights.
+
+    Where the group had other agents than this one (a shared network knows how many), it keeps its own build
+    and plays as those of its agents that bear the same names, or as its first ones. One that goes on
+    learning must fit as it is.
+    """
     from coterie import run  # a run is read through the same build step: imported here to avoid a circle
 
     directory = run.Run.open(seated.run)
     earlier = directory.config()
+    name = earlier_group(seated, place, earlier)
+    saved = directory.load_checkpoint(seated.checkpoint)["policies"][name]
+    try:
+        policy = build_seat(earlier.groups[name].policy, place, world, learns).policy
+        policy.load(saved)
+        return Seat(place, policy)
+    except ValueError as error:
+        stage = build_world(earlier.world, 1)
+        before = build_places(earlier, stage)[name]
+        alike = (before.spaces.observation, before.spaces.action) == (place.spaces.observation, place.spaces.action)
+        if learns or not alike:
+            raise ConfigError(f"groups.{place.group}.policy: {error}") from None
+    policy = build_seat(earlier.groups[name].policy, before, stage, learns).policy
+    policy.load(saved)
+    own = before.agents
+    members = [own.index(a) if a in own else i % len(own) for i, a in enumerate(place.agents)]
+    return Seat(place, policy, np.array(members))
+
+
+def earlier_group(seated: SeatedRun, place: Place, earlier: Config) -> str:
+    """Which group of an earlier run is meant."""
     name = seated.group or (place.group if place.group in earlier.groups else None)
+    path = f"groups.{place.group}.policy.group"
     if name is None:
         if len(earlier.groups) > 1:
-            raise ConfigError(
-                f"groups.{place.group}.policy.group: {seated.run} has the groups {', '.join(earlier.groups)}; name one"
-            )
+            raise ConfigError(f"{path}: {seated.run} has the groups {', '.join(earlier.groups)}; name one")
         name = next(iter(earlier.groups))
     if name not in earlier.groups:
-        raise ConfigError(f"groups.{place.group}.policy.group: {seated.run} has no group '{name}'")
-    policy = build_policy(earlier.groups[name].policy, place, world)
-    saved = directory.load_checkpoint(seated.checkpoint)
-    try:
-        policy.load(saved["policies"][name])
-    except ValueError as error:
-        raise ConfigError(f"groups.{place.group}.policy: {error}") from None
-    return policy
+        raise ConfigError(f"{path}: {seated.run} has no group '{name}'")
+    return name
 
 
 def build_groups(config: Config, world: World, learning: bool = True) -> list[Group]:
@@ -119,8 +143,8 @@ def build_groups(config: Config, world: World, learning: bool = True) -> list[Gr
     groups = []
     for name, place in build_places(config, world).items():
         group = config.groups[name]
-        policy = build_policy(group.policy, place, world)
-        groups.append(Group(Seat(place, policy), build_learner(group, policy, place) if learning else None))
+        seat = build_seat(group.policy, place, world, group.learner is not None)
+        groups.append(Group(seat, build_learner(group, seat.policy, place) if learning else None))
     return groups
 
 
@@ -147,7 +171,8 @@ def build_runner(config: Config, shard: int, groups: list[Group] | None = None) 
     world = build_world(config.world, config.train.copies // config.train.shards)
     if groups is None:
         places = build_places(config, world)
-        seats = [Seat(p, build_policy(config.groups[n].policy, p, world)) for n, p in places.items()]
+        groups_of = config.groups
+        seats = [build_seat(groups_of[n].policy, p, world, groups_of[n].learner is not None) for n, p in places.items()]
     else:
         seats = [group.seat for group in groups]
     return Runner(world, seats, config.seed, shard)

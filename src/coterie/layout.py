@@ -84,5 +84,5 @@ def table_state(joint: Joint) -> StateRows:
         packed = pack(lay, experience.observation)
         rows.append(packed.reshape(*packed.shape[:2], -1))
         last = pack(lay, experience.finals.observation)
-        finals.append(last.reshape(len(last), -1))
+        finals.append(last.reshape(len(last), last.shape[1] * last.shape[2]))
     return StateRows(np.concatenate(rows, axis=-1), np.concatenate(finals, axis=-1))

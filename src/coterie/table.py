@@ -34,6 +34,7 @@ class Table:
             names = ", ".join(a for g in self.groups for a in g.seat.place.agents)
             raise CoterieError(f"no agent '{agent}' at this table; there are {names}")
         place = group.seat.place
+        members = np.arange(len(place.agents)) if group.seat.members is None else group.seat.members
         one = (
             {k: np.asarray(v)[:, None] for k, v in observations.items()}
             if isinstance(observations, dict)
@@ -43,7 +44,7 @@ class Table:
         view = View(
             observation=one,
             acting=np.ones((count, 1), bool),
-            agents=np.array([place.agents.index(agent)]),
+            agents=members[[place.agents.index(agent)]],
             random=streams.generator(seed, "ask", agent),
             greedy=greedy,
             mask=None if mask is None else np.asarray(mask)[:, None],

@@ -14,15 +14,11 @@ from numba import njit
 
 from coterie.types import Array
 from coterie.worlds.gridworld_views import Layout, observe_copy
+from coterie.worlds.randomness import uniform
 
 COOPERATIVE, COMPETITIVE, MEET, RACE = range(4)
 STAY = 4
 MOVES = np.array([[-1, 0], [1, 0], [0, -1], [0, 1], [0, 0]], dtype=np.int32)  # up, down, left, right, stay
-
-# splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators")
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 class Places(NamedTuple):
@@ -66,17 +62,6 @@ class Outcome(NamedTuple):
     success: Array  # [N] bool
 
 
-@njit(cache=True)
-def _draw(random: Array, n: int) -> float:
-    """A uniform number in [0, 1) from copy n's stream."""
-    state = random[n] + _GOLDEN
-    random[n] = state
-    state = (state ^ (state >> np.uint64(30))) * _MIX_1
-    state = (state ^ (state >> np.uint64(27))) * _MIX_2
-    state ^= state >> np.uint64(31)
-    return np.float64(state >> np.uint64(11)) * 2.0**-53
-
-
 # Spawning -------------------------------------------------------------------------------------------
 
 
@@ -118,7 +103,7 @@ def _build_walls(places: Places, n: int, obstacles: int, distance: Array, queue:
     area = size * size
     order = np.arange(area)
     for i in range(area - 1, 0, -1):
-        j = int(_draw(places.random, n) * (i + 1))
+        j = int(uniform(places.random, n) * (i + 1))
         order[i], order[j] = order[j], order[i]
     walls[:] = False
     built = 0
@@ -147,7 +132,7 @@ def _spawn(places: Places, rules: Rules, n: int, distance: Array, queue: Array) 
                 queue[free] = row * size + column
                 free += 1
     for i in range(agents + places.targets.shape[1]):  # the first draws of a Fisher–Yates shuffle
-        j = i + int(_draw(places.random, n) * (free - i))
+        j = i + int(uniform(places.random, n) * (free - i))
         queue[i], queue[j] = queue[j], queue[i]
         place = places.agents[n, i] if i < agents else places.targets[n, i - agents]
         place[0], place[1] = queue[i] // size, queue[i] % size
@@ -267,7 +252,7 @@ def _wander(places: Places, rules: Rules, n: int) -> None:
     """Move each remaining target, with the given probability, to a free neighbouring cell."""
     options = np.empty(4, np.int64)
     for k in range(places.targets.shape[1]):
-        if not places.present[n, k] or _draw(places.random, n) >= rules.move_probability:
+        if not places.present[n, k] or uniform(places.random, n) >= rules.move_probability:
             continue
         target, free = places.targets[n, k], 0
         for move in range(4):
@@ -277,7 +262,7 @@ def _wander(places: Places, rules: Rules, n: int) -> None:
                 options[free] = move
                 free += 1
         if free > 0:
-            move = options[int(_draw(places.random, n) * free)]
+            move = options[int(uniform(places.random, n) * free)]
             target[0] += MOVES[move, 0]
             target[1] += MOVES[move, 1]
 

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numba import njit
 
-from coterie import streams
 from coterie.types import Array, Box, Discrete, Kind, State, Tick, Ticks
 from coterie.world import rebuild
+from coterie.worlds.randomness import seed_copies, uniform
 
 AGENTS = ("player_0", "player_1")
 EMPTY = -1  # otherwise a cell holds the number of the player whose stone lies there
@@ -100,8 +100,7 @@ class Tictactoe:
 
     def reset(self, seed: int) -> Ticks:
         """Start every game anew."""
-        base = np.uint64(streams.integer(seed, "tictactoe"))
-        _seed(self._arrays.random, base)
+        seed_copies(self._arrays.random, seed, "tictactoe")
         _start(self._arrays, self._toss)
         return self._ticks
 
@@ -161,30 +160,9 @@ class Tictactoe:
         return "\n---+---+---\n".join(rows) + f"\n{AGENTS[mover]} ({'XO'[mover]}) to move"
 
 
-# Random numbers: splitmix64 (Steele, Lea & Flood 2014) --------------------------------------------------
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-@njit(cache=True)
-def _scramble(x: np.uint64) -> np.uint64:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@njit(cache=True)
-def _seed(random: Array, base: np.uint64) -> None:
-    # Scrambled, because splitmix64 itself walks in steps of the golden number: unscrambled, copy n+1
-    # would be copy n one draw later.
-    for n in range(len(random)):
-        random[n] = _scramble(base + np.uint64(n + 1) * _GOLDEN)
-
-
 @njit(cache=True)
 def _coin(random: Array, n: int) -> int:
-    random[n] += _GOLDEN
-    return int(_scramble(random[n]) >> np.uint64(63))
+    return int(uniform(random, n) < 0.5)
 
 
 # The rules ---------------------------------------------------------------------------------------------
