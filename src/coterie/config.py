@@ -14,7 +14,7 @@ import itertools
 import json
 import types as python_types
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,6 @@ class Config:
     train: TrainSettings
     seed: int = 0
     experiment: str = "experiment"
-    raw: dict[str, Any] = field(default_factory=dict, compare=False)  # the merged layers, before defaults
 
 
 # Layers ---------------------------------------------------------------------------------------------
@@ -94,7 +93,8 @@ def find(name: str, beside: Path | None = None) -> Path:
     path = EXPERIMENTS / f"{name}.yaml"
     if path.is_file():
         return path
-    raise ConfigError(f"no experiment or file '{name}'{suggest(name, experiments())}; 'coterie list' shows them all")
+    hint = suggest(name, experiments()) or "; 'coterie list' shows them all"
+    raise ConfigError(f"no experiment or file '{name}'{hint}")
 
 
 def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -166,7 +166,6 @@ def sweep(overrides: list[str]) -> list[list[str]]:
 def resolve(layer: dict[str, Any], experiment: str) -> Config:
     """Check merged layers and fill in defaults."""
     layer = _interpolated(layer)
-    raw = dict(layer)
     _only(layer, ("world", "groups", "train", "seed", "experiment", "schema"), "")
     if layer.get("schema", SCHEMA) != SCHEMA:
         raise ConfigError(f"schema: this version reads schema {SCHEMA}, got {layer['schema']!r}")
@@ -185,7 +184,6 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
         train,
         seed,
         _value(str, layer.get("experiment", experiment), "experiment"),
-        raw,
     )
 
 
@@ -196,14 +194,14 @@ def load(experiment: str, overrides: list[str] | None = None) -> Config:
 
 
 def to_plain(config: Config) -> dict[str, Any]:
-    """The whole config with every default written out; `resolve` takes it back."""
+    """The whole config with every default written out; `resolve` takes it back, from any directory."""
 
     def written(value: Part | SeatedRun | None) -> dict[str, Any] | None:
         match value:
             case None:
                 return None
             case SeatedRun():
-                return dataclasses.asdict(value)
+                return dataclasses.asdict(value) | {"run": str(Path(value.run).absolute())}
             case Part(name, settings):
                 return {"name": name} | dataclasses.asdict(settings)
 
@@ -314,15 +312,19 @@ def _nested(hint: Any) -> type[Any] | None:
 def _value(hint: Any, value: Any, path: str) -> Any:
     """Check one value strictly; whole numbers pass as reals, lists as tuples."""
     try:
-        return _adapter(hint).validate_json(json.dumps(value), strict=True)
-    except (ValidationError, ValueError, TypeError) as error:
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-            if first["type"] == "literal_error":
-                reason = f"one of {reason}"
-            raise ConfigError(f"{path}: expected {reason}, got {value!r}") from None
+        text = json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise ConfigError(f"{path}: expected finite numbers, got {value!r}") from None
+    except TypeError:
         raise ConfigError(f"{path}: cannot be written in a config: {value!r}") from None
+    try:
+        return _adapter(hint).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        if first["type"] == "literal_error":
+            reason = f"one of {reason}"
+        raise ConfigError(f"{path}: expected {reason}, got {value!r}") from None
 
 
 @functools.cache

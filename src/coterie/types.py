@@ -25,6 +25,10 @@ class CoterieError(Exception):
     """A failure we can name; the command line prints it without a traceback."""
 
 
+class UnknownName(CoterieError):
+    """Nothing goes by the name that a config gives."""
+
+
 # Spaces ---------------------------------------------------------------------------------------------
 
 

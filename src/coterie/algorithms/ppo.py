@@ -3,7 +3,7 @@
 Read `PPO.learn` from top to bottom: values, advantages, then epochs of minibatches over the decisions
 whose outcome is known. Agents share one actor and critic or have one each, stacked and trained as if
 alone. The critic sees what its agent sees, or with `central_critic` the whole table as well (MAPPO, Yu et
-al. 2022). Perceptrons with discrete choices are trained by `kernels.py`, everything else by autograd.
+al. 2022). Perceptrons with discrete choices are trained by `ppo_kernels.py`, everything else by autograd.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from coterie import kernels, nets
+from coterie.algorithms import ppo_kernels
 from coterie.algorithms.batches import Batch, minibatches, rows_of, take
 from coterie.checks import at_least, positive, within
 from coterie.group import Place, Preference
@@ -188,21 +189,21 @@ class PPO:
             )
 
     def compiled_pass(self, batch: Batch, order: Array, bounds: Array, dials: Dials) -> Array:
-        """One pass through `kernels.py`; returns sums of the losses over minibatches, averaged over stacks."""
+        """One pass through `ppo_kernels.py`; returns sums of the losses over minibatches, averaged over stacks."""
         s, actor, critic = self.settings, self.policy.flat, self.critic_flat
         assert self.policy.spec is not None
         specs = (self.policy.spec, self.critic.spec())
         sums = np.zeros(len(NAMES))
         for i in range(self.place.stacks):
             limit = 0.0 if s.value_clip is None else s.value_clip / float(self.returns.scale[i, 0])
-            rows = kernels.Rows(
+            rows = ppo_kernels.Rows(
                 batch.x[i],
                 batch.seen[i],
                 batch.action[i].reshape(len(batch.action[i]), -1),
                 NOTHING if batch.mask is None else batch.mask[i],
                 *(array[i] for array in (batch.log_prob, batch.advantage, batch.target, batch.value, batch.weight)),
             )
-            numbers = kernels.Dials(
+            numbers = ppo_kernels.Dials(
                 dials.clip,
                 limit,
                 s.entropy_coefficient,
@@ -212,7 +213,9 @@ class PPO:
                 s.normalize_advantages,
             )
             pairs = (actor.pair(i), critic.pair(i))
-            sums += kernels.ppo_pass(rows, order[i], bounds, specs, pairs, self.policy.choices, numbers, actor.steps)
+            sums += ppo_kernels.ppo_pass(
+                rows, order[i], bounds, specs, pairs, self.policy.choices, numbers, actor.steps
+            )
         actor.steps += len(bounds) - 1
         critic.steps += len(bounds) - 1
         return sums / self.place.stacks
