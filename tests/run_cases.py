@@ -10,7 +10,7 @@ import numpy as np
 
 import coterie
 from coterie import checkpoint, streams
-from coterie.types import Box, Decision, Discrete, Kind, Tick, Ticks
+from coterie.types import Box, CoterieError, Decision, Discrete, Kind, Tick, Ticks
 
 TESTS = Path(__file__).parent
 QUIET = ["train.video=false", "train.tensorboard=false"]
@@ -86,7 +86,7 @@ def environment():
 class OddSettings:
     agents: int = 2
     lengths: tuple[int, ...] = (2, 20)  # every episode lasts one of these
-    trouble: str = ""  # what goes wrong: raise, exit, sleep, nan
+    trouble: str = ""  # what goes wrong: raise, name, exit, sleep, nan
     after: int = 5  # steps before it does
 
 
@@ -117,6 +117,8 @@ class Odd:
             match self.settings.trouble:
                 case "raise":
                     raise RuntimeError("the odd world fell over")
+                case "name":
+                    raise CoterieError("the odd world fell over")
                 case "exit":
                     os._exit(7)
                 case "sleep":

@@ -9,7 +9,7 @@ from coterie import build, config, testing, workers
 from coterie.config import ConfigError
 from coterie.policies.network import NetworkPolicy
 from coterie.policies.scripted import HeuristicPolicy, RandomPolicy
-from coterie.types import CoterieError
+from coterie.run import Run
 from run_cases import train, written
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
@@ -189,8 +189,23 @@ def test_a_seated_run_must_be_one(tmp_path):
     class Nowhere:
         path = tmp_path / "nowhere"
 
-    with pytest.raises(CoterieError, match=r"is no run: it has no config\.yaml"):
+    with pytest.raises(ConfigError, match=r"groups\.team\.policy: .*is no run: it has no config\.yaml"):
         seated(tmp_path, Nowhere)
+
+
+def test_a_seated_run_is_found_from_any_directory(tmp_path, earlier, monkeypatch):
+    monkeypatch.chdir(earlier[0].path.parent)
+    text = f"""
+world: {{name: gridworld, grid_size: 4, max_steps: 12, num_agents: 2}}
+groups: {{team: {{agents: "agent_*", policy: {{run: {earlier[0].path.name}}}}}}}
+"""
+    run = Run.create(tmp_path / "later", config.load(str(written(tmp_path / "a.yaml", text))))
+    monkeypatch.chdir(tmp_path)
+    settings = run.config()
+    assert settings.groups["team"].policy.run == str(earlier[0].path)
+    (group,) = build.build_groups(settings, build.build_world(settings.world, 1))
+    saved = earlier[0].load_checkpoint("best")["policies"]["team"]["net"]
+    assert all(np.array_equal(v, saved[k]) for k, v in group.policy.state()["net"].items())
 
 
 @pytest.mark.parametrize(("learner", "frozen"), [("null", True), ("{name: ppo}", False)])

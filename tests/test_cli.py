@@ -97,7 +97,7 @@ def test_divergence_is_exit_code_1(coterie_, tmp_path):
     ("word", "said"),
     [
         ("world.grid_sise=4", "world.grid_sise: no such setting; did you mean 'grid_size'?"),
-        ("groups.team.agents=[]", "groups.team.agents: no agent is called"),
+        ("groups.team.agents=bob", "groups.team.agents: no agent is called bob"),
         ("groups.team.policy.hidden=wide", "groups.team.policy.hidden: expected"),
         ("groups.team.learner.gamma=1.2", "groups.team.learner: gamma must lie in [0, 1], got 1.2"),
         ("groups.team.preference.name=none", "groups.team.preference.name: no 'none' here"),
@@ -106,6 +106,12 @@ def test_divergence_is_exit_code_1(coterie_, tmp_path):
         ("seed=x", "seed: expected a valid integer, got 'x'"),
         ("groups.team.agents=agent_0", "groups: nobody plays agent_1"),
         ("steps", "'steps': expected key=value"),
+        ("world.name=gymnasium/Nope-v0", "world.name: gymnasium/Nope-v0: no such environment is registered"),
+        ("world.name=gymnasium/nowhere:Nope-v0", "world.name: gymnasium/nowhere:Nope-v0: needs the module 'nowhere'"),
+        ("world.name=pettingzoo/nofamily/nope", "world.name: pettingzoo/nofamily/nope: PettingZoo has no family"),
+        ("world.name=pettingzoo/nowhere:nope", "world.name: pettingzoo/nowhere:nope: needs the module 'nowhere'"),
+        ("world.name=mpe/nope", "world.name: mpe/nope: no such environment; there are "),
+        ("groups.team.policy.run=nowhere", "nowhere' is no run: it has no config.yaml"),
     ],
 )
 def test_a_refused_setting_is_exit_code_2_and_one_line(coterie_, tmp_path, word, said):
@@ -115,6 +121,12 @@ def test_a_refused_setting_is_exit_code_2_and_one_line(coterie_, tmp_path, word,
     assert err.startswith("coterie: ")
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "a").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_named(coterie_, tmp_path):
+    written(tmp_path / "file", "")
+    code, _, err = coterie_("train", "gridworld-cooperative", *GRID, "--out", tmp_path / "file")
+    assert (code, err) == (1, f"coterie: '{tmp_path / 'file' / 'checkpoints'}': Not a directory\n")
 
 
 # Resuming -----------------------------------------------------------------------------------------------
@@ -228,6 +240,8 @@ def test_watch_writes_a_film(coterie_, trained, tmp_path):
     code, out, _ = coterie_("watch", trained.path, "--out", tmp_path / "a.gif", "--checkpoint", "last", "--sample")
     assert code == 0
     assert Image.open(tmp_path / "a.gif").n_frames > 1
+    code, _, err = coterie_("watch", trained.path, "--out", tmp_path / "a.mp4")
+    assert (code, err) == (1, f"coterie: '{tmp_path / 'a.mp4'}': films are written as .gif\n")
 
 
 def test_watch_in_a_terminal_and_in_a_window(coterie_, trained, monkeypatch):
@@ -264,6 +278,7 @@ def test_list_names_everything(coterie_):
     for word in ("gridworld-cooperative", "gridworld", "tictactoe", "network", "heuristic", "ppo", "team"):
         assert word in out
     assert "Two agents collect three targets together" in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_check_world(coterie_):

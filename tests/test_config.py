@@ -1,6 +1,7 @@
 """Layers, overrides, strict checking: every refusal names the path and the cure."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -102,7 +103,7 @@ def test_a_seated_run_replaces_a_named_policy_and_the_other_way_round():
     assert config.merge({"run": "runs/a"}, {"name": "random"}) == {"name": "random"}
     assert config.merge({"run": "runs/a"}, {"checkpoint": "last"}) == {"run": "runs/a", "checkpoint": "last"}
     loaded = config.load(COOPERATIVE, ["groups.team.policy.run=runs/a", "groups.team.policy.checkpoint=last"])
-    assert loaded.groups["team"].policy == SeatedRun("runs/a", "last")
+    assert loaded.groups["team"].policy == SeatedRun(str(Path("runs/a").absolute()), "last")
 
 
 def test_a_learner_can_be_taken_away():
@@ -205,11 +206,17 @@ REFUSALS = {
     "world.grid_size=1": "world: grid_size must be at least 2, got 1",
     "groups.team.policy.hidden=[]": "groups.team.policy: hidden must name at least one layer",
     "groups.team.learner.gamma=1.2": "groups.team.learner: gamma must lie in [0, 1], got 1.2",
-    "groups.team.learner.learning_rate=.nan": "groups.team.learner: learning_rate must be above 0, got nan",
+    "groups.team.learner.learning_rate=.nan": "groups.team.learner.learning_rate: expected finite numbers, got nan",
+    "groups.team.learner.learning_rate=.inf": "groups.team.learner.learning_rate: expected finite numbers, got inf",
+    "groups.team.learner.entropy_coefficient=.inf": "entropy_coefficient: expected finite numbers, got inf",
+    "train.stop.return_mean=.nan": "train.stop.return_mean: expected finite numbers, got nan",
     "train.copies=0": "train: copies must be at least 1, got 0",
     "train.workers=-1": "train: workers must be at least 0, got -1",
     "train.shards=3": "train: copies must divide evenly into shards, got 64 copies and 3 shards",
     "train.stop={return_mean: 3, episodes: 0}": "train.stop: episodes must be at least 1, got 0",
+    # nobody, nothing
+    "groups.team.agents=[]": "groups.team.agents: nobody is named; '*' takes everybody",
+    "world.name=gymnasium/": "world.name: 'gymnasium/' stands for a family; say which one behind the slash",
     # one's own
     "world.name=nowhere.at_all:Thing": "world.name: 'nowhere.at_all:Thing' needs the module 'nowhere'",
     "world.name=run_cases:Nobody": "world.name: module 'run_cases' has no 'Nobody'",
@@ -225,6 +232,12 @@ REFUSALS = {
 @pytest.mark.parametrize("word", REFUSALS)
 def test_refused_with_path_and_cure(word):
     assert REFUSALS[word] in refusal(word)
+
+
+def test_processes_of_a_world_and_workers_exclude_each_other():
+    words = ["world.name=gymnasium/CartPole-v1", "world.processes=2"]
+    assert config.load(COOPERATIVE, words).world.settings.processes == 2
+    assert "set one of them to 0" in refusal(*words, "train.workers=1")
 
 
 @pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(TrainSettings) if isinstance(f.default, int)])

@@ -1,18 +1,25 @@
 """Documents are executable: experiments, the README's commands and snippets, the tree it prints."""
 
+import dataclasses
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 import coterie
-from coterie import config
+from coterie import config, names
+from coterie.algorithms.ppo import PPOSettings
 from coterie.cli import app
+from coterie.config import SeatedRun
+from coterie.policies.network import NetworkSettings
+from coterie.train_settings import StopSettings, TrainSettings
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+ROW = re.compile(r"^\| `(\w+)` \| ([^|]+?) \|", re.M)  # a setting and its default
 MOMENT = [
     *("train.total_steps=64", "train.copies=4", "train.steps=8", "train.evaluate_episodes=2"),
     *("train.video=false", "train.tensorboard=false"),
@@ -66,6 +73,40 @@ def test_the_readmes_tree_names_every_file():
     there = {p.name for p in (ROOT / "src" / "coterie").rglob("*.py") if p.name != "__init__.py"}
     assert there - listed == set()
     assert {name for name in listed if name.endswith(".py")} - there == set()
+
+
+def settings_types():
+    tables = (names.WORLDS, names.POLICIES, names.LEARNERS, names.PREFERENCES)
+    return [TrainSettings, StopSettings, SeatedRun, *(names.settings_type(t, n) for t in tables for n in t)]
+
+
+def test_every_setting_is_documented():
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", pages))))
+    for kind in settings_types():
+        assert {spec.name for spec in dataclasses.fields(kind)} - named == set(), kind.__name__
+
+
+def test_the_documented_defaults_are_the_real_ones():
+    page = (ROOT / "docs" / "settings.md").read_text()
+    for heading, kind in (
+        ("train", TrainSettings),
+        ("policy: network", NetworkSettings),
+        ("learner: ppo", PPOSettings),
+    ):
+        section = page.split(f"## {heading}\n")[1].split("\n## ")[0]
+        shown = {name: OmegaConf.create(f"x: {value.strip('`')}").x for name, value in ROW.findall(section)}
+        real = {
+            f.name: list(f.default) if isinstance(f.default, tuple) else f.default for f in dataclasses.fields(kind)
+        }
+        assert {k: None if v == "none" else v for k, v in shown.items()} == real
+
+
+def test_the_example_of_settings_is_valid(tmp_path):
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "settings.md").read_text(), re.S)
+    (tmp_path / "mine.yaml").write_text(text)
+    loaded = config.load(str(tmp_path / "mine.yaml"))
+    assert (loaded.world.settings.grid_size, loaded.train.stop) == (6, StopSettings(49.0))
 
 
 def test_links_between_documents_hold():

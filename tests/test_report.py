@@ -71,6 +71,9 @@ def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):
     assert "<td>best<td>1<td>team" in text
     assert "odd &lt;one&gt;" in text
     assert "odd <one>" not in text
+    with pytest.raises(CoterieError, match="one figure shows one experiment, these runs are of several"):
+        report.write_report([*runs, odd], tmp_path / "two.html", tmp_path / "figure.png")
+    assert not (tmp_path / "two.html").exists()
 
 
 def test_an_unfinished_run_has_curves_but_no_scores(tmp_path, runs, no_drawing):

@@ -224,6 +224,7 @@ def test_with_every_checkpoint_damaged_a_run_starts_again(tmp_path, whole, caplo
     for step in run.steps():
         (run.checkpoint_path(step) / checkpoint.VALUES).write_text("{}")
     coterie.resume(run.path, quiet=True)
+    assert "has no intact checkpoint left; it starts anew from its config" in caplog.text
     assert_same_end(run, whole["grid"][1])
 
 

@@ -171,6 +171,15 @@ def test_what_a_kill_left_half_written_is_ignored_and_cleaned(run):
     assert sorted(p.name for p in run.checkpoints.iterdir()) == ["best-000000000000", "step-000000000000"]
 
 
+def test_damaged_records_and_summaries_are_named(run):
+    run.metrics_file.write_text('{"iteration": }\n')
+    with pytest.raises(CoterieError, match=r"metrics\.jsonl' is damaged: Expecting value"):
+        run.metrics()
+    run.summary_file.write_text("{")
+    with pytest.raises(CoterieError, match=r"summary\.json' is damaged"):
+        run.summary()
+
+
 # Cutting ------------------------------------------------------------------------------------------------
 
 
@@ -182,11 +191,16 @@ def test_what_came_after_a_checkpoint_is_cut(run):
         keep_best(run, step)
         checkpoint.save(run.checkpoint_path(step), state(step, step))
     run.summary_file.write_text("{}")
+    films = run.path / "videos" / "eval"
+    films.mkdir(parents=True)
+    for step in (20, 30):
+        (films / f"step-{step:012d}.gif").write_bytes(b"GIF")
     before = files(run.checkpoint_path(20))
     run.cut(20)
     assert run.metrics_file.read_text() == "\n".join(lines[:3]) + "\n"
     assert (run.steps(), run.steps("best")) == ([0, 20], [0, 20])
     assert files(run.checkpoint_path(20)) == before
     assert run.summary() is None
+    assert run.films() == [films / "step-000000000020.gif"]
     run.cut(-1)
     assert (run.metrics(), run.steps(), run.steps("best")) == ([], [], [])

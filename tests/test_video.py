@@ -90,7 +90,16 @@ def test_a_window_opens_and_closes(grid, monkeypatch):
     world, seats = grid
     video.show_in_window(world, seats, seed=1, episodes=1, greedy=True, fps=60)
     assert shown == [world.frame(0).shape[1::-1]] * 7
-    assert not pygame.get_init()
+    assert not pygame.display.get_init()
+
+
+def test_a_window_that_nobody_could_see_is_refused(grid, monkeypatch):
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "offscreen")
+    world, seats = grid
+    with pytest.raises(CoterieError, match=r"no window can be opened here \(no screen\); 'coterie watch RUN' writes"):
+        video.show_in_window(world, seats, seed=1, episodes=1, greedy=True, fps=60)
+    assert not pygame.display.get_init()
 
 
 def test_a_world_without_pictures_says_so(odd, tmp_path):

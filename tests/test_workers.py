@@ -81,6 +81,16 @@ def test_a_child_that_raises_is_reported_with_its_traceback_and_its_shards(tmp_p
     assert "run_cases.py" in said
 
 
+def test_a_failure_with_a_name_comes_without_a_traceback(tmp_path):
+    play, *_ = started(tmp_path, "world.trouble=name", "train.shards=2", "train.workers=1")
+    try:
+        with pytest.raises(WorkerError) as caught:
+            play.play(1)
+    finally:
+        play.close()
+    assert str(caught.value) == "the worker playing shards [0, 1] failed:\nthe odd world fell over"
+
+
 def test_a_child_that_dies_while_playing_is_named(tmp_path):
     play, *_ = started(tmp_path, "world.trouble=exit", "train.workers=1")
     try:

@@ -13,6 +13,7 @@ from coterie.config import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.group import Group, Place, Policy, Seat
 from coterie.layout import joined_size
 from coterie.runner import Runner
+from coterie.types import CoterieError, UnknownName
 from coterie.world import Stateful, World
 
 NEEDS = {"Guided": "brings its own reference player", "Renderable": "can be looked at"}
@@ -22,6 +23,8 @@ def build_world(part: Part, copies: int) -> World:
     """The world of a config with that many copies."""
     try:
         world: World = names.look_up(names.WORLDS, part.name)(part.settings, copies)
+    except UnknownName as error:
+        raise ConfigError(f"world.name: {error}") from None
     except ValueError as error:
         raise ConfigError(f"world: {error}") from None
     return world
@@ -104,10 +107,15 @@ def seat_run(seated: SeatedRun, place: Place, world: World, learns: bool) -> Sea
     """
     from coterie import run  # a run is read through the same build step: imported here to avoid a circle
 
-    directory = run.Run.open(seated.run)
-    earlier = directory.config()
-    name = earlier_group(seated, place, earlier)
-    saved = directory.load_checkpoint(seated.checkpoint)["policies"][name]
+    try:
+        directory = run.Run.open(seated.run)
+        earlier = directory.config()
+        name = earlier_group(seated, place, earlier)
+        saved = directory.load_checkpoint(seated.checkpoint)["policies"][name]
+    except ConfigError:
+        raise
+    except CoterieError as error:
+        raise ConfigError(f"groups.{place.group}.policy: {error}") from None
     try:
         policy = build_seat(earlier.groups[name].policy, place, world, learns).policy
         policy.load(saved)

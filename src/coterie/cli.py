@@ -36,7 +36,7 @@ def list_() -> None:
     print("experiments")
     for name in experiments():
         first = (EXPERIMENTS / f"{name}.yaml").read_text().splitlines()[0]
-        print(f"  {name:28} {first.removeprefix('# ')}")
+        print(f"  {name:26}  {first.removeprefix('# ')}")
     tables = {"worlds": names.WORLDS, "policies": names.POLICIES, "learners": names.LEARNERS}
     for title, table in (tables | {"preferences": names.PREFERENCES}).items():
         print(f"{title}\n  {', '.join(table)}")
@@ -96,7 +96,7 @@ def conclude(run: Any, summary: dict[str, Any]) -> None:
     for name, result in rows.items():
         print_result(name, result)
     print(f"run      {run.path}")
-    for film in sorted((run.path / "videos" / "eval").glob("*.gif"))[-1:]:
+    for film in run.films()[-1:]:
         print(f"video    {film}")
     print(f"report   {run.path / 'report.html'}")
 
@@ -104,9 +104,9 @@ def conclude(run: Any, summary: dict[str, Any]) -> None:
 def print_result(name: str, result: dict[str, Any]) -> None:
     for group, score in result["groups"].items():
         low, high = score["return_ci95"]
-        success = "" if result["success_rate"] is None else f"   success {result['success_rate']:.1%}"
-        numbers = f"{score['return_mean']:8.2f} [{low:.2f}, {high:.2f}]   length {score['length_mean']:.1f}{success}"
-        print(f"  {name:15} {group:10} {numbers}")
+        success = "" if result["success_rate"] is None else f"  success {result['success_rate']:.1%}"
+        numbers = f"{score['return_mean']:7.2f} [{low:.2f}, {high:.2f}]  length {score['length_mean']:.1f}{success}"
+        print(f"  {name:14} {group:8} {numbers}")
 
 
 @app.command()
@@ -283,6 +283,11 @@ def main() -> None:
     except CoterieError as error:
         print(f"coterie: {error}", file=sys.stderr)
         sys.exit(2 if type(error).__name__ == "ConfigError" else 1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"coterie: '{error.filename}': {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     except SystemExit as left:
         if left.code == 130:  # what Typer makes of Ctrl-C
             print("coterie: left at once; 'coterie resume RUN' goes on from the last checkpoint", file=sys.stderr)

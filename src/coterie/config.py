@@ -50,7 +50,7 @@ class Part:
 class SeatedRun:
     """A policy taken from an earlier run."""
 
-    run: str  # its directory
+    run: str  # its directory; a relative one is taken from where the command runs, and kept as an absolute one
     checkpoint: str = "best"  # best, last or a step
     group: str | None = None  # whose policy; None: the group of the same name, or the only one
 
@@ -93,8 +93,8 @@ def find(name: str, beside: Path | None = None) -> Path:
     path = EXPERIMENTS / f"{name}.yaml"
     if path.is_file():
         return path
-    hint = suggest(name, experiments()) or "; 'coterie list' shows them all"
-    raise ConfigError(f"no experiment or file '{name}'{hint}")
+    hint = suggest(name, experiments()) or ";"
+    raise ConfigError(f"no experiment or file '{name}'{hint} 'coterie list' shows them all")
 
 
 def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -176,6 +176,11 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
     train = settings_from(TrainSettings, layer.get("train") or {}, "train")
     if train.stop is not None and train.stop.group not in (None, *groups):
         raise ConfigError(f"train.stop.group: no group '{train.stop.group}'; there are {', '.join(map(str, groups))}")
+    if train.workers and dataclasses.asdict(world.settings).get("processes"):
+        raise ConfigError(
+            "world.processes and train.workers cannot be used together: "
+            "a worker may not start processes of its own; set one of them to 0"
+        )
     seed = _value(int, layer.get("seed", 0), "seed")
     _ranged(lambda: at_least("seed", seed, 0), "seed")
     return Config(
@@ -194,14 +199,14 @@ def load(experiment: str, overrides: list[str] | None = None) -> Config:
 
 
 def to_plain(config: Config) -> dict[str, Any]:
-    """The whole config with every default written out; `resolve` takes it back, from any directory."""
+    """The whole config with every default written out; `resolve` takes it back."""
 
     def written(value: Part | SeatedRun | None) -> dict[str, Any] | None:
         match value:
             case None:
                 return None
             case SeatedRun():
-                return dataclasses.asdict(value) | {"run": str(Path(value.run).absolute())}
+                return dataclasses.asdict(value)
             case Part(name, settings):
                 return {"name": name} | dataclasses.asdict(settings)
 
@@ -246,9 +251,13 @@ def _group(value: Any, path: str) -> GroupConfig:
     _only(value, ("agents", "parameters", "policy", "learner", "preference"), path)
     agents = value.get("agents", "*")
     agents = (agents,) if isinstance(agents, str) else agents
+    if not agents:
+        raise ConfigError(f"{path}.agents: nobody is named; '*' takes everybody")
     policy = value.get("policy") or {}
     if isinstance(policy, dict) and "run" in policy:
-        seated: Part | SeatedRun = settings_from(SeatedRun, policy, f"{path}.policy")
+        earlier: SeatedRun = settings_from(SeatedRun, policy, f"{path}.policy")
+        # a run's own config must say the same from whatever directory it is read later
+        seated: Part | SeatedRun = dataclasses.replace(earlier, run=str(Path(earlier.run).absolute()))
     else:
         seated = part(names.POLICIES, policy, f"{path}.policy")
     learner = value.get("learner")
@@ -276,8 +285,10 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
     except LookupError as error:
         raise ConfigError(f"{path}.name: {error}{suggest(str(name), table)}") from None
     rest = {key: item for key, item in value.items() if key != "name"}
-    identity = names.family(table, str(name))[1]
-    if identity:  # gymnasium/CartPole-v1: the part behind the slash is the family's `id`
+    family, identity = names.family(table, str(name))
+    if family.endswith("/"):  # gymnasium/CartPole-v1: the part behind the slash is the family's `id`
+        if not identity:
+            raise ConfigError(f"{path}.name: '{name}' stands for a family; say which one behind the slash")
         rest["id"] = identity
     return Part(str(name), settings_from(settings_type, rest, path))
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 NEEDED = (
     "numpy",
     "numba",
+    "scipy",
+    "threadpoolctl",
     "torch",
     "safetensors",
     "pydantic",
@@ -20,8 +22,11 @@ NEEDED = (
     "pillow",
 )
 OPTIONAL = {
-    "gymnasium": "PettingZoo face of built-in worlds (coterie[worlds])",
-    "pettingzoo": "PettingZoo face of built-in worlds (coterie[worlds])",
+    "gymnasium": "worlds named gymnasium/…, and the faces of built-in ones (coterie[worlds])",
+    "Box2D": "gymnasium/LunarLander-v3 and its like (coterie[worlds])",
+    "pettingzoo": "worlds named pettingzoo/…, and the faces of built-in ones (coterie[worlds])",
+    "mpe2": "worlds named mpe/… (coterie[worlds])",
+    "minigrid": "worlds named minigrid/… (coterie[worlds])",
     "pygame-ce": "windows (coterie[window])",
     "tensorboard": "TensorBoard files (coterie[tensorboard])",
 }

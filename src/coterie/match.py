@@ -175,7 +175,7 @@ def short_names(players: Sequence[Player]) -> list[str]:
 def as_table(players: Sequence[Player], matrix: list[list[Pairing]]) -> str:
     """The matrix as text: mean return of the row player with its 95% interval."""
     shown = short_names(players)
-    lines = ["mean return of the player in the row (first side), met by the players below, ± half the 95% interval"]
+    lines = ["mean return on the first side against the players below, ± half the 95% interval"]
     for name, row in zip(shown, matrix, strict=True):
         lines.append(name)
         for other, entry in zip(shown, row, strict=True):
@@ -216,5 +216,5 @@ def draw_heatmap(players: Sequence[Player], matrix: list[list[Pairing]], path: P
             axes.text(j, i, f"{plain['return_mean']:.2f}\n± {half:.2f}", ha="center", va="center", fontsize=9)
     figure.colorbar(image, shrink=0.8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, format="png", dpi=110)
     return path

@@ -37,6 +37,8 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None) ->
             raise CoterieError(f"'{run.path}' has no records yet")
         by_experiment.setdefault(run.config().experiment, []).append(run)
     title = ", ".join(by_experiment)
+    if figure is not None and len(by_experiment) > 1:
+        raise CoterieError(f"one figure shows one experiment, these runs are of several ({title}); draw each alone")
     parts = [f"<h1>{html.escape(title)}</h1>"]
     for name, members in by_experiment.items():
         if len(by_experiment) > 1:
@@ -172,7 +174,7 @@ def _references(axes: Any, runs: Sequence[Run]) -> None:
 
 
 def _films(runs: Sequence[Run]) -> Iterable[str]:
-    films = [film for run in runs for film in sorted((run.path / "videos" / "eval").glob("*.gif"))[-1:]]
+    films = [film for run in runs for film in run.films()[-1:]]
     if films:
         yield "<h2>An episode of the best policy</h2>"
     for film in films[:3]:

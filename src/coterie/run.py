@@ -71,14 +71,18 @@ class Run:
         """All records so far."""
         if not self.metrics_file.exists():
             return []
-        return [json.loads(line) for line in self.metrics_file.read_text().splitlines() if line.endswith("}")]
+        lines = self.metrics_file.read_text().splitlines()
+        return [_parsed(line, self.metrics_file) for line in lines if line.endswith("}")]  # a kill may cut the last
 
     def summary(self) -> dict[str, Any] | None:
         """What the finished run came to; None while it is unfinished."""
         if not self.summary_file.exists():
             return None
-        summary: dict[str, Any] = json.loads(self.summary_file.read_text())
-        return summary
+        return _parsed(self.summary_file.read_text(), self.summary_file)
+
+    def films(self) -> list[Path]:
+        """Films of evaluation episodes, `step-N.gif`, oldest policies first."""
+        return sorted((self.path / "videos" / "eval").glob("step-*.gif"))
 
     # Checkpoints: step-N hold everything, best-N the policies that evaluated best
 
@@ -110,7 +114,7 @@ class Run:
             try:
                 return checkpoint.load(self.checkpoint_path(step, prefix))
             except checkpoint.CheckpointError as error:
-                log.warning("%s; using the one before it", error)
+                log.warning("%s; passed over", error)
         return None
 
     def save_checkpoint(self, state: State, keep: int) -> None:
@@ -134,7 +138,18 @@ class Run:
                     shutil.rmtree(self.checkpoint_path(later, prefix))
         for unfinished in self.checkpoints.glob(".*.tmp"):
             shutil.rmtree(unfinished)
+        for film in self.films():
+            if int(film.stem.split("-")[1]) > step:
+                film.unlink()
         self.summary_file.unlink(missing_ok=True)
+
+
+def _parsed(text: str, file: Path) -> dict[str, Any]:
+    try:
+        parsed: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CoterieError(f"'{file}' is damaged: {error}") from None
+    return parsed
 
 
 def write_text(path: Path, text: str) -> None:

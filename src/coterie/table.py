@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from coterie.threads import fixed_threads
 from coterie.training import evaluation_seed, run_directory
 from coterie.training import train as run_training
 from coterie.types import Array, CoterieError, State, Tree, View, leading
+
+log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True)
@@ -106,5 +109,7 @@ def resume(path: str | Path, overrides: list[str] | None = None, quiet: bool = F
         if solved or summary["env_steps"] >= settings.train.total_steps:
             return False
     state = run.newest(run.steps())
+    if state is None and run.steps():
+        log.warning("'%s' has no intact checkpoint left; it starts anew from its config", path)
     run_training(settings, run, state, quiet=quiet)
     return True

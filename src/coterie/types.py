@@ -176,7 +176,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Finals:
-    """Last observations of the copies that were reset, for bootstrapping at a time limit."""
+    """Last observations of the copies that were reset before everybody's episode was over, to bootstrap from."""
 
     index: Array  # [K, 2] int: (t, n)
     observation: Tree  # [K, A, …]

@@ -62,6 +62,8 @@ def write_video(
     from PIL import Image
 
     renderable(world)
+    if path.suffix.lower() != ".gif":
+        raise CoterieError(f"'{path}': films are written as .gif")
     if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # guests draw with SDL, which would look for a screen
     frames: list[Array] = []
@@ -100,15 +102,19 @@ def show_in_window(
     world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int | None
 ) -> None:
     """Play episodes in a window; closing it ends the show."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
         import pygame
     except ModuleNotFoundError:
         raise CoterieError("a window needs pygame: pip install 'coterie[window]'") from None
     drawn = renderable(world)
     try:
-        pygame.init()
+        pygame.display.init()  # not pygame.init(), which also looks for loudspeakers
+        if pygame.display.get_driver() == "offscreen":  # what SDL falls back on, unseen
+            raise pygame.error("no screen")
         screen = pygame.display.set_mode(drawn.frame(0).shape[1::-1])
     except pygame.error as error:
+        pygame.display.quit()
         raise CoterieError(f"no window can be opened here ({error}); 'coterie watch RUN' writes a video file") from None
     pygame.display.set_caption("coterie")
     clock = pygame.time.Clock()
@@ -121,4 +127,4 @@ def show_in_window(
                 pygame.display.flip()
                 clock.tick(fps or 4)
     finally:
-        pygame.quit()
+        pygame.display.quit()

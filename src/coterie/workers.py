@@ -180,7 +180,9 @@ def _answer_requests(pipe: Connection, config: Config, shards: list[int]) -> Non
             pipe.send((False, [_answer(runner, i, request, arguments, config) for i, runner in enumerate(runners)]))
         except BrokenPipeError:
             return
-        except Exception:  # whatever went wrong is the parent's to report, with the child's own traceback
+        except CoterieError as error:
+            pipe.send((True, str(error)))
+        except Exception:  # whatever else went wrong is the parent's to report, with the child's own traceback
             pipe.send((True, traceback.format_exc()))
 
 

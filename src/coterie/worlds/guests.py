@@ -32,6 +32,7 @@ from coterie.types import (
     State,
     Tick,
     Ticks,
+    UnknownName,
     action_dtype,
     action_shape,
     map_tree,
@@ -50,7 +51,7 @@ class GuestSettings:
 
     id: str  # the environment's name, the part of the world's name behind the slash
     options: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
-    processes: int = 0  # child processes among which the copies are divided; 0: all in this process
+    processes: int = 0  # child processes at most, among which the copies are divided; 0: all in this process
     timeout: float = 60.0  # seconds that a child process may take for one step
     restarts: int = 0  # failed episodes to cut short and go on from, in all; 0: the first failure is an error
     max_episode_steps: int | None = None  # cut episodes here; None: where the environment's registration says
@@ -78,11 +79,10 @@ class GuestWorld:
 
     def __init__(self, name: str, settings: GuestSettings, make: Maker, copies: int) -> None:
         at_least("copies", copies, 1)
-        if settings.processes > copies:
-            raise ValueError(f"processes must be at most the number of copies, {copies}, got {settings.processes}")
         self.name, self.settings, self.copies = name, settings, copies
         self.restarts = 0
-        lodging = Lodging(name, make, settings.processes, settings.timeout, settings.fresh)
+        processes = min(settings.processes, copies)  # one copy is enough to film, or to see what fits
+        lodging = Lodging(name, make, processes, settings.timeout, settings.fresh)
         self._hosts, self._roster, self._arrays = open_hosts(lodging, copies)
         self._closing = weakref.finalize(self, close_all, self._hosts)
         for note in self._roster.notes:
@@ -375,6 +375,14 @@ def import_guest(module: str, install: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise CoterieError(f"'{error.name}' is not installed: pip install {install}") from None
+
+
+def import_own(module: str, world: str) -> Any:
+    """The module of one's own that a world's name begins with."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UnknownName(f"{world}: needs the module '{error.name}', which is not installed") from None
 
 
 def newest(name: str, known: list[str]) -> str | None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coterie.types import CoterieError, Kind
+from coterie.types import Kind, UnknownName
 from coterie.world import World
 from coterie.worlds.guest_stage import Mismatch, Roster, Row, as_flag, as_reward
-from coterie.worlds.guests import GuestSettings, GuestWorld, Hosted, import_guest, newest
+from coterie.worlds.guests import GuestSettings, GuestWorld, Hosted, import_guest, import_own, newest
 
 INSTALL = "'coterie[worlds]'"
 AGENT, KIND = "agent_0", "agent"
@@ -72,7 +71,7 @@ def make_gymnasium(settings: GymnasiumSettings) -> GymnasiumGuest:
     gymnasium = import_guest("gymnasium", INSTALL)
     module, colon, name = settings.id.rpartition(":")
     if colon:
-        importlib.import_module(module)
+        import_own(module, f"gymnasium/{settings.id}")
     if name not in gymnasium.registry:
         raise _unknown("gymnasium", settings.id, list(gymnasium.registry))
     environment, limit = _build(gymnasium, name, settings)
@@ -105,11 +104,11 @@ def _build(gymnasium: Any, name: str, settings: GuestSettings) -> tuple[Any, int
     return environment, limit
 
 
-def _unknown(family: str, name: str, known: list[str]) -> CoterieError:
+def _unknown(family: str, name: str, known: list[str]) -> UnknownName:
     short = {k.removeprefix("MiniGrid-"): k for k in known}
-    close = difflib.get_close_matches(name, [*known, *short], n=1)
+    close = difflib.get_close_matches(name, [*known, *short], n=1, cutoff=0.75)
     hint = f"; did you mean '{family}/{close[0]}'?" if close else "; 'module:Name-v0' imports a module first"
-    return CoterieError(f"{family}/{name}: no such environment is registered{hint}")
+    return UnknownName(f"{family}/{name}: no such environment is registered{hint}")
 
 
 class GymnasiumGuest:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from coterie.types import Array, CoterieError, Kind, map_tree
+from coterie.types import Array, CoterieError, Kind, UnknownName, map_tree
 from coterie.worlds.guest_stage import KindArrays, Mismatch, Roster, Row, as_flag, as_reward
-from coterie.worlds.guests import GuestSettings, GuestWorld, Hosted, import_guest, newest
+from coterie.worlds.guests import GuestSettings, GuestWorld, Hosted, import_guest, import_own, newest
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ def make_pettingzoo(settings: PettingzooSettings) -> ParallelGuest | TurnGuest:
     family, slash, name = settings.id.partition("/")
     if not slash:
         module, _, maker = settings.id.partition(":")
-        return _build(importlib.import_module(module), maker, settings)
+        return _build(import_own(module, f"pettingzoo/{settings.id}"), maker, settings)
     try:
         package = importlib.import_module(f"pettingzoo.{family}")
     except ModuleNotFoundError:
-        raise CoterieError(f"pettingzoo/{settings.id}: PettingZoo has no family '{family}'") from None
+        raise UnknownName(f"pettingzoo/{settings.id}: PettingZoo has no family '{family}'") from None
     return _build(_find(package, name, "pettingzoo", f"{family}/", f"'pettingzoo[{family}]'"), "", settings)
 
 
@@ -76,10 +76,10 @@ def _find(package: Any, name: str, family: str, prefix: str, install: str) -> An
     known = [found.name for found in pkgutil.iter_modules(package.__path__) if re.search(r"_v\d+$", found.name)]
     chosen = newest(name, known)
     if chosen is None:
-        stem = re.sub(r"_v\d+$", "", name)
-        close = [newest(stem, known)] if newest(stem, known) else difflib.get_close_matches(name, known, n=1)
+        other = newest(re.sub(r"_v\d+$", "", name), known)  # the same in another version
+        close = [other] if other else difflib.get_close_matches(name, known, n=1, cutoff=0.75)
         hint = f"did you mean '{family}/{prefix}{close[0]}'?" if close else f"there are {', '.join(known)}"
-        raise CoterieError(f"{family}/{prefix}{name}: no such environment; {hint}")
+        raise UnknownName(f"{family}/{prefix}{name}: no such environment; {hint}")
     return import_guest(f"{package.__name__}.{chosen}", install)
 
 
