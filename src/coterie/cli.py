@@ -52,12 +52,12 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
     """Train an experiment and write a run."""
-    from coterie import config
+    from coterie import config, table
 
     words = overrides or []
     combinations = config.sweep(words) if multirun else [words]
     for combination in combinations:
-        config.load(experiment, combination)  # refuse the last before the first has run for an hour
+        table.check(experiment, combination)  # refuse the last before the first has run for an hour
     for number, combination in enumerate(combinations):
         if multirun:
             print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
@@ -65,28 +65,16 @@ def train(
         if out is not None and multirun:
             swept = [word for word in combination if word not in words]  # what tells this run from the others
             into = str(Path(out) / ("_".join(swept) or "run").replace("/", "-"))
-        if not train_one(experiment, combination, into, quiet):
+        if not conclude(table.train(experiment, combination, into, quiet)):
             return  # Ctrl-C ends the sweep, not only the run under way
 
 
-def train_one(experiment: str, overrides: list[str], out: str | None, quiet: bool) -> bool:
-    """Train once; False when Ctrl-C ended it early."""
-    from coterie import build, config, training
-    from coterie.run import Run
-
-    settings = config.load(experiment, overrides)
-    build.build_groups(settings, build.build_world(settings.world, 1))  # refuse before a directory is made
-    run = Run.create(training.run_directory(settings, out), settings)
-    summary = training.train(settings, run, quiet=quiet)
-    conclude(run, summary)
-    return bool(summary["finished"])
-
-
-def conclude(run: Any, summary: dict[str, Any]) -> None:
-    """Say what came of a training and where it lies."""
-    if not summary["finished"]:
-        print(f"stopped and saved at {summary['env_steps']:,} steps; go on with: coterie resume {run.path}")
-        return
+def conclude(run: Any) -> bool:
+    """Say what came of a training and where it lies; False when Ctrl-C ended it early."""
+    summary = run.summary()
+    if summary is None:
+        print(f"stopped and saved at {max(run.steps(), default=0):,} steps; go on with: coterie resume {run.path}")
+        return False
     solved = ", solved" if summary["solved"] else ""
     print(
         f"{summary['env_steps']:,} steps in {summary['wall_s']:.0f} s, {summary['steps_per_s']:,.0f} per second{solved}"
@@ -99,6 +87,7 @@ def conclude(run: Any, summary: dict[str, Any]) -> None:
     for film in run.films()[-1:]:
         print(f"video    {film}")
     print(f"report   {run.path / 'report.html'}")
+    return True
 
 
 def print_result(name: str, result: dict[str, Any]) -> None:
@@ -121,11 +110,7 @@ def resume(run: RunPath, overrides: Overrides = None, quiet: Annotated[bool, typ
     if not went_on and summary is not None:
         print(f"{run} has finished at {summary['env_steps']:,} steps; more: coterie resume {run} train.total_steps=N")
         return
-    steps = directory.steps()[-1] if summary is None else 0
-    conclude(
-        directory,
-        {"finished": False, "env_steps": steps} if summary is None else {"finished": True} | summary,
-    )
+    conclude(directory)
 
 
 @app.command("eval")
@@ -256,10 +241,9 @@ def config_show(experiment: str, overrides: Overrides = None) -> None:
 @config_app.command("validate")
 def config_validate(experiment: str, overrides: Overrides = None) -> None:
     """Check an experiment down to the objects it builds, without training."""
-    from coterie import build, config
+    from coterie import table
 
-    settings = config.load(experiment, overrides)
-    build.build_groups(settings, build.build_world(settings.world, 1))
+    table.check(experiment, overrides)
     print(f"{experiment}: valid")
 
 

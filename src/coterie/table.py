@@ -87,14 +87,19 @@ def _same_policy(left: config.Part | config.SeatedRun, right: config.Part | conf
     return left == right
 
 
+def check(experiment: str, overrides: list[str] | None = None) -> config.Config:
+    """An experiment's config, after building everything it names once: refusals come before a directory does."""
+    settings = config.load(experiment, overrides)
+    build.build_groups(settings, build.build_world(settings.world, 1))
+    return settings
+
+
 def train(
     experiment: str, overrides: list[str] | None = None, out: str | Path | None = None, quiet: bool = False
 ) -> Run:
     """What `coterie train` does; returns the run."""
-    settings = config.load(experiment, overrides)
-    path = run_directory(settings, out)
-    build.build_groups(settings, build.build_world(settings.world, 1))  # refuse before a directory is made
-    run = Run.create(path, settings)
+    settings = check(experiment, overrides)
+    run = Run.create(run_directory(settings, out), settings)
     run_training(settings, run, quiet=quiet)
     return run
 

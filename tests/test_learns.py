@@ -1,0 +1,45 @@
+"""The shipped experiments learn what they are for, within their own number of steps."""
+
+import pytest
+
+import coterie
+
+QUIET = ["train.video=false", "train.tensorboard=false"]
+
+pytestmark = pytest.mark.usefixtures("no_drawing")
+
+
+def scores(name, tmp_path, *words):
+    """The summary's evaluation, and the heuristic's on the same seeds if there is one."""
+    summary = coterie.train(name, [*QUIET, *words], out=tmp_path / "run", quiet=True).summary()
+    (group,) = summary["evaluation"]["groups"]
+
+    def brief(result):
+        return result["groups"][group] | {"success_rate": result["success_rate"]}
+
+    return brief(summary["evaluation"]), {name: brief(result) for name, result in summary["baselines"].items()}
+
+
+def test_cartpole_is_solved(tmp_path):
+    found, others = scores("cartpole-ppo", tmp_path)
+    assert found["return_mean"] >= 475
+    assert others["random"]["return_mean"] < 30
+
+
+@pytest.mark.parametrize(("name", "slack"), [("gridworld-meet", 1.25), ("gridworld-race", 1.15)])
+def test_small_grids_are_walked_straight(name, slack, tmp_path):
+    found, others = scores(name, tmp_path)
+    assert found["success_rate"] >= 0.99
+    assert found["length_mean"] <= slack * others["heuristic"]["length_mean"]
+
+
+def test_a_team_collects_nearly_as_well_as_the_heuristic(tmp_path):
+    found, others = scores("gridworld-cooperative", tmp_path)
+    assert found["success_rate"] >= 0.95
+    assert found["return_mean"] >= 0.9 * others["heuristic"]["return_mean"]
+    assert others["random"]["return_mean"] < 0.6 * found["return_mean"]
+
+
+def test_spread_improves_on_random_play(tmp_path):
+    found, others = scores("spread-mappo", tmp_path, "train.total_steps=400000", "train.evaluate_every=1000")
+    assert found["return_mean"] > 0.75 * others["random"]["return_mean"]  # both are negative
