@@ -49,7 +49,7 @@ def collect(experiment: str, runs: list[Run]) -> dict[str, Any]:
         summary = run.summary() or {}
         kinds = {"best": summary["evaluation"], "last": summary["last"], "step_0": summary["step_0"]}
         rows.append(
-            {"seed": summary["seed"], "wall_s": summary["wall_s"], "steps_per_s": summary["steps_per_s"]}
+            {name: summary[name] for name in ("seed", "wall_s", "steps_per_s", "best_step")}
             | {name: brief(result) for name, result in (kinds | summary["baselines"]).items()}
         )
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
