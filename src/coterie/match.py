@@ -213,7 +213,10 @@ def draw_heatmap(players: Sequence[Player], matrix: list[list[Pairing]], path: P
         for j, entry in enumerate(row):
             plain = entry.plain()
             half = (plain["return_ci95"][1] - plain["return_ci95"][0]) / 2
-            axes.text(j, i, f"{plain['return_mean']:.2f}\n± {half:.2f}", ha="center", va="center", fontsize=9)
+            place = (means[i, j] - means.min()) / (np.ptp(means) or 1.0)
+            colour = "black" if 0.2 < place < 0.8 else "white"
+            words = f"{plain['return_mean']:.2f}\n± {half:.2f}"
+            axes.text(j, i, words, ha="center", va="center", fontsize=9, color=colour)
     figure.colorbar(image, shrink=0.8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png", dpi=110)
