@@ -307,7 +307,7 @@ def interruptible() -> Iterator[threading.Event]:
     before = signal.getsignal(signal.SIGINT)
 
     def ask(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the parent had it ignored
         event.set()
 
     signal.signal(signal.SIGINT, ask)
