@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := worlds,window,tensorboard,bench,dev
+EXTRAS := worlds,window,tensorboard,tune,bench,dev
 
-.PHONY: help install sync demo test check format pre-commit bench-grid bench-ppo bench-mpe bench-spread peers clean
+.PHONY: help install sync demo test check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction bench-spread peers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,10 +48,17 @@ bench-grid: $(STAMP) ## grid world: stepping and learning speed on one core
 bench-ppo: $(STAMP) ## PPO against Stable-Baselines3 and a plain loop, interleaved (about 8 minutes)
 	$(BIN)/python benchmarks/ppo.py
 
+bench-dqn: $(STAMP) .venv-tianshou/.installed ## DQN against Stable-Baselines3 and a plain loop, replay against Tianshou (about 5 minutes)
+	$(BIN)/python benchmarks/dqn.py
+	$(BIN)/python benchmarks/replay_sampling.py --tianshou .venv-tianshou/bin/python
+
 bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
 	$(BIN)/python benchmarks/mpe_stepping.py
 
-peers: .venv-rllib/.installed .venv-benchmarl/.installed ## environments for RLlib and BenchMARL, one each
+bench-auction: $(STAMP) ## auctions: bids per second on one core
+	$(BIN)/python benchmarks/auction_stepping.py
+
+peers: .venv-rllib/.installed .venv-benchmarl/.installed .venv-tianshou/.installed ## environments for RLlib, BenchMARL and Tianshou, one each
 
 .venv-rllib/.installed:
 	$(PYTHON) -m venv .venv-rllib
@@ -65,7 +72,13 @@ peers: .venv-rllib/.installed .venv-benchmarl/.installed ## environments for RLl
 	.venv-benchmarl/bin/python -m pip install --quiet torch==2.13.0 benchmarl==1.5.2 torchrl==0.11.1 pettingzoo==1.25.0 mpe2==1.1.1 pygame-ce
 	@touch $@
 
-bench-spread: $(STAMP) peers ## simple_spread with learning against RLlib and BenchMARL (about 15 minutes)
+.venv-tianshou/.installed:
+	$(PYTHON) -m venv .venv-tianshou
+	.venv-tianshou/bin/python -m pip install --quiet torch==2.13.0
+	.venv-tianshou/bin/python -m pip install --quiet torch==2.13.0 tianshou==2.0.1
+	@touch $@
+
+bench-spread: $(STAMP) .venv-rllib/.installed .venv-benchmarl/.installed ## simple_spread with learning against RLlib and BenchMARL (about 15 minutes)
 	$(BIN)/python benchmarks/spread.py --rllib .venv-rllib/bin/python --benchmarl .venv-benchmarl/bin/python
 
 clean: ## remove caches, not runs

@@ -10,25 +10,9 @@ Speed counts from the second iteration on. Returns are those of the training epi
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import statistics
-import subprocess
 import sys
-from pathlib import Path
 
-HERE = Path(__file__).parent
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-
-
-def measure(command: list[str], steps: int, seed: int) -> dict[str, float]:
-    """One contestant, once."""
-    words = [*command, "--steps", str(steps), "--seed", str(seed)]
-    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | ONE_THREAD, cwd=HERE.parent)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-3000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+from interleave import HERE, medians, take_turns, write
 
 
 def main() -> None:
@@ -48,20 +32,15 @@ def main() -> None:
         script = str(peers / "benchmarl_spread.py")
         contestants["benchmarl ippo"] = [options.benchmarl, script]
         contestants["benchmarl mappo"] = [options.benchmarl, script, "--algorithm", "mappo"]
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
-    for seed in range(options.rounds):
-        for name, command in contestants.items():
-            found[name].append(measure(command, options.steps, seed))
-    medians = {n: {k: statistics.median(r[k] for r in rows) for k in rows[0]} for n, rows in found.items()}
-    best = medians["coterie ippo"]["agent_steps_per_s"]
+    words = ["--steps", str(options.steps)]
+    found = take_turns({name: [*command, *words] for name, command in contestants.items()}, options.rounds)
+    middle = medians(found)
+    best = middle["coterie ippo"]["agent_steps_per_s"]
     print(f"{'':18}{'agent-steps/s':>15}{'ours is':>9}{'return':>9}")
-    for name, one in medians.items():
+    for name, one in middle.items():
         ratio = f"{best / one['agent_steps_per_s']:.1f}×"
         print(f"{name:18}{one['agent_steps_per_s']:15,.0f}{ratio:>9}{one['return_mean']:9.2f}")
-    summary = {"steps": options.steps, "rounds": options.rounds, "medians": medians, "all": found}
-    if options.out:
-        Path(options.out).write_text(json.dumps(summary, indent=2) + "\n")
-    print(json.dumps({"steps": options.steps, "medians": medians}))
+    write({"steps": options.steps, "rounds": options.rounds, "medians": middle, "all": found}, options.out)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import coterie
+from compare_cases import fabricate_sweep
 from coterie import cli, report
+from dqn_cases import make_learner as make_q_learner
 from ppo_cases import make_learner
 
 
@@ -37,6 +39,18 @@ def no_drawing(monkeypatch):
 def learner(request):
     """`make_learner` on either path; what the compiled one does not serve takes the other twice."""
     return functools.partial(make_learner, compiled=request.param == "compiled")
+
+
+@pytest.fixture(params=["compiled", "autograd"])
+def q_learner(request):
+    """The same for learners of action values."""
+    return functools.partial(make_q_learner, compiled=request.param == "compiled")
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Finished runs of two learning rates, four seeds each."""
+    return fabricate_sweep(tmp_path / "sweep")
 
 
 @pytest.fixture

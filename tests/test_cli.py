@@ -325,7 +325,7 @@ def test_help_answers_within_a_second():
         done = subprocess.run(words, capture_output=True, text=True, env=run_cases.environment())
         took.append(time.perf_counter() - start)
         assert done.returncode == 0
-        for command in ("list", "train", "resume", "eval", "watch", "report", "check", "config", "doctor"):
+        for command in ("list", "train", "resume", "eval", "watch", "report", "tune", "check", "config", "doctor"):
             assert command in done.stdout
         if took[-1] < 1:
             break

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from coterie import names
+from coterie.algorithms.dqn import DQNSettings
+from coterie.replay import ReplaySettings
 from coterie.testing import ContractError, check_learner, check_policy, check_world
 from coterie.types import Box, Decision, Dict, Discrete, Experience
 from small_worlds import ACTIONS, place, place_in
@@ -19,6 +21,9 @@ OBSERVATIONS = {
 SPACES = [(name, False) for name in ACTIONS] + [("discrete", True)]
 WORLD_BOUND = ("heuristic",)  # plays by a world's state
 RESTLESS = ("random", "heuristic")  # draw lots even when greedy
+REMEMBERS = ("dqn",)  # learns from older experience too
+ONE_CHOICE = ("q_network", "dqn")  # refuse whatever is not one choice among finitely many actions
+AT_ONCE = {"dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, starts=1))}
 
 
 WORLDS = [name for name in names.WORLDS if not name.endswith("/")]  # families of guests have tests of their own
@@ -40,9 +45,19 @@ def policy_maker(name):
 
 def learner_maker(name, preference="unchanged"):
     made, settings = build(names.LEARNERS, name)
+    settings = AT_ONCE.get(name, settings)  # learners that wait for enough experience would not learn in a check
     liked, liking = build(names.PREFERENCES, preference)
     taught = next(p for p, address in names.POLICIES.items() if names.look_up(names.POLICIES, p) is made.teaches)
     return lambda where: made(settings, policy_maker(taught)(where), where, liked(liking))
+
+
+def refused(make, name, where):
+    """Whether this part must refuse the place's actions; if so, that it does."""
+    if name not in ONE_CHOICE or isinstance(where.spaces.action, Discrete):
+        return False
+    with pytest.raises(ValueError, match=r"action values need one choice among finitely many actions.*'ppo' serves it"):
+        make(where)
+    return True
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -56,6 +71,8 @@ def test_worlds(name):
 def test_policies(name, action, masked, parameters):
     for observation in OBSERVATIONS.values():
         where = place(ACTIONS[action], observation, agents=3, parameters=parameters)
+        if refused(policy_maker(name), name, where):
+            continue
         check_policy(policy_maker(name), where, masked, steady=name not in RESTLESS)
 
 
@@ -69,6 +86,8 @@ def test_policies_in_worlds(name, world):
     for kind, spaces in table.kinds.items():
         for columns in (None, [len(spaces.agents) - 1]):
             where = place_in(table, columns, kind=kind)
+            if refused(policy_maker(name), name, where):
+                continue
             check_policy(policy_maker(name), where, steady=name not in RESTLESS, world=table)
 
 
@@ -76,19 +95,22 @@ def test_policies_in_worlds(name, world):
 @pytest.mark.parametrize(("action", "masked"), SPACES)
 @pytest.mark.parametrize("name", names.LEARNERS)
 def test_learners(name, action, masked, parameters):
-    check_learner(learner_maker(name), place(ACTIONS[action], agents=3, parameters=parameters), masked)
+    where = place(ACTIONS[action], agents=3, parameters=parameters)
+    if not refused(learner_maker(name), name, where):
+        check_learner(learner_maker(name), where, masked, remembers=name in REMEMBERS)
 
 
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 @pytest.mark.parametrize("name", names.LEARNERS)
 def test_learners_of_every_observation(name, observation):
     where = place(observation=OBSERVATIONS[observation], agents=2, parameters="individual")
-    check_learner(learner_maker(name), where)
+    check_learner(learner_maker(name), where, remembers=name in REMEMBERS)
 
 
 @pytest.mark.parametrize("preference", names.PREFERENCES)
-def test_learners_with_every_preference(preference):
-    check_learner(learner_maker("ppo", preference), place())
+@pytest.mark.parametrize("name", names.LEARNERS)
+def test_learners_with_every_preference(name, preference):
+    check_learner(learner_maker(name, preference), place(), remembers=name in REMEMBERS)
 
 
 # The checks themselves: each defect below is found and named ---------------------------------------------

@@ -11,10 +11,13 @@ from typer.testing import CliRunner
 
 import coterie
 from coterie import config, names
+from coterie.algorithms.dqn import DQNSettings, EpsilonSettings, TargetSettings
 from coterie.algorithms.ppo import PPOSettings
 from coterie.cli import app
 from coterie.config import SeatedRun
 from coterie.policies.network import NetworkSettings
+from coterie.policies.q_network import QNetworkSettings
+from coterie.replay import ReplaySettings
 from coterie.train_settings import StopSettings, TrainSettings
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +64,10 @@ def test_the_readmes_commands_run(tmp_path, monkeypatch):
         if words[0] == "train":
             words = [w for w in words if not w.startswith("train.total_steps")]
             words += [*MOMENT, "--quiet"]
+        if words[0] == "tune":
+            words = [w for w in words if not w.startswith("train.total_steps")]
+            words[words.index("--trials") + 1] = "2"
+            words += MOMENT
         if words[0] in ("eval", "match"):
             words += ["--episodes", "2"]
         result = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -77,7 +84,14 @@ def test_the_readmes_tree_names_every_file():
 
 def settings_types():
     tables = (names.WORLDS, names.POLICIES, names.LEARNERS, names.PREFERENCES)
-    return [TrainSettings, StopSettings, SeatedRun, *(names.settings_type(t, n) for t in tables for n in t)]
+    kinds = [TrainSettings, StopSettings, SeatedRun, *(names.settings_type(t, n) for t in tables for n in t)]
+    nested = [type(spec.default_factory()) for kind in kinds for spec in made_settings(kind)]
+    return kinds + nested
+
+
+def made_settings(kind):
+    """The fields whose defaults are settings of their own."""
+    return [spec for spec in dataclasses.fields(kind) if dataclasses.is_dataclass(spec.default_factory)]
 
 
 def test_every_setting_is_documented():
@@ -93,13 +107,20 @@ def test_the_documented_defaults_are_the_real_ones():
         ("train", TrainSettings),
         ("policy: network", NetworkSettings),
         ("learner: ppo", PPOSettings),
+        ("policy: q_network", QNetworkSettings),
+        ("learner: dqn", DQNSettings),
+        ("learner: dqn, epsilon", EpsilonSettings),
+        ("learner: dqn, target", TargetSettings),
+        ("learner: dqn, replay", ReplaySettings),
     ):
-        section = page.split(f"## {heading}\n")[1].split("\n## ")[0]
+        section = re.split(r"\n##+ ", page.split(f"# {heading}\n")[1])[0]
         shown = {name: OmegaConf.create(f"x: {value.strip('`')}").x for name, value in ROW.findall(section)}
+        nested = {spec.name: "below" for spec in made_settings(kind)}
         real = {
             f.name: list(f.default) if isinstance(f.default, tuple) else f.default for f in dataclasses.fields(kind)
-        }
-        assert {k: None if v == "none" else v for k, v in shown.items()} == real
+        } | nested
+        none = None if heading != "learner: dqn" else "none"  # a mixer's name
+        assert {k: none if v == "none" else v for k, v in shown.items()} == real, heading
 
 
 def test_the_example_of_settings_is_valid(tmp_path):

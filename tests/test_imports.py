@@ -10,11 +10,13 @@ from run_cases import environment
 CORE = [
     *("types", "world", "group", "runner", "nets", "heads", "returns", "preferences", "streams", "checks"),
     *("policies.network", "policies.scripted", "algorithms.ppo", "evaluate", "checkpoint", "names", "train_settings"),
-    *("testing", "worlds.gridworld", "worlds.tictactoe"),
+    *("search_space",),
+    *("testing", "worlds.gridworld", "worlds.tictactoe", "worlds.auction"),
+    *("prospect", "valuations", "bidding", "equilibria"),
 ]
 BLOCKED = [
     *("pydantic", "pydantic_core", "omegaconf", "yaml", "typer", "click", "rich", "matplotlib", "PIL", "gymnasium"),
-    *("pettingzoo", "tensorboard", "safetensors", "pygame"),
+    *("pettingzoo", "tensorboard", "safetensors", "pygame", "optuna", "sqlalchemy"),
 ]
 BLOCK = f"""
 import sys

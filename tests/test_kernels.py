@@ -9,7 +9,7 @@ import torch
 
 from coterie import kernels
 from coterie.algorithms.batches import Batch
-from coterie.algorithms.ppo import Diverged
+from coterie.algorithms.divergence import Diverged
 from coterie.types import Box, Discrete, Joint, MultiDiscrete, StateRows
 from ppo_cases import actor, critic, judge, learn, lived, make_learner
 from small_worlds import ACTIONS, generator, network, place

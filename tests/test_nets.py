@@ -190,7 +190,7 @@ def test_descending_is_pytorchs_adam_on_the_network(stacks, fields):
         for mine, theirs in zip(net.parameters(), plain.parameters(), strict=True):
             assert torch.allclose(mine, theirs, atol=1e-6)
         x = rows(stacks, 6, lay.size, seed=step)
-        flat.descend(net(x, held)[0].square().sum(), 0.01, 1e9)
+        nets.descend([flat], net(x, held)[0].square().sum(), 0.01, 1e9)
         plain.zero_grad()
         plain(x, held)[0].square().sum().backward()
         adam.step()
@@ -202,7 +202,7 @@ def test_pytorch_finds_nothing_to_warn_of(recwarn):
     torch.set_warn_always(True)  # otherwise only the first of its kind in a process
     try:
         for _ in range(2):
-            nets.Flat(net).descend(net(rows(3, 6, 4))[0].sum(), 0.01, 0.5)
+            nets.descend([nets.Flat(net)], net(rows(3, 6, 4))[0].sum(), 0.01, 0.5)
     finally:
         torch.set_warn_always(False)
     assert not recwarn.list
@@ -212,7 +212,7 @@ def test_what_a_loss_does_not_touch_stays():
     lay = things(0)  # an empty set: its reader is never asked
     net = nets.Net(shape(encoder="set"), lay, 2, 1.0, [0])
     flat, before = nets.Flat(net), nets.export(net)
-    flat.descend(net(rows(1, 5, lay.size))[0].square().sum(), 0.01, 0.5)
+    nets.descend([flat], net(rows(1, 5, lay.size))[0].square().sum(), 0.01, 0.5)
     for name, array in nets.export(net).items():
         assert np.array_equal(before[name], array) is name.startswith("encode."), name
 
@@ -232,7 +232,7 @@ def test_moments_are_saved_as_copies_and_loaded():
     lay = layout(Box((4,), 0.0, 1.0))
 
     def descend(flat, net, seed):
-        flat.descend(net(rows(2, 6, 4, seed))[0].square().sum(), 0.01, 0.5)
+        nets.descend([flat], net(rows(2, 6, 4, seed))[0].square().sum(), 0.01, 0.5)
 
     net, other = (nets.Net(shape(), lay, 2, 1.0, [0, 1]) for _ in range(2))
     flat, later = nets.Flat(net), nets.Flat(other)
@@ -251,7 +251,7 @@ def test_gradients_are_scaled_stack_by_stack():
     net = nets.Net(shape(), layout(Box((4,), 0.0, 1.0)), 2, 1.0, [0, 1])
     flat, factors = nets.Flat(net), torch.tensor([1e-4, 3.0])
     loss = sum((p.flatten(1).sum(1) * factors).sum() for p in net.parameters())  # every number's slope is its factor
-    flat.descend(loss, 0.01, 0.5)
+    nets.descend([flat], loss, 0.01, 0.5)
     size = flat.array.shape[1]
     assert torch.equal(flat.grad, factors[:, None].expand(2, size))
     assert (flat.mean * 10).tolist() == [pytest.approx([1e-4] * size), pytest.approx([0.5 / size**0.5] * size)]

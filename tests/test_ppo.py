@@ -9,7 +9,8 @@ import torch
 
 from coterie.algorithms import ppo
 from coterie.algorithms.batches import rows_of
-from coterie.algorithms.ppo import Diverged, explained_variance
+from coterie.algorithms.divergence import Diverged
+from coterie.algorithms.ppo import explained_variance
 from coterie.preferences import Team, TeamSettings
 from coterie.testing import _experience, _leaves, _same
 from coterie.types import Finals

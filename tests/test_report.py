@@ -2,12 +2,14 @@
 
 import base64
 import io
+import json
 import re
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from coterie import config, report
+from coterie import config, report, statistics
 from coterie.run import Run
 from coterie.types import CoterieError
 from run_cases import ODD, train, written
@@ -51,7 +53,7 @@ def test_what_is_drawn(runs, monkeypatch):
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
     report.draw_curves(runs)
     panels = {axes.get_title(): axes for axes in drawn[0].axes}
-    assert panels.keys() >= {"return", "success", "policy loss", "value loss", "entropy"}
+    assert panels.keys() >= {"return", "success", "policy loss", "value loss", "entropy", "return against time"}
     labels = panels["return"].get_legend_handles_labels()[1]
     assert labels == [
         *("team, training, 100-episode average", "team, greedy", "solved", "random", "heuristic"),
@@ -59,7 +61,48 @@ def test_what_is_drawn(runs, monkeypatch):
     curve = panels["entropy"].lines[0]
     expected = [[r["team/entropy"] for r in run.metrics() if "team/entropy" in r] for run in runs]
     assert curve.get_ydata() == pytest.approx([sum(pair) / 2 for pair in zip(*expected, strict=True)])
-    assert len(panels["entropy"].collections) == 1  # the range of the seeds
+    assert len(panels["entropy"].collections) == 1  # the interval of the mean
+    timed = panels["return against time"]
+    assert (panels["return"].get_xlabel(), timed.get_xlabel()) == ("environment steps", "wall-clock seconds")
+    assert timed.get_legend_handles_labels()[1] == labels
+    assert timed.lines[1].get_xdata()[-1] <= min(run.metrics()[-1]["wall_s"] for run in runs)
+    assert all(axes.get_ylabel() for axes in drawn[0].axes)
+    assert "95% interval by bootstrap" in drawn[0].get_supxlabel()
+
+
+def test_bands_are_bootstrap_intervals_of_the_mean(tmp_path, runs, monkeypatch):
+    """Of five runs one is another: a resample with more than three of it is rarer than one in forty."""
+    from matplotlib.figure import Figure
+
+    drawn, members = [], []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    for place, entropy in enumerate((0.0, 0.0, 0.0, 0.0, 1.0)):
+        members.append(Run.create(tmp_path / str(place), runs[0].config()))
+        records = [{"env_steps": s, "wall_s": s / 8, "team/entropy": entropy} for s in (0, 8, 16)]
+        members[-1].metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    report.draw_curves(members)
+    (panel,) = drawn[0].axes
+    band = panel.collections[0].get_paths()[0].vertices
+    expected = statistics.stratified_bootstrap(
+        [np.array([0.0, 0, 0, 0, 1])], statistics.mean, statistics.bootstrap_stream()
+    )
+    assert (band[:, 1].min(), band[:, 1].max()) == (expected.low, expected.high)
+    assert expected.high == pytest.approx(0.6)  # not 1, as far as the runs reach
+    assert "95% interval" in report.write_report(members, tmp_path / "page.html").read_text()
+
+
+def test_panels_of_learners_that_value_actions(tmp_path, runs, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    run = Run.create(tmp_path / "run", runs[0].config())
+    learned = {"team/loss": 0.5, "team/q_mean": 2.0, "team/epsilon": 0.1}
+    run.metrics_file.write_text("".join(json.dumps({"env_steps": s, "wall_s": s} | learned) + "\n" for s in (8, 16)))
+    report.draw_curves([run])
+    shown = {axes.get_title(): axes.lines[0].get_ydata().tolist() for axes in drawn[0].axes}
+    assert shown == {"value loss": [0.5, 0.5], "mean action value": [2.0, 2.0], "exploration": [0.1, 0.1]}
+    assert not drawn[0].axes[0].collections  # one run has no band
 
 
 def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):

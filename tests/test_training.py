@@ -8,7 +8,7 @@ import torch
 
 import run_cases
 from coterie import config, training
-from coterie.algorithms.ppo import Diverged
+from coterie.algorithms.divergence import Diverged
 from coterie.run import Run
 from coterie.train_settings import TrainSettings
 from coterie.types import CoterieError

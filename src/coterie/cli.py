@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,13 +35,25 @@ def list_() -> None:
     from coterie.config import EXPERIMENTS, experiments
 
     print("experiments")
+    folders: dict[str, list[str]] = {}
     for name in experiments():
+        folder, _, rest = name.rpartition("/")
+        if folder:
+            folders.setdefault(folder, []).append(rest)
+            continue
         first = (EXPERIMENTS / f"{name}.yaml").read_text().splitlines()[0]
         print(f"  {name:26}  {first.removeprefix('# ')}")
+    for folder, names_there in folders.items():
+        print(wrapped(f"{folder}/: {', '.join(names_there)}"))
     tables = {"worlds": names.WORLDS, "policies": names.POLICIES, "learners": names.LEARNERS}
     for title, table in (tables | {"preferences": names.PREFERENCES}).items():
-        print(f"{title}\n  {', '.join(table)}")
+        print(f"{title}\n{wrapped(', '.join(table))}")
     print("one's own: package.module:Name in place of any of these")
+
+
+def wrapped(line: str) -> str:
+    """Indented, in lines that fit a terminal."""
+    return textwrap.fill(line, 78, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 @app.command()
@@ -214,6 +227,68 @@ def match(
         print(matches.as_table(met, matrix))
 
 
+@app.command()
+def tune(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT|FILE", help="a name from 'list', or a YAML file")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value; what is fixed here is not searched")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="in the whole study, counting those it already has")] = 20,
+    study: Annotated[str | None, typer.Option(help="SQLite file (default: runs/tune/EXPERIMENT.db)")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="search these alone, e.g. '*.learning_rate'; repeat it")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="trainings per trial; the score is their mean")] = 1,
+    pruner: Annotated[str, typer.Option(help="ends trials that fall behind: median, halving or none")] = "median",
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Search for better settings; the same command goes on with a study that was stopped."""
+    from importlib.util import find_spec
+
+    from coterie.config import ConfigError
+    from coterie.types import CoterieError
+
+    if find_spec("optuna") is None:
+        raise CoterieError("'coterie tune' needs Optuna: pip install 'coterie[tune]'")
+    if pruner not in ("median", "halving", "none"):
+        raise ConfigError(f"--pruner: expected 'median', 'halving' or 'none', got '{pruner}'")
+    from coterie import tune as tuning
+
+    plan = tuning.Plan(experiment, tuple(overrides or ()), trials, study, tuple(only or ()), seeds, pruner)  # type: ignore[arg-type]  # checked above
+    tuned = tuning.tune(plan, (lambda text: None) if as_json else print)
+    print(json.dumps(tuning.as_plain(tuned)) if as_json else "\n".join(tuning.conclusion(tuned)))
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN|SWEEP…", help="runs, or directories with runs below them")],
+    threshold: Annotated[float | None, typer.Option(help="report how soon evaluations reach this score")] = None,
+    score: Annotated[str, typer.Option(help="whose held-out return: the best checkpoint's or the last one's")] = "best",
+    group: Annotated[str | None, typer.Option(help="whose return (default: mean of the groups that learn)")] = None,
+    by: Annotated[list[str] | None, typer.Option(help="what tells contenders apart: a setting, or 'argument'")] = None,
+    skip_unfinished: Annotated[bool, typer.Option("--skip-unfinished", help="leave such runs out")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    csv: Annotated[str | None, typer.Option(help="also write one row per run to this file")] = None,
+    figure: Annotated[str | None, typer.Option(help="also draw curves, profiles and intervals as a PNG")] = None,
+    out: Annotated[str | None, typer.Option(help="also write an HTML page")] = None,
+) -> None:
+    """Hold runs against each other: robust means with intervals, who beats whom, how soon."""
+    from coterie import compare as comparing
+    from coterie import compare_show, contenders, page
+
+    entrants, skipped = contenders.read(runs, score, group, skip_unfinished)
+    found = comparing.compare(contenders.gather(entrants, by or ()), threshold)
+    if csv is not None:
+        compare_show.write_csv(found, Path(csv))
+    if figure is not None:
+        page.write_png(Path(figure), compare_show.draw(found))
+    if out is not None:
+        compare_show.write_page(found, score, Path(out), skipped)
+    if as_json:
+        head = {"score": score, "group": group, "skipped": [str(path) for path in skipped]}
+        print(json.dumps(head | comparing.as_plain(found)))
+    else:
+        print(compare_show.as_table(found, score, skipped))
+
+
 @check_app.command("world")
 def check_world_(
     name: Annotated[str, typer.Argument(help="a world from 'list', or package.module:Name")],
@@ -274,5 +349,6 @@ def main() -> None:
         sys.exit(1)
     except SystemExit as left:
         if left.code == 130:  # what Typer makes of Ctrl-C
-            print("coterie: left at once; 'coterie resume RUN' goes on from the last checkpoint", file=sys.stderr)
+            cure = "'coterie resume RUN' goes on from the last checkpoint, the same 'coterie tune' with its study"
+            print(f"coterie: left at once; {cure}", file=sys.stderr)
         raise

@@ -82,7 +82,13 @@ class Config:
 
 def experiments() -> list[str]:
     """Names of the experiments that come with Coterie."""
-    return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+    return sorted(name_of(path) for path in EXPERIMENTS.rglob("*.yaml"))
+
+
+def name_of(path: Path) -> str:
+    """What an experiment's file is called: `ablations/cartpole-single` for ours, the file's own name for others."""
+    ours = path.is_relative_to(EXPERIMENTS)
+    return path.relative_to(EXPERIMENTS).with_suffix("").as_posix() if ours else path.stem
 
 
 def find(name: str, beside: Path | None = None) -> Path:
@@ -195,7 +201,7 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
 def load(experiment: str, overrides: list[str] | None = None) -> Config:
     """The experiment of that name or file, with overrides."""
     path = find(experiment)
-    return resolve(merge(read(path), parse_overrides(overrides or [])), path.stem)
+    return resolve(merge(read(path), parse_overrides(overrides or [])), name_of(path))
 
 
 def to_plain(config: Config) -> dict[str, Any]:
@@ -298,7 +304,7 @@ def settings_from(cls: type[Any], values: Any, path: str) -> Any:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected settings, got {values!r}")
     hints = typing.get_type_hints(cls)
-    _only(values, hints, path)
+    _only(values, [spec.name for spec in dataclasses.fields(cls)], path)  # hints also name class variables
     made = {}
     for spec in dataclasses.fields(cls):
         at = f"{path}.{spec.name}"

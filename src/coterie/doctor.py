@@ -29,6 +29,7 @@ OPTIONAL = {
     "minigrid": "worlds named minigrid/… (coterie[worlds])",
     "pygame-ce": "windows (coterie[window])",
     "tensorboard": "TensorBoard files (coterie[tensorboard])",
+    "optuna": "coterie tune (coterie[tune])",
 }
 
 

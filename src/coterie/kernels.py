@@ -17,6 +17,7 @@ from numba import njit
 from coterie.types import Array
 
 BLOCK = 512  # rows that a forward pass takes at once, so that activations stay in the cache
+NO_MASK = np.zeros((0, 0, 0), np.bool_)
 FAST = {"contract", "arcp", "nsz", "reassoc"}  # reorder sums, but keep NaN and infinity as they are
 
 
@@ -275,3 +276,77 @@ def values(flat: Array, sizes: Array, relu: bool, x: Array, result: Array) -> No
         out = forward(flat, sizes, relu, x[first : first + BLOCK], store)
         for i in range(out.shape[0]):
             result[first + i] = out[i, 0]
+
+
+# Action values ----------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def best_of(row: Array, first: int, legal: Array, masked: bool) -> int:
+    """The legal action of highest value, the first of several; action j stands at `row[first + j]`."""
+    at = -1
+    for j in range(len(row) - first):
+        if (not masked or legal[j]) and (at < 0 or row[first + j] > row[first + at]):
+            at = j
+    return max(at, 0)
+
+
+@njit(cache=True, error_model="numpy")
+def epsilon_greedy(
+    values: Array, first: int, mask: Array, uniform: Array, epsilon: float, action: Array, log_prob: Array
+) -> None:
+    """With chance ε any legal action, else the best, into `action [M]` and `log_prob [M]`.
+
+    `values [M, first + actions]`, `uniform [M, 2]`; an empty `mask` allows everything.
+    """
+    actions, masked = values.shape[1] - first, mask.shape[0] > 0
+    legal = mask[0] if masked else np.zeros(0, np.bool_)
+    for i in range(values.shape[0]):
+        if masked:
+            legal = mask[i]
+        allowed = 0
+        for j in range(actions):
+            allowed += not masked or legal[j]
+        allowed = max(allowed, 1)
+        chosen = best = best_of(values[i], first, legal, masked)
+        if uniform[i, 0] < epsilon:
+            left = int(uniform[i, 1] * allowed)
+            for j in range(actions):
+                if not masked or legal[j]:
+                    if left == 0:
+                        chosen = j
+                    left -= 1
+        action[i] = chosen
+        log_prob[i] = np.log(epsilon / allowed + (1 - epsilon if chosen == best else 0.0))
+
+
+@njit(cache=True, error_model="numpy")
+def decide_by_value(
+    flats: Array,
+    sizes: Array,
+    relu: bool,
+    packed: Array,
+    shift: Array,
+    scale: Array,
+    limit: float,
+    agents: Array,
+    identities: int,
+    first: int,
+    mask: Array,
+    uniform: Array,
+    epsilon: float,
+) -> tuple[Array, Array]:
+    """`prepare`, `forward` and `epsilon_greedy` in one call: actions and log-probabilities `[S, M]`."""
+    x = prepare(packed, shift, scale, limit, agents, identities)
+    stacks, rows = x.shape[:2]
+    action, log_prob = np.empty((stacks, rows), np.int64), np.empty((stacks, rows), np.float32)
+    store = np.empty(min(rows, BLOCK) * sizes[1:].sum(), np.float32)
+    legal = np.zeros((0, 0), np.bool_)
+    for s in range(stacks):
+        for a in range(0, rows, BLOCK):
+            b = min(a + BLOCK, rows)
+            out = forward(flats[s], sizes, relu, x[s, a:b], store)
+            if mask.shape[0] > 0:
+                legal = mask[s, a:b]
+            epsilon_greedy(out, first, legal, uniform[s, a:b], epsilon, action[s, a:b], log_prob[s, a:b])
+    return action, log_prob

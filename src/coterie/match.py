@@ -152,10 +152,10 @@ def open_players(words: Sequence[str], checkpoint: str) -> list[Player]:
     for word in words:
         if (Path(word) / "config.yaml").is_file():
             players.append(Player(word, load(word, checkpoint)))
-        elif word in names.POLICIES and word != "network":
+        elif word in names.SCRIPTED:
             players.append(Player(word, None))
         else:
-            scripted = ", ".join(name for name in names.POLICIES if name != "network")
+            scripted = ", ".join(names.SCRIPTED)
             raise CoterieError(f"'{word}' is neither a run nor a scripted player ({scripted})")
     return players
 

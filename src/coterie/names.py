@@ -16,6 +16,7 @@ WORLDS = {
     "tictactoe": "coterie.worlds.tictactoe:Tictactoe",
     "spread": "coterie.worlds.mpe:Spread",
     "tag": "coterie.worlds.mpe:Tag",
+    "auction": "coterie.worlds.auction:Auction",
     "gymnasium/": "coterie.worlds.gymnasium:GymnasiumWorld",
     "minigrid/": "coterie.worlds.gymnasium:MinigridWorld",
     "pettingzoo/": "coterie.worlds.pettingzoo:PettingzooWorld",
@@ -23,11 +24,14 @@ WORLDS = {
 }
 POLICIES = {
     "network": "coterie.policies.network:NetworkPolicy",
+    "q_network": "coterie.policies.q_network:QNetworkPolicy",
     "random": "coterie.policies.scripted:RandomPolicy",
     "heuristic": "coterie.policies.scripted:HeuristicPolicy",
 }
+SCRIPTED = ("random", "heuristic")  # policies that play without having been trained
 LEARNERS = {
     "ppo": "coterie.algorithms.ppo:PPO",
+    "dqn": "coterie.algorithms.dqn:DQN",
 }
 PREFERENCES = {
     "unchanged": "coterie.preferences:Unchanged",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -243,11 +244,8 @@ class Flat:
         self.mean, self.square = np.zeros_like(self.array), np.zeros_like(self.array)
         self.steps = 0
 
-    def descend(self, loss: Tensor, rate: float, limit: float) -> None:
-        """One Adam step along the loss's gradient, scaled per stack to at most `limit`."""
-        for parameter in self.parameters:
-            parameter.grad = None  # autograd hands over its own tensors: no zeros to write, nothing to add up
-        loss.backward()
+    def step(self, rate: float, limit: float) -> None:
+        """One Adam step along the gradient that autograd left, scaled per stack to at most `limit`."""
         found = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
         torch.cat([grad.reshape(len(self.grad), -1) for grad in found], dim=1, out=self.grad)
         self.steps += 1
@@ -264,6 +262,15 @@ class Flat:
 
     def load(self, state: State) -> None:
         self.mean[:], self.square[:], self.steps = state["mean"], state["square"], state["steps"]
+
+
+def descend(flats: Sequence[Flat], loss: Tensor, rate: float, limit: float) -> None:
+    """One Adam step of each network along the loss's gradient, scaled per network and stack to at most `limit`."""
+    for parameter in itertools.chain.from_iterable(flat.parameters for flat in flats):
+        parameter.grad = None  # autograd hands over its own tensors: no zeros to write, nothing to add up
+    loss.backward()
+    for flat in flats:
+        flat.step(rate, limit)
 
 
 def export(net: nn.Module) -> dict[str, Array]:

@@ -29,7 +29,8 @@ class Normalizer:
         self.limit = 10.0 if on else np.inf
         shift = self.mean[:, self.slots] if on else np.zeros((len(self.mean), len(self.slots)))
         scale = 1 / np.sqrt(self.square[:, self.slots] + 1e-8) if on else np.ones_like(shift)
-        self.shift, self.scale = shift.astype(np.float32), scale.astype(np.float32)  # [S, size] each
+        # [S, size] each, row by row: picking columns leaves them column by column, which is another type to Numba
+        self.shift, self.scale = (array.astype(np.float32, order="C") for array in (shift, scale))
 
     def __call__(self, rows: Array) -> Array:
         """Normalise rows `[S, M, size]`."""

@@ -1,32 +1,28 @@
 """One HTML page for one run or several: scores beside baselines, curves, videos, the config.
 
 The page is a single file: pictures are inside it. Several runs of one experiment are drawn as a mean with
-the range of the seeds.
+its 95% interval, from `statistics.py`.
 """
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coterie import statistics
 from coterie.config import to_yaml
+from coterie.page import COLOURS, DASHES, SECONDS, STEPS, as_png, draw_estimate, dress, picture, write_page, write_png
 from coterie.run import Run
-from coterie.types import Array, CoterieError
+from coterie.statistics import bootstrap_stream
+from coterie.types import CoterieError
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
-table { border-collapse: collapse; margin: .5rem 0 } td, th { padding: .25rem .8rem; border-bottom: 1px solid #ddd;
-text-align: right } td:first-child, th:first-child { text-align: left } img { max-width: 100% }
-pre { background: #f6f6f6; padding: .8rem; overflow: auto } .quiet { color: #666 }
-"""
-COLOURS = ("#2a6f97", "#c1440e", "#3a7d44", "#7b4b94", "#8a6d3b", "#444444")
+POINTS = 200  # at most, of a line with a band
+AXES = {"env_steps": STEPS, "wall_s": SECONDS}  # a record's clocks, and how they are called
 
 
 def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None) -> Path:
@@ -44,10 +40,7 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None) ->
         if len(by_experiment) > 1:
             parts.append(f"<h1>{html.escape(name)}</h1>")
         parts += [*_scores(members), *_curves(members, figure), *_films(members), *_configs(members)]
-    page = f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title><style>{STYLE}</style>"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page + "".join(parts) + "</html>\n")
-    return path
+    return write_page(path, title, parts)
 
 
 # Scores -----------------------------------------------------------------------------------------------
@@ -89,72 +82,84 @@ def _score_rows(policy: str, seed: int, result: dict[str, Any]) -> Iterable[str]
 # Curves -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Panel:
+    """Metrics that are drawn together."""
+
+    title: str
+    unit: str  # what the y axis shows
+    lines: list[tuple[str, str]]  # metric, label
+    along: str = "env_steps"
+
+
 def _curves(runs: Sequence[Run], figure: Path | None) -> Iterable[str]:
     yield "<h2>Curves</h2>"
     png = draw_curves(runs)
     if figure is not None:
-        figure.parent.mkdir(parents=True, exist_ok=True)
-        figure.write_bytes(png)
-    yield _picture(png, "image/png", "returns, success, losses and entropy against environment steps")
+        write_png(figure, png)
+    if len(runs) > 1:
+        yield f"<p class=quiet>{_caption(len(runs))}</p>"
+    yield picture(png, "image/png", "returns, success, losses and entropy against environment steps and seconds")
+
+
+def _caption(count: int) -> str:
+    repetitions = f"{statistics.REPETITIONS:,} resamples"
+    return f"Lines: mean of {count} runs. Bands: its 95% interval by bootstrap, {repetitions} of the runs."
 
 
 def draw_curves(runs: Sequence[Run]) -> bytes:
-    """Panels of returns, success, losses and entropy against environment steps, as a PNG."""
+    """Panels of returns, success, losses and exploration against environment steps and seconds, as a PNG."""
     from matplotlib.figure import Figure
 
     records = [run.metrics() for run in runs]
-    groups = list(runs[0].config().groups)
-    panels = [p for p in _panels(groups, records) if any(any(n in r for r in one) for one in records for n, _ in p[1])]
+    panels = [p for p in _panels(list(runs[0].config().groups), records) if _recorded(p, records)]
     rows = -(-len(panels) // 2)
     figure = Figure(figsize=(11, 3.2 * rows), layout="constrained")
-    for place, (title, lines) in enumerate(panels):
+    for place, panel in enumerate(panels):
         axes = figure.add_subplot(rows, 2, place + 1)
-        for colour, (name, label) in zip(COLOURS * 4, lines, strict=False):
-            _draw(axes, records, name, label, colour)
-        if title == "return":
+        for colour, (name, label) in zip(COLOURS * 4, panel.lines, strict=False):
+            _draw(axes, records, panel.along, name, label, colour)
+        if panel.title.startswith("return"):
             _references(axes, runs)
-        axes.set(title=title, xlabel="environment steps")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8, frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+        dress(axes, panel.title, AXES[panel.along], panel.unit)
+    if len(runs) > 1:
+        figure.supxlabel(_caption(len(runs)), fontsize=8, color="#666666")
+    return as_png(figure)
 
 
-def _panels(groups: list[str], records: list[list[dict[str, Any]]]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Which metrics are drawn together: panel title, then (metric, label)."""
+def _recorded(panel: Panel, records: list[list[dict[str, Any]]]) -> bool:
+    return any(name in record for one in records for record in one for name, _ in panel.lines)
+
+
+def _panels(groups: list[str], records: list[list[dict[str, Any]]]) -> list[Panel]:
+    """Which metrics are drawn together; those that no run has recorded are left out later."""
     average = sorted({n for one in records for n in one[-1] if "/return_" in n and n.split("_")[-1].isdigit()})
     returns = [(name, f"{name.split('/')[0]}, training, {name.split('_')[-1]}-episode average") for name in average]
     returns += [(f"{g}/eval/return_mean", f"{g}, greedy") for g in groups]
+    losses = [(f"{g}/value_loss", g) for g in groups] + [(f"{g}/loss", g) for g in groups]
     return [
-        ("return", returns),
-        ("success", [("success_rate", "training"), ("eval/success_rate", "greedy")]),
-        ("policy loss", [(f"{g}/policy_loss", g) for g in groups]),
-        ("value loss", [(f"{g}/value_loss", g) for g in groups]),
-        ("entropy", [(f"{g}/entropy", g) for g in groups]),
-        ("KL to the policy that acted", [(f"{g}/kl", g) for g in groups]),
+        Panel("return", "mean return", returns),
+        Panel("return against time", "mean return", returns, "wall_s"),
+        Panel("success", "share of episodes", [("success_rate", "training"), ("eval/success_rate", "greedy")]),
+        Panel("policy loss", "loss", [(f"{g}/policy_loss", g) for g in groups]),
+        Panel("value loss", "loss", losses),
+        Panel("mean action value", "value", [(f"{g}/q_mean", g) for g in groups]),
+        Panel("exploration", "share of random actions", [(f"{g}/epsilon", g) for g in groups]),
+        Panel("entropy", "nats", [(f"{g}/entropy", g) for g in groups]),
+        Panel("KL to the policy that acted", "nats", [(f"{g}/kl", g) for g in groups]),
     ]
 
 
-def _draw(axes: Any, records: list[list[dict[str, Any]]], name: str, label: str, colour: str) -> None:
-    """One metric: its mean over the runs, and their range."""
-    series: list[tuple[Array, Array]] = []
-    for one in records:
-        points = [(r["env_steps"], r[name]) for r in one if name in r]
-        if points:
-            series.append(tuple(np.array(points, float).T))
-    if not series:
+def _draw(axes: Any, records: list[list[dict[str, Any]]], along: str, name: str, label: str, colour: str) -> None:
+    """One metric: its mean over the runs, as far as all of them go, and the interval of that mean."""
+    series = [[(r[along], r[name]) for r in one if name in r] for one in records]
+    curves = [(x, y) for x, y in (np.array(points, float).T for points in series if points)]
+    if not curves:
         return
-    steps = np.unique(np.concatenate([x for x, _ in series]))
-    steps = steps[(steps >= max(x[0] for x, _ in series)) & (steps <= min(x[-1] for x, _ in series))]
-    if not len(steps):
-        return
-    values = np.stack([np.interp(steps, x, y) for x, y in series])
-    axes.plot(steps, values.mean(axis=0), color=colour, label=label, linewidth=1.5)
-    if len(series) > 1:
-        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.18, linewidth=0)
+    points, values = statistics.align(curves, POINTS if len(curves) > 1 else None)
+    if len(points):
+        estimate = statistics.stratified_bootstrap([values], statistics.mean, bootstrap_stream())
+        draw_estimate(axes, points, estimate, label, colour)
 
 
 def _references(axes: Any, runs: Sequence[Run]) -> None:
@@ -165,7 +170,7 @@ def _references(axes: Any, runs: Sequence[Run]) -> None:
     summary = runs[0].summary()
     learning = [name for name, group in runs[0].config().groups.items() if group.learner is not None]
     if summary is not None and learning:
-        for style, (name, result) in zip((":", "-."), summary["baselines"].items(), strict=False):
+        for style, (name, result) in zip(DASHES, summary["baselines"].items(), strict=False):
             value = result["groups"][learning[0]]["return_mean"]
             axes.axhline(value, color="#888888", linestyle=style, linewidth=1, label=name)
 
@@ -178,14 +183,10 @@ def _films(runs: Sequence[Run]) -> Iterable[str]:
     if films:
         yield "<h2>An episode of the best policy</h2>"
     for film in films[:3]:
-        yield _picture(film.read_bytes(), "image/gif", "an episode played greedily")
+        yield picture(film.read_bytes(), "image/gif", "an episode played greedily")
 
 
 def _configs(runs: Sequence[Run]) -> Iterable[str]:
     yield f"<h2>Config</h2><pre>{html.escape(to_yaml(runs[0].config()))}</pre>"
     listed = "".join(f"<li>{html.escape(str(run.path.name))}" for run in runs)
     yield f"<p class=quiet>Drawn from</p><ul class=quiet>{listed}</ul>"
-
-
-def _picture(data: bytes, kind: str, words: str) -> str:
-    return f'<img alt="{words}" src="data:{kind};base64,{base64.b64encode(data).decode()}">'

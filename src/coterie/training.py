@@ -33,6 +33,8 @@ from coterie.world import Guided
 
 RECENT = 100  # episodes in the moving average
 
+Watch = Callable[[int, float], bool]  # (env_steps, validation score) -> whether the run may end here
+
 
 class Training:
     """One run under way: everything that a checkpoint must hold, and how to move it on."""
@@ -46,6 +48,7 @@ class Training:
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best_step, self.best_score = -1, -np.inf
+        self.score = -np.inf  # of the latest validation
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
         self.step_0: dict[str, Any] = {}
         named = settings.stop.group if settings.stop else None
@@ -58,16 +61,18 @@ class Training:
         """Play and learn once; returns the iteration's metrics."""
         self.iteration += 1
         rollout = self.workers.play(self.iteration)
-        progress = self.env_steps / self.config.train.total_steps
+        settings = self.config.train
+        progress = self.env_steps / settings.total_steps
+        ahead = (self.env_steps + settings.iteration_steps) / settings.total_steps
         spaces = {group.name: group.seat.place.spaces for group in self.groups}
-        joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state)
+        joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead)
         metrics = self.count(rollout.episodes)
         for group in self.groups:
             if group.learner is not None:
                 random = streams.generator(self.config.seed, "learn", self.iteration, group.name)
                 learned = group.learner.learn(rollout.experiences[group.name], joint, random)
                 metrics |= {f"{group.name}/{name}": value for name, value in learned.items()}
-        self.env_steps += self.config.train.iteration_steps
+        self.env_steps += settings.iteration_steps
         return metrics
 
     def count(self, episodes: Episodes) -> dict[str, float]:
@@ -109,6 +114,7 @@ class Training:
         score = result.score(self.learning or [group.name for group in self.groups])
         if not np.isfinite(score):
             raise CoterieError(f"the mean return of the evaluation is {score}; the world pays no finite rewards")
+        self.score = score
         if score > self.best_score:
             self.best_score, self.best_step = score, self.env_steps
             self.save_best()
@@ -191,8 +197,13 @@ def evaluation_seed(seed: int) -> int:
     return streams.integer(seed, "evaluate")
 
 
-def train(config: Config, run: Run, state: State | None = None, quiet: bool = False) -> dict[str, Any]:
-    """Run the loop to its end, or until Ctrl-C; returns the summary (`finished` says which)."""
+def train(
+    config: Config, run: Run, state: State | None = None, quiet: bool = False, watch: Watch | None = None
+) -> dict[str, Any]:
+    """Run the loop to its end, until `watch` has seen enough, or until Ctrl-C.
+
+    Returns the summary; `finished` says whether there is one, `interrupted` whether Ctrl-C was pressed.
+    """
     with fixed_threads(config.train.threads), interruptible() as interrupted:
         training = Training(config, run)
         try:
@@ -203,7 +214,8 @@ def train(config: Config, run: Run, state: State | None = None, quiet: bool = Fa
             recorder = Recorder(run, config.train.tensorboard, 0 if state is None else training.env_steps + 1)
             progress = Progress(config.train.total_steps, training.env_steps, quiet)
             try:
-                return loop(training, config.train.iterations, recorder, progress, interrupted)
+                end = loop(training, config.train.iterations, recorder, progress, interrupted, watch)
+                return end | {"interrupted": interrupted.is_set()}
             finally:
                 progress.close()
                 recorder.close()
@@ -212,7 +224,12 @@ def train(config: Config, run: Run, state: State | None = None, quiet: bool = Fa
 
 
 def loop(
-    training: Training, total: int, recorder: Recorder, progress: Progress, interrupted: threading.Event
+    training: Training,
+    total: int,
+    recorder: Recorder,
+    progress: Progress,
+    interrupted: threading.Event,
+    watch: Watch | None = None,
 ) -> dict[str, Any]:
     """Iterate from wherever the training stands."""
     settings, started = training.config.train, time.perf_counter() - training.wall
@@ -234,12 +251,15 @@ def loop(
         last = training.iteration == total or training.solved
         if last or training.iteration % settings.evaluate_every == 0:
             metrics |= training.validate()
+            last = (watch is not None and watch(training.env_steps, training.score)) or last
         record(metrics)
         if last or training.iteration % settings.checkpoint_every == 0 or interrupted.is_set():
             recorder.sync()
             training.save()
         if interrupted.is_set() and not last:
             return {"finished": False, "env_steps": training.env_steps}
+        if last:
+            break
     if training.env_steps == first:  # killed after its last iteration: nothing was left to do but judge
         first, wall_before = 0, 0.0
     speed = (training.env_steps - first) / max(training.wall - wall_before, 1e-9)

@@ -235,9 +235,10 @@ class Joint:
 
     experiences: Mapping[str, Experience]
     iteration: int
-    progress: float  # share of the run's steps already taken, in [0, 1]
+    progress: float  # share of the run's steps taken before this iteration, in [0, 1]
     spaces: Mapping[str, Kind] = field(default_factory=dict)  # group -> what its agents see and do
     state: StateRows | None = None  # where the world tells one
+    ahead: float = 0.0  # share of the run's steps taken once this iteration is over
 
 
 # Trees ------------------------------------------------------------------------------------------------

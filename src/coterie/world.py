@@ -65,6 +65,15 @@ class Stateful(Protocol):
 
 
 @runtime_checkable
+class Informative(Protocol):
+    """A world that has more to tell of its latest step than a tick holds, for the infos of its faces."""
+
+    def info(self, agent: str, copy: int) -> dict[str, Any]:
+        """What one agent is told beside its tick, as plain values of its own; nothing after a reset."""
+        ...
+
+
+@runtime_checkable
 class EndRenderable(Protocol):
     """A world that can still be looked at as an episode ended, after the copy was reset."""
 

@@ -9,7 +9,7 @@ al. 2022). Perceptrons with discrete choices are trained by `ppo_kernels.py`, ev
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,13 +17,15 @@ import torch
 from coterie import kernels, nets
 from coterie.algorithms import ppo_kernels
 from coterie.algorithms.batches import Batch, minibatches, rows_of, take
+from coterie.algorithms.divergence import demand_finite
 from coterie.checks import at_least, positive, within
 from coterie.group import Place, Preference
 from coterie.layout import pack, table_state
 from coterie.normalize import Normalizer, RunningMoments
 from coterie.policies.network import NetworkPolicy
 from coterie.returns import advantages
-from coterie.types import Array, CoterieError, Experience, Joint, Metrics, State, StateRows
+from coterie.search_space import Choice, Real, Space, Whole
+from coterie.types import Array, Experience, Joint, Metrics, State, StateRows
 
 CHUNK = 8192  # rows evaluated at once outside minibatches: enough to be fast, few enough for the cache
 NOTHING = np.zeros((0, 0), bool)  # no mask
@@ -51,6 +53,17 @@ class PPOSettings:
     target_kl: float | None = None  # end the iteration's passes once the policy moved this far
     central_critic: bool = False  # the critic also sees the world's state, or everybody's observations
 
+    SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
+        "learning_rate": Real(1e-5, 1e-2, log=True),
+        "gamma": Choice((0.9, 0.95, 0.98, 0.99, 0.995, 0.999)),
+        "gae_lambda": Real(0.8, 1.0),
+        "clip": Real(0.1, 0.4),
+        "epochs": Whole(1, 16, log=True),
+        "minibatches": Whole(1, 32, log=True),
+        "entropy_coefficient": Real(0.0, 0.05),
+        "max_grad_norm": Real(0.2, 5.0, log=True),
+    }
+
     def __post_init__(self) -> None:
         positive("learning_rate", self.learning_rate)
         within("gamma", self.gamma, 0, 1)
@@ -64,10 +77,6 @@ class PPOSettings:
             value: float | None = getattr(self, name)
             if value is not None:
                 positive(name, value)
-
-
-class Diverged(CoterieError):
-    """Learning produced NaN or infinity; the last good checkpoint stays as it is."""
 
 
 class Dials(NamedTuple):
@@ -120,7 +129,8 @@ class PPO:
         batch = self.scale(batch)
         metrics = self.improve(batch, dials, random)
         self.watch(own, state, valid)
-        self.demand_finite(metrics)
+        seen_means = (self.policy.normalizer.mean, self.state_normalizer.mean)
+        demand_finite(self.place.group, metrics, seen_means, (self.policy.flat.array, self.critic_flat.array))
         return metrics | {
             "decisions": float(valid.sum()),
             "explained_variance": explained_variance(values[:-1][valid], returns[valid]),
@@ -174,19 +184,6 @@ class PPO:
             if self.settings.target_kl is not None and latest[3] / parts > self.settings.target_kl:
                 break
         return dict(zip(NAMES, (sums / taken).tolist(), strict=True)) | {"minibatches": float(taken)}
-
-    def demand_finite(self, metrics: Metrics) -> None:
-        """Raise `Diverged` unless losses, parameters and the statistics of what was seen are all numbers."""
-        seen = (self.policy.normalizer.mean, self.state_normalizer.mean)
-        shown = ", ".join(f"{name}={value:.3g}" for name, value in metrics.items())
-        if not all(np.isfinite(array).all() for array in seen):
-            raise Diverged(f"group '{self.place.group}': an observation is not a finite number ({shown})")
-        learned = (np.array([*metrics.values()]), self.policy.flat.array, self.critic_flat.array)
-        if not all(np.isfinite(array).all() for array in learned):
-            raise Diverged(
-                f"group '{self.place.group}': learning diverged ({shown}); nothing was saved since the last "
-                "good checkpoint. Try a smaller learning_rate or max_grad_norm"
-            )
 
     def compiled_pass(self, batch: Batch, order: Array, bounds: Array, dials: Dials) -> Array:
         """One pass through `ppo_kernels.py`; returns sums of the losses over minibatches, averaged over stacks."""
@@ -245,7 +242,7 @@ class PPO:
         policy_loss = -(weight * gain).sum()
         entropy_mean = (weight * entropy).sum()
         loss = policy_loss - self.settings.entropy_coefficient * entropy_mean
-        self.policy.flat.descend(loss, dials.rate, self.settings.max_grad_norm)
+        nets.descend([self.policy.flat], loss, dials.rate, self.settings.max_grad_norm)
 
         value = self.critic(flat.seen)[0].squeeze(-1)
         error = (value - flat.target) ** 2
@@ -254,7 +251,7 @@ class PPO:
             near = flat.value + (value - flat.value).clamp(-limit, limit)
             error = torch.maximum(error, (near - flat.target) ** 2)
         value_loss = 0.5 * (weight * error).sum()
-        self.critic_flat.descend(value_loss, dials.critic_rate, self.settings.max_grad_norm)
+        nets.descend([self.critic_flat], value_loss, dials.critic_rate, self.settings.max_grad_norm)
 
         with torch.no_grad():
             kl = (weight * (ratio - 1 - log_ratio)).sum()  # Schulman's k3 estimator, never negative

@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.worlds import gridworld, tictactoe
+    from coterie.worlds import auction, gridworld, tictactoe
 
-__all__ = ["gridworld", "tictactoe"]
+__all__ = ["auction", "gridworld", "tictactoe"]
 
 
 def __getattr__(name: str) -> Any:

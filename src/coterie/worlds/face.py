@@ -28,7 +28,7 @@ from coterie.types import (
     action_shape,
     map_tree,
 )
-from coterie.world import EndRenderable, Renderable, World
+from coterie.world import EndRenderable, Informative, Renderable, World
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
 
@@ -161,6 +161,8 @@ class ParallelFace(ParallelEnv):
                 info["action_mask"] = tick.mask[0, column].copy()
             if ticks.success is not None and ticks.ended[0]:
                 info["success"] = bool(ticks.success[0])
+            if isinstance(self.world, Informative):
+                info |= self.world.info(agent, 0)
         return infos
 
     def render(self) -> Array | str | None:

@@ -1,0 +1,36 @@
+"""Our DQN on a Gymnasium environment through `coterie.train`, recording on. Prints one JSON line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+
+import coterie
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--env", default="CartPole-v1")
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        overrides = [
+            f"world.name=gymnasium/{options.env}",
+            f"train.total_steps={options.steps}",
+            f"seed={options.seed}",
+        ]
+        run = coterie.train("benchmarks/dqn.yaml", overrides, out=f"{folder}/run", quiet=True)
+        summary = run.summary() or {}
+        result = {
+            "steps_per_s": summary["steps_per_s"],
+            "return_100": run.metrics()[-1]["agent/return_100"],
+            "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Learning that produced NaN or infinity is stopped, with a cure, before it reaches a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from coterie.types import Array, CoterieError, Metrics
+
+
+class Diverged(CoterieError):
+    """Learning produced NaN or infinity; the last good checkpoint stays as it is."""
+
+
+def demand_finite(group: str, metrics: Metrics, seen: Iterable[Array], learned: Iterable[Array]) -> None:
+    """Raise `Diverged` unless losses, parameters and the statistics of what was seen are all numbers."""
+    shown = ", ".join(f"{name}={value:.3g}" for name, value in metrics.items())
+    if not all(np.isfinite(array).all() for array in seen):
+        raise Diverged(f"group '{group}': an observation is not a finite number ({shown})")
+    if not all(np.isfinite(array).all() for array in (np.array([*metrics.values()]), *learned)):
+        raise Diverged(
+            f"group '{group}': learning diverged ({shown}); nothing was saved since the last "
+            "good checkpoint. Try a smaller learning_rate or max_grad_norm"
+        )

@@ -1,0 +1,54 @@
+"""How the values of a team's members become one value of the team, so that a shared reward can be divided.
+
+Every mixer rises with each member's value, so that the best joint action is every member's own best one
+(Rashid et al. 2018, eq. 4).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from coterie.nets import Dense
+
+Name = Literal["none", "vdn", "qmix"]
+
+
+class VDN(nn.Module):
+    """The sum (Sunehag et al. 2017, eq. 3)."""
+
+    def forward(self, values: Tensor, state: Tensor) -> Tensor:
+        return values.sum(dim=-1)
+
+
+class QMIX(nn.Module):
+    """A network of two layers whose weights, never negative, are told by the table's state.
+
+    Rashid et al. 2018, section 4 and figure 2: the weights are absolute outputs of linear layers, the first
+    bias of a linear layer, the last of a perceptron.
+    """
+
+    def __init__(self, members: int, state: int, width: int, seed: int) -> None:
+        super().__init__()
+        generators = [torch.Generator().manual_seed(seed)]
+        self.members, self.width = members, width
+        self.weight_in = Dense(state, members * width, 1.0, generators)
+        self.bias_in = Dense(state, width, 1.0, generators)
+        self.weight_out = Dense(state, width, 1.0, generators)
+        self.bias_hidden = Dense(state, width, 1.0, generators)
+        self.bias_out = Dense(width, 1, 1.0, generators)
+
+    def forward(self, values: Tensor, state: Tensor) -> Tensor:
+        """One value `[B]` from the members' `[B, M]` and the table's state `[B, Z]`."""
+        rows = state.unsqueeze(0)
+        weight = self.weight_in(rows).abs().view(-1, self.members, self.width)
+        hidden = torch.einsum("bm,bmw->bw", values, weight) + self.bias_in(rows)[0]
+        out = (nn.functional.elu(hidden) * self.weight_out(rows)[0].abs()).sum(dim=-1)
+        return out + self.bias_out(torch.relu(self.bias_hidden(rows)))[0, :, 0]
+
+
+def mixer(name: Name, members: int, state: int, width: int, seed: int) -> nn.Module:
+    """A mixer by name."""
+    return QMIX(members, state, width, seed) if name == "qmix" else VDN()

@@ -1,0 +1,125 @@
+"""What every neural policy of a group is built on: observations as inputs, one network, its parameters.
+
+A body knows whether the group's agents share parameters or have one set each, packs and normalises what
+they see, and puts rows in the order that the stacked parameters want. What is made of the network's outputs
+is the policy's affair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from coterie import kernels, nets, streams
+from coterie.group import Place
+from coterie.layout import layout, pack
+from coterie.normalize import Normalizer
+from coterie.types import Array, State, Tree, View
+
+
+class Body:
+    """A network that reads a group's observations, with parameters shared by its agents or one set for each."""
+
+    def __init__(self, place: Place, shape: nets.Shape, outputs: int, gain: float, told: bool, normal: bool) -> None:
+        """`told`: say to a shared network which agent it plays; `normal`: normalise observations."""
+        self.place = place
+        self.memory_size = shape.memory
+        self.layout = layout(place.spaces.observation)
+        encoder = nets.choose_encoder(shape.encoder, self.layout)
+        told = told and encoder != "set" and place.parameters == "shared" and len(place.agents) > 1
+        self.shape = replace(shape, encoder=encoder, extra=len(place.agents) if told else 0)
+        self.net = nets.Net(self.shape, self.layout, outputs, gain, self.seeds("actor"))
+        self.flat = nets.Flat(self.net)
+        normal = normal and self.layout.image is None
+        self.normalizer = Normalizer(self.layout.slots, self.layout.width, place.stacks, normal)
+
+    def seeds(self, purpose: str) -> list[int]:
+        """One seed for each stack's first weights."""
+        place = self.place
+        return [streams.integer(place.seed, purpose, place.group, i) for i in range(place.stacks)]
+
+    def compile(self, wanted: bool) -> kernels.Spec | None:
+        """The network as `kernels.py` knows it, where that serves: perceptrons without memory."""
+        plain = wanted and self.shape.encoder == "mlp" and not self.memory_size
+        return self.net.spec() if plain and kernels.available() else None
+
+    # Rows ---------------------------------------------------------------------------------------------
+
+    def arrange(self, packed: Array) -> Array:
+        """Put rows `[…, A, size]` in the order of the parameters: one stack `[1, M, size]`, or one per agent."""
+        flat = packed.reshape(-1, *packed.shape[-2:])
+        if self.place.stacks == 1:
+            return flat.reshape(1, -1, flat.shape[-1])
+        return np.ascontiguousarray(flat.transpose(1, 0, 2))
+
+    def restore_order(self, rows: Array, lead: tuple[int, ...]) -> Array:
+        """The inverse of `arrange`: `[S, M, …]` back to `[…, A, …]`."""
+        if self.place.stacks > 1:
+            rows = np.ascontiguousarray(rows.swapaxes(0, 1))
+        return rows.reshape(*lead, *rows.shape[2:])
+
+    def inputs(self, observation: Tree, agents: Array | None = None) -> Array:
+        """Observations `[…, A, shape]` as the network takes them, `[S, M, size + identities]`."""
+        packed = pack(self.layout, observation)
+        who = np.arange(len(self.place.agents)) if agents is None else agents
+        return self.prepare(packed.reshape(-1, *packed.shape[-2:]), who)
+
+    def prepare(self, packed: Array, agents: Array) -> Array:
+        """Packed rows `[R, A, size]` normalised, told who they are, and in the order of the parameters."""
+        normal = self.normalizer
+        rows = np.ascontiguousarray(packed)
+        return kernels.prepare(rows, normal.shift, normal.scale, normal.limit, agents, self.shape.extra)
+
+    # Answers ------------------------------------------------------------------------------------------
+
+    def straight(self, view: View) -> bool:
+        """Whether the view shows the group's own agents in their order, so that each stack reads its own rows."""
+        stacks = self.place.stacks
+        return stacks == 1 or np.array_equal(view.agents, np.arange(stacks))
+
+    def answer(self, packed: Array, view: View) -> tuple[Array, Array | None]:
+        """Outputs `[N, A, outputs]` for packed observations `[N, A, size]`, and what is remembered after them."""
+        if not self.straight(view):
+            return self.answer_others(packed, view)
+        lead = view.acting.shape
+        held = None if view.memory is None else self.arrange(view.memory)
+        rows, new = self.respond(self.prepare(packed, view.agents), held)
+        return self.restore_order(rows, lead), None if new is None else self.restore_order(new, lead)
+
+    def answer_others(self, packed: Array, view: View) -> tuple[Array, Array | None]:
+        """The same for some agents, or in another order: every stack reads every row, each agent keeps its own's."""
+        stacks, (copies, agents) = self.place.stacks, view.acting.shape
+        everyone = np.repeat(packed.reshape(-1, 1, packed.shape[-1]), stacks, axis=1)
+        held = None if view.memory is None else view.memory.reshape(1, -1, self.memory_size).repeat(stacks, axis=0)
+        found = self.respond(self.prepare(everyone, np.zeros(stacks, np.int64)), held)
+
+        def own(rows: Array) -> Array:
+            return rows.reshape(stacks, copies, agents, -1)[view.agents, :, np.arange(agents)].transpose(1, 0, 2)
+
+        return own(found[0]), None if found[1] is None else own(found[1])
+
+    def respond(self, x: Array, memory: Array | None) -> tuple[Array, Array | None]:
+        """Outputs `[S, M, …]` of the network for inputs `[S, M, …]`, and what it remembers now."""
+        with torch.no_grad():
+            out, new = self.net(torch.from_numpy(x), None if memory is None else torch.from_numpy(memory))
+        return out.numpy(), None if new is None else new.numpy()
+
+    # State --------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        return {"net": nets.export(self.net), "normalizer": self.normalizer.state()}
+
+    def load(self, state: State) -> None:
+        what = f"group '{self.place.group}'"
+        try:
+            nets.restore(self.net, state["net"], what)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; the world or the network differs from the one that was trained. "
+                "A set network (policy.encoder=set with world.observation=dict) plays with any number of agents"
+            ) from None
+        if state["normalizer"]["mean"].shape != self.normalizer.mean.shape:
+            raise ValueError(f"{what}: the saved observation statistics have another width than this world's")
+        self.normalizer.load(state["normalizer"])

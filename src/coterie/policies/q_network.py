@@ -1,0 +1,123 @@
+"""A policy of action values: takes the action of highest value, or with chance ε any legal one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie import kernels, nets
+from coterie.group import Place
+from coterie.layout import pack
+from coterie.policies.body import Body
+from coterie.policies.network import check_widths
+from coterie.search_space import Choice, Space
+from coterie.types import Array, Decision, Discrete, State, View
+
+
+@dataclass(frozen=True)
+class QNetworkSettings:
+    hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
+    activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
+    encoder: nets.Encoder = "auto"  # auto: cnn for pictures, else mlp; set: any number of things
+    channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
+    identity: bool = True  # tell a shared mlp or cnn which agent it plays; a set network is never told
+    dueling: bool = True  # the last hidden layer is divided into a stream for the state and one for the actions
+    compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
+    normalize_observations: bool = True  # by running mean and deviation; pictures are left as they are
+
+    SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
+        "hidden": Choice(((64, 64), (128, 128), (256, 256))),
+        "activation": Choice(("tanh", "relu")),
+        "dueling": Choice((True, False)),
+    }
+
+    def __post_init__(self) -> None:
+        check_widths(self.hidden, self.channels)
+        if self.dueling and self.hidden[-1] < 2:
+            raise ValueError("dueling divides the last hidden layer in two: hidden must end with a width of at least 2")
+
+
+class QNetworkPolicy(Body):
+    """A network that tells what every action is worth; outputs are `[state value,] one number for each action`."""
+
+    def __init__(self, settings: QNetworkSettings, place: Place) -> None:
+        s, space = settings, place.spaces.action
+        if not isinstance(space, Discrete):
+            raise ValueError(
+                f"action values need one choice among finitely many actions, and '{place.agents[0]}' acts in "
+                f"{space}; policy 'network' with learner 'ppo' serves it"
+            )
+        self.actions, self.first = space.n, int(s.dueling)  # action j's output stands at first + j
+        shape = nets.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
+        super().__init__(place, shape, self.first + self.actions, 0.5, s.identity, s.normalize_observations)
+        self.spec = self.compile(s.compiled)
+        self.epsilon = 1.0  # chance of any legal action; the learner's schedule moves it
+        if s.dueling:
+            keep_streams_apart(self.net)
+
+    def act(self, view: View) -> Decision:
+        epsilon = 0.0 if view.greedy else self.epsilon
+        lead, packed = view.acting.shape, pack(self.layout, view.observation)
+        rows = lead[0] * lead[1]
+        uniform = np.zeros((rows, 2)) if view.greedy else view.random.random((rows, 2))
+        if self.spec is not None and self.straight(view):
+            return Decision(*self.choose(packed, view, uniform, epsilon))
+        out = np.ascontiguousarray(self.answer(packed, view)[0]).reshape(rows, -1)
+        mask = np.zeros((0, 0), bool) if view.mask is None else view.mask.reshape(rows, -1)
+        action, log_prob = np.empty(rows, np.int64), np.empty(rows, np.float32)
+        kernels.epsilon_greedy(out, self.first, mask, uniform, epsilon, action, log_prob)
+        return Decision(action.reshape(lead), log_prob.reshape(lead))
+
+    def choose(self, packed: Array, view: View, uniform: Array, epsilon: float) -> tuple[Array, Array]:
+        """Actions and log-probabilities `[N, A]` by the compiled path."""
+        assert self.spec is not None
+        normal, lead = self.normalizer, view.acting.shape
+        action, log_prob = kernels.decide_by_value(
+            self.flat.array,
+            self.spec.sizes,
+            self.spec.relu,
+            np.ascontiguousarray(packed),
+            normal.shift,
+            normal.scale,
+            normal.limit,
+            view.agents,
+            self.shape.extra,
+            self.first,
+            kernels.NO_MASK if view.mask is None else self.arrange(view.mask),
+            self.arrange(uniform.reshape(*lead, 2)),
+            epsilon,
+        )
+        return self.restore_order(action, lead), self.restore_order(log_prob, lead)
+
+    def values(self, out: Tensor) -> Tensor:
+        """Action values `[…, actions]` from the network's outputs (Wang et al. 2016, eq. 9, when dueling)."""
+        if not self.first:
+            return out
+        advantage = out[..., 1:]
+        return out[..., :1] + advantage - advantage.mean(dim=-1, keepdim=True)
+
+    def state(self) -> State:
+        return super().state() | {"epsilon": self.epsilon}
+
+    def load(self, state: State) -> None:
+        super().load(state)
+        self.epsilon = state["epsilon"]
+
+
+def keep_streams_apart(net: nets.Net) -> None:
+    """Let the state's value read one half of the last hidden layer, the actions' advantages the other.
+
+    The output layer's weights across the halves are zero and their gradient is kept at zero, so that the
+    halves are the hidden layers of the two streams of Wang et al. 2016, figure 1.
+    """
+    weight = net.out.weight
+    mask = torch.zeros_like(weight)
+    half = weight.shape[1] // 2
+    mask[:, :half, :1] = 1
+    mask[:, half:, 1:] = 1
+    weight.data.mul_(mask)
+    weight.register_hook(lambda grad: grad * mask)

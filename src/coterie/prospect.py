@@ -1,0 +1,161 @@
+"""Cumulative prospect theory and other ways to judge a distribution of outcomes, in NumPy.
+
+Utility and weighting are those of Tversky and Kahneman (1992); values are rank-dependent: probabilities are weighted
+from the extreme outcomes inwards, gains and losses apart. Everything takes leading batch axes, `[…, K]`, and judges
+the last one. Learning from such values is not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.checks import at_least, positive
+from coterie.types import Array
+
+LEAST_GAMMA = 0.28  # below about 0.279 the weighting is not monotone
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """A taste for risk. Defaults are the medians of Tversky and Kahneman (1992)."""
+
+    alpha: float = 0.88  # curvature of gains: u(x) = x^alpha above the reference
+    beta: float = 0.88  # curvature of losses
+    loss_aversion: float = 2.25  # λ: how much more a loss weighs than an equal gain
+    gamma_gains: float = 0.61  # curvature of the probability weighting of gains; 1: none
+    gamma_losses: float = 0.69  # the same for losses
+    reference: float = 0.0  # the outcome that is neither gain nor loss
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "loss_aversion"):
+            positive(name, getattr(self, name))
+        for name in ("gamma_gains", "gamma_losses"):
+            at_least(f"{name} (below it the weighting is not monotone)", getattr(self, name), LEAST_GAMMA)
+        for name, value in vars(self).items():
+            if not np.isfinite(value):
+                raise ValueError(f"{name} must be finite, got {value}")
+
+
+NEUTRAL = Prospect(1.0, 1.0, 1.0, 1.0, 1.0)  # values a distribution by its mean
+
+
+def power(exponent: float) -> Prospect:
+    """The utility x^r of gains alone, probabilities as they are: averse to risk below 1."""
+    return Prospect(exponent, exponent, 1.0, 1.0, 1.0)
+
+
+def utility(taste: Prospect, outcome: Array | float) -> Array:
+    """u(x), counted from the reference."""
+    gain = np.asarray(outcome, float) - taste.reference
+    up = np.maximum(gain, 0.0) ** taste.alpha
+    down = np.maximum(-gain, 0.0) ** taste.beta
+    return np.where(gain >= 0, up, -taste.loss_aversion * down)
+
+
+def weight(probability: Array | float, gamma: float) -> Array:
+    """w(p) = p^γ / (p^γ + (1 − p)^γ)^{1/γ}; rounding just outside [0, 1] is cut off."""
+    p = np.clip(np.asarray(probability, float), 0.0, 1.0)
+    if gamma == 1.0:
+        return p
+    up, down = p**gamma, (1.0 - p) ** gamma
+    weighted: Array = up / (up + down) ** (1.0 / gamma)
+    return weighted
+
+
+def value(taste: Prospect, outcomes: Array, probabilities: Array) -> Array:
+    """The CPT value of distributions: `outcomes` and `probabilities` `[…, K]`, the latter summing to 1, to `[…]`."""
+    outcomes, probabilities = _sorted(outcomes, probabilities)
+    upto = np.cumsum(probabilities, axis=-1)
+    before = upto - probabilities
+    # How likely it is to get at least this, and more than this: sums from the other end, exact near 0.
+    atleast = np.cumsum(probabilities[..., ::-1], axis=-1)[..., ::-1]
+    more = atleast - probabilities
+    gains = weight(atleast, taste.gamma_gains) - weight(more, taste.gamma_gains)
+    losses = weight(upto, taste.gamma_losses) - weight(before, taste.gamma_losses)
+    return _weighed(taste, outcomes, gains, losses)
+
+
+def lottery(taste: Prospect, better: Array | float, worse: Array | float, chance: Array | float) -> Array:
+    """The CPT value of getting `better` with probability `chance` and else `worse`, which is no greater.
+
+    The same as `value` with two outcomes, without sorting.
+    """
+    up, down = utility(taste, better), utility(taste, worse)
+    gain, loss = weight(chance, taste.gamma_gains), weight(1.0 - np.asarray(chance), taste.gamma_losses)
+    better_weight = np.where(np.asarray(better) >= taste.reference, gain, 1.0 - loss)
+    worse_weight = np.where(np.asarray(worse) >= taste.reference, 1.0 - gain, loss)
+    return better_weight * up + worse_weight * down
+
+
+def sample_weights(taste: Prospect, count: int) -> tuple[Array, Array]:
+    """Decision weights `[M]` of the i-th smallest of M equally likely outcomes, as a gain and as a loss."""
+    rank = np.arange(count + 1) / count
+    gains = np.diff(weight(rank, taste.gamma_gains))[::-1]
+    losses = np.diff(weight(rank, taste.gamma_losses))
+    return gains, losses
+
+
+def value_of_samples(taste: Prospect, samples: Array) -> Array:
+    """The CPT value estimated from `[…, M]` samples, or from as many quantiles that are equally far apart.
+
+    The estimator of Prashanth et al. (2016), "Cumulative prospect theory meets reinforcement learning", eqs. 4 and 5:
+    with X₁ ≤ … ≤ X_M, Σ u⁺(Xᵢ) [w⁺((M+1−i)/M) − w⁺((M−i)/M)] − Σ u⁻(Xᵢ) [w⁻(i/M) − w⁻((i−1)/M)].
+    """
+    ordered = np.sort(np.asarray(samples, float), axis=-1)
+    if not ordered.shape[-1]:
+        raise ValueError("samples must hold at least one outcome")
+    return _weighed(taste, ordered, *sample_weights(taste, ordered.shape[-1]))
+
+
+def cvar(outcomes: Array, probabilities: Array, level: float) -> Array:
+    """The mean of the worst share `level` of a distribution `[…, K]`, to `[…]`; level 1 is the mean."""
+    _check_level(level)
+    outcomes, probabilities = _sorted(outcomes, probabilities)
+    upto = np.minimum(np.cumsum(probabilities, axis=-1), level)
+    upto[..., -1] = level  # whatever rounding has left over belongs to the largest
+    share = np.diff(upto, axis=-1, prepend=0.0)
+    mean: Array = (share * outcomes).sum(axis=-1) / level
+    return mean
+
+
+def cvar_of_samples(samples: Array, level: float) -> Array:
+    """The same of `[…, M]` equally likely outcomes."""
+    samples = np.asarray(samples, float)
+    return cvar(samples, np.full(samples.shape, 1.0 / samples.shape[-1]), level)
+
+
+def mean_variance(outcomes: Array, probabilities: Array, aversion: float) -> Array:
+    """mean − aversion · variance of a distribution `[…, K]`, to `[…]`."""
+    outcomes, probabilities = np.asarray(outcomes, float), np.asarray(probabilities, float)
+    mean = (probabilities * outcomes).sum(axis=-1)
+    variance = (probabilities * (outcomes - mean[..., None]) ** 2).sum(axis=-1)
+    judged: Array = mean - aversion * variance
+    return judged
+
+
+def mean_variance_of_samples(samples: Array, aversion: float) -> Array:
+    """The same of `[…, M]` equally likely outcomes."""
+    samples = np.asarray(samples, float)
+    return mean_variance(samples, np.full(samples.shape, 1.0 / samples.shape[-1]), aversion)
+
+
+def _weighed(taste: Prospect, outcomes: Array, gains: Array, losses: Array) -> Array:
+    total: Array = (np.where(outcomes >= taste.reference, gains, losses) * utility(taste, outcomes)).sum(axis=-1)
+    return total
+
+
+def _sorted(outcomes: Array, probabilities: Array) -> tuple[Array, Array]:
+    """Both with the smallest outcome first, after a look at the probabilities."""
+    outcomes, probabilities = np.broadcast_arrays(np.asarray(outcomes, float), np.asarray(probabilities, float))
+    total = probabilities.sum(axis=-1)
+    if not ((probabilities >= 0).all() and np.allclose(total, 1.0, atol=1e-6)):
+        raise ValueError(f"probabilities must be at least 0 and sum to 1, got sums of {np.unique(total)[:3]}")
+    order = np.argsort(outcomes, axis=-1, kind="stable")
+    return np.take_along_axis(outcomes, order, -1), np.take_along_axis(probabilities, order, -1)
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level <= 1:
+        raise ValueError(f"level must lie in (0, 1], got {level:g}")

@@ -1,0 +1,118 @@
+"""Search spaces, declared beside the settings they belong to.
+
+A settings dataclass may carry `SEARCH: ClassVar[Space]`: for some of its fields the values worth trying.
+Nothing here knows how the trying is done; that is in `tune.py` and `study.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Real:
+    """A real number between two bounds, both allowed; `log` tries orders of magnitude evenly."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        _check_bounds(self.low, self.high, self.log, 0.0)
+
+    def including(self, value: Any) -> Real:
+        """The same range, widened where it must be to hold a value; a log scale that cannot becomes linear."""
+        _check_number(value, (int, float))
+        low, high = min(self.low, float(value)), max(self.high, float(value))
+        return Real(low, high, self.log and low > 0)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number between two bounds, both allowed; `log` tries orders of magnitude evenly."""
+
+    low: int
+    high: int
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        for bound in (self.low, self.high):
+            _check_number(bound, (int,))
+        _check_bounds(self.low, self.high, self.log, 1)
+
+    def including(self, value: Any) -> Whole:
+        """The same range, widened where it must be to hold a value; a log scale that cannot becomes linear."""
+        _check_number(value, (int,))
+        low, high = min(self.low, value), max(self.high, value)
+        return Whole(low, high, self.log and low >= 1)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several values, in no order: anything that a config can hold."""
+
+    values: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        texts = [written(value) for value in self.values]
+        if len(texts) < 2 or len(set(texts)) < len(texts):
+            raise ValueError(f"a choice needs at least two different values, got {self.values!r}")
+
+    def including(self, value: Any) -> Choice:
+        """The same choice, with a value added unless it is one of them."""
+        known = written(value) in map(written, self.values)
+        return self if known else Choice((*self.values, value))
+
+
+Range = Real | Whole | Choice
+Space = Mapping[str, Range]  # a setting's name, or its path, -> the values worth trying
+
+
+def declared(settings: Any, path: str) -> Iterator[tuple[str, Range, Any]]:
+    """(path, range, present value) of all that a settings object and those nested in it declare.
+
+    The ranges are widened to hold the present values, so that what is tuned can be tried first as it is.
+    """
+    space: Space = getattr(type(settings), "SEARCH", {})  # declared or not: one's own settings need not
+    values = {spec.name: getattr(settings, spec.name) for spec in dataclasses.fields(settings)}
+    for name, known in space.items():
+        if name not in values:
+            raise ValueError(f"{path}.{name}: {type(settings).__name__}.SEARCH names it, but it is no setting")
+        try:
+            yield f"{path}.{name}", known.including(values[name]), values[name]
+        except ValueError as error:
+            raise ValueError(f"{path}.{name}: {error}; fix it by an override, or declare a Choice") from None
+    for name, value in values.items():
+        if dataclasses.is_dataclass(value):
+            yield from declared(value, f"{path}.{name}")
+
+
+def written(value: Any) -> str:
+    """A value as JSON text: equal texts are equal values, and tuples are lists."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError(f"cannot be written in a config: {value!r}") from None
+
+
+def plain(known: Range) -> dict[str, Any]:
+    """A range as JSON."""
+    made: dict[str, Any] = json.loads(json.dumps({"kind": type(known).__name__} | dataclasses.asdict(known)))
+    return made
+
+
+def _check_bounds(low: float, high: float, log: bool, least: float) -> None:
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"a range needs finite bounds, low below high, got {low!r} and {high!r}")
+    if log and not (low > 0 and low >= least):
+        raise ValueError(f"a log scale needs bounds above 0, got {low!r} and {high!r}")
+
+
+def _check_number(value: Any, kinds: tuple[type, ...]) -> None:
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise ValueError(f"a range of numbers cannot hold {value!r}")

@@ -1,0 +1,121 @@
+"""Who is compared: which runs count as one, how they are called, what is refused."""
+
+import json
+
+import pytest
+
+from compare_cases import FAST, SLOW, compared, fabricate, labels
+from coterie import config, contenders
+from run_cases import ODD, train, written
+
+
+def test_runs_that_differ_in_their_seed_are_one_contender(sweep):
+    found = compared(sweep)
+    assert labels(found) == [f"gridworld-cooperative learner.learning_rate={rate}" for rate in ("0.01", "0.001")]
+    assert [one.seeds for one in found.standings] == [4, 4]
+    assert [[run.seed for run in one.contender.runs["gridworld"]] for one in found.standings] == [[0, 1, 2, 3]] * 2
+
+
+def test_settings_without_effect_tell_nobody_apart(tmp_path):
+    fabricate(tmp_path / "a", "seed=0", "train.workers=2", "train.video=false", "experiment=mine")
+    fabricate(tmp_path / "b", "seed=1", "train.keep=7")
+    assert labels(compared(tmp_path)) == ["mine+gridworld-cooperative"]
+
+
+def test_labels_name_what_differs(tmp_path):
+    fabricate(tmp_path / "a", "groups.team.policy.hidden=[8,8]", "train.copies=8")
+    fabricate(tmp_path / "b", "groups.team.policy.hidden=[8,8]", "groups.team.parameters=individual", "train.copies=8")
+    assert labels(compared(tmp_path)) == [
+        *("gridworld-cooperative parameters=shared", "gridworld-cooperative parameters=individual"),
+    ]
+    fabricate(tmp_path / "c", "experiment=other", "groups.team.policy.hidden=[8]", "train.copies=4")
+    assert labels(compared(tmp_path))[2] == "other"  # its name says enough
+
+
+def test_a_part_of_another_name_stands_for_its_settings():
+    ppo = {"groups.team.learner.name": "ppo", "groups.team.learner.clip": 0.2, "train.copies": 4}
+    other = {"groups.team.learner.name": "other", "groups.team.learner.size": 9, "train.copies": 4}
+    assert contenders.tell_apart(["x", "x"], [ppo, other]) == ["x learner.name=ppo", "x learner.name=other"]
+    two = {"groups.prey.policy.name": "random"}
+    assert contenders.tell_apart(["x", "x"], [ppo | two, other | two])[0] == "x team.learner.name=ppo"
+
+
+def test_contenders_by_settings_and_by_argument(tmp_path):
+    fabricate(tmp_path / "a" / "0", FAST, "train.copies=8", score=1.0)
+    fabricate(tmp_path / "b" / "0", FAST, "train.copies=16", score=2.0)
+    fabricate(tmp_path / "b" / "1", SLOW, "train.copies=16", score=4.0)
+    rate = compared(tmp_path, by=["groups.team.learner.learning_rate"])
+    assert labels(rate) == ["learner.learning_rate=0.01", "learner.learning_rate=0.001"]
+    assert [one.aggregates["mean"].value for one in rate.standings] == [1.5, 4.0]
+    argument = compared(tmp_path / "a", tmp_path / "b", by=["argument"])
+    assert labels(argument) == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert [one.aggregates["mean"].value for one in argument.standings] == [1.0, 3.0]
+    with pytest.raises(config.ConfigError, match=r"--by train\.copie: none of these.*did you mean 'train\.copies'"):
+        compared(tmp_path, by=["train.copie"])
+
+
+def test_a_setting_of_the_world_can_tell_contenders_apart(tmp_path):
+    fabricate(tmp_path / "a", score=1.0)
+    fabricate(tmp_path / "b", "world.observation=dict", score=2.0)
+    found = compared(tmp_path, by=["world.observation"])
+    assert labels(found) == ["observation=flat", "observation=dict"]
+    assert not found.normalised
+
+
+def test_runs_are_found_at_any_depth_and_counted_once(sweep):
+    found = compared(sweep, sweep / "fast", sweep / "fast" / "0")
+    assert [one.seeds for one in found.standings] == [4, 4]
+
+
+# Refusals -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_run_is_refused(coterie_, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert coterie_("compare", tmp_path / "empty")[::2] == (
+        *(1, f"coterie: '{tmp_path / 'empty'}' holds no run: there is no config.yaml in it or below\n"),
+    )
+    code, _, err = coterie_("compare", tmp_path / "absent")
+    assert (code, "is no directory" in err) == (1, True)
+    (tmp_path / "file").write_text("")
+    assert "is no directory" in coterie_("compare", tmp_path / "file")[2]
+    assert coterie_("compare")[0] == 2
+
+
+def test_an_unfinished_run_is_refused_or_left_out_by_name(coterie_, sweep):
+    left = fabricate(sweep / "fast" / "4", "seed=4", FAST, finished=False)
+    code, out, err = coterie_("compare", sweep)
+    assert (code, out) == (1, "")
+    assert err == f"coterie: '{left.path}' has not finished; 'coterie resume {left.path}', or --skip-unfinished\n"
+    code, out, _ = coterie_("compare", sweep, "--skip-unfinished")
+    assert code == 0
+    assert f"left out, unfinished: {left.path}" in out.replace("\n   ", " ")
+    assert json.loads(coterie_("compare", sweep, "--skip-unfinished", "--json")[1])["skipped"] == [str(left.path)]
+    assert coterie_("compare", left.path, "--skip-unfinished")[2] == "coterie: none of these runs has finished\n"
+
+
+def test_runs_of_different_worlds_are_refused(coterie_, tmp_path, sweep):
+    odd = train(tmp_path / "odd", experiment=written(tmp_path / "odd.yaml", ODD))
+    code, _, err = coterie_("compare", sweep, odd.path)
+    assert code == 1
+    assert "plays in world 'run_cases:Odd'" in err
+    assert "only contenders in the same worlds can be compared" in err
+
+
+def test_the_same_run_under_two_names_is_refused(coterie_, tmp_path):
+    fabricate(tmp_path / "a", "seed=3")
+    fabricate(tmp_path / "b", "seed=3")
+    code, _, err = coterie_("compare", tmp_path)
+    assert code == 1
+    assert f"'{tmp_path / 'a'}' and '{tmp_path / 'b'}' have the same settings and seed" in err
+    assert coterie_("compare", tmp_path / "a", tmp_path / "b", "--by", "argument")[0] == 0
+
+
+def test_damaged_runs_are_named(coterie_, tmp_path):
+    run = fabricate(tmp_path / "a")
+    run.metrics_file.write_text("")
+    assert coterie_("compare", run.path)[2] == f"coterie: '{run.path}' has no evaluations in its metrics.jsonl\n"
+    run.config_file.write_text("world: 3\n")
+    assert coterie_("compare", run.path)[2].startswith(f"coterie: '{run.path}': ")
+    run.summary_file.write_text("{")
+    assert "is damaged" in coterie_("compare", run.path)[2]
