@@ -49,7 +49,11 @@ groups:
 """
     + TRAIN
 )
-GAMES = {"duel": DUEL, "spread": SPREAD, "own weights": SPREAD.replace("team:\n", "team:\n    parameters: individual\n")}
+GAMES = {
+    "duel": DUEL,
+    "spread": SPREAD,
+    "own weights": SPREAD.replace("team:\n", "team:\n    parameters: individual\n"),
+}
 
 
 def stopped(path, experiment, at):

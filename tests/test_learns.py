@@ -20,8 +20,9 @@ def scores(name, tmp_path, *words):
     return brief(summary["evaluation"]), {name: brief(result) for name, result in summary["baselines"].items()}
 
 
-def test_cartpole_is_solved(tmp_path):
-    found, others = scores("cartpole-ppo", tmp_path)
+@pytest.mark.parametrize("name", ["cartpole-ppo", "cartpole-dqn"])
+def test_cartpole_is_solved(name, tmp_path):
+    found, others = scores(name, tmp_path)
     assert found["return_mean"] >= 475
     assert others["random"]["return_mean"] < 30
 
@@ -38,6 +39,14 @@ def test_a_team_collects_nearly_as_well_as_the_heuristic(tmp_path):
     assert found["success_rate"] >= 0.95
     assert found["return_mean"] >= 0.9 * others["heuristic"]["return_mean"]
     assert others["random"]["return_mean"] < 0.6 * found["return_mean"]
+
+
+def test_action_values_collect_on_a_small_grid(tmp_path):
+    small = ["world.grid_size=5", "world.num_targets=2", "world.max_steps=50", "groups.team.policy.hidden=[64,64]"]
+    found, others = scores("gridworld-iql", tmp_path, *small, "train.total_steps=150000")
+    assert found["success_rate"] >= 0.9
+    assert found["return_mean"] >= 0.9 * others["heuristic"]["return_mean"]
+    assert others["random"]["return_mean"] < 0.75 * found["return_mean"]
 
 
 def test_spread_improves_on_random_play(tmp_path):

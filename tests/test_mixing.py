@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.mixing import QMIX, VDN, mixer
 from coterie.algorithms.transitions import Transitions
 from coterie.runner import Runner
@@ -34,7 +35,7 @@ def stirred(one, seed=0):
 
 
 def in_numpy(mix, worth, state):
-    """QMIX as its paper writes it: worth `[B, M]`, state `[B, Z]`."""
+    """QMIX by its definition, row by row: worth `[B, M]`, state `[B, Z]`."""
     part = {name: p.detach().numpy()[0] for name, p in mix.named_parameters()}
 
     def layer(name, x):
@@ -42,11 +43,11 @@ def in_numpy(mix, worth, state):
 
     total = []
     for q, s in zip(worth, state, strict=True):
-        first = np.abs(layer("weight_in", s)).reshape(len(q), -1)
-        h = q @ first + layer("bias_in", s)[0]
-        h = np.where(h > 0, h, np.exp(np.minimum(h, 0)) - 1)
+        first = np.abs(layer("weight_in", s)).reshape(len(q), -1)  # a row for each member
+        h = q @ first / len(q) + layer("bias_in", s)[0]
+        h = np.where(h > 0, h, 0.2 * h)
         last = layer("bias_out", np.maximum(layer("bias_hidden", s), 0))[0, 0]
-        total.append(float(h @ np.abs(layer("weight_out", s))[0] + last))
+        total.append(float(h @ np.abs(layer("weight_out", s))[0] / len(h) + last))
     return np.array(total)
 
 
@@ -58,7 +59,7 @@ def test_vdn_is_the_sum():
     assert found.tolist() == [-1.0, 0.75]
 
 
-def test_qmix_is_what_its_paper_says():
+def test_qmix_is_what_its_definition_says():
     mix = mixer("qmix", 3, 5, 7, seed=1)
     worth, state = generator().standard_normal((9, 3)) * 3, generator(1).standard_normal((9, 5))
     with torch.no_grad():
@@ -209,6 +210,13 @@ def test_a_loaded_team_goes_on_as_the_saved_one(name, parameters):
     _same("learner", _leaves(one.state()), other.state())
     _same("policy", _leaves(one.policy.state()), other.policy.state())
     assert np.array_equal(one.replays[0].nodes, other.replays[0].nodes)
+
+
+def test_a_mixer_that_is_no_number_is_named():
+    one = team("qmix", updates_per_step=1e-6)  # nothing is learned, so that no loss tells of it
+    one.mixer_flat.array[0, 3] = np.nan
+    with pytest.raises(Diverged, match="group 'team': learning diverged"):
+        learn(one, lived(one))
 
 
 @both_mixers

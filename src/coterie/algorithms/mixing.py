@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from coterie.nets import Dense
 
 Name = Literal["none", "vdn", "qmix"]
+LEAK = 0.5  # slope below zero; the paper's ELU has none far below, where the values of penalties lie
 
 
 class VDN(nn.Module):
@@ -27,25 +28,29 @@ class QMIX(nn.Module):
     """A network of two layers whose weights, never negative, are told by the table's state.
 
     Rashid et al. 2018, section 4 and figure 2: the weights are absolute outputs of linear layers, the first
-    bias of a linear layer, the last of a perceptron.
+    bias of a linear layer, the last of a perceptron. Weights begin near 1 and are divided by the number of
+    things they sum over, so that the team's value begins near the mean of its members' (VDN up to scale).
     """
 
     def __init__(self, members: int, state: int, width: int, seed: int) -> None:
         super().__init__()
         generators = [torch.Generator().manual_seed(seed)]
         self.members, self.width = members, width
-        self.weight_in = Dense(state, members * width, 1.0, generators)
-        self.bias_in = Dense(state, width, 1.0, generators)
-        self.weight_out = Dense(state, width, 1.0, generators)
-        self.bias_hidden = Dense(state, width, 1.0, generators)
-        self.bias_out = Dense(width, 1, 1.0, generators)
+        self.weight_in = Dense(state, members * width, 0.1, generators)
+        self.bias_in = Dense(state, width, 0.1, generators)
+        self.weight_out = Dense(state, width, 0.1, generators)
+        self.bias_hidden = Dense(state, width, 0.1, generators)
+        self.bias_out = Dense(width, 1, 0.1, generators)
+
+        for layer in (self.weight_in, self.weight_out):
+            nn.init.ones_(layer.bias)
 
     def forward(self, values: Tensor, state: Tensor) -> Tensor:
         """One value `[B]` from the members' `[B, M]` and the table's state `[B, Z]`."""
         rows = state.unsqueeze(0)
-        weight = self.weight_in(rows).abs().view(-1, self.members, self.width)
+        weight = self.weight_in(rows).abs().view(-1, self.members, self.width) / self.members
         hidden = torch.einsum("bm,bmw->bw", values, weight) + self.bias_in(rows)[0]
-        out = (nn.functional.elu(hidden) * self.weight_out(rows)[0].abs()).sum(dim=-1)
+        out = (nn.functional.leaky_relu(hidden, LEAK) * self.weight_out(rows)[0].abs()).mean(dim=-1)
         return out + self.bias_out(torch.relu(self.bias_hidden(rows)))[0, :, 0]
 
 
