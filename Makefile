@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := worlds,window,tensorboard,tune,bench,dev
 
-.PHONY: help install sync demo test check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction bench-spread peers clean
+.PHONY: help install sync demo test check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction bench-spread peers learning ablations clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,12 @@ peers: .venv-rllib/.installed .venv-benchmarl/.installed .venv-tianshou/.install
 
 bench-spread: $(STAMP) .venv-rllib/.installed .venv-benchmarl/.installed ## simple_spread with learning against RLlib and BenchMARL (about 15 minutes)
 	$(BIN)/python benchmarks/spread.py --rllib .venv-rllib/bin/python --benchmarl .venv-benchmarl/bin/python
+
+learning: $(STAMP) ## every experiment over five seeds, scores and curves into docs/results (about two hours)
+	$(BIN)/python benchmarks/learning.py
+
+ablations: $(STAMP) ## what each improvement of DQN brings, five seeds each (about two hours)
+	$(BIN)/python benchmarks/ablations.py
 
 clean: ## remove caches, not runs
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -30,6 +30,10 @@ ALL = [
     "spread-ippo",
     "spread-mappo",
     "tag-ppo",
+    "cartpole-dqn",
+    "lunarlander-dqn",
+    "gridworld-iql",
+    "spread-qmix",
 ]
 
 

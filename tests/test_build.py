@@ -79,7 +79,8 @@ def test_a_heuristic_needs_a_world_that_brings_one(tmp_path):
 
 def test_ppo_improves_networks_only(tmp_path):
     said = refusal(tmp_path, "  a: {policy: random, learner: ppo}")
-    assert said == "group 'a': learner 'ppo' improves a NetworkPolicy, not a RandomPolicy"
+    cure = "; set groups.a.policy.name=network"
+    assert said == f"group 'a': learner 'ppo' improves a NetworkPolicy, not a RandomPolicy{cure}"
 
 
 def test_a_network_that_does_not_fit_the_world_is_refused_with_its_path(tmp_path):

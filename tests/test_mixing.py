@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.algorithms.divergence import Diverged
-from coterie.algorithms.mixing import QMIX, VDN, mixer
+from coterie.algorithms.mixing import LEAK, QMIX, VDN, mixer
 from coterie.algorithms.transitions import Transitions
 from coterie.runner import Runner
 from coterie.testing import _leaves, _same, _stored
@@ -45,7 +45,7 @@ def in_numpy(mix, worth, state):
     for q, s in zip(worth, state, strict=True):
         first = np.abs(layer("weight_in", s)).reshape(len(q), -1)  # a row for each member
         h = q @ first / len(q) + layer("bias_in", s)[0]
-        h = np.where(h > 0, h, 0.2 * h)
+        h = np.where(h > 0, h, LEAK * h)
         last = layer("bias_out", np.maximum(layer("bias_hidden", s), 0))[0, 0]
         total.append(float(h @ np.abs(layer("weight_out", s))[0] / len(h) + last))
     return np.array(total)

@@ -196,6 +196,7 @@ def test_a_team_plays_on_until_its_last_member_is_over():
     assert rows.active.tolist() == [[True, True], [True, True], [False, True], [False, True]]
     assert rows.next_active.tolist() == [[False, True]] * 4  # who is over has no value any more
     assert rows.following[:, 1].tolist() == [[2, 1, 0], [3, 1, 0], [3, 1, 1], [3, 1, 1]]
+    assert rows.state[:, 0].tolist() == [0, 1, 2, 3]
     assert rows.next_state[:, 0].tolist() == [2, 3, 103, 103]
 
 

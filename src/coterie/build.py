@@ -165,13 +165,20 @@ def build_learner(group: GroupConfig, policy: Policy, place: Place) -> Any:
     if wanted is not None and not isinstance(policy, wanted):
         raise ConfigError(
             f"group '{place.group}': learner '{group.learner.name}' improves a {wanted.__name__}, "
-            f"not a {type(policy).__name__}"
+            f"not a {type(policy).__name__}{_cure(place, wanted)}"
         )
     preference = names.look_up(names.PREFERENCES, group.preference.name)(group.preference.settings)
     try:
         return made(group.learner.settings, policy, place, preference)
     except ValueError as error:
         raise ConfigError(f"groups.{place.group}.learner: {error}") from None
+
+
+def _cure(place: Place, wanted: type[Any]) -> str:
+    """How to name the policy that a learner wants, if it has a name here."""
+    address = f"{wanted.__module__}:{wanted.__qualname__}"
+    name = next((name for name, known in names.POLICIES.items() if known == address), None)
+    return "" if name is None else f"; set groups.{place.group}.policy.name={name}"
 
 
 def build_runner(config: Config, shard: int, groups: list[Group] | None = None) -> Runner:
