@@ -339,3 +339,17 @@ def test_remembered_decisions_are_learned_from_while_nobody_acts(q_learner):
     assert metrics["updates"] > 0
     assert not np.array_equal(weights(one), before)
     assert one.replays[0].size <= known + 2 * own.active[0].size  # ends complete what was waiting
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_who_never_acts_keeps_nobody_from_learning(q_learner, compiled):
+    where = place(parameters="individual")
+    one = q_learner(where, compiled=compiled)
+    before, own = weights(one).copy(), lived(one)
+    active = own.active.copy()
+    active[:, :, 1] = False
+    for seed in range(3):
+        metrics = learn(one, dataclasses.replace(own, active=active), seed)
+    assert metrics["updates"] > 0
+    assert not np.array_equal(weights(one)[0], before[0])
+    assert np.array_equal(weights(one)[1], before[1])

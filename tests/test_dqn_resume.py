@@ -146,7 +146,9 @@ def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
         "groups.team.learner.replay.size=30": "the saved replay holds 60 rows, replay.size is 30",
         "groups.team.learner.mixing_width=5": "group 'team', mixer: ",
         "groups.team.policy.dueling=false": "does not fit this config",
-        "groups.team.learner.mixer=none": "the saved replay's 'observation' has another shape",
+        "groups.team.learner.mixer=none": "learner.mixer cannot change to or from qmix",
+        "groups.team.learner.mixer=vdn": "learner.mixer cannot change to or from qmix",
+        "groups.team.learner.replay.priority=0.3": "replay.priority cannot change",
     }
     for word, said in refused.items():
         with pytest.raises(ConfigError, match=said):

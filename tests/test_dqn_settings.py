@@ -191,6 +191,7 @@ def test_epsilon_moves_on_before_learning_starts():
 def test_a_hard_target_jumps_every_period(q_learner):
     one = q_learner(updates_per_step=1 / STEPS, target={"period": 3})
     first, own, kept = target(one), lived(q_learner()), []
+    assert np.array_equal(first, weights(one))
     for step in range(1, 8):
         learn(one, own, step)
         if step % 3 == 0:

@@ -268,7 +268,7 @@ def test_a_replay_that_was_not_full_may_grow():
     [
         ({"size": 6}, {"size": 4}, "the saved replay holds 5 rows, replay.size is 4"),
         ({"size": 5}, {"size": 8}, "the saved replay was full at 5 rows; replay.size cannot become 8"),
-        ({"size": 6, "priority": 0.0}, {"size": 6}, "has no priorities; replay.priority cannot change from 0"),
+        ({"size": 6, "priority": 0.0}, {"size": 6}, "has the exponent 0; replay.priority cannot change"),
     ],
 )
 def test_a_replay_that_does_not_fit_is_refused(saved, here, message):

@@ -173,6 +173,7 @@ class Replay(Generic[Row]):
         return {
             "rows": {name: column[: self.size].copy() for name, column in self.rows._asdict().items()},  # type: ignore[attr-defined]  # a NamedTuple
             "priorities": self.nodes[base : base + self.size].copy(),
+            "priority": self.settings.priority,
             "position": self.position,
             "top": self.top,
         }
@@ -190,8 +191,8 @@ class Replay(Generic[Row]):
                 raise ValueError(f"the saved replay's '{name}' has another shape than this world's")
             column[:size] = state["rows"][name]
         self.position, self.size, self.top = state["position"], size, state["top"]
+        if state["priority"] != self.settings.priority:
+            raise ValueError(f"the saved replay has the exponent {state['priority']:g}; replay.priority cannot change")
         if self.settings.priority:
-            if len(state["priorities"]) != size:
-                raise ValueError("the saved replay has no priorities; replay.priority cannot change from 0")
             self.nodes[:] = 0  # rows that were here before may not be drawn
             set_leaves(self.nodes, np.arange(size), state["priorities"])

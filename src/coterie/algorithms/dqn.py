@@ -25,9 +25,9 @@ from coterie.group import Place, Preference
 from coterie.layout import pack, table_state
 from coterie.normalize import Normalizer
 from coterie.policies.q_network import QNetworkPolicy
-from coterie.replay import Replay, ReplaySettings
+from coterie.replay import Drawn, Replay, ReplaySettings
 from coterie.search_space import Choice, Real, Space, Whole
-from coterie.types import Array, Experience, Joint, Metrics, State
+from coterie.types import Array, Experience, Joint, Metrics, State, StateRows
 
 NAMES = ("loss", "q_mean", "td_error")
 
@@ -135,10 +135,10 @@ class DQN:
         self.mixer_flat, self.target_mixer_flat = (
             nets.Flat(mixer) if settings.mixer == "qmix" else None for mixer in (self.mixer, self.target_mixer)
         )
-        slots = np.arange(place.state_size)
-        self.state_normalizer = Normalizer(slots, len(slots), 1, self.team)
+        self.state_size = place.state_size if settings.mixer == "qmix" else 0
+        self.state_normalizer = Normalizer(np.arange(self.state_size), self.state_size, 1, True)
         members = len(place.agents) if self.team else 1
-        like = no_rows(0, members, policy.layout.size, policy.actions, place.state_size if self.team else 0)
+        like = no_rows(0, members, policy.layout.size, policy.actions, self.state_size)
         self.replays = [Replay(settings.replay, like) for _ in range(1 if self.team else place.stacks)]
         self.queues: list[Queue] = []  # how many copies there are is seen with the first experience
         self.due = 0.0  # gradient steps not yet taken
@@ -158,7 +158,7 @@ class DQN:
         s = self.settings
         self.remember(own, joint)
         metrics: Metrics = {"replay": float(sum(replay.size for replay in self.replays))}
-        if all(replay.ready for replay in self.replays):
+        if any(replay.ready for replay in self.replays):
             rows = len(own.active) - (0 if self.place.simultaneous else 1)  # row 0 is a decision left open
             self.due += s.updates_per_step * rows * own.active.shape[1]
             steps, self.due = int(self.due), self.due % 1
@@ -185,7 +185,7 @@ class DQN:
             own = replace(own, mask=np.ones((*own.active.shape, self.policy.actions), bool))
         lived: list[Lived]
         if self.team:
-            lived = [team_of(own, packed, final, rewards, table_state(joint))]
+            lived = [team_of(own, packed, final, rewards, self.table_state(own, joint))]
         else:
             lived = lanes_of(own, packed, final, rewards, self.place.stacks)
         if not self.queues:
@@ -199,8 +199,15 @@ class DQN:
         rows = self.policy.arrange(pack(self.policy.layout, own.observation)[:-1])
         lanes = self.policy.arrange(own.closed()[..., None])[..., 0]
         self.policy.normalizer.update([stack[lane] for stack, lane in zip(rows, lanes, strict=True)])
-        if self.team:
-            self.state_normalizer.update([table_state(joint).rows[:-1].reshape(-1, self.place.state_size)])
+        if self.state_size:
+            self.state_normalizer.update([self.table_state(own, joint).rows[:-1].reshape(-1, self.state_size)])
+
+    def table_state(self, own: Experience, joint: Joint) -> StateRows:
+        """What the mixer is told; nothing, unless it reads the state."""
+        if self.state_size:
+            return table_state(joint)
+        rows, copies = len(own.active) + 1, own.active.shape[1]
+        return StateRows(np.zeros((rows, copies, 0), np.float32), np.zeros((len(own.finals.index), 0), np.float32))
 
     # Gradient steps -----------------------------------------------------------------------------------
 
@@ -220,7 +227,8 @@ class DQN:
             importance,
         )
         sums = np.zeros(len(NAMES))
-        for i, replay in enumerate(self.replays):
+        ready = [(i, replay) for i, replay in enumerate(self.replays) if replay.ready]
+        for i, replay in ready:
             normal = dqn_kernels.Normal(
                 policy.normalizer.shift[i], policy.normalizer.scale[i], policy.normalizer.limit, policy.shape.extra
             )
@@ -239,26 +247,28 @@ class DQN:
             replay.top = max(replay.top, top)
             sums += found
         flat.steps += uniform.shape[1]
-        return sums / len(self.replays)
+        return sums / len(ready)
 
     def autograd_steps(self, uniform: Array, rate: float, importance: float) -> Array:
         """The same through PyTorch."""
-        sums = np.zeros(len(NAMES))
+        sums, nothing = np.zeros(len(NAMES)), Drawn(*(np.zeros(uniform.shape[2], t) for t in (np.int64, np.float32)))
+        ready = np.array([replay.ready for replay in self.replays])
         for step in range(uniform.shape[1]):
-            drawn = [r.sample(uniform[i, step], importance) for i, r in enumerate(self.replays)]
+            drawn = [r.sample(u[step], importance) if r.ready else nothing for u, r in zip(uniform, self.replays)]
             rows = [Transitions(*(a[d.rows] for a in r.rows)) for r, d in zip(self.replays, drawn, strict=True)]
             batch = Transitions(*(np.stack(columns) for columns in zip(*rows, strict=True)))
             found, error = self.step(batch, np.stack([d.weight for d in drawn]), rate)
-            sums += found
-            if not np.isfinite(error).all():
+            sums += found[ready].mean(axis=0)
+            if not np.isfinite(error[ready]).all():
                 break  # `learn` says so; what is no number cannot be a priority
             for replay, d, each in zip(self.replays, drawn, error, strict=True):
-                replay.prioritise(d.rows, np.abs(each).astype(np.float64))
+                if replay.ready:
+                    replay.prioritise(d.rows, np.abs(each).astype(np.float64))
             self.move_target()
         return sums
 
     def step(self, batch: Transitions, weight: Array, rate: float) -> tuple[Array, Array]:
-        """One gradient step on rows `[S, B, …]`; returns (loss, mean value, mean error) and every row's error."""
+        """One gradient step on rows `[S, B, …]`; returns (loss, value, size of errors) `[S, 3]` and errors `[S, B]`."""
         s, policy = self.settings, self.policy
         now, following = self.inputs(batch.observation, batch.agent), self.inputs(batch.following, batch.agent)
         with torch.no_grad():
@@ -277,7 +287,7 @@ class DQN:
         flats = [policy.flat] if self.mixer_flat is None else [policy.flat, self.mixer_flat]
         nets.descend(flats, loss.sum(), rate, s.max_grad_norm)
         error = (value - aim).detach()
-        numbers = torch.stack([loss.detach().mean(), value.detach().mean(), error.abs().mean()])
+        numbers = torch.stack([loss.detach(), value.detach().mean(dim=1), error.abs().mean(dim=1)], dim=1)
         return numbers.numpy().astype(np.float64), error.numpy()
 
     def move_target(self) -> None:
@@ -341,6 +351,8 @@ class DQN:
         where = f"group '{self.place.group}'"
         nets.restore(self.target, state["target"], f"{where}, target network")
         self.policy.flat.load(state["adam"])
+        if ("mixer" in state) != (self.mixer_flat is not None):
+            raise ValueError(f"{where}: learner.mixer cannot change to or from qmix")
         if self.mixer_flat is not None:
             nets.restore(self.mixer, state["mixer"], f"{where}, mixer")
             nets.restore(self.target_mixer, state["target_mixer"], f"{where}, target mixer")
