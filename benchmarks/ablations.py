@@ -9,11 +9,12 @@ Trains what is not there yet with the product's own command, then writes ablatio
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from pathlib import Path
 
-from learning import train
+from learning import commit, train
 
 from coterie.config import experiments
 
@@ -45,7 +46,8 @@ def main() -> None:
         )
         (out / f"ablations-{base}.txt").write_text(drawn.stdout)
         plain = subprocess.run([*words, "--json", *runs], cwd=folder, check=True, capture_output=True, text=True)
-        (out / f"ablations-{base}.json").write_text(plain.stdout)
+        found = {"command": f"python benchmarks/ablations.py --base {base} --seeds {options.seeds}", "commit": commit()}
+        (out / f"ablations-{base}.json").write_text(json.dumps(found | json.loads(plain.stdout)) + "\n")
         print(drawn.stdout)
 
 

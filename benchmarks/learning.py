@@ -56,16 +56,20 @@ def collect(experiment: str, runs: list[Run]) -> dict[str, Any]:
             {name: summary[name] for name in ("seed", "wall_s", "steps_per_s", "best_step")}
             | {name: brief(result) for name, result in (kinds | summary["baselines"]).items()}
         )
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     seeds = ",".join(str(row["seed"]) for row in rows)
     return {
         "experiment": experiment,
         "command": f"coterie train {experiment} -m seed={seeds}",
-        "commit": commit,
+        "commit": commit(),
         "env_steps": (runs[0].summary() or {})["env_steps"],
         "episodes": (runs[0].summary() or {})["episodes"],
         "seeds": rows,
     }
+
+
+def commit() -> str:
+    """Which version this is."""
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
 
 
 def brief(result: dict[str, Any]) -> dict[str, Any]:

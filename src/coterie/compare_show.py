@@ -197,7 +197,7 @@ def draw(comparison: Comparison) -> bytes:
     page.dress(figure.axes[-1], "held-out score", f"{unit} (line: IQM, bar: 95% interval, dots: runs)", "contender")
     names = [figure.axes[0].plot([], [], color=colour, linewidth=3)[0] for _, colour in coloured]
     labels = [shortened(f"{place}  {one.contender.label}", 90) for place, (one, _) in enumerate(coloured, 1)]
-    figure.legend(names, labels, loc="outside upper center", frameon=False, fontsize=9)
+    figure.legend(names, labels, loc="outside upper center", frameon=False, fontsize=9, ncols=1 + (len(labels) > 4))
     caption = f"Lines: interquartile means. Bands: 95% by stratified bootstrap, {statistics.REPETITIONS:,} resamples."
     figure.supxlabel(caption, fontsize=8, color="#666666")
     return page.as_png(figure)

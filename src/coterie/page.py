@@ -20,7 +20,10 @@ text-align: right } td:first-child, th:first-child { text-align: left } img { ma
 pre { background: #f6f6f6; padding: .8rem; overflow: auto } .quiet { color: #666 }
 """
 STEPS, SECONDS = "environment steps", "wall-clock seconds"  # what curves are drawn against
-COLOURS = ("#2a6f97", "#c1440e", "#3a7d44", "#7b4b94", "#8a6d3b", "#444444")
+COLOURS = (
+    *("#2a6f97", "#c1440e", "#3a7d44", "#7b4b94", "#8a6d3b", "#444444"),
+    *("#e0a100", "#1fa3a3", "#d16ba5", "#7a9a01"),
+)
 DASHES = (":", "-.", (0, (3, 1, 1, 1, 1, 1)))  # of lines that nobody learned
 
 
