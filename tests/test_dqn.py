@@ -76,7 +76,7 @@ def test_the_compiled_path_equals_autograd(case):
         assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-4)
         assert found[0]["updates"] > 0
         for mine, theirs in ((fast.policy.flat, slow.policy.flat), (fast.target_flat, slow.target_flat)):
-            assert mine.steps == theirs.steps
+            assert np.array_equal(mine.steps, theirs.steps)
             assert np.abs(mine.array - theirs.array).max() < 1e-5
             assert np.abs(mine.mean - theirs.mean).max() < 1e-5
         for mine, theirs in zip(fast.replays, slow.replays, strict=True):
@@ -342,14 +342,24 @@ def test_remembered_decisions_are_learned_from_while_nobody_acts(q_learner):
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_who_never_acts_keeps_nobody_from_learning(q_learner, compiled):
-    where = place(parameters="individual")
-    one = q_learner(where, compiled=compiled)
-    before, own = weights(one).copy(), lived(one)
-    active = own.active.copy()
-    active[:, :, 1] = False
+@pytest.mark.parametrize("update", ["hard", "soft"])
+def test_who_begins_later_learns_as_if_alone(q_learner, compiled, update):
+    """An agent that does not act at first keeps nobody from learning, and later has its own Adam and target."""
+    settings = {"compiled": compiled, "target": {"update": update, "period": 3, "rate": 0.1}}
+    both = q_learner(place(parameters="individual"), **settings)
+    before = weights(both)
+    own = lived(both)
+    idle = dataclasses.replace(own, active=own.active & np.array([True, False]))
     for seed in range(3):
-        metrics = learn(one, dataclasses.replace(own, active=active), seed)
-    assert metrics["updates"] > 0
-    assert not np.array_equal(weights(one)[0], before[0])
-    assert np.array_equal(weights(one)[1], before[1])
+        assert learn(both, idle, seed)["updates"] > 0
+    assert not np.array_equal(weights(both)[0], before[0])
+    assert np.array_equal(weights(both)[1], before[1])
+    assert both.policy.flat.steps[0] > both.policy.flat.steps[1] == 0
+    learn(both, own, 3)
+    twin = q_learner(place(parameters="individual"), **settings)
+    twin.policy.normalizer.load(both.policy.normalizer.state())
+    first = twin.policy.flat.array[1].copy()
+    assert np.array_equal(first, before[1])
+    learn(twin, own, 3)
+    moved, alone = weights(both)[1] - first, weights(twin)[1] - first
+    assert np.abs(moved).max() == pytest.approx(np.abs(alone).max(), rel=0.5)  # not several times as far

@@ -110,7 +110,7 @@ def test_updates_per_step_counts_environment_steps_and_carries_fractions(q_learn
     for iteration in range(1, 14):
         done += learn(one, own)["updates"]
         assert done == math.floor(iteration * rate * STEPS + 1e-9)
-        assert one.policy.flat.steps == done
+        assert (one.policy.flat.steps == done).all()
     rare = q_learner(updates_per_step=0.01)
     assert [learn(rare, own)["updates"] for _ in range(6)] == [0, 0, 1, 0, 0, 1]  # 0.36 each
     often = q_learner(updates_per_step=2.0)

@@ -9,7 +9,7 @@ import torch
 
 from coterie import kernels
 from coterie.algorithms.batches import Batch
-from coterie.algorithms.divergence import Diverged
+from coterie.algorithms.divergence import Diverged, demand_finite
 from coterie.types import Box, Discrete, Joint, MultiDiscrete, StateRows
 from ppo_cases import actor, critic, judge, learn, lived, make_learner
 from small_worlds import ACTIONS, generator, network, place
@@ -291,7 +291,8 @@ def test_learning_equals_autograd(name):
         found = [one.improve(batch, one.schedule(0.3 * iteration), generator(iteration)) for one in (fast, slow)]
         assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-5)
         for mine, theirs in ((fast.policy.flat, slow.policy.flat), (fast.critic_flat, slow.critic_flat)):
-            assert mine.steps == theirs.steps > 0
+            assert np.array_equal(mine.steps, theirs.steps)
+            assert (mine.steps > 0).all()
             assert np.abs(mine.array - theirs.array).max() < 1e-5
             assert np.abs(mine.mean - theirs.mean).max() < 1e-5
             assert np.abs(mine.square - theirs.square).max() < 1e-5
@@ -321,7 +322,7 @@ def test_a_step_that_is_no_number_is_not_hidden():
             getattr(batch, field)[0, 17] = math.nan
             metrics = one.improve(batch, one.schedule(0.0), generator())
             with pytest.raises(Diverged, match="learning diverged"):
-                one.demand_finite(metrics)
+                demand_finite("team", metrics, (), (one.policy.flat.array, one.critic_flat.array))
 
 
 def test_continuous_actions_take_the_other_path():

@@ -242,15 +242,19 @@ class Flat:
             start = stop
         self.array = value.numpy()
         self.mean, self.square = np.zeros_like(self.array), np.zeros_like(self.array)
-        self.steps = 0
+        self.steps = np.zeros(stacks, np.int64)  # Adam steps that each stack has taken
 
-    def step(self, rate: float, limit: float) -> None:
-        """One Adam step along the gradient that autograd left, scaled per stack to at most `limit`."""
+    def step(self, rate: float, limit: float, stacks: Array | None = None) -> None:
+        """One Adam step along the gradient that autograd left, scaled per stack to at most `limit`.
+
+        `stacks` says which of them learn, by number; None: all.
+        """
         found = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
         torch.cat([grad.reshape(len(self.grad), -1) for grad in found], dim=1, out=self.grad)
-        self.steps += 1
-        for i, grad in enumerate(self.grad.numpy()):
-            kernels.adam(self.array[i], grad, self.mean[i], self.square[i], self.steps, rate, limit)
+        for i in range(len(self.grad)) if stacks is None else stacks:
+            self.steps[i] += 1
+            flat, mean, square = self.pair(i)
+            kernels.adam(flat, self.grad[i].numpy(), mean, square, int(self.steps[i]), rate, limit)
 
     def pair(self, stack: int) -> kernels.Pair:
         """One stack's parameters and moments, for the compiled path."""
@@ -258,19 +262,19 @@ class Flat:
 
     def state(self) -> State:
         """The optimiser's memory, as copies."""
-        return {"mean": self.mean.copy(), "square": self.square.copy(), "steps": self.steps}
+        return {"mean": self.mean.copy(), "square": self.square.copy(), "steps": self.steps.copy()}
 
     def load(self, state: State) -> None:
-        self.mean[:], self.square[:], self.steps = state["mean"], state["square"], state["steps"]
+        self.mean[:], self.square[:], self.steps[:] = state["mean"], state["square"], state["steps"]
 
 
-def descend(flats: Sequence[Flat], loss: Tensor, rate: float, limit: float) -> None:
+def descend(flats: Sequence[Flat], loss: Tensor, rate: float, limit: float, stacks: Array | None = None) -> None:
     """One Adam step of each network along the loss's gradient, scaled per network and stack to at most `limit`."""
     for parameter in itertools.chain.from_iterable(flat.parameters for flat in flats):
         parameter.grad = None  # autograd hands over its own tensors: no zeros to write, nothing to add up
     loss.backward()
     for flat in flats:
-        flat.step(rate, limit)
+        flat.step(rate, limit, stacks)
 
 
 def export(net: nn.Module) -> dict[str, Array]:

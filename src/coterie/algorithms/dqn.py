@@ -242,17 +242,17 @@ class DQN:
                 flat.pair(i),
                 self.target_flat.array[i],
                 dials,
-                flat.steps,
+                int(flat.steps[i]),
             )
+            flat.steps[i] += uniform.shape[1]
             replay.top = max(replay.top, top)
             sums += found
-        flat.steps += uniform.shape[1]
         return sums / len(ready)
 
     def autograd_steps(self, uniform: Array, rate: float, importance: float) -> Array:
         """The same through PyTorch."""
         sums, nothing = np.zeros(len(NAMES)), Drawn(*(np.zeros(uniform.shape[2], t) for t in (np.int64, np.float32)))
-        ready = np.array([replay.ready for replay in self.replays])
+        ready = np.flatnonzero([replay.ready for replay in self.replays])
         for step in range(uniform.shape[1]):
             drawn = [r.sample(u[step], importance) if r.ready else nothing for u, r in zip(uniform, self.replays)]
             rows = [Transitions(*(a[d.rows] for a in r.rows)) for r, d in zip(self.replays, drawn, strict=True)]
@@ -285,7 +285,8 @@ class DQN:
         each = torch.nn.functional.huber_loss(value, aim, reduction="none", delta=delta)
         loss = (torch.from_numpy(weight) * each).mean(dim=1)
         flats = [policy.flat] if self.mixer_flat is None else [policy.flat, self.mixer_flat]
-        nets.descend(flats, loss.sum(), rate, s.max_grad_norm)
+        ready = None if self.team else np.flatnonzero([replay.ready for replay in self.replays])
+        nets.descend(flats, loss.sum(), rate, s.max_grad_norm, ready)
         error = (value - aim).detach()
         numbers = torch.stack([loss.detach(), value.detach().mean(dim=1), error.abs().mean(dim=1)], dim=1)
         return numbers.numpy().astype(np.float64), error.numpy()
@@ -299,8 +300,9 @@ class DQN:
         for behind, ahead in pairs:
             if target.update == "soft":
                 behind.array += np.float32(target.rate) * (ahead.array - behind.array)
-            elif ahead.steps % target.period == 0:
-                behind.array[:] = ahead.array
+            else:
+                due = ahead.steps % target.period == 0
+                behind.array[due] = ahead.array[due]
 
     # Rows for the stacked networks: [S, B, M, …] of the replays, [stacks, rows, …] of the parameters -----
 

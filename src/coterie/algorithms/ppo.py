@@ -211,7 +211,7 @@ class PPO:
             )
             pairs = (actor.pair(i), critic.pair(i))
             sums += ppo_kernels.ppo_pass(
-                rows, order[i], bounds, specs, pairs, self.policy.choices, numbers, actor.steps
+                rows, order[i], bounds, specs, pairs, self.policy.choices, numbers, int(actor.steps[i])
             )
         actor.steps += len(bounds) - 1
         critic.steps += len(bounds) - 1
