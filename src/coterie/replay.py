@@ -178,7 +178,14 @@ class Replay(Generic[Row]):
             "top": self.top,
         }
 
-    def load(self, state: State) -> None:
+    def load(self, state: State, where: str = "") -> None:
+        """Return to a saved state; `where` says whose replay it is when that cannot be."""
+        try:
+            self._load(state)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}" if where else str(error)) from None
+
+    def _load(self, state: State) -> None:
         size = len(next(iter(state["rows"].values())))
         if size > self.settings.size:
             raise ValueError(f"the saved replay holds {size} rows, replay.size is {self.settings.size}")

@@ -347,21 +347,22 @@ class DQN:
             "replays": [replay.state() for replay in self.replays],
             "queues": [{name: a.copy() for name, a in queue._asdict().items()} for queue in self.queues],
             "due": self.due,
+            "mixing": self.settings.mixer,
         }
 
     def load(self, state: State) -> None:
         where = f"group '{self.place.group}'"
+        if state["mixing"] != self.settings.mixer:
+            raise ValueError(f"{where}: learner.mixer cannot change from {state['mixing']} to {self.settings.mixer}")
         nets.restore(self.target, state["target"], f"{where}, target network")
         self.policy.flat.load(state["adam"])
-        if ("mixer" in state) != (self.mixer_flat is not None):
-            raise ValueError(f"{where}: learner.mixer cannot change to or from qmix")
         if self.mixer_flat is not None:
             nets.restore(self.mixer, state["mixer"], f"{where}, mixer")
             nets.restore(self.target_mixer, state["target_mixer"], f"{where}, target mixer")
             self.mixer_flat.load(state["mixer_adam"])
         self.state_normalizer.load(state["state_normalizer"])
         for replay, saved in zip(self.replays, state["replays"], strict=True):
-            replay.load(saved)
+            replay.load(saved, where)
         self.queues = [Queue(**{name: a.copy() for name, a in saved.items()}) for saved in state["queues"]]
         if any(queue.reward.shape[1] != self.settings.n_steps for queue in self.queues):
             raise ValueError(f"{where}: decisions wait for others in the saved queues; n_steps cannot change")
