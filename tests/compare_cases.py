@@ -11,7 +11,15 @@ SLOW = "groups.team.learner.learning_rate=0.001"
 
 
 def fabricate(
-    path, *words, curve=(0.0, 4.0, 8.0), score=8.0, last=None, others=(1.0, 10.0), finished=True, experiment=GRID
+    path,
+    *words,
+    curve=(0.0, 4.0, 8.0),
+    score=8.0,
+    last=None,
+    others=(1.0, 10.0),
+    finished=True,
+    experiment=GRID,
+    start=0.0,
 ):
     """A run as training writes it, evaluated every 100 steps and every second; a second group gets 1 more."""
     run = Run.create(path, config.load(str(experiment), list(words)))
@@ -21,7 +29,7 @@ def fabricate(
         return {"groups": {name: {"return_mean": value + place} for place, name in enumerate(names)}}
 
     lines = [
-        {"env_steps": 100 * i, "wall_s": float(i), "team/entropy": 1.0}
+        {"env_steps": 100 * i, "wall_s": start + i, "team/entropy": 1.0}
         | {f"{name}/eval/return_mean": value + place for place, name in enumerate(names)}
         for i, value in enumerate(curve)
     ]

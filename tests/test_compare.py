@@ -8,7 +8,7 @@ import pytest
 from compare_cases import FAST, SLOW, compared, fabricate, labels
 from coterie import compare, compare_show, statistics
 from coterie.run import Run
-from coterie.statistics import interquartile_mean
+from coterie.statistics import Reaching, interquartile_mean
 from coterie.types import CoterieError
 from run_cases import train, written
 
@@ -22,9 +22,8 @@ def test_what_is_known_about_a_contender(sweep):
     assert slow.aggregates["iqm"] == expected
     assert expected.low < 5.5 < expected.high
     assert fast.area.value == pytest.approx(np.mean([(2.5 + (5 + s) / 2) / 2 for s in (7, 8)]))
-    assert (fast.reaching.reached, fast.reaching.median, fast.reaching.restricted_mean) == (4, 100, 100)
-    assert (slow.reaching.reached, slow.reaching.runs, slow.reaching.median) == (3, 4, 200)
-    assert slow.reaching.restricted_mean == 200
+    assert fast.reaching == {"gridworld": Reaching(4, 4, 100, 100, 200)}
+    assert slow.reaching == {"gridworld": Reaching(4, 3, 200, 200, 200)}
 
 
 def test_who_beats_whom(sweep):
@@ -49,7 +48,7 @@ def test_areas_end_where_the_shortest_run_does(tmp_path):
     found = compared(tmp_path, threshold=8.0)
     assert found.ends == {"gridworld": 100}
     assert [one.area.value for one in found.standings] == [2.0, 2.0]
-    assert [one.reaching.horizon for one in found.standings] == [100, 100]
+    assert [one.reaching["gridworld"].horizon for one in found.standings] == [100, 100]
 
 
 def test_several_worlds_are_put_on_one_scale(tmp_path):
@@ -65,11 +64,45 @@ def test_several_worlds_are_put_on_one_scale(tmp_path):
     assert only.aggregates["iqm"].value == pytest.approx(0.5)
     assert only.aggregates["optimality_gap"].value == pytest.approx(0.5)
     assert found.references == {"random": 0.0, "heuristic": 1.0, "step 0": 0.0}
-    assert (only.reaching.reached, only.reaching.runs) == (2, 4)
     text = compare_show.as_table(found, "best")
     assert "scale of gridworld grid_size=4: random play = 0 at 1.00, heuristic = 1 at 10.00" in text
     assert "normalised return" in text
     assert [row["normalised"] for row in compare.as_rows(found)] == pytest.approx([0.5] * 4)
+
+
+def test_times_to_a_threshold_are_of_one_world_each(tmp_path):
+    """Watched to 100 in the small world and to 400 in the large one."""
+    for rate in (FAST, SLOW):
+        for seed in (0, 1):
+            path, words = tmp_path / rate[-5:], (rate, f"seed={seed}")
+            fabricate(path / f"small{seed}", *words, "world.grid_size=4", curve=(1, 1 + 9 * seed))
+            late = 1 if rate == FAST else 10  # the slow ones are sooner in the large world
+            fabricate(path / f"large{seed}", *words, curve=(1, 1, late, late, 10))
+    found = compared(tmp_path, threshold=1.0)
+    small, large = "gridworld grid_size=4", "gridworld grid_size=8"
+    by_label = {one.contender.label.split("=")[-1]: one.reaching for one in found.standings}
+    assert by_label["0.01"] == {small: Reaching(2, 1, 100, 100, 100), large: Reaching(2, 2, 400, 400, 400)}
+    assert by_label["0.001"] == {small: Reaching(2, 1, 100, 100, 100), large: Reaching(2, 2, 200, 200, 400)}
+    plain = {one["label"].split("=")[-1]: one for one in compare.as_plain(found)["contenders"]}
+    assert plain["0.001"]["frames_to_threshold"][large] == {
+        **{"runs": 2, "reached": 2, "median": 200, "restricted_mean": 200, "horizon": 400},
+    }
+    text = compare_show.as_table(found, "best").replace("\n   ", " ")
+    for world, horizon in ((small, 100), (large, 400)):
+        assert f"validation score in {world} reaches 1; runs" in text
+        assert f"mean: up to {horizon} steps" in text
+    page = compare_show.write_page(found, "best", tmp_path / "page.html").read_text()
+    assert page.count("<table>") == 4  # scores, two worlds, pairs
+    assert page.count("<td>2/2<td>200<td>200") == 1
+
+
+def test_every_contender_has_its_own_runs(tmp_path):
+    """Two of one learner and one of another: what tells the two apart is a setting of the part that differs."""
+    for name, words in {"a": (FAST,), "b": (SLOW,), "c": ("groups.team.learner.name=dqn", "train.steps=4")}.items():
+        fabricate(tmp_path / name, *words)
+    plain = compare.as_plain(compared(tmp_path))["contenders"]
+    assert len({one["label"] for one in plain}) == 3
+    assert [[run["run"] for run in one["runs"]] for one in plain] == [[str(tmp_path / name)] for name in "abc"]
 
 
 def test_without_a_heuristic_the_best_contender_is_the_reference(tmp_path):
@@ -99,7 +132,7 @@ groups: {cross: {agents: player_0, learner: {name: ppo}}, ring: {agents: player_
     ):
         (only,) = compared(path, group=group, threshold=expected).standings
         assert only.aggregates["mean"].value == expected
-        assert only.reaching.median == 200  # its curve is of the same groups
+        assert only.reaching["tictactoe"].median == 200  # its curve is of the same groups
         assert only.aggregates["mean"].low is None  # one run says nothing about others
     with pytest.raises(CoterieError, match="has no group 'rings'; there are cross, ring"):
         compared(run.path, group="rings")
@@ -114,6 +147,17 @@ def test_curves_against_steps_and_seconds(sweep):
     seconds, same = compare.curves(found.standings[0].contender, found.scales, "wall")
     assert seconds.tolist() == [0, 1, 2]
     assert same.value.tolist() == [0, 5, 7.5]
+
+
+def test_bands_of_curves_draw_runs_within_their_worlds(tmp_path):
+    """Runs of a world are alike, so that which of them is drawn changes nothing."""
+    for seed in (0, 1):
+        for size, height in ((4, 1.0), (5, 10.0)):
+            fabricate(tmp_path / f"{size}-{seed}", f"seed={seed}", f"world.grid_size={size}", curve=(1.0, height))
+    found = compared(tmp_path)
+    _, estimate = compare.curves(found.standings[0].contender, found.scales, "steps")
+    assert estimate.value.tolist() == [0.0, 0.5]
+    assert (estimate.low.tolist(), estimate.high.tolist()) == ([0.0, 0.5], [0.0, 0.5])
 
 
 def test_a_sweep_as_training_leaves_it(coterie_, tmp_path, no_drawing):

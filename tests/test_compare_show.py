@@ -34,6 +34,14 @@ def test_the_command_prints_tables_of_80_columns(coterie_, sweep):
     assert "fewer than" not in coterie_("compare", sweep)[1]
 
 
+def test_the_likelier_one_comes_first_with_its_interval(sweep):
+    found = compared(sweep / "slow", sweep / "fast")
+    (pair,) = found.improvement.values()
+    assert pair.value - pair.low < pair.high - pair.value
+    bounds = [f"{1 - bound:.2f}" for bound in (pair.high, pair.low)]
+    assert compare_show.improvement_rows(found) == [["2 over 1", f"0.88 [{', '.join(bounds)}]"]]
+
+
 def test_the_command_prints_json(coterie_, sweep):
     code, out, _ = coterie_("compare", sweep, "--threshold", "5", "--json", "--score", "last")
     plain = json.loads(out)
@@ -42,7 +50,8 @@ def test_the_command_prints_json(coterie_, sweep):
     fast, slow = plain["contenders"]
     assert fast["iqm"]["value"] == 7.5
     assert len(fast["iqm"]["interval"]) == 2
-    assert slow["frames_to_threshold"]["reached"] == 3
+    assert slow["frames_to_threshold"]["gridworld"]["reached"] == 3
+    assert json.loads(coterie_("compare", sweep, "--json")[1])["contenders"][0]["frames_to_threshold"] is None
     assert len(fast["performance_profile"]["value"]) == len(plain["profile_thresholds"])
     assert (fast["performance_profile"]["value"][0], fast["performance_profile"]["value"][-1]) == (1.0, 0.0)
     assert fast["curves"]["wall"]["at"] == [0, 1, 2]
@@ -96,6 +105,23 @@ def test_what_is_drawn(sweep, monkeypatch):
     assert intervals.lines[0].get_xdata().tolist() == [6, 7, 8, 9]
 
 
+def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    for seed, start in enumerate((0.0, 9.0)):
+        fabricate(tmp_path / "apart" / str(seed), FAST, f"seed={seed}", start=start)
+        fabricate(tmp_path / "together" / str(seed), SLOW, f"seed={seed}")
+    compare_show.draw(compared(tmp_path / "apart"))
+    compare_show.draw(compared(tmp_path))
+    compare_show.draw(compared(tmp_path / "together"))
+    words = [[[text.get_text() for text in axes.texts] for axes in figure.axes[:2]] for figure in drawn]
+    assert words[0] == [[], ["no seconds that all runs share"]]
+    assert words[1] == [[], ["no seconds that all runs of 1 share"]]
+    assert words[2] == [[], []]
+
+
 def test_lone_runs_are_compared_without_intervals(coterie_, tmp_path):
     fabricate(tmp_path / "a", FAST, curve=(3.0,), score=3.0)
     fabricate(tmp_path / "b", SLOW, curve=(3.0,), score=3.0)
@@ -104,6 +130,12 @@ def test_lone_runs_are_compared_without_intervals(coterie_, tmp_path):
     assert out.count("3.00 [–]") == 2
     assert "0.50 [–]" in out
     assert "nan" not in out.lower()
+    assert "lone runs: whoever has a single run of a world has no intervals" in out
+    assert "few runs" not in out
+    assert "bootstrap" not in out
+    fabricate(tmp_path / "more", FAST, "seed=1")
+    both = coterie_("compare", tmp_path)[1]
+    assert all(word in both for word in ("intervals: 95%", "few runs: ", "lone runs: "))
 
 
 def test_equal_runs_have_an_interval_without_width(coterie_, tmp_path):

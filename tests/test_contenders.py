@@ -1,11 +1,13 @@
 """Who is compared: which runs count as one, how they are called, what is refused."""
 
+import dataclasses
 import json
 
 import pytest
 
 from compare_cases import FAST, SLOW, compared, fabricate, labels
 from coterie import config, contenders
+from coterie.types import CoterieError
 from run_cases import ODD, train, written
 
 
@@ -20,6 +22,15 @@ def test_settings_without_effect_tell_nobody_apart(tmp_path):
     fabricate(tmp_path / "a", "seed=0", "train.workers=2", "train.video=false", "experiment=mine")
     fabricate(tmp_path / "b", "seed=1", "train.keep=7")
     assert labels(compared(tmp_path)) == ["mine+gridworld-cooperative"]
+
+
+def test_processes_make_no_other_world(tmp_path):
+    for seed in (0, 1):
+        words = (f"seed={seed}", f"world.processes={seed}", f"train.tensorboard={str(bool(seed)).lower()}")
+        fabricate(tmp_path / str(seed), *words, experiment="cartpole-ppo")
+    found = compared(tmp_path)
+    assert labels(found) == ["cartpole-ppo"]
+    assert list(found.scales) == ["gymnasium/CartPole-v1"]
 
 
 def test_labels_name_what_differs(tmp_path):
@@ -38,6 +49,49 @@ def test_a_part_of_another_name_stands_for_its_settings():
     assert contenders.tell_apart(["x", "x"], [ppo, other]) == ["x learner.name=ppo", "x learner.name=other"]
     two = {"groups.prey.policy.name": "random"}
     assert contenders.tell_apart(["x", "x"], [ppo | two, other | two])[0] == "x team.learner.name=ppo"
+
+
+def test_settings_of_a_part_are_named_where_parts_of_one_name_differ_in_them():
+    slow, fast, other = (
+        {"groups.team.learner.name": name, "groups.team.learner.rate": rate, "groups.team.learner.size": size}
+        for name, rate, size in (("dqn", 1, 8), ("dqn", 2, 8), ("ppo", 3, 9))
+    )
+    assert contenders.tell_apart(["e"] * 3, [slow, fast, other]) == [
+        *("e learner.name=dqn learner.rate=1", "e learner.name=dqn learner.rate=2"),
+        "e learner.name=ppo learner.rate=3",
+    ]
+
+
+def test_names_of_parts_within_parts_stand_for_their_settings_together():
+    cases = (("a", "x", 1), ("a", "y", 2), ("b", "x", 3))
+    settings = [{"part.name": a, "part.inner.name": b, "part.inner.size": size} for a, b, size in cases]
+    assert contenders.tell_apart(["e"] * 3, settings) == [
+        *("e part.name=a part.inner.name=x", "e part.name=a part.inner.name=y", "e part.name=b part.inner.name=x"),
+    ]
+    another = settings[0] | {"part.inner.size": 4}
+    assert (
+        contenders.tell_apart(["e"] * 4, [*settings, another])[3] == "e part.name=a part.inner.name=x part.inner.size=4"
+    )
+
+
+def test_different_ones_never_have_the_same_label(tmp_path):
+    word, number = {"size": "1"}, {"size": 1}
+    assert contenders.tell_apart(["e"] * 3, [word, number, word]) == ["e size=1", "e size=1 #2", "e size=1"]
+    assert len(set(contenders.tell_apart(["e", "e", "e size=2"], [number, {"size": 2}, {}]))) == 3
+    (entrant,), _ = contenders.read([str(fabricate(tmp_path / "a").path)])
+    both = [dataclasses.replace(entrant, settings=entrant.settings | one) for one in (word, number)]
+    assert [one.label for one in contenders.gather(both, by=["size"])] == ["size=1", "size=1 #2"]
+
+
+def test_the_order_of_groups_tells_nobody_apart(tmp_path):
+    groups = ["cross: {agents: player_0, learner: {name: ppo}}", "ring: {agents: player_1, policy: {name: random}}"]
+    for seed, order in enumerate((groups, groups[::-1])):
+        text = f"world: {{name: tictactoe}}\ngroups: {{{', '.join(order)}}}\n"
+        fabricate(tmp_path / str(seed), f"seed={seed}", experiment=written(tmp_path / "duel.yaml", text))
+    assert labels(compared(tmp_path)) == ["duel"]
+    fabricate(tmp_path / "twin", "seed=0", experiment=tmp_path / "duel.yaml")
+    with pytest.raises(CoterieError, match="have the same settings and seed"):
+        compared(tmp_path)
 
 
 def test_contenders_by_settings_and_by_argument(tmp_path):
@@ -119,3 +173,24 @@ def test_damaged_runs_are_named(coterie_, tmp_path):
     assert coterie_("compare", run.path)[2].startswith(f"coterie: '{run.path}': ")
     run.summary_file.write_text("{")
     assert "is damaged" in coterie_("compare", run.path)[2]
+
+
+@pytest.mark.parametrize(
+    ("damage", "missing"),
+    [
+        (lambda whole: {}, "baselines.random.groups.team.return_mean"),
+        (lambda whole: [], "baselines.random.groups.team.return_mean"),
+        (lambda whole: whole | {"baselines": {}}, "baselines.random.groups.team.return_mean"),
+        (lambda whole: whole | {"step_0": {"groups": {"other": {}}}}, "step_0.groups.team.return_mean"),
+        (lambda whole: whole | {"evaluation": None}, "evaluation.groups.team.return_mean"),
+        (lambda whole: whole | {"last": {"groups": {"team": {"return_mean": "1"}}}}, "last.groups.team.return_mean"),
+        (lambda whole: whole | {"env_steps": None}, "env_steps"),
+        (lambda whole: whole | {"wall_s": None}, "wall_s"),
+    ],
+)
+def test_a_summary_without_what_it_should_hold_is_named(coterie_, tmp_path, damage, missing):
+    run = fabricate(tmp_path / "a")
+    run.summary_file.write_text(json.dumps(damage(run.summary())))
+    code, out, err = coterie_("compare", run.path)
+    assert (code, out) == (1, "")
+    assert err == f"coterie: '{run.summary_file}' is damaged: it has no number '{missing}'\n"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from compare_cases import fabricate
 from coterie import config, report, statistics
 from coterie.run import Run
 from coterie.types import CoterieError
@@ -131,6 +132,16 @@ def test_curves_of_runs_of_different_lengths(tmp_path, runs):
     run = Run.create(tmp_path / "run", runs[0].config())
     run.metrics_file.write_text("".join(runs[0].metrics_file.read_text().splitlines(keepends=True)[:3]))
     assert report.draw_curves([runs[1], run])[:4] == b"\x89PNG"
+
+
+def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    report.draw_curves([fabricate(tmp_path / str(seed), f"seed={seed}", start=9.0 * seed) for seed in (0, 1)])
+    words = {axes.get_title(): [text.get_text() for text in axes.texts] for axes in drawn[0].axes}
+    assert words == {"return": [], "return against time": ["no seconds that all runs share"], "entropy": []}
 
 
 def test_a_run_without_records_is_refused(tmp_path):

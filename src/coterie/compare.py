@@ -46,7 +46,7 @@ class Standing:
     aggregates: dict[str, Estimate]  # iqm, mean; in several worlds also median, optimality_gap
     area: Estimate  # interquartile mean of the areas under the runs' curves
     profile: Estimate  # [T] share of runs above each threshold
-    reaching: Reaching | None
+    reaching: dict[str, Reaching]  # world -> how soon the threshold was reached; empty where none is given
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def compare(contenders: Sequence[Contender], threshold: float | None = None) -> 
     pooled = np.concatenate([task for one in scores for task in one])
     margin = 0.05 * (np.ptp(pooled) or max(float(np.abs(pooled).max()), 1.0))
     thresholds = np.linspace(pooled.min() - margin, pooled.max() + margin, PROFILE_POINTS)
-    horizon = min(max(run.curve.steps[-1] for runs in one.runs.values() for run in runs) for one in contenders)
+    horizons = {world: min(max(_watched(one.runs[world])) for one in contenders) for world in worlds}
     standings = [
         Standing(
             one,
@@ -86,7 +86,7 @@ def compare(contenders: Sequence[Contender], threshold: float | None = None) -> 
             {name: estimate(own, function) for name, function in _aggregates(len(worlds) > 1).items()},
             estimate(_areas(one, scales, ends), statistics.interquartile_mean),
             statistics.performance_profile(own, thresholds, bootstrap_stream()),
-            None if threshold is None else _reaching(one, scales, threshold, float(horizon)),
+            {} if threshold is None else _reaching(one, scales, threshold, horizons),
         )
         for one, own in zip(contenders, scores, strict=True)
     ]
@@ -156,10 +156,19 @@ def _references(everyone: dict[str, list[Entrant]], scales: dict[str, Scale]) ->
     return found
 
 
-def _reaching(contender: Contender, scales: dict[str, Scale], threshold: float, horizon: float) -> Reaching:
-    runs = [(scales[world], run) for world, runs in contender.runs.items() for run in runs]
-    took = [frames(run, scale, threshold) for scale, run in runs]
-    return statistics.summarise_reaching(took, [float(run.curve.steps[-1]) for _, run in runs], horizon)
+def _reaching(
+    contender: Contender, scales: dict[str, Scale], threshold: float, horizons: dict[str, float]
+) -> dict[str, Reaching]:
+    """World by world: steps of different worlds are no samples of one time."""
+    found = {}
+    for world, runs in contender.runs.items():
+        took = [frames(run, scales[world], threshold) for run in runs]
+        found[world] = statistics.summarise_reaching(took, _watched(runs), horizons[world])
+    return found
+
+
+def _watched(runs: Sequence[Entrant]) -> list[float]:
+    return [float(run.curve.steps[-1]) for run in runs]
 
 
 def curves(contender: Contender, scales: dict[str, Scale], axis: str) -> tuple[Array, Estimate]:
@@ -209,34 +218,37 @@ def _standing(comparison: Comparison, standing: Standing) -> dict[str, Any]:
         **{name: found.plain() for name, found in standing.aggregates.items()},
         "area_under_curve": standing.area.plain(),
         "performance_profile": standing.profile.plain(),
-        "frames_to_threshold": None if standing.reaching is None else dataclasses.asdict(standing.reaching),
+        "frames_to_threshold": {w: dataclasses.asdict(r) for w, r in standing.reaching.items()} or None,
         "curves": {axis: {"at": points.tolist()} | found.plain() for axis, (points, found) in x.items()},
-        "runs": [row for row in as_rows(comparison) if row["contender"] == standing.contender.label],
+        "runs": _rows(comparison, standing),
     }
 
 
 def as_rows(comparison: Comparison) -> list[dict[str, Any]]:
     """One row for every run, in its own returns."""
+    return [row for standing in comparison.standings for row in _rows(comparison, standing)]
+
+
+def _rows(comparison: Comparison, standing: Standing) -> list[dict[str, Any]]:
     rows = []
-    for standing in comparison.standings:
-        for world, runs in standing.contender.runs.items():
-            scale, threshold = comparison.scales[world], comparison.threshold
-            for run in runs:
-                took = None if threshold is None else frames(run, scale, threshold)
-                rows.append(
-                    {
-                        "contender": standing.contender.label,
-                        "world": world,
-                        "run": str(run.path),
-                        "seed": run.seed,
-                        "score": run.score,
-                        "normalised": float(scale(run.score)) if comparison.normalised else None,
-                        "last": run.last,
-                        "auc": area(run, comparison.ends[world]),
-                        "frames_to_threshold": took,
-                        "censored": None if threshold is None else took is None,
-                        "wall_s": run.wall_s,
-                        "env_steps": run.env_steps,
-                    }
-                )
+    for world, runs in standing.contender.runs.items():
+        scale, threshold = comparison.scales[world], comparison.threshold
+        for run in runs:
+            took = None if threshold is None else frames(run, scale, threshold)
+            rows.append(
+                {
+                    "contender": standing.contender.label,
+                    "world": world,
+                    "run": str(run.path),
+                    "seed": run.seed,
+                    "score": run.score,
+                    "normalised": float(scale(run.score)) if comparison.normalised else None,
+                    "last": run.last,
+                    "auc": area(run, comparison.ends[world]),
+                    "frames_to_threshold": took,
+                    "censored": None if threshold is None else took is None,
+                    "wall_s": run.wall_s,
+                    "env_steps": run.env_steps,
+                }
+            )
     return rows

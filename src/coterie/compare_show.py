@@ -50,14 +50,14 @@ def score_rows(comparison: Comparison) -> list[Row]:
     return rows + [[f"   {name}", "", "", number(value), ""] for name, value in comparison.references.items()]
 
 
-def reaching_rows(comparison: Comparison) -> list[Row]:
-    """How soon the threshold was reached."""
+def reaching_rows(comparison: Comparison, world: str) -> list[Row]:
+    """How soon the threshold was reached in a world."""
     rows = []
     for place, one in enumerate(comparison.standings, 1):
-        if (found := one.reaching) is not None:
-            middle = "not seen" if found.median is None else f"{found.median:,.0f}"
-            reached = f"{found.reached}/{found.runs}"
-            rows.append([f"{place}  {one.contender.label}", reached, middle, f"{found.restricted_mean:,.0f}"])
+        found = one.reaching[world]
+        middle = "not seen" if found.median is None else f"{found.median:,.0f}"
+        reached = f"{found.reached}/{found.runs}"
+        rows.append([f"{place}  {one.contender.label}", reached, middle, f"{found.restricted_mean:,.0f}"])
     return rows
 
 
@@ -87,10 +87,7 @@ def notes(comparison: Comparison, scored: str, skipped: Sequence[Path]) -> list[
         if comparison.normalised:
             reference = f"{scale.source} = 1 at {number(scale.reference)}"
             lines.append(f"scale of {world}: random play = 0 at {number(scale.random)}, {reference}")
-    lines.append(f"intervals: 95%, stratified bootstrap over runs, {statistics.REPETITIONS:,} resamples")
-    fewest = min(len(runs) for one in comparison.standings for runs in one.contender.runs.values())
-    if fewest < FEW:
-        lines.append(f"few runs: intervals from fewer than {FEW} runs of a world are too narrow to be relied on")
+    lines += interval_notes(comparison)
     ends = sorted({f"{end:,.0f}" for end in comparison.ends.values()})
     lines.append(f"AUC: area under the validation curve, as its mean height, up to {' or '.join(ends)} steps")
     if skipped:
@@ -98,12 +95,28 @@ def notes(comparison: Comparison, scored: str, skipped: Sequence[Path]) -> list[
     return lines
 
 
-def reaching_note(comparison: Comparison) -> str:
-    """What the times to the threshold are."""
-    found = next(one.reaching for one in comparison.standings if one.reaching is not None)
+def interval_notes(comparison: Comparison) -> list[str]:
+    """What the intervals are, and for whom there is none."""
+    fewest = [min(map(len, one.contender.runs.values())) for one in comparison.standings]
+    lines = []
+    if max(fewest) > 1:
+        lines.append(f"intervals: 95%, stratified bootstrap over runs, {statistics.REPETITIONS:,} resamples")
+    if any(1 < count < FEW for count in fewest):
+        lines.append(f"few runs: intervals from fewer than {FEW} runs of a world are too narrow to be relied on")
+    if min(fewest) == 1:
+        lines.append(
+            "lone runs: whoever has a single run of a world has no intervals [–]; one run says nothing of others"
+        )
+    return lines
+
+
+def reaching_note(comparison: Comparison, world: str) -> str:
+    """What the times to the threshold in a world are."""
+    horizon = comparison.standings[0].reaching[world].horizon
+    where = f" in {world}" if comparison.normalised else ""
     return (
-        f"steps until the validation score reaches {comparison.threshold:g}; runs that never did are kept "
-        f"as censored (median: Kaplan–Meier; mean: up to {found.horizon:,.0f} steps)"
+        f"steps until the validation score{where} reaches {comparison.threshold:g}; runs that never did are kept "
+        f"as censored (median: Kaplan–Meier; mean: up to {horizon:,.0f} steps)"
     )
 
 
@@ -111,8 +124,9 @@ def as_table(comparison: Comparison, scored: str, skipped: Sequence[Path] = ()) 
     """The comparison as text."""
     lines = [*(part for note in notes(comparison, scored, skipped) for part in fold(note)), ""]
     lines += columns(SCORE_HEAD, score_rows(comparison))
-    if comparison.threshold is not None:
-        lines += ["", *fold(reaching_note(comparison)), *columns(REACHING_HEAD, reaching_rows(comparison))]
+    for world in comparison.standings[0].reaching:
+        note, rows = reaching_note(comparison, world), reaching_rows(comparison, world)
+        lines += ["", *fold(note), *columns(REACHING_HEAD, rows)]
     if comparison.improvement:
         lines += ["", "probability that a run of one beats a run of the other (a tie counts half)"]
         lines += columns(IMPROVEMENT_HEAD, improvement_rows(comparison))
@@ -163,8 +177,10 @@ def write_page(comparison: Comparison, scored: str, path: Path, skipped: Sequenc
     parts = ["<h1>Comparison</h1>", *(f"<p class=quiet>{html.escape(n)}" for n in notes(comparison, scored, skipped))]
     parts += ["<h2>Scores</h2>", page.table(SCORE_HEAD, score_rows(comparison))]
     if comparison.threshold is not None:
-        parts += ["<h2>Steps to the threshold</h2>", f"<p class=quiet>{html.escape(reaching_note(comparison))}"]
-        parts.append(page.table(REACHING_HEAD, reaching_rows(comparison)))
+        parts.append("<h2>Steps to the threshold</h2>")
+    for world in comparison.standings[0].reaching:
+        parts.append(f"<p class=quiet>{html.escape(reaching_note(comparison, world))}")
+        parts.append(page.table(REACHING_HEAD, reaching_rows(comparison, world)))
     if comparison.improvement:
         parts += ["<h2>Probability of improvement</h2>", page.table(IMPROVEMENT_HEAD, improvement_rows(comparison))]
     words = "learning curves, performance profile and interquartile means with 95% intervals"
@@ -182,13 +198,10 @@ def draw(comparison: Comparison) -> bytes:
     coloured = list(zip(comparison.standings, page.COLOURS * len(comparison.standings), strict=False))
     figure = Figure(figsize=(11, 7.5 + 0.25 * len(coloured)), layout="constrained")
     unit = "normalised return" if comparison.normalised else "return"
-    for place, (axis, label) in enumerate((("steps", page.STEPS), ("wall", page.SECONDS))):
-        axes = figure.add_subplot(2, 2, place + 1)
-        for one, colour in coloured:
-            points, estimate = curves(one.contender, comparison.scales, axis)
-            page.draw_estimate(axes, points, estimate, "", colour)
-        _draw_references(axes, comparison)
-        page.dress(axes, f"validation {unit} against {'steps' if axis == 'steps' else 'time'}", label, f"IQM of {unit}")
+    _draw_curves(figure.add_subplot(2, 2, 1), comparison, coloured, "steps")
+    page.dress(figure.axes[-1], f"validation {unit} against steps", page.STEPS, f"IQM of {unit}")
+    _draw_curves(figure.add_subplot(2, 2, 2), comparison, coloured, "wall")
+    page.dress(figure.axes[-1], f"validation {unit} against time", page.SECONDS, f"IQM of {unit}")
     axes = figure.add_subplot(2, 2, 3)
     for one, colour in coloured:
         page.draw_estimate(axes, comparison.thresholds, one.profile, "", colour, staircase=True)
@@ -206,6 +219,19 @@ def draw(comparison: Comparison) -> bytes:
 def shortened(text: str, most: int) -> str:
     """The beginning of a long name."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _draw_curves(axes: Any, comparison: Comparison, coloured: Iterable[tuple[Standing, str]], axis: str) -> None:
+    """Everybody's curve, or a word about whose runs have no stretch in common."""
+    missing = []
+    for place, (one, colour) in enumerate(coloured, 1):
+        points, estimate = curves(one.contender, comparison.scales, axis)
+        page.draw_estimate(axes, points, estimate, "", colour)
+        missing += [] if len(points) else [str(place)]
+    if missing:
+        whose = "" if len(missing) == len(comparison.standings) else f" of {', '.join(missing)}"
+        page.remark(axes, f"no {'steps' if axis == 'steps' else 'seconds'} that all runs{whose} share")
+    _draw_references(axes, comparison)
 
 
 def _draw_references(axes: Any, comparison: Comparison) -> None:

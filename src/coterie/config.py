@@ -32,6 +32,9 @@ from coterie.types import CoterieError
 SCHEMA = 1
 DEFAULT_NAMES = {"policy": "network", "preference": "unchanged"}
 EXPERIMENTS = Path(__file__).parent / "experiments"
+WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
+    *("world.processes", "train.workers", "train.video", "train.tensorboard", "train.keep", "train.checkpoint_every"),
+}
 
 
 class ConfigError(CoterieError):

@@ -20,10 +20,7 @@ from coterie.run import Run
 from coterie.types import Array, CoterieError
 
 ARGUMENT = "argument"  # in place of a setting: every argument of the command is a contender
-WITHOUT_EFFECT = {
-    *("schema", "experiment", "seed", "world.processes", "train.workers"),
-    *("train.video", "train.tensorboard", "train.keep", "train.checkpoint_every"),
-}
+NOT_COMPARED = configs.WITHOUT_EFFECT | {"schema", "experiment", "seed"}
 
 
 @dataclass(frozen=True)
@@ -105,22 +102,33 @@ def enter(argument: str, run: Run, scored: str, group: str | None) -> Entrant:
         raise CoterieError(f"'{run.path}' has no group '{group}'; there are {', '.join(settings.groups)}")
     counted = [group] if group is not None else learning or list(settings.groups)
 
-    def score(result: dict[str, Any]) -> float:
-        return float(np.mean([result["groups"][name]["return_mean"] for name in counted]))
+    def score(*path: str) -> float:
+        return float(np.mean([_number(run, summary, *path, "groups", name, "return_mean") for name in counted]))
 
+    others = {"random": score("baselines", "random"), "step 0": score("step_0")}  # which every run has
     return Entrant(
         run.path,
         argument,
         settings.experiment,
         settings.seed,
-        {k: v for k, v in flatten(configs.to_plain(settings)).items() if k not in WITHOUT_EFFECT},
-        score(summary["evaluation" if scored == "best" else "last"]),
-        score(summary["last"]),
-        {n: score(r) for n, r in (summary["baselines"] | {"step 0": summary["step_0"]}).items()},
+        {k: v for k, v in flatten(configs.to_plain(settings)).items() if k not in NOT_COMPARED},
+        score("evaluation" if scored == "best" else "last"),
+        score("last"),
+        others | {name: score("baselines", name) for name in summary["baselines"]},
         read_curve(run, counted),
-        summary["env_steps"],
-        summary["wall_s"],
+        int(_number(run, summary, "env_steps")),
+        _number(run, summary, "wall_s"),
     )
+
+
+def _number(run: Run, summary: Any, *path: str) -> float:
+    """A number in a run's summary."""
+    found = summary
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, int | float):
+        raise CoterieError(f"'{run.summary_file}' is damaged: it has no number '{'.'.join(path)}'")
+    return found
 
 
 def read_curve(run: Run, groups: Sequence[str]) -> Curve:
@@ -153,13 +161,14 @@ def gather(entrants: Sequence[Entrant], by: Sequence[str] = ()) -> list[Contende
     worlds = _worlds(entrants, by)
     found: dict[str, list[tuple[str, Entrant]]] = {}
     for entrant, world in zip(entrants, worlds, strict=True):
-        found.setdefault(json.dumps(_identity(entrant, by)), []).append((world, entrant))
+        found.setdefault(json.dumps(_identity(entrant, by), sort_keys=True), []).append((world, entrant))
     _refuse_twins(found.values())
     members = [[one for _, one in group] for group in found.values()]
     names = ["+".join(dict.fromkeys(one.experiment for one in group)) for group in members]
     identities = [_identity(group[0], by) for group in members]
+    one_group = _one_group([one.settings for one in entrants])
     labels = (
-        [_worded(one, by, _one_group([one.settings for one in entrants])) for one in identities]
+        _numbered([_worded(one, by, one_group) for one in identities], identities)
         if by
         else tell_apart(names, identities)
     )
@@ -194,7 +203,7 @@ def _refuse_twins(groups: Any) -> None:
     for group in groups:
         seen: dict[str, Path] = {}
         for _, one in group:
-            key = json.dumps([one.seed, one.settings])
+            key = json.dumps([one.seed, one.settings], sort_keys=True)
             if key in seen:
                 raise CoterieError(f"'{seen[key]}' and '{one.path}' have the same settings and seed; give one of them")
             seen[key] = one.path
@@ -214,23 +223,48 @@ def _refuse_gaps(contenders: Sequence[Contender]) -> None:
 
 
 def tell_apart(names: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:
-    """Names, with the settings in which those of one name differ."""
+    """Names, with the settings in which those of one name differ; equal labels are of equals."""
     alike: dict[str, list[dict[str, Any]]] = {}
     for name, one in zip(names, settings, strict=True):
         alike.setdefault(name, []).append(one)
     keys = {name: _differing(ones) for name, ones in alike.items()}
     lone = {name: _one_group(ones) for name, ones in alike.items()}
-    return [
+    labels = [
         f"{name} {_worded(one, keys[name], lone[name])}".rstrip() for name, one in zip(names, settings, strict=True)
     ]
+    return _numbered(labels, list(zip(names, settings, strict=True)))
 
 
 def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """Settings in which some differ; where parts have different names, these stand for all that they bring along."""
+    """Settings in which some differ; parts' names stand for what goes with them in all parts of that name."""
     keys = list(dict.fromkeys(key for one in settings for key in one))
-    differing = [key for key in keys if any(key not in one or one[key] != settings[0].get(key) for one in settings)]
-    renamed = tuple(key.removesuffix("name") for key in differing if key.endswith(".name"))
-    return [key for key in differing if key.endswith(".name") or not key.startswith(renamed)]
+    differing = [key for key in keys if _vary(settings, key)]
+    renamed = [key for key in differing if key.endswith(".name")]
+    kept = []
+    for key in differing:
+        owners = [name for name in renamed if key.startswith(name.removesuffix("name"))]
+        alike: dict[str, list[dict[str, Any]]] = {}  # by the names of the parts that the setting belongs to
+        for one in settings:
+            alike.setdefault(json.dumps([one.get(name) for name in owners]), []).append(one)
+        if key in renamed or any(_vary(ones, key) for ones in alike.values()):
+            kept.append(key)
+    return kept
+
+
+def _vary(settings: Sequence[dict[str, Any]], key: str) -> bool:
+    return len({json.dumps(one[key], sort_keys=True) if key in one else None for one in settings}) > 1
+
+
+def _numbered(labels: Sequence[str], identities: Sequence[Any]) -> list[str]:
+    """Labels, with a number where different ones would read the same, as the word 1 and the number 1 do."""
+    seen: dict[str, list[str]] = {}
+    numbered = []
+    for label, identity in zip(labels, identities, strict=True):
+        alike, key = seen.setdefault(label, []), json.dumps(identity, sort_keys=True)
+        if key not in alike:
+            alike.append(key)
+        numbered.append(f"{label} #{alike.index(key) + 1}" if alike.index(key) else label)
+    return numbered
 
 
 def _one_group(settings: Sequence[dict[str, Any]]) -> bool:

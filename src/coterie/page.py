@@ -74,6 +74,11 @@ def dress(axes: Any, title: str, x: str, y: str) -> None:
         axes.legend(fontsize=8, framealpha=0.8, edgecolor="none")
 
 
+def remark(axes: Any, words: str) -> None:
+    """Words in the middle of a panel, such as why it shows less than one expects."""
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color="#666666")
+
+
 def draw_estimate(
     axes: Any, points: Array, estimate: Estimate, label: str, colour: str, staircase: bool = False
 ) -> None:

@@ -16,7 +16,19 @@ import numpy as np
 
 from coterie import statistics
 from coterie.config import to_yaml
-from coterie.page import COLOURS, DASHES, SECONDS, STEPS, as_png, draw_estimate, dress, picture, write_page, write_png
+from coterie.page import (
+    COLOURS,
+    DASHES,
+    SECONDS,
+    STEPS,
+    as_png,
+    draw_estimate,
+    dress,
+    picture,
+    remark,
+    write_page,
+    write_png,
+)
 from coterie.run import Run
 from coterie.statistics import bootstrap_stream
 from coterie.types import CoterieError
@@ -119,6 +131,8 @@ def draw_curves(runs: Sequence[Run]) -> bytes:
         axes = figure.add_subplot(rows, 2, place + 1)
         for colour, (name, label) in zip(COLOURS * 4, panel.lines, strict=False):
             _draw(axes, records, panel.along, name, label, colour)
+        if not axes.lines:
+            remark(axes, f"no {'steps' if panel.along == 'env_steps' else 'seconds'} that all runs share")
         if panel.title.startswith("return"):
             _references(axes, runs)
         dress(axes, panel.title, AXES[panel.along], panel.unit)
