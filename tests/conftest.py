@@ -12,6 +12,7 @@ import coterie
 from compare_cases import fabricate_sweep
 from coterie import cli, report
 from dqn_cases import make_learner as make_q_learner
+from maddpg_cases import make_learner as make_table_learner
 from ppo_cases import make_learner
 
 
@@ -45,6 +46,12 @@ def learner(request):
 def q_learner(request):
     """The same for learners of action values."""
     return functools.partial(make_q_learner, compiled=request.param == "compiled")
+
+
+@pytest.fixture(params=["compiled", "autograd"])
+def table_learner(request):
+    """The same for learners with central critics."""
+    return functools.partial(make_table_learner, compiled=request.param == "compiled")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 
 from coterie import names
 from coterie.algorithms.dqn import DQNSettings
+from coterie.algorithms.maddpg_settings import MADDPGSettings, MemorySettings
 from coterie.replay import ReplaySettings
 from coterie.testing import ContractError, check_learner, check_policy, check_world
 from coterie.types import Box, Decision, Dict, Discrete, Experience
@@ -21,9 +22,12 @@ OBSERVATIONS = {
 SPACES = [(name, False) for name in ACTIONS] + [("discrete", True)]
 WORLD_BOUND = ("heuristic",)  # plays by a world's state
 RESTLESS = ("random", "heuristic")  # draw lots even when greedy
-REMEMBERS = ("dqn",)  # learns from older experience too
+REMEMBERS = ("dqn", "maddpg")  # learns from older experience too
 ONE_CHOICE = ("q_network", "dqn")  # refuse whatever is not one choice among finitely many actions
-AT_ONCE = {"dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, starts=1))}
+AT_ONCE = {
+    "dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, starts=1)),
+    "maddpg": MADDPGSettings(batch_size=16, updates_per_step=0.2, replay=MemorySettings(size=200, starts=1)),
+}
 
 
 WORLDS = [name for name in names.WORLDS if not name.endswith("/")]  # families of guests have tests of their own

@@ -12,9 +12,18 @@ from typer.testing import CliRunner
 import coterie
 from coterie import config, names
 from coterie.algorithms.dqn import DQNSettings, EpsilonSettings, TargetSettings
+from coterie.algorithms.maddpg_settings import (
+    CriticSettings,
+    MADDPGSettings,
+    MemorySettings,
+    NoiseSettings,
+    TurnSettings,
+)
+from coterie.algorithms.maddpg_settings import TargetSettings as SlowTargetSettings
 from coterie.algorithms.ppo import PPOSettings
 from coterie.cli import app
 from coterie.config import SeatedRun
+from coterie.policies.deterministic import DeterministicSettings
 from coterie.policies.network import NetworkSettings
 from coterie.policies.q_network import QNetworkSettings
 from coterie.replay import ReplaySettings
@@ -112,6 +121,13 @@ def test_the_documented_defaults_are_the_real_ones():
         ("learner: dqn, epsilon", EpsilonSettings),
         ("learner: dqn, target", TargetSettings),
         ("learner: dqn, replay", ReplaySettings),
+        ("policy: deterministic", DeterministicSettings),
+        ("learner: maddpg", MADDPGSettings),
+        ("learner: maddpg, noise", NoiseSettings),
+        ("learner: maddpg, critic", CriticSettings),
+        ("learner: maddpg, target", SlowTargetSettings),
+        ("learner: maddpg, replay", MemorySettings),
+        ("learner: maddpg, turns", TurnSettings),
     ):
         section = re.split(r"\n##+ ", page.split(f"# {heading}\n")[1])[0]
         shown = {name: OmegaConf.create(f"x: {value.strip('`')}").x for name, value in ROW.findall(section)}

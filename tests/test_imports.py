@@ -9,7 +9,16 @@ from run_cases import environment
 
 CORE = [
     *("types", "world", "group", "runner", "nets", "heads", "returns", "preferences", "streams", "checks"),
-    *("policies.network", "policies.scripted", "algorithms.ppo", "evaluate", "checkpoint", "names", "train_settings"),
+    *(
+        "policies.network",
+        "policies.scripted",
+        "algorithms.ppo",
+        "algorithms.maddpg",
+        "evaluate",
+        "checkpoint",
+        "names",
+        "train_settings",
+    ),
     *("search_space",),
     *("testing", "worlds.gridworld", "worlds.tictactoe", "worlds.auction"),
     *("prospect", "valuations", "bidding", "equilibria"),

@@ -11,6 +11,7 @@ import pytest
 
 from coterie import config, names
 from coterie.algorithms.ppo import PPOSettings
+from coterie.replay import ReplaySettings
 from coterie.search_space import Choice, Real, Whole, declared, plain, written
 from tune_cases import MistakenSettings, SkilledSettings, TalentSettings
 
@@ -72,6 +73,15 @@ def test_a_declared_setting_must_exist_and_fit():
         list(declared(Typo(), "x"))
     with pytest.raises(ValueError, match=r"x\.skill: .* cannot hold None; fix it by an override, or declare a Choice"):
         list(declared(MistakenSettings(), "x"))
+
+
+def test_choices_that_the_settings_refuse_are_left_out():
+    def sizes(settings):
+        return [known.values for path, known, _ in declared(settings, "x") if path == "x.size"]
+
+    assert sizes(ReplaySettings()) == [(10_000, 50_000, 100_000)]
+    assert sizes(ReplaySettings(starts=20_000)) == [(50_000, 100_000)]
+    assert sizes(ReplaySettings(starts=60_000)) == []  # only its own is left: nothing to choose
 
 
 def test_the_space_is_no_setting():

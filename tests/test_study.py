@@ -15,9 +15,11 @@ from coterie import report, training
 from coterie import tune as tuning
 from coterie.config import ConfigError
 from coterie.run import Run
+from coterie.search_space import Real
+from coterie.study import Terms, open_study
 from coterie.tune import Plan, tune
 from run_cases import environment, numbers, written
-from tune_cases import SKILLS, essence, plans, silent, tiny
+from tune_cases import SKILLS, TalentSettings, essence, plans, silent, tiny
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
@@ -101,6 +103,38 @@ def test_wherever_a_study_is_cut_off_it_goes_on_alike(skills, whole, monkeypatch
         assert essence(tune(skills(trials), silent)) == whole[:trials]
 
 
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_a_trial_cut_off_after_it_was_pruned_ends_at_the_same_step(skills, monkeypatch, pruner):
+    """Between the decision and its end lie the last checkpoint and evaluations: there is time for a kill."""
+
+    def study(trials, name):
+        return tune(skills(trials, "train.total_steps=64", study=name, pruner=pruner), silent)
+
+    whole = study(6, "whole.db")
+    pruned = next(t.number for t in whole.trials if t.outcome == "pruned")
+    study(pruned, "cut.db")
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "tell", cut)
+        with pytest.raises(KeyboardInterrupt):
+            study(pruned + 1, "cut.db")
+    continued = study(pruned + 1, "cut.db")
+    assert essence(continued) == essence(whole)[: pruned + 1]
+    left, right = (Run.open(t.files.trial(pruned) / "seed0") for t in (continued, whole))
+    assert numbers(left) == numbers(right)
+
+
+def test_nine_trials_after_the_own_settings_are_drawn_evenly(tmp_path):
+    terms = Terms({"experiment": "x", "seed": 0}, {"x": Real(0.0, 1.0)}, {"x": 0.5}, 1, "none", 8)
+    drawn = {}
+    for sign in (-1, 1):  # what is good in one study is bad in the other
+        with open_study(tmp_path / f"{sign}.db", terms, tmp_path / f"{sign}.lock", "") as study:
+            for _ in range(11):
+                trial = study.begin()
+                drawn[sign, trial.number] = trial.values["x"]
+                study.complete(sign * trial.values["x"], 0.0)
+    assert [drawn[-1, i] == drawn[1, i] for i in range(11)] == [True] * 10 + [False]
+
+
 def test_ctrl_c_stops_and_names_the_command(skills, whole, monkeypatch):
     real = training.loop
 
@@ -132,7 +166,7 @@ def test_one_process_at_a_time(skills, tmp_path):
 # Refusals -----------------------------------------------------------------------------------------------
 
 
-def test_a_study_of_something_else_is_refused(skills, tmp_path):
+def test_a_study_of_something_else_is_refused(skills, tmp_path, monkeypatch):
     tune(skills(1), silent)
     other = Plan("cartpole-ppo", (), 1, str(tmp_path / "s.db"))
     with pytest.raises(ConfigError, match="is a study of 'skills', not of 'cartpole-ppo'; choose another with --study"):
@@ -140,13 +174,29 @@ def test_a_study_of_something_else_is_refused(skills, tmp_path):
     for plan, said in (
         (skills(1, "train.total_steps=64"), r"begun with train\.total_steps = 32, this command says 64; go on with: "),
         (skills(1, "seed=5"), "begun with seed = 0, this command says 5"),
-        (skills(1, only=("*.skill",)), r"begun with space\.groups\.all\.policy\.mood\.kind = \"Choice\", .* nothing"),
+        (skills(1, only=("*.skill",)), r"s\.db' searches groups\.all\.policy\.mood, this command does not; go on with"),
         (skills(1, seeds=2), "begun with seeds = 1, this command says 2"),
         (skills(1, pruner="none"), 'begun with pruner = "median", this command says "none"'),
     ):
         with pytest.raises(ConfigError, match=said):
             tune(plan, silent)
     assert len(tune(skills(2, "train.workers=0", "train.keep=5"), silent).trials) == 2  # changes no score
+    tune(skills(1, only=("*.skill",), study="narrow.db"), silent)
+    with pytest.raises(ConfigError, match=r"does not search groups\.all\.policy\.mood, this command does; go on"):
+        tune(skills(1, study="narrow.db"), silent)
+    with monkeypatch.context() as patch:
+        patch.setattr(TalentSettings, "SEARCH", {"skill": Real(0.0, 2.0)})
+        with pytest.raises(ConfigError, match=r"searches groups\..*\.skill in .*1\.0.*, this command in .*2\.0"):
+            tune(skills(1), silent)
+
+
+def test_a_studys_file_may_have_any_name(skills, tmp_path):
+    for name in ("a?b%20 {c}.db", "study#1"):
+        assert len(tune(skills(1, study=name), silent).trials) == 1
+        assert len(tune(skills(2, study=name), silent).trials) == 2
+    stems = ("a?b%20 {c}", "study#1")
+    files = {"a?b%20 {c}.db", "study#1", *(f"{s}-{e}" for s in stems for e in ("best.yaml", "trials"))}
+    assert {path.name for path in tmp_path.iterdir()} == files | {"skills.yaml"}
 
 
 def test_a_file_that_is_no_study_is_refused_and_left_alone(skills, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from pathlib import Path
 
 import pytest
 import yaml
@@ -115,6 +116,16 @@ def test_several_seeds_are_averaged(skills, monkeypatch):
     assert {path.name for path in tuned.files.trial(0).iterdir()} == {"seed0", "seed1"}
 
 
+def test_the_untrained_policies_do_not_count(skills, tmp_path):
+    """What was never better than at step 0 is scored and judged by the best after it."""
+    word = "groups.all.learner.forgets=0.1"
+    tuned = tune(skills(1, word), silent)
+    assert tuned.own.score == tuned.own.held_out == pytest.approx(4 * 0.4)
+    assert Run.open(tuned.files.trial(0) / "seed0").summary()["best_step"] == 8
+    alone = coterie.train(tuned.plan.experiment, [word], out=tmp_path / "run", quiet=True)
+    assert alone.summary()["best_step"] == 0  # nobody watches: the best of all
+
+
 def test_held_out_seeds_choose_nothing(skills, monkeypatch):
     monkeypatch.setattr(
         tuning, "judged", lambda summary, settings: -summary["evaluation"]["groups"]["all"]["return_mean"]
@@ -154,8 +165,34 @@ def test_only_narrows_the_space(skills):
     paths = set(tuning.searched(base, Plan("tag-ppo", only=("*.learning_rate", "*.hidden")))[1])
     learning = [name for name, group in base.groups.items() if group.learner is not None]
     assert paths == {f"groups.{n}.{p}" for n in learning for p in ("learner.learning_rate", "policy.hidden")}
-    with pytest.raises(ConfigError, match=r"--only \*.nothing: no searched setting matches"):
+    with pytest.raises(ConfigError, match=r"--only \*.nothing: no searched setting matches; there are\n  \*\.mood, "):
         tune(skills(1, only=("*.skill", "*.nothing")), silent)
+
+
+def test_all_that_is_searched_is_named_in_80_columns():
+    space = tuning.searched(config.load("spread-qmix"), Plan("spread-qmix"))[1]
+    first, *lines = tuning.only_hint("zzz", space).splitlines()
+    assert first == "; there are"
+    assert len(lines) > 1
+    assert all(len(line) <= 80 for line in lines)
+    assert {word.strip() for word in " ".join(lines).split(",")} == {f"*.{path.split('.')[-1]}" for path in space}
+
+
+def test_what_a_fixed_setting_refuses_is_not_tried():
+    plan = Plan("cartpole-dqn", ("groups.agent.learner.replay.starts=20000",))
+    own, space = tuning.searched(config.load(plan.experiment, list(plan.overrides)), plan)
+    known = space["groups.agent.learner.replay.size"]
+    assert 10_000 not in known.values
+    assert {50_000, 100_000, own["groups.agent.learner.replay.size"]} == set(known.values)
+
+
+def test_settings_without_effect_may_change_within_a_study():
+    base = config.load("cartpole-ppo")
+    shared = tuning.shared_settings(base)
+    assert {"experiment", "seed", "world.name", "train.total_steps"} <= set(shared)
+    other = config.load("cartpole-ppo", ["world.processes=2", "train.video=false", "train.keep=7"])
+    assert tuning.shared_settings(other) == shared
+    assert tuning.shared_settings(config.load("cartpole-ppo", ["train.threads=2"])) != shared
 
 
 def test_who_does_not_learn_is_not_searched(tmp_path):
@@ -202,6 +239,24 @@ def test_the_best_settings_of_a_file_find_it_from_anywhere(skills, tmp_path, mon
     loaded = config.load("er/s-best.yaml")
     assert loaded.groups["all"].policy.settings.talent.skill == tuned.best.values.get(SKILL)
     assert loaded.groups["all"].policy.settings.mood == "grim"
+
+
+def test_the_best_settings_of_one_of_several_ablations(tmp_path):
+    name, values = "ablations/cartpole-single", {"groups.agent.learner.gamma": 0.5}
+    plan, files = Plan(name), tuning.Files(tmp_path / "s.db")
+    assert tuning.with_values(plan, values).experiment == name
+    best = Trial(0, "complete", values, 1.0, 1.0, {}, "")
+    tuning.write_best(best, tuning.Tuned(plan, files, {}, [best]))
+    layer = yaml.safe_load(files.best.read_text())
+    assert layer == {"extends": name, "groups": {"agent": {"learner": {"gamma": 0.5}}}}
+    assert config.load(str(files.best)).groups["agent"].learner.settings.gamma == 0.5
+
+
+def test_studies_with_dots_in_their_names_stay_apart():
+    one, other, usual = (tuning.Files(Path("deep") / name) for name in ("pole.v1", "pole.v2.db", "pole.db"))
+    assert (one.best, one.trial(3)) == (Path("deep/pole.v1-best.yaml"), Path("deep/pole.v1-trials/0003"))
+    assert (other.best, other.trials) == (Path("deep/pole.v2-best.yaml"), Path("deep/pole.v2-trials"))
+    assert (usual.best, usual.trials) == (Path("deep/pole-best.yaml"), Path("deep/pole-trials"))
 
 
 def test_another_part_is_written_out_whole():
@@ -252,7 +307,7 @@ def test_the_study_goes_beside_the_runs(coterie_, tmp_path, monkeypatch):
         (["nowhere"], "no experiment or file 'nowhere'"),
         (["cartpole-ppo", "groups.agent.learner.gama=1"], "no such setting; did you mean 'gamma'?"),
         (["cartpole-ppo", "--pruner", "secateurs"], "--pruner: expected 'median', 'halving' or 'none'"),
-        (["cartpole-ppo", "--only", "learning_rate"], "--only learning_rate: no searched setting matches"),
+        (["cartpole-ppo", "--only", "learning_rate"], "matches; did you mean '*.learning_rate'?"),
     ],
 )
 def test_a_refusal_is_one_line_and_leaves_nothing(coterie_, tmp_path, monkeypatch, words, said):

@@ -116,10 +116,11 @@ class Skilled:
 @dataclass(frozen=True)
 class IdleSettings:
     fails_below: float = -1.0  # skills that this learner cannot bear
+    forgets: float = 0.0  # skill lost at every turn
 
 
 class Idle:
-    """Learns nothing."""
+    """Learns nothing, or less."""
 
     def __init__(self, settings: IdleSettings, policy, place, preference) -> None:
         self.settings, self.policy = settings, policy
@@ -127,6 +128,7 @@ class Idle:
     def learn(self, own, joint, random):
         if self.policy.skill < self.settings.fails_below:
             raise CoterieError("no talent at all")
+        self.policy.skill -= self.settings.forgets
         return {}
 
     def state(self):

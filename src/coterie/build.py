@@ -71,7 +71,8 @@ def build_places(config: Config, world: World) -> dict[str, Place]:
     missing = [agent for agent in every if agent not in seated]
     if missing:
         raise ConfigError(f"groups: nobody plays {', '.join(missing)}; put them into a group")
-    return places
+    table = tuple(place.party for place in places.values())
+    return {name: dataclasses.replace(place, table=table) for name, place in places.items()}
 
 
 def build_seat(chosen: Part | SeatedRun, place: Place, world: World, learns: bool) -> Seat:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.types import Array, Decision, Experience, Joint, Kind, Metrics, State, View
+from coterie.types import Array, Decision, Experience, Joint, Kind, Metrics, Peer, State, View
 
 Parameters = Literal["shared", "individual"]
+
+
+class Party(NamedTuple):
+    """One group at a table, as the others know it."""
+
+    group: str
+    agents: int
+    spaces: Kind
 
 
 @dataclass(frozen=True)
@@ -30,11 +38,17 @@ class Place:
     seed: int = 0
     state_size: int = 0  # numbers of the table's joint state, for central critics
     simultaneous: bool = True  # everybody acts at every tick
+    table: tuple[Party, ...] = ()  # all groups in the config's order, this one among them; empty: it sits alone
 
     @property
     def stacks(self) -> int:
         """How many sets of parameters the group has: one, or one for each agent."""
         return len(self.agents) if self.parameters == "individual" else 1
+
+    @property
+    def party(self) -> Party:
+        """This group as the others know it."""
+        return Party(self.group, len(self.agents), self.spaces)
 
     @functools.cached_property
     def whole(self) -> bool:
@@ -75,6 +89,15 @@ class Learner(Protocol):
 
     def load(self, state: State) -> None:
         """Return to a saved state."""
+        ...
+
+
+@runtime_checkable
+class Peered(Protocol):
+    """A learner that shows others where its policy is going, so that their critics need not look back."""
+
+    def peer(self) -> Peer:
+        """The target policy as it is now; whatever is learned later does not move it."""
         ...
 
 

@@ -130,6 +130,29 @@ def backward(
 
 
 @njit(cache=True, error_model="numpy")
+def backward_inputs(flat: Array, sizes: Array, relu: bool, x: Array, store: Array, deltas: Array) -> Array:
+    """The gradient of the inputs `[M, in]` alone, given the loss's gradient in place of `forward`'s outputs.
+
+    It lies in `deltas`, which has room for two layers' gradients.
+    """
+    rows, at, kept, turn = x.shape[0], len(flat), 0, 0
+    for layer in range(1, len(sizes) - 1):
+        kept += rows * sizes[layer]
+    delta = store[kept : kept + rows * sizes[-1]].reshape(rows, sizes[-1])
+    for layer in range(len(sizes) - 2, -1, -1):
+        inputs, outputs = sizes[layer], sizes[layer + 1]
+        at -= inputs * outputs + outputs
+        weight = flat[at : at + inputs * outputs].reshape(inputs, outputs)
+        before = deltas[turn, : rows * inputs].reshape(rows, inputs)
+        np.dot(delta, weight.T, before)
+        if layer > 0:
+            kept -= rows * inputs
+            _through(before, store[kept : kept + rows * inputs].reshape(rows, inputs), relu)
+        delta, turn = before, 1 - turn
+    return delta
+
+
+@njit(cache=True, error_model="numpy")
 def adam(flat: Array, grad: Array, mean: Array, square: Array, step: int, rate: float, limit: float) -> None:
     """One Adam step (Kingma & Ba 2015, algorithm 1) along a gradient scaled to at most `limit`, all `[P]`."""
     total = 0.0
@@ -276,6 +299,41 @@ def values(flat: Array, sizes: Array, relu: bool, x: Array, result: Array) -> No
         out = forward(flat, sizes, relu, x[first : first + BLOCK], store)
         for i in range(out.shape[0]):
             result[first + i] = out[i, 0]
+
+
+@njit(cache=True, error_model="numpy")
+def squash(out: np.float32, clipped: bool) -> np.float32:
+    """An output as a number between −1 and 1."""
+    return min(max(out, np.float32(-1)), np.float32(1)) if clipped else np.tanh(out)
+
+
+@njit(cache=True, error_model="numpy")
+def decide_bounded(
+    flats: Array,
+    sizes: Array,
+    relu: bool,
+    packed: Array,
+    shift: Array,
+    scale: Array,
+    limit: float,
+    agents: Array,
+    identities: int,
+    clipped: bool,
+    noise: Array,
+) -> Array:
+    """Outputs squashed to [−1, 1] by tanh, or clipped, plus noise `[S, M, K]`, kept in there: `[S, M, K]`."""
+    x = prepare(packed, shift, scale, limit, agents, identities)
+    stacks, rows = x.shape[:2]
+    found = np.empty(noise.shape, np.float32)
+    store = np.empty(min(rows, BLOCK) * sizes[1:].sum(), np.float32)
+    for s in range(stacks):
+        for first in range(0, rows, BLOCK):
+            out = forward(flats[s], sizes, relu, x[s, first : first + BLOCK], store)
+            for i in range(out.shape[0]):
+                for k in range(out.shape[1]):
+                    moved = squash(out[i, k], clipped) + noise[s, first + i, k]
+                    found[s, first + i, k] = min(max(moved, np.float32(-1)), np.float32(1))
+    return found
 
 
 # Action values ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Observations as rows of floats: what lies where, packing, and the joint state of a table."""
+"""Observations and actions as rows of floats: what lies where, packing, and the joint state of a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.types import Array, Box, Dict, Discrete, Joint, Kind, ObservationSpace, StateRows, Tree
+from coterie.types import (
+    ActionSpace,
+    Array,
+    Box,
+    Dict,
+    Discrete,
+    Joint,
+    Kind,
+    MultiDiscrete,
+    ObservationSpace,
+    StateRows,
+    Tree,
+)
 
 
 class Entry(NamedTuple):
@@ -67,6 +79,39 @@ def pack(lay: Layout, observation: Tree) -> Array:
         flat = array.reshape(*lead, entry.stop - entry.start)
         parts.append(flat / np.float32(255) if flat.dtype == np.uint8 else flat.astype(np.float32, copy=False))
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+
+def encoded_size(space: ActionSpace) -> int:
+    """How many numbers an encoded action has."""
+    match space:
+        case Discrete(n):
+            return n
+        case MultiDiscrete(sizes):
+            return sum(sizes)
+        case Box(shape):
+            return math.prod(shape)
+
+
+def bounds(space: Box) -> tuple[Array, Array]:
+    """Centre and half range of every number of a box `[K]`; one without bounds on both sides counts as [−1, 1]."""
+    low, high = (np.broadcast_to(np.asarray(b, np.float32), space.shape).flatten() for b in (space.low, space.high))
+    bounded = np.isfinite(low) & np.isfinite(high)
+    low, high = np.where(bounded, low, np.float32(-1)), np.where(bounded, high, np.float32(1))
+    return (low + high) / 2, (high - low) / 2
+
+
+def encode(space: ActionSpace, action: Array) -> Array:
+    """Actions `[…, shape]` as rows of floats `[…, K]`: choices as ones among zeros, boxes stretched to [−1, 1]."""
+    match space:
+        case Discrete(n):
+            return np.eye(n, dtype=np.float32)[action]
+        case MultiDiscrete(sizes):
+            ones = [np.eye(n, dtype=np.float32)[action[..., i]] for i, n in enumerate(sizes)]
+            return np.concatenate(ones, axis=-1)
+        case Box(shape):
+            centre, half = bounds(space)
+            flat = action.reshape(*action.shape[: action.ndim - len(shape)], len(centre))
+            return ((flat - centre) / half).astype(np.float32, copy=False)
 
 
 def joined_size(kinds: Mapping[str, Kind]) -> int:

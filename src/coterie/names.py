@@ -25,6 +25,7 @@ WORLDS = {
 POLICIES = {
     "network": "coterie.policies.network:NetworkPolicy",
     "q_network": "coterie.policies.q_network:QNetworkPolicy",
+    "deterministic": "coterie.policies.deterministic:DeterministicPolicy",
     "random": "coterie.policies.scripted:RandomPolicy",
     "heuristic": "coterie.policies.scripted:HeuristicPolicy",
 }
@@ -32,6 +33,7 @@ SCRIPTED = ("random", "heuristic")  # policies that play without having been tra
 LEARNERS = {
     "ppo": "coterie.algorithms.ppo:PPO",
     "dqn": "coterie.algorithms.dqn:DQN",
+    "maddpg": "coterie.algorithms.maddpg:MADDPG",
 }
 PREFERENCES = {
     "unchanged": "coterie.preferences:Unchanged",

@@ -77,6 +77,8 @@ def declared(settings: Any, path: str) -> Iterator[tuple[str, Range, Any]]:
     """(path, range, present value) of all that a settings object and those nested in it declare.
 
     The ranges are widened to hold the present values, so that what is tuned can be tried first as it is.
+    Choices that the settings refuse beside the present values are left out, and one that leaves nothing to
+    choose as a whole.
     """
     space: Space = getattr(type(settings), "SEARCH", {})  # declared or not: one's own settings need not
     values = {spec.name: getattr(settings, spec.name) for spec in dataclasses.fields(settings)}
@@ -84,9 +86,15 @@ def declared(settings: Any, path: str) -> Iterator[tuple[str, Range, Any]]:
         if name not in values:
             raise ValueError(f"{path}.{name}: {type(settings).__name__}.SEARCH names it, but it is no setting")
         try:
-            yield f"{path}.{name}", known.including(values[name]), values[name]
+            known = known.including(values[name])
         except ValueError as error:
             raise ValueError(f"{path}.{name}: {error}; fix it by an override, or declare a Choice") from None
+        if isinstance(known, Choice):
+            fitting = tuple(value for value in known.values if _accepts(settings, name, value))
+            if len(fitting) < 2:
+                continue
+            known = Choice(fitting)
+        yield f"{path}.{name}", known, values[name]
     for name, value in values.items():
         if dataclasses.is_dataclass(value):
             yield from declared(value, f"{path}.{name}")
@@ -104,6 +112,14 @@ def plain(known: Range) -> dict[str, Any]:
     """A range as JSON."""
     made: dict[str, Any] = json.loads(json.dumps({"kind": type(known).__name__} | dataclasses.asdict(known)))
     return made
+
+
+def _accepts(settings: Any, name: str, value: Any) -> bool:
+    try:
+        dataclasses.replace(settings, **{name: value})
+    except ValueError:
+        return False
+    return True
 
 
 def _check_bounds(low: float, high: float, log: bool, least: float) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import optuna
+import sqlalchemy
 from optuna.trial import FrozenTrial, TrialState
 
 from coterie import streams
@@ -26,7 +27,7 @@ from coterie.config import ConfigError
 from coterie.search_space import Choice, Range, Real, Whole, plain, written
 
 NAME = "coterie"  # of the one study in a file
-RANDOM_TRIALS = 10  # the first ones are drawn evenly: Parzen estimators need something to estimate from
+RANDOM_TRIALS = 10  # own settings, then even draws: Parzen estimators need something to estimate from
 UNPRUNED_TRIALS = 5  # complete ones before the median means anything
 WARM_UP = 4  # no pruning by median in the first 1/4 of a training
 REDUCTION = 3  # successive halving keeps the best third at 1/9 and at 1/3 of a trial
@@ -46,7 +47,7 @@ OUTCOMES: dict[TrialState, Outcome] = {
 class Terms:
     """What all trials of a study have in common; it goes on under the same terms only."""
 
-    config: dict[str, Any]  # the experiment with its overrides, as JSON
+    config: dict[str, Any]  # path -> value of the experiment with its overrides, as JSON
     space: dict[str, Range]  # path -> the values to try
     own: dict[str, Any]  # path -> the experiment's own value, tried first
     seeds: int  # trainings per trial
@@ -84,8 +85,9 @@ def open_study(path: Path, terms: Terms, lock: Path, command: str) -> Iterator[S
         except BlockingIOError:
             raise ConfigError(f"'{path}' is being tuned by another process; wait for it, or stop it") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        address = sqlalchemy.URL.create("sqlite", database=str(path.absolute()))  # quotes what a URL would read
         try:
-            storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+            storage = optuna.storages.RDBStorage(address.render_as_string())
         except RuntimeError as error:
             raise ConfigError(f"'{path}' was written by another version of Optuna: {error}") from None
         try:
@@ -137,15 +139,31 @@ def check_terms(inner: optuna.Study, terms: Terms, path: Path, command: str) -> 
     names = (before["config"]["experiment"], now["config"]["experiment"])
     if names[0] != names[1]:
         raise ConfigError(f"'{path}' is a study of '{names[0]}', not of '{names[1]}'; choose another with --study")
-    old, new = leaves(before), leaves(now)
-    differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    if differing:
-        key, more = differing[0], f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
-        said = [f"{written(side[key])}" if key in side else "nothing" for side in (old, new)]
+    apart = differing(before, now)
+    if apart:
+        more = f" (and {len(apart) - 1} more)" if len(apart) > 1 else ""
         raise ConfigError(
-            f"'{path}' was begun with {key.removeprefix('config.')} = {said[0]}, this command says {said[1]}{more}; "
-            f"go on with: {begun['command']}, or choose another file with --study"
+            f"'{path}' {apart[0]}{more}; go on with: {begun['command']}, or choose another file with --study"
         )
+
+
+def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What sets a command apart from the study it names, one phrase for each setting."""
+    old, new = (leaves({k: v for k, v in terms.items() if k != "space"}) for terms in (before, now))
+    found = []
+    for key in {**old, **new}:
+        if old.get(key) != new.get(key):
+            said = [written(side[key]) if key in side else "nothing" for side in (old, new)]
+            found.append(f"was begun with {key.removeprefix('config.')} = {said[0]}, this command says {said[1]}")
+    for path in {**before["space"], **now["space"]}:
+        one, other = before["space"].get(path), now["space"].get(path)
+        if other is None:
+            found.append(f"searches {path}, this command does not")
+        elif one is None:
+            found.append(f"does not search {path}, this command does")
+        elif one != other:
+            found.append(f"searches {path} in {written(one)}, this command in {written(other)}")
+    return found
 
 
 def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
@@ -196,12 +214,16 @@ class Study:
     def report(self, step: int, score: float) -> bool:
         """Note a score on the way; True when the trial is not worth going on with."""
         assert self.current is not None
-        known = self.described(self._frozen()).curve
-        if step not in known:  # a trial taken up again has told its first scores before
+        decided = self.current.user_attrs.get("pruned_at")
+        if decided is not None:  # before it was cut off; halving would not decide so twice
+            return bool(step >= decided)
+        if step not in self.described(self._frozen()).curve:  # one taken up again has told its first scores before
             self.current.report(score, step)
-        passed = any(later > step for later in known)
         over = step >= self.terms.horizon * self.terms.seeds  # all is done: nothing is saved by pruning
-        return not passed and not over and self.current.should_prune()
+        if over or not self.current.should_prune():
+            return False
+        self.current.set_user_attr("pruned_at", step)
+        return True
 
     def complete(self, score: float, held_out: float) -> Trial:
         """End the trial under way with its score."""

@@ -172,36 +172,37 @@ def check_learner(
     lived = _experience(place, learner.policy, masked, 0)
     other = _experience(place, learner.policy, masked, 1)
     first, kept = _whole(learner), _leaves(lived)
-    _learn(learner, lived, 1)
+    _learn(place, learner, lived, 1)
     once = _whole(learner)
     _same("another learner after learn", first, _whole(bystander))
     _same("the experience after learn", kept, lived)
     before, after = _leaves(first["policy"]), _leaves(once["policy"])
     require(any(not np.array_equal(before[key], after[key]) for key in before), "learn", "a changed policy", "none")
-    _learn(again, _spoil_idle_rows(lived, other), 1)
+    _learn(place, again, _spoil_idle_rows(lived, other), 1)
     _same("same experience, rubbish in idle rows", once, _whole(again))
 
-    _learn(learner, other, 2)
+    _learn(place, learner, other, 2)
     twice = _whole(learner)
     for title, resumed in (("a new learner", bystander), ("a used learner", again)):
         _restore(resumed, once)
-        _learn(resumed, other, 2)
+        _learn(place, resumed, other, 2)
         _same(f"learn after loading into {title}", twice, _whole(resumed))
     _restore(learner, first)
-    _learn(learner, lived, 1)
+    _learn(place, learner, lived, 1)
     _same("learn after loading the beginning", once, _whole(learner))
 
     nobody = replace(lived, active=np.zeros_like(lived.active))
-    _learn(learner, nobody, 3)
+    _learn(place, learner, nobody, 3)
     if not remembers:
         _same("the policy after no decision was closed", once["policy"], learner.policy.state())
     alone = lived.active.copy()
     alone[:, :, 1:] = False
-    _learn(learner, replace(lived, active=alone), 4)
+    _learn(place, learner, replace(lived, active=alone), 4)
 
 
-def _learn(learner: Learner, lived: Experience, seed: int) -> None:
-    metrics = learner.learn(lived, Joint({"": lived}, seed, 0.1 * seed), streams.generator(seed, "check_learner"))
+def _learn(place: Place, learner: Learner, lived: Experience, seed: int) -> None:
+    joint = Joint({place.group: lived}, seed, 0.1 * seed, {place.group: place.spaces})
+    metrics = learner.learn(lived, joint, streams.generator(seed, "check_learner"))
     for name, value in metrics.items():
         require(isinstance(value, float) and np.isfinite(value), "learn", f"a finite metric {name!r}", value)
 

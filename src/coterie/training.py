@@ -22,7 +22,7 @@ from coterie import streams, workers
 from coterie.build import build_groups, build_stage, build_world
 from coterie.config import Config, ConfigError
 from coterie.evaluate import Result, evaluate, evaluation_copies
-from coterie.group import Group, Seat
+from coterie.group import Group, Peered, Seat
 from coterie.policies.scripted import HeuristicPolicy, HeuristicSettings, RandomPolicy, RandomSettings
 from coterie.record import Progress, Recorder
 from coterie.run import Run, write_text
@@ -45,6 +45,10 @@ class Training:
         self.referee = build_world(config.world, evaluation_copies(settings.evaluate_episodes))
         self.groups = build_groups(config, self.referee)
         self.learning = [group.name for group in self.groups if group.learner is not None]
+        self.peered: dict[str, Peered] = {}
+        for group in self.groups:
+            if isinstance(group.learner, Peered):
+                self.peered[group.name] = group.learner
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best_step, self.best_score = -1, -np.inf
@@ -65,7 +69,8 @@ class Training:
         progress = self.env_steps / settings.total_steps
         ahead = (self.env_steps + settings.iteration_steps) / settings.total_steps
         spaces = {group.name: group.seat.place.spaces for group in self.groups}
-        joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead)
+        peers = {name: learner.peer() for name, learner in self.peered.items()}  # before anybody learns
+        joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, peers)
         metrics = self.count(rollout.episodes)
         for group in self.groups:
             if group.learner is not None:
@@ -202,6 +207,7 @@ def train(
 ) -> dict[str, Any]:
     """Run the loop to its end, until `watch` has seen enough, or until Ctrl-C.
 
+    `watch` is told every validation but that of step 0, which is never the best where somebody watches.
     Returns the summary; `finished` says whether there is one, `interrupted` whether Ctrl-C was pressed.
     """
     with fixed_threads(config.train.threads), interruptible() as interrupted:
@@ -245,6 +251,8 @@ def loop(
         training.step_0 = training.judge("evaluate").plain()
         record(training.validate())
         training.save()
+        if watch is not None:  # it asks how learning does: the best policies are among those that have learned
+            training.best_score = -np.inf
     wall_before = training.wall
     while training.iteration < total and not training.solved:
         metrics = training.advance()

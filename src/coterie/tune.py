@@ -1,7 +1,7 @@
 """Tuning: many short trainings of one experiment with other settings, and the best ones as a YAML file.
 
-A trial is a training by the loop that `coterie train` runs; its score is the best validation score, averaged
-over `seeds` trainings. Held-out evaluation seeds choose nothing. Who proposes and who prunes is in `study.py`,
+A trial is a training by the loop that `coterie train` runs; its score is the best validation score after step 0,
+averaged over `seeds` trainings. Held-out evaluation seeds choose nothing. Who proposes and who prunes is in `study.py`,
 what may be tried stands beside the settings (`search_space.py`).
 """
 
@@ -12,6 +12,7 @@ import fnmatch
 import os
 import shlex
 import shutil
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +28,6 @@ from coterie.run import Run, write_text
 from coterie.search_space import Range, declared, written
 from coterie.study import Pruner, Study, Terms, Trial, leaves, open_study
 from coterie.types import CoterieError
-
-FREE = ("workers", "video", "tensorboard", "keep", "checkpoint_every")  # train settings that change no score
 
 
 @dataclass(frozen=True)
@@ -61,14 +60,17 @@ class Files:
 
     @property
     def best(self) -> Path:
-        return self.study.with_name(f"{self.study.stem}-best.yaml")
+        return self._beside("-best.yaml")
 
     @property
     def trials(self) -> Path:
-        return self.study.with_name(f"{self.study.stem}-trials")
+        return self._beside("-trials")
 
     def trial(self, number: int) -> Path:
         return self.trials / f"{number:04d}"
+
+    def _beside(self, ending: str) -> Path:
+        return self.study.with_name(self.study.name.removesuffix(".db") + ending)  # pole.v1 and pole.v2 are two
 
 
 @dataclass(frozen=True)
@@ -155,17 +157,22 @@ def searched(base: Config, plan: Plan) -> tuple[dict[str, Any], dict[str, Range]
         raise ConfigError("nothing to search: no learning group declares a search space that is not overridden")
     for pattern in plan.only:
         if not fnmatch.filter(space, pattern):
-            hint = configs.suggest(pattern, space) or f"; there are {', '.join(space)}"
-            raise ConfigError(f"--only {pattern}: no searched setting matches{hint}")
+            raise ConfigError(f"--only {pattern}: no searched setting matches{only_hint(pattern, space)}")
     chosen = [path for path in space if not plan.only or any(fnmatch.fnmatchcase(path, p) for p in plan.only)]
     return {path: own[path] for path in chosen}, {path: space[path] for path in chosen}
 
 
+def only_hint(pattern: str, space: dict[str, Range]) -> str:
+    """What might have been meant, or all that there is, in 80 columns."""
+    endings = list(dict.fromkeys(f"*.{path.rpartition('.')[2]}" for path in space))
+    every = textwrap.fill(", ".join(endings), 80, initial_indent="  ", subsequent_indent="  ")
+    return configs.suggest(pattern, [*endings, *space]) or f"; there are\n{every}"
+
+
 def shared_settings(base: Config) -> dict[str, Any]:
-    """What may not change within a study, as JSON."""
-    plain = configs.to_plain(base)
-    plain["train"] = {name: value for name, value in plain["train"].items() if name not in FREE}
-    return plain
+    """What may not change within a study: path -> value, as JSON."""
+    every = leaves(configs.to_plain(base))
+    return {path: value for path, value in every.items() if path not in configs.WITHOUT_EFFECT}
 
 
 def with_values(plan: Plan, values: dict[str, Any]) -> Config:
@@ -176,7 +183,7 @@ def with_values(plan: Plan, values: dict[str, Any]) -> Config:
         for name in reversed(at.split(".")):
             value = {name: value}
         layer = configs.merge(layer, value)
-    return configs.resolve(layer, path.stem)
+    return configs.resolve(layer, configs.name_of(path))
 
 
 # One trial ----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ Array = np.ndarray
 Tree = Array | dict[str, Array]
 State = dict[str, Any]  # nested; leaves are arrays and plain JSON values
 Metrics = dict[str, float]
+Peer = Callable[[Array, Array], Array]  # packed observations [R, A, D], legal [R, A, K] -> encoded actions [R, A, K]
 
 
 class CoterieError(Exception):
@@ -239,6 +240,7 @@ class Joint:
     spaces: Mapping[str, Kind] = field(default_factory=dict)  # group -> what its agents see and do
     state: StateRows | None = None  # where the world tells one
     ahead: float = 0.0  # share of the run's steps taken once this iteration is over
+    peers: Mapping[str, Peer] = field(default_factory=dict)  # group -> its target policy when the iteration began
 
 
 # Trees ------------------------------------------------------------------------------------------------

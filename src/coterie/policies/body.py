@@ -106,6 +106,27 @@ class Body:
             out, new = self.net(torch.from_numpy(x), None if memory is None else torch.from_numpy(memory))
         return out.numpy(), None if new is None else new.numpy()
 
+    def choose(self, spec: kernels.Spec, choices: Array, packed: Array, view: View) -> tuple[Array, Array]:
+        """Choices `[N, A, K]` among `choices [K]` each, drawn by outputs as logits, by the compiled path."""
+        lead, normal = view.acting.shape, self.normalizer
+        shape = (self.place.stacks, lead[0] * lead[1] // self.place.stacks, len(choices))
+        action, log_prob = kernels.decide(
+            self.flat.array,
+            spec.sizes,
+            spec.relu,
+            np.ascontiguousarray(packed),
+            normal.shift,
+            normal.scale,
+            normal.limit,
+            view.agents,
+            self.shape.extra,
+            kernels.NO_MASK if view.mask is None else self.arrange(view.mask),
+            choices,
+            np.zeros(shape) if view.greedy else view.random.random(shape),
+            view.greedy,
+        )
+        return self.restore_order(action, lead), self.restore_order(log_prob, lead)
+
     # State --------------------------------------------------------------------------------------------
 
     def state(self) -> State:

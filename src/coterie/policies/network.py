@@ -7,14 +7,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from coterie import kernels, nets
+from coterie import nets
 from coterie.checks import at_least, positive
 from coterie.group import Place
 from coterie.heads import Choices, head
 from coterie.layout import pack
 from coterie.policies.body import Body
 from coterie.search_space import Choice, Space
-from coterie.types import Array, Decision, View, action_shape
+from coterie.types import Decision, View, action_shape
 
 
 @dataclass(frozen=True)
@@ -62,30 +62,8 @@ class NetworkPolicy(Body):
         lead = view.acting.shape
         packed = pack(self.layout, view.observation)
         if self.spec is not None and self.straight(view):
-            action, log_prob = self.choose(packed, view)
+            action, log_prob = self.choose(self.spec, self.choices, packed, view)
             return Decision(action.reshape(*lead, *action_shape(self.place.spaces.action)), log_prob)
         out, memory = self.answer(packed, view)
         action, log_prob = self.head.act(np.ascontiguousarray(out), view.mask, view.random, view.greedy)
         return Decision(action.reshape(*lead, *action_shape(self.place.spaces.action)), log_prob, memory)
-
-    def choose(self, packed: Array, view: View) -> tuple[Array, Array]:
-        """Discrete choices `[N, A, K]` by the compiled path."""
-        assert self.spec is not None
-        lead, normal = view.acting.shape, self.normalizer
-        shape = (self.place.stacks, lead[0] * lead[1] // self.place.stacks, len(self.choices))
-        action, log_prob = kernels.decide(
-            self.flat.array,
-            self.spec.sizes,
-            self.spec.relu,
-            np.ascontiguousarray(packed),
-            normal.shift,
-            normal.scale,
-            normal.limit,
-            view.agents,
-            self.shape.extra,
-            kernels.NO_MASK if view.mask is None else self.arrange(view.mask),
-            self.choices,
-            np.zeros(shape) if view.greedy else view.random.random(shape),
-            view.greedy,
-        )
-        return self.restore_order(action, lead), self.restore_order(log_prob, lead)

@@ -65,14 +65,14 @@ class QNetworkPolicy(Body):
         rows = lead[0] * lead[1]
         uniform = np.zeros((rows, 2)) if view.greedy else view.random.random((rows, 2))
         if self.spec is not None and self.straight(view):
-            return Decision(*self.choose(packed, view, uniform, epsilon))
+            return Decision(*self.choose_by_value(packed, view, uniform, epsilon))
         out = np.ascontiguousarray(self.answer(packed, view)[0]).reshape(rows, -1)
         mask = np.zeros((0, 0), bool) if view.mask is None else view.mask.reshape(rows, -1)
         action, log_prob = np.empty(rows, np.int64), np.empty(rows, np.float32)
         kernels.epsilon_greedy(out, self.first, mask, uniform, epsilon, action, log_prob)
         return Decision(action.reshape(lead), log_prob.reshape(lead))
 
-    def choose(self, packed: Array, view: View, uniform: Array, epsilon: float) -> tuple[Array, Array]:
+    def choose_by_value(self, packed: Array, view: View, uniform: Array, epsilon: float) -> tuple[Array, Array]:
         """Actions and log-probabilities `[N, A]` by the compiled path."""
         assert self.spec is not None
         normal, lead = self.normalizer, view.acting.shape

@@ -1,0 +1,388 @@
+"""Multi-agent deterministic policy gradients (Lowe et al. 2017), with TD3's improvements as settings.
+
+Read `MADDPG.learn` from top to bottom: experience becomes transitions of the whole table in a replay, then a number
+of updates is due, each on a batch drawn from it. An update moves the critics towards what a decision was worth
+(`aims`), and every `delay` critic steps the policy towards what the critic likes better (`actor_step`); targets follow
+slowly. The critic sees what everybody saw and did, or only what its own agent did (DDPG). Other groups may be anything:
+those that show a target policy (`Joint.peers`) are asked what they would do next, all others are read through what they
+did. Perceptrons are trained by `maddpg_kernels.py`, everything else by autograd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie import nets
+from coterie.algorithms import maddpg_kernels
+from coterie.algorithms.divergence import demand_finite
+from coterie.algorithms.joint_transitions import Held, JointTransitions, Table
+from coterie.algorithms.maddpg_kernels import Draws
+from coterie.algorithms.maddpg_settings import MADDPGSettings
+from coterie.group import Place, Preference
+from coterie.layout import layout
+from coterie.normalize import Normalizer
+from coterie.policies.deterministic import DeterministicPolicy
+from coterie.replay import Replay
+from coterie.types import Array, Box, Experience, Joint, Metrics, Peer, State
+
+NAMES = ("critic_loss", "q_mean", "td_error", "actor_q")
+HOLD_BACK = 1e-3  # weight of the mean square of choices' outputs, as in the authors' code: lest they stop exploring
+TINY = np.float32(1e-30)  # an exponential draw may be 0, whose logarithm is no number
+CLIP = 2.5  # deviations beyond which smoothing noise is cut off, as in Fujimoto et al. 2018 (0.5 for 0.2)
+
+
+class Rates(NamedTuple):
+    """Learning rates of one iteration."""
+
+    actor: float
+    critic: float
+
+
+class Batch(NamedTuple):
+    """Transitions as the networks take them; x are inputs of the policy in the order of its parameters."""
+
+    x: Tensor  # [S, M, …]
+    next_x: Tensor  # [S, M, …]
+    seen: Tensor  # [B, A, …]: what each agent's critic sees, and who it is
+    next_seen: Tensor  # [B, A, …]
+    action: Tensor  # [B, U]: everybody's
+    legal: Tensor  # [B, A, K]: one's own
+    next_legal: Tensor  # [B, A, K]
+    going: Tensor  # [B, A]: who does something next
+    reward: Tensor  # [B, A]
+    discount: Tensor  # [B, A]
+    share: Tensor  # [B, A]: weight of each decision in its stack's mean
+
+
+class Followed:
+    """A network and the slower copy that targets are made of."""
+
+    def __init__(self, net: nets.Net, flat: nets.Flat, target: nets.Net) -> None:
+        self.net, self.flat, self.target, self.target_flat = net, flat, target, nets.Flat(target)
+        self.target_flat.array[:] = flat.array
+
+    @property
+    def steps(self) -> int:
+        """Adam steps taken: all stacks learn together."""
+        return int(self.flat.steps[0])
+
+    def follow(self, rate: float) -> None:
+        self.target_flat.array += np.float32(rate) * (self.flat.array - self.target_flat.array)
+
+    def learned(self) -> maddpg_kernels.Learned:
+        """All arrays, for the compiled path."""
+        return maddpg_kernels.Learned(self.flat.array, self.flat.mean, self.flat.square, self.target_flat.array)
+
+    def state(self) -> State:
+        return {"net": nets.export(self.net), "target": nets.export(self.target), "adam": self.flat.state()}
+
+    def load(self, state: State, what: str) -> None:
+        nets.restore(self.net, state["net"], what)
+        nets.restore(self.target, state["target"], f"{what}, target")
+        self.flat.load(state["adam"])
+
+
+class MADDPG:
+    """Improves a deterministic policy by the gradient of critics that see the whole table."""
+
+    teaches = DeterministicPolicy
+
+    def __init__(
+        self, settings: MADDPGSettings, policy: DeterministicPolicy, place: Place, preference: Preference
+    ) -> None:
+        self.settings, self.policy, self.place, self.preference = settings, policy, place, preference
+        if not place.simultaneous:
+            raise ValueError("learner 'maddpg' needs a world in which everybody acts at once; 'ppo' and 'dqn' do not")
+        policy.noise = settings.noise.at(0.0)
+        self.central = settings.critic.sees == "central"
+        self.table = Table(place.table if self.central and place.table else (place.party,), place.group)
+        slots = np.arange(self.table.seen)
+        self.normalizer = Normalizer(slots, len(slots), 1, self.central and policy.normalizer.enabled)
+        target = nets.Net(policy.shape, policy.layout, policy.size, 0.01, policy.seeds("target"))
+        self.actor = Followed(policy.net, policy.flat, target)
+        self.critics = [self.make_critic(name) for name in ("critic", "twin")[: 1 + settings.critic.twin]]
+        self.replay = Replay(settings.replay.even(), self.table.no_rows(0))
+        self.held: Held | None = None  # how many copies there are is seen with the first experience
+        self.due = 0.0  # updates not yet made
+
+    def make_critic(self, name: str) -> Followed:
+        """A critic with its first weights; rows are what is seen, who one is, what is done."""
+        policy = self.policy
+        shape = replace(policy.shape, hidden=self.settings.critic.hidden or policy.shape.hidden)
+        if self.central:
+            lay = layout(Box((self.table.seen,), -np.inf, np.inf))
+            shape = replace(shape, encoder="mlp", extra=self.told + self.table.done)
+        else:
+            lay = policy.layout
+            shape = replace(shape, extra=policy.shape.extra + policy.size)
+        net, target = (nets.Net(shape, lay, 1, 1.0, policy.seeds(name)) for _ in range(2))
+        return Followed(net, nets.Flat(net), target)
+
+    @property
+    def told(self) -> int:
+        """How many numbers tell a central critic whom it values: shared ones are told, individual ones know."""
+        agents = len(self.place.agents)
+        return agents if self.place.stacks == 1 and agents > 1 else 0
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the compiled path serves this policy."""
+        return self.policy.spec is not None
+
+    def peer(self) -> Peer:
+        """The target policy as it is now."""
+        return self.policy.peer(self.actor.target)
+
+    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+        s = self.settings
+        ticks = self.remember(own, joint)
+        metrics: Metrics = {"replay": float(self.replay.size)}
+        if self.replay.ready and (joint.iteration - s.turns.offset) % s.turns.every == 0:
+            self.due += s.updates_per_step * own.active.shape[0] * own.active.shape[1]
+            updates, self.due = int(self.due), self.due % 1
+            factor = max(1 - joint.progress, 0.0) if s.learning_rate_schedule == "linear" else 1.0
+            critic_rate = s.learning_rate if s.critic.learning_rate is None else s.critic.learning_rate
+            rates = Rates(s.learning_rate * factor, critic_rate * factor)
+            if updates:
+                first = self.actor.steps
+                run = self.compiled_updates if self.compiled else self.autograd_updates
+                sums = run(self.draw(updates, joint, random), rates)
+                counts = np.array([updates, updates, updates, max(self.actor.steps - first, 1)])
+                metrics |= dict(zip(NAMES, (sums / counts).tolist(), strict=True))
+            metrics |= {"updates": float(updates), "learning_rate": rates.actor}
+        self.watch(own, ticks)
+        learned = [one.flat.array for one in (self.actor, *self.critics)]
+        demand_finite(self.place.group, metrics, [self.policy.normalizer.mean, self.normalizer.mean], learned)
+        self.policy.noise = s.noise.at(joint.ahead)
+        return metrics | {"noise": self.policy.noise}
+
+    def remember(self, own: Experience, joint: Joint) -> Held:
+        """Move the transitions that this experience completes into the replay; returns all its ticks."""
+        if self.held is None:
+            self.held = self.table.nobody(own.active.shape[1])
+        ticks = self.table.ticks(joint, self.preference.rewards(own))
+        rows, self.held = self.table.complete(ticks, self.table.finals(joint), self.held, self.settings.gamma)
+        self.replay.add(rows)
+        return ticks
+
+    def watch(self, own: Experience, ticks: Held) -> None:
+        """Let the running statistics see this experience, once it has been learned from."""
+        rows = self.policy.arrange(self.table.own.observations(ticks.observation))
+        lanes = self.policy.arrange(own.active[..., None])[..., 0]
+        self.policy.normalizer.update([stack[lane] for stack, lane in zip(rows, lanes, strict=True)])
+        shown = np.where(ticks.active[..., self.table.who_sees], ticks.observation, 0)
+        self.normalizer.update([shown.reshape(-1, self.table.seen)])
+
+    def draw(self, updates: int, joint: Joint, random: np.random.Generator) -> Draws:
+        """Choose the rows of all updates, and ask the other groups what they would do next."""
+        s, span, rows = self.settings, self.table.own, self.replay.rows
+        shape = (updates, s.batch_size)
+        chosen = (random.random(shape) * self.replay.size).astype(np.int64)
+        ahead = rows.next_action[chosen]
+        for group, other in self.table.spans.items():
+            if other is not span and group in joint.peers:
+                seen = other.observations(rows.following[chosen.ravel()])
+                said = joint.peers[group](seen, other.actions(rows.next_legal[chosen.ravel()]))
+                going = rows.going[chosen.ravel()][:, other.agents, None]
+                ahead[..., other.done] = np.where(going, said, 0).reshape(*shape, -1)
+        each = (*shape, len(self.place.agents), span.width)
+        smooth = gumbel = np.zeros((updates, 0, 0, 0), np.float32)
+        if self.policy.head is not None:
+            gumbel = -np.log(np.maximum(random.standard_exponential(each, np.float32), TINY))
+        elif s.target.noise:
+            noise = np.clip(random.standard_normal(each, np.float32), -CLIP, CLIP)
+            smooth = noise * np.float32(2 * s.target.noise)  # [−1, 1] is 2 long
+        return Draws(chosen, ahead, smooth, gumbel)
+
+    # Updates ------------------------------------------------------------------------------------------
+
+    def compiled_updates(self, draws: Draws, rates: Rates) -> Array:
+        """All updates through `maddpg_kernels.py`; returns sums of (loss, mean value, mean error, policy's value)."""
+        s, policy, span = self.settings, self.policy, self.table.own
+        assert policy.spec is not None
+        normal, table = policy.normalizer, self.normalizer
+        seats = maddpg_kernels.Seats(
+            len(self.place.agents),
+            span.agents.start,
+            span.seen.start,
+            span.layout.size,
+            span.done.start,
+            span.width,
+            self.central,
+            policy.choices,
+            policy.clipped,
+        )
+        sums: Array = maddpg_kernels.maddpg_updates(
+            self.replay.rows,
+            draws,
+            seats,
+            maddpg_kernels.Normal(
+                normal.shift,
+                normal.scale,
+                normal.limit,
+                policy.shape.extra,
+                table.shift[0],
+                table.scale[0],
+                table.limit,
+                self.told,
+            ),
+            (policy.spec, self.critics[0].net.spec()),
+            self.actor.learned(),
+            tuple(critic.learned() for critic in self.critics),
+            maddpg_kernels.Dials(
+                rates.actor, rates.critic, s.max_grad_norm, s.temperature, HOLD_BACK, s.target.rate, s.delay
+            ),
+            (self.actor.steps, self.critics[0].steps),
+        )
+        before = self.critics[0].steps
+        for critic in self.critics:
+            critic.flat.steps += len(draws.chosen)
+        self.actor.flat.steps += self.critics[0].steps // s.delay - before // s.delay
+        return sums
+
+    def autograd_updates(self, draws: Draws, rates: Rates) -> Array:
+        """The same through PyTorch."""
+        sums = np.zeros(len(NAMES))
+        for k, chosen in enumerate(draws.chosen):
+            batch = self.batch(JointTransitions(*(column[chosen] for column in self.replay.rows)))
+            ahead, smooth, gumbel = (torch.from_numpy(a[k]) for a in (draws.ahead, draws.smooth, draws.gumbel))
+            sums[:3] += self.critic_step(batch, self.aims(batch, ahead, smooth), rates.critic)
+            if self.critics[0].steps % self.settings.delay == 0:
+                sums[3] += self.actor_step(batch, gumbel, rates.actor)
+                for one in (self.actor, *self.critics):
+                    one.follow(self.settings.target.rate)
+        return sums
+
+    @torch.no_grad()
+    def aims(self, batch: Batch, ahead: Tensor, smooth: Tensor) -> Tensor:
+        """What decisions were worth, `[B, A]` (Lowe et al. 2017, eq. 6; twins: Fujimoto et al. 2018, eq. 10)."""
+        out = self.by_agent(self.actor.target(batch.next_x)[0])
+        following = self.policy.settle(out, batch.next_legal)
+        if smooth.numel():
+            following = (following + smooth).clamp(-1, 1)
+        ahead = ahead.clone()
+        ahead[:, self.table.own.done] = (following * batch.going.unsqueeze(-1)).flatten(1)
+        done = self.done_by_each(ahead)
+        later = torch.stack([self.values(critic.target, batch.next_seen, done) for critic in self.critics]).amin(dim=0)
+        return batch.reward + torch.where(batch.discount > 0, batch.discount * later, 0)
+
+    def critic_step(self, batch: Batch, aim: Tensor, rate: float) -> Array:
+        """One step of every critic; returns (loss, mean value, mean error), the latter two of the first."""
+        done = self.done_by_each(batch.action)
+        values = torch.stack([self.values(critic.net, batch.seen, done) for critic in self.critics])
+        loss = (batch.share * (values - aim) ** 2 / 2).sum()
+        nets.descend([critic.flat for critic in self.critics], loss, rate, self.settings.max_grad_norm)
+        first = values[0].detach()
+        means = (batch.share * torch.stack([first, (first - aim).abs()])).sum(dim=(1, 2))
+        return np.array([loss.item() / len(values), *means.tolist()]) / self.place.stacks
+
+    def actor_step(self, batch: Batch, gumbel: Tensor, rate: float) -> float:
+        """One step of the policy up the critic (Lowe et al. 2017, eq. 5): only one's own action is the policy's.
+
+        Returns the critic's mean value of these actions.
+        """
+        policy = self.policy
+        out = self.by_agent(policy.net(batch.x)[0])
+        action = policy.relax(out, batch.legal, gumbel, self.settings.temperature)
+        value = self.values(self.critics[0].net, batch.seen, self.done_by_each(batch.action, action))
+        loss = -(batch.share * value).sum()
+        if policy.head is not None:
+            loss = loss + HOLD_BACK * (batch.share * (out**2).mean(dim=-1)).sum()
+        nets.descend([policy.flat], loss, rate, self.settings.max_grad_norm)
+        return float((batch.share * value.detach()).sum()) / self.place.stacks
+
+    # Rows for the stacked networks: [B, A, …] of a batch, [S, M, …] of the parameters ---------------------
+
+    def batch(self, rows: JointTransitions) -> Batch:
+        """Transitions as the networks take them."""
+        live, span = rows.live, self.table.own
+        count = live.sum(axis=0, keepdims=True) if self.place.stacks > 1 else live.sum()
+        x, next_x = (self.policy_rows(observation) for observation in (rows.observation, rows.following))
+        return Batch(
+            x,
+            next_x,
+            self.seen(rows.observation, x),
+            self.seen(rows.following, next_x),
+            torch.from_numpy(rows.action),
+            torch.from_numpy(span.actions(rows.legal)),
+            torch.from_numpy(span.actions(rows.next_legal)),
+            torch.from_numpy(rows.going[:, span.agents]),
+            torch.from_numpy(rows.reward),
+            torch.from_numpy(rows.discount),
+            torch.from_numpy((live / np.maximum(count, 1)).astype(np.float32)),
+        )
+
+    def by_stack(self, rows: Tensor) -> Tensor:
+        """`[B, A, F]` in the order of the parameters, `[S, M, F]`."""
+        return rows.transpose(0, 1) if self.place.stacks > 1 else rows.reshape(1, -1, rows.shape[-1])
+
+    def by_agent(self, rows: Tensor) -> Tensor:
+        """The inverse: `[S, M, F]` as `[B, A, F]`."""
+        return rows.transpose(0, 1) if self.place.stacks > 1 else rows.view(-1, len(self.place.agents), rows.shape[-1])
+
+    def policy_rows(self, observation: Array) -> Tensor:
+        """What the policy's network takes, `[S, M, …]`, for everybody's observations `[B, O]`."""
+        own = self.table.own.observations(observation)
+        return torch.from_numpy(self.policy.prepare(own, np.arange(len(self.place.agents))))
+
+    def seen(self, observation: Array, x: Tensor) -> Tensor:
+        """What each agent's critic sees and who it is, `[B, A, …]`, for everybody's observations `[B, O]`."""
+        if not self.central:
+            return self.by_agent(x)
+        agents = len(self.place.agents)
+        table = torch.from_numpy(self.normalizer(observation[None])[0].astype(np.float32, copy=False))
+        each = table.unsqueeze(1).expand(-1, agents, -1)
+        if not self.told:
+            return each
+        return torch.cat([each, torch.eye(agents).expand(len(each), -1, -1)], dim=-1)
+
+    def done_by_each(self, action: Tensor, own: Tensor | None = None) -> Tensor:
+        """The actions `[B, A, …]` that each agent's critic sees, of everybody's `[B, U]`.
+
+        With `own [B, A, K]` each agent's critic sees its agent do that, and all others what they did.
+        """
+        span, agents = self.table.own, len(self.place.agents)
+        if not self.central:
+            return action.view(len(action), agents, span.width) if own is None else own
+        done = action.unsqueeze(1).expand(-1, agents, -1)
+        if own is None:
+            return done
+        done = done.clone()
+        for i in range(agents):
+            start = span.done.start + i * span.width
+            done[:, i, start : start + span.width] = own[:, i]
+        return done
+
+    def values(self, net: nets.Net, seen: Tensor, done: Tensor) -> Tensor:
+        """What a critic thinks `[B, A]`."""
+        return self.by_agent(net(self.by_stack(torch.cat([seen, done], dim=-1)))[0])[..., 0]
+
+    # State --------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        return {
+            "actor": {"target": nets.export(self.actor.target), "adam": self.actor.flat.state()},
+            "critics": [critic.state() for critic in self.critics],
+            "normalizer": self.normalizer.state(),
+            "replay": self.replay.state(),
+            "held": {} if self.held is None else {name: a.copy() for name, a in self.held._asdict().items()},
+            "due": self.due,
+        }
+
+    def load(self, state: State) -> None:
+        where = f"group '{self.place.group}'"
+        if len(state["critics"]) != len(self.critics):
+            raise ValueError(f"{where}: {len(state['critics'])} critics were saved; critic.twin cannot change")
+        nets.restore(self.actor.target, state["actor"]["target"], f"{where}, target policy")
+        self.actor.flat.load(state["actor"]["adam"])
+        for critic, saved in zip(self.critics, state["critics"], strict=True):
+            critic.load(saved, f"{where}, critic")
+        self.normalizer.load(state["normalizer"])
+        self.replay.load(state["replay"], where)
+        self.held = Held(**{name: a.copy() for name, a in state["held"].items()}) if state["held"] else None
+        self.due = state["due"]

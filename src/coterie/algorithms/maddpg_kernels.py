@@ -1,0 +1,427 @@
+"""MADDPG's updates as one compiled loop, for perceptrons.
+
+The twin of `MADDPG.autograd_updates`, on the same flat parameters and with the same numbers (within 1e-5). Rows of
+stack s are `m = i · per + p` for row i of the batch and agent `s + p`: all agents of a group that shares its
+parameters, or one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from coterie.algorithms.joint_transitions import JointTransitions
+from coterie.heads import IMPOSSIBLE
+from coterie.kernels import Spec, adam, backward, backward_inputs, forward, squash
+from coterie.types import Array
+
+
+class Draws(NamedTuple):
+    """All that chance and the other groups decide about an iteration's updates."""
+
+    chosen: Array  # [updates, B] int64: rows of the replay
+    ahead: Array  # [updates, B, U] float32: everybody's next actions; one's own are put in later
+    smooth: Array  # [updates, B, A, K] float32: noise on target actions, or empty
+    gumbel: Array  # [updates, B, A, K] float32: on outputs of choices, or empty
+
+
+class Seats(NamedTuple):
+    """Where one's own numbers lie in everybody's, and what critics see."""
+
+    agents: int
+    first: int  # of everybody's agents
+    seen: int  # of everybody's observations
+    size: int  # numbers that one agent sees
+    done: int  # of everybody's actions
+    width: int  # numbers of one agent's action
+    central: bool
+    choices: Array  # [parts] int64: sizes of the choices that an action consists of; empty: a box
+    clipped: bool  # how outputs are kept in a box
+
+
+class Normal(NamedTuple):
+    """How observations become inputs: of the policy by stacks, of a central critic all at once."""
+
+    shift: Array  # [S, D]
+    scale: Array  # [S, D]
+    limit: float
+    identities: int
+    table_shift: Array  # [O]
+    table_scale: Array  # [O]
+    table_limit: float
+    told: int
+
+
+class Learned(NamedTuple):
+    """Networks with their optimisers' memory and their targets, all `[S, P]`."""
+
+    flat: Array
+    mean: Array
+    square: Array
+    target: Array
+
+
+class Dials(NamedTuple):
+    """The numbers of one iteration."""
+
+    actor_rate: float
+    critic_rate: float
+    limit: float  # of the gradients' norms
+    temperature: float
+    hold_back: float
+    follow: float  # share of the way that targets move
+    delay: int
+
+
+class Desk(NamedTuple):
+    """Room to work in, for one stack."""
+
+    x: Array  # [M, inputs of the policy]
+    y: Array  # [M, inputs of a critic]
+    actor_store: Array
+    critic_store: Array
+    deltas: Array  # [2, …]
+    part: Array
+    grad: Array
+    aim: Array  # [M]
+    share: Array  # [M]
+    slope: Array  # [M, K]
+
+
+@njit(cache=True, error_model="numpy")
+def _make_desk(rows: int, actor: Spec, critic: Spec, width: int) -> Desk:
+    most = 0
+    for sizes in (actor.sizes, critic.sizes):
+        count = 0
+        for layer in range(len(sizes) - 1):
+            count += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
+        most = max(most, count)
+    widest = max(actor.sizes.max(), critic.sizes.max())
+    return Desk(
+        np.empty((rows, actor.sizes[0]), np.float32),
+        np.empty((rows, critic.sizes[0]), np.float32),
+        np.empty(rows * actor.sizes[1:].sum(), np.float32),
+        np.empty(rows * critic.sizes[1:].sum(), np.float32),
+        np.empty((2, rows * widest), np.float32),
+        np.empty(most, np.float32),
+        np.empty(most, np.float32),
+        np.empty(rows, np.float32),
+        np.empty(rows, np.float32),
+        np.empty((rows, width), np.float32),
+    )
+
+
+# Rows -------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def _policy_rows(observation: Array, chosen: Array, seats: Seats, normal: Normal, stack: int, x: Array) -> None:
+    """What the policy's network takes."""
+    per, size = x.shape[0] // len(chosen), seats.size
+    for i in range(len(chosen)):
+        for p in range(per):
+            a, into = stack + p, x[i * per + p]
+            row = observation[chosen[i], seats.seen + a * size : seats.seen + (a + 1) * size]
+            for j in range(size):
+                scaled = (row[j] - normal.shift[stack, j]) * normal.scale[stack, j]
+                into[j] = min(max(scaled, -normal.limit), normal.limit)
+            for j in range(normal.identities):
+                into[size + j] = 1 if j == a else 0
+
+
+@njit(cache=True, error_model="numpy")
+def _critic_rows(
+    observation: Array, action: Array, chosen: Array, seats: Seats, normal: Normal, stack: int, x: Array, y: Array
+) -> None:
+    """What a critic takes: what is seen, who one is, what is done `[B, U]`; `x` are the policy's rows."""
+    per, shown = x.shape[0] // len(chosen), observation.shape[1]
+    for i in range(len(chosen)):
+        row = observation[chosen[i]]
+        for p in range(per):
+            into, a = y[i * per + p], stack + p
+            if not seats.central:
+                width = x.shape[1]
+                for j in range(width):
+                    into[j] = x[i * per + p, j]
+                for k in range(seats.width):
+                    into[width + k] = action[i, seats.done + a * seats.width + k]
+                continue
+            if p == 0:
+                for j in range(shown):
+                    scaled = (row[j] - normal.table_shift[j]) * normal.table_scale[j]
+                    into[j] = min(max(scaled, -normal.table_limit), normal.table_limit)
+            else:
+                for j in range(shown):
+                    into[j] = y[i * per, j]
+            for j in range(normal.told):
+                into[shown + j] = 1 if j == a else 0
+            for k in range(action.shape[1]):
+                into[shown + normal.told + k] = action[i, k]
+
+
+@njit(cache=True, error_model="numpy")
+def _at(seats: Seats, normal: Normal, shown: int, a: int) -> int:
+    """Where an agent's own action lies in its critic's row."""
+    if seats.central:
+        return shown + normal.told + seats.done + a * seats.width
+    return seats.size + normal.identities
+
+
+# Actions ----------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def _best(out: Array, start: int, stop: int, legal: Array) -> int:
+    """The highest output of a choice, the first of several; illegal ones count as `IMPOSSIBLE`."""
+    at, top = start, np.float32(-np.inf)
+    for k in range(start, stop):
+        value = out[k] if legal[k] else np.float32(IMPOSSIBLE)
+        if value > top:
+            at, top = k, value
+    return at
+
+
+@njit(cache=True, error_model="numpy")
+def _settle(out: Array, legal: Array, choices: Array, clipped: bool, action: Array) -> None:
+    """The encoded greedy action."""
+    if len(choices) == 0:
+        for k in range(len(out)):
+            action[k] = squash(out[k], clipped)
+        return
+    start = 0
+    action[:] = 0
+    for size in choices:
+        action[_best(out, start, start + size, legal)] = 1
+        start += size
+
+
+@njit(cache=True, error_model="numpy")
+def _target_actions(
+    rows: JointTransitions,
+    draws: Draws,
+    step: int,
+    seats: Seats,
+    normal: Normal,
+    spec: Spec,
+    target: Array,
+    desk: Desk,
+    ahead: Array,
+) -> None:
+    """Put what one's own target policies do next among everybody's next actions `ahead [B, U]`."""
+    chosen, width = draws.chosen[step], seats.width
+    per = desk.x.shape[0] // len(chosen)
+    for stack in range(target.shape[0]):
+        _policy_rows(rows.following, chosen, seats, normal, stack, desk.x)
+        out = forward(target[stack], spec.sizes, spec.relu, desk.x, desk.actor_store)
+        for i in range(len(chosen)):
+            for p in range(per):
+                a = stack + p
+                first = seats.done + a * width
+                action = ahead[i, first : first + width]
+                legal = rows.next_legal[chosen[i], first : first + width]
+                _settle(out[i * per + p], legal, seats.choices, seats.clipped, action)
+                there = rows.going[chosen[i], seats.first + a]
+                for k in range(width):
+                    if draws.smooth.shape[1] > 0:
+                        moved = action[k] + draws.smooth[step, i, a, k]
+                        action[k] = min(max(moved, np.float32(-1)), np.float32(1))
+                    if not there:
+                        action[k] = 0
+
+
+@njit(cache=True, error_model="numpy")
+def _unsquash(slope: np.float32, out: np.float32, point: np.float32, clipped: bool) -> np.float32:
+    """An output's gradient from that of its squashed point; beyond the bounds only the way back has one."""
+    if not clipped:
+        return slope * (np.float32(1) - point * point)
+    outwards = (out > 1 and slope < 0) or (out < -1 and slope > 0)
+    return np.float32(0) if outwards else slope
+
+
+@njit(cache=True, error_model="numpy")
+def _through_choices(
+    out: Array, gumbel: Array, legal: Array, choices: Array, temperature: float, action: Array, soft: Array
+) -> None:
+    """A drawn choice `action`, and the softmax `soft` that its gradient is taken of."""
+    noisy, start = out + gumbel, 0
+    _settle(noisy, legal, choices, False, action)
+    for size in choices:
+        top, total = np.float32(-np.inf), np.float32(0)
+        for k in range(start, start + size):
+            soft[k] = (noisy[k] if legal[k] else np.float32(IMPOSSIBLE)) / np.float32(temperature)
+            top = max(top, soft[k])
+        for k in range(start, start + size):
+            soft[k] = np.exp(soft[k] - top)
+            total += soft[k]
+        for k in range(start, start + size):
+            soft[k] /= total
+        start += size
+
+
+# Steps ------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def _aims(
+    rows: JointTransitions, chosen: Array, stack: int, spec: Spec, critics: tuple[Learned, ...], desk: Desk
+) -> None:
+    """What decisions were worth, from the critics' rows of what follows."""
+    per = desk.x.shape[0] // len(chosen)
+    desk.aim[:] = np.inf
+    for critic in critics:
+        out = forward(critic.target[stack], spec.sizes, spec.relu, desk.y, desk.critic_store)
+        for m in range(len(desk.aim)):
+            desk.aim[m] = min(desk.aim[m], out[m, 0]) if not np.isnan(out[m, 0]) else out[m, 0]
+    count = 0
+    for i in range(len(chosen)):
+        for p in range(per):
+            r, a, m = chosen[i], stack + p, i * per + p
+            follows = rows.discount[r, a] * desk.aim[m] if rows.discount[r, a] > 0 else np.float32(0)
+            desk.aim[m] = rows.reward[r, a] + follows
+            count += rows.live[r, a]
+    for i in range(len(chosen)):
+        for p in range(per):
+            desk.share[i * per + p] = rows.live[chosen[i], stack + p] / max(count, 1)
+
+
+@njit(cache=True, error_model="numpy")
+def _critic_step(
+    critic: Learned, stack: int, spec: Spec, desk: Desk, dials: Dials, step: int
+) -> tuple[float, float, float]:
+    """One step towards the aims; returns (loss, mean value, mean error)."""
+    out = forward(critic.flat[stack], spec.sizes, spec.relu, desk.y, desk.critic_store)
+    loss = mean = error = 0.0
+    for m in range(len(desk.aim)):
+        gap, share = out[m, 0] - desk.aim[m], desk.share[m]
+        loss += share * gap * gap / 2
+        mean += share * out[m, 0]
+        error += share * abs(gap)
+        out[m, 0] = share * gap
+    grad = desk.grad[: critic.flat.shape[1]]
+    grad[:] = 0
+    backward(critic.flat[stack], spec.sizes, spec.relu, desk.y, desk.critic_store, desk.deltas, desk.part, grad)
+    adam(critic.flat[stack], grad, critic.mean[stack], critic.square[stack], step, dials.critic_rate, dials.limit)
+    return loss, mean, error
+
+
+@njit(cache=True, error_model="numpy")
+def _actor_step(
+    rows: JointTransitions,
+    draws: Draws,
+    step: int,
+    seats: Seats,
+    normal: Normal,
+    stack: int,
+    specs: tuple[Spec, Spec],
+    actor: Learned,
+    critic: Array,
+    desk: Desk,
+    dials: Dials,
+    done: int,
+) -> float:
+    """One step up the critic; `desk.y` holds its rows, into which one's own actions are put. Returns the mean value."""
+    chosen, width, shown = draws.chosen[step], seats.width, rows.observation.shape[1]
+    per, boxed = desk.x.shape[0] // len(chosen), len(seats.choices) == 0
+    actor_spec, critic_spec = specs
+    out = forward(actor.flat[stack], actor_spec.sizes, actor_spec.relu, desk.x, desk.actor_store)
+    for i in range(len(chosen)):
+        for p in range(per):
+            m, a = i * per + p, stack + p
+            at, first = _at(seats, normal, shown, a), seats.done + a * width
+            action = desk.y[m, at : at + width]
+            if boxed:
+                for k in range(width):
+                    action[k] = squash(out[m, k], seats.clipped)
+            else:
+                legal = rows.legal[chosen[i], first : first + width]
+                noise = draws.gumbel[step, i, a]
+                _through_choices(out[m], noise, legal, seats.choices, dials.temperature, action, desk.slope[m])
+    value = forward(critic, critic_spec.sizes, critic_spec.relu, desk.y, desk.critic_store)
+    mean = 0.0
+    for m in range(len(desk.share)):
+        mean += desk.share[m] * value[m, 0]
+        value[m, 0] = -desk.share[m]
+    inputs = backward_inputs(critic, critic_spec.sizes, critic_spec.relu, desk.y, desk.critic_store, desk.deltas)
+    for m in range(len(desk.share)):
+        at = _at(seats, normal, shown, stack + m % per)
+        if boxed:
+            for k in range(width):
+                out[m, k] = _unsquash(inputs[m, at + k], out[m, k], desk.y[m, at + k], seats.clipped)
+            continue
+        start, hold = 0, np.float32(2 * dials.hold_back / width) * desk.share[m]
+        for size in seats.choices:
+            pull = np.float32(0)
+            for k in range(start, start + size):
+                pull += inputs[m, at + k] * desk.slope[m, k]
+            for k in range(start, start + size):
+                bent = desk.slope[m, k] * (inputs[m, at + k] - pull) / np.float32(dials.temperature)
+                out[m, k] = bent + hold * out[m, k]
+            start += size
+    grad = desk.grad[: actor.flat.shape[1]]
+    grad[:] = 0
+    backward(
+        actor.flat[stack], actor_spec.sizes, actor_spec.relu, desk.x, desk.actor_store, desk.deltas, desk.part, grad
+    )
+    adam(actor.flat[stack], grad, actor.mean[stack], actor.square[stack], done, dials.actor_rate, dials.limit)
+    return mean
+
+
+@njit(cache=True, error_model="numpy")
+def _follow(learned: Learned, rate: float) -> None:
+    for s in range(learned.flat.shape[0]):
+        for j in range(learned.flat.shape[1]):
+            learned.target[s, j] += np.float32(rate) * (learned.flat[s, j] - learned.target[s, j])
+
+
+@njit(cache=True, error_model="numpy")
+def maddpg_updates(
+    rows: JointTransitions,
+    draws: Draws,
+    seats: Seats,
+    normal: Normal,
+    specs: tuple[Spec, Spec],
+    actor: Learned,
+    critics: tuple[Learned, ...],
+    dials: Dials,
+    done: tuple[int, int],
+) -> Array:
+    """All updates in place; `done` counts the policy's and the critics' steps taken before.
+
+    Returns sums over updates of (critics' mean loss, mean value, mean error) and of the policy's mean value, each
+    averaged over stacks.
+    """
+    stacks, (updates, batch) = actor.flat.shape[0], draws.chosen.shape
+    actor_spec, critic_spec = specs
+    desk = _make_desk(batch * seats.agents // stacks, actor_spec, critic_spec, seats.width)
+    action, sums, taken = np.empty((batch, rows.action.shape[1]), np.float32), np.zeros(4), done[0]
+    for step in range(updates):
+        chosen, ahead = draws.chosen[step], draws.ahead[step]
+        for i in range(batch):
+            for k in range(action.shape[1]):
+                action[i, k] = rows.action[chosen[i], k]
+        _target_actions(rows, draws, step, seats, normal, actor_spec, actor.target, desk, ahead)
+        moves = (done[1] + step + 1) % dials.delay == 0
+        taken += moves
+        for stack in range(stacks):
+            _policy_rows(rows.following, chosen, seats, normal, stack, desk.x)
+            _critic_rows(rows.following, ahead, chosen, seats, normal, stack, desk.x, desk.y)
+            _aims(rows, chosen, stack, critic_spec, critics, desk)
+            _policy_rows(rows.observation, chosen, seats, normal, stack, desk.x)
+            _critic_rows(rows.observation, action, chosen, seats, normal, stack, desk.x, desk.y)
+            for c in range(len(critics)):
+                loss, mean, error = _critic_step(critics[c], stack, critic_spec, desk, dials, done[1] + step + 1)
+                sums[0] += loss / len(critics)
+                if c == 0:
+                    sums[1] += mean
+                    sums[2] += error
+            if moves:
+                sums[3] += _actor_step(
+                    rows, draws, step, seats, normal, stack, specs, actor, critics[0].flat[stack], desk, dials, taken
+                )
+        if moves:
+            _follow(actor, dials.follow)
+            for critic in critics:
+                _follow(critic, dials.follow)
+    return sums / stacks

@@ -1,0 +1,180 @@
+"""A policy that has one answer to everything it sees: a point of a box, or a choice; noise lets it explore.
+
+In boxes outputs are squashed to the bounds, and exploring adds Gaussian noise. Choices are those of the
+highest output; exploring draws them in proportion to exp(output), which is what adding Gumbel noise does.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie import kernels, nets
+from coterie.group import Place
+from coterie.heads import IMPOSSIBLE, Choices
+from coterie.layout import bounds, encoded_size, pack
+from coterie.policies.body import Body
+from coterie.policies.network import check_widths
+from coterie.search_space import Choice, Space
+from coterie.types import Array, Box, Decision, Discrete, MultiDiscrete, Peer, State, View, action_shape
+
+
+@dataclass(frozen=True)
+class DeterministicSettings:
+    hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
+    activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
+    encoder: nets.Encoder = "auto"  # auto: cnn for pictures, else mlp; set: any number of things
+    channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
+    squash: Literal["tanh", "clip"] = "tanh"  # how outputs are kept in a box; clip: straight until its bounds
+    identity: bool = True  # tell a shared mlp or cnn which agent it plays; a set network is never told
+    compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
+    normalize_observations: bool = True  # by running mean and deviation; pictures are left as they are
+
+    SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
+        "hidden": Choice(((64, 64), (128, 128), (256, 256))),
+        "activation": Choice(("tanh", "relu")),
+    }
+
+    def __post_init__(self) -> None:
+        check_widths(self.hidden, self.channels)
+
+
+class DeterministicPolicy(Body):
+    """A network whose outputs are the action itself, encoded as in `layout.encode`: K numbers."""
+
+    def __init__(self, settings: DeterministicSettings, place: Place) -> None:
+        s, space = settings, place.spaces.action
+        self.size = encoded_size(space)
+        shape = nets.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
+        super().__init__(place, shape, self.size, 0.01, s.identity, s.normalize_observations)
+        self.spec = self.compile(s.compiled)
+        self.clipped = s.squash == "clip"
+        self.noise = 0.1  # deviation as a share of a box's range; the learner's schedule moves it
+        self.head: Choices | None = None
+        match space:
+            case Discrete(n):
+                self.head = Choices((n,), single=True)
+            case MultiDiscrete(sizes):
+                self.head = Choices(sizes, single=False)
+            case Box(_, low, high):
+                if not (np.isfinite(low).all() and np.isfinite(high).all()):
+                    raise ValueError("continuous actions must be bounded on both sides; wrap the world to bound them")
+                self.centre, self.half = bounds(space)
+        self.choices = np.array(self.head.sizes if self.head else (), np.int64)
+
+    # Acting -------------------------------------------------------------------------------------------
+
+    def act(self, view: View) -> Decision:
+        packed, lead = pack(self.layout, view.observation), view.acting.shape
+        shape = (*lead, *action_shape(self.place.spaces.action))
+        if self.head is None:
+            return Decision(self.stretch(self.explore(packed, view)).reshape(shape))
+        if self.spec is not None and self.straight(view):
+            action, log_prob = self.choose(self.spec, self.choices, packed, view)
+        else:
+            out = np.ascontiguousarray(self.answer(packed, view)[0])
+            action, log_prob = self.head.act(out, view.mask, view.random, view.greedy)
+        return Decision(action.reshape(shape), log_prob)
+
+    def explore(self, packed: Array, view: View) -> Array:
+        """Points of the box `[N, A, K]` between −1 and 1, with noise unless greedy."""
+        lead, size = view.acting.shape, self.size
+        noise = np.zeros((*lead, size), np.float32)
+        if not view.greedy:
+            view.random.standard_normal(out=noise, dtype=np.float32)
+            noise *= np.float32(2 * self.noise)  # [−1, 1] is 2 long
+        if self.spec is None or not self.straight(view):
+            out = self.answer(packed, view)[0]
+            return np.clip((np.clip(out, -1, 1) if self.clipped else np.tanh(out)) + noise, -1, 1)
+        normal = self.normalizer
+        found = kernels.decide_bounded(
+            self.flat.array,
+            self.spec.sizes,
+            self.spec.relu,
+            np.ascontiguousarray(packed),
+            normal.shift,
+            normal.scale,
+            normal.limit,
+            view.agents,
+            self.shape.extra,
+            self.clipped,
+            self.arrange(noise),
+        )
+        return self.restore_order(found, lead)
+
+    def stretch(self, point: Array) -> Array:
+        """From [−1, 1] to the box."""
+        return np.clip(self.centre + self.half * point, self.centre - self.half, self.centre + self.half)
+
+    # Learning -----------------------------------------------------------------------------------------
+
+    def settle(self, out: Tensor, legal: Tensor) -> Tensor:
+        """The encoded greedy action `[…, K]` for outputs and what is legal, both `[…, K]`."""
+        if self.head is None:
+            return self.squash(out)
+        parts = out.masked_fill(~legal, IMPOSSIBLE).split(self.head.sizes, dim=-1)
+        return torch.cat([ones_like_best(part) for part in parts], dim=-1)
+
+    def squash(self, out: Tensor) -> Tensor:
+        """Outputs as points of a box between −1 and 1."""
+        clipped: Tensor = Clipped.apply(out) if self.clipped else torch.tanh(out)
+        return clipped
+
+    def relax(self, out: Tensor, legal: Tensor, gumbel: Tensor, temperature: float) -> Tensor:
+        """An encoded action that gradients pass: for choices a draw by Gumbel-softmax, straight through.
+
+        The action is the drawn choice itself, its gradient that of the softmax at the temperature
+        (Jang et al. 2017, eq. 2 and section 2.2).
+        """
+        if self.head is None:
+            return self.squash(out)
+        noisy = (out + gumbel).masked_fill(~legal, IMPOSSIBLE)
+        drawn = []
+        for part in noisy.split(self.head.sizes, dim=-1):
+            soft = torch.softmax(part / temperature, dim=-1)
+            drawn.append(ones_like_best(part) + soft - soft.detach())
+        return torch.cat(drawn, dim=-1)
+
+    def peer(self, net: nets.Net) -> Peer:
+        """This policy with a net's present weights, for other groups to look ahead with."""
+        net, normal, agents = copy.deepcopy(net), copy.copy(self.normalizer), np.arange(len(self.place.agents))
+
+        def act(packed: Array, legal: Array) -> Array:
+            rows = np.ascontiguousarray(packed)
+            x = kernels.prepare(rows, normal.shift, normal.scale, normal.limit, agents, self.shape.extra)
+            with torch.no_grad():
+                found = self.settle(net(torch.from_numpy(x))[0], torch.from_numpy(self.arrange(legal)))
+            return self.restore_order(found.numpy(), legal.shape[:2])
+
+        return act
+
+    def state(self) -> State:
+        return super().state() | {"noise": self.noise}
+
+    def load(self, state: State) -> None:
+        super().load(state)
+        self.noise = state["noise"]
+
+
+class Clipped(torch.autograd.Function):
+    """Outputs cut off at −1 and 1; beyond them only the way back has a gradient (Hausknecht and Stone 2016)."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor) -> Tensor:
+        ctx.save_for_backward(out)
+        return out.clamp(-1, 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (out,) = ctx.saved_tensors
+        return grad.masked_fill(((out > 1) & (grad < 0)) | ((out < -1) & (grad > 0)), 0)
+
+
+def ones_like_best(part: Tensor) -> Tensor:
+    """1 at the highest number of each row, the first of several, else 0."""
+    return torch.nn.functional.one_hot(part.argmax(dim=-1), part.shape[-1]).to(part.dtype)

@@ -1,0 +1,168 @@
+"""Small games that MADDPG must learn within seconds, and tables at which it sits beside others."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.bidding import curve, distance
+from coterie.config import ConfigError
+from coterie.equilibria import symmetric
+from coterie.runner import Runner
+from coterie.types import Box, Discrete
+from coterie.worlds.auction import Auction, AuctionSettings
+from dqn_cases import view
+from maddpg_cases import at_one_table, deterministic, learn, make_learner
+from run_cases import train as train_run
+from run_cases import written
+from small_worlds import Bandit, place_in, seats
+
+FIELDS = {"learning_rate": 3e-3, "updates_per_step": 0.2, "batch_size": 64, "replay": {"size": 2000, "starts": 64}}
+
+
+def play(world, iterations=40, steps=4, parameters="shared", network=None, **fields):
+    """Train one group of everybody for some iterations; returns its seat and its learner."""
+    (where,) = at_one_table(place_in(world, parameters=parameters))
+    policy = deterministic(where, **{"hidden": (32,), "normalize_observations": False} | (network or {}))
+    one = make_learner(where, policy=policy, **FIELDS | fields)
+    table = seats((where, policy))
+    runner = Runner(world, table, seed=0)
+    for i in range(iterations):
+        own = runner.play(steps, i).experiences["team"]
+        learn(one, own, i, progress=i / iterations, ahead=(i + 1) / iterations)
+    return table, one
+
+
+def greedily(world, table, steps=2):
+    return Runner(world, table, seed=1, greedy=True).play(steps, 0).experiences["team"].action
+
+
+@pytest.mark.parametrize("network", [{}, {"compiled": False}, {"squash": "clip"}], ids=str)
+def test_learns_a_point_of_a_box(network):
+    wanted = np.array([0.5, 4.0])
+    box = Box((2,), np.array([-1.0, 0.0], np.float32), np.array([1.0, 5.0], np.float32))
+    wide = np.array([2.0, 5.0])
+    world = Bandit(box, lambda a: -(((a - wanted) / wide) ** 2).sum(-1), copies=16)
+    table, _ = play(world, network=network)
+    assert (np.abs(greedily(world, table) - wanted) < 0.08 * wide).all()
+
+
+@pytest.mark.parametrize("sees", ["central", "own"])
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+def test_agents_with_equal_views_learn_to_choose_differently(parameters, compiled, sees):
+    wanted = np.array([0, 2])
+    world = Bandit(Discrete(3), lambda a: (a == wanted) * 1.0, copies=16, agents=2)
+    table, _ = play(world, parameters=parameters, network={"compiled": compiled}, critic={"sees": sees})
+    assert (greedily(world, table) == wanted).all()
+
+
+def test_a_central_critic_credits_what_only_both_together_bring():
+    """Paid is the product of both actions: nobody's own action says anything about its reward."""
+    world = Bandit(Box((1,), -1.0, 1.0), lambda a: np.repeat(a.prod(axis=1), 2, axis=1), copies=32, agents=2)
+    table, _ = play(world, iterations=60, noise={"start": 0.5, "end": 0.2})
+    done = greedily(world, table)
+    assert (np.abs(done) > 0.8).all()
+    assert (done[:, :, 0] * done[:, :, 1] > 0).all()
+
+
+def test_approaches_the_equilibrium_of_a_first_price_auction():
+    world = Auction(AuctionSettings(), 256)
+    fields = {"learning_rate": 2e-3, "batch_size": 256, "updates_per_step": 0.01, "replay": {"size": 20_000}}
+    fields |= {"critic": {"sees": "own", "hidden": (32, 32)}, "noise": {"start": 0.3, "end": 0.05, "share": 0.7}}
+    network = {"hidden": (16,), "activation": "tanh", "squash": "clip", "identity": False}
+    table, _ = play(world, 100, 8, network=network, learning_rate_schedule="linear", **fields)
+    market, policy = world.settings.market, table[0].policy
+
+    def bid(values):
+        return policy.act(view(values.astype(np.float32)[:, None, None])).action[:, 0, 0]
+
+    mine, ideal = curve(market, bid), symmetric(market)
+    assert distance(mine.bids, ideal(mine.values)) < 0.04
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_the_documented_measurement_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    short = [
+        "train.total_steps=64",
+        "train.copies=4",
+        "train.steps=8",
+        "train.evaluate_episodes=2",
+        "train.video=false",
+    ]
+    train_run("runs/auction", *short, "train.tensorboard=false", experiment="auction-neutral")
+    page = Path(__file__).parent.parent / "docs" / "maddpg.md"
+    (snippet,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    exec(snippet, {})
+    assert re.match(r"L2 0\.\d+, utility loss", capsys.readouterr().out)
+
+
+# Tables ----------------------------------------------------------------------------------------------------
+
+MIXED = """\
+world: {name: tag, num_good: 2, num_adversaries: 3, max_steps: 6}
+groups:
+  chief: {agents: adversary_0, policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg, batch_size: 8,
+          updates_per_step: 0.1, replay: {size: 90, starts: 9}}}
+  hunters: {agents: [adversary_1, adversary_2], policy: {name: network, hidden: [8]}, learner: {name: ppo}}
+  script: {agents: agent_0, policy: {name: heuristic}}
+  values: {agents: agent_1, policy: {name: q_network, hidden: [8]}, learner: {name: dqn, replay: {size: 90, starts: 9}}}
+train: {copies: 4, steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
+        video: false, tensorboard: false}
+"""
+CHASE = """\
+world: {name: tag, max_steps: 6}
+groups:
+  hunters: {agents: "adversary_*", policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg, batch_size: 8,
+            updates_per_step: 0.1, replay: {size: 90, starts: 9}, turns: {every: 2}}}
+  prey: {agents: agent_0, policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg, batch_size: 8,
+         updates_per_step: 0.1, replay: {size: 90, starts: 9}, turns: {every: 2, offset: 1}}}
+train: {copies: 4, steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
+        video: false, tensorboard: false}
+"""
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_sits_beside_ppo_dqn_and_a_script_at_one_table(tmp_path):
+    run = train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", MIXED))
+    last = run.metrics()[-1]
+    assert last["chief/updates"] >= 3
+    assert last["hunters/decisions"] == 64
+    assert {"chief/critic_loss", "chief/q_mean", "chief/td_error", "chief/actor_q", "chief/noise"} <= last.keys()
+    assert run.summary()["evaluation"]["groups"].keys() == {"chief", "hunters", "script", "values"}
+    rows = run.load_checkpoint("last")["learners"]["chief"]["replay"]["rows"]
+    assert rows["observation"].shape[1] == 3 * 20 + 2 * 18  # everybody's
+    assert rows["action"].shape[1] == 5 * 5
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_groups_take_turns(tmp_path):
+    run = train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", CHASE))
+    learned = [[g for g in ("hunters", "prey") if record.get(f"{g}/updates")] for record in run.metrics()[1:]]
+    assert learned == [["prey"], ["hunters"]] * 3
+
+
+@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("world: {name: tag, max_steps: 6}", "world: {name: tictactoe}", "no agent is called"),
+        ("deterministic", "network", r"learner 'maddpg' improves a DeterministicPolicy.*policy.name=deterministic"),
+        ("batch_size: 8", "batch_sise: 8", r"learner.batch_sise: no such setting; did you mean 'batch_size'"),
+        ("turns: {every: 2}", "turns: {every: 0}", "every must be at least 1"),
+    ],
+)
+def test_bad_tables_are_refused(tmp_path, old, new, said):
+    text = CHASE.replace(old, new, 1)
+    with pytest.raises(ConfigError, match=said):
+        train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", text))
+
+
+def test_a_turn_based_world_is_refused(tmp_path):
+    text = "world: {name: tictactoe}\ngroups: {all: {policy: {name: deterministic}, learner: {name: maddpg}}}\n"
+    with pytest.raises(
+        ConfigError, match=r"groups.all.learner: learner 'maddpg' needs a world in which everybody acts"
+    ):
+        train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", text))
