@@ -250,8 +250,17 @@ def test_impossible_settings_are_refused():
         DeterministicSettings(channels=(-1,))
 
 
+@both_ways
+def test_outputs_bend_towards_the_bounds_or_are_cut_off_there(compiled):
+    observation = np.zeros((1, 1, 3), np.float32)
+    for squash, wanted in (("tanh", [np.tanh(0.5), np.tanh(3.0)]), ("clip", [0.5, 1.0])):
+        policy = deterministic(place(BOX, agents=1), compiled=compiled, squash=squash)
+        say(policy.net, [0.5, 3.0])
+        assert np.allclose(encode(BOX, policy.act(view(observation)).action)[0, 0], wanted, atol=1e-5)
+
+
 def test_every_setting_has_a_test_here():
-    tested = {"hidden", "activation", "encoder", "channels", "identity", "compiled", "normalize_observations"}
+    tested = {"hidden", "activation", "encoder", "channels", "identity", "squash", "compiled", "normalize_observations"}
     assert {field.name for field in dataclasses.fields(DeterministicSettings)} == tested
 
 
