@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", default="runs/learning")
     parser.add_argument("--out", default="docs/results")
+    parser.add_argument("--commit", default=commit(), help="that trained them, if they were there already")
     options = parser.parse_args()
     folder, out = Path(options.runs), Path(options.out).absolute()
     out.mkdir(parents=True, exist_ok=True)
@@ -46,7 +47,8 @@ def main() -> None:
         )
         (out / f"ablations-{base}.txt").write_text(drawn.stdout)
         plain = subprocess.run([*words, "--json", *runs], cwd=folder, check=True, capture_output=True, text=True)
-        found = {"command": f"python benchmarks/ablations.py --base {base} --seeds {options.seeds}", "commit": commit()}
+        command = f"python benchmarks/ablations.py --base {base} --seeds {options.seeds}"
+        found = {"command": command, "commit": options.commit}
         (out / f"ablations-{base}.json").write_text(json.dumps(found | json.loads(plain.stdout)) + "\n")
         print(drawn.stdout)
 

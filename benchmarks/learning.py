@@ -46,7 +46,7 @@ def train(experiment: str, seeds: int, folder: Path) -> list[Run]:
     return [Run.open(folder / experiment / f"seed={s}") for s in range(seeds)]
 
 
-def collect(experiment: str, runs: list[Run]) -> dict[str, Any]:
+def collect(experiment: str, runs: list[Run], version: str) -> dict[str, Any]:
     """Every seed's scores, without the intervals that the run's own report shows."""
     rows = []
     for run in runs:
@@ -60,7 +60,7 @@ def collect(experiment: str, runs: list[Run]) -> dict[str, Any]:
     return {
         "experiment": experiment,
         "command": f"coterie train {experiment} -m seed={seeds}",
-        "commit": commit(),
+        "commit": version,
         "env_steps": (runs[0].summary() or {})["env_steps"],
         "episodes": (runs[0].summary() or {})["episodes"],
         "seeds": rows,
@@ -84,12 +84,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", default="runs/learning")
     parser.add_argument("--out", default="docs/results")
+    parser.add_argument("--commit", default=commit(), help="that trained them, if they were there already")
     options = parser.parse_args()
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     for experiment in options.experiments:
         runs = train(experiment, options.seeds, Path(options.runs))
-        found = collect(experiment, runs)
+        found = collect(experiment, runs, options.commit)
         (out / f"{experiment}.json").write_text(json.dumps(found, indent=1) + "\n")
         (out / f"{experiment}.png").write_bytes(draw_curves(runs))
         for kind in ("best", "step_0", "random", "heuristic"):

@@ -13,7 +13,7 @@ import sys
 from interleave import HERE, RACE_HEAD, profile, race, write
 
 CONTESTANTS = {
-    "coterie": [sys.executable, str(HERE / "ours_ppo.py")],
+    "coterie": [sys.executable, str(HERE / "ours_racing.py"), str(HERE / "ppo.yaml")],
     "stable-baselines3": [sys.executable, str(HERE / "peers" / "sb3_ppo.py")],
     "plain loop": [sys.executable, str(HERE / "peers" / "plain_ppo.py")],
 }

@@ -1,4 +1,7 @@
-"""Our PPO on a Gymnasium environment through `coterie.train`, recording on. Prints one JSON line."""
+"""Our side of a race: an experiment on a Gymnasium environment through `coterie.train`, recording on.
+
+Prints one JSON line.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import coterie
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("experiment", help="the YAML file of the settings that are measured")
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -22,7 +26,7 @@ def main() -> None:
             f"train.total_steps={options.steps}",
             f"seed={options.seed}",
         ]
-        run = coterie.train("benchmarks/ppo.yaml", overrides, out=f"{folder}/run", quiet=True)
+        run = coterie.train(options.experiment, overrides, out=f"{folder}/run", quiet=True)
         summary = run.summary() or {}
         result = {
             "steps_per_s": summary["steps_per_s"],
