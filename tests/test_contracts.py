@@ -7,7 +7,7 @@ import pytest
 
 from coterie import names
 from coterie.algorithms.dqn import DQNSettings
-from coterie.algorithms.maddpg_settings import MADDPGSettings, MemorySettings
+from coterie.algorithms.maddpg_settings import CriticSettings, MADDPGSettings, MemorySettings
 from coterie.replay import ReplaySettings
 from coterie.testing import ContractError, check_learner, check_policy, check_world
 from coterie.types import Box, Decision, Dict, Discrete, Experience
@@ -28,6 +28,7 @@ AT_ONCE = {
     "dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, starts=1)),
     "maddpg": MADDPGSettings(batch_size=16, updates_per_step=0.2, replay=MemorySettings(size=200, starts=1)),
 }
+SETTINGS_OF_WAYS = {"episodic": {"gamma": 1.0}, "interim": {"gamma": 0.0, "critic": CriticSettings(sees="own")}}
 
 
 WORLDS = [name for name in names.WORLDS if not name.endswith("/")]  # families of guests have tests of their own
@@ -47,10 +48,11 @@ def policy_maker(name):
     return lambda where: made(settings, where)
 
 
-def learner_maker(name, preference="unchanged"):
+def learner_maker(name, preference="unchanged", way="step"):
     made, settings = build(names.LEARNERS, name)
     settings = AT_ONCE.get(name, settings)  # learners that wait for enough experience would not learn in a check
-    liked, liking = build(names.PREFERENCES, preference)
+    settings = dataclasses.replace(settings, **SETTINGS_OF_WAYS.get(way, {}))
+    liked, liking = build(names.PREFERENCES, preference, **{} if way == "step" else {"way": way})
     taught = next(p for p, address in names.POLICIES.items() if names.look_up(names.POLICIES, p) is made.teaches)
     return lambda where: made(settings, policy_maker(taught)(where), where, liked(liking))
 
@@ -111,10 +113,15 @@ def test_learners_of_every_observation(name, observation):
     check_learner(learner_maker(name), where, remembers=name in REMEMBERS)
 
 
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("preference", names.PREFERENCES)
 @pytest.mark.parametrize("name", names.LEARNERS)
-def test_learners_with_every_preference(name, preference):
-    check_learner(learner_maker(name, preference), place(), remembers=name in REMEMBERS)
+def test_learners_with_every_preference(name, preference, parameters):
+    risky = any(spec.name == "way" for spec in dataclasses.fields(names.settings_type(names.PREFERENCES, preference)))
+    for way in names.look_up(names.LEARNERS, name).ways:
+        if risky == (way != "step"):
+            make = learner_maker(name, preference, way)
+            check_learner(make, place(parameters=parameters), remembers=name in REMEMBERS)
 
 
 # The checks themselves: each defect below is found and named ---------------------------------------------

@@ -9,8 +9,18 @@ import pytest
 from coterie.bidding import curve, distance
 from coterie.config import ConfigError
 from coterie.equilibria import symmetric
+from coterie.preferences import (
+    CPT,
+    CPTSettings,
+    CVaR,
+    CVaRSettings,
+    MeanVariance,
+    MeanVarianceSettings,
+    Unchanged,
+    UnchangedSettings,
+)
 from coterie.runner import Runner
-from coterie.types import Box, Discrete
+from coterie.types import Box, CoterieError, Discrete
 from coterie.worlds.auction import Auction, AuctionSettings
 from dqn_cases import view
 from maddpg_cases import at_one_table, deterministic, learn, make_learner
@@ -21,11 +31,11 @@ from small_worlds import Bandit, place_in, seats
 FIELDS = {"learning_rate": 3e-3, "updates_per_step": 0.2, "batch_size": 64, "replay": {"size": 2000, "starts": 64}}
 
 
-def play(world, iterations=40, steps=4, parameters="shared", network=None, **fields):
+def play(world, iterations=40, steps=4, parameters="shared", network=None, preference=None, **fields):
     """Train one group of everybody for some iterations; returns its seat and its learner."""
     (where,) = at_one_table(place_in(world, parameters=parameters))
     policy = deterministic(where, **{"hidden": (32,), "normalize_observations": False} | (network or {}))
-    one = make_learner(where, policy=policy, **FIELDS | fields)
+    one = make_learner(where, preference, policy, **FIELDS | fields)
     table = seats((where, policy))
     runner = Runner(world, table, seed=0)
     for i in range(iterations):
@@ -80,6 +90,75 @@ def test_approaches_the_equilibrium_of_a_first_price_auction():
 
     mine, ideal = curve(market, bid), symmetric(market)
     assert distance(mine.bids, ideal(mine.values)) < 0.04
+
+
+# Risk ------------------------------------------------------------------------------------------------------
+
+RISKY = {"gamma": 0.0, "critic": {"sees": "own", "hidden": (32, 32), "quantiles": 4}, "updates_per_step": 0.5}
+
+
+class Lottery(Bandit):
+    """An action of one number in [0, 1] buys that share of a lottery; the rest is kept."""
+
+    def __init__(self, prize, chance, price, copies=64):
+        random = np.random.default_rng(0)
+        super().__init__(
+            Box((1,), 0.0, 1.0),
+            lambda a: (a * ((random.random(a.shape) < chance) * prize - price))[..., 0],
+            copies=copies,
+        )
+
+
+def share_bought(world, preference, compiled=True):
+    network = {"squash": "clip", "activation": "tanh", "compiled": compiled}
+    table, _ = play(world, 60, 4, preference=preference, network=network, **RISKY)
+    return float(greedily(world, table).mean())
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_prospect_theorists_play_the_lottery_and_others_do_not(compiled):
+    """A chance of 5% to win 18 for 1: unfair, but overweighted."""
+    assert share_bought(Lottery(18.0, 0.05, 1.0), Unchanged(UnchangedSettings()), compiled) < 0.1
+    assert share_bought(Lottery(18.0, 0.05, 1.0), CPT(CPTSettings(loss_aversion=1.0)), compiled) > 0.9
+
+
+def test_losses_loom_larger_than_gains():
+    """An even chance to win 3 for a stake of 1.2."""
+    assert share_bought(Lottery(3.0, 0.5, 1.2), Unchanged(UnchangedSettings())) > 0.9
+    assert share_bought(Lottery(3.0, 0.5, 1.2), CPT(CPTSettings())) < 0.1
+
+
+def test_cvar_and_variance_leave_the_gamble():
+    """The mean of it is 0.5 and its variance 6.25: half of it is best at an aversion of 0.08."""
+    world = Lottery(5.0, 0.5, 2.0)
+    assert share_bought(world, CVaR(CVaRSettings(level=0.4))) < 0.1
+    assert share_bought(world, MeanVariance(MeanVarianceSettings(aversion=0.08))) == pytest.approx(0.5, abs=0.25)
+
+
+def refused(table, **fields):
+    return {"where": table, "preference": CPT(CPTSettings()), "gamma": 0.0, "critic": {"sees": "own"}} | fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"critic": {"sees": "central"}}, "critic.sees: who sees what everybody does has little risk left.*'own'"),
+        ({"critic": {"sees": "own", "quantiles": 1}}, "critic.quantiles: a taste for risk needs several; leave it out"),
+    ],
+)
+def test_a_taste_for_risk_needs_a_critic_of_outcomes(fields, said):
+    with pytest.raises(ValueError, match=said):
+        make_learner(**refused(place_in(Lottery(1, 1, 1)), **fields))
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_interim_is_refused_where_decisions_follow_each_other(tmp_path):
+    risk = "critic: {sees: own}, replay: {size: 90, starts: 9}, gamma: GAMMA}, preference: {name: cpt}}"
+    text = CHASE.replace("replay: {size: 90, starts: 9}, turns: {every: 2}}}", risk, 1)
+    with pytest.raises(CoterieError, match=r"group 'hunters': .*others follow it; set groups.hunters.learner.gamma=0"):
+        train_run(tmp_path / "run", experiment=written(tmp_path / "one.yaml", text.replace("GAMMA", "0.9")))
+    run = train_run(tmp_path / "other", experiment=written(tmp_path / "two.yaml", text.replace("GAMMA", "0.0")))
+    assert run.metrics()[-1]["hunters/updates"] > 0  # each decision by its own reward
 
 
 @pytest.mark.usefixtures("no_drawing")

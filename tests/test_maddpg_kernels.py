@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 
 from coterie import kernels
+from coterie.preferences import CPT, CPTSettings, CVaR, CVaRSettings, MeanVariance, MeanVarianceSettings
 from coterie.types import Box, Discrete
 from maddpg_cases import aligned, at_one_table, deterministic, learn, lived, make_learner, weights
 from small_worlds import ACTIONS, place
 
 PLACE_FIELDS = ("parameters", "agents", "observation")
+RISKS = (
+    CPT(CPTSettings(alpha=0.7, reference=0.2)),
+    CVaR(CVaRSettings(level=0.3)),
+    MeanVariance(MeanVarianceSettings(aversion=0.5)),
+)
 POLICY_FIELDS = ("squash", "hidden", "activation", "identity", "normalize_observations", "encoder")
 
 
@@ -42,6 +48,15 @@ def odd_cases():
     yield {"action": "box", "identity": False, "normalize_observations": False, "critic": {"sees": "own"}}
     yield {"action": "box", "observation": Box((2, 4, 4), 0, 255, "uint8"), "encoder": "mlp"}
     yield {"action": "box", "critic": {"learning_rate": 3e-3}, "learning_rate_schedule": "linear"}
+    yield {"action": "box", "activation": "tanh", "critic": {"activation": "relu"}}
+    yield {"action": "box", "critic": {"quantiles": 5}}
+    yield {"action": "discrete", "critic": {"quantiles": 2, "twin": True}, "parameters": "individual"}
+    for risk in RISKS:
+        yield {"action": "box", "gamma": 0, "critic": {"sees": "own", "quantiles": 4}, "preference": risk}
+    yield {
+        **{"action": "discrete", "gamma": 0, "preference": RISKS[0], "parameters": "individual"},
+        "critic": {"sees": "own", "twin": True},
+    }
 
 
 @pytest.mark.parametrize("case", [*cases(), *odd_cases()], ids=str)

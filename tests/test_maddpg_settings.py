@@ -66,6 +66,8 @@ CHOICES = [
     {"critic": {"sees": "own"}},
     {"critic": {"twin": True}},
     {"critic": {"hidden": (5,)}},
+    {"critic": {"activation": "tanh"}},
+    {"critic": {"quantiles": 3}},
     {"target": {"rate": 0.5}},
     {"target": {"noise": 0.1}},
     {"batch_size": 17},
@@ -173,6 +175,8 @@ def test_critics_are_as_wide_as_asked_and_see_what_they_should(table_learner):
     box = SPACES["box"]
     assert sizes() == [2 * 3 + 2 * 2 + 2, 16, 1]  # two agents see 3 numbers each, do 2 each, and are told apart
     assert sizes(hidden=(5, 6)) == [12, 5, 6, 1]
+    assert sizes(quantiles=3) == [12, 16, 6]  # three outcomes and how likely they are
+    assert sizes(quantiles=1) == sizes()
     assert sizes(sees="own") == [3 + 2 + 2, 16, 1]
     assert sizes(place(box, parameters="individual")) == [10, 16, 1]
     assert sizes(place(box, parameters="individual"), sees="own") == [5, 16, 1]
@@ -235,6 +239,7 @@ def test_turns(table_learner, every, offset):
         (lambda: NoiseSettings(share=2), r"share must lie in \[0, 1\]"),
         (lambda: CriticSettings(hidden=()), "hidden must name at least one layer"),
         (lambda: CriticSettings(learning_rate=0), "learning_rate must be above 0"),
+        (lambda: CriticSettings(quantiles=0), "quantiles must be at least 1"),
         (lambda: TargetSettings(rate=0), "rate must be above 0"),
         (lambda: TargetSettings(rate=2), r"rate must lie in \[0, 1\]"),
         (lambda: TargetSettings(noise=-1), "noise must be at least 0"),
@@ -255,7 +260,7 @@ def test_every_setting_has_a_test_here():
     assert {field.name for field in dataclasses.fields(MADDPGSettings)} == tested
     parts = {
         NoiseSettings: {"start", "end", "share"},
-        CriticSettings: {"sees", "hidden", "learning_rate", "twin"},
+        CriticSettings: {"sees", "hidden", "activation", "learning_rate", "twin", "quantiles"},
         TargetSettings: {"rate", "noise"},
         MemorySettings: {"size", "starts"},
         TurnSettings: {"every", "offset"},

@@ -1,5 +1,7 @@
 """Cumulative prospect theory: by hand, by its closed forms, by sampling, and what must hold for every distribution."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -105,8 +107,126 @@ def test_quantiles_of_a_uniform_gain():
     assert value_of_samples(Prospect(1, 1, 1), quantiles) == pytest.approx(exact, abs=1e-4)
 
 
+@pytest.mark.parametrize("taste", TASTES)
+@pytest.mark.parametrize(("better", "worse"), [(2.0, 0.5), (0.9, -0.5), (-0.2, -0.5)])
+def test_samples_of_a_lottery_of_two(taste, better, worse):
+    samples = np.repeat([better, worse], [30, 70])
+    assert value_of_samples(taste, samples) == pytest.approx(float(lottery(taste, better, worse, 0.3)), rel=1e-12)
+
+
+def exponential(count, random=None):
+    """Quantiles in the middle of equal shares, or draws."""
+    return -np.log((np.arange(count) + 0.5) / count) if random is None else random.exponential(size=(50, count))
+
+
+def test_exponential_gains_and_losses():
+    """Without weighting E[X^α] = Γ(1 + α); with it ∫ w(e^−z) dz, here by a fine sum; losses mirror gains."""
+    z = np.linspace(0, 60, 600001)
+    curved, weighted = Prospect(0.5, 0.5, 2.0, 1, 1), Prospect(1, 1, 2.0, 0.61, 0.69)
+    x = exponential(100000)
+    assert value_of_samples(curved, x) == pytest.approx(math.gamma(1.5), abs=1e-3)
+    assert value_of_samples(curved, -x) == pytest.approx(-2 * math.gamma(1.5), abs=1e-3)
+    assert value_of_samples(weighted, x) == pytest.approx(np.trapezoid(weight(np.exp(-z), 0.61), z), rel=0.01)
+    assert value_of_samples(weighted, -x) == pytest.approx(-2 * np.trapezoid(weight(np.exp(-z), 0.69), z), rel=0.01)
+
+
+def test_cvar_of_the_uniform_and_the_exponential():
+    uniform = (np.arange(10000) + 0.5) / 10000
+    for level in (0.05, 0.3, 1.0):
+        tail = (1 - level) * math.log(1 - level) if level < 1 else 0.0
+        assert prospect.cvar_of_samples(uniform, level) == pytest.approx(level / 2, abs=1e-4)
+        assert prospect.cvar_of_samples(exponential(10000), level) == pytest.approx((tail + level) / level, abs=1e-3)
+
+
+def test_more_samples_come_nearer():
+    random, exact = np.random.default_rng(3), float(value_of_samples(TASTE, exponential(1000000) - 1))
+    apart = [
+        float(np.sqrt(((value_of_samples(TASTE, exponential(m, random) - 1) - exact) ** 2).mean()))
+        for m in (30, 300, 3000)
+    ]
+    assert apart[0] > 2 * apart[1] > 4 * apart[2]
+    assert apart[2] < 0.05
+
+
+# What a sample moves ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("taste", TASTES)
+def test_a_sample_moves_what_it_adds_to_the_reference(taste):
+    """φᵢ = M (V(X) − V(X with Xᵢ put at the reference)), for samples in any order, with ties."""
+    rows = np.random.default_rng(4).integers(-9, 10, size=(3, 12)) / 10 + 0.05
+    found = prospect.influence_of_samples(taste, rows)
+    for i in range(rows.shape[1]):
+        without = rows.copy()
+        without[:, i] = taste.reference
+        moved = rows.shape[1] * (value_of_samples(taste, rows) - value_of_samples(taste, without))
+        np.testing.assert_allclose(found[:, i], moved, atol=1e-12)
+
+
+def slope(judge, outcomes, direction):
+    """The directional derivative of a value of equally likely outcomes with respect to their probabilities."""
+    even, step = np.full(len(outcomes), 1 / len(outcomes)), 1e-6
+    ahead, behind = (judge(outcomes, even + sign * step * direction) for sign in (1, -1))
+    return float(ahead - behind) / (2 * step)
+
+
+def directions(outcomes, distinct):
+    """Probability moved among the outcomes, as much for equal ones."""
+    random = np.random.default_rng(5)
+    for _ in range(5):
+        by_value = dict(zip(distinct.tolist(), random.normal(size=len(distinct)), strict=True))
+        direction = np.array([by_value[x] for x in outcomes.tolist()])
+        yield (direction - direction.mean()) / len(outcomes)
+
+
+@pytest.mark.parametrize("taste", TASTES)
+def test_in_a_crowd_it_is_the_slope_of_the_value(taste):
+    distinct = np.array([-1.3, -0.4, 0.1, 0.35, 0.9, 2.0])
+    outcomes = np.repeat(distinct, [300, 500, 200, 400, 550, 50])
+    found = prospect.influence_of_samples(taste, outcomes)
+    for direction in directions(outcomes, distinct):
+        exact = slope(lambda x, p: value(taste, x, p), outcomes, direction)
+        assert direction @ found == pytest.approx(exact, rel=0.01, abs=0.01)
+
+
+def test_of_cvar_and_mean_variance_it_is_exactly_the_slope():
+    outcomes = np.random.default_rng(6).normal(size=40)
+    for found, judge in (
+        (prospect.cvar_influence_of_samples(outcomes, 0.33), lambda x, p: prospect.cvar(x, p, 0.33)),
+        (
+            prospect.mean_variance_influence_of_samples(outcomes, 0.7),
+            lambda x, p: prospect.mean_variance(x, p, 0.7),
+        ),
+    ):
+        for direction in directions(outcomes, outcomes):
+            assert direction @ found == pytest.approx(slope(judge, outcomes, direction), abs=1e-6)
+        assert found.mean() == pytest.approx(float(judge(outcomes, np.full(40, 1 / 40))))
+
+
+def test_cvar_counts_its_worst_exactly():
+    """0.07 · 100 is a little more than 7 in floating point, and the worst 7 of 100 are meant."""
+    found = prospect.cvar_influence_of_samples(np.arange(100.0), 0.07)
+    np.testing.assert_allclose(found[5:8], [6 - 1 / 0.07, 6, 6])
+
+
+def test_without_curvature_a_sample_moves_itself():
+    x = np.random.default_rng(7).normal(size=9)
+    np.testing.assert_allclose(prospect.influence_of_samples(NEUTRAL, x), x, atol=1e-12)
+    np.testing.assert_allclose(np.ptp(prospect.cvar_influence_of_samples(x, 1.0) - x), 0, atol=1e-12)
+    np.testing.assert_allclose(prospect.mean_variance_influence_of_samples(x, 0.0), x)
+    assert prospect.influence_of_samples(TASTE, np.array([4.0])) == pytest.approx(4**0.88)  # alone: its utility
+
+
 def test_batches_are_judged_row_by_row():
     rows = np.random.default_rng(2).normal(size=(3, 4, 9))
+    for function in (
+        lambda x: prospect.influence_of_samples(TASTE, x),
+        lambda x: prospect.cvar_influence_of_samples(x, 0.3),
+        lambda x: prospect.mean_variance_influence_of_samples(x, 0.5),
+    ):
+        together = function(rows)
+        assert together.shape == rows.shape
+        np.testing.assert_allclose(together[1, 2], function(rows[1, 2]), rtol=1e-12)
     for function in (
         lambda x: value_of_samples(TASTE, x),
         lambda x: value(TASTE, x, np.full(x.shape, 1 / 9)),
@@ -216,6 +336,10 @@ def test_bad_distributions_are_refused():
         value(TASTE, np.array([1.0, 2]), np.array([1.5, -0.5]))
     with pytest.raises(ValueError, match="at least one outcome"):
         value_of_samples(TASTE, np.zeros(0))
+    with pytest.raises(ValueError, match="at least one outcome"):
+        prospect.influence_of_samples(TASTE, np.zeros(0))
+    with pytest.raises(ValueError, match=r"level must lie in \(0, 1\]"):
+        prospect.cvar_influence_of_samples(np.ones(3), 1.5)
     for level in (0, 1.1, float("nan")):
         with pytest.raises(ValueError, match=r"level must lie in \(0, 1\]"):
             prospect.cvar_of_samples(np.ones(3), level)

@@ -10,12 +10,13 @@ import numpy as np
 
 from coterie import names
 from coterie.config import Config, ConfigError, GroupConfig, Part, SeatedRun
-from coterie.group import Group, Place, Policy, Seat
+from coterie.group import Group, Place, Policy, Preference, Risk, Seat
 from coterie.layout import joined_size
 from coterie.runner import Runner
 from coterie.types import CoterieError, UnknownName
 from coterie.world import Stateful, World
 
+SERVES = {"interim": "whose critic knows distributions", "episodic": "that judges whole episodes"}
 NEEDS = {"Guided": "brings its own reference player", "Renderable": "can be looked at"}
 
 
@@ -169,10 +170,36 @@ def build_learner(group: GroupConfig, policy: Policy, place: Place) -> Any:
             f"not a {type(policy).__name__}{_cure(place, wanted)}"
         )
     preference = names.look_up(names.PREFERENCES, group.preference.name)(group.preference.settings)
+    check_way(group, preference, place)
     try:
         return made(group.learner.settings, policy, place, preference)
     except ValueError as error:
         raise ConfigError(f"groups.{place.group}.learner: {error}") from None
+
+
+def check_way(group: GroupConfig, preference: Preference, place: Place) -> None:
+    """Refuse a preference that the group's learner cannot follow."""
+    assert group.learner is not None
+    path, learner, liked = f"groups.{place.group}", group.learner.name, group.preference.name
+    way = getattr(preference, "way", "step")  # one's own preferences need not say
+    if way not in ("step", *SERVES):
+        raise ConfigError(f"{path}.preference: '{liked}' has the way '{way}'; there are step, {', '.join(SERVES)}")
+    if way != "step" and not isinstance(preference, Risk):
+        raise ConfigError(f"{path}.preference: '{liked}' judged {way} must have judge, value and influence")
+    served = ways(learner)
+    if way not in served:
+        others = [f"{path}.preference.way={other}" for other in served if other != "step"]
+        able = [f"{path}.learner.name={name}" for name in names.LEARNERS if way in ways(name)]
+        raise ConfigError(
+            f"{path}.preference.way: '{liked}' judged {way} needs a learner {SERVES.get(way, 'of rewards')}; "
+            f"'{learner}' serves {' and '.join(served)}; set {' or '.join(others + able)}"
+        )
+
+
+def ways(learner: str) -> tuple[str, ...]:
+    """The ways of valuing rewards that a learner serves."""
+    served: tuple[str, ...] = getattr(names.look_up(names.LEARNERS, learner), "ways", ("step",))  # a class attribute
+    return served
 
 
 def _cure(place: Place, wanted: type[Any]) -> str:

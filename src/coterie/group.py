@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from coterie.judging import Judge
 from coterie.types import Array, Decision, Experience, Joint, Kind, Metrics, Peer, State, View
+
+if TYPE_CHECKING:
+    from coterie.judging import Judge
 
 Parameters = Literal["shared", "individual"]
 
@@ -102,10 +106,29 @@ class Peered(Protocol):
 
 
 class Preference(Protocol):
-    """How a group values its rewards."""
+    """How a group values its rewards. A learner says in a class attribute `ways` which ways it serves."""
+
+    way: str  # "step": rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`
 
     def rewards(self, experience: Experience) -> Array:
         """The rewards to learn from, `[T, N, A]`; stored rewards stay as they are."""
+        ...
+
+
+@runtime_checkable
+class Risk(Preference, Protocol):
+    """A preference over distributions of returns; its rewards are the world's own."""
+
+    def judge(self) -> Judge:
+        """Its numbers, for critics that know distributions."""
+        ...
+
+    def value(self, samples: Array) -> Array:
+        """What `[…, M]` equally likely outcomes are worth, `[…]`."""
+        ...
+
+    def influence(self, samples: Array) -> Array:
+        """How much each of `[…, M]` samples moves that value, up to a constant: what a policy gradient weighs by."""
         ...
 
 

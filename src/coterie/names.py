@@ -38,6 +38,9 @@ LEARNERS = {
 PREFERENCES = {
     "unchanged": "coterie.preferences:Unchanged",
     "team": "coterie.preferences:Team",
+    "cpt": "coterie.preferences:CPT",
+    "cvar": "coterie.preferences:CVaR",
+    "mean_variance": "coterie.preferences:MeanVariance",
 }
 
 

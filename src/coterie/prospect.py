@@ -2,12 +2,13 @@
 
 Utility and weighting are those of Tversky and Kahneman (1992); values are rank-dependent: probabilities are weighted
 from the extreme outcomes inwards, gains and losses apart. Everything takes leading batch axes, `[…, K]`, and judges
-the last one. Learning from such values is not here.
+the last one. How much each of several samples moves a value is here too; learning from that is in `episodic.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -33,9 +34,9 @@ class Prospect:
             positive(name, getattr(self, name))
         for name in ("gamma_gains", "gamma_losses"):
             at_least(f"{name} (below it the weighting is not monotone)", getattr(self, name), LEAST_GAMMA)
-        for name, value in vars(self).items():
-            if not np.isfinite(value):
-                raise ValueError(f"{name} must be finite, got {value}")
+        for spec in fields(Prospect):
+            if not np.isfinite(getattr(self, spec.name)):
+                raise ValueError(f"{spec.name} must be finite, got {getattr(self, spec.name)}")
 
 
 NEUTRAL = Prospect(1.0, 1.0, 1.0, 1.0, 1.0)  # values a distribution by its mean
@@ -109,9 +110,36 @@ def value_of_samples(taste: Prospect, samples: Array) -> Array:
     return _weighed(taste, ordered, *sample_weights(taste, ordered.shape[-1]))
 
 
+def influence_of_samples(taste: Prospect, samples: Array) -> Array:
+    """How much each of `[…, M]` samples moves their CPT value: φᵢ = M (V(X) − V(X with Xᵢ put at the reference)).
+
+    The policy gradient of a CPT value is E[φ(X) ∇ log π] with φ(x) = ∫₀^{u⁺(x)} w⁺′(P(u⁺(X) > z)) dz, less the same of
+    losses (Lepel and Barakat 2024, "Policy gradients for cumulative prospect theory in reinforcement learning").
+    w′ has no bound at 0 and 1; here it is a difference over one sample's probability, which makes Σ φᵢ ∇ log πᵢ / M an
+    unbiased gradient of the expectation of `value_of_samples`: what is taken off V(X) does not depend on Xᵢ.
+    """
+
+    def influence(ordered: Array) -> Array:
+        gains, losses = sample_weights(taste, ordered.shape[-1])
+        worth = utility(taste, ordered)
+        up = np.diff(np.maximum(worth, 0.0), prepend=0.0, axis=-1)  # from one sample to the next greater one
+        down = np.diff(np.minimum(worth, 0.0), append=0.0, axis=-1)  # and from each to the next, up to the reference
+        risen = np.cumsum(up * gains, axis=-1)
+        fallen = np.cumsum((down * losses)[..., ::-1], axis=-1)[..., ::-1]
+        return ordered.shape[-1] * (risen - fallen)
+
+    return _by_rank(samples, influence)
+
+
+def check_level(level: float) -> None:
+    """Refuse a share of outcomes outside (0, 1]."""
+    if not 0 < level <= 1:
+        raise ValueError(f"level must lie in (0, 1], got {level:g}")
+
+
 def cvar(outcomes: Array, probabilities: Array, level: float) -> Array:
     """The mean of the worst share `level` of a distribution `[…, K]`, to `[…]`; level 1 is the mean."""
-    _check_level(level)
+    check_level(level)
     outcomes, probabilities = _sorted(outcomes, probabilities)
     upto = np.minimum(np.cumsum(probabilities, axis=-1), level)
     upto[..., -1] = level  # whatever rounding has left over belongs to the largest
@@ -124,6 +152,25 @@ def cvar_of_samples(samples: Array, level: float) -> Array:
     """The same of `[…, M]` equally likely outcomes."""
     samples = np.asarray(samples, float)
     return cvar(samples, np.full(samples.shape, 1.0 / samples.shape[-1]), level)
+
+
+def cvar_influence_of_samples(samples: Array, level: float) -> Array:
+    """How much each of `[…, M]` samples moves their CVaR: VaR + min(Xᵢ − VaR, 0) / level, whose mean is the CVaR.
+
+    The derivative with respect to a sample's probability, up to a constant (Tamar et al. 2015, "Optimizing the CVaR
+    via sampling").
+    """
+    check_level(level)
+
+    def influence(ordered: Array) -> Array:
+        count = ordered.shape[-1]
+        at = (
+            int(np.ceil(level * count - 1e-9)) - 1
+        )  # the worst `level` ends in this one; 0.07 · 100 is a little above 7
+        threshold = ordered[..., at, None]
+        return threshold + np.minimum(ordered - threshold, 0.0) / level
+
+    return _by_rank(samples, influence)
 
 
 def mean_variance(outcomes: Array, probabilities: Array, aversion: float) -> Array:
@@ -141,6 +188,25 @@ def mean_variance_of_samples(samples: Array, aversion: float) -> Array:
     return mean_variance(samples, np.full(samples.shape, 1.0 / samples.shape[-1]), aversion)
 
 
+def mean_variance_influence_of_samples(samples: Array, aversion: float) -> Array:
+    """How much each of `[…, M]` samples moves mean − aversion · variance: Xᵢ − aversion · (Xᵢ − mean)²."""
+    samples = np.asarray(samples, float)
+    apart = samples - samples.mean(axis=-1, keepdims=True)
+    moved: Array = samples - aversion * apart**2
+    return moved
+
+
+def _by_rank(samples: Array, function: Callable[[Array], Array]) -> Array:
+    """Apply a function of ordered samples `[…, M]` to samples in any order."""
+    samples = np.asarray(samples, float)
+    if not samples.shape[-1]:
+        raise ValueError("samples must hold at least one outcome")
+    order = np.argsort(samples, axis=-1, kind="stable")
+    found = np.empty_like(samples)
+    np.put_along_axis(found, order, function(np.take_along_axis(samples, order, -1)), -1)
+    return found
+
+
 def _weighed(taste: Prospect, outcomes: Array, gains: Array, losses: Array) -> Array:
     total: Array = (np.where(outcomes >= taste.reference, gains, losses) * utility(taste, outcomes)).sum(axis=-1)
     return total
@@ -154,8 +220,3 @@ def _sorted(outcomes: Array, probabilities: Array) -> tuple[Array, Array]:
         raise ValueError(f"probabilities must be at least 0 and sum to 1, got sums of {np.unique(total)[:3]}")
     order = np.argsort(outcomes, axis=-1, kind="stable")
     return np.take_along_axis(outcomes, order, -1), np.take_along_axis(probabilities, order, -1)
-
-
-def _check_level(level: float) -> None:
-    if not 0 < level <= 1:
-        raise ValueError(f"level must lie in (0, 1], got {level:g}")

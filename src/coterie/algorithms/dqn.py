@@ -121,6 +121,7 @@ class DQN:
     """Improves a policy of action values by bootstrapping from a replay."""
 
     teaches = QNetworkPolicy
+    ways = ("step",)
 
     def __init__(self, settings: DQNSettings, policy: QNetworkPolicy, place: Place, preference: Preference) -> None:
         self.settings, self.policy, self.place, self.preference = settings, policy, place, preference

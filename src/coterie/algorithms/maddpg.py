@@ -23,16 +23,19 @@ from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.joint_transitions import Held, JointTransitions, Table
 from coterie.algorithms.maddpg_kernels import Draws
 from coterie.algorithms.maddpg_settings import MADDPGSettings
-from coterie.group import Place, Preference
+from coterie.algorithms.outcomes import Outcomes, lowest, miss, tell, worth
+from coterie.group import Place, Preference, Risk
+from coterie.judging import Judge
 from coterie.layout import layout
 from coterie.normalize import Normalizer
 from coterie.policies.deterministic import DeterministicPolicy
 from coterie.replay import Replay
-from coterie.types import Array, Box, Experience, Joint, Metrics, Peer, State
+from coterie.types import Array, Box, CoterieError, Experience, Joint, Metrics, Peer, State
 
 NAMES = ("critic_loss", "q_mean", "td_error", "actor_q")
 HOLD_BACK = 1e-3  # weight of the mean square of choices' outputs, as in the authors' code: lest they stop exploring
 TINY = np.float32(1e-30)  # an exponential draw may be 0, whose logarithm is no number
+QUANTILES = 8  # of a decision's outcomes, where a group judges them and does not say how many
 CLIP = 2.5  # deviations beyond which smoothing noise is cut off, as in Fujimoto et al. 2018 (0.5 for 0.2)
 
 
@@ -91,6 +94,7 @@ class MADDPG:
     """Improves a deterministic policy by the gradient of critics that see the whole table."""
 
     teaches = DeterministicPolicy
+    ways = ("step", "interim")
 
     def __init__(
         self, settings: MADDPGSettings, policy: DeterministicPolicy, place: Place, preference: Preference
@@ -100,6 +104,8 @@ class MADDPG:
             raise ValueError("learner 'maddpg' needs a world in which everybody acts at once; 'ppo' and 'dqn' do not")
         policy.noise = settings.noise.at(0.0)
         self.central = settings.critic.sees == "central"
+        self.judge = self.make_judge()
+        self.quantiles = settings.critic.quantiles or (QUANTILES if isinstance(preference, Risk) else 1)
         self.table = Table(place.table if self.central and place.table else (place.party,), place.group)
         slots = np.arange(self.table.seen)
         self.normalizer = Normalizer(slots, len(slots), 1, self.central and policy.normalizer.enabled)
@@ -110,17 +116,32 @@ class MADDPG:
         self.held: Held | None = None  # how many copies there are is seen with the first experience
         self.due = 0.0  # updates not yet made
 
+    def make_judge(self) -> Judge:
+        """How a distribution of outcomes becomes a value: by its mean, or by the group's taste."""
+        if not isinstance(self.preference, Risk):
+            return Judge()
+        if self.central:
+            raise ValueError(
+                "critic.sees: who sees what everybody does has little risk left to judge; a taste for risk needs 'own'"
+            )
+        if self.settings.critic.quantiles == 1:
+            raise ValueError(f"critic.quantiles: a taste for risk needs several; leave it out to have {QUANTILES}")
+        return self.preference.judge()
+
     def make_critic(self, name: str) -> Followed:
         """A critic with its first weights; rows are what is seen, who one is, what is done."""
         policy = self.policy
-        shape = replace(policy.shape, hidden=self.settings.critic.hidden or policy.shape.hidden)
+        s = self.settings.critic
+        hidden, activation = s.hidden or policy.shape.hidden, s.activation or policy.shape.activation
+        shape = replace(policy.shape, hidden=hidden, activation=activation)
         if self.central:
             lay = layout(Box((self.table.seen,), -np.inf, np.inf))
             shape = replace(shape, encoder="mlp", extra=self.told + self.table.done)
         else:
             lay = policy.layout
             shape = replace(shape, extra=policy.shape.extra + policy.size)
-        net, target = (nets.Net(shape, lay, 1, 1.0, policy.seeds(name)) for _ in range(2))
+        outputs = 1 if self.quantiles == 1 else 2 * self.quantiles
+        net, target = (nets.Net(shape, lay, outputs, 1.0, policy.seeds(name)) for _ in range(2))
         return Followed(net, nets.Flat(net), target)
 
     @property
@@ -167,6 +188,12 @@ class MADDPG:
             self.held = self.table.nobody(own.active.shape[1])
         ticks = self.table.ticks(joint, self.preference.rewards(own))
         rows, self.held = self.table.complete(ticks, self.table.finals(joint), self.held, self.settings.gamma)
+        if isinstance(self.preference, Risk) and (rows.live & (rows.discount > 0)).any():
+            raise CoterieError(
+                f"group '{self.place.group}': judged interim, a decision is worth what it brings by itself, but here "
+                f"others follow it; set groups.{self.place.group}.learner.gamma=0 to judge each by its own reward, or "
+                "preference.way=episodic with the learner ppo"
+            )
         self.replay.add(rows)
         return ticks
 
@@ -234,6 +261,7 @@ class MADDPG:
             (policy.spec, self.critics[0].net.spec()),
             self.actor.learned(),
             tuple(critic.learned() for critic in self.critics),
+            self.judge,
             maddpg_kernels.Dials(
                 rates.actor, rates.critic, s.max_grad_norm, s.temperature, HOLD_BACK, s.target.rate, s.delay
             ),
@@ -259,7 +287,7 @@ class MADDPG:
         return sums
 
     @torch.no_grad()
-    def aims(self, batch: Batch, ahead: Tensor, smooth: Tensor) -> Tensor:
+    def aims(self, batch: Batch, ahead: Tensor, smooth: Tensor) -> Outcomes:
         """What decisions were worth, `[B, A]` (Lowe et al. 2017, eq. 6; twins: Fujimoto et al. 2018, eq. 10)."""
         out = self.by_agent(self.actor.target(batch.next_x)[0])
         following = self.policy.settle(out, batch.next_legal)
@@ -268,18 +296,18 @@ class MADDPG:
         ahead = ahead.clone()
         ahead[:, self.table.own.done] = (following * batch.going.unsqueeze(-1)).flatten(1)
         done = self.done_by_each(ahead)
-        later = torch.stack([self.values(critic.target, batch.next_seen, done) for critic in self.critics]).amin(dim=0)
-        return batch.reward + torch.where(batch.discount > 0, batch.discount * later, 0)
+        later = lowest([self.told_by(critic.target, batch.next_seen, done) for critic in self.critics])
+        return later.after(batch.reward.unsqueeze(-1), batch.discount.unsqueeze(-1))
 
-    def critic_step(self, batch: Batch, aim: Tensor, rate: float) -> Array:
+    def critic_step(self, batch: Batch, aim: Outcomes, rate: float) -> Array:
         """One step of every critic; returns (loss, mean value, mean error), the latter two of the first."""
         done = self.done_by_each(batch.action)
-        values = torch.stack([self.values(critic.net, batch.seen, done) for critic in self.critics])
-        loss = (batch.share * (values - aim) ** 2 / 2).sum()
+        told = [self.told_by(critic.net, batch.seen, done) for critic in self.critics]
+        loss = (batch.share * torch.stack([miss(one, aim) for one in told])).sum()
         nets.descend([critic.flat for critic in self.critics], loss, rate, self.settings.max_grad_norm)
-        first = values[0].detach()
-        means = (batch.share * torch.stack([first, (first - aim).abs()])).sum(dim=(1, 2))
-        return np.array([loss.item() / len(values), *means.tolist()]) / self.place.stacks
+        first = told[0].mean().detach()
+        means = (batch.share * torch.stack([first, (first - aim.mean()).abs()])).sum(dim=(1, 2))
+        return np.array([loss.item() / len(told), *means.tolist()]) / self.place.stacks
 
     def actor_step(self, batch: Batch, gumbel: Tensor, rate: float) -> float:
         """One step of the policy up the critic (Lowe et al. 2017, eq. 5): only one's own action is the policy's.
@@ -289,7 +317,8 @@ class MADDPG:
         policy = self.policy
         out = self.by_agent(policy.net(batch.x)[0])
         action = policy.relax(out, batch.legal, gumbel, self.settings.temperature)
-        value = self.values(self.critics[0].net, batch.seen, self.done_by_each(batch.action, action))
+        told = self.told_by(self.critics[0].net, batch.seen, self.done_by_each(batch.action, action))
+        value = worth(self.judge, told)
         loss = -(batch.share * value).sum()
         if policy.head is not None:
             loss = loss + HOLD_BACK * (batch.share * (out**2).mean(dim=-1)).sum()
@@ -358,9 +387,10 @@ class MADDPG:
             done[:, i, start : start + span.width] = own[:, i]
         return done
 
-    def values(self, net: nets.Net, seen: Tensor, done: Tensor) -> Tensor:
-        """What a critic thinks `[B, A]`."""
-        return self.by_agent(net(self.by_stack(torch.cat([seen, done], dim=-1)))[0])[..., 0]
+    def told_by(self, net: nets.Net, seen: Tensor, done: Tensor) -> Outcomes:
+        """What a critic thinks."""
+        out = self.by_agent(net(self.by_stack(torch.cat([seen, done], dim=-1)))[0])
+        return tell(out)
 
     # State --------------------------------------------------------------------------------------------
 

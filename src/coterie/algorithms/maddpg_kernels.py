@@ -12,8 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.algorithms.action_kernels import settle, through_choices, unsquash
 from coterie.algorithms.joint_transitions import JointTransitions
-from coterie.heads import IMPOSSIBLE
+from coterie.algorithms.outcome_kernels import miss, tell
+from coterie.judging import Judge, Slopes, judge_row, make_slopes
 from coterie.kernels import Spec, adam, backward, backward_inputs, forward, squash
 from coterie.types import Array
 
@@ -85,9 +87,12 @@ class Desk(NamedTuple):
     deltas: Array  # [2, …]
     part: Array
     grad: Array
-    aim: Array  # [M]
+    aim: Array  # [M, Q]: outcomes that are aimed at
+    odds: Array  # [M, Q]: and their chances
+    chances: Array  # [Q]: of one row
     share: Array  # [M]
     slope: Array  # [M, K]
+    slopes: Slopes
 
 
 @njit(cache=True, error_model="numpy")
@@ -98,6 +103,7 @@ def _make_desk(rows: int, actor: Spec, critic: Spec, width: int) -> Desk:
         for layer in range(len(sizes) - 1):
             count += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
         most = max(most, count)
+    count = max(critic.sizes[-1] // 2, 1)  # outcomes that a critic tells
     widest = max(actor.sizes.max(), critic.sizes.max())
     return Desk(
         np.empty((rows, actor.sizes[0]), np.float32),
@@ -107,9 +113,12 @@ def _make_desk(rows: int, actor: Spec, critic: Spec, width: int) -> Desk:
         np.empty((2, rows * widest), np.float32),
         np.empty(most, np.float32),
         np.empty(most, np.float32),
-        np.empty(rows, np.float32),
+        np.empty((rows, count), np.float32),
+        np.empty((rows, count), np.float32),
+        np.empty(count, np.float32),
         np.empty(rows, np.float32),
         np.empty((rows, width), np.float32),
+        make_slopes(count),
     )
 
 
@@ -173,31 +182,6 @@ def _at(seats: Seats, normal: Normal, shown: int, a: int) -> int:
 
 
 @njit(cache=True, error_model="numpy")
-def _best(out: Array, start: int, stop: int, legal: Array) -> int:
-    """The highest output of a choice, the first of several; illegal ones count as `IMPOSSIBLE`."""
-    at, top = start, np.float32(-np.inf)
-    for k in range(start, stop):
-        value = out[k] if legal[k] else np.float32(IMPOSSIBLE)
-        if value > top:
-            at, top = k, value
-    return at
-
-
-@njit(cache=True, error_model="numpy")
-def _settle(out: Array, legal: Array, choices: Array, clipped: bool, action: Array) -> None:
-    """The encoded greedy action."""
-    if len(choices) == 0:
-        for k in range(len(out)):
-            action[k] = squash(out[k], clipped)
-        return
-    start = 0
-    action[:] = 0
-    for size in choices:
-        action[_best(out, start, start + size, legal)] = 1
-        start += size
-
-
-@njit(cache=True, error_model="numpy")
 def _target_actions(
     rows: JointTransitions,
     draws: Draws,
@@ -221,7 +205,7 @@ def _target_actions(
                 first = seats.done + a * width
                 action = ahead[i, first : first + width]
                 legal = rows.next_legal[chosen[i], first : first + width]
-                _settle(out[i * per + p], legal, seats.choices, seats.clipped, action)
+                settle(out[i * per + p], legal, seats.choices, seats.clipped, action)
                 there = rows.going[chosen[i], seats.first + a]
                 for k in range(width):
                     if draws.smooth.shape[1] > 0:
@@ -231,35 +215,6 @@ def _target_actions(
                         action[k] = 0
 
 
-@njit(cache=True, error_model="numpy")
-def _unsquash(slope: np.float32, out: np.float32, point: np.float32, clipped: bool) -> np.float32:
-    """An output's gradient from that of its squashed point; beyond the bounds only the way back has one."""
-    if not clipped:
-        return slope * (np.float32(1) - point * point)
-    outwards = (out > 1 and slope < 0) or (out < -1 and slope > 0)
-    return np.float32(0) if outwards else slope
-
-
-@njit(cache=True, error_model="numpy")
-def _through_choices(
-    out: Array, gumbel: Array, legal: Array, choices: Array, temperature: float, action: Array, soft: Array
-) -> None:
-    """A drawn choice `action`, and the softmax `soft` that its gradient is taken of."""
-    noisy, start = out + gumbel, 0
-    _settle(noisy, legal, choices, False, action)
-    for size in choices:
-        top, total = np.float32(-np.inf), np.float32(0)
-        for k in range(start, start + size):
-            soft[k] = (noisy[k] if legal[k] else np.float32(IMPOSSIBLE)) / np.float32(temperature)
-            top = max(top, soft[k])
-        for k in range(start, start + size):
-            soft[k] = np.exp(soft[k] - top)
-            total += soft[k]
-        for k in range(start, start + size):
-            soft[k] /= total
-        start += size
-
-
 # Steps ------------------------------------------------------------------------------------------------
 
 
@@ -267,23 +222,31 @@ def _through_choices(
 def _aims(
     rows: JointTransitions, chosen: Array, stack: int, spec: Spec, critics: tuple[Learned, ...], desk: Desk
 ) -> None:
-    """What decisions were worth, from the critics' rows of what follows."""
-    per = desk.x.shape[0] // len(chosen)
-    desk.aim[:] = np.inf
-    for critic in critics:
-        out = forward(critic.target[stack], spec.sizes, spec.relu, desk.y, desk.critic_store)
-        for m in range(len(desk.aim)):
-            desk.aim[m] = min(desk.aim[m], out[m, 0]) if not np.isnan(out[m, 0]) else out[m, 0]
-    count = 0
+    """What decisions were worth, from the critics' rows of what follows; the critic that expects less is believed."""
+    per, count = desk.x.shape[0] // len(chosen), desk.aim.shape[1]
+    expected = np.empty(len(desk.share), np.float32)
+    for c in range(len(critics)):
+        out = forward(critics[c].target[stack], spec.sizes, spec.relu, desk.y, desk.critic_store)
+        for m in range(out.shape[0]):
+            mean = tell(out[m], desk.chances)
+            if c == 0 or np.isnan(mean) or mean < expected[m]:
+                expected[m] = mean
+                for q in range(count):
+                    desk.aim[m, q], desk.odds[m, q] = out[m, out.shape[1] - count + q], desk.chances[q]
+    live = 0
     for i in range(len(chosen)):
         for p in range(per):
             r, a, m = chosen[i], stack + p, i * per + p
-            follows = rows.discount[r, a] * desk.aim[m] if rows.discount[r, a] > 0 else np.float32(0)
-            desk.aim[m] = rows.reward[r, a] + follows
-            count += rows.live[r, a]
+            follows = rows.discount[r, a] > 0
+            for q in range(count):
+                later = rows.discount[r, a] * desk.aim[m, q] if follows else np.float32(0)
+                desk.aim[m, q] = rows.reward[r, a] + later
+                if not follows:
+                    desk.odds[m, q] = 1 if q == 0 else 0
+            live += rows.live[r, a]
     for i in range(len(chosen)):
         for p in range(per):
-            desk.share[i * per + p] = rows.live[chosen[i], stack + p] / max(count, 1)
+            desk.share[i * per + p] = rows.live[chosen[i], stack + p] / max(live, 1)
 
 
 @njit(cache=True, error_model="numpy")
@@ -293,17 +256,39 @@ def _critic_step(
     """One step towards the aims; returns (loss, mean value, mean error)."""
     out = forward(critic.flat[stack], spec.sizes, spec.relu, desk.y, desk.critic_store)
     loss = mean = error = 0.0
-    for m in range(len(desk.aim)):
-        gap, share = out[m, 0] - desk.aim[m], desk.share[m]
-        loss += share * gap * gap / 2
-        mean += share * out[m, 0]
+    for m in range(len(desk.share)):
+        expected, share, aim = tell(out[m], desk.chances), desk.share[m], np.float32(0)
+        for q in range(desk.aim.shape[1]):
+            aim += desk.odds[m, q] * desk.aim[m, q]
+        gap = expected - aim
+        mean += share * expected
         error += share * abs(gap)
-        out[m, 0] = share * gap
+        if out.shape[1] == 1:
+            loss += share * gap * gap / 2
+            out[m, 0] = share * gap
+        else:
+            loss += share * miss(out[m], desk.chances, desk.aim[m], desk.odds[m], desk.slopes, share)
     grad = desk.grad[: critic.flat.shape[1]]
     grad[:] = 0
     backward(critic.flat[stack], spec.sizes, spec.relu, desk.y, desk.critic_store, desk.deltas, desk.part, grad)
     adam(critic.flat[stack], grad, critic.mean[stack], critic.square[stack], step, dials.critic_rate, dials.limit)
     return loss, mean, error
+
+
+@njit(cache=True, error_model="numpy")
+def _climb(judge: Judge, out: Array, desk: Desk, share: float) -> float:
+    """What a critic's row is worth to the group; the row gives way to the gradient of what is lost."""
+    count = len(desk.chances)
+    tell(out, desk.chances)
+    value = judge_row(judge, desk.chances, out[len(out) - count :], desk.slopes)
+    mean = 0.0
+    for q in range(count):
+        mean += desk.chances[q] * desk.slopes.chance[q]
+    for q in range(count):
+        if count > 1:
+            out[q] = -share * desk.chances[q] * (desk.slopes.chance[q] - mean)
+        out[len(out) - count + q] = -share * desk.slopes.outcome[q]
+    return value
 
 
 @njit(cache=True, error_model="numpy")
@@ -317,6 +302,7 @@ def _actor_step(
     specs: tuple[Spec, Spec],
     actor: Learned,
     critic: Array,
+    judge: Judge,
     desk: Desk,
     dials: Dials,
     done: int,
@@ -337,18 +323,17 @@ def _actor_step(
             else:
                 legal = rows.legal[chosen[i], first : first + width]
                 noise = draws.gumbel[step, i, a]
-                _through_choices(out[m], noise, legal, seats.choices, dials.temperature, action, desk.slope[m])
+                through_choices(out[m], noise, legal, seats.choices, dials.temperature, action, desk.slope[m])
     value = forward(critic, critic_spec.sizes, critic_spec.relu, desk.y, desk.critic_store)
     mean = 0.0
     for m in range(len(desk.share)):
-        mean += desk.share[m] * value[m, 0]
-        value[m, 0] = -desk.share[m]
+        mean += desk.share[m] * _climb(judge, value[m], desk, desk.share[m])
     inputs = backward_inputs(critic, critic_spec.sizes, critic_spec.relu, desk.y, desk.critic_store, desk.deltas)
     for m in range(len(desk.share)):
         at = _at(seats, normal, shown, stack + m % per)
         if boxed:
             for k in range(width):
-                out[m, k] = _unsquash(inputs[m, at + k], out[m, k], desk.y[m, at + k], seats.clipped)
+                out[m, k] = unsquash(inputs[m, at + k], out[m, k], desk.y[m, at + k], seats.clipped)
             continue
         start, hold = 0, np.float32(2 * dials.hold_back / width) * desk.share[m]
         for size in seats.choices:
@@ -384,6 +369,7 @@ def maddpg_updates(
     specs: tuple[Spec, Spec],
     actor: Learned,
     critics: tuple[Learned, ...],
+    judge: Judge,
     dials: Dials,
     done: tuple[int, int],
 ) -> Array:
@@ -417,8 +403,9 @@ def maddpg_updates(
                     sums[1] += mean
                     sums[2] += error
             if moves:
+                critic = critics[0].flat[stack]
                 sums[3] += _actor_step(
-                    rows, draws, step, seats, normal, stack, specs, actor, critics[0].flat[stack], desk, dials, taken
+                    rows, draws, step, seats, normal, stack, specs, actor, critic, judge, desk, dials, taken
                 )
         if moves:
             _follow(actor, dials.follow)

@@ -37,8 +37,10 @@ class NoiseSettings:
 class CriticSettings:
     sees: Literal["central", "own"] = "central"  # what everybody sees and does, or only its own agent (DDPG)
     hidden: tuple[int, ...] | None = None  # widths of its hidden layers; None: the policy's
+    activation: Literal["tanh", "relu"] | None = None  # after each of them; None: the policy's
     learning_rate: float | None = None  # of Adam; None: the policy's
-    twin: bool = False  # two critics, of which the lower one is believed (Fujimoto et al. 2018)
+    twin: bool = False  # two critics, of which the one that expects less is believed (Fujimoto et al. 2018)
+    quantiles: int | None = None  # of a decision's outcome; 1: its mean alone; None: 1, or 8 under a taste for risk
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
         "sees": Choice(("central", "own")),
@@ -50,6 +52,8 @@ class CriticSettings:
             check_widths(self.hidden, ())
         if self.learning_rate is not None:
             positive("learning_rate", self.learning_rate)
+        if self.quantiles is not None:
+            at_least("quantiles", self.quantiles, 1)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Proximal policy optimisation (Schulman et al. 2017) for groups of agents.
 
-Read `PPO.learn` from top to bottom: values, advantages, then epochs of minibatches over the decisions
-whose outcome is known. Agents share one actor and critic or have one each, stacked and trained as if
-alone. The critic sees what its agent sees, or with `central_critic` the whole table as well (MAPPO, Yu et
-al. 2022). Perceptrons with discrete choices are trained by `ppo_kernels.py`, everything else by autograd.
+Read `PPO.learn` from top to bottom: what was lived through in the group's own valuation (`episodic.py` where it
+judges whole episodes), values, advantages, then epochs of minibatches over the decisions whose outcome is known.
+Agents share one actor and critic or have one each, stacked and trained as if alone. The critic sees what its agent
+sees, or with `central_critic` the whole table as well (MAPPO, Yu et al. 2022). Perceptrons with discrete choices are
+trained by `ppo_kernels.py`, everything else by autograd.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from coterie.algorithms import ppo_kernels
 from coterie.algorithms.batches import Batch, minibatches, rows_of, take
 from coterie.algorithms.divergence import demand_finite
 from coterie.checks import at_least, positive, within
-from coterie.group import Place, Preference
+from coterie.episodic import Outcomes
+from coterie.group import Place, Preference, Risk
 from coterie.layout import pack, table_state
 from coterie.normalize import Normalizer, RunningMoments
 from coterie.policies.network import NetworkPolicy
@@ -91,11 +93,18 @@ class PPO:
     """Improves a network policy by clipped policy gradients."""
 
     teaches = NetworkPolicy
+    ways = ("step", "episodic")
 
     def __init__(self, settings: PPOSettings, policy: NetworkPolicy, place: Place, preference: Preference) -> None:
         self.settings, self.policy, self.place, self.preference = settings, policy, place, preference
         if settings.central_critic and not place.simultaneous:
             raise ValueError("central_critic needs a world in which everybody acts at once")
+        self.outcomes: Outcomes | None = None
+        if isinstance(preference, Risk) and preference.way == "episodic":
+            if settings.gamma != 1:
+                cure = f"set groups.{place.group}.learner.gamma=1"
+                raise ValueError(f"gamma must be 1 where whole episodes are judged, got {settings.gamma:g}; {cure}")
+            self.outcomes = Outcomes(preference, place.stacks)
         extra = policy.shape.extra + policy.memory_size + (place.state_size if settings.central_critic else 0)
         shape = replace(policy.shape, memory=0, extra=extra)
         self.critic = nets.Net(shape, policy.layout, 1, 1.0, policy.seeds("critic"))
@@ -110,6 +119,7 @@ class PPO:
         return self.policy.spec is not None
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+        own, judged = self.value(own)
         dials = self.schedule(joint.progress)
         x = self.policy.inputs(own.observation)
         state = table_state(joint) if self.settings.central_critic else None
@@ -117,14 +127,14 @@ class PPO:
         values = self.policy.restore_order(self.evaluate(seen), (len(own.active) + 1, *own.active.shape[1:]))
         advantage, returns, valid = advantages(
             own,
-            self.preference.rewards(own),
+            own.reward,
             values,
             self.bootstrap(own, state, values),
             self.settings.gamma,
             self.settings.gae_lambda,
         )
         if not valid.any():
-            return {"decisions": 0.0}
+            return {"decisions": 0.0} | judged
         batch = self.gather(own, x, seen, advantage, returns, values, valid)
         batch = self.scale(batch)
         metrics = self.improve(batch, dials, random)
@@ -135,7 +145,14 @@ class PPO:
             "decisions": float(valid.sum()),
             "explained_variance": explained_variance(values[:-1][valid], returns[valid]),
             "learning_rate": dials.rate,
+            **judged,
         }
+
+    def value(self, own: Experience) -> tuple[Experience, Metrics]:
+        """The experience in the rewards that the group wants, and what there is to say about them."""
+        if self.outcomes is None:
+            return replace(own, reward=self.preference.rewards(own)), {}
+        return self.outcomes.judged(own)
 
     def scale(self, batch: Batch) -> Batch:
         """Targets and values in the critic's own units, which follow the returns."""
@@ -365,6 +382,7 @@ class PPO:
             "critic_adam": self.critic_flat.state(),
             "returns": self.returns.state(),
             "state_normalizer": self.state_normalizer.state(),
+            "outcomes": {} if self.outcomes is None else self.outcomes.state(),
         }
 
     def load(self, state: State) -> None:
@@ -373,6 +391,8 @@ class PPO:
         self.critic_flat.load(state["critic_adam"])
         self.returns.load(state["returns"])
         self.state_normalizer.load(state["state_normalizer"])
+        if self.outcomes is not None:
+            self.outcomes.load(state["outcomes"])
 
 
 def explained_variance(values: Array, returns: Array) -> float:

@@ -1,0 +1,77 @@
+"""Told distributions: their loss is that of quantile regression at all levels, and it finds the truth."""
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.algorithms.outcomes import Outcomes, lowest, miss, tell, worth
+from coterie.judging import Judge
+from coterie.prospect import Prospect, value
+
+
+def told(outcomes, chances):
+    return Outcomes(torch.tensor([[outcomes]], dtype=torch.float64), torch.tensor([[chances]], dtype=torch.float64))
+
+
+def test_the_loss_is_that_of_quantile_regression_at_all_levels():
+    ours, aim = told([0.5, 2.0, 3.0], [0.2, 0.5, 0.3]), 1.25
+    levels = (np.arange(20_000) + 0.5) / 20_000
+    quantile = np.array([0.5, 2.0, 3.0])[np.searchsorted([0.2, 0.7], levels)]
+    pinball = (np.where(aim > quantile, levels, levels - 1) * (aim - quantile)).mean()
+    sure = told([aim, 0, 0], [1.0, 0, 0])
+    assert float(miss(ours, sure)) == pytest.approx(2 * pinball, abs=1e-4)
+
+
+def test_one_outcome_is_missed_by_half_the_square():
+    assert float(miss(told([3.0], [1.0]), told([1.0], [1.0]))) == 2
+
+
+def test_the_loss_is_least_at_the_truth():
+    """A lottery seen by samples is told as it is: outcomes and chances."""
+    random = np.random.default_rng(0)
+    out = torch.tensor([[[0.0, 0.0, -0.1, 0.1]]], requires_grad=True)
+    best = torch.optim.Adam([out], lr=0.02)
+    for _ in range(1500):
+        seen = torch.tensor(np.where(random.random(64) < 0.3, 1.0, 0.0), dtype=torch.float32).view(64, 1, 1)
+        aim = Outcomes(torch.cat([seen, torch.zeros_like(seen)], -1), torch.tensor([1.0, 0.0]).expand(64, 1, 2))
+        loss = miss(tell(out.expand(64, -1, -1)), aim).mean()
+        best.zero_grad()
+        loss.backward()
+        best.step()
+    found = tell(out.detach())
+    assert found.outcome[0, 0].tolist() == pytest.approx([0, 1], abs=0.03)
+    assert found.chance[0, 0].tolist() == pytest.approx([0.7, 0.3], abs=0.05)
+
+
+def test_what_follows_is_discounted_and_an_end_is_certain():
+    later = Outcomes(torch.tensor([[[1.0, 3.0]], [[1.0, 3.0]]]), torch.tensor([[[0.25, 0.75]], [[0.25, 0.75]]]))
+    aim = later.after(torch.tensor([[[10.0]], [[20.0]]]), torch.tensor([[[0.5]], [[0.0]]]))
+    assert aim.outcome.tolist() == [[[10.5, 11.5]], [[20.0, 20.0]]]
+    assert aim.chance.tolist() == [[[0.25, 0.75]], [[1.0, 0.0]]]
+
+
+def test_the_opinion_that_expects_less_is_believed_whole():
+    one = Outcomes(torch.tensor([[[0.0, 9.0], [5.0, 5.0]]]), torch.tensor([[[0.9, 0.1], [0.5, 0.5]]]))
+    other = Outcomes(torch.tensor([[[1.0, 2.0], [4.0, 5.0]]]), torch.tensor([[[0.5, 0.5], [0.5, 0.5]]]))
+    low = lowest([one, other])
+    assert low.outcome.tolist() == [[[0.0, 9.0], [4.0, 5.0]]]
+    assert torch.equal(low.chance[0, 0], one.chance[0, 0])
+
+
+def test_worth_and_its_gradient_reach_the_outputs():
+    out = torch.tensor([[[0.3, -0.2, 0.5, -0.4, 0.2, 0.9]]], requires_grad=True)
+    taste = Prospect(reference=0.1)
+    judge = Judge(taste.alpha, taste.beta, taste.loss_aversion, 0.1, taste.gamma_gains, taste.gamma_losses)
+
+    def exact(array):
+        lottery = tell(torch.from_numpy(array)[None, None])
+        return float(value(taste, lottery.outcome[0, 0].numpy(), lottery.chance[0, 0].numpy()))
+
+    found = worth(judge, tell(out))
+    plain = out.detach().numpy()[0, 0].astype(float)
+    assert float(found.detach()) == pytest.approx(exact(plain), abs=1e-4)
+    found.sum().backward()
+    for k in range(6):
+        step = np.zeros(6)
+        step[k] = 0.002
+        assert float(out.grad[0, 0, k]) == pytest.approx((exact(plain + step) - exact(plain - step)) / 0.004, abs=0.01)
