@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie import worlds
+    from coterie.exploiting import Exploited, Question, exploit
     from coterie.table import Table, load, resume, train
 
 __version__ = "0.1.0"
-__all__ = ["Table", "load", "resume", "train", "worlds"]
+__all__ = ["Exploited", "Question", "Table", "exploit", "load", "resume", "train", "worlds"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Table", "load", "resume", "train"):
-        value = getattr(importlib.import_module("coterie.table"), name)
+    homes = dict.fromkeys(("Table", "load", "resume", "train"), "coterie.table")
+    homes |= dict.fromkeys(("Exploited", "Question", "exploit"), "coterie.exploiting")
+    if name in homes:
+        value = getattr(importlib.import_module(homes[name]), name)
         globals()[name] = value
         return value
     if name == "worlds":

@@ -184,14 +184,18 @@ def watch(
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="one run, or several seeds of an experiment")],
     out: Annotated[str | None, typer.Option(help="the page to write (default: RUN/report.html)")] = None,
-    figure: Annotated[str | None, typer.Option(help="also write the curves as a PNG")] = None,
+    figure: Annotated[
+        str | None, typer.Option(help="also write the drawings as PNGs: NAME.png, and NAME-bids.png of auctions")
+    ] = None,
+    numbers: Annotated[str | None, typer.Option(help="also write the world's own numbers as JSON")] = None,
 ) -> None:
     """Draw one HTML page of one run or several."""
     from coterie.report import write_report
     from coterie.run import Run
 
     path = Path(out) if out else Path(runs[0]) / "report.html"
-    print(write_report([Run.open(run) for run in runs], path, Path(figure) if figure else None))
+    told = [Path(file) if file else None for file in (figure, numbers)]
+    print(write_report([Run.open(run) for run in runs], path, *told))
 
 
 @app.command()
@@ -225,6 +229,34 @@ def match(
         print(json.dumps(matches.as_plain(met, matrix, episodes, seed)))
     else:
         print(matches.as_table(met, matrix))
+
+
+@app.command()
+def exploit(
+    run: RunPath,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="of the responder's training: groups.responder.…, train.…, seed")
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(help="who might deviate (default: all that learn); repeat it")
+    ] = None,
+    deviates: Annotated[str, typer.Option(help="agent (a group's first one), each in turn, or the group")] = "agent",
+    learner: Annotated[str | None, typer.Option(help="of the responder (default: the group's own, else ppo)")] = None,
+    steps: Annotated[int | None, typer.Option(help="of its training (default: the run's own)")] = None,
+    episodes: Annotated[int, typer.Option(help="to play")] = 256,
+    seed: Seed = 0,
+    sample: Annotated[bool, typer.Option("--sample", help="the run's policies draw their actions")] = False,
+    checkpoint: Which = "best",
+    out: Annotated[str | None, typer.Option(help="where responders go (default: RUN/exploit)")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+) -> None:
+    """Train best responses to a run: how much would somebody gain by deviating?"""
+    from coterie import exploiting
+
+    asked = exploiting.Question(checkpoint, tuple(group or ()), deviates, learner, steps, episodes, seed, sample)  # type: ignore[arg-type]  # it checks itself
+    found = exploiting.exploit(run, asked, overrides, out, quiet)
+    print(json.dumps(found.plain()) if as_json else exploiting.as_table(found))
 
 
 @app.command()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from coterie import config as configs
-from coterie.run import Run
+from coterie.run import Run, number
 from coterie.types import Array, CoterieError
 
 ARGUMENT = "argument"  # in place of a setting: every argument of the command is a contender
@@ -68,6 +68,7 @@ def find_runs(words: Sequence[str]) -> list[tuple[str, Run]]:
         if not path.is_dir():
             raise CoterieError(f"'{word}' is no directory; name runs, or directories with runs below them")
         inside = [path] if (path / "config.yaml").is_file() else [p.parent for p in path.rglob("config.yaml")]
+        inside = [one for one in inside if not any(other in one.parents for other in inside)]  # none within another
         if not inside:
             raise CoterieError(f"'{word}' holds no run: there is no config.yaml in it or below")
         for directory in sorted(inside):
@@ -103,7 +104,7 @@ def enter(argument: str, run: Run, scored: str, group: str | None) -> Entrant:
     counted = [group] if group is not None else learning or list(settings.groups)
 
     def score(*path: str) -> float:
-        return float(np.mean([_number(run, summary, *path, "groups", name, "return_mean") for name in counted]))
+        return float(np.mean([number(run, summary, *path, "groups", name, "return_mean") for name in counted]))
 
     others = {"random": score("baselines", "random"), "step 0": score("step_0")}  # which every run has
     return Entrant(
@@ -116,19 +117,9 @@ def enter(argument: str, run: Run, scored: str, group: str | None) -> Entrant:
         score("last"),
         others | {name: score("baselines", name) for name in summary["baselines"]},
         read_curve(run, counted),
-        int(_number(run, summary, "env_steps")),
-        _number(run, summary, "wall_s"),
+        int(number(run, summary, "env_steps")),
+        number(run, summary, "wall_s"),
     )
-
-
-def _number(run: Run, summary: Any, *path: str) -> float:
-    """A number in a run's summary."""
-    found = summary
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    if not isinstance(found, int | float):
-        raise CoterieError(f"'{run.summary_file}' is damaged: it has no number '{'.'.join(path)}'")
-    return found
 
 
 def read_curve(run: Run, groups: Sequence[str]) -> Curve:
