@@ -1,12 +1,13 @@
-"""One HTML page for one run or several: scores beside baselines, curves, videos, the config.
+"""One HTML page for one run or several: scores beside baselines, curves, the world's own chapter, videos, the config.
 
 The page is a single file: pictures are inside it. Several runs of one experiment are drawn as a mean with
-its 95% interval, from `statistics.py`.
+its 95% interval, from `statistics.py`. A world class may add a chapter (`world.Chaptered`); none is known here.
 """
 
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from coterie import statistics
+from coterie import names, statistics
 from coterie.config import to_yaml
 from coterie.page import (
     COLOURS,
     DASHES,
     SECONDS,
     STEPS,
+    Chapter,
     as_png,
     draw_estimate,
     dress,
@@ -29,16 +31,17 @@ from coterie.page import (
     write_page,
     write_png,
 )
-from coterie.run import Run
+from coterie.run import Run, entry, number, write_text
 from coterie.statistics import bootstrap_stream
 from coterie.types import CoterieError
+from coterie.world import Chaptered
 
 POINTS = 200  # at most, of a line with a band
 AXES = {"env_steps": STEPS, "wall_s": SECONDS}  # a record's clocks, and how they are called
 
 
-def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None) -> Path:
-    """Write the page, and the curves as a PNG of their own when asked to."""
+def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, numbers: Path | None = None) -> Path:
+    """Write the page; when asked to, its drawings as PNGs (F.png, F-word.png), too, and chapters' numbers as JSON."""
     by_experiment: dict[str, list[Run]] = {}
     for run in runs:
         if not run.metrics():
@@ -47,12 +50,41 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None) ->
     title = ", ".join(by_experiment)
     if figure is not None and len(by_experiment) > 1:
         raise CoterieError(f"one figure shows one experiment, these runs are of several ({title}); draw each alone")
+    chapters = {name: _chapter(members) for name, members in by_experiment.items()}
+    if numbers is not None:
+        _write_numbers(numbers, chapters)
     parts = [f"<h1>{html.escape(title)}</h1>"]
     for name, members in by_experiment.items():
         if len(by_experiment) > 1:
             parts.append(f"<h1>{html.escape(name)}</h1>")
-        parts += [*_scores(members), *_curves(members, figure), *_films(members), *_configs(members)]
+        parts += [*_scores(members), *_curves(members, figure)]
+        if (chapter := chapters[name]) is not None:
+            parts += chapter.parts
+            _write_pictures(figure, chapter)
+        parts += [*_films(members), *_configs(members)]
     return write_page(path, title, parts)
+
+
+def _chapter(runs: Sequence[Run]) -> Chapter | None:
+    """What the world of these runs has to say of them; nothing where they play in several."""
+    worlds = {run.config().world.name for run in runs}
+    made = names.look_up(names.WORLDS, worlds.pop())
+    return made.chapter(runs) if not worlds and isinstance(made, Chaptered) else None
+
+
+def _write_pictures(figure: Path | None, chapter: Chapter) -> None:
+    """Beside the figure of the curves, with a word in the name."""
+    if figure is not None:
+        for word, png in chapter.pictures.items():
+            write_png(figure.with_name(f"{figure.stem}-{word}{figure.suffix}"), png)
+
+
+def _write_numbers(path: Path, chapters: dict[str, Chapter | None]) -> None:
+    found = {name: chapter.numbers for name, chapter in chapters.items() if chapter is not None}
+    if not found:
+        raise CoterieError("these worlds have no numbers of their own; scores are in every run's summary.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(found, indent=1) + "\n")
 
 
 # Scores -----------------------------------------------------------------------------------------------
@@ -65,29 +97,32 @@ def _scores(runs: Sequence[Run]) -> Iterable[str]:
     if not finished:
         yield "<p class=quiet>The run has not finished; scores come with its end.</p>"
         return
-    count = finished[0][1]["episodes"]
+    count = entry(*finished[0], "episodes")
     yield f"<p class=quiet>Greedy play, {count} episodes on seeds used neither for training nor for choosing.</p>"
     yield "<table><tr><th>policy<th>seed<th>group<th>return<th>95% interval<th>length<th>success</tr>"
-    for _, summary in finished:
-        rows = {"best": summary["evaluation"], "last": summary["last"], "step 0": summary["step_0"]}
-        for policy, result in (rows | summary["baselines"]).items():
-            yield from _score_rows(policy, summary["seed"], result)
+    for run, summary in finished:
+        rows = {"best": ["evaluation"], "last": ["last"], "step 0": ["step_0"]}
+        rows |= {name: ["baselines", name] for name in entry(run, summary, "baselines")}
+        for policy, place in rows.items():
+            yield from _score_rows(policy, run, summary, place)
     yield "</table>"
     for run, summary in finished:
+        steps, seconds, speed = (number(run, summary, key) for key in ("env_steps", "wall_s", "steps_per_s"))
         yield (
-            f"<p class=quiet>{html.escape(run.path.name)}: {summary['env_steps']:,} environment steps in "
-            f"{summary['wall_s']:.0f} s, {summary['steps_per_s']:,.0f} per second"
-            f"{', solved' if summary['solved'] else ''}.</p>"
+            f"<p class=quiet>{html.escape(run.path.name)}: {steps:,} environment steps in {seconds:.0f} s, "
+            f"{speed:,.0f} per second{', solved' if entry(run, summary, 'solved') else ''}.</p>"
         )
 
 
-def _score_rows(policy: str, seed: int, result: dict[str, Any]) -> Iterable[str]:
-    success = "–" if result["success_rate"] is None else f"{result['success_rate']:.1%}"
-    for group, score in result["groups"].items():
-        low, high = score["return_ci95"]
+def _score_rows(policy: str, run: Run, summary: dict[str, Any], place: list[str]) -> Iterable[str]:
+    rate, seed = entry(run, summary, *place, "success_rate"), entry(run, summary, "seed")
+    success = "–" if rate is None else f"{rate:.1%}"
+    for group in entry(run, summary, *place, "groups"):
+        mean, length = (number(run, summary, *place, "groups", group, key) for key in ("return_mean", "length_mean"))
+        low, high = entry(run, summary, *place, "groups", group, "return_ci95")
         yield (
-            f"<tr><td>{policy}<td>{seed}<td>{html.escape(group)}<td>{score['return_mean']:.2f}"
-            f"<td>[{low:.2f}, {high:.2f}]<td>{score['length_mean']:.1f}<td>{success}</tr>"
+            f"<tr><td>{policy}<td>{seed}<td>{html.escape(group)}<td>{mean:.2f}"
+            f"<td>[{low:.2f}, {high:.2f}]<td>{length:.1f}<td>{success}</tr>"
         )
 
 
@@ -184,8 +219,8 @@ def _references(axes: Any, runs: Sequence[Run]) -> None:
     summary = runs[0].summary()
     learning = [name for name, group in runs[0].config().groups.items() if group.learner is not None]
     if summary is not None and learning:
-        for style, (name, result) in zip(DASHES, summary["baselines"].items(), strict=False):
-            value = result["groups"][learning[0]]["return_mean"]
+        for style, name in zip(DASHES, entry(runs[0], summary, "baselines"), strict=False):
+            value = number(runs[0], summary, "baselines", name, "groups", learning[0], "return_mean")
             axes.axhline(value, color="#888888", linestyle=style, linewidth=1, label=name)
 
 

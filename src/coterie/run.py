@@ -16,6 +16,7 @@ from coterie import config as configs
 from coterie.types import CoterieError, State
 
 log = logging.getLogger("coterie")
+MISSING = object()  # in place of what a summary does not hold
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,30 @@ class Run:
             if int(film.stem.split("-")[1]) > step:
                 film.unlink()
         self.summary_file.unlink(missing_ok=True)
+
+
+def entry(run: Run, summary: Any, *path: str) -> Any:
+    """What a run's summary holds at a place; a summary without it is damaged."""
+    found = _reach(summary, path)
+    if found is MISSING:
+        raise CoterieError(f"'{run.summary_file}' is damaged: it has no '{'.'.join(path)}'")
+    return found
+
+
+def number(run: Run, summary: Any, *path: str) -> float:
+    """The same where it must be a number."""
+    found = _reach(summary, path)
+    if not isinstance(found, int | float):
+        raise CoterieError(f"'{run.summary_file}' is damaged: it has no number '{'.'.join(path)}'")
+    return found
+
+
+def _reach(summary: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        if not isinstance(summary, dict) or key not in summary:
+            return MISSING
+        summary = summary[key]
+    return summary
 
 
 def _parsed(text: str, file: Path) -> dict[str, Any]:

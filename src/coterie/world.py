@@ -6,12 +6,16 @@ own; `build.py` checks them once, where objects are put together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from coterie.types import Array, Kind, State, Ticks
+
+if TYPE_CHECKING:
+    from coterie.page import Chapter
+    from coterie.run import Run
 
 
 class World(Protocol):
@@ -96,4 +100,13 @@ class Renderable(Protocol):
 
     def ansi(self, copy: int) -> str:
         """The same for a terminal."""
+        ...
+
+
+@runtime_checkable
+class Chaptered(Protocol):
+    """A world class (not its instances) with more to say in a report than scores and curves."""
+
+    def chapter(self, runs: Sequence[Run]) -> Chapter:
+        """Pages, pictures and numbers for runs of one experiment in this world; a static method."""
         ...

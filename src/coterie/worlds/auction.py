@@ -8,7 +8,7 @@ what good bidders do in `equilibria.py`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -25,6 +25,8 @@ from coterie.worlds import auction_kernels as kernels
 from coterie.worlds.randomness import seed_copies
 
 if TYPE_CHECKING:
+    from coterie.page import Chapter
+    from coterie.run import Run
     from coterie.worlds.face import ParallelFace
 
 RULES: dict[str, int] = {
@@ -197,6 +199,13 @@ class Auction:
         if self.settings.bid_levels:
             return np.rint(bids * (self.settings.bid_levels - 1)).astype(np.int64)
         return bids[..., None].astype(np.float32)
+
+    @staticmethod
+    def chapter(runs: Sequence[Run]) -> Chapter:
+        """Bid curves and what comes of them, for a report."""
+        from coterie.worlds.auction_report import chapter  # it reads configs and draws, which a world need not
+
+        return chapter(runs)
 
     def frame(self, copy: int) -> Array:
         """A picture of one copy: the latest round of this episode, and everybody's valuation now."""

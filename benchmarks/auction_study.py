@@ -1,0 +1,173 @@
+"""Who bids what: bidders with and without a taste for risk, learned at one table, or trained apart and then matched.
+
+    python benchmarks/auction_study.py --only neutral-2 mixed-1+1 apart-1+1 --seeds 5 --runs runs/auction-study
+
+Trains what is not there yet, goes on with what was stopped, and writes arm by arm: `auction-study.json` (every arm's
+numbers beside the oracle's, with 95% intervals over seeds, its command and the commit) and `auction-study-ARM.png`
+(bid curves). `key=value` words go to every training. Arms `neutral-N`, `cpt-N` and `mixed-P+M` (P prospect theorists,
+M neutral bidders) learn at their own table. `apart-P+M` seats bidders of `cpt-N` and `neutral-N` of the same seed at
+one table, without further learning; its numbers come from their curves, and beside them, in money, from playing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from learning import commit
+
+import coterie
+from coterie import build
+from coterie.evaluate import evaluate, evaluation_copies
+from coterie.match import Player
+from coterie.prospect import NEUTRAL
+from coterie.run import Run
+from coterie.training import evaluation_seed
+from coterie.types import Array
+from coterie.worlds import auction_measures as measures
+from coterie.worlds.auction_report import draw
+
+SPLITS = [(1, 1), (1, 2), (2, 1), (2, 2)]  # prospect theorists and neutral bidders at one table
+PLAYED = 65_536  # auctions of a cross-check, for each seed
+
+
+def seats(prospects: int, neutrals: int) -> tuple[list[str], list[str]]:
+    """Who sits where at a mixed table."""
+    agents = [f"bidder_{i}" for i in range(prospects + neutrals)]
+    return agents[:prospects], agents[prospects:]
+
+
+def mixed(prospects: int, neutrals: int) -> list[str]:
+    """The overrides of a mixed table."""
+    ours, theirs = (f"[{','.join(side)}]" for side in seats(prospects, neutrals))
+    bidders = f"world.num_bidders={prospects + neutrals}"
+    return [bidders, f"groups.prospect.agents={ours}", f"groups.neutral.agents={theirs}"]
+
+
+ARMS: dict[str, tuple[str, list[str]]] = {  # arm -> experiment, overrides
+    **{f"neutral-{n}": ("auction-neutral", [f"world.num_bidders={n}"]) for n in (2, 3, 4, 5)},
+    **{f"cpt-{n}": ("auction-cpt", [f"world.num_bidders={n}"]) for n in (2, 3, 4)},
+    **{f"mixed-{p}+{m}": ("auction-mixed", mixed(p, m)) for p, m in SPLITS},
+}
+APART = {f"apart-{p}+{m}": (p, m) for p, m in SPLITS}
+
+
+def train(arm: str, options: argparse.Namespace) -> list[Run]:
+    """The runs of all seeds, trained or finished if need be."""
+    experiment, overrides = ARMS[arm]
+    runs = []
+    for seed in range(options.seeds):
+        out = Path(options.runs) / arm / f"seed={seed}"
+        if (out / "config.yaml").exists():
+            coterie.resume(out, quiet=True)
+        else:
+            words = ["train.video=false", "train.tensorboard=false", *overrides, f"seed={seed}", *options.overrides]
+            coterie.train(experiment, words, out=out, quiet=True)
+        runs.append(Run.open(out))
+        if runs[-1].summary() is None:
+            raise SystemExit(f"{out} was stopped; the same command goes on with it")
+    return runs
+
+
+def learn(arm: str, options: argparse.Namespace) -> tuple[dict[str, Any], bytes]:
+    """An arm that learns at its own table: numbers and picture."""
+    experiment, overrides = ARMS[arm]
+    theory, tables = measures.judge_runs(train(arm, options))
+    head = {"command": " ".join(["coterie train", experiment, *overrides, *options.overrides, "seed=S"])}
+    return head | measures.summarise(theory, tables), draw([(theory, tables)])
+
+
+def match(arm: str, options: argparse.Namespace) -> tuple[dict[str, Any], bytes]:
+    """Bidders who were trained among their own kind meet the others: numbers and picture."""
+    prospects, neutrals = APART[arm]
+    bidders = prospects + neutrals
+    ours, theirs = train(f"cpt-{bidders}", options), train(f"neutral-{bidders}", options)
+    config = ours[0].config()
+    (group,) = config.groups.values()
+    members = {"prospect": range(prospects), "neutral": range(prospects, bidders)}
+    tastes = {"prospect": measures.taste_of(group.preference), "neutral": NEUTRAL}
+    theory = measures.theorise(config.world.settings, members, tastes)
+    tables, played = [], []
+    for one, other in zip(ours, theirs, strict=True):
+        tables.append(measures.judge(theory, measures.curves(one)[:prospects] + measures.curves(other)[prospects:]))
+        played.append(play(one, other, prospects, neutrals, options.episodes))
+    check = {name: told([row[name] for row in played]) for name in played[0]}
+    head = {"command": f"python benchmarks/auction_study.py --only {arm}", "played": options.episodes}
+    found = head | measures.summarise(theory, tables) | {"played_money": check}
+    return found, draw([(theory, tables)])
+
+
+def play(one: Run, other: Run, prospects: int, neutrals: int, episodes: int) -> dict[str, float]:
+    """The mean payoffs of both sides, and how often the highest wins, in auctions that are really held."""
+    world = build.build_world(one.config().world, evaluation_copies(episodes))
+    sides = seats(prospects, neutrals)
+    players = [Player(str(run.path), coterie.load(run.path, "last")) for run in (one, other)]
+    seated = [p.seat(agent, world, 0) for p, side in zip(players, sides, strict=True) for agent in side]
+    result = evaluate(world, seated, episodes, evaluation_seed(0))
+
+    def mean(side: list[str]) -> float:
+        paid: list[Array] = [result.returns[agent] for agent in side]
+        return float(sum(one.mean() for one in paid) / len(paid))
+
+    won = {} if result.success is None else {"highest_wins": float(result.success.mean())}
+    return {"prospect": mean(sides[0]), "neutral": mean(sides[1])} | won
+
+
+def told(numbers: list[float]) -> dict[str, Any]:
+    """A mean with its interval over seeds."""
+    found = measures.estimate(numbers)
+    assert found is not None  # all of them are known
+    return found.plain() | {"seeds": numbers}
+
+
+def rounded(found: Any) -> Any:
+    """Six digits are plenty."""
+    if isinstance(found, dict):
+        return {key: rounded(value) for key, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [rounded(value) for value in found]
+    return round(found, 6) if isinstance(found, float) else found
+
+
+def show(arm: str, found: dict[str, Any]) -> None:
+    """The main numbers of an arm, a line for each group."""
+    revenue = found["auction"]["learned"]["revenue"]["value"]
+    ideal = (found["auction"]["oracle"] or {}).get("revenue", float("nan"))
+    print(f"{arm:12} revenue {revenue:.4f} (oracle {ideal:.4f})")
+    for name, group in found["groups"].items():
+        words = []
+        for measure in ("distance", "weighted_off_best", "loss", "regret", "payoff", "worth"):
+            one = group["learned"][measure]
+            words.append(f"{measure} {'–' if one is None else format(one['value'], '.4f')}")
+        print(f"  {name:10} {'  '.join(words)}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("overrides", nargs="*", help="key=value, for every training")
+    parser.add_argument("--only", nargs="+", choices=[*ARMS, *APART], default=[*ARMS, *APART], metavar="ARM")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--runs", default="runs/auction-study")
+    parser.add_argument("--out", default="docs/results")
+    parser.add_argument("--episodes", type=int, default=PLAYED, help="auctions of a cross-check, for each seed")
+    parser.add_argument("--commit", help="that trained them, if they were there already")
+    options = parser.parse_intermixed_args()
+    options.commit = options.commit or commit()
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "auction-study.json"
+    for arm in options.only:
+        found, png = (learn if arm in ARMS else match)(arm, options)
+        found = {"commit": options.commit, **found}
+        (out / f"auction-study-{arm}.png").write_bytes(png)
+        study = json.loads(file.read_text()) if file.exists() else {}  # read again: arms may be run side by side
+        merged = {name: found if name == arm else study.get(name) for name in (*ARMS, *APART)}
+        kept = {name: one for name, one in merged.items() if one is not None}
+        file.write_text(json.dumps(rounded(kept), indent=1) + "\n")
+        show(arm, found)
+
+
+if __name__ == "__main__":
+    main()
