@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := worlds,window,tensorboard,tune,bench,dev
+EXTRAS := worlds,window,tensorboard,tune,lm,server,bench,dev
 
-.PHONY: help install sync demo test check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction bench-spread peers learning ablations clean
+.PHONY: help install sync demo lm test check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-lm peers learning ablations clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,6 +25,9 @@ sync: ## bring .venv to exactly the pinned versions again
 
 demo: $(STAMP) ## train the cooperative grid world, evaluate it, write a video and a report
 	$(BIN)/coterie train gridworld-cooperative
+
+lm: $(STAMP) ## fetch the embedded language model (93 MB) and make it ready, once
+	$(BIN)/python -m coterie.lm.embedded
 
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest
@@ -55,8 +58,14 @@ bench-dqn: $(STAMP) .venv-tianshou/.installed ## DQN against Stable-Baselines3 a
 bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
 	$(BIN)/python benchmarks/mpe_stepping.py
 
+auction-study: $(STAMP) ## bidders with and without a taste for risk, five seeds each, into docs/results
+	$(BIN)/python benchmarks/auction_study.py
+
 bench-auction: $(STAMP) ## auctions: bids per second on one core
 	$(BIN)/python benchmarks/auction_stepping.py
+
+bench-lm: $(STAMP) ## language models: scored choices, completion tokens and cached answers per second (about 2 minutes)
+	$(BIN)/python benchmarks/lm.py
 
 peers: .venv-rllib/.installed .venv-benchmarl/.installed .venv-tianshou/.installed ## environments for RLlib, BenchMARL and Tianshou, one each
 

@@ -26,6 +26,7 @@ from coterie.config import SeatedRun
 from coterie.policies.deterministic import DeterministicSettings
 from coterie.policies.network import NetworkSettings
 from coterie.policies.q_network import QNetworkSettings
+from coterie.preferences import CPTSettings, CVaRSettings, MeanVarianceSettings
 from coterie.replay import ReplaySettings
 from coterie.train_settings import StopSettings, TrainSettings
 
@@ -128,6 +129,9 @@ def test_the_documented_defaults_are_the_real_ones():
         ("learner: maddpg, target", SlowTargetSettings),
         ("learner: maddpg, replay", MemorySettings),
         ("learner: maddpg, turns", TurnSettings),
+        ("preference: cpt", CPTSettings),
+        ("preference: cvar", CVaRSettings),
+        ("preference: mean_variance", MeanVarianceSettings),
     ):
         section = re.split(r"\n##+ ", page.split(f"# {heading}\n")[1])[0]
         shown = {name: OmegaConf.create(f"x: {value.strip('`')}").x for name, value in ROW.findall(section)}
@@ -144,6 +148,14 @@ def test_the_example_of_settings_is_valid(tmp_path):
     (tmp_path / "mine.yaml").write_text(text)
     loaded = config.load(str(tmp_path / "mine.yaml"))
     assert (loaded.world.settings.grid_size, loaded.train.stop) == (6, StopSettings(49.0))
+
+
+def test_the_examples_of_tastes_for_risk_run(tmp_path):
+    examples = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "cpt.md").read_text(), re.S)
+    assert len(examples) == 2
+    for number, text in enumerate(examples):
+        (tmp_path / f"{number}.yaml").write_text(text)
+        coterie.train(str(tmp_path / f"{number}.yaml"), MOMENT, out=tmp_path / f"run-{number}", quiet=True)
 
 
 def test_links_between_documents_hold():

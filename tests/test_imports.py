@@ -21,11 +21,13 @@ CORE = [
     ),
     *("search_space",),
     *("testing", "worlds.gridworld", "worlds.tictactoe", "worlds.auction"),
-    *("prospect", "valuations", "bidding", "equilibria"),
+    *("prospect", "judging", "episodic", "valuations", "bidding", "equilibria"),
+    *("lm.compose", "lm.local", "lm.scripted", "lm.calibrate"),
 ]
 BLOCKED = [
     *("pydantic", "pydantic_core", "omegaconf", "yaml", "typer", "click", "rich", "matplotlib", "PIL", "gymnasium"),
     *("pettingzoo", "tensorboard", "safetensors", "pygame", "optuna", "sqlalchemy"),
+    *("transformers", "gguf", "openai", "xllamacpp", "peft"),
 ]
 BLOCK = f"""
 import sys

@@ -1,0 +1,84 @@
+"""The SQLite file behind the cache and the budget's journal: safe for threads and for several processes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coterie.lm.interface import LMError
+
+TABLES = """
+create table if not exists answers (key blob primary key, value blob not null) without rowid;
+create table if not exists accounts (name text primary key, calls integer, tokens integer, money real);
+create table if not exists reservations (id integer primary key, account text, calls integer, tokens integer,
+                                         money real);
+"""
+PATIENCE = 60.0  # seconds to wait for another process that is writing
+
+
+class Store:
+    """One connection, taken by one thread at a time; a forked child opens its own."""
+
+    def __init__(self, path: str | Path | None) -> None:
+        self.path = str(path) if path is not None else ":memory:"
+        self.lock = threading.RLock()
+        self.owner = -1
+        self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        if self.owner != os.getpid():  # SQLite connections do not survive a fork
+            if self.path != ":memory:":
+                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                made = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+                _prepare(made)
+            except sqlite3.Error as error:
+                raise LMError(f"cannot open '{self.path}' as a store of answers: {error}") from None
+            self.connection, self.owner = made, os.getpid()
+        return self.connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        with self.lock:
+            yield self._connect()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, all or nothing; other processes wait."""
+        with self.lock:
+            connection = self._connect()
+            try:
+                connection.execute("begin immediate")
+            except sqlite3.OperationalError as error:
+                raise LMError(f"cannot write to '{self.path}': {error}") from None
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("rollback")
+                raise
+            connection.execute("commit")
+
+    def close(self) -> None:
+        with self.lock:
+            if self.owner == os.getpid():
+                self.connection.close()
+            self.owner = -1
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; while another process does the same, SQLite says 'locked' without waiting."""
+    for left in range(200, -1, -1):
+        try:
+            connection.execute("pragma journal_mode=wal")
+            connection.execute("pragma synchronous=normal")
+            connection.executescript(TABLES)
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or not left:
+                raise
+            time.sleep(0.05)
