@@ -4,9 +4,10 @@
 
 Trains what is not there yet, goes on with what was stopped, and writes arm by arm: `auction-study.json` (every arm's
 numbers beside the oracle's, with 95% intervals over seeds, its command and the commit) and `auction-study-ARM.png`
-(bid curves). `key=value` words go to every training. Arms `neutral-N`, `cpt-N` and `mixed-P+M` (P prospect theorists,
-M neutral bidders) learn at their own table. `apart-P+M` seats bidders of `cpt-N` and `neutral-N` of the same seed at
-one table, without further learning; its numbers come from their curves, and beside them, in money, from playing.
+(bid curves). `key=value` words go to every training. Arms `neutral-N`, `pair` and `ppo-2` (the same two bidders by other
+means), `cpt-N` and `mixed-P+M` (P prospect theorists, M neutral bidders) learn at their own table. `apart-P+M` seats
+bidders of `cpt-N` and `neutral-N` of the same seed at one table, without further learning; its numbers come from their
+curves, and beside them, in money, from playing.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ def mixed(prospects: int, neutrals: int) -> list[str]:
 
 ARMS: dict[str, tuple[str, list[str]]] = {  # arm -> experiment, overrides
     **{f"neutral-{n}": ("auction-neutral", [f"world.num_bidders={n}"]) for n in (2, 3, 4, 5)},
+    "pair": ("auction-pair", []),
+    "ppo-2": ("auction-ppo", []),
     **{f"cpt-{n}": ("auction-cpt", [f"world.num_bidders={n}"]) for n in (2, 3, 4)},
     **{f"mixed-{p}+{m}": ("auction-mixed", mixed(p, m)) for p, m in SPLITS},
 }
