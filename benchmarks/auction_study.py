@@ -4,8 +4,8 @@
 
 Trains what is not there yet, goes on with what was stopped, and writes arm by arm: `auction-study.json` (every arm's
 numbers beside the oracle's, with 95% intervals over seeds, its command and the commit) and `auction-study-ARM.png`
-(bid curves). `key=value` words go to every training. Arms `neutral-N`, `pair` and `ppo-2` (the same two bidders by other
-means), `cpt-N` and `mixed-P+M` (P prospect theorists, M neutral bidders) learn at their own table. `apart-P+M` seats
+(bid curves). `key=value` words go to every training. Arms `neutral-N`, `pair` and `ppo-2` (two bidders by other means),
+`cpt-N` and `mixed-P+M` (P prospect theorists, M neutral bidders) learn at their own table. `apart-P+M` seats
 bidders of `cpt-N` and `neutral-N` of the same seed at one table, without further learning; its numbers come from their
 curves, and beside them, in money, from playing.
 """

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -198,6 +198,7 @@ def test_tables_without_an_oracle_say_why(settings, tastes, why):
         {"reserve": 0.3},
         {"rounds": 3},
         {"rule": "all_pay", "reserve": 0.2},
+        {"rule": "second_price", "reserve": 0.3},
     ],
 )
 def test_other_rules_have_their_own_oracle(settings):
@@ -206,6 +207,20 @@ def test_other_rules_have_their_own_oracle(settings):
     for name in ("distance", "loss"):
         assert getattr(judged.groups["a"], name) == pytest.approx(0, abs=1e-6)
     assert abs(judged.groups["a"].regret) < 1e-3
+
+
+def test_what_lies_below_the_reserve_has_no_weight():
+    found = theory({"reserve": 0.5})
+    ideal = symmetric(found.market)
+    off = replace(ideal, bids=np.where(ideal.bids > 0, ideal.bids + 0.02, 0.0))
+    numbers = measures.judge(found, [off] * 2).groups["a"]
+    assert numbers.weighted_distance == pytest.approx(0.02, rel=0.02)
+
+
+def test_a_share_says_nothing_where_losing_is_not_worth_0():
+    numbers = measures.judge(theory({}, Prospect(reference=0.1), NEUTRAL), [symmetric(theory({}).market)] * 2).groups
+    assert numbers["a"].regret is None
+    assert numbers["b"].regret is not None
 
 
 def test_at_second_prices_tastes_change_nothing():

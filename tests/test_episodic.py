@@ -8,7 +8,7 @@ import pytest
 
 import coterie
 from coterie import prospect, training
-from coterie.episodic import Outcomes
+from coterie.episodic import EpisodeReturns
 from coterie.preferences import (
     CPT,
     CPTSettings,
@@ -39,7 +39,7 @@ RISKS = {"cpt": TASTE, "cvar": WORST, "mean_variance": STEADY}
 @pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
 def test_ends_pay_what_the_whole_return_moves_and_nothing_else_pays(risk):
     own = experience([[1], [2], [-5], [0.5], [4], [9]], terminated=[(1, 0), (4, 0)], truncated=[(2, 0)])
-    judged, metrics = Outcomes(risk, 1).judged(own)
+    judged, metrics = EpisodeReturns(risk, 1).judged(own)
     returns = np.array([3.0, -5.0, 4.5])
     expected = np.zeros(6)
     expected[[1, 2, 4]] = risk.influence(returns)
@@ -51,14 +51,14 @@ def test_ends_pay_what_the_whole_return_moves_and_nothing_else_pays(risk):
 
 def test_a_cut_off_episode_is_over():
     own = experience([[1], [2]], truncated=[(0, 0)])
-    judged, _ = Outcomes(TASTE, 1).judged(own)
+    judged, _ = EpisodeReturns(TASTE, 1).judged(own)
     assert judged.terminated[:, 0, 0].tolist() == [True, False]
     assert not judged.truncated.any()
     assert own.truncated.any()
 
 
 def test_where_no_episode_ends_nothing_is_paid():
-    outcomes = Outcomes(TASTE, 1)
+    outcomes = EpisodeReturns(TASTE, 1)
     judged, metrics = outcomes.judged(experience([[1], [2]]))
     assert not judged.reward.any()
     assert metrics == {"episodes_judged": 0.0}
@@ -67,8 +67,8 @@ def test_where_no_episode_ends_nothing_is_paid():
 
 def test_agents_that_share_parameters_are_ranked_together_others_apart():
     own = experience([[1, -8], [2, 3], [6, 0]], terminated=[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)])
-    together, _ = Outcomes(TASTE, 1).judged(own)
-    apart, metrics = Outcomes(TASTE, 2).judged(own)
+    together, _ = EpisodeReturns(TASTE, 1).judged(own)
+    apart, metrics = EpisodeReturns(TASTE, 2).judged(own)
     first, second, every = [1.0, 2, 6], [-8.0, 3], [1.0, -8, 2, 3, 6]
     np.testing.assert_allclose(together.reward[own.ends], TASTE.influence(np.array(every)), rtol=1e-6)
     np.testing.assert_allclose(apart.reward[:, 0, 0], TASTE.influence(np.array(first)), rtol=1e-6)
@@ -86,7 +86,7 @@ def test_agents_that_share_parameters_are_ranked_together_others_apart():
 def returns_of(world, steps):
     """Returns `[E, A]` of 60 ticks in rollouts of so many, as they are judged and as the runner tells them."""
     where = place_in(world)
-    runner, outcomes = Runner(world, seats((where, Numbered())), 0), Outcomes(TASTE, 1)
+    runner, outcomes = Runner(world, seats((where, Numbered())), 0), EpisodeReturns(TASTE, 1)
     found, told = [], []
     for i in range(60 // steps):
         rollout = runner.play(steps, i)
@@ -123,14 +123,14 @@ def test_idle_agents_are_paid_at_the_end_for_their_latest_decision():
 
 
 def test_what_is_carried_is_saved():
-    one, other = Outcomes(TASTE, 1), Outcomes(TASTE, 1)
+    one, other = EpisodeReturns(TASTE, 1), EpisodeReturns(TASTE, 1)
     one.judged(experience([[1], [2]]))
     saved = one.state()
     one.running += 100  # a copy was saved
     other.load(saved)
     judged, _ = other.judged(experience([[4]], terminated=[(0, 0)]))
     assert judged.reward[0, 0, 0] == pytest.approx(7**0.88)
-    other.load(Outcomes(TASTE, 1).state())
+    other.load(EpisodeReturns(TASTE, 1).state())
     assert other.running is None
 
 

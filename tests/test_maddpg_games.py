@@ -20,7 +20,7 @@ from coterie.preferences import (
     UnchangedSettings,
 )
 from coterie.runner import Runner
-from coterie.types import Box, CoterieError, Discrete
+from coterie.types import Box, Discrete
 from coterie.worlds.auction import Auction, AuctionSettings
 from dqn_cases import view
 from maddpg_cases import at_one_table, deterministic, learn, make_learner
@@ -155,8 +155,9 @@ def test_a_taste_for_risk_needs_a_critic_of_outcomes(fields, said):
 def test_interim_is_refused_where_decisions_follow_each_other(tmp_path):
     risk = "critic: {sees: own}, replay: {size: 90, starts: 9}, gamma: GAMMA}, preference: {name: cpt}}"
     text = CHASE.replace("replay: {size: 90, starts: 9}, turns: {every: 2}}}", risk, 1)
-    with pytest.raises(CoterieError, match=r"group 'hunters': .*others follow it; set groups.hunters.learner.gamma=0"):
+    with pytest.raises(ConfigError, match=r"groups.hunters.learner: .*others follow it; set .*hunters.learner.gamma=0"):
         train_run(tmp_path / "run", experiment=written(tmp_path / "one.yaml", text.replace("GAMMA", "0.9")))
+    assert not (tmp_path / "run").exists()
     run = train_run(tmp_path / "other", experiment=written(tmp_path / "two.yaml", text.replace("GAMMA", "0.0")))
     assert run.metrics()[-1]["hunters/updates"] > 0  # each decision by its own reward
 

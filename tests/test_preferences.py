@@ -131,9 +131,9 @@ groups: {{x: {{agents: "*", policy: {policy}, learner: {{name: {learner}, {gamma
     [
         (
             "name: cpt, gamma_gains: 0.2",
-            r"groups\.x\.preference: gamma_gains .*not monotone.* at least 0\.28, got 0\.2",
+            r"groups\.x\.preference: gamma_gains must be at least 0\.28, below .* not monotone; got 0\.2",
         ),
-        ("name: cpt, gamma_losses: 0.2", r"groups\.x\.preference: gamma_losses .* at least 0\.28, got 0\.2"),
+        ("name: cpt, gamma_losses: 0.2", r"groups\.x\.preference: gamma_losses must be at least 0\.28, .* got 0\.2"),
         ("name: cpt, alpha: 0", r"groups\.x\.preference: alpha must be above 0, got 0"),
         (
             "name: cpt, gama_gains: 0.6",

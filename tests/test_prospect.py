@@ -309,8 +309,11 @@ def test_mean_variance_by_hand():
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"gamma_gains": 0.27}, "gamma_gains .*not monotone.* must be at least 0.28, got 0.27"),
-        ({"gamma_losses": 0.1}, "gamma_losses .* must be at least 0.28"),
+        (
+            {"gamma_gains": 0.27},
+            "gamma_gains must be at least 0.28, below which the weighting is not monotone; got 0.27",
+        ),
+        ({"gamma_losses": 0.1}, "gamma_losses must be at least 0.28"),
         ({"alpha": 0}, "alpha must be above 0"),
         ({"beta": -1}, "beta must be above 0"),
         ({"loss_aversion": 0}, "loss_aversion must be above 0"),

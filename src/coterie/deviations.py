@@ -98,7 +98,8 @@ def responding(opened: Opened, deviation: Deviation, asked: Question, overrides:
         while label in groups or (label != name and label in opened.places):
             label += "-frozen"
         if rest:
-            groups[label] = {"agents": rest, "policy": frozen(opened, name, asked)}
+            liked = layer["groups"][name]["preference"]
+            groups[label] = {"agents": rest, "policy": frozen(opened, name, asked), "preference": liked}
     length = before.train.total_steps if asked.steps is None else asked.steps
     train = layer["train"] | {"total_steps": length, "stop": None, "video": False}
     layer |= {"groups": groups, "train": train, "seed": before.seed + 1}

@@ -16,7 +16,7 @@ from coterie.types import Array, Experience, Metrics, State
 from coterie.writer import open_decisions
 
 
-class Outcomes:
+class EpisodeReturns:
     """What episodes have returned so far, and what the ones that end are worth to who learns.
 
     Agents that share parameters are ranked together, as one agent that plays all their parts: `stacks` is 1. Else it is

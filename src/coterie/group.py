@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 
-from coterie.judging import Judge
 from coterie.types import Array, Decision, Experience, Joint, Kind, Metrics, Peer, State, View
 
 if TYPE_CHECKING:
     from coterie.judging import Judge
+    from coterie.world import World
 
 Parameters = Literal["shared", "individual"]
 
@@ -43,6 +43,7 @@ class Place:
     state_size: int = 0  # numbers of the table's joint state, for central critics
     simultaneous: bool = True  # everybody acts at every tick
     table: tuple[Party, ...] = ()  # all groups in the config's order, this one among them; empty: it sits alone
+    world: World | None = None  # as it was built, for who must know more of it than spaces; None: nobody says
 
     @property
     def stacks(self) -> int:
@@ -78,6 +79,15 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class Reporting(Protocol):
+    """A policy with something to tell beside its actions."""
+
+    def metrics(self) -> Metrics:
+        """What it counted since it was built, for metrics.jsonl and evaluations."""
+        ...
+
+
 class Learner(Protocol):
     """What improves a group's policy from experience."""
 
@@ -102,6 +112,15 @@ class Peered(Protocol):
 
     def peer(self) -> Peer:
         """The target policy as it is now; whatever is learned later does not move it."""
+        ...
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A learner that has to see how a world goes on before it can say whether it serves there."""
+
+    def probe(self, own: Experience) -> None:
+        """Raise a ValueError if it does not; `own` is a first glimpse, with nothing learned yet."""
         ...
 
 

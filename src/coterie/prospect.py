@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from coterie.checks import at_least, positive
+from coterie.checks import positive
 from coterie.types import Array
 
 LEAST_GAMMA = 0.28  # below about 0.279 the weighting is not monotone
@@ -33,7 +33,9 @@ class Prospect:
         for name in ("alpha", "beta", "loss_aversion"):
             positive(name, getattr(self, name))
         for name in ("gamma_gains", "gamma_losses"):
-            at_least(f"{name} (below it the weighting is not monotone)", getattr(self, name), LEAST_GAMMA)
+            if getattr(self, name) < LEAST_GAMMA:
+                cause = "below which the weighting is not monotone"
+                raise ValueError(f"{name} must be at least {LEAST_GAMMA}, {cause}; got {getattr(self, name):g}")
         for spec in fields(Prospect):
             if not np.isfinite(getattr(self, spec.name)):
                 raise ValueError(f"{spec.name} must be finite, got {getattr(self, spec.name)}")

@@ -10,12 +10,13 @@ import numpy as np
 
 from coterie import build, config, streams
 from coterie.evaluate import Result, evaluate, evaluation_copies
-from coterie.group import Group
+from coterie.group import Group, Probing
 from coterie.run import Run
+from coterie.runner import Runner
 from coterie.threads import fixed_threads
 from coterie.training import evaluation_seed, run_directory
 from coterie.training import train as run_training
-from coterie.types import Array, CoterieError, State, Tree, View, leading
+from coterie.types import Array, CoterieError, Experience, State, Tree, View, leading
 
 log = logging.getLogger("coterie")
 
@@ -90,8 +91,23 @@ def _same_policy(left: config.Part | config.SeatedRun, right: config.Part | conf
 def check(experiment: str, overrides: list[str] | None = None) -> config.Config:
     """An experiment's config, after building everything it names once: refusals come before a directory does."""
     settings = config.load(experiment, overrides)
-    build.build_groups(settings, build.build_world(settings.world, 1))
+    world = build.build_world(settings.world, 1)
+    groups = build.build_groups(settings, world)
+    learners = [group.learner for group in groups]
+    if any(isinstance(learner, Probing) for learner in learners):
+        glimpse = Runner(world, [group.seat for group in groups], settings.seed).play(1, 0)
+        for group, learner in zip(groups, learners, strict=True):
+            if isinstance(learner, Probing):
+                probe(group.name, learner, glimpse.experiences[group.name])
     return settings
+
+
+def probe(group: str, learner: Probing, own: Experience) -> None:
+    """Ask a learner whether it serves where things go on like this."""
+    try:
+        learner.probe(own)
+    except ValueError as error:
+        raise config.ConfigError(f"groups.{group}.learner: {error}") from None
 
 
 def train(

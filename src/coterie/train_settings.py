@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from coterie.checks import at_least
 
@@ -29,6 +30,7 @@ class TrainSettings:
     evaluate_episodes: int = 100  # per evaluation
     checkpoint_every: int = 10  # iterations between checkpoints
     keep: int = 2  # checkpoints to keep, beside the best
+    best: Literal["return", "last"] = "return"  # which policies are the best: those paid most, or the last evaluated
     stop: StopSettings | None = None  # end early when solved
     video: bool = True  # film one episode of the best policy at the end
     tensorboard: bool = True  # write event files beside metrics.jsonl

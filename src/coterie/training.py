@@ -21,7 +21,7 @@ import numpy as np
 from coterie import streams, workers
 from coterie.build import build_groups, build_stage, build_world
 from coterie.config import Config, ConfigError
-from coterie.evaluate import Result, evaluate, evaluation_copies
+from coterie.evaluate import Result, evaluate, evaluation_copies, reports
 from coterie.group import Group, Peered, Seat
 from coterie.policies.scripted import HeuristicPolicy, HeuristicSettings, RandomPolicy, RandomSettings
 from coterie.record import Progress, Recorder
@@ -96,6 +96,11 @@ class Training:
                 metrics[f"{name}/return_{self.window}"] = float(np.mean(self.recent[name]))
         return metrics
 
+    def reports(self) -> dict[str, float]:
+        """What this process's policies tell of themselves."""
+        found = reports([group.seat for group in self.groups])
+        return {f"{name}/{key}": value for name, told in found.items() for key, value in told.items()}
+
     @property
     def solved(self) -> bool:
         """Whether the latest training episodes reach what `train.stop` asks for."""
@@ -120,7 +125,7 @@ class Training:
         if not np.isfinite(score):
             raise CoterieError(f"the mean return of the evaluation is {score}; the world pays no finite rewards")
         self.score = score
-        if score > self.best_score:
+        if score > self.best_score or self.config.train.best == "last":
             self.best_score, self.best_step = score, self.env_steps
             self.save_best()
         plain = result.plain()
@@ -244,7 +249,7 @@ def loop(
     def record(metrics: dict[str, float]) -> None:
         training.wall = time.perf_counter() - started
         head = {"iteration": training.iteration, "env_steps": training.env_steps}
-        recorder.write(head | {"wall_s": round(training.wall, 3)} | metrics)
+        recorder.write(head | {"wall_s": round(training.wall, 3)} | metrics | training.reports())
         progress.show(training.env_steps, training.wall, describe(training, metrics))
 
     if training.best_step < 0:  # nothing has been evaluated yet: a new run, not one resumed from its step 0

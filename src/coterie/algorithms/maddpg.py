@@ -39,6 +39,10 @@ QUANTILES = 8  # of a decision's outcomes, where a group judges them and does no
 CLIP = 2.5  # deviations beyond which smoothing noise is cut off, as in Fujimoto et al. 2018 (0.5 for 0.2)
 
 
+class Following(ValueError, CoterieError):
+    """A decision that is to be judged by itself is followed by others."""
+
+
 class Rates(NamedTuple):
     """Learning rates of one iteration."""
 
@@ -182,18 +186,23 @@ class MADDPG:
         self.policy.noise = s.noise.at(joint.ahead)
         return metrics | {"noise": self.policy.noise}
 
+    def probe(self, own: Experience) -> None:
+        """Refuse to judge interim where decisions follow each other: there is nothing to bootstrap with."""
+        if isinstance(self.preference, Risk) and self.settings.gamma and (own.active & ~own.terminated).any():
+            group = f"groups.{self.place.group}"
+            raise Following(
+                "judged interim, a decision is worth what it brings by itself, but here others follow it; set "
+                f"{group}.learner.gamma=0 to judge each by its own reward, or {group}.preference.way=episodic with "
+                f"{group}.learner.name=ppo and {group}.policy.name=network"
+            )
+
     def remember(self, own: Experience, joint: Joint) -> Held:
         """Move the transitions that this experience completes into the replay; returns all its ticks."""
         if self.held is None:
             self.held = self.table.nobody(own.active.shape[1])
         ticks = self.table.ticks(joint, self.preference.rewards(own))
         rows, self.held = self.table.complete(ticks, self.table.finals(joint), self.held, self.settings.gamma)
-        if isinstance(self.preference, Risk) and (rows.live & (rows.discount > 0)).any():
-            raise CoterieError(
-                f"group '{self.place.group}': judged interim, a decision is worth what it brings by itself, but here "
-                f"others follow it; set groups.{self.place.group}.learner.gamma=0 to judge each by its own reward, or "
-                "preference.way=episodic with the learner ppo"
-            )
+        self.probe(own)
         self.replay.add(rows)
         return ticks
 

@@ -20,7 +20,7 @@ from coterie.algorithms import ppo_kernels
 from coterie.algorithms.batches import Batch, minibatches, rows_of, take
 from coterie.algorithms.divergence import demand_finite
 from coterie.checks import at_least, positive, within
-from coterie.episodic import Outcomes
+from coterie.episodic import EpisodeReturns
 from coterie.group import Place, Preference, Risk
 from coterie.layout import pack, table_state
 from coterie.normalize import Normalizer, RunningMoments
@@ -99,12 +99,12 @@ class PPO:
         self.settings, self.policy, self.place, self.preference = settings, policy, place, preference
         if settings.central_critic and not place.simultaneous:
             raise ValueError("central_critic needs a world in which everybody acts at once")
-        self.outcomes: Outcomes | None = None
+        self.outcomes: EpisodeReturns | None = None
         if isinstance(preference, Risk) and preference.way == "episodic":
             if settings.gamma != 1:
                 cure = f"set groups.{place.group}.learner.gamma=1"
                 raise ValueError(f"gamma must be 1 where whole episodes are judged, got {settings.gamma:g}; {cure}")
-            self.outcomes = Outcomes(preference, place.stacks)
+            self.outcomes = EpisodeReturns(preference, place.stacks)
         extra = policy.shape.extra + policy.memory_size + (place.state_size if settings.central_critic else 0)
         shape = replace(policy.shape, memory=0, extra=extra)
         self.critic = nets.Net(shape, policy.layout, 1, 1.0, policy.seeds("critic"))

@@ -207,7 +207,7 @@ def curves(run: Run, checkpoint: str = "last") -> list[Curve]:
 
 def judge(theory: Theory, seats: Sequence[Curve]) -> Judged:
     """Hold bidders, one curve for each seat, against what is ideal and against the best they could do."""
-    bids = np.array([np.interp(RANKS, own.ranks, own.bids) for own in seats])
+    bids = _counting(theory.market, np.array([np.interp(RANKS, own.ranks, own.bids) for own in seats]))
     best, groups = np.full_like(bids, np.nan), {}
     for name, members in theory.members.items():
         found: list[Numbers] = []
@@ -241,16 +241,16 @@ def _judge_seat(
     best = np.full_like(bids, np.nan)
     if theory.ideal is not None and taste is not None:
         among = _rivals(theory.ideal, seat)
-        ideal = theory.ideal_bids[seat]
-        near, weighted = distance(bids, ideal), distance(bids, ideal, among(ideal))
+        ideal = _counting(market, theory.ideal_bids[seat])
+        near, weighted = distance(bids, ideal), distance(bids, ideal, _winning(market, among, ideal))
         own, reached = (interim(market, taste, values, b, among).mean() for b in (bids, ideal))
-        loss = _share_lost(float(own), float(reached))
+        loss = _share_lost(taste, float(own), float(reached))
     if worth is not None and theory.settings.budget is None and taste is not None:
         response = best_response(market, taste, values, chance, levels)
-        best = response.bids
+        best = _counting(market, response.bids)
         apart = np.abs(bids - best)
-        off, weighted_off = float(apart.max()), float((apart * chance(best)).max())
-        regret = _share_lost(worth, float(response.worth.mean()))
+        off, weighted_off = float(apart.max()), float((apart * _winning(market, chance, best)).max())
+        regret = _share_lost(taste, worth, float(response.worth.mean()))
     return Numbers(near, weighted, off, weighted_off, loss, regret, payoff, worth), best
 
 
@@ -258,8 +258,19 @@ def _rivals(seats: Sequence[Curve], seat: int) -> WinChance:
     return against([other for place, other in enumerate(seats) if place != seat])
 
 
-def _share_lost(worth: float, reached: float) -> float | None:
-    return 1.0 - worth / reached if reached > 0 else None
+def _counting(market: Market, bids: Array) -> Array:
+    """Bids as they count: 0 for none."""
+    return np.where(bids < market.reserve, 0.0, bids)
+
+
+def _winning(market: Market, chance: WinChance, bids: Array) -> Array:
+    """How likely bids win; what lies below the reserve never does."""
+    return np.where(bids < market.reserve, 0.0, chance(bids))
+
+
+def _share_lost(taste: Prospect, worth: float, reached: float) -> float | None:
+    """As a share of what could be reached; with a reference, staying away is not worth 0 and a share says nothing."""
+    return 1.0 - worth / reached if reached > 0 and taste.reference == 0 else None
 
 
 # Over several runs --------------------------------------------------------------------------------------
@@ -273,12 +284,14 @@ def measure(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def sets(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs put together by table: those whose world, seats and tastes are the same."""
+    """Runs put together by table: those that differ in nothing but their seeds and how they were run."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         plain = to_plain(run.config())
-        seats = {name: [group["agents"], group["preference"]] for name, group in plain["groups"].items()}
-        found.setdefault(json.dumps([plain["world"], seats]), []).append(run)
+        for group in plain["groups"].values():
+            group["policy"].pop("run", None)  # a player of an earlier run: one for each seed, perhaps
+        length = plain["train"]["total_steps"]
+        found.setdefault(json.dumps([plain["world"], plain["groups"], length]), []).append(run)
     return list(found.values())
 
 
