@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := worlds,window,tensorboard,tune,lm,server,bench,dev
 
-.PHONY: help install sync demo lm test check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-lm peers learning ablations clean
+.PHONY: help install sync demo lm test check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-lm peers learning ablations clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -89,6 +89,9 @@ peers: .venv-rllib/.installed .venv-benchmarl/.installed .venv-tianshou/.install
 
 bench-spread: $(STAMP) .venv-rllib/.installed .venv-benchmarl/.installed ## simple_spread with learning against RLlib and BenchMARL (about 15 minutes)
 	$(BIN)/python benchmarks/spread.py --rllib .venv-rllib/bin/python --benchmarl .venv-benchmarl/bin/python
+
+bench-maddpg: $(STAMP) .venv-benchmarl/.installed ## MADDPG on simple_spread against BenchMARL (about 4 minutes)
+	$(BIN)/python benchmarks/maddpg.py --benchmarl .venv-benchmarl/bin/python --out docs/results/bench-maddpg.json
 
 learning: $(STAMP) ## every experiment over five seeds, scores and curves into docs/results (about two hours)
 	$(BIN)/python benchmarks/learning.py
