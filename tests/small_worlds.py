@@ -57,7 +57,8 @@ def place_in(world, columns=None, group="team", parameters="shared", seed=0, kin
     kind = kind or next(iter(world.kinds))
     spaces = world.kinds[kind]
     columns = np.arange(len(spaces.agents)) if columns is None else np.array(columns)
-    return Place(group, kind, spaces, tuple(spaces.agents[c] for c in columns), columns, parameters, seed)
+    names = tuple(spaces.agents[c] for c in columns)
+    return Place(group, kind, spaces, names, columns, parameters, seed, world=world)
 
 
 def network(where, **settings):

@@ -8,6 +8,7 @@ import pytest
 from coterie import names
 from coterie.algorithms.dqn import DQNSettings
 from coterie.algorithms.maddpg_settings import CriticSettings, MADDPGSettings, MemorySettings
+from coterie.lm.compose import LMSettings
 from coterie.replay import ReplaySettings
 from coterie.testing import ContractError, check_learner, check_policy, check_world
 from coterie.types import Box, Decision, Dict, Discrete, Experience
@@ -20,10 +21,11 @@ OBSERVATIONS = {
     "dict": Dict({"own": Box((2,), -1.0, 1.0), "others": Box((3, 2), -1.0, 1.0)}, (("others",),)),
 }
 SPACES = [(name, False) for name in ACTIONS] + [("discrete", True)]
-WORLD_BOUND = ("heuristic",)  # plays by a world's state
+WORLD_BOUND = ("heuristic", "language")  # play by what a world says
 RESTLESS = ("random", "heuristic")  # draw lots even when greedy
 REMEMBERS = ("dqn", "maddpg")  # learns from older experience too
 ONE_CHOICE = ("q_network", "dqn")  # refuse whatever is not one choice among finitely many actions
+PLAYED_BY = {"language": {"lm": LMSettings("language_cases:COPIER"), "temperature": 1.0}}  # no real model here
 AT_ONCE = {
     "dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, starts=1)),
     "maddpg": MADDPGSettings(batch_size=16, updates_per_step=0.2, replay=MemorySettings(size=200, starts=1)),
@@ -44,7 +46,7 @@ def make_world(name, copies):
 
 
 def policy_maker(name):
-    made, settings = build(names.POLICIES, name)
+    made, settings = build(names.POLICIES, name, **PLAYED_BY.get(name, {}))
     return lambda where: made(settings, where)
 
 

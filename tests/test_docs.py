@@ -24,6 +24,7 @@ from coterie.algorithms.ppo import PPOSettings
 from coterie.cli import app
 from coterie.config import SeatedRun
 from coterie.policies.deterministic import DeterministicSettings
+from coterie.policies.language import LanguageSettings
 from coterie.policies.network import NetworkSettings
 from coterie.policies.q_network import QNetworkSettings
 from coterie.preferences import CPTSettings, CVaRSettings, MeanVarianceSettings
@@ -129,6 +130,7 @@ def test_the_documented_defaults_are_the_real_ones():
         ("learner: maddpg, target", SlowTargetSettings),
         ("learner: maddpg, replay", MemorySettings),
         ("learner: maddpg, turns", TurnSettings),
+        ("policy: language", LanguageSettings),
         ("preference: cpt", CPTSettings),
         ("preference: cvar", CVaRSettings),
         ("preference: mean_variance", MeanVarianceSettings),

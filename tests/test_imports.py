@@ -12,6 +12,7 @@ CORE = [
     *(
         "policies.network",
         "policies.scripted",
+        "policies.language",
         "algorithms.ppo",
         "algorithms.maddpg",
         "evaluate",
@@ -20,7 +21,7 @@ CORE = [
         "train_settings",
     ),
     *("search_space",),
-    *("testing", "worlds.gridworld", "worlds.tictactoe", "worlds.auction"),
+    *("testing", "worlds.gridworld", "worlds.tictactoe", "worlds.auction", "worlds.gridworld_text", "worlds.mpe_text"),
     *("prospect", "judging", "episodic", "valuations", "bidding", "equilibria"),
     *("lm.compose", "lm.local", "lm.scripted", "lm.calibrate"),
 ]

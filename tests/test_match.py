@@ -277,7 +277,7 @@ def test_names_are_as_short_as_they_can_be():
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["nobody", "random"], 1, "'nobody' is neither a run nor a scripted player (random, heuristic)"),
+        (["nobody", "random"], 1, "'nobody' is neither a run nor a scripted player (random, heuristic, language)"),
         (["network"], 1, "'network' is neither a run nor a scripted player"),
         (["random", "heuristic"], 2, "scripted players alone need a table: --world EXPERIMENT"),
         (["{duel}", "{shared}"], 1, "has no policy for 'player_0': nobody there learned such a seat"),

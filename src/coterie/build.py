@@ -68,6 +68,7 @@ def build_places(config: Config, world: World) -> dict[str, Place]:
             config.seed,
             world.state_size if isinstance(world, Stateful) else joined_size(world.kinds),
             world.simultaneous,
+            world=world,
         )
     missing = [agent for agent in every if agent not in seated]
     if missing:

@@ -138,13 +138,15 @@ def evaluate(
 ) -> None:
     """Play held-out episodes with a run's policies, greedily unless told otherwise."""
     from coterie import table
+    from coterie.evaluate import reports
 
     loaded = table.load(run, checkpoint, overrides)
     result = loaded.evaluate(episodes, seed, greedy=not sample).plain()
     mode = "sample" if sample else "greedy"
     head = {"run": run, "checkpoint": checkpoint, "mode": mode, "episodes": episodes, "seed": seed}
     if as_json:
-        print(json.dumps(head | {"env_steps": loaded.env_steps} | result))
+        told = reports([group.seat for group in loaded.groups])
+        print(json.dumps(head | {"env_steps": loaded.env_steps} | result | ({"reports": told} if told else {})))
         return
     print(f"{run}, checkpoint {checkpoint} ({loaded.env_steps:,} steps), {mode}, {episodes} episodes, seed {seed}")
     print_result(mode, result)

@@ -316,7 +316,7 @@ def settings_from(cls: type[Any], values: Any, path: str) -> Any:
                 raise ConfigError(f"{at}: required setting is missing")
             continue
         nested = _nested(hints[spec.name])
-        value = values[spec.name]
+        value = _written_out(nested, values[spec.name])
         made[spec.name] = (
             settings_from(nested, value, at) if nested and value is not None else _value(hints[spec.name], value, at)
         )
@@ -327,6 +327,14 @@ def _nested(hint: Any) -> type[Any] | None:
     """The dataclass in a hint such as `Stop` or `Stop | None`."""
     options = typing.get_args(hint) if isinstance(hint, python_types.UnionType) else (hint,)
     return next((option for option in options if dataclasses.is_dataclass(option)), None)  # type: ignore[return-value]  # a class, not an instance
+
+
+def _written_out(nested: type[Any] | None, value: Any) -> Any:
+    """`lm: embedded` is short for `lm: {name: embedded}`: a word stands for a section's first setting."""
+    if nested is None or not isinstance(value, str):
+        return value
+    first = dataclasses.fields(nested)[0].name
+    return {first: value} if typing.get_type_hints(nested)[first] is str else value
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.group import Seat
+from coterie.group import Reporting, Seat
 from coterie.runner import Runner
-from coterie.types import Array, CoterieError
+from coterie.types import Array, CoterieError, Metrics
 from coterie.world import World
 
 COPIES = 256  # played at once at most
@@ -82,6 +82,11 @@ def evaluate(world: World, seats: Sequence[Seat], episodes: int, seed: int, gree
         np.concatenate([e.length[i] for e, i in parts]),
         np.concatenate(success) if success else None,
     )
+
+
+def reports(seats: Sequence[Seat]) -> dict[str, Metrics]:
+    """What policies tell of themselves since they were built, by group."""
+    return {seat.place.group: seat.policy.metrics() for seat in seats if isinstance(seat.policy, Reporting)}
 
 
 def _count(played: Array, quota: Array, copy: int) -> bool:

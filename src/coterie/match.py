@@ -1,8 +1,8 @@
 """Cross-play: every player against (or beside) every other, over all seats.
 
-A player is a run or a scripted policy's name. Two sides meet: the first group's agents and the others; in
-a table of one group, the first agent and the others. Where all agents are of one kind the seats are
-symmetric, and every pairing is played in every rotation.
+A player is a run, or the name of a policy that needs no training. Two sides meet: the first group's agents
+and the others; in a table of one group, the first agent and the others. Where all agents are of one kind
+the seats are symmetric, and every pairing is played in every rotation.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from coterie.world import World
 
 @dataclass(frozen=True)
 class Player:
-    """Someone who can take any agent's seat: a run's groups, or one scripted policy."""
+    """Someone who can take any agent's seat: a run's groups, or one policy that needs no training."""
 
     name: str
-    table: Table | None  # None: the scripted policy of that name
+    table: Table | None  # None: the policy of that name
 
     def seat(self, agent: str, world: World, seed: int) -> Seat:
         """This player in one agent's seat."""
@@ -66,7 +66,7 @@ def place_of(agent: str, world: World, seed: int) -> Place:
     """A place for a single agent."""
     for kind, spaces in world.kinds.items():
         if agent in spaces.agents:
-            return Place(agent, kind, spaces, (agent,), np.array([spaces.agents.index(agent)]), seed=seed)
+            return Place(agent, kind, spaces, (agent,), np.array([spaces.agents.index(agent)]), seed=seed, world=world)
     raise CoterieError(f"the world has no agent '{agent}'")
 
 
@@ -152,10 +152,10 @@ def open_players(words: Sequence[str], checkpoint: str) -> list[Player]:
     for word in words:
         if (Path(word) / "config.yaml").is_file():
             players.append(Player(word, load(word, checkpoint)))
-        elif word in names.SCRIPTED:
+        elif word in names.UNTRAINED:
             players.append(Player(word, None))
         else:
-            scripted = ", ".join(names.SCRIPTED)
+            scripted = ", ".join(names.UNTRAINED)
             raise CoterieError(f"'{word}' is neither a run nor a scripted player ({scripted})")
     return players
 

@@ -28,8 +28,18 @@ POLICIES = {
     "deterministic": "coterie.policies.deterministic:DeterministicPolicy",
     "random": "coterie.policies.scripted:RandomPolicy",
     "heuristic": "coterie.policies.scripted:HeuristicPolicy",
+    "language": "coterie.policies.language:LanguagePolicy",
 }
-SCRIPTED = ("random", "heuristic")  # policies that play without having been trained
+CODECS = {  # by world: what tells its moments in words
+    "gridworld": "coterie.worlds.gridworld_text:GridworldText",
+    "tictactoe": "coterie.worlds.tictactoe_text:TictactoeText",
+    "spread": "coterie.worlds.mpe_text:MpeText",
+    "tag": "coterie.worlds.mpe_text:MpeText",
+    "auction": "coterie.worlds.auction_text:AuctionText",
+    "gymnasium/": "coterie.worlds.gymnasium_text:GymnasiumText",
+}
+SCRIPTED = ("random", "heuristic")  # policies that follow a rule
+UNTRAINED = (*SCRIPTED, "language")  # policies that play without having been trained
 LEARNERS = {
     "ppo": "coterie.algorithms.ppo:PPO",
     "dqn": "coterie.algorithms.dqn:DQN",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.types import Array, Kind, State, Ticks
+from coterie.types import Array, Kind, State, Ticks, Tree
 
 if TYPE_CHECKING:
     from coterie.page import Chapter
@@ -109,4 +109,36 @@ class Chaptered(Protocol):
 
     def chapter(self, runs: Sequence[Run]) -> Chapter:
         """Pages, pictures and numbers for runs of one experiment in this world; a static method."""
+        ...
+
+
+class Codec(Protocol):
+    """How a world and a language model understand each other; made as `Name(world, kind)`, beside the world.
+
+    It reads observations alone, so that nobody is told what its agent does not see.
+    """
+
+    prompt: str  # the shipped template and examples that suit it
+    choices: tuple[str, ...]  # the words to choose from
+    idle: Array | int | None  # the action that does nothing, for who forfeits a turn; None: there is none
+
+    def describe(self, observation: Tree) -> list[str]:
+        """What each row of `[R, …]` says to who sees it; equal texts are asked about once."""
+        ...
+
+    def actions(self, chosen: Array) -> Array:
+        """The actions `[R, …]` behind numbers of choices `[R]`."""
+        ...
+
+    def samples(self) -> list[str]:
+        """Descriptions of various moments, to calibrate a model by; [] where there are none."""
+        ...
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """A codec that knows the best actions."""
+
+    def optimal(self, world: Any, actions: Array) -> Array:
+        """Which of the actions `[N, A]` of the whole kind are as good as any at this moment, `[N, A]` bool."""
         ...

@@ -1,0 +1,343 @@
+"""A language model that plays: it is told what its agents see and chooses among words for their actions.
+
+One question for every distinct description, however many copies and agents see it; answers are remembered. What
+the model cannot answer (its budget is spent, its text is no choice) is counted and played by the fallback, a random
+legal choice: a failure is never turned into a number. Nothing is learned here.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from coterie import names, streams
+from coterie.checks import at_least, positive
+from coterie.group import Place
+from coterie.lm import calibrate
+from coterie.lm.compose import LMSettings, LoadedModel, open_backend, surround
+from coterie.lm.interface import GaveUp, LanguageModel, NotRecorded, Refused, Sampling
+from coterie.policies import prompts
+from coterie.types import Array, Decision, Discrete, Metrics, State, View, action_dtype, action_shape, map_tree
+from coterie.world import Codec, Guided, Oracle
+
+CONTENT_FREE = ("N/A", "...", "Nothing is known.")  # descriptions without content, for `calibration: content_free`
+REMEMBERED = 200_000  # answers; the model's own cache keeps all
+COUNTS = ("decisions", "abstentions", "illegal", "fallbacks", "forfeits")
+
+
+@dataclass(frozen=True)
+class LanguageSettings:
+    """Which model plays, how it is asked and how it is understood."""
+
+    lm: LMSettings = field(default_factory=LMSettings)  # the model; a name alone will do
+    codec: str = "auto"  # what puts moments into words; auto: the world's own; or package.module:Name
+    template: str = "auto"  # a file, or one of ours by name; auto: the codec's
+    examples: str = "auto"  # worked ones, likewise; none: the bare question
+    way: Literal["score", "complete"] = "score"  # score the words of legal actions, or parse a text
+    normalise: Literal["sum", "mean"] = "sum"  # log-probabilities of a word's tokens
+    calibration: Literal["none", "content_free", "batch"] = "batch"  # take out what the model likes in any case
+    temperature: float = 0.0  # draw choices or texts; 0: the best one, always
+    max_tokens: int = 8  # of a text
+    illegal: Literal["retry", "fallback", "forfeit"] = "retry"  # what follows a text that is no legal choice
+    retries: int = 1  # further questions, each saying what may be chosen; then the fallback
+
+    def __post_init__(self) -> None:
+        at_least("temperature", self.temperature, 0)
+        positive("max_tokens", self.max_tokens)
+        at_least("retries", self.retries, 0)
+
+
+@dataclass(frozen=True)
+class Illegal:
+    """A text that names no legal choice."""
+
+    text: str
+
+
+Answer = int | Illegal | None  # the number of a choice; None: the model abstained
+
+
+class LanguagePolicy:
+    """A language model in its agents' seats."""
+
+    memory_size = 0
+
+    def __init__(self, settings: LanguageSettings, place: Place) -> None:
+        self.settings, self.place = settings, place
+        self.codec = find_codec(settings.codec, place)
+        if settings.illegal == "forfeit" and self.codec.idle is None:
+            raise ValueError("illegal=forfeit needs an action that does nothing, which this world has not")
+        choices = self.codec.choices
+        self.asking = prompts.read(settings.template, settings.examples, self.codec.prompt, choices)
+        self.of_choice = self.codec.actions(np.arange(len(choices)))  # [C, …]
+        self.samples: Sequence[str] = self.codec.samples() if settings.calibration == "batch" else CONTENT_FREE
+        if settings.way == "score" and not self.samples:
+            raise ValueError("calibration=batch: the codec has no samples of descriptions; set content_free or none")
+        self.known: dict[str, Array] = {}  # description -> scores [C]
+        self.texts: dict[str, str] = {}  # prompt -> greedy completion
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self.judged: dict[str, list[int]] = {}  # oracle -> [good, all]
+
+    @functools.cached_property
+    def lm(self) -> LoadedModel:
+        """The model, loaded when it is first asked; policies of one process share its weights."""
+        return surround(shared_backend(_essence(self.settings.lm)), self.settings.lm)
+
+    def act(self, view: View) -> Decision:
+        rows = view.acting
+        asked = np.flatnonzero(rows)
+        seen = map_tree(lambda a: a.reshape(rows.size, *a.shape[2:])[asked], view.observation)
+        described = self.codec.describe(seen)
+        legal = self._legal(view).reshape(rows.size, -1)[asked]
+        if self.settings.way == "score":
+            chosen, log_prob = self._scored(described, legal, view)
+        else:
+            chosen, log_prob = self._parsed(described, legal, view), None
+        self.counts["decisions"] += len(asked)
+        action = self._actions(chosen, asked, rows.shape)
+        self._judge(action, view)
+        if log_prob is None:
+            return Decision(action)
+        whole = np.zeros(rows.size, np.float32)
+        whole[asked] = log_prob
+        return Decision(action, whole.reshape(rows.shape))
+
+    def _legal(self, view: View) -> Array:
+        """[N, A, C] bool: which choices may be made."""
+        if view.mask is None:
+            return np.ones((*view.acting.shape, len(self.codec.choices)), bool)
+        return view.mask[..., self.of_choice]
+
+    def _actions(self, chosen: Array, asked: Array, rows: tuple[int, ...]) -> Array:
+        """[N, A, …] from choices; a forfeited turn is −1."""
+        space = self.place.spaces.action
+        action = np.zeros((*rows, *action_shape(space)), action_dtype(space))
+        mine = self.of_choice[np.maximum(chosen, 0)]
+        if self.codec.idle is not None:
+            mine[chosen < 0] = self.codec.idle
+        action.reshape(-1, *action_shape(space))[asked] = mine
+        return action
+
+    # Scored choices -----------------------------------------------------------------------------------
+
+    def _scored(self, described: list[str], legal: Array, view: View) -> tuple[Array, Array]:
+        """Numbers of choices `[R]` and their log-probabilities; those without scores are drawn evenly."""
+        logits = self.log_probs(described)  # [R, C], NaN where the model abstained
+        silent = np.isnan(logits).any(axis=1)
+        self.counts["abstentions"] += int(silent.sum())
+        self.counts["fallbacks"] += int(silent.sum())
+        logits[silent] = 0.0
+        logits = np.where(legal, logits, -np.inf)
+        heat = self.settings.temperature
+        logits[~silent] = logits[~silent] / heat if heat else _best_alone(logits[~silent])
+        logits = calibrate.log_normalise(logits)
+        greedy = logits.argmax(axis=1) if len(logits) else np.zeros(0, np.int64)
+        # The first choice whose cumulated weight exceeds a uniform number has weight above 0, so it is legal.
+        sums = np.exp(logits).cumsum(axis=1)
+        drawn = (sums <= view.random.random((len(logits), 1)) * sums[:, -1:]).sum(axis=1)
+        chosen = np.where(silent, drawn, greedy) if view.greedy else drawn
+        return chosen, np.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
+
+    def log_probs(self, described: Sequence[str]) -> Array:
+        """[R, C] calibrated log-probabilities of all choices; NaN in rows that the model was not allowed to read."""
+        width = len(self.codec.choices)
+        calibrating = self.settings.calibration != "none"
+        self._ask_scores([*(self.samples if calibrating else ()), *described])
+        unknown = np.full(width, np.nan)
+        scores = np.array([self.known.get(text, unknown) for text in described]).reshape(-1, width)
+        if not calibrating:
+            return scores
+        prior = self._prior()
+        heard = ~np.isnan(scores).any(axis=1)
+        if prior is None:
+            return np.full_like(scores, np.nan)
+        scores[heard] = calibrate.calibrated(scores[heard], prior)
+        return scores
+
+    def _prior(self) -> Array | None:
+        """[C]: what the model likes in any case, or None if it may not say."""
+        if any(text not in self.known for text in self.samples):
+            return None
+        scores = np.array([self.known[text] for text in self.samples])
+        made = calibrate.batch_prior if self.settings.calibration == "batch" else calibrate.content_free_prior
+        return made(scores)
+
+    def _ask_scores(self, texts: Sequence[str]) -> None:
+        """Score the texts that are not known yet, each once; on a refusal half of them may still fit."""
+        if len(self.known) > REMEMBERED:
+            self.known.clear()
+        new = [text for text in dict.fromkeys(texts) if text not in self.known]
+        if not new:
+            return
+        words = [f" {word}" for word in self.codec.choices]
+        try:
+            prompt = [self.asking.prompt(text) for text in new]
+            found = self.lm.score(prompt, [words] * len(new), self.settings.normalise)
+        except Refused:
+            if len(new) > 1:
+                self._ask_scores(new[: len(new) // 2])
+                self._ask_scores(new[len(new) // 2 :])
+            return
+        except (GaveUp, NotRecorded):
+            return
+        self.known.update(zip(new, found, strict=True))
+
+    # Free text ----------------------------------------------------------------------------------------
+
+    def _parsed(self, described: list[str], legal: Array, view: View) -> Array:
+        """Numbers of choices `[R]` read from completions; −1 for a forfeited turn."""
+        prompt = [self.asking.prompt(text) for text in described]
+        first = int(view.random.integers(1 << 30))  # new samples at every tick, the same for the same generator
+        cold = view.greedy or not self.settings.temperature
+        answers: list[Answer] = self._read(prompt, legal, first, cold)
+        if self.settings.illegal == "retry":
+            for _ in range(self.settings.retries):
+                again = [i for i, answer in enumerate(answers) if isinstance(answer, Illegal)]
+                for i in again:
+                    words = [word for word, may in zip(self.codec.choices, legal[i], strict=True) if may]
+                    prompt[i] = self.asking.again(prompt[i], answers[i].text, words)  # type: ignore[union-attr]  # chosen above
+                for i, better in zip(again, self._read([prompt[i] for i in again], legal[again], first, cold)):
+                    answers[i] = better
+        return np.array([self._settle(a, may, view.random) for a, may in zip(answers, legal, strict=True)], np.int64)
+
+    def _settle(self, answer: Answer, legal: Array, random: np.random.Generator) -> int:
+        """The choice that is played, whatever the model said."""
+        if isinstance(answer, int):
+            return answer
+        self.counts["abstentions"] += answer is None
+        if self.settings.illegal == "forfeit" and isinstance(answer, Illegal):
+            self.counts["forfeits"] += 1
+            return -1
+        self.counts["fallbacks"] += 1
+        return int(random.choice(np.flatnonzero(legal)))
+
+    def _read(self, prompt: Sequence[str], legal: Array, first: int, cold: bool) -> list[Answer]:
+        """What the model says to each prompt, understood; equal prompts have samples of their own unless cold."""
+        places: dict[str, list[int]] = {}
+        for i, text in enumerate(prompt):
+            places.setdefault(text, []).append(i)
+        answers: list[Answer] = [None] * len(prompt)
+        most = 1 if cold else max(map(len, places.values()), default=1)
+        for text, said in self._complete(list(places), most, first, cold).items():
+            for i, words in zip(places[text], said * len(places[text]) if cold else said):
+                answers[i] = understood(words, self.codec.choices, legal[i])
+                self.counts["illegal"] += isinstance(answers[i], Illegal)
+        return answers
+
+    def _complete(self, texts: list[str], most: int, first: int, cold: bool) -> dict[str, list[str]]:
+        """Completions of each prompt; prompts that the budget does not cover are missing."""
+        found = {text: [self.texts[text]] for text in texts if cold and text in self.texts}
+        new = [text for text in texts if text not in found]
+        if not new:
+            return found
+        sampling = Sampling(self.settings.max_tokens, 0.0 if cold else self.settings.temperature, stop=("\n",))
+        try:
+            said = self.lm.complete(new, most, sampling, 0 if cold else first)
+        except Refused:
+            halves = (new[: len(new) // 2], new[len(new) // 2 :]) if len(new) > 1 else ()
+            for half in halves:
+                found |= self._complete(half, most, first, cold)
+            return found
+        except (GaveUp, NotRecorded):
+            return found
+        for text, samples in zip(new, said, strict=True):
+            found[text] = [sample.text for sample in samples]
+            if cold and len(self.texts) < REMEMBERED:
+                self.texts[text] = found[text][0]
+        return found
+
+    # What is counted ----------------------------------------------------------------------------------
+
+    def _judge(self, action: Array, view: View) -> None:
+        """Count how often the actions are the oracle's, and the reference player's, where the world has one."""
+        if view.world is None or view.columns is None:
+            return
+        kind = (view.world.copies, len(self.place.spaces.agents))
+        if isinstance(self.codec, Oracle):
+            everybody = np.zeros((*kind, *action.shape[2:]), action.dtype)
+            everybody[:, view.columns] = action
+            good = self.codec.optimal(view.world, everybody)[:, view.columns]
+            self._count("optimal", good[view.acting])
+        if isinstance(view.world, Guided) and isinstance(self.place.spaces.action, Discrete):
+            random = streams.generator(self.place.seed, "agreement")  # a stream of its own: looking changes nothing
+            guided = view.world.heuristic(view.kind, random)[:, view.columns]
+            self._count("agreement", (guided == action)[view.acting])
+
+    def _count(self, name: str, good: Array) -> None:
+        tally = self.judged.setdefault(name, [0, 0])
+        tally[0] += int(good.sum())
+        tally[1] += good.size
+
+    def metrics(self) -> Metrics:
+        """Decisions, what became of them, shares of good ones, and what the model was asked."""
+        counted = {name: float(count) for name, count in self.counts.items()}
+        shares = {name: good / total for name, (good, total) in self.judged.items() if total}
+        asked = self.lm.metrics() if self.counts["decisions"] else {}
+        return counted | {"distinct": float(len(self.known) + len(self.texts))} | shares | asked
+
+    def state(self) -> State:
+        """Nothing: a model's weights are its own, and its cache and budget keep their own file."""
+        return {}
+
+    def load(self, state: State) -> None:
+        """Nothing was saved."""
+
+
+def find_codec(name: str, place: Place) -> Codec:
+    """The codec of a world, or the one that is named."""
+    world = place.world
+    if world is None:
+        raise ValueError("a language model must be seated in a world that says what its agents see")
+    if name == "auto":
+        home = f"{type(world).__module__}:{type(world).__qualname__}"
+        mine = [known for known, address in names.WORLDS.items() if address == home and known in names.CODECS]
+        if not mine:
+            known = ", ".join(names.CODECS)
+            raise ValueError(
+                f"'{type(world).__name__.lower()}' does not come with words for a language model ({known} do); "
+                "set codec=package.module:Name"
+            )
+        name = mine[0]
+    try:
+        made = names.look_up(names.CODECS, name)
+    except LookupError as error:
+        raise ValueError(f"codec: {error}") from None
+    codec: Codec = made(world, place.kind)
+    if not codec.choices:
+        raise ValueError(f"codec '{name}' offers no choices; a language model chooses among words")
+    return codec
+
+
+def understood(text: str, choices: Sequence[str], legal: Array) -> int | Illegal:
+    """The legal choice that a text names first; of those that begin at one place, the longest."""
+    found = []
+    for number, word in enumerate(choices):
+        named = re.search(rf"(?<![\w.]){re.escape(word)}(?![\w]|\.\d)", text, re.IGNORECASE)
+        if named:
+            found.append((named.start(), -len(word), number))
+    if not found or not legal[min(found)[2]]:
+        return Illegal(text)
+    return min(found)[2]
+
+
+def _best_alone(logits: Array) -> Array:
+    """All weight on each row's best choice."""
+    alone = np.full_like(logits, -np.inf)
+    np.put_along_axis(alone, logits.argmax(axis=1)[:, None], 0.0, axis=1)
+    return alone
+
+
+def _essence(settings: LMSettings) -> LMSettings:
+    """What decides the back end: what stands around it belongs to each policy."""
+    return replace(settings, cache=None, budget=None)
+
+
+@functools.cache
+def shared_backend(settings: LMSettings) -> LanguageModel:
+    """One back end for all policies of this process that ask for the same."""
+    return open_backend(settings)

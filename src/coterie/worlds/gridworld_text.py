@@ -1,0 +1,118 @@
+"""The grid world in words: where the nearest target is from where one stands.
+
+Directions are named by the words of the moves, since a small model copies better than it concludes: told of targets
+"above", the embedded one moves "up" only half of the time. Other agents and messages are left out; agents of a
+grid world do not block each other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from coterie.types import Array, Tree
+from coterie.worlds.gridworld import Gridworld
+from coterie.worlds.gridworld_kernels import MOVES, RACE, STAY, Places, Rules, flood
+
+WORDS = ("up", "down", "left", "right", "stay")
+
+
+class GridworldText:
+    """What agents of a grid world are told, and what they may answer."""
+
+    prompt = "gridworld"
+
+    def __init__(self, world: Gridworld, kind: str) -> None:
+        self.settings, self.layout, self.messages = world.settings, world._layout, world.settings.messages
+        self.idle = self.actions(np.array([STAY]))[0]
+        # To stay helps only where others are waited for; a choice that is never right would upset the calibration.
+        self.choices = WORDS if self.settings.mode == "meet" else WORDS[:STAY]
+
+    def describe(self, observation: Tree) -> list[str]:
+        rows = observation
+        if isinstance(rows, dict):
+            rows = np.concatenate([part.reshape(len(part), -1) for part in rows.values()], axis=1)
+        rows = rows.reshape(len(rows), -1)
+        read = self._from_planes if self.layout.image else self._from_row
+        return [tell(*read(row)) for row in rows]
+
+    def _from_row(self, row: Array) -> tuple[list[tuple[int, int]], list[str]]:
+        """Offsets (down, right) of the targets that are seen, and in which directions there are walls."""
+        layout, last = self.layout, self.settings.grid_size - 1
+        me = row[:2] if layout.absolute else np.zeros(2)
+        known = 1 if layout.own_target else self.settings.targets
+        seen = []
+        for i in range(known):
+            at = layout.targets[0] + i * layout.targets[1]
+            if row[layout.status[0] + i * layout.status[1]] == 1.0:
+                down, across = np.rint((row[at : at + 2] - me) * last).astype(int)
+                seen.append((int(down), int(across)))
+        if layout.walls < 0 or not self.settings.num_obstacles:
+            return seen, []
+        side = 2 * layout.radius + 1
+        patch = row[layout.walls : layout.walls + side * side].reshape(side, side) > 0
+        return seen, _blocked(patch, layout.radius, layout.radius)
+
+    def _from_planes(self, row: Array) -> tuple[list[tuple[int, int]], list[str]]:
+        size = self.settings.grid_size
+        planes = row.reshape(-1, size, size)
+        top, left = np.argwhere(planes[0])[0]
+        seen = [(int(r - top), int(c - left)) for r, c in np.argwhere(planes[2])]
+        walls = np.pad(planes[3] > 0, 1, constant_values=True)  # beyond the border all is wall
+        return seen, _blocked(walls, top + 1, left + 1) if self.settings.num_obstacles else []
+
+    def actions(self, chosen: Array) -> Array:
+        return np.stack([chosen, np.zeros_like(chosen)], axis=-1) if self.messages else chosen
+
+    def samples(self) -> list[str]:
+        """Targets in all directions, near and far, as often in one as in another."""
+        size = self.settings.grid_size
+        reach = min(size - 1, 3)
+        offsets = [(-reach, 0), (reach, 0), (0, -reach), (0, reach), (-1, 0), (1, 0), (0, -1), (0, 1)]
+        offsets += [(r * a, c * b) for a, b in ((1, 2), (2, 1)) for r in (-1, 1) for c in (-1, 1)]
+        here = [(0, 0)] * 4 if "stay" in self.choices else []
+        return [tell([offset], []) for offset in offsets + here]
+
+    def optimal(self, world: Gridworld, actions: Array) -> Array:
+        """Moves that shorten the walk to one's own target in a race, else to the nearest; on it, to stay."""
+        moves = actions[..., 0] if self.messages else actions
+        good = np.zeros(moves.shape, np.bool_)
+        _shortens(world.places, world._rules, np.ascontiguousarray(moves), good)
+        return good
+
+
+def tell(targets: list[tuple[int, int]], walls: list[str]) -> str:
+    """The nearest target, the longer way first, and where walls are."""
+    wall = f" There is a wall {' and '.join(walls)}." if walls else ""
+    if not targets:
+        return f"No target is in sight.{wall}"
+    down, across = min(targets, key=lambda offset: (abs(offset[0]) + abs(offset[1]), offset))
+    ways = [(abs(down), WORDS[down > 0]), (abs(across), WORDS[2 + (across > 0)])]
+    ways = sorted((way for way in ways if way[0]), key=lambda way: -way[0])
+    where = " and ".join(f"{steps} step{'s' * (steps > 1)} {word}" for steps, word in ways)
+    return f"The target is {where or 'here'}.{wall}"
+
+
+def _blocked(walls: Array, row: int, column: int) -> list[str]:
+    return [word for word, (r, c) in zip(WORDS, MOVES[:STAY].tolist(), strict=False) if walls[row + r, column + c]]
+
+
+@njit(cache=True)
+def _shortens(places: Places, rules: Rules, moves: Array, good: Array) -> None:
+    """Write which moves `[N, A]` come nearer to where their agents should go."""
+    size, targets = rules.size, places.targets.shape[1]
+    distance = np.empty((targets, size, size), np.int32)
+    queue = np.empty(size * size, np.int32)
+    for n in range(moves.shape[0]):
+        for k in range(targets):
+            flood(places.walls[n], places.targets[n, k, 0], places.targets[n, k, 1], distance[k], queue)
+        for a in range(moves.shape[1]):
+            row, column = places.agents[n, a, 0], places.agents[n, a, 1]
+            r, c = row + MOVES[moves[n, a], 0], column + MOVES[moves[n, a], 1]
+            if not (0 <= r < size and 0 <= c < size) or places.walls[n, r, c]:
+                r, c = row, column
+            now, then = 1 << 30, 1 << 30
+            for k in range(targets):
+                if (k == a or rules.mode != RACE) and places.present[n, k]:
+                    now, then = min(now, distance[k, row, column]), min(then, distance[k, r, c])
+            good[n, a] = then < now or (now == 0 and then == 0)
