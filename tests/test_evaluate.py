@@ -114,11 +114,6 @@ def test_the_best_checkpoint_is_the_one_that_validated_best(tmp_path):
     assert -max(judged)[1] == run.summary()["best_step"] == run.steps("best")[-1]
 
 
-def test_the_best_may_be_the_last(tmp_path):
-    run = train(tmp_path / "run", "train.total_steps=1024", "groups.team.learner.learning_rate=0.01", "train.best=last")
-    assert run.summary()["best_step"] == run.steps("best")[-1] == run.summary()["env_steps"]
-
-
 def test_iteration_0_is_always_evaluated(tmp_path):
     run = train(tmp_path / "run", "train.evaluate_every=1000")
     evaluated = [r["iteration"] for r in run.metrics() if "team/eval/return_mean" in r]

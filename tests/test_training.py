@@ -144,6 +144,12 @@ def test_video_and_tensorboard_can_be_left_out(tmp_path):
     assert list((run.path / "tensorboard").glob("events*"))
 
 
+@setting("best")
+def test_the_best_may_be_the_last(tmp_path):
+    run = train(tmp_path / "run", "train.total_steps=1024", "groups.team.learner.learning_rate=0.01", "train.best=last")
+    assert run.summary()["best_step"] == run.steps("best")[-1] == run.summary()["env_steps"]
+
+
 def test_every_setting_of_the_loop_is_tested():
     assert TESTED == SETTINGS
 
