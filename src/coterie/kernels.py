@@ -270,25 +270,31 @@ def act(
     return action, log_prob
 
 
+class Asked(NamedTuple):
+    """A group's network and what it is asked, for decisions in one compiled call."""
+
+    flats: Array  # [S, P]
+    sizes: Array  # as in Spec
+    relu: bool
+    packed: Array  # [N, A, size]: what is seen
+    shift: Array  # [S, size]: how that is normalised
+    scale: Array  # [S, size]
+    limit: float
+    agents: Array  # [A] int64: who is asked
+    identities: int  # agents that the network tells apart
+
+
 @njit(cache=True, error_model="numpy")
 def decide(
-    flats: Array,
-    sizes: Array,
-    relu: bool,
-    packed: Array,
-    shift: Array,
-    scale: Array,
-    limit: float,
-    agents: Array,
-    identities: int,
+    asked: Asked,
     mask: Array,
     choices: Array,
     uniform: Array,
     greedy: bool,
 ) -> tuple[Array, Array]:
     """`prepare` and `act` in one call, since a call from Python costs more than four rows of arithmetic."""
-    x = prepare(packed, shift, scale, limit, agents, identities)
-    return act(flats, sizes, relu, x, mask, choices, uniform, greedy)
+    x = prepare(asked.packed, asked.shift, asked.scale, asked.limit, asked.agents, asked.identities)
+    return act(asked.flats, asked.sizes, asked.relu, x, mask, choices, uniform, greedy)
 
 
 @njit(cache=True, error_model="numpy")
@@ -309,26 +315,18 @@ def squash(out: np.float32, clipped: bool) -> np.float32:
 
 @njit(cache=True, error_model="numpy")
 def decide_bounded(
-    flats: Array,
-    sizes: Array,
-    relu: bool,
-    packed: Array,
-    shift: Array,
-    scale: Array,
-    limit: float,
-    agents: Array,
-    identities: int,
+    asked: Asked,
     clipped: bool,
     noise: Array,
 ) -> Array:
     """Outputs squashed to [−1, 1] by tanh, or clipped, plus noise `[S, M, K]`, kept in there: `[S, M, K]`."""
-    x = prepare(packed, shift, scale, limit, agents, identities)
+    x = prepare(asked.packed, asked.shift, asked.scale, asked.limit, asked.agents, asked.identities)
     stacks, rows = x.shape[:2]
     found = np.empty(noise.shape, np.float32)
-    store = np.empty(min(rows, BLOCK) * sizes[1:].sum(), np.float32)
+    store = np.empty(min(rows, BLOCK) * asked.sizes[1:].sum(), np.float32)
     for s in range(stacks):
         for first in range(0, rows, BLOCK):
-            out = forward(flats[s], sizes, relu, x[s, first : first + BLOCK], store)
+            out = forward(asked.flats[s], asked.sizes, asked.relu, x[s, first : first + BLOCK], store)
             for i in range(out.shape[0]):
                 for k in range(out.shape[1]):
                     moved = squash(out[i, k], clipped) + noise[s, first + i, k]
@@ -380,30 +378,22 @@ def epsilon_greedy(
 
 @njit(cache=True, error_model="numpy")
 def decide_by_value(
-    flats: Array,
-    sizes: Array,
-    relu: bool,
-    packed: Array,
-    shift: Array,
-    scale: Array,
-    limit: float,
-    agents: Array,
-    identities: int,
+    asked: Asked,
     first: int,
     mask: Array,
     uniform: Array,
     epsilon: float,
 ) -> tuple[Array, Array]:
     """`prepare`, `forward` and `epsilon_greedy` in one call: actions and log-probabilities `[S, M]`."""
-    x = prepare(packed, shift, scale, limit, agents, identities)
+    x = prepare(asked.packed, asked.shift, asked.scale, asked.limit, asked.agents, asked.identities)
     stacks, rows = x.shape[:2]
     action, log_prob = np.empty((stacks, rows), np.int64), np.empty((stacks, rows), np.float32)
-    store = np.empty(min(rows, BLOCK) * sizes[1:].sum(), np.float32)
+    store = np.empty(min(rows, BLOCK) * asked.sizes[1:].sum(), np.float32)
     legal = np.zeros((0, 0), np.bool_)
     for s in range(stacks):
         for a in range(0, rows, BLOCK):
             b = min(a + BLOCK, rows)
-            out = forward(flats[s], sizes, relu, x[s, a:b], store)
+            out = forward(asked.flats[s], asked.sizes, asked.relu, x[s, a:b], store)
             if mask.shape[0] > 0:
                 legal = mask[s, a:b]
             epsilon_greedy(out, first, legal, uniform[s, a:b], epsilon, action[s, a:b], log_prob[s, a:b])

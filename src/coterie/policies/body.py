@@ -106,20 +106,18 @@ class Body:
             out, new = self.net(torch.from_numpy(x), None if memory is None else torch.from_numpy(memory))
         return out.numpy(), None if new is None else new.numpy()
 
+    def asked(self, spec: kernels.Spec, packed: Array, agents: Array) -> kernels.Asked:
+        """What the compiled path needs for a decision, for packed observations `[N, A, size]`."""
+        normal, rows = self.normalizer, np.ascontiguousarray(packed)
+        how = (normal.shift, normal.scale, normal.limit)
+        return kernels.Asked(self.flat.array, spec.sizes, spec.relu, rows, *how, agents, self.shape.extra)
+
     def choose(self, spec: kernels.Spec, choices: Array, packed: Array, view: View) -> tuple[Array, Array]:
         """Choices `[N, A, K]` among `choices [K]` each, drawn by outputs as logits, by the compiled path."""
-        lead, normal = view.acting.shape, self.normalizer
+        lead = view.acting.shape
         shape = (self.place.stacks, lead[0] * lead[1] // self.place.stacks, len(choices))
         action, log_prob = kernels.decide(
-            self.flat.array,
-            spec.sizes,
-            spec.relu,
-            np.ascontiguousarray(packed),
-            normal.shift,
-            normal.scale,
-            normal.limit,
-            view.agents,
-            self.shape.extra,
+            self.asked(spec, packed, view.agents),
             kernels.NO_MASK if view.mask is None else self.arrange(view.mask),
             choices,
             np.zeros(shape) if view.greedy else view.random.random(shape),

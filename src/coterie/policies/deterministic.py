@@ -91,20 +91,8 @@ class DeterministicPolicy(Body):
         if self.spec is None or not self.straight(view):
             out = self.answer(packed, view)[0]
             return np.clip((np.clip(out, -1, 1) if self.clipped else np.tanh(out)) + noise, -1, 1)
-        normal = self.normalizer
-        found = kernels.decide_bounded(
-            self.flat.array,
-            self.spec.sizes,
-            self.spec.relu,
-            np.ascontiguousarray(packed),
-            normal.shift,
-            normal.scale,
-            normal.limit,
-            view.agents,
-            self.shape.extra,
-            self.clipped,
-            self.arrange(noise),
-        )
+        asked = self.asked(self.spec, packed, view.agents)
+        found = kernels.decide_bounded(asked, self.clipped, self.arrange(noise))
         return self.restore_order(found, lead)
 
     def stretch(self, point: Array) -> Array:

@@ -75,17 +75,9 @@ class QNetworkPolicy(Body):
     def choose_by_value(self, packed: Array, view: View, uniform: Array, epsilon: float) -> tuple[Array, Array]:
         """Actions and log-probabilities `[N, A]` by the compiled path."""
         assert self.spec is not None
-        normal, lead = self.normalizer, view.acting.shape
+        lead = view.acting.shape
         action, log_prob = kernels.decide_by_value(
-            self.flat.array,
-            self.spec.sizes,
-            self.spec.relu,
-            np.ascontiguousarray(packed),
-            normal.shift,
-            normal.scale,
-            normal.limit,
-            view.agents,
-            self.shape.extra,
+            self.asked(self.spec, packed, view.agents),
             self.first,
             kernels.NO_MASK if view.mask is None else self.arrange(view.mask),
             self.arrange(uniform.reshape(*lead, 2)),
