@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie import names
 from coterie.config import Config, ConfigError, GroupConfig, Part, SeatedRun
-from coterie.group import Group, Place, Policy, Preference, Risk, Seat
+from coterie.group import Group, Place, Policy, Preference, Risk, Seat, Settled
 from coterie.layout import joined_size
 from coterie.runner import Runner
 from coterie.types import CoterieError, UnknownName
@@ -75,6 +75,22 @@ def build_places(config: Config, world: World) -> dict[str, Place]:
         raise ConfigError(f"groups: nobody plays {', '.join(missing)}; put them into a group")
     table = tuple(place.party for place in places.values())
     return {name: dataclasses.replace(place, table=table) for name, place in places.items()}
+
+
+def seat_group(group: GroupConfig, place: Place, world: World) -> Seat:
+    """A group's policy in its place, and who sits beside it."""
+    seat = build_seat(group.policy, place, world, group.learner is not None)
+    parts: dict[str, Any] = {}
+    for name, key, table, chosen in (
+        ("annotator", "advisor", names.ADVISORS, group.advisor),
+        ("guard", "constraints", names.GUARDS, group.constraints),
+    ):
+        if chosen is not None:
+            try:
+                parts[name] = names.look_up(table, chosen.name)(chosen.settings, place)
+            except ValueError as error:
+                raise ConfigError(f"groups.{place.group}.{key}: {error}") from None
+    return dataclasses.replace(seat, **parts)
 
 
 def build_seat(chosen: Part | SeatedRun, place: Place, world: World, learns: bool) -> Seat:
@@ -154,7 +170,7 @@ def build_groups(config: Config, world: World, learning: bool = True) -> list[Gr
     groups = []
     for name, place in build_places(config, world).items():
         group = config.groups[name]
-        seat = build_seat(group.policy, place, world, group.learner is not None)
+        seat = seat_group(group, place, world)
         groups.append(Group(seat, build_learner(group, seat.policy, place) if learning else None))
     return groups
 
@@ -172,6 +188,11 @@ def build_learner(group: GroupConfig, policy: Policy, place: Place) -> Any:
         )
     preference = names.look_up(names.PREFERENCES, group.preference.name)(group.preference.settings)
     check_way(group, preference, place)
+    if isinstance(preference, Settled):
+        try:
+            preference.settle(place, getattr(group.learner.settings, "gamma", 1.0))  # one's own learner may have none
+        except ValueError as error:
+            raise ConfigError(f"groups.{place.group}.preference: {error}") from None
     try:
         return made(group.learner.settings, policy, place, preference)
     except ValueError as error:
@@ -215,8 +236,7 @@ def build_runner(config: Config, shard: int, groups: list[Group] | None = None) 
     world = build_world(config.world, config.train.copies // config.train.shards)
     if groups is None:
         places = build_places(config, world)
-        groups_of = config.groups
-        seats = [build_seat(groups_of[n].policy, p, world, groups_of[n].learner is not None) for n, p in places.items()]
+        seats = [seat_group(config.groups[name], place, world) for name, place in places.items()]
     else:
         seats = [group.seat for group in groups]
     return Runner(world, seats, config.seed, shard)

@@ -30,7 +30,7 @@ from coterie.train_settings import TrainSettings
 from coterie.types import CoterieError
 
 SCHEMA = 1
-DEFAULT_NAMES = {"policy": "network", "preference": "unchanged"}
+DEFAULT_NAMES = {"policy": "network", "preference": "unchanged", "advisor": "language", "constraints": "language"}
 EXPERIMENTS = Path(__file__).parent / "experiments"
 WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
     *("world.processes", "train.workers", "train.video", "train.tensorboard", "train.keep", "train.checkpoint_every"),
@@ -67,6 +67,8 @@ class GroupConfig:
     learner: Part | None
     preference: Part
     parameters: Parameters = "shared"  # shared, or individual: one set for each agent
+    advisor: Part | None = None  # who comments on its decisions while it learns
+    constraints: Part | None = None  # what it must not do, in words
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,8 @@ def to_plain(config: Config) -> dict[str, Any]:
             "policy": written(group.policy),
             "learner": written(group.learner),
             "preference": written(group.preference),
+            "advisor": written(group.advisor),
+            "constraints": written(group.constraints),
         }
         for name, group in config.groups.items()
     }
@@ -257,7 +261,7 @@ def _interpolated(layer: dict[str, Any]) -> dict[str, Any]:
 def _group(value: Any, path: str) -> GroupConfig:
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: expected the settings of a group, got {value!r}")
-    _only(value, ("agents", "parameters", "policy", "learner", "preference"), path)
+    _only(value, ("agents", "parameters", "policy", "learner", "preference", "advisor", "constraints"), path)
     agents = value.get("agents", "*")
     agents = (agents,) if isinstance(agents, str) else agents
     if not agents:
@@ -269,13 +273,19 @@ def _group(value: Any, path: str) -> GroupConfig:
         seated: Part | SeatedRun = dataclasses.replace(earlier, run=str(Path(earlier.run).absolute()))
     else:
         seated = part(names.POLICIES, policy, f"{path}.policy")
-    learner = value.get("learner")
+
+    def optional(table: dict[str, str], key: str) -> Part | None:
+        given = value.get(key)
+        return None if given in (None, "none", {"name": "none"}) else part(table, given, f"{path}.{key}")
+
     return GroupConfig(
         _value(tuple[str, ...], agents, f"{path}.agents"),
         seated,
-        None if learner in (None, "none", {"name": "none"}) else part(names.LEARNERS, learner, f"{path}.learner"),
+        optional(names.LEARNERS, "learner"),
         part(names.PREFERENCES, value.get("preference") or {}, f"{path}.preference"),
         _value(Parameters, value.get("parameters", "shared"), f"{path}.parameters"),
+        optional(names.ADVISORS, "advisor"),
+        optional(names.GUARDS, "constraints"),
     )
 
 

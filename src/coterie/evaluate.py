@@ -85,8 +85,13 @@ def evaluate(world: World, seats: Sequence[Seat], episodes: int, seed: int, gree
 
 
 def reports(seats: Sequence[Seat]) -> dict[str, Metrics]:
-    """What policies tell of themselves since they were built, by group."""
-    return {seat.place.group: seat.policy.metrics() for seat in seats if isinstance(seat.policy, Reporting)}
+    """What policies and who sits beside them tell of themselves since they were built, by group."""
+    found: dict[str, Metrics] = {}
+    for seat in seats:
+        for part in (seat.policy, seat.annotator, seat.guard):
+            if isinstance(part, Reporting):
+                found.setdefault(seat.place.group, {}).update(part.metrics())
+    return found
 
 
 def _count(played: Array, quota: Array, copy: int) -> bool:

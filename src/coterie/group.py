@@ -88,6 +88,43 @@ class Reporting(Protocol):
         ...
 
 
+class Annotator(Protocol):
+    """What writes notes beside a group's decisions before they are taken: an advisor, a teacher."""
+
+    width: int  # numbers of one note
+    always: bool  # it is asked in evaluations and matches, too, not only in training
+
+    def note(self, view: View, policy: Policy) -> Array:
+        """What it says to each decision, `[N, A, width]` float32; NaN where it says nothing."""
+        ...
+
+    def state(self) -> State:
+        """What its next notes depend on."""
+        ...
+
+    def load(self, state: State) -> None:
+        """Return to a saved state."""
+        ...
+
+
+class Guard(Protocol):
+    """What keeps a group from some of its actions, in training and ever after."""
+
+    choices: int  # actions of the group's agents
+
+    def allowed(self, view: View) -> Array:
+        """Which actions may be taken, `[N, A, choices]` bool: some of the legal ones, never none."""
+        ...
+
+    def state(self) -> State:
+        """What its next judgements depend on."""
+        ...
+
+    def load(self, state: State) -> None:
+        """Return to a saved state."""
+        ...
+
+
 class Learner(Protocol):
     """What improves a group's policy from experience."""
 
@@ -135,6 +172,15 @@ class Preference(Protocol):
 
 
 @runtime_checkable
+class Settled(Protocol):
+    """A preference that has to know whose it is."""
+
+    def settle(self, place: Place, gamma: float) -> None:
+        """Told once, before anything is valued: where the group sits, and its learner's discount."""
+        ...
+
+
+@runtime_checkable
 class Risk(Preference, Protocol):
     """A preference over distributions of returns; its rewards are the world's own."""
 
@@ -158,6 +204,8 @@ class Seat:
     place: Place
     policy: Policy
     members: Array | None = None  # [A] int
+    annotator: Annotator | None = None  # who comments on its decisions
+    guard: Guard | None = None  # who keeps it from some
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,12 @@ LEARNERS = {
     "dqn": "coterie.algorithms.dqn:DQN",
     "maddpg": "coterie.algorithms.maddpg:MADDPG",
 }
+ADVISORS = {
+    "language": "coterie.roles.advisor:LanguageAdvisor",
+}
+GUARDS = {
+    "language": "coterie.roles.constraints:LanguageGuard",
+}
 PREFERENCES = {
     "unchanged": "coterie.preferences:Unchanged",
     "team": "coterie.preferences:Team",

@@ -7,12 +7,12 @@ decisions still open when a rollout ends, and the running tally of episodes. It 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coterie import streams
-from coterie.group import Place, Seat
+from coterie.group import Annotator, Guard, Place, Seat
 from coterie.types import (
     Array,
     Decision,
@@ -122,6 +122,7 @@ class Runner:
     """One shard: a world, the groups' seats around it, and everything between two of its iterations."""
 
     def __init__(self, world: World, seats: Sequence[Seat], seed: int, shard: int = 0, greedy: bool = False) -> None:
+        self.progress: float | None = None  # share of a run's iterations that are over; None: this is no training
         self.world, self.seats, self.seed, self.shard, self.greedy = world, seats, seed, shard, greedy
         self.ticks = world.reset(streams.integer(seed, "world", shard))
         self.tally = Tally(world.copies, [seat.place for seat in seats])
@@ -132,9 +133,10 @@ class Runner:
             if s.policy.memory_size
         }
 
-    def play(self, steps: int, iteration: int) -> Rollout:
+    def play(self, steps: int, iteration: int, progress: float | None = None) -> Rollout:
         """Play `steps` ticks of every copy."""
         self.begin(iteration)
+        self.progress = progress
         offset = 0 if self.world.simultaneous else 1
         writers = {}
         for seat in self.seats:
@@ -197,7 +199,7 @@ class Runner:
         """What a group sees now."""
         place, tick = seat.place, self.ticks.kinds[seat.place.kind]
         pick = picker(place)
-        return View(
+        view = View(
             observation=map_tree(pick, tick.observation),
             acting=pick(tick.acting),
             agents=np.arange(len(place.agents)) if seat.members is None else seat.members,
@@ -208,7 +210,14 @@ class Runner:
             world=self.world,
             kind=place.kind,
             columns=place.columns,
+            progress=self.progress,
         )
+        if seat.guard is not None:
+            view = replace(view, mask=seat.guard.allowed(view))
+        if seat.annotator is not None:
+            asked = self.progress is not None or seat.annotator.always
+            view = replace(view, notes=seat.annotator.note(view, seat.policy) if asked else None)
+        return view
 
     def remember(self, group: str, view: View, decision: Decision) -> None:
         """Keep what a policy wants to remember, for those who really acted."""
@@ -223,6 +232,7 @@ class Runner:
             "tally": self.tally.state(),
             "memories": {name: memory.copy() for name, memory in self.memories.items()},
             "openings": {name: _opening_state(opening) for name, opening in self.openings.items()},
+            "beside": {seat.place.group: [part.state() for part in beside(seat)] for seat in self.seats},
         }
 
     def load(self, state: State) -> None:
@@ -231,6 +241,14 @@ class Runner:
         self.tally.load(state["tally"])
         self.memories = {name: memory.copy() for name, memory in state["memories"].items()}
         self.openings = {name: Opening(**held) for name, held in state["openings"].items()}
+        for seat in self.seats:
+            for part, held in zip(beside(seat), state.get("beside", {}).get(seat.place.group, [])):
+                part.load(held)
+
+
+def beside(seat: Seat) -> list[Annotator | Guard]:
+    """Who sits beside a policy and has a state of its own."""
+    return [part for part in (seat.annotator, seat.guard) if part is not None]
 
 
 def _opening_state(opening: Opening) -> State:

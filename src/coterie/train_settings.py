@@ -55,3 +55,7 @@ class TrainSettings:
     def iterations(self) -> int:
         """Iterations of the whole run."""
         return -(-self.total_steps // self.iteration_steps)
+
+    def progress(self, iteration: int) -> float:
+        """Share of the run's iterations that are over when one begins; they count from 1."""
+        return (iteration - 1) / self.iterations

@@ -161,6 +161,8 @@ class View:
     world: World | None = None  # None when observations come from outside a table
     kind: str = ""
     columns: Array | None = None  # [A] int: place of each agent within its kind
+    notes: Array | None = None  # [N, A, W]: what an annotator says to this decision; NaN: nothing
+    progress: float | None = None  # share of the run's iterations before this one; None: this is no training
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ class Experience:
     finals: Finals
     mask: Array | None = None  # [T, N, A, actions]
     memory: Array | None = None  # [T+1, N, A, M]: what the policy remembered when it decided
+    notes: Array | None = None  # [T, N, A, W]: what an annotator said to each decision; NaN: nothing
 
     @property
     def ends(self) -> Array:

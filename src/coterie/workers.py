@@ -69,11 +69,12 @@ class LocalWorkers:
     def __init__(self, config: Config, groups: list[Group]) -> None:
         from coterie.build import build_runner
 
-        self.steps = config.train.steps
+        self.settings = config.train
         self.runners = [build_runner(config, shard, groups) for shard in range(config.train.shards)]
 
     def play(self, iteration: int) -> Rollout:
-        return join([runner.play(self.steps, iteration) for runner in self.runners])
+        progress = self.settings.progress(iteration)
+        return join([runner.play(self.settings.steps, iteration, progress) for runner in self.runners])
 
     def save(self) -> list[State]:
         return [runner.save() for runner in self.runners]
@@ -190,7 +191,7 @@ def _answer(runner: Any, place: int, request: str, arguments: list[Any], config:
     if request == "play":
         iteration, weights = arguments
         _set_weights(runner, weights)
-        return runner.play(config.train.steps, iteration)
+        return runner.play(config.train.steps, iteration, config.train.progress(iteration))
     if request == "load":
         return runner.load(arguments[0][place])
     return runner.save()

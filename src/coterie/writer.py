@@ -38,6 +38,7 @@ class Opening:
     reward: Array  # [N, A]: what has arrived so far
     mask: Array | None
     memory: Array | None  # [N, A, M]: when it was decided; of who left nothing open, what they remember now
+    notes: Array | None = None  # [N, A, W]
 
 
 class Writer:
@@ -58,7 +59,9 @@ class Writer:
         self.active = np.zeros(shape, bool)
         self.terminated = np.zeros(shape, bool)
         self.truncated = np.zeros(shape, bool)
-        self.mask = None if first.mask is None else np.ones((*shape, first.mask.shape[-1]), bool)
+        choices = seat.guard.choices if seat.guard else None if first.mask is None else first.mask.shape[-1]
+        self.mask = None if choices is None else np.ones((*shape, choices), bool)
+        self.notes = np.full((*shape, seat.annotator.width), np.nan, np.float32) if seat.annotator else None
         size = seat.policy.memory_size
         self.memory = np.zeros((rows + 1, *shape[1:], size), np.float32) if size else None
         self.finals: list[tuple[Array, Tree, Array | None]] = []
@@ -72,6 +75,8 @@ class Writer:
             self.mask[0] = opening.mask
         if self.memory is not None:
             self.memory[0] = opening.memory
+        if self.notes is not None:
+            self.notes[0] = opening.notes
 
     def decided(self, t: int, view: View, decision: Decision) -> None:
         """Write down what was seen and decided at row t."""
@@ -84,6 +89,8 @@ class Writer:
             self.mask[t] = view.mask
         if self.memory is not None:
             self.memory[t] = view.memory
+        if self.notes is not None:
+            self.notes[t] = view.notes
 
     def arrived(self, t: int, tick: Tick, cut: Array, memory: Array | None) -> None:
         """Write down what followed from row t; copies in `cut` were reset before somebody's episode was over."""
@@ -121,6 +128,7 @@ class Writer:
             Finals(index, final, held),
             self.mask,
             self.memory,
+            self.notes,
         )
 
 
@@ -149,6 +157,7 @@ def open_decisions(experience: Experience) -> Opening:
         gained,
         None if experience.mask is None else experience.mask[at, n, a],
         memory,
+        None if experience.notes is None else experience.notes[at, n, a],
     )
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from coterie import nets
-from coterie.types import Array
+from coterie.policies.body import Body
+from coterie.types import Array, Experience
 
 
 class Batch(NamedTuple):
@@ -29,6 +30,7 @@ class Batch(NamedTuple):
     value: Array
     weight: Array  # 1 for decisions whose outcome is known
     past: nets.Past | None = None  # with memory: where each sequence begins and what it may forget
+    notes: Array | None = None  # what an annotator said; NaN: nothing
 
 
 def minibatches(batch: Batch, order: Array, bounds: Array) -> Iterator[Batch]:
@@ -46,7 +48,69 @@ def take(batch: Batch, index: Array) -> Batch:
 
     past = None if batch.past is None else nets.Past(*(pick(a) for a in batch.past))
     arrays = {n: None if a is None else pick(a) for n, a in batch._asdict().items() if n != "past"}
-    return Batch(**arrays, past=past)  # type: ignore[arg-type]  # only mask may be None
+    return Batch(**arrays, past=past)  # type: ignore[arg-type]  # only mask and notes may be None
+
+
+class Targets(NamedTuple):
+    """What decisions turned out to be worth, `[T, N, A]`, in the world's returns."""
+
+    advantage: Array
+    returns: Array
+    values: Array  # what the critic expected
+    valid: Array  # bool: which of them are learned from
+
+
+def gather(policy: Body, own: Experience, targets: Targets, x: Array, seen: Array) -> Batch:
+    """Arrange decisions of every stack side by side; `x` and `seen` are rows of all moments, the last one included."""
+    stacks = policy.place.stacks
+    rows = targets.valid.size // stacks
+    trailing = {"action": own.action, "mask": own.mask, "log_prob": own.log_prob, "notes": own.notes}
+    trailing |= {"advantage": targets.advantage, "target": targets.returns, "value": targets.values}
+    arrays = {name: None if array is None else _rows(policy, array) for name, array in trailing.items()}
+    weight = _rows(policy, targets.valid.astype(np.float32))
+    batch = Batch(x=x[:, :rows], seen=seen[:, :rows], weight=weight, **arrays)  # type: ignore[arg-type]  # only mask and notes may be None
+    if policy.memory_size:
+        return _sequences(policy, batch, own)
+    if targets.valid.all():
+        return batch
+    mine = lanes(targets.valid, stacks)
+    index = np.zeros((len(mine), max(len(lane) for lane in mine)), np.int64)
+    padding = np.zeros(index.shape, np.float32)
+    for i, lane in enumerate(mine):
+        index[i] = lane[0] if len(lane) else 0
+        index[i, : len(lane)], padding[i, : len(lane)] = lane, 1
+    return take(batch, index)._replace(weight=padding)
+
+
+def lanes(valid: Array, stacks: int) -> list[Array]:
+    """Which of its rows each stack learns from: indices `[M]`, of another length for each."""
+    return [np.flatnonzero(lane) for lane in (valid.reshape(1, -1) if stacks == 1 else valid.reshape(-1, stacks).T)]
+
+
+def _rows(policy: Body, array: Array) -> Array:
+    """`[T, N, A, …]` as `[S, M, …]`."""
+    flat = policy.arrange(array.reshape(*array.shape[:3], -1))
+    return flat.reshape(*flat.shape[:2], *array.shape[3:])
+
+
+def _sequences(policy: Body, batch: Batch, own: Experience) -> Batch:
+    """The same as sequences in time, one for each copy and agent: `[S, N·A, T, …]`."""
+    steps = len(own.active)
+    assert own.memory is not None
+
+    def in_time(array: Array) -> Array:
+        stacked = array.reshape(array.shape[0], steps, -1, *array.shape[2:])
+        return np.ascontiguousarray(stacked.swapaxes(1, 2))
+
+    fresh = np.zeros(own.active.shape, bool)
+    fresh[1:] = own.ends[:-1]  # nothing is remembered across an end
+    past = nets.Past(
+        in_time(_rows(policy, own.memory[:steps]))[:, :, 0],
+        in_time(_rows(policy, fresh)),
+        in_time(_rows(policy, own.active)),
+    )
+    arrays = {n: None if a is None else in_time(a) for n, a in batch._asdict().items() if n != "past"}
+    return Batch(**arrays, past=past)  # type: ignore[arg-type]  # only mask and notes may be None
 
 
 class Rows(NamedTuple):
@@ -60,6 +124,7 @@ class Rows(NamedTuple):
     target: torch.Tensor
     value: torch.Tensor
     weight: torch.Tensor
+    notes: torch.Tensor | None = None
 
 
 def rows_of(part: Batch) -> Rows:
@@ -69,6 +134,8 @@ def rows_of(part: Batch) -> Rows:
         tensor = torch.from_numpy(array)
         return tensor if part.past is None else tensor.flatten(1, 2)
 
-    mask = None if part.mask is None else flat(part.mask)
-    rest = (part.log_prob, part.advantage, part.target, part.value, part.weight)
-    return Rows(flat(part.seen), flat(part.action), mask, *(flat(array) for array in rest))
+    mask, notes = (None if array is None else flat(array) for array in (part.mask, part.notes))
+    log_prob, advantage, target, value, weight = map(
+        flat, (part.log_prob, part.advantage, part.target, part.value, part.weight)
+    )
+    return Rows(flat(part.seen), flat(part.action), mask, log_prob, advantage, target, value, weight, notes)

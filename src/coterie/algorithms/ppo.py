@@ -17,12 +17,12 @@ import torch
 
 from coterie import kernels, nets
 from coterie.algorithms import ppo_kernels
-from coterie.algorithms.batches import Batch, minibatches, rows_of, take
+from coterie.algorithms.batches import Batch, Targets, gather, lanes, minibatches, rows_of
 from coterie.algorithms.divergence import demand_finite
 from coterie.checks import at_least, positive, within
 from coterie.episodic import EpisodeReturns
 from coterie.group import Place, Preference, Risk
-from coterie.layout import pack, table_state
+from coterie.layout import table_state
 from coterie.normalize import Normalizer, RunningMoments
 from coterie.policies.network import NetworkPolicy
 from coterie.returns import advantages
@@ -121,9 +121,9 @@ class PPO:
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         own, judged = self.value(own)
         dials = self.schedule(joint.progress)
-        x = self.policy.inputs(own.observation)
+        x, sight = self.policy.sights(own.observation)
         state = table_state(joint) if self.settings.central_critic else None
-        seen = self.add_context(x, own.memory, None if state is None else state.rows)
+        seen = self.add_context(sight, own.memory, None if state is None else state.rows)
         values = self.policy.restore_order(self.evaluate(seen), (len(own.active) + 1, *own.active.shape[1:]))
         advantage, returns, valid = advantages(
             own,
@@ -135,7 +135,7 @@ class PPO:
         )
         if not valid.any():
             return {"decisions": 0.0} | judged
-        batch = self.gather(own, x, seen, advantage, returns, values, valid)
+        batch = gather(self.policy, own, Targets(advantage, returns, values[:-1], valid), x, seen)
         batch = self.scale(batch)
         metrics = self.improve(batch, dials, random)
         self.watch(own, state, valid)
@@ -179,9 +179,10 @@ class PPO:
 
     def watch(self, own: Experience, state: StateRows | None, valid: Array) -> None:
         """Let the running statistics see this experience, once it has been learned from."""
-        packed = pack(self.policy.layout, own.observation)[:-1]
-        rows = self.policy.arrange(packed)
-        self.policy.normalizer.update([stack[lane] for stack, lane in zip(rows, self.lanes(valid), strict=True)])
+        rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
+        self.policy.normalizer.update(
+            [stack[lane] for stack, lane in zip(rows, lanes(valid, self.place.stacks), strict=True)]
+        )
         if state is not None:
             self.state_normalizer.update([state.rows[:-1].reshape(-1, self.place.state_size)])
 
@@ -313,67 +314,12 @@ class PPO:
         """V of the last observation where an episode was cut short, `[T, N, A]`."""
         result = np.where(own.truncated, values[1:], np.float32(0))
         if len(own.finals.index):  # the copy was reset: row t+1 already shows the next episode
-            x = self.policy.inputs(own.finals.observation)
+            sight = self.policy.sights(own.finals.observation)[1]
             last = None if state is None else state.finals
-            final = self.evaluate(self.add_context(x, own.finals.memory, last))
+            final = self.evaluate(self.add_context(sight, own.finals.memory, last))
             t, n = own.finals.index.T
             result[t, n] = self.policy.restore_order(final, (len(t), len(self.place.agents)))
         return result
-
-    # Arranging ----------------------------------------------------------------------------------------
-
-    def lanes(self, valid: Array) -> list[Array]:
-        """Which of its rows each stack learns from: indices `[M]`, of another length for each."""
-        stacks = self.place.stacks
-        return [np.flatnonzero(lane) for lane in (valid.reshape(1, -1) if stacks == 1 else valid.reshape(-1, stacks).T)]
-
-    def gather(
-        self, own: Experience, x: Array, seen: Array, advantage: Array, returns: Array, values: Array, valid: Array
-    ) -> Batch:
-        """Arrange decisions of every stack side by side; targets and values are still the world's returns."""
-        rows = valid.size // self.place.stacks
-        trailing = {"action": own.action, "mask": own.mask, "log_prob": own.log_prob, "advantage": advantage}
-        arrays = {
-            name: None if array is None else self._rows(array)
-            for name, array in (trailing | {"target": returns, "value": values[:-1]}).items()
-        }
-        weight = self._rows(valid.astype(np.float32))
-        batch = Batch(x=x[:, :rows], seen=seen[:, :rows], weight=weight, **arrays)  # type: ignore[arg-type]  # only mask may be None
-        if self.policy.memory_size:
-            return self.sequences(batch, own)
-        if valid.all():
-            return batch
-        lanes = self.lanes(valid)
-        index = np.zeros((len(lanes), max(len(lane) for lane in lanes)), np.int64)
-        padding = np.zeros(index.shape, np.float32)
-        for i, lane in enumerate(lanes):
-            index[i] = lane[0] if len(lane) else 0
-            index[i, : len(lane)], padding[i, : len(lane)] = lane, 1
-        return take(batch, index)._replace(weight=padding)
-
-    def _rows(self, array: Array) -> Array:
-        """`[T, N, A, …]` as `[S, M, …]`."""
-        flat = self.policy.arrange(array.reshape(*array.shape[:3], -1))
-        return flat.reshape(*flat.shape[:2], *array.shape[3:])
-
-    def sequences(self, batch: Batch, own: Experience) -> Batch:
-        """The same as sequences in time, one for each copy and agent: `[S, N·A, T, …]`."""
-        steps = len(own.active)
-        assert own.memory is not None
-
-        def in_time(array: Array) -> Array:
-            stacked = array.reshape(array.shape[0], steps, -1, *array.shape[2:])
-            return np.ascontiguousarray(stacked.swapaxes(1, 2))
-
-        fresh = np.zeros(own.active.shape, bool)
-        fresh[1:] = own.ends[:-1]  # nothing is remembered across an end
-        past = nets.Past(
-            in_time(self._rows(own.memory[:steps]))[:, :, 0],
-            in_time(self._rows(fresh)),
-            in_time(self._rows(own.active)),
-        )
-        arrays = {n: None if a is None else in_time(a) for n, a in batch._asdict().items() if n != "past"}
-        return Batch(**arrays, past=past)  # type: ignore[arg-type]  # only mask may be None
 
     def state(self) -> State:
         return {

@@ -60,9 +60,18 @@ class Body:
             rows = np.ascontiguousarray(rows.swapaxes(0, 1))
         return rows.reshape(*lead, *rows.shape[2:])
 
+    def pack(self, observation: Tree) -> Array:
+        """Observations `[…, A, shape]` as rows of floats `[…, A, size]`."""
+        return pack(self.layout, observation)
+
+    def sights(self, observation: Tree) -> tuple[Array, Array]:
+        """Observations as the network takes them, and as a critic of the same agents does: rows of equal number."""
+        x = self.inputs(observation)
+        return x, x
+
     def inputs(self, observation: Tree, agents: Array | None = None) -> Array:
         """Observations `[…, A, shape]` as the network takes them, `[S, M, size + identities]`."""
-        packed = pack(self.layout, observation)
+        packed = self.pack(observation)
         who = np.arange(len(self.place.agents)) if agents is None else agents
         return self.prepare(packed.reshape(-1, *packed.shape[-2:]), who)
 

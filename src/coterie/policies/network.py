@@ -11,7 +11,6 @@ from coterie import nets
 from coterie.checks import at_least, positive
 from coterie.group import Place
 from coterie.heads import Choices, head
-from coterie.layout import pack
 from coterie.policies.body import Body
 from coterie.search_space import Choice, Space
 from coterie.types import Decision, View, action_shape
@@ -60,7 +59,7 @@ class NetworkPolicy(Body):
 
     def act(self, view: View) -> Decision:
         lead = view.acting.shape
-        packed = pack(self.layout, view.observation)
+        packed = self.pack(view.observation)
         if self.spec is not None and self.straight(view):
             action, log_prob = self.choose(self.spec, self.choices, packed, view)
             return Decision(action.reshape(*lead, *action_shape(self.place.spaces.action)), log_prob)
