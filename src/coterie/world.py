@@ -136,6 +136,19 @@ class Codec(Protocol):
 
 
 @runtime_checkable
+class Instructing(Protocol):
+    """A codec of a world that tells its agents in words what to do."""
+
+    def instruct(self, observation: Tree) -> list[str]:
+        """What each row of `[R, …]` is asked to do."""
+        ...
+
+    def wordless(self, observation: Tree) -> Tree:
+        """The same observations with zeros where numbers stand for words, for who reads the words instead."""
+        ...
+
+
+@runtime_checkable
 class Oracle(Protocol):
     """A codec that knows the best actions."""
 

@@ -7,10 +7,9 @@ legal choice: a failure is never turned into a number. Nothing is learned here.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -19,14 +18,13 @@ from coterie import names, streams
 from coterie.checks import at_least, positive
 from coterie.group import Place
 from coterie.lm import calibrate
-from coterie.lm.compose import LMSettings, LoadedModel, open_backend, surround
-from coterie.lm.interface import GaveUp, LanguageModel, NotRecorded, Refused, Sampling
+from coterie.lm.chooser import REMEMBERED, Calibration, Chooser
+from coterie.lm.compose import LMSettings, LoadedModel
+from coterie.lm.interface import GaveUp, NotRecorded, Refused, Sampling
 from coterie.policies import prompts
 from coterie.types import Array, Decision, Discrete, Metrics, State, View, action_dtype, action_shape, map_tree
 from coterie.world import Codec, Guided, Oracle
 
-CONTENT_FREE = ("N/A", "...", "Nothing is known.")  # descriptions without content, for `calibration: content_free`
-REMEMBERED = 200_000  # answers; the model's own cache keeps all
 COUNTS = ("decisions", "abstentions", "illegal", "fallbacks", "forfeits")
 
 
@@ -40,7 +38,7 @@ class LanguageSettings:
     examples: str = "auto"  # worked ones, likewise; none: the bare question
     way: Literal["score", "complete"] = "score"  # score the words of legal actions, or parse a text
     normalise: Literal["sum", "mean"] = "sum"  # log-probabilities of a word's tokens
-    calibration: Literal["none", "content_free", "batch"] = "batch"  # take out what the model likes in any case
+    calibration: Calibration = "batch"  # take out what the model likes in any case
     temperature: float = 0.0  # draw choices or texts; 0: the best one, always
     max_tokens: int = 8  # of a text
     illegal: Literal["retry", "fallback", "forfeit"] = "retry"  # what follows a text that is no legal choice
@@ -75,18 +73,17 @@ class LanguagePolicy:
         choices = self.codec.choices
         self.asking = prompts.read(settings.template, settings.examples, self.codec.prompt, choices)
         self.of_choice = self.codec.actions(np.arange(len(choices)))  # [C, …]
-        self.samples: Sequence[str] = self.codec.samples() if settings.calibration == "batch" else CONTENT_FREE
-        if settings.way == "score" and not self.samples:
-            raise ValueError("calibration=batch: the codec has no samples of descriptions; set content_free or none")
-        self.known: dict[str, Array] = {}  # description -> scores [C]
+        calibration = settings.calibration if settings.way == "score" else "none"
+        samples = self.codec.samples() if calibration == "batch" else ()
+        self.chooser = Chooser(settings.lm, self.asking, choices, samples, calibration, settings.normalise)
         self.texts: dict[str, str] = {}  # prompt -> greedy completion
         self.counts = dict.fromkeys(COUNTS, 0)
         self.judged: dict[str, list[int]] = {}  # oracle -> [good, all]
 
-    @functools.cached_property
+    @property
     def lm(self) -> LoadedModel:
-        """The model, loaded when it is first asked; policies of one process share its weights."""
-        return surround(shared_backend(_essence(self.settings.lm)), self.settings.lm)
+        """The model, loaded when it is first asked."""
+        return self.chooser.lm
 
     def act(self, view: View) -> Decision:
         rows = view.acting
@@ -145,47 +142,7 @@ class LanguagePolicy:
 
     def log_probs(self, described: Sequence[str]) -> Array:
         """[R, C] calibrated log-probabilities of all choices; NaN in rows that the model was not allowed to read."""
-        width = len(self.codec.choices)
-        calibrating = self.settings.calibration != "none"
-        self._ask_scores([*(self.samples if calibrating else ()), *described])
-        unknown = np.full(width, np.nan)
-        scores = np.array([self.known.get(text, unknown) for text in described]).reshape(-1, width)
-        if not calibrating:
-            return scores
-        prior = self._prior()
-        heard = ~np.isnan(scores).any(axis=1)
-        if prior is None:
-            return np.full_like(scores, np.nan)
-        scores[heard] = calibrate.calibrated(scores[heard], prior)
-        return scores
-
-    def _prior(self) -> Array | None:
-        """[C]: what the model likes in any case, or None if it may not say."""
-        if any(text not in self.known for text in self.samples):
-            return None
-        scores = np.array([self.known[text] for text in self.samples])
-        made = calibrate.batch_prior if self.settings.calibration == "batch" else calibrate.content_free_prior
-        return made(scores)
-
-    def _ask_scores(self, texts: Sequence[str]) -> None:
-        """Score the texts that are not known yet, each once; on a refusal half of them may still fit."""
-        if len(self.known) > REMEMBERED:
-            self.known.clear()
-        new = [text for text in dict.fromkeys(texts) if text not in self.known]
-        if not new:
-            return
-        words = [f" {word}" for word in self.codec.choices]
-        try:
-            prompt = [self.asking.prompt(text) for text in new]
-            found = self.lm.score(prompt, [words] * len(new), self.settings.normalise)
-        except Refused:
-            if len(new) > 1:
-                self._ask_scores(new[: len(new) // 2])
-                self._ask_scores(new[len(new) // 2 :])
-            return
-        except (GaveUp, NotRecorded):
-            return
-        self.known.update(zip(new, found, strict=True))
+        return self.chooser.log_probs(described)
 
     # Free text ----------------------------------------------------------------------------------------
 
@@ -278,7 +235,7 @@ class LanguagePolicy:
         counted = {name: float(count) for name, count in self.counts.items()}
         shares = {name: good / total for name, (good, total) in self.judged.items() if total}
         asked = self.lm.metrics() if self.counts["decisions"] else {}
-        return counted | {"distinct": float(len(self.known) + len(self.texts))} | shares | asked
+        return counted | {"distinct": float(len(self.chooser.known) + len(self.texts))} | shares | asked
 
     def state(self) -> State:
         """Nothing: a model's weights are its own, and its cache and budget keep their own file."""
@@ -330,14 +287,3 @@ def _best_alone(logits: Array) -> Array:
     alone = np.full_like(logits, -np.inf)
     np.put_along_axis(alone, logits.argmax(axis=1)[:, None], 0.0, axis=1)
     return alone
-
-
-def _essence(settings: LMSettings) -> LMSettings:
-    """What decides the back end: what stands around it belongs to each policy."""
-    return replace(settings, cache=None, budget=None)
-
-
-@functools.cache
-def shared_backend(settings: LMSettings) -> LanguageModel:
-    """One back end for all policies of this process that ask for the same."""
-    return open_backend(settings)
