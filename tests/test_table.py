@@ -86,6 +86,21 @@ def test_a_wrong_agent_is_refused_with_the_right_ones(runs):
         coterie.load(runs["shared"].path).act("agent_7", np.zeros((1, 13), np.float32))
 
 
+@pytest.mark.parametrize(
+    ("run", "observations", "said"),
+    [
+        ("shared", np.zeros(13, np.float32), r"'agent_0': observations must be a batch \[B, 13\], got \[13\]"),
+        ("shared", np.zeros((2, 12), np.float32), r"must be a batch \[B, 13\], got \[2, 12\]"),
+        ("shared", {"agent_pos": np.zeros((1, 2))}, "'agent_0' sees one array, got a dict of agent_pos"),
+        ("dict", np.zeros((1, 13), np.float32), "'agent_0' sees a dict of agent_pos, .*, got one array"),
+        ("dict", {"agent_pos": np.zeros((1, 2))}, "sees a dict of agent_pos, .*, got a dict of agent_pos$"),
+    ],
+)
+def test_observations_of_another_shape_are_refused(runs, run, observations, said):
+    with pytest.raises(CoterieError, match=said):
+        coterie.load(runs[run].path).act("agent_0", observations)
+
+
 def test_checkpoints_can_be_chosen(runs):
     run = runs["shared"]
     assert coterie.load(run.path, "last").env_steps == 64

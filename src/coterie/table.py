@@ -16,7 +16,18 @@ from coterie.runner import Runner
 from coterie.threads import fixed_threads
 from coterie.training import evaluation_seed, run_directory
 from coterie.training import train as run_training
-from coterie.types import Array, CoterieError, Experience, State, Tree, View, leading
+from coterie.types import (
+    Array,
+    CoterieError,
+    Dict,
+    Discrete,
+    Experience,
+    ObservationSpace,
+    State,
+    Tree,
+    View,
+    leading,
+)
 
 log = logging.getLogger("coterie")
 
@@ -38,6 +49,7 @@ class Table:
             names = ", ".join(a for g in self.groups for a in g.seat.place.agents)
             raise CoterieError(f"no agent '{agent}' at this table; there are {names}")
         place = group.seat.place
+        _demand_shape(agent, place.spaces.observation, observations)
         members = np.arange(len(place.agents)) if group.seat.members is None else group.seat.members
         one = (
             {k: np.asarray(v)[:, None] for k, v in observations.items()}
@@ -61,6 +73,27 @@ class Table:
         world = build.build_world(self.config.world, evaluation_copies(episodes))
         with fixed_threads(self.config.train.threads):
             return evaluate(world, [g.seat for g in self.groups], episodes, evaluation_seed(seed), greedy)
+
+
+def _demand_shape(agent: str, space: ObservationSpace, observations: Tree) -> None:
+    """Refuse what is no batch of an agent's observations."""
+    wanted = space.entries if isinstance(space, Dict) else {"": space}
+    if isinstance(space, Dict) != isinstance(observations, dict) or (
+        isinstance(observations, dict) and observations.keys() != wanted.keys()
+    ):
+        form = f"a dict of {', '.join(wanted)}" if isinstance(space, Dict) else "one array"
+        raise CoterieError(f"'{agent}' sees {form}, got {_form(observations)}")
+    for name, entry in wanted.items():
+        own = np.shape(observations[name] if name else observations)
+        shape = () if isinstance(entry, Discrete) else entry.shape
+        if own[1:] != shape or not own:
+            what = f"'{agent}'" + (f", '{name}'" if name else "")
+            asked = ", ".join(map(str, ("B", *shape)))
+            raise CoterieError(f"{what}: observations must be a batch [{asked}], got {list(own)}")
+
+
+def _form(observations: Tree) -> str:
+    return f"a dict of {', '.join(observations)}" if isinstance(observations, dict) else "one array"
 
 
 def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | None = None) -> Table:
