@@ -15,30 +15,12 @@ import time
 import torch
 from benchmarl.algorithms import MaddpgConfig
 from benchmarl.environments import PettingZooTask
-from benchmarl.experiment import Callback, Experiment, ExperimentConfig
+from benchmarl.experiment import Experiment, ExperimentConfig
 from benchmarl.models.mlp import MlpConfig
+from benchmarl_clock import Clock
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 EPISODE = 25  # steps
-
-
-class Clock(Callback):  # type: ignore[misc]  # the peer is not installed where types are checked
-    """Notes when the first iteration ended, and the latest mean return of an episode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first: float | None = None
-        self.iterations, self.returns = 0, 0.0
-
-    def on_batch_collected(self, batch: object) -> None:
-        over = batch["next", "agent", "done"]  # type: ignore[index]
-        if over.any():
-            self.returns = float(batch["next", "agent", "episode_reward"][over].mean())  # type: ignore[index]
-
-    def on_train_end(self, training_td: object, group: str) -> None:
-        self.iterations += 1
-        if self.first is None:
-            self.first = time.perf_counter()
 
 
 def evaluate(experiment: Experiment, episodes: int, seed: int) -> float:

@@ -84,7 +84,7 @@ def _demand_shape(agent: str, space: ObservationSpace, observations: Tree) -> No
         form = f"a dict of {', '.join(wanted)}" if isinstance(space, Dict) else "one array"
         raise CoterieError(f"'{agent}' sees {form}, got {_form(observations)}")
     for name, entry in wanted.items():
-        own = np.shape(observations[name] if name else observations)
+        own = np.shape(observations[name] if isinstance(observations, dict) else observations)
         shape = () if isinstance(entry, Discrete) else entry.shape
         if own[1:] != shape or not own:
             what = f"'{agent}'" + (f", '{name}'" if name else "")
