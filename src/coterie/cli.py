@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from coterie.cli_rate import rate
+
 app = typer.Typer(
     help="Multi-agent reinforcement learning in which any kind of agent sits at the same table.",
     no_args_is_help=True,
@@ -321,6 +323,9 @@ def compare(
         print(json.dumps(head | comparing.as_plain(found)))
     else:
         print(compare_show.as_table(found, score, skipped))
+
+
+app.command()(rate)
 
 
 @check_app.command("world")
