@@ -149,6 +149,35 @@ class Instructing(Protocol):
 
 
 @runtime_checkable
+class Graded(Protocol):
+    """A codec that can be asked how well things stand."""
+
+    grades: tuple[str, ...]  # words from worst to best; () where this world has none
+    grade_prompt: str  # the shipped template and examples that ask for one
+
+    def appraise(self, observation: Tree) -> list[str]:
+        """What each row of `[R, …]` says of how things stand; equal texts are asked about once."""
+        ...
+
+    def appraisals(self) -> list[str]:
+        """Such texts of various moments, as many of one grade as of another, to calibrate a model by."""
+        ...
+
+    def grade(self, observation: Tree) -> Array:
+        """The number of the grade that each row truly deserves, `[R]`; −1 where nobody knows."""
+        ...
+
+
+@runtime_checkable
+class Foretelling(Protocol):
+    """A codec that can say what each choice would do, as far as its agent sees."""
+
+    def deeds(self, observation: Tree) -> list[list[str]]:
+        """For each row of `[R, …]` one deed in words for each choice, such as "go forward into lava"."""
+        ...
+
+
+@runtime_checkable
 class Oracle(Protocol):
     """A codec that knows the best actions."""
 

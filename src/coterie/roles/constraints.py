@@ -1,0 +1,223 @@
+"""Constraints in words: what a group must not do ("never enter lava"), judged by a language model.
+
+Each distinct moment is put before the model once: what does every action do, and does that break a rule? Deeds that
+do are masked out (`veto`), cost something at the learner's door (`penalty`), or are only counted (`count`). Masks are
+part of what a group lives through, so log-probabilities stay those of the policy that really played. How the model is
+asked is in `rules.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from coterie.checks import at_least, within
+from coterie.group import Place, Preference, Risk
+from coterie.lm.chooser import REMEMBERED, Calibration
+from coterie.lm.compose import LMSettings
+from coterie.policies.language import find_codec
+from coterie.roles.rules import Case, Channel, Direct, Jury
+from coterie.types import Array, Discrete, Experience, Metrics, State, Tree, View, leading, map_tree
+from coterie.world import Foretelling
+
+
+@dataclass(frozen=True)
+class ConstraintSettings:
+    """What must not be done, who judges it, and what follows."""
+
+    rules: tuple[str, ...] = ()  # in words, such as "never enter lava"; at least one
+    way: Literal["veto", "penalty", "count"] = "veto"  # mask out what breaks a rule, charge for it, or only count it
+    penalty: float = 1.0  # taken off the reward of a decision that breaks a rule; way=penalty
+    lm: LMSettings = field(default_factory=LMSettings)  # the model; a name alone will do
+    ask: Literal["channel", "direct"] = "channel"  # through the rule's words, for small models; or yes and no
+    threshold: float = 0.9  # a rule is broken where the model gives this or a greater probability
+    calibration: Calibration = "content_free"  # take out what the model likes in any case; ask=direct
+    codec: str = "auto"  # what puts moments into words; auto: the world's own; or package.module:Name
+    template: str = "auto"  # a file, or one of ours by name; auto: the one for this way of asking
+    examples: str = "auto"  # worked ones, likewise; none: the bare question
+    truth: Literal["untold", "fatal"] = "untold"  # the world does not tell a breach, or ends the episode unpaid
+
+    def __post_init__(self) -> None:
+        if not self.rules or not all(rule.strip() for rule in self.rules):
+            raise ValueError("rules must hold at least one text, such as 'never enter lava', and no empty one")
+        at_least("penalty", self.penalty, 0)
+        if not np.isfinite(self.penalty):
+            raise ValueError(f"penalty must be finite, got {self.penalty}")
+        within("threshold", self.threshold, 0, 1)
+
+
+class Verdicts(NamedTuple):
+    """What the model says of all actions at some moments."""
+
+    broken: Array  # [R, choices] bool: breaks a rule
+    silent: Array  # [R] int: deeds that the model did not judge
+
+
+class LanguageGuard:
+    """Keeps a group to rules in words."""
+
+    def __init__(self, settings: ConstraintSettings, place: Place) -> None:
+        space = place.spaces.action
+        if not isinstance(space, Discrete):
+            raise ValueError(
+                f"constraints in words judge one action after the other, which needs discrete actions; "
+                f"'{place.kind}' has a {type(space).__name__}"
+            )
+        self.settings, self.choices = settings, space.n
+        self.codec = find_codec(settings.codec, place)
+        self.of_choice = self.codec.actions(np.arange(len(self.codec.choices)))  # [C]
+        self.rules = tuple(rule.strip().rstrip(".") for rule in settings.rules)
+        asked = (settings.lm, settings.template, settings.examples)
+        self.jury: Jury = Channel(*asked) if settings.ask == "channel" else Direct(*asked, settings.calibration)
+        self.known: dict[bytes, Array] = {}  # an observation's bytes -> broken [choices]
+        self.asked = self.at_door = False
+        self.played: dict[str, float] = {}  # counts of decisions that were watched
+        self.learned: Metrics = {}  # counts of the latest experience that was learned from
+
+    # Judging --------------------------------------------------------------------------------------------
+
+    def judged(self, observation: Tree) -> Verdicts:
+        """What all actions at `[R, …]` observations would break; actions that no word stands for break nothing."""
+        keys = row_keys(observation)
+        if len(self.known) > REMEMBERED:
+            self.known.clear()
+        new = list({key: row for row, key in enumerate(keys) if key not in self.known}.values())
+        unheard: dict[bytes, tuple[Array, int]] = {}
+        if new:
+            broken, silent = self._ask(map_tree(lambda a: a[new], observation))
+            for row, mine, missed in zip(new, broken, silent, strict=True):
+                if missed:
+                    unheard[keys[row]] = mine, int(missed)  # it may be asked again at another time
+                else:
+                    self.known[keys[row]] = mine
+        found = [unheard[key][0] if key in unheard else self.known[key] for key in keys]
+        missing = [unheard[key][1] if key in unheard else 0 for key in keys]
+        return Verdicts(np.array(found, bool).reshape(len(keys), self.choices), np.array(missing, np.int64))
+
+    def _ask(self, observation: Tree) -> tuple[Array, Array]:
+        """[R, choices] bool and [R] int, from the model."""
+        self.asked = True
+        told, words = self.codec.describe(observation), self.codec.choices
+        deeds = self.codec.deeds(observation) if isinstance(self.codec, Foretelling) else [list(words)] * len(told)
+        cases = [
+            Case(rule, state, deed)
+            for state, mine in zip(told, deeds, strict=True)
+            for deed in mine
+            for rule in self.rules
+        ]
+        chance = self.jury.breaks(cases).reshape(len(told), len(words), len(self.rules))
+        broken = np.zeros((len(told), self.choices), bool)
+        with np.errstate(invalid="ignore"):  # what is not known breaks nothing
+            broken[:, self.of_choice] = (chance >= self.settings.threshold).any(axis=2)
+        return broken, np.isnan(chance).any(axis=2).sum(axis=1)
+
+    # At the table ---------------------------------------------------------------------------------------
+
+    def allowed(self, view: View) -> Array:
+        shape = (*view.acting.shape, self.choices)
+        legal = np.ones(shape, bool) if view.mask is None else view.mask
+        if self.settings.way != "veto" or not view.acting.any():
+            return legal
+        kept = legal.copy()
+        mine = kept[view.acting] & ~self.judged(map_tree(lambda a: a[view.acting], view.observation)).broken
+        overruled = ~mine.any(axis=1)  # everything is forbidden, but something must be done
+        mine[overruled] = kept[view.acting][overruled]
+        kept[view.acting] = mine
+        return kept
+
+    def witness(self, view: View, action: Array) -> None:
+        rows = view.acting
+        if not rows.any() or (self.at_door and view.progress is not None):  # what is learned from is counted there
+            return
+        seen = map_tree(lambda a: a[rows], view.observation)
+        counts, _ = self.count(seen, action[rows], None if view.mask is None else view.mask[rows])
+        for name, count in counts.items():
+            self.played[name] = self.played.get(name, 0.0) + count
+
+    def count(self, observation: Tree, action: Array, mask: Array | None) -> tuple[Metrics, Array]:
+        """What became of `[R]` decisions, and which of them broke a rule."""
+        verdicts = self.judged(observation)
+        broke = np.take_along_axis(verdicts.broken, action[:, None], axis=1)[:, 0]
+        counts = {
+            "decisions": float(len(action)),
+            "violations": float(broke.sum()),
+            "abstentions": float(verdicts.silent.sum()),
+        }
+        if self.settings.way == "veto" and mask is not None:
+            counts["vetoes"] = float((verdicts.broken & ~mask).sum())
+            counts["overruled"] = float((verdicts.broken & mask).any(axis=1).sum())
+        return counts, broke
+
+    # At the learner's door ------------------------------------------------------------------------------
+
+    def charge(self, preference: Preference) -> Preference:
+        """The preference with the guard in front of it, which counts and, if so set, charges."""
+        if not isinstance(preference, Risk):
+            self.at_door = True
+            return Constrained(preference, self)
+        if self.settings.way == "penalty":
+            raise ValueError("way=penalty changes rewards, which a taste for risk takes as they are; set way=veto")
+        return preference
+
+    def examine(self, experience: Experience) -> Array:
+        """Which decisions broke a rule, `[T, N, A]` bool; counts those whose outcome is known."""
+        broke = np.zeros(experience.active.shape, bool)
+        for rows, counted in ((experience.closed(), True), (experience.active & ~experience.closed(), False)):
+            if not rows.any():
+                continue
+            seen = map_tree(lambda a, rows=rows: a[:-1][rows], experience.observation)
+            mask = None if experience.mask is None else experience.mask[rows]
+            counts, broke[rows] = self.count(seen, experience.action[rows], mask)
+            if counted:
+                self.learned = counts
+                if self.settings.truth == "fatal":
+                    fatal = experience.terminated[rows] & (experience.reward[rows] <= 0)
+                    self.learned |= agreement(broke[rows], fatal)
+        return broke
+
+    def metrics(self) -> Metrics:
+        """Counts of the latest experience, or, where nothing is learned, of all decisions; and what was asked."""
+        counts = self.learned if self.at_door else self.played
+        asked = self.jury.lm.metrics() if self.asked else {}
+        return {f"constraints/{name}": value for name, value in (counts | asked).items()}
+
+    def state(self) -> State:
+        """Nothing: what the model said is its cache's to keep, and counts are those of one experience."""
+        return {}
+
+    def load(self, state: State) -> None:
+        """Nothing was saved."""
+
+
+class Constrained:
+    """A preference whose owner is watched, and charged for what breaks a rule. Stored rewards stay as they are."""
+
+    def __init__(self, inner: Preference, guard: LanguageGuard) -> None:
+        self.inner, self.guard = inner, guard
+        self.way = getattr(inner, "way", "step")  # one's own preferences need not say
+
+    def rewards(self, experience: Experience) -> Array:
+        broke = self.guard.examine(experience)
+        wanted = self.inner.rewards(experience)
+        if self.guard.settings.way != "penalty":
+            return wanted
+        return wanted - np.float32(self.guard.settings.penalty) * broke.astype(np.float32)
+
+
+def agreement(judged: Array, real: Array) -> Metrics:
+    """How well judgements `[R]` bool agree with what the world told."""
+    return {
+        "fatal": float(real.sum()),
+        "foreseen": float((judged & real).sum()),
+        "agreement": float((judged == real).mean()),
+    }
+
+
+def row_keys(observation: Tree) -> list[bytes]:
+    """The bytes of each of `[R, …]` observations."""
+    count = len(leading(observation))
+    leaves = observation.values() if isinstance(observation, dict) else [observation]
+    parts = [np.ascontiguousarray(leaf).reshape(count, -1) for leaf in leaves]
+    return [b"".join(part[row].tobytes() for part in parts) for row in range(count)]
