@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie import names
 from coterie.config import Config, ConfigError, GroupConfig, Part, SeatedRun
-from coterie.group import Group, Place, Policy, Preference, Risk, Seat, Settled
+from coterie.group import Advised, Charging, Group, Place, Policy, Preference, Risk, Seat, Settled
 from coterie.layout import joined_size
 from coterie.runner import Runner
 from coterie.types import CoterieError, UnknownName
@@ -79,7 +79,6 @@ def build_places(config: Config, world: World) -> dict[str, Place]:
 
 def seat_group(group: GroupConfig, place: Place, world: World) -> Seat:
     """A group's policy in its place, and who sits beside it."""
-    seat = build_seat(group.policy, place, world, group.learner is not None)
     parts: dict[str, Any] = {}
     for name, key, table, chosen in (
         ("annotator", "advisor", names.ADVISORS, group.advisor),
@@ -90,7 +89,27 @@ def seat_group(group: GroupConfig, place: Place, world: World) -> Seat:
                 parts[name] = names.look_up(table, chosen.name)(chosen.settings, place)
             except ValueError as error:
                 raise ConfigError(f"groups.{place.group}.{key}: {error}") from None
-    return dataclasses.replace(seat, **parts)
+    advisor = parts.get("annotator")
+    if isinstance(advisor, Advised):  # one's own annotator need not advise
+        check_advice(group, place.group, advisor.advice.use.way)
+        place = dataclasses.replace(place, advice=advisor.advice)
+    return dataclasses.replace(build_seat(group.policy, place, world, group.learner is not None), **parts)
+
+
+def check_advice(group: GroupConfig, name: str, way: str) -> None:
+    """Refuse an advisor whose advice the group's learner cannot follow."""
+    learner = None if group.learner is None else group.learner.name
+    able = [other for other in names.LEARNERS if way in follows(other)]
+    if learner is None or way not in follows(learner):
+        who = "nobody learns here" if learner is None else f"'{learner}' does not follow it"
+        cure = " or ".join(f"groups.{name}.learner.name={other}" for other in able)
+        raise ConfigError(f"groups.{name}.advisor: advice used as {way} needs a learner; {who}; set {cure}")
+
+
+def follows(learner: str) -> tuple[str, ...]:
+    """The ways of using advice that a learner follows."""
+    served: tuple[str, ...] = getattr(names.look_up(names.LEARNERS, learner), "follows", ())  # a class attribute
+    return served
 
 
 def build_seat(chosen: Part | SeatedRun, place: Place, world: World, learns: bool) -> Seat:
@@ -171,28 +190,41 @@ def build_groups(config: Config, world: World, learning: bool = True) -> list[Gr
     for name, place in build_places(config, world).items():
         group = config.groups[name]
         seat = seat_group(group, place, world)
-        groups.append(Group(seat, build_learner(group, seat.policy, place) if learning else None))
+        preference = build_preference(group, seat.place) if learning and group.learner is not None else None
+        learner = None if preference is None else build_learner(group, seat, preference)
+        groups.append(Group(seat, learner, preference))
     return groups
 
 
-def build_learner(group: GroupConfig, policy: Policy, place: Place) -> Any:
-    """What improves the group, or None."""
-    if group.learner is None:
-        return None
-    made = names.look_up(names.LEARNERS, group.learner.name)
-    wanted = getattr(made, "teaches", None)  # a class attribute: the policies it can improve
-    if wanted is not None and not isinstance(policy, wanted):
-        raise ConfigError(
-            f"group '{place.group}': learner '{group.learner.name}' improves a {wanted.__name__}, "
-            f"not a {type(policy).__name__}{_cure(place, wanted)}"
-        )
-    preference = names.look_up(names.PREFERENCES, group.preference.name)(group.preference.settings)
+def build_preference(group: GroupConfig, place: Place) -> Preference:
+    """How a group that learns values its rewards."""
+    assert group.learner is not None
+    preference: Preference = names.look_up(names.PREFERENCES, group.preference.name)(group.preference.settings)
     check_way(group, preference, place)
     if isinstance(preference, Settled):
         try:
             preference.settle(place, getattr(group.learner.settings, "gamma", 1.0))  # one's own learner may have none
         except ValueError as error:
             raise ConfigError(f"groups.{place.group}.preference: {error}") from None
+    return preference
+
+
+def build_learner(group: GroupConfig, seat: Seat, preference: Preference) -> Any:
+    """What improves the group."""
+    assert group.learner is not None
+    place, policy = seat.place, seat.policy
+    made = names.look_up(names.LEARNERS, group.learner.name)
+    wanted = getattr(made, "teaches", None)  # a class attribute: the policies it can improve
+    if wanted is not None and not isinstance(policy, (wanted, *getattr(made, "also_teaches", ()))):
+        raise ConfigError(
+            f"group '{place.group}': learner '{group.learner.name}' improves a {wanted.__name__}, "
+            f"not a {type(policy).__name__}{_cure(place, wanted)}"
+        )
+    if isinstance(seat.guard, Charging):
+        try:
+            preference = seat.guard.charge(preference)
+        except ValueError as error:
+            raise ConfigError(f"groups.{place.group}.constraints: {error}") from None
     try:
         return made(group.learner.settings, policy, place, preference)
     except ValueError as error:
@@ -239,4 +271,4 @@ def build_runner(config: Config, shard: int, groups: list[Group] | None = None) 
         seats = [seat_group(config.groups[name], place, world) for name, place in places.items()]
     else:
         seats = [group.seat for group in groups]
-    return Runner(world, seats, config.seed, shard)
+    return Runner(world, seats, config.seed, shard, shards=config.train.shards)

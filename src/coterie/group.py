@@ -16,6 +16,7 @@ from coterie.types import Array, Decision, Experience, Joint, Kind, Metrics, Pee
 
 if TYPE_CHECKING:
     from coterie.judging import Judge
+    from coterie.roles.advice import Advice
     from coterie.world import World
 
 Parameters = Literal["shared", "individual"]
@@ -44,6 +45,7 @@ class Place:
     simultaneous: bool = True  # everybody acts at every tick
     table: tuple[Party, ...] = ()  # all groups in the config's order, this one among them; empty: it sits alone
     world: World | None = None  # as it was built, for who must know more of it than spaces; None: nobody says
+    advice: Advice | None = None  # what its decisions are advised by; None: by nobody
 
     @property
     def stacks(self) -> int:
@@ -81,7 +83,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Reporting(Protocol):
-    """A policy with something to tell beside its actions."""
+    """A policy, or who sits beside one, with something to tell beside what it does."""
 
     def metrics(self) -> Metrics:
         """What it counted since it was built, for metrics.jsonl and evaluations."""
@@ -107,6 +109,13 @@ class Annotator(Protocol):
         ...
 
 
+@runtime_checkable
+class Advised(Protocol):
+    """An annotator whose notes are advice, for policies and learners that follow it."""
+
+    advice: Advice
+
+
 class Guard(Protocol):
     """What keeps a group from some of its actions, in training and ever after."""
 
@@ -116,12 +125,25 @@ class Guard(Protocol):
         """Which actions may be taken, `[N, A, choices]` bool: some of the legal ones, never none."""
         ...
 
+    def witness(self, view: View, action: Array) -> None:
+        """See what was decided, `[N, A]`, where `view` has the mask that it gave."""
+        ...
+
     def state(self) -> State:
         """What its next judgements depend on."""
         ...
 
     def load(self, state: State) -> None:
         """Return to a saved state."""
+        ...
+
+
+@runtime_checkable
+class Charging(Protocol):
+    """A guard that has a say in what a learner is paid, or wants to see it."""
+
+    def charge(self, preference: Preference) -> Preference:
+        """The preference as the guard has it; a ValueError if it cannot stand beside that one."""
         ...
 
 
@@ -181,6 +203,19 @@ class Settled(Protocol):
 
 
 @runtime_checkable
+class Kept(Protocol):
+    """A preference whose next values depend on what it has seen."""
+
+    def state(self) -> State:
+        """What a checkpoint must hold."""
+        ...
+
+    def load(self, state: State) -> None:
+        """Return to a saved state."""
+        ...
+
+
+@runtime_checkable
 class Risk(Preference, Protocol):
     """A preference over distributions of returns; its rewards are the world's own."""
 
@@ -214,6 +249,7 @@ class Group:
 
     seat: Seat
     learner: Learner | None = None
+    preference: Preference | None = None  # the learner's
 
     @property
     def name(self) -> str:

@@ -38,7 +38,7 @@ class Player:
             part = config.part(names.POLICIES, {"name": self.name}, f"player '{self.name}'")
             return Seat(place, build.build_policy(part, place, world))
         group, index = self.fitting(agent, place)
-        return Seat(place, group.policy, np.array([index]))
+        return Seat(place, group.policy, np.array([index]), group.seat.annotator, group.seat.guard)
 
     def fitting(self, agent: str, place: Place) -> tuple[Group, int]:
         """The group that plays an agent: one that learned this seat, else one that learned such a seat."""

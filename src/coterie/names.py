@@ -29,14 +29,16 @@ POLICIES = {
     "random": "coterie.policies.scripted:RandomPolicy",
     "heuristic": "coterie.policies.scripted:HeuristicPolicy",
     "language": "coterie.policies.language:LanguagePolicy",
+    "lora": "coterie.policies.lora:LoraPolicy",
 }
 CODECS = {  # by world: what tells its moments in words
-    "gridworld": "coterie.worlds.gridworld_text:GridworldText",
+    "gridworld": "coterie.worlds.gridworld_text:gridworld_text",
     "tictactoe": "coterie.worlds.tictactoe_text:TictactoeText",
     "spread": "coterie.worlds.mpe_text:MpeText",
     "tag": "coterie.worlds.mpe_text:MpeText",
     "auction": "coterie.worlds.auction_text:AuctionText",
     "gymnasium/": "coterie.worlds.gymnasium_text:GymnasiumText",
+    "minigrid/": "coterie.worlds.minigrid_text:MinigridText",
 }
 SCRIPTED = ("random", "heuristic")  # policies that follow a rule
 UNTRAINED = (*SCRIPTED, "language")  # policies that play without having been trained
@@ -47,6 +49,7 @@ LEARNERS = {
 }
 ADVISORS = {
     "language": "coterie.roles.advisor:LanguageAdvisor",
+    "heuristic": "coterie.roles.advisor:HeuristicAdvisor",
 }
 GUARDS = {
     "language": "coterie.roles.constraints:LanguageGuard",
@@ -57,6 +60,10 @@ PREFERENCES = {
     "cpt": "coterie.preferences:CPT",
     "cvar": "coterie.preferences:CVaR",
     "mean_variance": "coterie.preferences:MeanVariance",
+    "rated": "coterie.roles.rated:Rated",
+    "shaped": "coterie.roles.reward:Shaped",
+    "preferred": "coterie.roles.bonus:Preferred",
+    "instructed": "coterie.roles.bonus:Instructed",
 }
 
 

@@ -121,8 +121,11 @@ class Tally:
 class Runner:
     """One shard: a world, the groups' seats around it, and everything between two of its iterations."""
 
-    def __init__(self, world: World, seats: Sequence[Seat], seed: int, shard: int = 0, greedy: bool = False) -> None:
+    def __init__(
+        self, world: World, seats: Sequence[Seat], seed: int, shard: int = 0, greedy: bool = False, shards: int = 1
+    ) -> None:
         self.progress: float | None = None  # share of a run's iterations that are over; None: this is no training
+        self.tick, self.frames_per_tick = 0, world.copies * shards
         self.world, self.seats, self.seed, self.shard, self.greedy = world, seats, seed, shard, greedy
         self.ticks = world.reset(streams.integer(seed, "world", shard))
         self.tally = Tally(world.copies, [seat.place for seat in seats])
@@ -136,7 +139,7 @@ class Runner:
     def play(self, steps: int, iteration: int, progress: float | None = None) -> Rollout:
         """Play `steps` ticks of every copy."""
         self.begin(iteration)
-        self.progress = progress
+        self.progress, self.tick = progress, (iteration - 1) * steps
         offset = 0 if self.world.simultaneous else 1
         writers = {}
         for seat in self.seats:
@@ -172,6 +175,8 @@ class Runner:
             place = seat.place
             view = self.view(seat)
             decision = seat.policy.act(view)
+            if seat.guard is not None:
+                seat.guard.witness(view, decision.action)
             self.remember(place.group, view, decision)
             if writers is not None:
                 writers[place.group].decided(t, view, decision)
@@ -185,6 +190,7 @@ class Runner:
                 actions[place.kind][:, place.columns] = decision.action
         self.ticks = self.world.step(actions)
         self.tally.add(self.ticks)
+        self.tick += 1
         if writers is not None:
             cut = cut_short(self.ticks)
             for seat in self.seats:
@@ -211,6 +217,8 @@ class Runner:
             kind=place.kind,
             columns=place.columns,
             progress=self.progress,
+            tick=self.tick,
+            frames=self.tick * self.frames_per_tick,
         )
         if seat.guard is not None:
             view = replace(view, mask=seat.guard.allowed(view))

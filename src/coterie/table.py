@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +66,8 @@ class Table:
             mask=None if mask is None else np.asarray(mask)[:, None],
             memory=np.zeros((count, 1, group.policy.memory_size), np.float32) if group.policy.memory_size else None,
         )
+        if group.seat.guard is not None:
+            view = replace(view, mask=group.seat.guard.allowed(view))
         return group.policy.act(view).action[:, 0]
 
     def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:

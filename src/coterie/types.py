@@ -163,6 +163,8 @@ class View:
     columns: Array | None = None  # [A] int: place of each agent within its kind
     notes: Array | None = None  # [N, A, W]: what an annotator says to this decision; NaN: nothing
     progress: float | None = None  # share of the run's iterations before this one; None: this is no training
+    tick: int = 0  # ticks played before this one, since the run or the evaluation began
+    frames: int = 0  # the same in environment steps of all copies and shards
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 
 from coterie import nets
 from coterie.policies.body import Body
+from coterie.policies.lora import LoraPolicy
 from coterie.types import Array, Experience
 
 
@@ -60,7 +61,7 @@ class Targets(NamedTuple):
     valid: Array  # bool: which of them are learned from
 
 
-def gather(policy: Body, own: Experience, targets: Targets, x: Array, seen: Array) -> Batch:
+def gather(policy: Body | LoraPolicy, own: Experience, targets: Targets, x: Array, seen: Array) -> Batch:
     """Arrange decisions of every stack side by side; `x` and `seen` are rows of all moments, the last one included."""
     stacks = policy.place.stacks
     rows = targets.valid.size // stacks
@@ -87,13 +88,13 @@ def lanes(valid: Array, stacks: int) -> list[Array]:
     return [np.flatnonzero(lane) for lane in (valid.reshape(1, -1) if stacks == 1 else valid.reshape(-1, stacks).T)]
 
 
-def _rows(policy: Body, array: Array) -> Array:
+def _rows(policy: Body | LoraPolicy, array: Array) -> Array:
     """`[T, N, A, …]` as `[S, M, …]`."""
     flat = policy.arrange(array.reshape(*array.shape[:3], -1))
     return flat.reshape(*flat.shape[:2], *array.shape[3:])
 
 
-def _sequences(policy: Body, batch: Batch, own: Experience) -> Batch:
+def _sequences(policy: Body | LoraPolicy, batch: Batch, own: Experience) -> Batch:
     """The same as sequences in time, one for each copy and agent: `[S, N·A, T, …]`."""
     steps = len(own.active)
     assert own.memory is not None

@@ -4,7 +4,7 @@ Read `PPO.learn` from top to bottom: what was lived through in the group's own v
 judges whole episodes), values, advantages, then epochs of minibatches over the decisions whose outcome is known.
 Agents share one actor and critic or have one each, stacked and trained as if alone. The critic sees what its agent
 sees, or with `central_critic` the whole table as well (MAPPO, Yu et al. 2022). Perceptrons with discrete choices are
-trained by `ppo_kernels.py`, everything else by autograd.
+trained by `ppo_kernels.py`, everything else by autograd, and so is what advice adds to (`roles/advice.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from coterie.episodic import EpisodeReturns
 from coterie.group import Place, Preference, Risk
 from coterie.layout import table_state
 from coterie.normalize import Normalizer, RunningMoments
+from coterie.policies.lora import LoraPolicy
 from coterie.policies.network import NetworkPolicy
 from coterie.returns import advantages
 from coterie.search_space import Choice, Real, Space, Whole
@@ -93,19 +94,26 @@ class PPO:
     """Improves a network policy by clipped policy gradients."""
 
     teaches = NetworkPolicy
+    also_teaches = (LoraPolicy,)
     ways = ("step", "episodic")
+    follows = ("mixture", "kl", "prior", "hint")
 
-    def __init__(self, settings: PPOSettings, policy: NetworkPolicy, place: Place, preference: Preference) -> None:
+    def __init__(
+        self, settings: PPOSettings, policy: NetworkPolicy | LoraPolicy, place: Place, preference: Preference
+    ) -> None:
         self.settings, self.policy, self.place, self.preference = settings, policy, place, preference
         if settings.central_critic and not place.simultaneous:
             raise ValueError("central_critic needs a world in which everybody acts at once")
+        if place.advice is not None and not isinstance(policy, NetworkPolicy):
+            raise ValueError("an advisor needs policy.name=network; a language model that learns follows no advice")
         self.outcomes: EpisodeReturns | None = None
         if isinstance(preference, Risk) and preference.way == "episodic":
             if settings.gamma != 1:
                 cure = f"set groups.{place.group}.learner.gamma=1"
                 raise ValueError(f"gamma must be 1 where whole episodes are judged, got {settings.gamma:g}; {cure}")
             self.outcomes = EpisodeReturns(preference, place.stacks)
-        extra = policy.shape.extra + policy.memory_size + (place.state_size if settings.central_critic else 0)
+        extra = policy.shape.extra - policy.shown + policy.memory_size
+        extra += place.state_size if settings.central_critic else 0
         shape = replace(policy.shape, memory=0, extra=extra)
         self.critic = nets.Net(shape, policy.layout, 1, 1.0, policy.seeds("critic"))
         self.critic_flat = nets.Flat(self.critic)
@@ -135,7 +143,7 @@ class PPO:
         )
         if not valid.any():
             return {"decisions": 0.0} | judged
-        batch = gather(self.policy, own, Targets(advantage, returns, values[:-1], valid), x, seen)
+        batch = gather(self.policy, own, Targets(advantage, returns, values[:-1], valid), self.hinted(x, own), seen)
         batch = self.scale(batch)
         metrics = self.improve(batch, dials, random)
         self.watch(own, state, valid)
@@ -153,6 +161,13 @@ class PPO:
         if self.outcomes is None:
             return replace(own, reward=self.preference.rewards(own)), {}
         return self.outcomes.judged(own)
+
+    def hinted(self, x: Array, own: Experience) -> Array:
+        """The actor's rows with the hints that it saw behind them; none came with the last observation."""
+        if not self.policy.shown or own.notes is None:
+            return x
+        hints = self.policy.arrange(np.nan_to_num(own.notes))
+        return np.concatenate([x, np.pad(hints, ((0, 0), (0, x.shape[1] - hints.shape[1]), (0, 0)))], axis=-1)
 
     def scale(self, batch: Batch) -> Batch:
         """Targets and values in the critic's own units, which follow the returns."""
@@ -194,9 +209,10 @@ class PPO:
         parts = min(self.settings.minibatches, rows)
         bounds = np.array([0, *np.cumsum([len(p) for p in np.array_split(np.empty(rows), parts)])])
         sums, taken = np.zeros(len(NAMES)), 0
+        taught = self.place.advice is not None and self.place.advice.taught(batch.notes)
         for _ in range(self.settings.epochs):
             order = np.stack([random.permutation(rows) for _ in range(self.place.stacks)])
-            run = self.compiled_pass if self.compiled else self.autograd_pass
+            run = self.compiled_pass if self.compiled and not taught else self.autograd_pass
             latest = run(batch, order, bounds, dials)
             sums, taken = sums + latest, taken + parts
             if self.settings.target_kl is not None and latest[3] / parts > self.settings.target_kl:
@@ -253,6 +269,9 @@ class PPO:
             mean = (weight * advantage).sum(1, keepdim=True)
             variance = (weight * (advantage - mean) ** 2).sum(1, keepdim=True)
             advantage = (advantage - mean) / (variance.sqrt() + 1e-8)
+        advice, notes = self.place.advice, flat.notes
+        if advice is not None and notes is not None:
+            out = advice.bent(out, notes)
         log_prob, entropy = self.policy.head.judge(out, flat.action, flat.mask)
         log_ratio = torch.where(given, log_prob - flat.log_prob, 0)  # padding may hold anything
         ratio = log_ratio.exp()
@@ -260,6 +279,8 @@ class PPO:
         policy_loss = -(weight * gain).sum()
         entropy_mean = (weight * entropy).sum()
         loss = policy_loss - self.settings.entropy_coefficient * entropy_mean
+        if advice is not None and notes is not None:
+            loss = loss + (weight * advice.loss(out, flat.mask, notes)).sum()
         nets.descend([self.policy.flat], loss, dials.rate, self.settings.max_grad_norm)
 
         value = self.critic(flat.seen)[0].squeeze(-1)

@@ -81,12 +81,12 @@ class Chooser:
         words = [f" {word}" for word in self.words]
         try:
             found = self.lm.score([self.asking.prompt(text) for text in new], [words] * len(new), self.normalise)
-        except Refused:
+        except (Refused, NotRecorded):  # what fits, or was recorded, may still be among them
             if len(new) > 1:
                 self._ask(new[: len(new) // 2])
                 self._ask(new[len(new) // 2 :])
             return
-        except (GaveUp, NotRecorded):
+        except GaveUp:
             return
         self.known.update(zip(new, found, strict=True))
 

@@ -14,26 +14,40 @@ import torch
 
 from coterie import kernels, nets, streams
 from coterie.group import Place
-from coterie.layout import layout, pack
+from coterie.layout import layout, pack, widen
 from coterie.normalize import Normalizer
+from coterie.roles.encoder import Reader, Trained
 from coterie.types import Array, State, Tree, View
 
 
 class Body:
     """A network that reads a group's observations, with parameters shared by its agents or one set for each."""
 
+    reader: Reader | None = None  # who puts observations into words; a policy that wants one sets it first
+
     def __init__(self, place: Place, shape: nets.Shape, outputs: int, gain: float, told: bool, normal: bool) -> None:
         """`told`: say to a shared network which agent it plays; `normal`: normalise observations."""
         self.place = place
         self.memory_size = shape.memory
-        self.layout = layout(place.spaces.observation)
+        self.layout = rows = layout(place.spaces.observation)  # what the encoder reads, and whole packed rows
+        picture, join = rows.image is not None, None if self.reader is None else self.reader.settings.join
+        self.apart = 0  # numbers of packed rows behind the layout's: features that skip the encoder
+        if self.reader is not None:
+            rows = widen(None if join == "alone" else rows, self.reader.width)
+            self.apart = self.reader.width if join == "add" or (join == "concat" and picture) else 0
+            self.layout = self.layout if self.apart else rows
+            self.metrics = self.reader.metrics
         encoder = nets.choose_encoder(shape.encoder, self.layout)
         told = told and encoder != "set" and place.parameters == "shared" and len(place.agents) > 1
-        self.shape = replace(shape, encoder=encoder, extra=len(place.agents) if told else 0)
+        self.identities = len(place.agents) if told else 0  # numbers that say which agent it plays
+        extra, words = self.apart + self.identities + shape.extra, self.apart if join == "add" else 0
+        self.shape = replace(shape, encoder=encoder, extra=extra, words=words)
         self.net = nets.Net(self.shape, self.layout, outputs, gain, self.seeds("actor"))
-        self.flat = nets.Flat(self.net)
-        normal = normal and self.layout.image is None
-        self.normalizer = Normalizer(self.layout.slots, self.layout.width, place.stacks, normal)
+        weight = None if self.reader is None else self.reader.weigh(rows.size)
+        self.normalizer = Normalizer(rows.slots, rows.width, place.stacks, normal and not picture, weight)
+        if self.reader is not None and self.reader.settings.trainable:
+            self.net.reader = Trained(self.reader, rows.size, self.identities, self.normalizer)
+        self.flat = nets.Flat(self.net, place.stacks)
 
     def seeds(self, purpose: str) -> list[int]:
         """One seed for each stack's first weights."""
@@ -42,7 +56,7 @@ class Body:
 
     def compile(self, wanted: bool) -> kernels.Spec | None:
         """The network as `kernels.py` knows it, where that serves: perceptrons without memory."""
-        plain = wanted and self.shape.encoder == "mlp" and not self.memory_size
+        plain = wanted and self.shape.encoder == "mlp" and not (self.memory_size or self.shape.words or self.net.reader)
         return self.net.spec() if plain and kernels.available() else None
 
     # Rows ---------------------------------------------------------------------------------------------
@@ -62,12 +76,25 @@ class Body:
 
     def pack(self, observation: Tree) -> Array:
         """Observations `[…, A, shape]` as rows of floats `[…, A, size]`."""
-        return pack(self.layout, observation)
+        if self.reader is None:
+            return pack(self.layout, observation)
+        features = self.reader.features(observation)
+        if self.reader.settings.join == "alone":
+            return features
+        return np.concatenate([pack(self.reader.layout, self.reader.wordless(observation)), features], axis=-1)
 
     def sights(self, observation: Tree) -> tuple[Array, Array]:
         """Observations as the network takes them, and as a critic of the same agents does: rows of equal number."""
         x = self.inputs(observation)
-        return x, x
+        return self.number(x, observation), x
+
+    def number(self, x: Array, observation: Tree) -> Array:
+        """Inputs `[S, M, …]` with the numbers of their texts behind them, where a model that learns reads these."""
+        if self.reader is None or self.net.reader is None:
+            return x
+        numbers = self.arrange(self.reader.find(observation).astype(np.float32))
+        seen, hint = np.split(x, [self.layout.size + self.apart + self.identities], axis=-1)
+        return np.concatenate([seen, numbers, hint], axis=-1)
 
     def inputs(self, observation: Tree, agents: Array | None = None) -> Array:
         """Observations `[…, A, shape]` as the network takes them, `[S, M, size + identities]`."""
@@ -79,7 +106,7 @@ class Body:
         """Packed rows `[R, A, size]` normalised, told who they are, and in the order of the parameters."""
         normal = self.normalizer
         rows = np.ascontiguousarray(packed)
-        return kernels.prepare(rows, normal.shift, normal.scale, normal.limit, agents, self.shape.extra)
+        return kernels.prepare(rows, normal.shift, normal.scale, normal.limit, agents, self.identities)
 
     # Answers ------------------------------------------------------------------------------------------
 
@@ -94,7 +121,7 @@ class Body:
             return self.answer_others(packed, view)
         lead = view.acting.shape
         held = None if view.memory is None else self.arrange(view.memory)
-        rows, new = self.respond(self.prepare(packed, view.agents), held)
+        rows, new = self.respond(self.number(self.prepare(packed, view.agents), view.observation), held)
         return self.restore_order(rows, lead), None if new is None else self.restore_order(new, lead)
 
     def answer_others(self, packed: Array, view: View) -> tuple[Array, Array | None]:
@@ -119,7 +146,7 @@ class Body:
         """What the compiled path needs for a decision, for packed observations `[N, A, size]`."""
         normal, rows = self.normalizer, np.ascontiguousarray(packed)
         how = (normal.shift, normal.scale, normal.limit)
-        return kernels.Asked(self.flat.array, spec.sizes, spec.relu, rows, *how, agents, self.shape.extra)
+        return kernels.Asked(self.flat.array, spec.sizes, spec.relu, rows, *how, agents, self.identities)
 
     def choose(self, spec: kernels.Spec, choices: Array, packed: Array, view: View) -> tuple[Array, Array]:
         """Choices `[N, A, K]` among `choices [K]` each, drawn by outputs as logits, by the compiled path."""

@@ -38,11 +38,14 @@ class Frozen:
             raise ValueError(f"'{strangers[0]}' is not in group '{settings.group}' of '{settings.path}'")
         members = np.arange(len(seat.place.agents)) if seat.members is None else seat.members
         self.members = members[[seat.place.agents.index(agent) for agent in place.agents]]  # [A] int
-        self.policy, self.greedy = seat.policy, settings.greedy
+        self.policy, self.guard, self.greedy = seat.policy, seat.guard, settings.greedy
         self.memory_size = seat.policy.memory_size
 
     def act(self, view: View) -> Decision:
-        return self.policy.act(dataclasses.replace(view, agents=self.members, greedy=self.greedy))
+        view = dataclasses.replace(view, agents=self.members, greedy=self.greedy)
+        if self.guard is not None:
+            view = dataclasses.replace(view, mask=self.guard.allowed(view))
+        return self.policy.act(view)
 
     def state(self) -> State:
         return self.policy.state()

@@ -31,24 +31,29 @@ class Asking:
         return f"{prompt} {answer.strip()}\nThat is not possible. Choose one of: {', '.join(words)}.\n{last}"
 
 
-def read(template: str, examples: str, default: str, words: Sequence[str]) -> Asking:
+def read(template: str, examples: str, default: str, words: Sequence[str] | None) -> Asking:
     """The prompt of a template and examples by name or path; `auto`: those of the default's name."""
     text = _file(default if template == "auto" else template, "template").rstrip()
     head, gap, question = text.rpartition("{examples}")
     question = question.lstrip("\n")
     if question.count("{state}") != 1 or "{state}" in head:
         raise ValueError(f"template '{template}': expected {{state}} once, behind {{examples}} where it has those")
-    name = f"{default}-examples" if examples == "auto" else examples
-    shipped = examples != "auto" or (FOLDER / f"{name}.txt").is_file()  # not every world comes with examples
-    pairs = parse(_file(name, "examples"), name, words) if examples != "none" and shipped else []
+    pairs = read_examples(examples, default, words)
     if pairs and not gap:
         raise ValueError(f"template '{template}' has no {{examples}}; add them, or set examples=none")
     worked = [f"{question.replace('{state}', state)} {answer}\n\n" for state, answer in pairs]
     return Asking(head + "".join(worked), question)
 
 
-def parse(text: str, name: str, words: Sequence[str]) -> list[tuple[str, str]]:
-    """Descriptions and answers; an answer that nobody may give is refused."""
+def read_examples(examples: str, default: str, words: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Worked examples by name or path; `auto`: those of the default's name, if there are any."""
+    name = f"{default}-examples" if examples == "auto" else examples
+    shipped = examples != "auto" or (FOLDER / f"{name}.txt").is_file()  # not every world comes with examples
+    return parse(_file(name, "examples"), name, words) if examples != "none" and shipped else []
+
+
+def parse(text: str, name: str, words: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Descriptions and answers; an answer that nobody may give is refused. None: any may be given."""
     pairs = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -56,7 +61,7 @@ def parse(text: str, name: str, words: Sequence[str]) -> list[tuple[str, str]]:
         state, arrow, answer = (part.strip() for part in line.rpartition("=>"))
         if not arrow or not state:
             raise ValueError(f"examples '{name}', line {number}: expected 'description => answer', got {line!r}")
-        if answer not in words:
+        if words is not None and answer not in words:
             raise ValueError(f"examples '{name}', line {number}: '{answer}' is none of {', '.join(words)}")
         pairs.append((state, answer))
     return pairs

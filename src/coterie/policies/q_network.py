@@ -11,9 +11,9 @@ from torch import Tensor
 
 from coterie import kernels, nets
 from coterie.group import Place
-from coterie.layout import pack
 from coterie.policies.body import Body
 from coterie.policies.network import check_widths
+from coterie.roles.encoder import Reader, TextSettings
 from coterie.search_space import Choice, Space
 from coterie.types import Array, Decision, Discrete, State, View
 
@@ -28,6 +28,7 @@ class QNetworkSettings:
     dueling: bool = True  # the last hidden layer is divided into a stream for the state and one for the actions
     compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
     normalize_observations: bool = True  # by running mean and deviation; pictures are left as they are
+    text: TextSettings | None = None  # what is read in words beside the observation; None: nothing
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
         "hidden": Choice(((64, 64), (128, 128), (256, 256))),
@@ -37,6 +38,10 @@ class QNetworkSettings:
 
     def __post_init__(self) -> None:
         check_widths(self.hidden, self.channels)
+        if self.text is not None and self.text.trainable:
+            raise ValueError(
+                "text.trainable needs learner 'ppo' with policy 'network': a replay keeps vectors, not texts"
+            )
         if self.dueling and self.hidden[-1] < 2:
             raise ValueError("dueling divides the last hidden layer in two: hidden must end with a width of at least 2")
 
@@ -52,6 +57,7 @@ class QNetworkPolicy(Body):
                 f"{space}; policy 'network' with learner 'ppo' serves it"
             )
         self.actions, self.first = space.n, int(s.dueling)  # action j's output stands at first + j
+        self.reader = None if s.text is None else Reader(s.text, place)
         shape = nets.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
         super().__init__(place, shape, self.first + self.actions, 0.5, s.identity, s.normalize_observations)
         self.spec = self.compile(s.compiled)
@@ -61,7 +67,7 @@ class QNetworkPolicy(Body):
 
     def act(self, view: View) -> Decision:
         epsilon = 0.0 if view.greedy else self.epsilon
-        lead, packed = view.acting.shape, pack(self.layout, view.observation)
+        lead, packed = view.acting.shape, self.pack(view.observation)
         rows = lead[0] * lead[1]
         uniform = np.zeros((rows, 2)) if view.greedy else view.random.random((rows, 2))
         if self.spec is not None and self.straight(view):

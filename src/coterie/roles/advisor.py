@@ -1,0 +1,324 @@
+"""Advisors: who says what a group's agents might do, in probabilities of their actions.
+
+A language model reads moments in words, each distinct text once; the world's reference player serves where it has
+one. Rows that nobody may ask about (the budget is spent, no advised action is legal) are abstentions: counted, and
+decided without advice. When to ask and what becomes of the advice is in `advice.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, cast
+
+import numpy as np
+
+from coterie.checks import at_least, within
+from coterie.group import Place, Policy
+from coterie.lm import calibrate
+from coterie.lm.chooser import Calibration, Chooser
+from coterie.lm.compose import LMSettings
+from coterie.policies import prompts
+from coterie.policies.language import find_codec
+from coterie.policies.network import NetworkPolicy
+from coterie.roles.advice import Advice, AskSettings, UseSettings, own_log_probs
+from coterie.types import Array, Discrete, Metrics, State, View, leading, map_tree
+from coterie.world import Guided, Oracle
+
+COUNTS = ("decisions", "asked", "advised", "agreed", "kl", "judged", "optimal")  # sums since the advisor was built
+DESCRIBED = 50_000  # observations whose words are remembered
+
+
+@dataclass(frozen=True)
+class LanguageAdvisorSettings:
+    """Which model advises, how it is asked, and how it is followed."""
+
+    lm: LMSettings = field(default_factory=LMSettings)  # the model; a name alone will do
+    codec: str = "auto"  # what puts moments into words; auto: the world's own; or package.module:Name
+    template: str = "auto"  # a file, or one of ours by name; auto: the codec's
+    examples: str = "auto"  # worked ones, likewise; none: the bare question
+    normalise: Literal["sum", "mean"] = "sum"  # log-probabilities of a word's tokens
+    calibration: Calibration = "batch"  # take out what the model likes in any case
+    temperature: float = 1.0  # divides the log-probabilities; 0: all weight on the best action
+    smoothing: float = 0.01  # share of the advice that is spread evenly over the legal actions
+    ask: AskSettings = field(default_factory=AskSettings)  # when
+    use: UseSettings = field(default_factory=UseSettings)  # how
+
+    def __post_init__(self) -> None:
+        at_least("temperature", self.temperature, 0)
+        check_smoothing(self.smoothing, self.use)
+
+
+@dataclass(frozen=True)
+class HeuristicAdvisorSettings:
+    """How the world's reference player is followed."""
+
+    smoothing: float = 0.01  # share of the advice that is spread evenly over the legal actions
+    ask: AskSettings = field(default_factory=AskSettings)  # when
+    use: UseSettings = field(default_factory=UseSettings)  # how
+
+    def __post_init__(self) -> None:
+        check_smoothing(self.smoothing, self.use)
+
+
+def check_smoothing(smoothing: float, use: UseSettings) -> None:
+    """Refuse what is no share, and none at all where logarithms of the advice are taken."""
+    within("smoothing", smoothing, 0, 1)
+    if use.way == "prior" and not smoothing:
+        raise ValueError("use.way=prior takes logarithms of the advice: smoothing must be above 0, for example 0.01")
+
+
+class Source(Protocol):
+    """Who advises. Rows are numbers of decisions in `[N·A]` order."""
+
+    def known(self, view: View, rows: Array) -> Array:
+        """`[R]`: the action that it advises as far as is known without a question; −1: not known."""
+        ...
+
+    def weights(self, view: View, rows: Array) -> Array:
+        """`[R, K]`: advised probabilities of the actions, the legal ones alone; NaN where it abstains."""
+        ...
+
+    def metrics(self) -> Metrics:
+        """What it was asked."""
+        ...
+
+    def state(self) -> State:
+        """What its next answers depend on."""
+        ...
+
+    def load(self, state: State) -> None:
+        """Return to a saved state."""
+        ...
+
+
+class Advisor:
+    """Writes notes beside a group's decisions: asks its source where the settings say so, and counts."""
+
+    def __init__(self, ask: AskSettings, use: UseSettings, smoothing: float, place: Place, source: Source) -> None:
+        self.ask, self.smoothing, self.place, self.source = ask, smoothing, place, source
+        self.advice = Advice(use, count_actions(place))
+        self.width, self.always = 1 + self.advice.actions, use.always
+        self.oracle: Oracle | None = None  # who knows which actions are the best
+        self.counts = dict.fromkeys(COUNTS, 0.0)
+
+    def note(self, view: View, policy: Policy) -> Array:
+        """What is advised to each decision, `[N, A, 1 + K]`; NaN where nothing is."""
+        notes = np.full((view.acting.size, self.width), np.nan, np.float32)
+        strength = self.advice.use.at(view.progress)
+        self.counts["decisions"] += int(view.acting.sum())
+        if strength > 0 and self.ask.due(view):
+            own = own_log_probs(cast(NetworkPolicy, policy), view).reshape(view.acting.size, -1)  # [N·A, K]
+            rows = self.chosen(view, own)
+            found = self.source.weights(view, rows)
+            heard = ~np.isnan(found).any(axis=1)
+            self.counts["asked"] += len(rows)
+            rows, found = rows[heard], found[heard]
+            if len(rows):
+                legal = legal_actions(view, rows, self.advice.actions)
+                even = legal / legal.sum(axis=1, keepdims=True)
+                found = (1 - self.smoothing) * found + self.smoothing * even
+                notes[rows, 0], notes[rows, 1:] = strength, found
+                if self.advice.shown:  # a policy that sees hints is judged by what it does with them
+                    shown = replace(view, notes=notes.reshape(*view.acting.shape, self.width))
+                    own = own_log_probs(cast(NetworkPolicy, policy), shown).reshape(own.shape)
+                self.judge(view, rows, found, own[rows])
+        return notes.reshape(*view.acting.shape, self.width)
+
+    def chosen(self, view: View, own: Array) -> Array:
+        """Which decisions are to be advised: numbers `[R]`, given the policy's log-probabilities `[N·A, K]`."""
+        wanted = view.acting.reshape(-1).copy()
+        if self.ask.entropy is not None:
+            wanted &= -(np.exp(own) * own).sum(axis=1) > self.ask.entropy
+        if self.ask.share < 1:
+            wanted &= view.random.random(len(wanted)) < self.ask.share
+        if self.ask.disagreement:
+            rows = np.flatnonzero(wanted)
+            wanted[rows] = self.source.known(view, rows) != own[rows].argmax(axis=1)  # −1, not known, is no action
+        return np.flatnonzero(wanted)
+
+    # What is counted ----------------------------------------------------------------------------------
+
+    def judge(self, view: View, rows: Array, found: Array, own: Array) -> None:
+        """Count how far policy and advice agree, and how often the advice is the best there is."""
+        best = found.argmax(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            each = np.where(found > 0, found * (np.log(found) - own), 0.0)
+        self.counts["advised"] += len(rows)
+        self.counts["agreed"] += int((best == own.argmax(axis=1)).sum())
+        self.counts["kl"] += float(each.sum())
+        if self.oracle is None or view.world is None or view.columns is None:
+            return
+        everybody = np.zeros((view.acting.shape[0], len(self.place.spaces.agents)), np.int64)
+        mine = np.zeros(view.acting.size, np.int64)
+        mine[rows] = best
+        everybody[:, view.columns] = mine.reshape(view.acting.shape)
+        good = self.oracle.optimal(view.world, everybody)[:, view.columns].reshape(-1)[rows]
+        self.counts["optimal"] += int(good.sum())
+        self.counts["judged"] += len(rows)
+
+    def metrics(self) -> Metrics:
+        """Shares of decisions asked about and advised, of abstentions and agreement, KL(advice ‖ policy), accuracy."""
+        c = self.counts
+        found = {"decisions": c["decisions"], "asked": c["asked"], "advised": c["advised"]}
+        shares = {
+            "share": (c["advised"], c["decisions"]),
+            "abstentions": (c["asked"] - c["advised"], c["asked"]),
+            "agreement": (c["agreed"], c["advised"]),
+            "kl": (c["kl"], c["advised"]),
+            "optimal": (c["optimal"], c["judged"]),
+        }
+        found |= {name: part / whole for name, (part, whole) in shares.items() if whole}
+        return {f"advice/{name}": value for name, value in (found | self.source.metrics()).items()}
+
+    def state(self) -> State:
+        return {"counts": dict(self.counts), "source": self.source.state()}
+
+    def load(self, state: State) -> None:
+        self.counts = dict(state["counts"])
+        self.source.load(state["source"])
+
+
+def count_actions(place: Place) -> int:
+    """K; what is not one choice among few is refused."""
+    space = place.spaces.action
+    if not isinstance(space, Discrete):
+        what = type(space).__name__
+        raise ValueError(f"an advisor speaks to one discrete choice per decision; these agents' actions are a {what}")
+    return space.n
+
+
+def legal_actions(view: View, rows: Array, actions: int) -> Array:
+    """`[R, K]` bool."""
+    return np.ones((len(rows), actions), bool) if view.mask is None else view.mask.reshape(-1, actions)[rows]
+
+
+# Language models --------------------------------------------------------------------------------------------
+
+
+class LanguageAdvisor(Advisor):
+    """A language model that advises."""
+
+    def __init__(self, settings: LanguageAdvisorSettings, place: Place) -> None:
+        s = settings
+        count_actions(place)  # what cannot be advised is refused before any words are looked for
+        source = Words(s, place)
+        super().__init__(s.ask, s.use, s.smoothing, place, source)
+        self.oracle = source.codec if isinstance(source.codec, Oracle) else None
+
+
+class Words:
+    """What a language model says to described moments; a text is asked about once."""
+
+    def __init__(self, settings: LanguageAdvisorSettings, place: Place) -> None:
+        s = settings
+        self.temperature, self.actions = s.temperature, count_actions(place)
+        self.codec = find_codec(s.codec, place)
+        words = self.codec.choices
+        self.of_choice = self.codec.actions(np.arange(len(words)))  # [C]
+        asking = prompts.read(s.template, s.examples, self.codec.prompt, words)
+        samples = self.codec.samples() if s.calibration == "batch" else ()
+        self.chooser = Chooser(s.lm, asking, words, samples, s.calibration, s.normalise)
+        self.described: dict[bytes, str] = {}  # observation -> what it says
+
+    def known(self, view: View, rows: Array) -> Array:
+        texts = self.describe(view, rows)
+        heard = np.array([text in self.chooser.known for text in texts], bool)
+        best = np.full(len(rows), -1)
+        if heard.any():
+            weights = self.weights(view, rows[heard])
+            silent = np.isnan(weights).any(axis=1)
+            best[heard] = np.where(silent, -1, np.nan_to_num(weights).argmax(axis=1))
+        return best
+
+    def weights(self, view: View, rows: Array) -> Array:
+        texts = self.describe(view, rows)
+        places = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        if not places:
+            return np.zeros((0, self.actions))
+        scores = self.chooser.log_probs(list(places))[[places[text] for text in texts]]  # [R, C]
+        scores = np.where(legal_actions(view, rows, self.actions)[:, self.of_choice], scores, -np.inf)
+        heard = np.isfinite(scores).any(axis=1) & ~np.isnan(scores).any(axis=1)
+        found = np.full((len(rows), self.actions), np.nan)
+        if heard.any():
+            found[heard] = 0.0
+            np.add.at(found, (np.flatnonzero(heard)[:, None], self.of_choice[None]), self.heated(scores[heard]))
+        return found
+
+    def heated(self, scores: Array) -> Array:
+        """`[R, C]` probabilities at the advice's temperature."""
+        if self.temperature:
+            return calibrate.probabilities(scores, self.temperature)
+        return (np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]).astype(np.float64)
+
+    def describe(self, view: View, rows: Array) -> list[str]:
+        """What each row says; equal observations are put into words once."""
+        if not len(rows):
+            return []
+        lead = leading(view.observation).shape[:2]
+        seen = map_tree(lambda a: a.reshape(lead[0] * lead[1], *a.shape[2:])[rows], view.observation)
+        parts = seen.values() if isinstance(seen, dict) else [seen]
+        packed = [np.ascontiguousarray(part).reshape(len(rows), -1).view(np.uint8) for part in parts]
+        keys = [row.tobytes() for row in (packed[0] if len(packed) == 1 else np.concatenate(packed, axis=1))]
+        if len(self.described) > DESCRIBED:
+            self.described.clear()
+        new = {key: number for number, key in enumerate(keys) if key not in self.described}
+        if new:
+            fresh = map_tree(lambda a: a[list(new.values())], seen)
+            self.described.update(zip(new, self.codec.describe(fresh), strict=True))
+        return [self.described[key] for key in keys]
+
+    def metrics(self) -> Metrics:
+        distinct = float(len(self.chooser.known))
+        return {"distinct": distinct} | (self.chooser.lm.metrics() if distinct else {})
+
+    def state(self) -> State:
+        """Answers and, once the model was asked, its ledger and budget."""
+        known = self.chooser.known
+        asked = "lm" in vars(self.chooser)  # a cached property: looking must not load a model
+        scores = np.array(list(known.values()), np.float64).reshape(len(known), len(self.chooser.words))
+        return {"texts": list(known), "scores": scores, "lm": self.chooser.lm.state() if asked else None}
+
+    def load(self, state: State) -> None:
+        self.chooser.known = dict(zip(state["texts"], state["scores"], strict=True))
+        if state["lm"] is not None:
+            self.chooser.lm.load(state["lm"])
+
+
+# The reference player ---------------------------------------------------------------------------------------
+
+
+class HeuristicAdvisor(Advisor):
+    """The world's reference player as an advisor."""
+
+    def __init__(self, settings: HeuristicAdvisorSettings, place: Place) -> None:
+        actions = count_actions(place)
+        if not isinstance(place.world, Guided):
+            raise ValueError("the advisor 'heuristic' needs a world that brings its own reference player")
+        super().__init__(settings.ask, settings.use, settings.smoothing, place, Reference(actions))
+
+
+class Reference:
+    """What the world's reference player would do, all weight on it."""
+
+    def __init__(self, actions: int) -> None:
+        self.actions = actions
+
+    def known(self, view: View, rows: Array) -> Array:
+        if not isinstance(view.world, Guided) or view.columns is None:
+            return np.full(len(rows), -1)  # bare observations do not tell it enough
+        return view.world.heuristic(view.kind, view.random)[:, view.columns].reshape(-1)[rows]
+
+    def weights(self, view: View, rows: Array) -> Array:
+        best = self.known(view, rows)
+        found = (np.arange(self.actions) == best[:, None]).astype(np.float64)
+        found[best < 0] = np.nan
+        return found
+
+    def metrics(self) -> Metrics:
+        return {}
+
+    def state(self) -> State:
+        return {}
+
+    def load(self, state: State) -> None:
+        """A script remembers nothing."""
