@@ -67,6 +67,15 @@ def layout(space: ObservationSpace) -> Layout:
     return Layout(entries, sets, start, np.concatenate(slots), slot, not isinstance(space, Dict))
 
 
+def widen(lay: Layout | None, width: int) -> Layout:
+    """The same row with `width` numbers behind it that say what is seen in words; None: they stand alone."""
+    size, slots = (0, 0) if lay is None else (lay.size, lay.width)
+    entry = Entry(size, size + width, (width,), Box((width,), -np.inf, np.inf))
+    entries, sets, old = ({}, (), np.zeros(0, np.int64)) if lay is None else (lay.entries, lay.sets, lay.slots)
+    joined = np.concatenate([old, slots + np.arange(width)])
+    return Layout(entries | {"in words": entry}, sets, size + width, joined, slots + width, bare=False)
+
+
 def pack(lay: Layout, observation: Tree) -> Array:
     """Write observations `[…, shape]` as rows of floats `[…, size]`; bytes become fractions of 255."""
     parts = []

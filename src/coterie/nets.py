@@ -129,6 +129,7 @@ class Shape:
     channels: tuple[int, ...]
     extra: int  # numbers behind the observation that skip the encoder: who the agent is, memory, state
     memory: int = 0  # width of the GRU; 0: none
+    words: int = 0  # first of the extra numbers, whose projection is added to the observation instead; 0: none
 
 
 def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn"]:
@@ -184,11 +185,14 @@ class Net(nn.Module):
         elif encoder == "set":
             self.encode = SetEncoder(lay, shape.hidden[0], shape.activation, generators)
             inputs = self.encode.outputs
-        self.sizes = [inputs + shape.extra, *shape.hidden, outputs]
+        self.words_size = shape.words
+        self.sizes = [inputs + shape.extra - shape.words, *shape.hidden, outputs]
         self.relu = shape.activation == "relu"
         self.body = Perceptron(self.sizes[:-1], shape.activation, generators)
         self.cell = Cell(shape.hidden[-1], shape.memory, generators) if shape.memory else None
         self.out = Dense(shape.memory or shape.hidden[-1], outputs, gain, generators)
+        self.words = Dense(shape.words, inputs, 1.0, generators) if shape.words else None
+        self.reader: nn.Module | None = None  # rewrites rows first, where a policy wants that
 
     def spec(self) -> kernels.Spec:
         """The network as `kernels.py` knows it; only perceptrons without memory."""
@@ -196,9 +200,16 @@ class Net(nn.Module):
 
     def read(self, x: Tensor) -> Tensor:
         """What the hidden layers make of rows."""
+        if self.reader is not None:
+            x = self.reader(x)
+        if self.encode is None and self.words is None:
+            return self.body(x)
+        seen, rest = x[..., : self.size], x[..., self.size :]
         if self.encode is not None:
-            x = torch.cat([self.encode(x[..., : self.size]), x[..., self.size :]], dim=-1)
-        return self.body(x)
+            seen = self.encode(seen)
+        if self.words is not None:
+            seen, rest = seen + self.words(rest[..., : self.words_size]), rest[..., self.words_size :]
+        return self.body(torch.cat([seen, rest], dim=-1))
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Outputs `[S, M, outputs]` for single rows, and what is remembered after them `[S, M, memory]`."""
@@ -227,18 +238,27 @@ class Net(nn.Module):
 
 
 class Flat:
-    """A network's parameters, gradient and Adam moments as matrices `[S, P]`; its tensors are views of the first."""
+    """The parameters of a module that learn, their gradient and Adam moments as matrices `[S, P]`.
 
-    def __init__(self, net: nn.Module) -> None:
-        self.parameters = list(net.parameters())
-        stacks = self.parameters[0].shape[0]
+    The module's tensors are views of the first, except those on another device, which are copied to and fro.
+    Every parameter has the leading axis S; with `stacks=1` it may have any shape.
+    """
+
+    def __init__(self, net: nn.Module, stacks: int | None = None) -> None:
+        self.parameters = [p for p in net.parameters() if p.requires_grad]
+        stacks = self.parameters[0].shape[0] if stacks is None else stacks
         total = sum(p.numel() // stacks for p in self.parameters)
         value, self.grad = torch.empty(stacks, total), torch.zeros(stacks, total)
+        self.away: list[tuple[nn.Parameter, Tensor]] = []  # parameters on another device, and their place here
         start = 0
         for parameter in self.parameters:
             stop = start + parameter.numel() // stacks
-            value[:, start:stop] = parameter.data.reshape(stacks, -1)
-            parameter.data = value[:, start:stop].view(parameter.shape)
+            here = value[:, start:stop].view(parameter.shape)
+            here.copy_(parameter.data)
+            if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
+                parameter.data = here
+            else:
+                self.away.append((parameter, here))
             start = stop
         self.array = value.numpy()
         self.mean, self.square = np.zeros_like(self.array), np.zeros_like(self.array)
@@ -250,11 +270,16 @@ class Flat:
         `stacks` says which of them learn, by number; None: all.
         """
         found = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
-        torch.cat([grad.reshape(len(self.grad), -1) for grad in found], dim=1, out=self.grad)
+        rows = [grad.reshape(len(self.grad), -1).to("cpu", torch.float32) for grad in found]
+        torch.cat(rows, dim=1, out=self.grad)
+        for parameter, here in self.away:
+            here.copy_(parameter.data)
         for i in range(len(self.grad)) if stacks is None else stacks:
             self.steps[i] += 1
             flat, mean, square = self.pair(i)
             kernels.adam(flat, self.grad[i].numpy(), mean, square, int(self.steps[i]), rate, limit)
+        for parameter, here in self.away:
+            parameter.data.copy_(here)
 
     def pair(self, stack: int) -> kernels.Pair:
         """One stack's parameters and moments, for the compiled path."""
@@ -278,13 +303,13 @@ def descend(flats: Sequence[Flat], loss: Tensor, rate: float, limit: float, stac
 
 
 def export(net: nn.Module) -> dict[str, Array]:
-    """Parameters by name, as copies."""
-    return {name: p.detach().numpy().copy() for name, p in net.named_parameters()}
+    """Parameters that learn, by name, as copies."""
+    return {name: p.detach().cpu().numpy().copy() for name, p in net.named_parameters() if p.requires_grad}
 
 
 def restore(net: nn.Module, arrays: dict[str, Array], what: str) -> None:
-    """Write parameters back in place; a shape that differs is an error which says where."""
-    parameters = dict(net.named_parameters())
+    """Write parameters that learn back in place; a shape that differs is an error which says where."""
+    parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
     for name in arrays:
         if name not in parameters:
             raise ValueError(f"{what}: the saved weights have '{name}', which is not here")

@@ -16,8 +16,9 @@ class Normalizer:
     learning, so that acting and learning see the same numbers.
     """
 
-    def __init__(self, slots: Array, width: int, stacks: int, enabled: bool) -> None:
-        self.slots, self.enabled = slots, enabled
+    def __init__(self, slots: Array, width: int, stacks: int, enabled: bool, weight: Array | None = None) -> None:
+        """`weight` [size]: what each number is multiplied with in the end; None: nothing."""
+        self.slots, self.enabled, self.weight = slots, enabled, weight
         self.repeats = np.bincount(slots, minlength=width)
         self.count = np.zeros(stacks)
         self.mean = np.zeros((stacks, width))
@@ -29,6 +30,7 @@ class Normalizer:
         self.limit = 10.0 if on else np.inf
         shift = self.mean[:, self.slots] if on else np.zeros((len(self.mean), len(self.slots)))
         scale = 1 / np.sqrt(self.square[:, self.slots] + 1e-8) if on else np.ones_like(shift)
+        scale = scale if self.weight is None else scale * self.weight
         # [S, size] each, row by row: picking columns leaves them column by column, which is another type to Numba
         self.shift, self.scale = (array.astype(np.float32, order="C") for array in (shift, scale))
 

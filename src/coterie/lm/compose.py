@@ -7,6 +7,7 @@ cache keeps each answer as it comes), budget (reserves before anything is asked)
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie import names
-from coterie.lm import embedded
+from coterie.lm import embedded, minilm
 from coterie.lm.budget import Budget, BudgetSettings
 from coterie.lm.cache import Cache, CacheSettings
 from coterie.lm.http import Http, HttpSettings
@@ -27,15 +28,15 @@ from coterie.lm.retry import Retry, RetrySettings
 from coterie.lm.spread import Spread, joined
 from coterie.lm.store import Store
 
-Backend = Literal["auto", "local", "llamacpp", "http"]
+Backend = Literal["auto", "local", "encoder", "llamacpp", "http"]
 
 
 @dataclass(frozen=True)
 class LMSettings:
     """A language model and what stands around it."""
 
-    name: str = "embedded"  # embedded, a directory, a GGUF file, http://…, package.module:name, or a hub's name
-    backend: Backend = "auto"  # auto: by the name; llamacpp: GGUF through llama.cpp
+    name: str = "embedded"  # embedded, minilm, a directory, a GGUF file, http://…, package.module:name, or a hub's name
+    backend: Backend = "auto"  # auto: by the name; encoder: vectors only; llamacpp: GGUF through llama.cpp
     cache: CacheSettings | None = None  # where answers are kept; none: nowhere
     budget: BudgetSettings | None = None  # what may be spent; none: no limit
     retry: RetrySettings = field(default_factory=RetrySettings)  # asking a server again
@@ -125,13 +126,19 @@ def surround(backend: LanguageModel, settings: LMSettings) -> LoadedModel:
 
 def open_backend(settings: LMSettings) -> LanguageModel:
     """What answers, by name."""
-    name, backend = settings.name, _backend(settings)
+    name, backend = settings.name, backend_of(settings)
     if backend == "http":
         return Http(name, settings.http)
     if backend == "own":
         return _own(name)
     if backend == "llamacpp":
         return LlamaCpp(_gguf(name), settings.llamacpp, f"gguf {embedded.SHA256}" if name == "embedded" else "")
+    if backend == "encoder":
+        from coterie.lm.sentences import Sentences  # PyTorch
+
+        if name == "minilm":
+            return Sentences.open(minilm.folder(), settings.local, f"minilm {minilm.SHA256['model.safetensors']}")
+        return Sentences.open(name, settings.local)
     from coterie.lm.local import Local  # PyTorch
 
     if name == "embedded":
@@ -139,15 +146,17 @@ def open_backend(settings: LMSettings) -> LanguageModel:
     return Local.open(name, settings.local)
 
 
-def _backend(settings: LMSettings) -> str:
+def backend_of(settings: LMSettings) -> str:
     """Which back end a name asks for."""
     name = settings.name
-    if settings.backend not in ("auto", "local", "llamacpp", "http"):
-        raise ValueError(f"backend must be auto, local, llamacpp or http, got {settings.backend!r}")
+    if settings.backend not in typing.get_args(Backend):
+        raise ValueError(f"backend must be auto, local, encoder, llamacpp or http, got {settings.backend!r}")
     if settings.backend != "auto":
         return settings.backend
     if name.startswith(("http://", "https://")):
         return "http"
+    if name == "minilm":
+        return "encoder"
     if ":" in name and not Path(name).exists():
         return "own"
     return "local"

