@@ -23,11 +23,14 @@ sync: ## bring .venv to exactly the pinned versions again
 	rm -f $(STAMP)
 	$(MAKE) install
 
-demo: $(STAMP) ## train the cooperative grid world, evaluate it, write a video and a report
-	$(BIN)/coterie train gridworld-cooperative
+demo: $(STAMP) ## train two agents on a grid (video, report), then seat a language model beside them
+	@run=runs/demo/$$(date +%Y%m%d-%H%M%S)/learned && $(BIN)/coterie train gridworld-cooperative --out $$run && \
+	printf '\nWho does how well beside whom: an agent that has just learned, the embedded\nlanguage model, which is told in words what it sees, and a random walker.\n\n' && \
+	$(BIN)/coterie match $$run language random --episodes 20
 
-lm: $(STAMP) ## fetch the embedded language model (93 MB) and make it ready, once
+lm: $(STAMP) ## fetch the embedded language model (93 MB) and the sentence encoder (84 MB), once
 	$(BIN)/python -m coterie.lm.embedded
+	$(BIN)/python -m coterie.lm.minilm
 
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest

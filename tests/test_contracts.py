@@ -21,11 +21,14 @@ OBSERVATIONS = {
     "dict": Dict({"own": Box((2,), -1.0, 1.0), "others": Box((3, 2), -1.0, 1.0)}, (("others",),)),
 }
 SPACES = [(name, False) for name in ACTIONS] + [("discrete", True)]
-WORLD_BOUND = ("heuristic", "language")  # play by what a world says
+WORLD_BOUND = ("heuristic", "language", "lora")  # play by what a world says
 RESTLESS = ("random", "heuristic")  # draw lots even when greedy
 REMEMBERS = ("dqn", "maddpg")  # learns from older experience too
 ONE_CHOICE = ("q_network", "dqn")  # refuse whatever is not one choice among finitely many actions
-PLAYED_BY = {"language": {"lm": LMSettings("language_cases:COPIER"), "temperature": 1.0}}  # no real model here
+PLAYED_BY = {  # no real model here
+    "language": {"lm": LMSettings("language_cases:COPIER"), "temperature": 1.0},
+    "lora": {"lm": LMSettings("lm_cases:tiny")},
+}
 AT_ONCE = {
     "dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, starts=1)),
     "maddpg": MADDPGSettings(batch_size=16, updates_per_step=0.2, replay=MemorySettings(size=200, starts=1)),

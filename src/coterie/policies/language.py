@@ -211,19 +211,8 @@ class LanguagePolicy:
     # What is counted ----------------------------------------------------------------------------------
 
     def _judge(self, action: Array, view: View) -> None:
-        """Count how often the actions are the oracle's, and the reference player's, where the world has one."""
-        if view.world is None or view.columns is None:
-            return
-        kind = (view.world.copies, len(self.place.spaces.agents))
-        if isinstance(self.codec, Oracle):
-            everybody = np.zeros((*kind, *action.shape[2:]), action.dtype)
-            everybody[:, view.columns] = action
-            good = self.codec.optimal(view.world, everybody)[:, view.columns]
-            self._count("optimal", good[view.acting])
-        if isinstance(view.world, Guided) and isinstance(self.place.spaces.action, Discrete):
-            random = streams.generator(self.place.seed, "agreement")  # a stream of its own: looking changes nothing
-            guided = view.world.heuristic(view.kind, random)[:, view.columns]
-            self._count("agreement", (guided == action)[view.acting])
+        for name, good in good_actions(self.codec, self.place, action, view).items():
+            self._count(name, good)
 
     def _count(self, name: str, good: Array) -> None:
         tally = self.judged.setdefault(name, [0, 0])
@@ -268,6 +257,22 @@ def find_codec(name: str, place: Place) -> Codec:
     if not codec.choices:
         raise ValueError(f"codec '{name}' offers no choices; a language model chooses among words")
     return codec
+
+
+def good_actions(codec: Codec, place: Place, action: Array, view: View) -> dict[str, Array]:
+    """Which actions of those who act are the oracle's, and the reference player's, where the world has one."""
+    found: dict[str, Array] = {}
+    if view.world is None or view.columns is None:
+        return found
+    if isinstance(codec, Oracle):
+        everybody = np.zeros((view.world.copies, len(place.spaces.agents), *action.shape[2:]), action.dtype)
+        everybody[:, view.columns] = action
+        found["optimal"] = codec.optimal(view.world, everybody)[:, view.columns][view.acting]
+    if isinstance(view.world, Guided) and isinstance(place.spaces.action, Discrete):
+        random = streams.generator(place.seed, "agreement")  # a stream of its own: looking changes nothing
+        guided = view.world.heuristic(view.kind, random)[:, view.columns]
+        found["agreement"] = (guided == action)[view.acting]
+    return found
 
 
 def understood(text: str, choices: Sequence[str], legal: Array) -> int | Illegal:

@@ -1,0 +1,282 @@
+"""A language model that learns to play: low-rank adapters on a local model, trained on its scored choices.
+
+Like `language`, it is told in words what its agents see and chooses among words; here what they score are the logits
+of a distribution over legal actions, and a learner (PPO) moves the adapters along its gradient. One question for every
+distinct description, in acting and in learning, however many rows see it. The critic is the learner's own and reads
+observations, not words. Every policy has adapters of its own on weights that all of a process share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from coterie import kernels, nets, streams
+from coterie.checks import positive
+from coterie.group import Place
+from coterie.heads import Choices
+from coterie.layout import layout, pack
+from coterie.lm import adapters
+from coterie.lm.calibrate import log_normalise
+from coterie.lm.chooser import REMEMBERED, shared_backend
+from coterie.lm.compose import LMSettings, LoadedModel, backend_of, surround
+from coterie.lm.interface import Normalise
+from coterie.lm.local import Local, device_of
+from coterie.normalize import Normalizer
+from coterie.policies import prompts
+from coterie.policies.language import find_codec, good_actions
+from coterie.types import Array, Decision, Metrics, State, Tree, View, map_tree
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Which model learns to play, how it is asked, and what of it learns."""
+
+    lm: LMSettings = field(default_factory=LMSettings)  # a model in this process; a name alone will do
+    codec: str = "auto"  # what puts moments into words; auto: the world's own; or package.module:Name
+    template: str = "auto"  # a file, or one of ours by name; auto: the codec's
+    examples: str = "none"  # worked ones, likewise; none: the bare question
+    normalise: Normalise = "sum"  # log-probabilities of a word's tokens
+    temperature: float = 1.0  # choices are drawn by scores divided by it
+    rank: int = 16  # numbers that a layer's change passes through
+    alpha: float = 32.0  # changes are scaled by alpha / rank
+    targets: tuple[str, ...] = (adapters.ALL,)  # all-linear, or names of layers such as q_proj
+    layers: int = 0  # adapt this many last layers only; 0: all
+    hidden: tuple[int, ...] = (64, 64)  # widths of the critic's hidden layers
+    normalize_observations: bool = True  # for the critic, by running mean and deviation
+
+    def __post_init__(self) -> None:
+        positive("temperature", self.temperature)
+        for width in self.hidden:
+            positive("a layer's width", width)
+        adapters.AdapterSettings(self.rank, self.alpha, self.targets, self.layers)
+        kind = backend_of(self.lm)
+        if kind not in ("local", "own"):
+            raise ValueError(
+                f"lm: '{self.lm.name}' is asked through {kind}, which cannot be trained; use a local model"
+            )
+        for name, given in (("cache", self.lm.cache), ("budget", self.lm.budget)):
+            if given is not None:
+                raise ValueError(f"lm.{name} has no part here: a model that learns answers anew after every step")
+
+
+class Words:
+    """A distribution over the actions that have a word, for logits of the words."""
+
+    def __init__(self, of_choice: Array) -> None:
+        self.of_choice = of_choice  # [C, …]
+        self.outputs = len(of_choice)
+        self.choices = Choices((self.outputs,), single=True)
+        self.flat = torch.from_numpy(of_choice.reshape(self.outputs, -1).astype(np.float64))
+
+    def act(self, out: Array, mask: Array | None, random: np.random.Generator, greedy: bool) -> tuple[Array, Array]:
+        if mask is None:
+            chosen, log_prob = self.choices.act(out, None, random, greedy)
+            return self.of_choice[chosen], log_prob
+        legal = mask[..., self.of_choice]
+        chosen, log_prob = self.choices.act(out, legal, random, greedy)
+        worded = legal.any(axis=-1)  # elsewhere the first legal action is played, for certain
+        return np.where(worded, self.of_choice[chosen], mask.argmax(axis=-1)), np.where(worded, log_prob, np.float32(0))
+
+    def judge(
+        self, out: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        number = self.number(action, out.ndim - 1)
+        if mask is None:
+            return self.choices.judge(out, number, None)
+        legal = mask[..., torch.from_numpy(self.of_choice)]
+        worded = legal.any(dim=-1)
+        log_prob, entropy = self.choices.judge(out, number, legal)
+        return torch.where(worded, log_prob, 0.0), torch.where(worded, entropy, 0.0)
+
+    def number(self, action: torch.Tensor, lead: int) -> torch.Tensor:
+        """Which words stand for actions; the first `lead` axes count them."""
+        rows = action.reshape(*action.shape[:lead], -1).double()
+        return (rows.unsqueeze(-2) - self.flat).abs().sum(-1).argmin(-1)
+
+
+class AdaptedModel(torch.nn.Module):
+    """A local model whose adapters learn what to choose after prompts."""
+
+    def __init__(self, settings: LoraSettings, asking: prompts.Asking, words: Sequence[str], seed: int) -> None:
+        super().__init__()
+        local = settings.lm.local
+        if local.dtype == "auto" and device_of(local.device).type != "cpu":
+            local = replace(local, dtype="float32")  # PPO compares log-probabilities more finely than bfloat16 can
+        base = shared_backend(replace(settings.lm, local=local))
+        if not isinstance(base, Local):
+            raise ValueError(f"lm: '{settings.lm.name}' is no model in this process; it cannot be trained")
+        self.model = adapters.twin(base.model)
+        shape = adapters.AdapterSettings(settings.rank, settings.alpha, settings.targets, settings.layers)
+        adapters.attach(self.model, shape, seed)
+        # What was read before would tie an answer's last bits to earlier questions: a resumed run must repeat them.
+        self.local = Local(self.model, base.tokenizer, replace(base.settings, prefixes=0))
+        self.lm: LoadedModel = surround(self.local, settings.lm)
+        self.asking, self.words = asking, [f" {word}" for word in words]
+        sizes = [len(self.local.tokens_of_choice(word)) for word in self.words]
+        self.divisor = np.array(sizes if settings.normalise == "mean" else [1] * len(words)) * settings.temperature
+        self.learned: dict[str, Array] = {}  # text -> logits when it was last learned from
+
+    def logits(self, texts: Sequence[str]) -> Array:
+        """[R, C] of distinct texts, without a gradient."""
+        asked = [self.asking.prompt(text) for text in texts]
+        return self.lm.score(asked, [self.words] * len(texts)) / self.divisor
+
+    def unroll(self, x: Array, past: nets.Past | None) -> torch.Tensor:
+        """[1, M, C] with gradients, for texts `[1, M]`; each distinct one is read once."""
+        texts, rows = np.unique(x[0], return_inverse=True)
+        parts = list(self.parts(texts.tolist()))
+        # Of several portions each is read again in the backward pass, so that memory holds one at a time.
+        found = torch.cat([self.read(part, again=len(parts) > 1) for part in parts]).cpu()
+        found = found / torch.from_numpy(self.divisor).float()
+        self.learned |= dict(zip(texts.tolist(), found.detach().double().numpy()))
+        return found[torch.from_numpy(rows)].unsqueeze(0)
+
+    def parts(self, texts: list[str]) -> Iterator[list[str]]:
+        """Texts in portions of about `tokens_per_pass` tokens."""
+        part: list[str] = []
+        size = 0
+        for text in texts:
+            length = len(self.local.tokens_of(self.asking.question.replace("{state}", text), 0))
+            if part and size + length > self.local.settings.tokens_per_pass:
+                yield part
+                part, size = [], 0
+            part.append(text)
+            size += length
+        yield part
+
+    def read(self, texts: list[str], again: bool) -> torch.Tensor:
+        """[R, C] with gradients."""
+        asked, choices = [self.asking.prompt(text) for text in texts], [self.words] * len(texts)
+        if not again:
+            return self.local.choice_logprobs(asked, choices)
+        ways: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # nothing is drawn
+        found: torch.Tensor = checkpoint(self.local.choice_logprobs, asked, choices, **ways)
+        return found
+
+
+class LoraPolicy:
+    """A language model in its agents' seats that a learner improves."""
+
+    memory_size = 0
+    spec = None  # no compiled path
+    shown = apart = 0  # neither hints nor features of texts
+
+    def __init__(self, settings: LoraSettings, place: Place) -> None:
+        if place.parameters == "individual" and len(place.agents) > 1:
+            raise ValueError("adapters are a group's own: for one set per agent, give every agent a group of its own")
+        if place.advice is not None:
+            raise ValueError("a model that learns to play takes no advice; advise a network instead")
+        self.settings, self.place = settings, place
+        self.codec = find_codec(settings.codec, place)
+        words = self.codec.choices
+        self.head = Words(self.codec.actions(np.arange(len(words))))
+        self.choices = np.array([len(words)])
+        self.layout = layout(place.spaces.observation)
+        encoder = nets.choose_encoder("auto", self.layout)
+        self.identities = len(place.agents) if len(place.agents) > 1 else 0  # the critic is told whom it values
+        self.shape = nets.Shape(settings.hidden, "tanh", encoder, (16, 32), self.identities)  # of the critic
+        normal = settings.normalize_observations and self.layout.image is None
+        self.normalizer = Normalizer(self.layout.slots, self.layout.width, 1, normal)
+        asking = prompts.read(settings.template, settings.examples, self.codec.prompt, words)
+        self.net = AdaptedModel(settings, asking, words, self.seeds("adapters")[0])
+        self.flat = nets.Flat(self.net, 1)
+        self.loads = 0
+        self.known: dict[str, Array] = {}  # text -> logits [C] that the model gives now
+        self.asked_by: tuple[Any, ...] = ()  # whose answers they are
+        self.judged: dict[str, list[int]] = {}  # what is judged -> [good, all]
+        self.start: tuple[tuple[str, ...], Array] = ((), np.zeros((0, len(words))))  # texts, logits without adapters
+
+    def act(self, view: View) -> Decision:
+        rows = view.acting
+        asked = np.flatnonzero(rows)
+        seen = map_tree(lambda a: a.reshape(rows.size, *a.shape[2:])[asked], view.observation)
+        logits = np.zeros((rows.size, self.head.outputs), np.float32)
+        logits[asked] = self.answers(self.codec.describe(seen), view)
+        logits = logits.reshape(*rows.shape, -1)
+        action, log_prob = self.head.act(logits, view.mask, view.random, view.greedy)
+        for name, good in good_actions(self.codec, self.place, action, view).items():
+            tally = self.judged.setdefault(f"eval/{name}" if view.greedy else name, [0, 0])
+            tally[0] += int(good.sum())
+            tally[1] += good.size
+        return Decision(action, log_prob)
+
+    def answers(self, texts: Sequence[str], view: View) -> Array:
+        """[R, C] logits. What is drawn by is asked anew for every shard of every iteration.
+
+        Which texts are asked together moves their last bits, so that answers from elsewhere (another shard, an
+        evaluation) would make what is drawn depend on the number of workers or on a resumption.
+        """
+        mine = (int(self.flat.steps[0]), self.loads, None if view.greedy else view.random)
+        if self.asked_by != mine or len(self.known) > REMEMBERED:
+            self.known, self.asked_by = {}, mine
+        new = [text for text in dict.fromkeys(texts) if text not in self.known]
+        if new:
+            self.known.update(zip(new, self.net.logits(new), strict=True))
+        return np.array([self.known[text] for text in texts]).reshape(-1, self.head.outputs)
+
+    # What a learner needs -----------------------------------------------------------------------------
+
+    def seeds(self, purpose: str) -> list[int]:
+        """One seed: there is one set of parameters."""
+        return [streams.integer(self.place.seed, purpose, self.place.group, 0)]
+
+    def arrange(self, packed: Array) -> Array:
+        """Rows `[…, A, size]` one after the other, `[1, M, size]`."""
+        return packed.reshape(1, -1, packed.shape[-1])
+
+    def restore_order(self, rows: Array, lead: tuple[int, ...]) -> Array:
+        """The inverse of `arrange`: `[1, M, …]` back to `[…, A, …]`."""
+        return rows.reshape(*lead, *rows.shape[2:])
+
+    def pack(self, observation: Tree) -> Array:
+        """Observations `[…, A, shape]` as rows of floats `[…, A, size]`."""
+        return pack(self.layout, observation)
+
+    def sights(self, observation: Tree) -> tuple[Array, Array]:
+        """Texts `[1, M]` for the model, and for the critic rows of numbers `[1, M, size + identities]`."""
+        packed = np.ascontiguousarray(self.pack(observation))
+        each = map_tree(lambda a: a.reshape(-1, *a.shape[packed.ndim - 1 :]), observation)
+        rows, who, normal = packed.reshape(-1, *packed.shape[-2:]), np.arange(len(self.place.agents)), self.normalizer
+        seen = kernels.prepare(rows, normal.shift, normal.scale, normal.limit, who, self.identities)
+        return np.array(self.codec.describe(each)).reshape(1, -1), seen
+
+    # What is told -------------------------------------------------------------------------------------
+
+    def metrics(self) -> Metrics:
+        """Shares of good actions since the last call, how far the model has moved, and its ledger."""
+        present = self.net.learned or self.known
+        told = {"distinct": float(len(present))}
+        told |= {name: good / total for name, (good, total) in self.judged.items() if total}
+        if present:
+            told["kl_to_start"] = self.kl_to_start(present)
+        self.net.learned, self.judged = {}, {}
+        return told | self.net.lm.metrics()
+
+    def kl_to_start(self, present: dict[str, Array]) -> float:
+        """Mean divergence of the choices after texts from those of the same model without adapters."""
+        texts = tuple(sorted(present))
+        if texts != self.start[0]:
+            with adapters.switched_off(self.net.model):
+                self.start = texts, self.net.logits(texts)
+        now, then = log_normalise(np.array([present[text] for text in texts])), log_normalise(self.start[1])
+        return float((np.exp(now) * (now - then)).sum(axis=1).mean())
+
+    # State --------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """The adapters, and what the critic's normalisation has seen; the model itself is not in it."""
+        return {"adapters": nets.export(self.net), "normalizer": self.normalizer.state()}
+
+    def load(self, state: State) -> None:
+        what = f"group '{self.place.group}'"
+        if state["normalizer"]["mean"].shape != self.normalizer.mean.shape:
+            raise ValueError(f"{what}: the saved observation statistics have another width than this world's")
+        nets.restore(self.net, state["adapters"], what)
+        self.normalizer.load(state["normalizer"])
+        self.loads += 1
