@@ -220,7 +220,7 @@ def test_ones_own_files(tmp_path):
 @pytest.mark.parametrize(
     ("template", "examples", "reason"),
     [
-        ("nowhere.txt", "auto", "no file 'nowhere.txt', nor one of ours (auction, cartpole, gridworld"),
+        ("nowhere.txt", "auto", "no file 'nowhere.txt', nor one of ours (auction, cartpole, constraints"),
         ("auto", "nowhere.txt", "no file 'nowhere.txt', nor one of ours (auction-examples"),
         ("Just go!", None, "expected {state} once"),
         ("{state} then {examples}", None, "expected {state} once"),
