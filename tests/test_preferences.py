@@ -51,10 +51,13 @@ def test_a_team_shares_the_mean_tick_by_tick():
 def test_ways():
     for name in names.PREFERENCES:
         made, settings = names.look_up(names.PREFERENCES, name), names.settings_type(names.PREFERENCES, name)
-        assert made(settings()).way == ("step" if name in ("unchanged", "team") else "interim")
-        assert isinstance(made(settings()), Risk) == (name not in ("unchanged", "team"))
-        if name not in ("unchanged", "team"):
+        if name in ("cpt", "cvar", "mean_variance"):
+            assert made(settings()).way == "interim"
+            assert isinstance(made(settings()), Risk)
             assert made(settings(way="episodic")).way == "episodic"
+        else:
+            assert made.way == "step"
+            assert not hasattr(made, "influence")
 
 
 @pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)

@@ -22,7 +22,7 @@ from coterie import streams, workers
 from coterie.build import build_groups, build_stage, build_world
 from coterie.config import Config, ConfigError
 from coterie.evaluate import Result, evaluate, evaluation_copies, reports
-from coterie.group import Group, Peered, Seat
+from coterie.group import Group, Kept, Peered, Reporting, Seat
 from coterie.policies.scripted import HeuristicPolicy, HeuristicSettings, RandomPolicy, RandomSettings
 from coterie.record import Progress, Recorder
 from coterie.run import Run, write_text
@@ -49,6 +49,10 @@ class Training:
         for group in self.groups:
             if isinstance(group.learner, Peered):
                 self.peered[group.name] = group.learner
+        self.kept: dict[str, Kept] = {}
+        for group in self.groups:
+            if isinstance(group.preference, Kept):
+                self.kept[group.name] = group.preference
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best_step, self.best_score = -1, -np.inf
@@ -97,8 +101,11 @@ class Training:
         return metrics
 
     def reports(self) -> dict[str, float]:
-        """What this process's policies tell of themselves."""
+        """What this process's policies, and who sits beside them or judges them, tell of themselves."""
         found = reports([group.seat for group in self.groups])
+        for group in self.groups:
+            if isinstance(group.preference, Reporting):
+                found.setdefault(group.name, {}).update(group.preference.metrics())
         return {f"{name}/{key}": value for name, told in found.items() for key, value in told.items()}
 
     @property
@@ -175,6 +182,7 @@ class Training:
             "recent": {name: list(values) for name, values in self.recent.items()},
             "policies": self.policies(),
             "learners": {g.name: g.learner.state() for g in self.groups if g.learner is not None},
+            "preferences": {name: preference.state() for name, preference in self.kept.items()},
             "shards": self.workers.save(),
         }
         self.run.save_checkpoint(state, self.config.train.keep)
@@ -195,6 +203,8 @@ class Training:
                 group.policy.load(state["policies"][group.name])
                 if group.learner is not None:
                     group.learner.load(state["learners"][group.name])
+            for name, preference in self.kept.items():
+                preference.load(state["preferences"][name])
             self.workers.load(shards)
         except ValueError as error:
             raise ConfigError(f"the checkpoint does not fit this config: {error}") from None

@@ -22,7 +22,7 @@ from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.transitions import Lived, Queue, Transitions, complete, empty_queue, lanes_of, no_rows, team_of
 from coterie.checks import at_least, positive, within
 from coterie.group import Place, Preference
-from coterie.layout import pack, table_state
+from coterie.layout import table_state
 from coterie.normalize import Normalizer
 from coterie.policies.q_network import QNetworkPolicy
 from coterie.replay import Drawn, Replay, ReplaySettings
@@ -139,7 +139,7 @@ class DQN:
         self.state_size = place.state_size if settings.mixer == "qmix" else 0
         self.state_normalizer = Normalizer(np.arange(self.state_size), self.state_size, 1, True)
         members = len(place.agents) if self.team else 1
-        like = no_rows(0, members, policy.layout.size, policy.actions, self.state_size)
+        like = no_rows(0, members, policy.layout.size + policy.apart, policy.actions, self.state_size)
         self.replays = [Replay(settings.replay, like) for _ in range(1 if self.team else place.stacks)]
         self.queues: list[Queue] = []  # how many copies there are is seen with the first experience
         self.due = 0.0  # gradient steps not yet taken
@@ -180,7 +180,7 @@ class DQN:
 
     def remember(self, own: Experience, joint: Joint) -> None:
         """Move the transitions that this experience completes into the replays."""
-        packed, final = pack(self.policy.layout, own.observation), pack(self.policy.layout, own.finals.observation)
+        packed, final = self.policy.pack(own.observation), self.policy.pack(own.finals.observation)
         rewards = self.preference.rewards(own)
         if own.mask is None:
             own = replace(own, mask=np.ones((*own.active.shape, self.policy.actions), bool))
@@ -197,7 +197,7 @@ class DQN:
 
     def watch(self, own: Experience, joint: Joint) -> None:
         """Let the running statistics see this experience, once it has been learned from."""
-        rows = self.policy.arrange(pack(self.policy.layout, own.observation)[:-1])
+        rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
         lanes = self.policy.arrange(own.closed()[..., None])[..., 0]
         self.policy.normalizer.update([stack[lane] for stack, lane in zip(rows, lanes, strict=True)])
         if self.state_size:
@@ -231,7 +231,7 @@ class DQN:
         ready = [(i, replay) for i, replay in enumerate(self.replays) if replay.ready]
         for i, replay in ready:
             normal = dqn_kernels.Normal(
-                policy.normalizer.shift[i], policy.normalizer.scale[i], policy.normalizer.limit, policy.shape.extra
+                policy.normalizer.shift[i], policy.normalizer.scale[i], policy.normalizer.limit, policy.identities
             )
             found, top = dqn_kernels.dqn_steps(
                 replay.rows,
@@ -313,8 +313,8 @@ class DQN:
         if self.team:
             return torch.from_numpy(policy.prepare(observation[0], np.arange(len(self.place.agents))))
         x = policy.normalizer(observation[:, :, 0])
-        if policy.shape.extra:
-            x = np.concatenate([x, np.eye(policy.shape.extra, dtype=np.float32)[agent]], axis=-1)
+        if policy.identities:
+            x = np.concatenate([x, np.eye(policy.identities, dtype=np.float32)[agent]], axis=-1)
         return torch.from_numpy(x.astype(np.float32, copy=False))
 
     def ordered(self, array: Array) -> Tensor:
