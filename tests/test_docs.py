@@ -25,10 +25,18 @@ from coterie.cli import app
 from coterie.config import SeatedRun
 from coterie.policies.deterministic import DeterministicSettings
 from coterie.policies.language import LanguageSettings
+from coterie.policies.lora import LoraSettings
 from coterie.policies.network import NetworkSettings
 from coterie.policies.q_network import QNetworkSettings
 from coterie.preferences import CPTSettings, CVaRSettings, MeanVarianceSettings
 from coterie.replay import ReplaySettings
+from coterie.roles.advice import AskSettings, UseSettings
+from coterie.roles.advisor import LanguageAdvisorSettings
+from coterie.roles.bonus import InstructedSettings, PreferredSettings
+from coterie.roles.constraints import ConstraintSettings
+from coterie.roles.encoder import TextSettings
+from coterie.roles.rated import RatedSettings
+from coterie.roles.reward import ShapedSettings
 from coterie.train_settings import StopSettings, TrainSettings
 
 ROOT = Path(__file__).parent.parent
@@ -94,7 +102,7 @@ def test_the_readmes_tree_names_every_file():
 
 
 def settings_types():
-    tables = (names.WORLDS, names.POLICIES, names.LEARNERS, names.PREFERENCES)
+    tables = (names.WORLDS, names.POLICIES, names.LEARNERS, names.PREFERENCES, names.GUARDS, names.ADVISORS)
     kinds = [TrainSettings, StopSettings, SeatedRun, *(names.settings_type(t, n) for t in tables for n in t)]
     nested = [type(spec.default_factory()) for kind in kinds for spec in made_settings(kind)]
     return kinds + nested
@@ -117,6 +125,7 @@ def test_the_documented_defaults_are_the_real_ones():
     for heading, kind in (
         ("train", TrainSettings),
         ("policy: network", NetworkSettings),
+        ("policy: network, text", TextSettings),
         ("learner: ppo", PPOSettings),
         ("policy: q_network", QNetworkSettings),
         ("learner: dqn", DQNSettings),
@@ -131,9 +140,18 @@ def test_the_documented_defaults_are_the_real_ones():
         ("learner: maddpg, replay", MemorySettings),
         ("learner: maddpg, turns", TurnSettings),
         ("policy: language", LanguageSettings),
+        ("policy: lora", LoraSettings),
         ("preference: cpt", CPTSettings),
         ("preference: cvar", CVaRSettings),
         ("preference: mean_variance", MeanVarianceSettings),
+        ("preference: shaped", ShapedSettings),
+        ("preference: preferred", PreferredSettings),
+        ("preference: instructed", InstructedSettings),
+        ("preference: rated", RatedSettings),
+        ("constraints: language", ConstraintSettings),
+        ("advisor: language", LanguageAdvisorSettings),
+        ("advisor, ask", AskSettings),
+        ("advisor, use", UseSettings),
     ):
         section = re.split(r"\n##+ ", page.split(f"# {heading}\n")[1])[0]
         shown = {name: OmegaConf.create(f"x: {value.strip('`')}").x for name, value in ROW.findall(section)}
@@ -141,7 +159,7 @@ def test_the_documented_defaults_are_the_real_ones():
         real = {
             f.name: list(f.default) if isinstance(f.default, tuple) else f.default for f in dataclasses.fields(kind)
         } | nested
-        none = None if heading != "learner: dqn" else "none"  # a mixer's name
+        none = None if heading not in ("learner: dqn", "policy: lora") else "none"  # a mixer's name, no examples
         assert {k: none if v == "none" else v for k, v in shown.items()} == real, heading
 
 

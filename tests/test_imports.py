@@ -13,6 +13,8 @@ CORE = [
         "policies.network",
         "policies.scripted",
         "policies.language",
+        "roles.advisor",
+        "policies.lora",
         "algorithms.ppo",
         "algorithms.maddpg",
         "evaluate",
@@ -20,10 +22,10 @@ CORE = [
         "names",
         "train_settings",
     ),
-    *("search_space",),
+    *("search_space", "bradley_terry", "roles.constraints"),
     *("testing", "worlds.gridworld", "worlds.tictactoe", "worlds.auction", "worlds.gridworld_text", "worlds.mpe_text"),
     *("prospect", "judging", "episodic", "valuations", "bidding", "equilibria"),
-    *("lm.compose", "lm.local", "lm.scripted", "lm.calibrate"),
+    *("lm.compose", "lm.local", "lm.scripted", "lm.calibrate", "lm.adapters"),
 ]
 BLOCKED = [
     *("pydantic", "pydantic_core", "omegaconf", "yaml", "typer", "click", "rich", "matplotlib", "PIL", "gymnasium"),

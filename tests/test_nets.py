@@ -197,6 +197,39 @@ def test_descending_is_pytorchs_adam_on_the_network(stacks, fields):
     assert (flat.steps == 5).all()
 
 
+@pytest.mark.parametrize("away", [False, True], ids=["here", "copied"])
+def test_one_stack_of_any_shapes_learns_and_what_is_frozen_stays(away):
+    net, plain = (torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)) for _ in range(2))
+    plain.load_state_dict(net.state_dict())
+    for one in (net, plain):
+        one[0].bias.requires_grad_(False)
+        one[1].weight.data = one[1].weight.data.to(torch.float64 if away else torch.float32)  # not what Flat holds
+        one[1].bias.data = one[1].bias.data.to(one[1].weight.dtype)
+    first = nets.export(net)
+    flat = nets.Flat(net, stacks=1)
+    adam = torch.optim.Adam([p for p in plain.parameters() if p.requires_grad], lr=0.01, eps=1e-5)
+    assert flat.array.shape == (1, 12 + 6 + 2)
+    assert list(first) == ["0.weight", "1.weight", "1.bias"]
+    for step in range(3):
+        x = rows(1, 6, 4, seed=step)[0]
+
+        def loss(one, x=x):
+            return one[1](one[0](x).to(one[1].weight.dtype)).square().sum()
+
+        nets.descend([flat], loss(net), 0.01, 1e9)
+        plain.zero_grad()
+        loss(plain).backward()
+        adam.step()
+        for mine, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+            assert torch.allclose(mine, theirs, atol=1e-5)
+    nets.restore(net, first, "net")
+    assert all(np.array_equal(array, first[name]) for name, array in nets.export(net).items())
+    nets.descend([flat], loss(net), 0.0, 1e9)
+    for name, array in nets.export(net).items():  # a restored parameter is where the next step begins, wherever it lies
+        assert np.allclose(array, first[name]), name
+    assert np.allclose(flat.array[0], np.concatenate([array.ravel() for array in first.values()]))
+
+
 def test_pytorch_finds_nothing_to_warn_of(recwarn):
     net = nets.Net(shape(), layout(Box((4,), 0.0, 1.0)), 2, 1.0, [0, 1, 2])
     torch.set_warn_always(True)  # otherwise only the first of its kind in a process

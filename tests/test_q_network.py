@@ -237,6 +237,7 @@ def test_impossible_settings_are_refused():
 def test_every_setting_has_a_test_here():
     tested = {"hidden", "activation", "encoder", "channels", "identity", "dueling", "compiled"}
     tested |= {"normalize_observations"}
+    tested |= {"text"}  # in test_encoder.py
     assert {field.name for field in dataclasses.fields(QNetworkSettings)} == tested
 
 

@@ -1,7 +1,8 @@
 """A grid world for teams and rivals: collect targets together or against each other, meet, or race.
 
 Actions are 0 up, 1 down, 2 left, 3 right, 4 stay; row 0 is the top. Agents may share a cell. This file holds
-the settings, the spaces and the `World` itself; what happens in a step is in `gridworld_kernels.py`.
+the settings and the `World` itself; spaces are in `gridworld_spaces.py`, what happens in a step in
+`gridworld_kernels.py`, what a team may be told to do in `gridworld_instructions.py`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from coterie.streams import entropy
-from coterie.types import Array, Box, Dict, Discrete, Kind, MultiDiscrete, State, Tick, Ticks, Tree
+from coterie.types import Array, Box, Discrete, Kind, MultiDiscrete, State, Tick, Ticks, Tree
 from coterie.world import rebuild
 from coterie.worlds import gridworld_draw as draw
 from coterie.worlds import gridworld_guide as guide
+from coterie.worlds import gridworld_instructions as words
 from coterie.worlds import gridworld_kernels as kernels
+from coterie.worlds import gridworld_spaces as spaces
+from coterie.worlds import gridworld_told as telling
 from coterie.worlds import gridworld_views as views
+from coterie.worlds.gridworld_instructions import Instructions
 
 if TYPE_CHECKING:
     from coterie.worlds.face import ParallelFace
@@ -85,9 +90,12 @@ class GridworldSettings:
     done_reward: float | None = None
     # Paid to each agent at every step.
     step_reward: float | None = None
+    # Which colour the team is told to collect first or last, in which wordings; none: targets have no colours.
+    instructions: Instructions = "none"
 
     def __post_init__(self) -> None:
-        for name, options in (("mode", get_args(Mode)), ("observation", get_args(View))):
+        for name, hint in (("mode", Mode), ("observation", View), ("instructions", Instructions)):
+            options = get_args(hint)
             if getattr(self, name) not in options:
                 raise ValueError(f"{name} must be one of {', '.join(options)}, got {getattr(self, name)!r}")
         least = {"grid_size": 2, "num_agents": 1, "num_targets": 1, "max_steps": 1, "view": 1}
@@ -103,6 +111,8 @@ class GridworldSettings:
         if self.others_reward and self.mode in ("cooperative", "meet"):
             raise ValueError(f"others_reward has no part in mode '{self.mode}', got {self.others_reward}")
         self._check_room()
+        if self.instructions != "none":
+            self._check_instructions()
 
     def _check_room(self) -> None:
         fixed = {"meet": 1, "race": self.num_agents}.get(self.mode)
@@ -113,6 +123,17 @@ class GridworldSettings:
             raise ValueError(
                 f"{self.num_agents} agents, {self.targets} targets and {self.num_obstacles} obstacles need "
                 f"{things} cells, but a grid of size {self.grid_size} has {self.grid_size**2}"
+            )
+
+    def _check_instructions(self) -> None:
+        if self.mode != "cooperative":
+            raise ValueError(f"instructions are given to teams; set mode to 'cooperative', got '{self.mode}'")
+        if self.observation == "image":
+            raise ValueError("instructions have no place in an image; set observation to 'flat' or 'dict'")
+        if not 2 <= self.targets <= len(words.COLOURS):
+            raise ValueError(
+                f"instructions need 2 to {len(words.COLOURS)} targets, one for each colour; "
+                f"got num_targets {self.targets}"
             )
 
     @property
@@ -129,85 +150,6 @@ class GridworldSettings:
         return Rewards(*(d if g is None else g for g, d in zip(given, REWARDS[self.mode], strict=True)))
 
 
-class _Plan(NamedTuple):
-    """An observation space and how it is cut from a row of `width` numbers."""
-
-    space: Box | Dict
-    layout: views.Layout
-    width: int
-    parts: dict[str, tuple[int, tuple[int, ...]]]  # for a dict: first index and shape of each entry
-
-
-def _layout(settings: GridworldSettings, **parts: Any) -> views.Layout:
-    absent = {"others": (-1, 0), "visible": (-1, 0), "heard": (-1, 0), "targets": (-1, 0), "status": (-1, 0)}
-    last = settings.grid_size - 1
-    return views.Layout(
-        **{"image": False, "absolute": False, "gone": 0.0, "walls": -1} | absent | parts,
-        radius=settings.view or 2,
-        own_target=settings.mode == "race",
-        scaled=(np.arange(-last, last + 1) / last).astype(np.float32),
-    )
-
-
-def _plan_flat(settings: GridworldSettings) -> _Plan:
-    others, limited = settings.num_agents - 1, settings.view is not None
-    known = 1 if settings.mode == "race" else settings.targets
-    stride = 2 + limited + settings.messages
-    targets = 2 + others * stride
-    walls = targets + 3 * known
-    layout = _layout(
-        settings,
-        gone=-1.0 if limited else 0.0,  # a hidden target reads 0, so a gone one must not
-        others=(2, stride),
-        visible=(4, stride),
-        heard=(4 + limited, stride),
-        targets=(targets, 3),
-        status=(targets + 2, 3),
-        walls=walls,
-    )
-    width = walls + ((2 * layout.radius + 1) ** 2 if settings.num_obstacles else 0)
-    return _Plan(Box((width,), -1.0, 1.0), layout, width, {})
-
-
-def _plan_dict(settings: GridworldSettings) -> _Plan:
-    others, limited = settings.num_agents - 1, settings.view is not None
-    known = 1 if settings.mode == "race" else settings.targets
-    shapes: dict[str, tuple[int, ...]] = {"agent_pos": (2,), "other_pos": (others, 2)}
-    if limited:
-        shapes["other_visible"] = (others,)
-    if settings.messages:
-        shapes["other_message"] = (others, settings.messages)
-    rows = tuple(key for key in shapes if key.startswith("other_"))
-    shapes |= {"target_pos": (known, 2), "target_status": (known,)}
-    if settings.num_obstacles:
-        shapes["walls"] = ((2 * (settings.view or 2) + 1) ** 2,)
-    parts, width = {}, 0
-    for key, shape in shapes.items():
-        parts[key] = (width, shape)
-        width += math.prod(shape)
-    at = {key: start for key, (start, _) in parts.items()}
-    layout = _layout(
-        settings,
-        absolute=True,
-        others=(at["other_pos"], 2),
-        visible=(at.get("other_visible", -1), 1),
-        heard=(at.get("other_message", -1), settings.messages),
-        targets=(at["target_pos"], 2),
-        status=(at["target_status"], 1),
-        walls=at.get("walls", -1),
-    )
-    entries: dict[str, Box | Discrete] = {key: Box(shape, 0.0, 1.0) for key, shape in shapes.items()}
-    return _Plan(Dict(entries, (rows, ("target_pos", "target_status"))), layout, width, parts)
-
-
-def _plan_image(settings: GridworldSettings) -> _Plan:
-    shape = (5 if settings.messages else 4, settings.grid_size, settings.grid_size)
-    return _Plan(Box(shape, 0.0, 1.0), _layout(settings, image=True), math.prod(shape), {})
-
-
-_PLANS = {"flat": _plan_flat, "dict": _plan_dict, "image": _plan_image}
-
-
 def _empty_places(settings: GridworldSettings, copies: int) -> kernels.Places:
     agents, targets, size = settings.num_agents, settings.targets, settings.grid_size
     return kernels.Places(
@@ -222,6 +164,10 @@ def _empty_places(settings: GridworldSettings, copies: int) -> kernels.Places:
     )
 
 
+def _nothing_told(copies: int) -> telling.Told:
+    return telling.Told(sentence=np.full(copies, -1, np.int32), broken=np.zeros(copies, np.bool_))
+
+
 class Gridworld:
     """N copies of one grid world; see `GridworldSettings` for what can be played."""
 
@@ -231,12 +177,15 @@ class Gridworld:
         if copies < 1:
             raise ValueError(f"copies must be at least 1, got {copies}")
         self.settings, self.copies = settings, copies
-        plan = _PLANS[settings.observation](settings)
+        plan = spaces.plan(settings)
         action = MultiDiscrete((5, settings.messages)) if settings.messages else Discrete(5)
         names = tuple(f"agent_{i}" for i in range(settings.num_agents))
         self.kinds: Mapping[str, Kind] = {"agent": Kind(names, plan.space, action)}
         self.places = _empty_places(settings, copies)  # all that decides the future
-        self._last = _empty_places(settings, copies)  # how each copy's latest episode ended
+        self.told = _nothing_told(copies)  # likewise, where there are instructions
+        self._last = _empty_places(settings, copies), _nothing_told(copies)  # how each copy's latest episode ended
+        self.sentences = words.sentences(settings.targets) if settings.instructions != "none" else ()
+        self._look = draw.Look(settings.mode == "race", self.sentences)
         rewards = settings.rewards
         self._rules = kernels.Rules(
             mode=MODES[settings.mode],
@@ -251,7 +200,7 @@ class Gridworld:
             done_reward=float(rewards.done),
             step_reward=float(rewards.step),
         )
-        self._layout = plan.layout
+        self._layout, self._telling = plan.layout, plan.telling
         self._out = self._empty_outcome(plan.width)
         self._ticks = self._as_ticks(plan)
 
@@ -267,7 +216,7 @@ class Gridworld:
             success=np.zeros(n, np.bool_),
         )
 
-    def _as_ticks(self, plan: _Plan) -> Ticks:
+    def _as_ticks(self, plan: spaces.Plan) -> Ticks:
         """The buffers in the shape of the spaces; they are rewritten at every step, never replaced."""
         out = self._out
 
@@ -296,6 +245,8 @@ class Gridworld:
             sequence = np.random.SeedSequence(entropy(seed, "gridworld", n))
             self.places.random[n] = sequence.generate_state(1, np.uint64)[0]
         kernels.spawn(self.places, self._rules)
+        if self.sentences:
+            telling.tell(self.places, self.told, self._telling)
         return self._calm()
 
     def step(self, actions: Mapping[str, Array]) -> Ticks:
@@ -306,7 +257,11 @@ class Gridworld:
         if given.shape != expected or given.dtype.kind not in "iu":
             raise ValueError(f"actions must be integers of shape {expected}, got {given.dtype} {given.shape}")
         chosen = np.ascontiguousarray(given, dtype=np.int64).reshape(*expected[:2], -1)
-        wrong = kernels.step(self.places, self._last, self._rules, self._layout, chosen, self._out)
+        if self.sentences:
+            now, rules = (self.places, self.told), (self._rules, self._layout)
+            wrong = telling.step(now, self._last, self._telling, rules, chosen, self._out)
+        else:
+            wrong = kernels.step(self.places, self._last[0], self._rules, self._layout, chosen, self._out)
         if wrong >= 0:
             n, a = divmod(wrong, self.settings.num_agents)
             raise ValueError(
@@ -319,14 +274,17 @@ class Gridworld:
 
     def save(self) -> State:
         """Copies of all places and random states."""
-        return {name: array.copy() for name, array in self.places._asdict().items()}
+        return {name: array.copy() for name, array in self._saved().items()}
+
+    def _saved(self) -> dict[str, Array]:
+        return self.places._asdict() | (self.told._asdict() if self.sentences else {})
 
     def load(self, state: State) -> Ticks:
         """Return to a saved moment."""
-        for name, array in self.places._asdict().items():
+        for name, array in self._saved().items():
             if np.shape(state[name]) != array.shape:
                 raise ValueError(f"saved '{name}' has shape {np.shape(state[name])}, expected {array.shape}")
-        for name, array in self.places._asdict().items():
+        for name, array in self._saved().items():
             array[...] = state[name]
         return self._calm()
 
@@ -336,29 +294,38 @@ class Gridworld:
         for array in (out.reward, out.terminated, out.truncated, out.ended, out.success):
             array[...] = 0
         views.observe(self.places, self._rules, self._layout, out.observation)
+        if self.sentences:
+            telling.observe(self.told, self._telling, out.observation)
         return self._ticks
 
     def heuristic(self, kind: str, random: np.random.Generator) -> Array:
         """The reference player's moves, `[N, A]`, or `[N, A, 2]` with symbol 0; nothing is left to chance."""
         moves = np.zeros((self.copies, self.settings.num_agents), np.int64)
-        guide.guide(self.places, self._rules, moves)
+        guide.guide(self.places, self.told, self._telling, self._rules, moves)
         return np.stack([moves, np.zeros_like(moves)], axis=-1) if self.settings.messages else moves
+
+    def info(self, agent: str, copy: int) -> dict[str, Any]:
+        """The instruction in words and whether it has been broken; of the old episode when a step ended it."""
+        if not self.sentences:
+            return {}
+        told = self._last[1] if self._out.ended[copy] else self.told
+        return {"instruction": self.sentences[told.sentence[copy]], "broken": bool(told.broken[copy])}
 
     def frame(self, copy: int) -> Array:
         """A picture of one copy as it is now."""
-        return draw.frame(self.places, copy, self.settings.mode == "race")
+        return draw.frame(self.places, self.told, copy, self._look)
 
     def ansi(self, copy: int) -> str:
         """One copy as it is now, in letters."""
-        return draw.ansi(self.places, copy, self.settings.mode == "race")
+        return draw.ansi(self.places, self.told, copy, self._look)
 
     def final_frame(self, copy: int) -> Array:
         """A picture of how the copy's latest finished episode ended."""
-        return draw.frame(self._last, copy, self.settings.mode == "race")
+        return draw.frame(*self._last, copy, self._look)
 
     def final_ansi(self, copy: int) -> str:
         """How the copy's latest finished episode ended, in letters."""
-        return draw.ansi(self._last, copy, self.settings.mode == "race")
+        return draw.ansi(*self._last, copy, self._look)
 
 
 def best_return(settings: GridworldSettings, episodes: int = 1000, seed: int = 0) -> dict[str, float]:
@@ -370,6 +337,8 @@ def best_return(settings: GridworldSettings, episodes: int = 1000, seed: int = 0
     could gain by arriving together. `success` is the share of episodes that can succeed in time.
     """
     rewards = settings.rewards
+    if settings.instructions != "none":
+        raise ValueError("best_return does not know what following costs; set instructions to none")
     if settings.target_move_probability > 0.0:
         raise ValueError("best_return is exact for static targets only; set target_move_probability to 0")
     if settings.targets > MOST_TARGETS and settings.mode in ("cooperative", "competitive"):

@@ -19,6 +19,9 @@ from coterie.worlds.gridworld_kernels import (
     Rules,
     flood,
 )
+from coterie.worlds.gridworld_told import Telling, Told, out_of_turn
+
+FAR = 1 << 30  # where there is no way
 
 
 @njit(cache=True)
@@ -80,20 +83,49 @@ def _choose_goals(mode: int, away: Array, present: Array, goals: Array) -> None:
 
 
 @njit(cache=True)
-def guide(places: Places, rules: Rules, moves: Array) -> None:
-    """Write the reference player's move for every agent into `moves` [N, A]."""
+def open_ways(places: Places, told: Told, telling: Telling, n: int, turn: Array, blocked: Array) -> None:
+    """Write which targets may be collected now [K], and the cells to keep off [size, size]: walls and the others."""
+    blocked[:] = places.walls[n]
+    turn[:] = places.present[n]
+    if telling.phrasings == 0:
+        return
+    for k in range(len(turn)):
+        if turn[k] and out_of_turn(told, telling, places.present[n], n, k):
+            turn[k] = False
+            blocked[places.targets[n, k, 0], places.targets[n, k, 1]] = True
+
+
+@njit(cache=True)
+def measure(places: Places, n: int, k: int, blocked: Array, distance: Array, queue: Array) -> None:
+    """Write walking distances to target k that keep off `blocked`, or off walls only if nobody could come otherwise."""
+    row, column = places.targets[n, k, 0], places.targets[n, k, 1]
+    flood(blocked, row, column, distance, queue)
+    for a in range(places.agents.shape[1]):
+        if distance[places.agents[n, a, 0], places.agents[n, a, 1]] >= 0:
+            return
+    flood(places.walls[n], row, column, distance, queue)
+
+
+@njit(cache=True)
+def guide(places: Places, told: Told, telling: Telling, rules: Rules, moves: Array) -> None:
+    """Write the reference player's move for every agent into `moves` [N, A].
+
+    It keeps to its instruction wherever somebody can; an agent that targets out of turn shut in waits.
+    """
     agents, targets = places.agents.shape[1], places.targets.shape[1]
     distance = np.empty((targets, rules.size, rules.size), np.int32)
     queue = np.empty(rules.size * rules.size, np.int32)
     away = np.empty((agents, targets), np.int32)
     goals = np.empty(agents, np.int64)
+    turn, blocked = np.empty(targets, np.bool_), np.empty((rules.size, rules.size), np.bool_)
     for n in range(len(places.time)):
+        open_ways(places, told, telling, n, turn, blocked)
         for k in range(targets):
-            target = places.targets[n, k]
-            flood(places.walls[n], target[0], target[1], distance[k], queue)
+            measure(places, n, k, blocked, distance[k], queue)
             for a in range(agents):
-                away[a, k] = distance[k, places.agents[n, a, 0], places.agents[n, a, 1]]
-        _choose_goals(rules.mode, away, places.present[n], goals)
+                steps = distance[k, places.agents[n, a, 0], places.agents[n, a, 1]]
+                away[a, k] = steps if steps >= 0 else FAR
+        _choose_goals(rules.mode, away, turn, goals)
         for a in range(agents):
             me = places.agents[n, a]
             moves[n, a] = STAY if goals[a] < 0 else _downhill(distance[goals[a]], me[0], me[1])
@@ -118,8 +150,7 @@ def _travel(places: Places, rules: Rules, away: Array, between: Array) -> None:
 def _tours(away: Array, between: Array, tour: Array) -> None:
     """Shortest walk of one agent through every set of targets (Held and Karp 1962), `tour` [2^K]."""
     targets = len(away)
-    far = 1 << 30
-    path = np.full((len(tour), targets), far, np.int64)  # through a set, ending at its given member
+    path = np.full((len(tour), targets), FAR, np.int64)  # through a set, ending at its given member
     for k in range(targets):
         path[1 << k, k] = away[k]
     tour[0] = 0
@@ -145,7 +176,7 @@ def _fastest(away: Array, between: Array, limit: int, length: Array, collected: 
     sets = 1 << targets
     tour = np.empty(sets, np.int64)
     for n in range(copies):
-        best = np.full(sets, 1 << 30, np.int64)  # shortest longest walk of the agents so far
+        best = np.full(sets, FAR, np.int64)  # shortest longest walk of the agents so far
         best[0] = 0
         for a in range(agents):
             _tours(away[n, a], between[n], tour)

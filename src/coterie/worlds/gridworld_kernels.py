@@ -120,7 +120,7 @@ def _build_walls(places: Places, n: int, obstacles: int, distance: Array, queue:
 
 
 @njit(cache=True)
-def _spawn(places: Places, rules: Rules, n: int, distance: Array, queue: Array) -> None:
+def begin(places: Places, rules: Rules, n: int, distance: Array, queue: Array) -> None:
     """Begin a new episode in copy n: obstacles, then agents and targets on distinct open cells."""
     size, agents = rules.size, places.agents.shape[1]
     if rules.obstacles > 0:
@@ -148,14 +148,14 @@ def spawn(places: Places, rules: Rules) -> None:
     distance = np.empty((rules.size, rules.size), np.int32)
     queue = np.empty(rules.size * rules.size, np.int32)
     for n in range(len(places.time)):
-        _spawn(places, rules, n, distance, queue)
+        begin(places, rules, n, distance, queue)
 
 
 # Stepping -------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def _first_illegal(actions: Array, messages: int) -> int:
+def first_illegal(actions: Array, messages: int) -> int:
     """The place (copy · A + agent) of the first action out of range, −1 if there is none."""
     copies, agents, _ = actions.shape
     for n in range(copies):
@@ -268,7 +268,7 @@ def _wander(places: Places, rules: Rules, n: int) -> None:
 
 
 @njit(cache=True)
-def _keep(places: Places, last: Places, n: int) -> None:
+def keep(places: Places, last: Places, n: int) -> None:
     """Remember how an episode ended, for pictures of it."""
     last.time[n] = places.time[n]
     last.agents[n] = places.agents[n]
@@ -278,7 +278,7 @@ def _keep(places: Places, last: Places, n: int) -> None:
 
 
 @njit(cache=True)
-def _play(places: Places, rules: Rules, actions: Array, out: Outcome, n: int) -> None:
+def play(places: Places, rules: Rules, actions: Array, out: Outcome, n: int) -> None:
     """One step of copy n up to its end, if it ends."""
     agents = places.agents.shape[1]
     for a in range(agents):
@@ -309,16 +309,16 @@ def step(places: Places, last: Places, rules: Rules, layout: Layout, actions: Ar
 
     Returns the place (copy · A + agent) of an action out of range, having changed nothing, or −1.
     """
-    illegal = _first_illegal(actions, rules.messages)
+    illegal = first_illegal(actions, rules.messages)
     if illegal >= 0:
         return illegal
     distance = np.empty((rules.size, rules.size), np.int32)
     queue = np.empty(rules.size * rules.size, np.int32)
     for n in range(len(places.time)):
-        _play(places, rules, actions, out, n)
+        play(places, rules, actions, out, n)
         if out.ended[n]:
             observe_copy(places, rules, layout, n, out.final_observation)
-            _keep(places, last, n)
-            _spawn(places, rules, n, distance, queue)
+            keep(places, last, n)
+            begin(places, rules, n, distance, queue)
         observe_copy(places, rules, layout, n, out.observation)
     return -1

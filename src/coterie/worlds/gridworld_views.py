@@ -2,7 +2,7 @@
 
 Flat and dict observations are the same numbers in a different order, told by a `Layout`; images are
 planes. Nothing hidden, gone or belonging to somebody else may be read here. Spaces are declared in
-`gridworld.py`. Numba's cache of `gridworld_kernels.step` does not notice changes to this file: after an edit
+`gridworld_spaces.py`. Numba's cache of `gridworld_kernels.step` does not notice changes to this file: after an edit
 here, remove `__pycache__`.
 """
 

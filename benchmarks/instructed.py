@@ -1,0 +1,151 @@
+"""Does a policy follow instructions in wordings that it was not trained on: success by list of wordings.
+
+    python benchmarks/instructed.py --seeds 3 --runs runs/instructed --out docs/results
+
+Trains what is not there yet: `gridworld-instructed`, the same with the number of each sentence in place of its words,
+and the same with neither. Writes gridworld-instructed.json (every seed's greedy success on each list, beside random
+play, the reference player and step 0) and a PNG with the curves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from learning import commit
+
+import coterie
+from coterie import config, table
+from coterie.lm.interface import Prompt
+from coterie.lm.scripted import Scripted
+from coterie.page import as_png
+from coterie.run import Run
+from coterie.types import Array
+from coterie.worlds.gridworld import Gridworld
+
+EXPERIMENT = "gridworld-instructed"
+LISTS = ("train", "held_out", "relational")
+ARMS = {
+    "words": [],
+    "number": ["groups.team.policy.text=null"],
+    "nothing": ["groups.team.policy.text.lm=instructed:DEAF"],
+}
+COLOURS = {"train": "#1f77b4", "held_out": "#d62728", "relational": "#888888"}
+
+
+class Deaf(Scripted):
+    """A model to whom all texts are alike."""
+
+    def embed(self, prompts: list[Prompt]) -> Array:  # type: ignore[override]  # lists are all it gets
+        return np.ones((len(prompts), 1), np.float32)
+
+
+DEAF = Deaf(lambda prompt, random: "", identity="deaf")
+
+
+def train(arm: str, seed: int, folder: Path, changes: list[str]) -> Run:
+    """A run with all its checkpoints, trained unless it is there."""
+    path = folder / arm / f"seed={seed}"
+    if not (path / "summary.json").exists():
+        told = [*ARMS[arm], *changes, f"seed={seed}", "train.keep=1000", "train.video=false", "train.tensorboard=false"]
+        coterie.train(EXPERIMENT, told, out=path, quiet=True)
+    return Run.open(path)
+
+
+def success(run: Run, which: str, wordings: str, episodes: int) -> float:
+    """The share of held-out episodes that a checkpoint plays as told, greedily."""
+    loaded = table.load(str(run.path), which, [f"world.instructions={wordings}"])
+    return float(np.mean(loaded.evaluate(episodes).success))
+
+
+def reference(player: str, wordings: str, episodes: int) -> float:
+    """The same of random play or the reference player: the first episode of as many copies."""
+    settings = config.load(EXPERIMENT, [f"world.instructions={wordings}"]).world.settings
+    world, random = Gridworld(settings, episodes), np.random.default_rng(0)
+    world.reset(0)
+    followed, over = np.zeros(episodes, bool), np.zeros(episodes, bool)
+    while not over.all():
+        drawn = random.integers(0, 5, (episodes, settings.num_agents))
+        ticks = world.step({"agent": drawn if player == "random" else world.heuristic("agent", random)})
+        followed |= ticks.success & ~over
+        over |= ticks.ended
+    return float(followed.mean())
+
+
+def measure(run: Run, episodes: int) -> dict[str, Any]:
+    """What one seed came to, on every list."""
+    summary = run.summary() or {}
+    return {
+        "seed": summary["seed"],
+        "best_step": summary["best_step"],
+        "wall_s": summary["wall_s"],
+        "step_0": summary["step_0"]["success_rate"],
+    } | {wordings: round(success(run, "best", wordings, episodes), 4) for wordings in LISTS}
+
+
+def draw(curves: dict[str, list[list[float]]], steps: list[int], floor: float) -> bytes:
+    """Success against steps, one line per list: the mean, between the least and the most of the seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for wordings, rows in curves.items():
+        values, colour = 100 * np.array(rows), COLOURS[wordings]
+        axes.plot(steps, values.mean(axis=0), color=colour, label=wordings.replace("_", " "))
+        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+    axes.axhline(85, color="#444444", linewidth=0.8, linestyle="--")
+    axes.axhline(100 * floor, color="#bbbbbb", linewidth=0.8)
+    axes.text(steps[-1], 100 * floor + 1, "random play", ha="right", fontsize=8, color="#888888")
+    axes.set(xlabel="environment steps", ylabel="episodes played as told, %", ylim=(0, 100), title=EXPERIMENT)
+    axes.legend(title="wordings", loc="lower right", frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel(f"mean of {len(rows)} seeds, band from least to most", fontsize=8, color="#666666")
+    return as_png(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--ablation-seeds", type=int, default=1, help="of the policies that read no words")
+    parser.add_argument("--runs", default="runs/instructed")
+    parser.add_argument("--out", default="docs/results")
+    parser.add_argument("--episodes", type=int, default=1000)
+    parser.add_argument("--points", type=int, default=200, help="episodes for each point of the curves")
+    parser.add_argument("--set", nargs="*", default=[], help="key=value changes of the experiment")
+    parser.add_argument("--commit", default=commit(), help="that trained them, if they were there already")
+    options = parser.parse_args()
+    seeds = {arm: range(options.seeds if arm == "words" else options.ablation_seeds) for arm in ARMS}
+    runs = {arm: [train(arm, seed, Path(options.runs), options.set) for seed in seeds[arm]] for arm in ARMS}
+    found: dict[str, Any] = {
+        "experiment": EXPERIMENT,
+        "command": f"coterie train {EXPERIMENT} -m seed={','.join(map(str, range(options.seeds)))}",
+        "evaluation": f"coterie eval RUN world.instructions=held_out --episodes {options.episodes}",
+        "commit": options.commit,
+        "changes": options.set,
+        "env_steps": (runs["words"][0].summary() or {})["env_steps"],
+        "episodes": options.episodes,
+    }
+    for player in ("random", "heuristic"):
+        found[player] = {w: round(reference(player, w, options.episodes), 4) for w in LISTS}
+    for arm, trained in runs.items():
+        found[arm] = [measure(run, options.episodes) for run in trained]
+        for wordings in LISTS:
+            values = [row[wordings] for row in found[arm]]
+            shown = ", ".join(f"{value:.1%}" for value in values)
+            print(f"{arm:10}{wordings:12}{statistics.mean(values):8.1%}   ({shown})", flush=True)
+    steps = runs["words"][0].steps()
+    found["curves"] = {"env_steps": steps} | {
+        w: [[round(success(run, str(s), w, options.points), 4) for s in steps] for run in runs["words"]] for w in LISTS
+    }
+    out = Path(options.out)
+    (out / f"{EXPERIMENT}.json").write_text(json.dumps(found, indent=1) + "\n")
+    curves = {w: found["curves"][w] for w in LISTS}
+    (out / f"{EXPERIMENT}.png").write_bytes(draw(curves, steps, found["random"]["train"]))
+
+
+if __name__ == "__main__":
+    main()

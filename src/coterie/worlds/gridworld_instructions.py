@@ -1,0 +1,153 @@
+"""What a team in the grid world may be asked to do, in many wordings.
+
+An instruction says which of the coloured targets comes first or last. Every colour has the same wordings: those to
+train on and, apart from them, two lists held out. Who follows is judged in `gridworld_kernels.py`; here are words only.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Instructions = Literal["none", "train", "held_out", "relational"]
+
+COLOURS = ("red", "green", "blue", "yellow", "purple", "orange")  # of targets 0, 1, …
+
+# For each list, wordings of FIRST, then as many of LAST, in the sense of `gridworld_kernels`.
+TRAIN = (
+    (
+        "Collect the {colour} target first.",
+        "Go for {colour} first.",
+        "Before anything else, pick up the {colour} one.",
+        "Start with the {colour} target.",
+        "Your first target is the {colour} one.",
+        "Begin by collecting {colour}.",
+        "Get the {colour} star first, then the rest.",
+        "{Colour} comes first.",
+        "First of all, fetch the {colour} target.",
+        "Make {colour} your first pick.",
+        "Number one on the list is {colour}.",
+        "Open with the {colour} target.",
+        "Grab {colour} at the very beginning.",
+        "I want the {colour} target to be the first one taken.",
+        "{Colour} first, please.",
+        "Let {colour} be the start of your round.",
+        "The {colour} target has to be the first to go.",
+        "Kick things off with {colour}.",
+        "To begin with, take the {colour} star.",
+        "Initially, walk to the {colour} one.",
+        "Top priority: the {colour} target.",
+        "The first star to collect is the {colour} one.",
+        "Get {colour} out of the way first.",
+        "Right at the start, collect {colour}.",
+        "Your opening move is to fetch {colour}.",
+        "{Colour} is the most urgent one.",
+        "Lead with {colour}.",
+        "The round begins with {colour}.",
+        "As your very first step, secure the {colour} target.",
+        "Head straight for {colour}, the rest can wait.",
+    ),
+    (
+        "Collect the {colour} target last.",
+        "Go for {colour} last.",
+        "After everything else, pick up the {colour} one.",
+        "Finish with the {colour} target.",
+        "Your last target is the {colour} one.",
+        "End by collecting {colour}.",
+        "Get the {colour} star last, when the rest is gone.",
+        "{Colour} comes last.",
+        "Last of all, fetch the {colour} target.",
+        "Make {colour} your final pick.",
+        "At the bottom of the list is {colour}.",
+        "Close with the {colour} target.",
+        "Grab {colour} at the very end.",
+        "I want the {colour} target to be the last one taken.",
+        "{Colour} last, please.",
+        "Let {colour} be the end of your round.",
+        "The {colour} target has to be the last to go.",
+        "Wrap things up with {colour}.",
+        "To finish off, take the {colour} star.",
+        "Finally, walk to the {colour} one.",
+        "Lowest priority: the {colour} target.",
+        "The last star to collect is the {colour} one.",
+        "Leave {colour} to the end.",
+        "Right at the finish, collect {colour}.",
+        "Your closing move is to fetch {colour}.",
+        "{Colour} is the least urgent one.",
+        "Conclude with {colour}.",
+        "The round ends with {colour}.",
+        "As your very last step, secure the {colour} target.",
+        "Save the {colour} one for the end.",
+    ),
+)
+HELD_OUT = (
+    (
+        "The very first thing to collect is {colour}.",
+        "{Colour} goes first, everything else second.",
+        "Let us start off by taking {colour}.",
+        "I need {colour} immediately.",
+        "Run to the {colour} target at once.",
+        "Step one: {colour}.",
+        "Of all the targets, {colour} is to be taken first.",
+        "Do {colour} at the outset.",
+        "Please pick the {colour} star up first and worry about the rest later.",
+    ),
+    (
+        "The very last thing to collect is {colour}.",
+        "{Colour} goes last, after everything else.",
+        "Let us end by taking {colour}.",
+        "I do not need {colour} before the end.",
+        "Stay away from the {colour} target until it is the only one left.",
+        "Final step: {colour}.",
+        "Of all the targets, {colour} is to be taken last.",
+        "Keep {colour} for the finish.",
+        "Please pick the {colour} star up last and worry about the rest now.",
+    ),
+)
+# Held out as well, and harder: the same words say one thing or the other by who does what to whom.
+RELATIONAL = (
+    (
+        "Take {colour} before the others.",
+        "Fetch {colour} ahead of everything else.",
+        "No other target may be taken before {colour}.",
+        "Do not touch anything else until you have {colour}.",
+        "Leave the others alone until {colour} has been picked up.",
+        "Pick up {colour}, and only then the other targets.",
+        "Once you have {colour}, collect the others.",
+        "Collect the others only after {colour}.",
+        "You may collect the others as soon as {colour} is gone.",
+    ),
+    (
+        "Take the others before {colour}.",
+        "Fetch everything else ahead of {colour}.",
+        "{Colour} may not be taken before any other target.",
+        "Do not touch {colour} until you have everything else.",
+        "Leave {colour} alone until the others have been picked up.",
+        "Pick up the other targets, and only then {colour}.",
+        "Once you have the others, collect {colour}.",
+        "Collect {colour} only after the others.",
+        "You may collect {colour} as soon as the others are gone.",
+    ),
+)
+LISTS = {"train": TRAIN, "held_out": HELD_OUT, "relational": RELATIONAL}
+PHRASINGS = sum(len(first) for first, _ in LISTS.values())  # of one meaning
+
+
+def sentences(targets: int) -> tuple[str, ...]:
+    """All instructions about so many targets, by number: order, then colour, then wording, list after list."""
+    return tuple(
+        wording.format(colour=colour, Colour=colour.capitalize())
+        for order in range(2)
+        for colour in COLOURS[:targets]
+        for wordings in LISTS.values()
+        for wording in wordings[order]
+    )
+
+
+def drawn(instructions: Instructions) -> tuple[int, int]:
+    """The first wording that episodes draw from, and how many of them."""
+    start = 0
+    for name, (wordings, _) in LISTS.items():
+        if name == instructions:
+            return start, len(wordings)
+        start += len(wordings)
+    return 0, 0
