@@ -10,12 +10,13 @@ import torch
 
 import coterie
 from advisor_cases import TABLE, advised, advisor, grid, seen
-from coterie import match, table, training
+from coterie import build, config, match, table, training
 from coterie.config import ConfigError
 from coterie.evaluate import evaluate
 from coterie.group import Seat
 from coterie.lm.budget import BudgetSettings
 from coterie.lm.cache import CacheSettings
+from coterie.policies.frozen import Frozen, FrozenSettings
 from coterie.roles.advice import AskSettings, UseSettings, own_log_probs
 from coterie.roles.advisor import HeuristicAdvisorSettings, LanguageAdvisorSettings
 from coterie.run import Run
@@ -129,6 +130,30 @@ def test_evaluations_are_played_alone_unless_wanted():
     assert not made.always
 
 
+def test_what_is_barred_is_not_advised():
+    made, where = advisor(grid(4), None, use={"way": "kl"}, smoothing=0.01)
+    view, policy = seen(where.world, where), network(where)
+    best = made.note(view, policy)[..., 1:].argmax(-1)
+    barred = dataclasses.replace(view, mask=~np.eye(5, dtype=bool)[best])
+    made.counts["advised"] = 0
+    assert np.isnan(made.note(barred, policy)).all()
+    assert made.counts["advised"] == 0
+    only = dataclasses.replace(view, mask=np.eye(5, dtype=bool)[best])
+    assert np.allclose(made.note(only, policy)[..., 1:], only.mask)
+
+
+def test_refused_texts_are_offered_once():
+    made, where = advisor(grid(8), around={"budget": BudgetSettings(calls=18)})
+    view, policy = seen(where.world, where), network(where)
+    made.note(view, policy)
+    refusals = made.source.metrics()["lm/refusals"]
+    assert refusals > 0
+    again = made.note(view, policy)
+    assert made.source.metrics()["lm/refusals"] == refusals
+    assert np.isnan(again).any()
+    assert not np.isnan(again).all()
+
+
 # What it says -------------------------------------------------------------------------------------------------------
 
 
@@ -229,6 +254,13 @@ WRONG = [
     ([f"{ADVISE}.ask.share=2"], "share must lie in [0, 1]"),
     ([f"{ADVISE}.ask.entropy=-1"], "entropy must be at least 0"),
     ([f"{ADVISE}.name=heuristic", "world.name=gymnasium/CartPole-v1"], "brings its own reference player"),
+    ([f"{ADVISE}.lm=minilm"], "groups.team.advisor: lm: 'minilm' only embeds texts; name a model that can score"),
+    ([f"{ADVISE}.lm.budget.calls=5"], "lm.budget.calls: 5 leave nothing beyond the 16 texts that calibrate a model"),
+    (
+        [f"{ADVISE}.lm.budget.calls=50", "train.workers=1"],
+        "groups.team.advisor.lm.budget: every process of train.workers would have it to itself; set train.workers=0",
+    ),
+    ([f"{ADVISE}.use.way=mixture", "groups.team.learner.target_kl=0.1"], "target_kl measures how far the policy moved"),
     ([f"{ADVISE}.temperature=-1"], "temperature must be at least 0"),
     ([f"{ADVISE}.name=nobody"], "groups.team.advisor.name: no 'nobody' here (known: language, heuristic"),
 ]
@@ -295,6 +327,22 @@ def test_hints_are_given_wherever_a_run_plays(path):
     assert group.seat.annotator.metrics()["advice/decisions"] > 0
     players = match.open_players([str(run.path), "random"], "best")
     assert len(match.cross_play(players, loaded.config, 2, 0)) == 2
+
+
+def test_bare_observations_and_seats_elsewhere_bring_hints_along(path):
+    run = coterie.train(str(path), [f"{ADVISE}.use.way=hint"], out=path.parent / "run", quiet=True)
+    loaded = table.load(run.path)
+    observations = build.build_world(loaded.config.world, 3).reset(0).kinds["agent"].observation[:, 0]
+    before = loaded.groups[0].seat.annotator.counts["asked"]
+    loaded.act("agent_0", observations)
+    assert loaded.groups[0].seat.annotator.counts["asked"] == before + 3
+    seated = [f"groups.team.policy.run={run.path}", "groups.team.learner=none", "groups.team.advisor=none"]
+    (group,) = build.build_groups(config.load(str(path), seated), build.build_world(loaded.config.world, 1))
+    assert group.seat.annotator.always
+    assert group.policy.act(dataclasses.replace(seen(grid(2), group.seat.place), notes=None)).action.shape == (2, 2)
+    frozen = Frozen(FrozenSettings(str(run.path), "best", "team", True), loaded.groups[0].seat.place)
+    frozen.act(seen(grid(2), loaded.groups[0].seat.place))
+    assert frozen.annotator.counts["asked"] == 4
 
 
 def test_every_setting_has_a_test_here():

@@ -254,3 +254,20 @@ def test_a_shared_policy_of_many_takes_one_seat_as_the_agent_of_that_name(tmp_pa
     table["groups"]["veteran"]["learner"] = learner
     with pytest.raises(config.ConfigError, match=r"groups\.veteran\.policy: .*differs"):
         build.build_groups(config.resolve(table, "table"), stage)
+
+
+def test_rules_come_along_with_a_group_of_an_earlier_run(tmp_path):
+    """What a group must not do, it must not do at another table either, unless that one has rules of its own."""
+    text = (
+        "world: {name: gridworld, mode: race, grid_size: 4, num_agents: 1}\n"
+        'groups: {all: {learner: ppo, constraints: {rules: [never move left], lm: "constraint_cases:CHANNEL"}}}\n'
+        "train: {total_steps: 32, copies: 4, steps: 8, evaluate_episodes: 2, video: false, tensorboard: false}\n"
+    )
+    run = coterie.train(str(written(tmp_path / "a.yaml", text)), out=tmp_path / "run", quiet=True)
+    seated = [f"groups.all.policy.run={run.path}", "groups.all.learner=none"]
+    settings = config.load(str(tmp_path / "a.yaml"), [*seated, "groups.all.constraints=none"])
+    (group,) = build.build_groups(settings, build.build_world(settings.world, 1))
+    assert group.seat.guard.settings.rules == ("never move left",)
+    own = config.load(str(tmp_path / "a.yaml"), [*seated, "groups.all.constraints.rules=[never move up]"])
+    (group,) = build.build_groups(own, build.build_world(own.world, 1))
+    assert group.seat.guard.settings.rules == ("never move up",)

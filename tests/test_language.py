@@ -217,6 +217,22 @@ def test_ones_own_files(tmp_path):
     assert prompts.read(str(template), "none", "gridworld", ("up",)).prompt("c") == "Hello.\nQ c A"
 
 
+@pytest.mark.parametrize("way", ["score", "complete"])
+def test_where_no_word_is_allowed_the_first_other_action_is_played(way):
+    world = race(4, num_agents=1)
+    made = player(world, way=way)
+    view = view_of(world, made.place)
+    mask = np.zeros((*view.acting.shape, 5), bool)
+    mask[..., 4] = True  # to stay has no word here
+    mask[0] = True
+    said = made.act(replace(view, mask=mask))
+    assert (said.action[1:] == 4).all()
+    assert (said.action[0] != 4).all()
+    assert made.metrics()["fallbacks"] == 3
+    if said.log_prob is not None:
+        assert (said.log_prob[1:] == 0).all()
+
+
 @pytest.mark.parametrize(
     ("template", "examples", "reason"),
     [

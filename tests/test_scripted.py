@@ -5,6 +5,7 @@ import pytest
 
 from coterie.policies.scripted import HeuristicPolicy, HeuristicSettings, RandomPolicy, RandomSettings
 from coterie.types import Box, Discrete, MultiDiscrete, View
+from coterie.worlds.gridworld import Gridworld, GridworldSettings
 from coterie.worlds.tictactoe import Tictactoe, TictactoeSettings
 from small_worlds import generator, place, place_in
 
@@ -73,3 +74,17 @@ def test_the_heuristic_needs_a_world():
     view = View(np.zeros((2, 2, 3)), np.ones((2, 2), bool), np.arange(2), generator())
     with pytest.raises(ValueError, match="plays by the world's state"):
         HeuristicPolicy(HeuristicSettings(), where).act(view)
+
+
+def test_the_heuristic_gives_way_where_its_move_is_barred():
+    world = Gridworld(GridworldSettings(grid_size=4, num_agents=2), 16)
+    where = place_in(world)
+    tick = world.reset(0).kinds[where.kind]
+    wanted = world.heuristic(where.kind, generator())
+    rest = {"world": world, "kind": where.kind, "columns": where.columns}
+    barred = ~np.eye(5, dtype=bool)[wanted]
+    barred[0] = True  # nothing is barred to the first copy's agents
+    view = View(tick.observation, tick.acting, np.arange(2), generator(), mask=barred, **rest)
+    action = HeuristicPolicy(HeuristicSettings(), where).act(view).action
+    assert np.take_along_axis(barred, action[..., None], axis=-1).all()
+    assert (action[0] == wanted[0]).all()

@@ -79,6 +79,14 @@ def build_places(config: Config, world: World) -> dict[str, Place]:
 
 def seat_group(group: GroupConfig, place: Place, world: World) -> Seat:
     """A group's policy in its place, and who sits beside it."""
+    place, parts = build_company(group, place)
+    if place.advice is not None:
+        check_advice(group, place.group, place.advice.use.way)
+    return dataclasses.replace(build_seat(group.policy, place, world, group.learner is not None), **parts)
+
+
+def build_company(group: GroupConfig, place: Place) -> tuple[Place, dict[str, Any]]:
+    """Who sits beside a group's policy, by their place in a `Seat`, and the place where advice is known of."""
     parts: dict[str, Any] = {}
     for name, key, table, chosen in (
         ("annotator", "advisor", names.ADVISORS, group.advisor),
@@ -91,9 +99,8 @@ def seat_group(group: GroupConfig, place: Place, world: World) -> Seat:
                 raise ConfigError(f"groups.{place.group}.{key}: {error}") from None
     advisor = parts.get("annotator")
     if isinstance(advisor, Advised):  # one's own annotator need not advise
-        check_advice(group, place.group, advisor.advice.use.way)
         place = dataclasses.replace(place, advice=advisor.advice)
-    return dataclasses.replace(build_seat(group.policy, place, world, group.learner is not None), **parts)
+    return place, parts
 
 
 def check_advice(group: GroupConfig, name: str, way: str) -> None:
@@ -154,13 +161,14 @@ def seat_run(seated: SeatedRun, place: Place, world: World, learns: bool) -> Sea
         raise
     except CoterieError as error:
         raise ConfigError(f"groups.{place.group}.policy: {error}") from None
+    place, company = company_of(earlier.groups[name], place)
     try:
         policy = build_seat(earlier.groups[name].policy, place, world, learns).policy
         policy.load(saved)
-        return Seat(place, policy)
+        return Seat(place, policy, **company)
     except ValueError as error:
         stage = build_world(earlier.world, 1)
-        before = build_places(earlier, stage)[name]
+        before = dataclasses.replace(build_places(earlier, stage)[name], advice=place.advice)
         alike = (before.spaces.observation, before.spaces.action) == (place.spaces.observation, place.spaces.action)
         if learns or not alike:
             raise ConfigError(f"groups.{place.group}.policy: {error}") from None
@@ -168,7 +176,16 @@ def seat_run(seated: SeatedRun, place: Place, world: World, learns: bool) -> Sea
     policy.load(saved)
     own = before.agents
     members = [own.index(a) if a in own else i % len(own) for i, a in enumerate(place.agents)]
-    return Seat(place, policy, np.array(members))
+    return Seat(place, policy, np.array(members), **company)
+
+
+def company_of(group: GroupConfig, place: Place) -> tuple[Place, dict[str, Any]]:
+    """Who comes along with a group of an earlier run: its rules hold wherever it plays, hints it cannot do without."""
+    told, company = build_company(group, place)
+    annotator = company.get("annotator")
+    if annotator is None or annotator.always:
+        return told, company
+    return place, {name: part for name, part in company.items() if name != "annotator"}  # it advised the learner
 
 
 def earlier_group(seated: SeatedRun, place: Place, earlier: Config) -> str:
@@ -187,6 +204,8 @@ def earlier_group(seated: SeatedRun, place: Place, earlier: Config) -> str:
 def build_groups(config: Config, world: World, learning: bool = True) -> list[Group]:
     """All groups of the table in the config's order, with their learners unless they are only to play."""
     groups = []
+    if config.train.workers:
+        refuse_split_budgets(config.groups)
     for name, place in build_places(config, world).items():
         group = config.groups[name]
         seat = seat_group(group, place, world)
@@ -194,6 +213,19 @@ def build_groups(config: Config, world: World, learning: bool = True) -> list[Gr
         learner = None if preference is None else build_learner(group, seat, preference)
         groups.append(Group(seat, learner, preference))
     return groups
+
+
+def refuse_split_budgets(groups: dict[str, GroupConfig]) -> None:
+    """A language model's budget is one process's: who asks first would depend on how many there are."""
+    for name, group in groups.items():
+        for role in ("policy", "advisor", "constraints"):
+            chosen = getattr(group, role)
+            lm = getattr(chosen.settings, "lm", None) if isinstance(chosen, Part) else None
+            if getattr(lm, "budget", None) is not None:
+                raise ConfigError(
+                    f"groups.{name}.{role}.lm.budget: every process of train.workers would have it to itself; "
+                    "set train.workers=0"
+                )
 
 
 def build_preference(group: GroupConfig, place: Place) -> Preference:
@@ -263,12 +295,7 @@ def _cure(place: Place, wanted: type[Any]) -> str:
     return "" if name is None else f"; set groups.{place.group}.policy.name={name}"
 
 
-def build_runner(config: Config, shard: int, groups: list[Group] | None = None) -> Runner:
-    """One shard of the config's world with everybody seated; a child process builds its own policies."""
+def build_runner(config: Config, shard: int, groups: list[Group]) -> Runner:
+    """One shard of the config's world with everybody seated."""
     world = build_world(config.world, config.train.copies // config.train.shards)
-    if groups is None:
-        places = build_places(config, world)
-        seats = [seat_group(config.groups[name], place, world) for name, place in places.items()]
-    else:
-        seats = [group.seat for group in groups]
-    return Runner(world, seats, config.seed, shard, shards=config.train.shards)
+    return Runner(world, [group.seat for group in groups], config.seed, shard, shards=config.train.shards)

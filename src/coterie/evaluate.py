@@ -84,11 +84,11 @@ def evaluate(world: World, seats: Sequence[Seat], episodes: int, seed: int, gree
     )
 
 
-def reports(seats: Sequence[Seat]) -> dict[str, Metrics]:
+def reports(seats: Sequence[Seat], beside: bool = True) -> dict[str, Metrics]:
     """What policies and who sits beside them tell of themselves since they were built, by group."""
     found: dict[str, Metrics] = {}
     for seat in seats:
-        for part in (seat.policy, seat.annotator, seat.guard):
+        for part in (seat.policy, *((seat.annotator, seat.guard) if beside else ())):
             if isinstance(part, Reporting):
                 found.setdefault(seat.place.group, {}).update(part.metrics())
     return found

@@ -68,6 +68,8 @@ class Table:
         )
         if group.seat.guard is not None:
             view = replace(view, mask=group.seat.guard.allowed(view))
+        if group.seat.annotator is not None and group.seat.annotator.always:
+            view = replace(view, notes=group.seat.annotator.note(view, group.policy))
         return group.policy.act(view).action[:, 0]
 
     def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:

@@ -26,7 +26,7 @@ from coterie.group import Group, Kept, Peered, Reporting, Seat
 from coterie.policies.scripted import HeuristicPolicy, HeuristicSettings, RandomPolicy, RandomSettings
 from coterie.record import Progress, Recorder
 from coterie.run import Run, write_text
-from coterie.runner import Episodes
+from coterie.runner import Episodes, beside
 from coterie.threads import fixed_threads
 from coterie.types import CoterieError, Joint, State
 from coterie.world import Guided
@@ -101,8 +101,11 @@ class Training:
         return metrics
 
     def reports(self) -> dict[str, float]:
-        """What this process's policies, and who sits beside them or judges them, tell of themselves."""
-        found = reports([group.seat for group in self.groups])
+        """What policies, and who sits beside them or judges them, tell of themselves in this process.
+
+        Who sits beside a policy in child processes is not heard here: it says nothing rather than half.
+        """
+        found = reports([group.seat for group in self.groups], beside=not self.config.train.workers)
         for group in self.groups:
             if isinstance(group.preference, Reporting):
                 found.setdefault(group.name, {}).update(group.preference.metrics())
@@ -183,6 +186,7 @@ class Training:
             "policies": self.policies(),
             "learners": {g.name: g.learner.state() for g in self.groups if g.learner is not None},
             "preferences": {name: preference.state() for name, preference in self.kept.items()},
+            "beside": {g.name: [part.state() for part in beside(g.seat)] for g in self.groups},
             "shards": self.workers.save(),
         }
         self.run.save_checkpoint(state, self.config.train.keep)
@@ -205,6 +209,9 @@ class Training:
                     group.learner.load(state["learners"][group.name])
             for name, preference in self.kept.items():
                 preference.load(state["preferences"][name])
+            for group in self.groups:
+                for part, held in zip(beside(group.seat), state.get("beside", {}).get(group.name, [])):
+                    part.load(held)
             self.workers.load(shards)
         except ValueError as error:
             raise ConfigError(f"the checkpoint does not fit this config: {error}") from None

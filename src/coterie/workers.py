@@ -167,7 +167,7 @@ def _serve(pipe: Connection, config: Config, shards: list[int]) -> None:
 
 
 def _answer_requests(pipe: Connection, config: Config, shards: list[int]) -> None:
-    from coterie.build import build_runner
+    from coterie.build import build_groups, build_runner, build_world
 
     runners = None
     while True:
@@ -177,7 +177,8 @@ def _answer_requests(pipe: Connection, config: Config, shards: list[int]) -> Non
             return
         try:
             if runners is None:
-                runners = [build_runner(config, shard) for shard in shards]
+                groups = build_groups(config, build_world(config.world, 1), learning=False)
+                runners = [build_runner(config, shard, groups) for shard in shards]
             pipe.send((False, [_answer(runner, i, request, arguments, config) for i, runner in enumerate(runners)]))
         except BrokenPipeError:
             return

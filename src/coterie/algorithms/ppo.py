@@ -102,6 +102,10 @@ class PPO:
         self, settings: PPOSettings, policy: NetworkPolicy | LoraPolicy, place: Place, preference: Preference
     ) -> None:
         self.settings, self.policy, self.place, self.preference = settings, policy, place, preference
+        if settings.target_kl is not None and place.advice is not None and place.advice.use.way == "mixture":
+            raise ValueError(
+                "target_kl measures how far the policy moved; a mixture's actions are not the policy's own"
+            )
         if settings.central_critic and not place.simultaneous:
             raise ValueError("central_critic needs a world in which everybody acts at once")
         if place.advice is not None and not isinstance(policy, NetworkPolicy):

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from coterie.lm import calibrate
-from coterie.lm.compose import LMSettings, LoadedModel, open_backend, surround
+from coterie.lm.compose import LMSettings, LoadedModel, backend_of, open_backend, surround
 from coterie.lm.interface import GaveUp, LanguageModel, Normalise, NotRecorded, Refused
 from coterie.policies.prompts import Asking
 from coterie.types import Array
@@ -43,6 +43,15 @@ class Chooser:
         if calibration != "none" and not self.samples:
             raise ValueError("calibration=batch: the codec has no samples of descriptions; set content_free or none")
         self.known: dict[str, Array] = {}  # text -> scores [C]
+        self.refused: set[str] = set()  # texts that may not be read, and are not offered again
+        if backend_of(lm) == "encoder":
+            raise ValueError(f"lm: '{lm.name}' only embeds texts; name a model that can score words, as embedded does")
+        calls = lm.budget.calls if lm.budget else None
+        if calls is not None and calls <= len(self.samples) and lm.cache is None:
+            raise ValueError(
+                f"lm.budget.calls: {calls} leave nothing beyond the {len(self.samples)} texts that calibrate a model; "
+                "raise it, or set calibration=none"
+            )
 
     @functools.cached_property
     def lm(self) -> LoadedModel:
@@ -75,16 +84,18 @@ class Chooser:
         """Score the texts that are not known yet, each once; on a refusal half of them may still fit."""
         if len(self.known) > REMEMBERED:
             self.known.clear()
-        new = [text for text in dict.fromkeys(texts) if text not in self.known]
+        new = [text for text in dict.fromkeys(texts) if text not in self.known and text not in self.refused]
         if not new:
             return
         words = [f" {word}" for word in self.words]
         try:
             found = self.lm.score([self.asking.prompt(text) for text in new], [words] * len(new), self.normalise)
         except (Refused, NotRecorded):  # what fits, or was recorded, may still be among them
-            if len(new) > 1:
-                self._ask(new[: len(new) // 2])
-                self._ask(new[len(new) // 2 :])
+            if len(new) == 1:
+                self.refused.update(new)
+                return
+            self._ask(new[: len(new) // 2])
+            self._ask(new[len(new) // 2 :])
             return
         except GaveUp:
             return

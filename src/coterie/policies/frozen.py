@@ -39,12 +39,15 @@ class Frozen:
         members = np.arange(len(seat.place.agents)) if seat.members is None else seat.members
         self.members = members[[seat.place.agents.index(agent) for agent in place.agents]]  # [A] int
         self.policy, self.guard, self.greedy = seat.policy, seat.guard, settings.greedy
+        self.annotator = seat.annotator if seat.annotator is not None and seat.annotator.always else None
         self.memory_size = seat.policy.memory_size
 
     def act(self, view: View) -> Decision:
         view = dataclasses.replace(view, agents=self.members, greedy=self.greedy)
         if self.guard is not None:
             view = dataclasses.replace(view, mask=self.guard.allowed(view))
+        if self.annotator is not None:
+            view = dataclasses.replace(view, notes=self.annotator.note(view, self.policy))
         return self.policy.act(view)
 
     def state(self) -> State:

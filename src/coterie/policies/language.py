@@ -91,12 +91,20 @@ class LanguagePolicy:
         seen = map_tree(lambda a: a.reshape(rows.size, *a.shape[2:])[asked], view.observation)
         described = self.codec.describe(seen)
         legal = self._legal(view).reshape(rows.size, -1)[asked]
+        wordless = ~legal.any(axis=1)  # nothing that may be done has a word: the first such action is done
+        legal[wordless] = True
         if self.settings.way == "score":
             chosen, log_prob = self._scored(described, legal, view)
         else:
             chosen, log_prob = self._parsed(described, legal, view), None
         self.counts["decisions"] += len(asked)
         action = self._actions(chosen, asked, rows.shape)
+        if view.mask is not None and wordless.any():
+            left = view.mask.reshape(rows.size, -1)[asked[wordless]]
+            action.reshape(-1)[asked[wordless]] = left.argmax(axis=1)
+            self.counts["fallbacks"] += int(wordless.sum())
+            if log_prob is not None:
+                log_prob[wordless] = 0.0
         self._judge(action, view)
         if log_prob is None:
             return Decision(action)

@@ -63,7 +63,15 @@ class HeuristicPolicy:
     def act(self, view: View) -> Decision:
         if not isinstance(view.world, Guided) or view.columns is None:
             raise ValueError("the heuristic plays by the world's state; bare observations do not tell it enough")
-        return Decision(view.world.heuristic(view.kind, view.random)[:, view.columns])
+        action = view.world.heuristic(view.kind, view.random)[:, view.columns]
+        if view.mask is not None and isinstance(self.place.spaces.action, Discrete):
+            barred = ~np.take_along_axis(view.mask, action[..., None], axis=-1)[..., 0]
+            if barred.any():  # by whoever watches over the group: something else that is allowed
+                even = Choices((view.mask.shape[-1],), single=True)
+                zeros = np.zeros(view.mask.shape, np.float32)
+                allowed = even.act(zeros, view.mask, view.random, greedy=False)[0]
+                action = np.where(barred & view.acting, allowed, action)
+        return Decision(action)
 
     def state(self) -> State:
         return {}

@@ -20,6 +20,7 @@ from coterie.types import Array, View
 if TYPE_CHECKING:
     from coterie.policies.network import NetworkPolicy
 
+LEAST = 1e-6  # the least probability whose logarithm is taken
 Way = Literal["mixture", "kl", "prior", "hint"]
 
 
@@ -131,9 +132,10 @@ class Advice:
 
 
 def prior(notes: Array) -> Array:
-    """What is added to logits: strength · log advice, 0 where nothing was advised or an action is illegal."""
-    given = notes[..., 1:] > 0
-    return np.where(given, notes[..., :1] * np.log(np.where(given, notes[..., 1:], 1)), 0).astype(np.float32)
+    """What is added to logits: strength · log advice, 0 where nothing was advised; masks bar what is illegal."""
+    advised = notes[..., 1:]
+    bent = notes[..., :1] * np.log(np.maximum(advised, LEAST))  # what is advised not at all is not preferred either
+    return np.where(np.isnan(advised), 0, bent).astype(np.float32)
 
 
 def normalised(out: Array, mask: Array | None) -> Array:

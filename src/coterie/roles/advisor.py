@@ -110,11 +110,13 @@ class Advisor:
             own = own_log_probs(cast(NetworkPolicy, policy), view).reshape(view.acting.size, -1)  # [N·A, K]
             rows = self.chosen(view, own)
             found = self.source.weights(view, rows)
-            heard = ~np.isnan(found).any(axis=1)
+            legal = legal_actions(view, rows, self.advice.actions)
+            found = np.where(legal, found, 0 * found)  # NaN stays
+            heard = found.sum(axis=1) > 0  # something that is legal
             self.counts["asked"] += len(rows)
-            rows, found = rows[heard], found[heard]
+            rows, found, legal = rows[heard], found[heard], legal[heard]
             if len(rows):
-                legal = legal_actions(view, rows, self.advice.actions)
+                found = found / found.sum(axis=1, keepdims=True)
                 even = legal / legal.sum(axis=1, keepdims=True)
                 found = (1 - self.smoothing) * found + self.smoothing * even
                 notes[rows, 0], notes[rows, 1:] = strength, found
@@ -276,10 +278,16 @@ class Words:
         known = self.chooser.known
         asked = "lm" in vars(self.chooser)  # a cached property: looking must not load a model
         scores = np.array(list(known.values()), np.float64).reshape(len(known), len(self.chooser.words))
-        return {"texts": list(known), "scores": scores, "lm": self.chooser.lm.state() if asked else None}
+        return {
+            "texts": list(known),
+            "scores": scores,
+            "refused": sorted(self.chooser.refused),
+            "lm": self.chooser.lm.state() if asked else None,
+        }
 
     def load(self, state: State) -> None:
         self.chooser.known = dict(zip(state["texts"], state["scores"], strict=True))
+        self.chooser.refused = set(state["refused"])
         if state["lm"] is not None:
             self.chooser.lm.load(state["lm"])
 
@@ -302,11 +310,14 @@ class Reference:
 
     def __init__(self, actions: int) -> None:
         self.actions = actions
+        self.drawn: tuple[View, Array] | None = None  # what it does at the latest moment
 
     def known(self, view: View, rows: Array) -> Array:
         if not isinstance(view.world, Guided) or view.columns is None:
             return np.full(len(rows), -1)  # bare observations do not tell it enough
-        return view.world.heuristic(view.kind, view.random)[:, view.columns].reshape(-1)[rows]
+        if self.drawn is None or self.drawn[0] is not view:  # what is compared is what is advised
+            self.drawn = view, view.world.heuristic(view.kind, view.random)[:, view.columns].reshape(-1).copy()
+        return self.drawn[1][rows]
 
     def weights(self, view: View, rows: Array) -> Array:
         best = self.known(view, rows)
