@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import coterie
+from coterie.lm.interface import GaveUp
 from coterie.lm.scripted import Scripted
 from coterie.types import Box, Discrete, Kind, Tick, Ticks
 from run_cases import written
@@ -92,4 +93,13 @@ def by_steps(prompt, choice):
     return -20.0 + 4.0 * (choice.strip() == best) + 10.0 * (choice == " A")
 
 
+def silent(prompt, choice):
+    """A server that answers twice, and then no more."""
+    ASKED.append(prompt)
+    if len(set(ASKED)) > 2:
+        raise GaveUp("gave up after 5 attempts: connection refused")
+    return -1.0 if choice == " A" else -2.0
+
+
 BRISK = Scripted(lambda prompt, random: "", by_steps, "brisk")
+SILENT = Scripted(lambda prompt, random: "", silent, "silent")

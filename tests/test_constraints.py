@@ -228,7 +228,10 @@ def test_what_the_world_tells_of_breaches_is_held_against_the_model():
     assert keeper.metrics()["constraints/agreement"] == pytest.approx(
         1 - ((lived.action == UP) | left).mean(), abs=1e-12
     )
-    assert "constraints/fatal" not in {**guard(world, way="count").metrics()}
+    untold = guard(world, way="count")
+    untold.charge(Unchanged(UnchangedSettings())).rewards(deadly)
+    assert untold.metrics()["constraints/violations"] == left.sum()
+    assert "constraints/fatal" not in untold.metrics()
 
 
 # Whole runs -----------------------------------------------------------------------------------------------

@@ -1,9 +1,13 @@
 """A reward learned from ratings: it ranks episodes as judges did, and who learns from it plays as they like."""
 
+import json
+
 import numpy as np
 import pytest
+import torch
 from scipy.stats import spearmanr
 
+import coterie
 import run_cases
 from coterie.config import ConfigError
 from coterie.rating import Contest, episodes_file, rate
@@ -98,6 +102,59 @@ def test_ratings_turned_round_teach_the_opposite(rated, tmp_path, no_drawing):
     assert run.summary()["evaluation"]["groups"]["all"]["return_mean"] < 0.5
 
 
+def test_a_resumed_run_keeps_the_reward_that_it_began_with(rated, tmp_path, no_drawing, caplog):
+    _, path = rated
+    mine = run_cases.written(tmp_path / "r.jsonl", path.read_text())
+    episodes_file(mine).write_bytes(episodes_file(path).read_bytes())
+    words = ["groups.all.preference.name=rated", f"groups.all.preference.ratings={mine}"]
+    words.append("groups.all.learner.learning_rate_schedule=constant")
+    whole = lights(tmp_path, "whole", *words, "train.total_steps=1536")
+    parts = lights(tmp_path, "parts", *words, "train.total_steps=768")
+    mine.write_text("\n".join(path.read_text().splitlines()[:31]) + "\n")  # half of the ratings are gone
+    with pytest.raises(ConfigError, match="fitted with steps 300, not 7"):
+        coterie.table.resume(parts.path, ["train.total_steps=1536", "groups.all.preference.steps=7"], quiet=True)
+    assert coterie.table.resume(parts.path, ["train.total_steps=1536"], quiet=True)
+    assert "keeps the reward that it began with" in caplog.text
+
+    def bare(run):  # the shorter run was evaluated at its end, too
+        return [{k: v for k, v in record.items() if "eval/" not in k} for record in run_cases.numbers(run)]
+
+    assert bare(parts) == bare(whole)
+
+
+def test_a_state_is_the_whole_reward(rated):
+    _, path = rated
+    made, other = settled(path), settled(path)
+    saved, lived = made.state(), experience()
+    with torch.no_grad():
+        for part in other.model.layers[0]:
+            part.add_(1.0)
+    other.model.scale, other.accuracy, other.held_out = 3.0, 0.1, 0.2
+    other.model.mean, other.model.spread = other.model.mean + 1, other.model.spread * 2
+    other.load(saved)
+    assert np.array_equal(other.rewards(lived), made.rewards(lived))
+    assert other.metrics() == made.metrics()
+
+
+def test_ratings_without_a_meaning_are_found_out_on_pairs_that_were_kept_back(rated, tmp_path, caplog):
+    _, path = rated
+    made = settled(path)
+    assert made.metrics()["rated/held_out"] >= 0.8
+    assert "ranks only" not in caplog.text
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    random = np.random.default_rng(1)
+    drawn = [rows[0], *(row | {"score": float(random.integers(2))} for row in rows[1:])]
+    noise = run_cases.written(tmp_path / "n.jsonl", "".join(json.dumps(row) + "\n" for row in drawn))
+    episodes_file(noise).write_bytes(episodes_file(path).read_bytes())
+    learned = settled(noise)
+    assert learned.held_out < 0.6 < learned.accuracy  # what it learned by heart is no knowledge
+    assert "% of the held-out pairs of" in caplog.text
+    clear = [row for row in rows[1:] if row["score"] != 0.5]
+    for count, known in ((9, False), (10, True)):
+        noise.write_text("".join(json.dumps(row) + "\n" for row in [rows[0], *clear[:count]]))
+        assert ("rated/held_out" in settled(noise).metrics()) == known
+
+
 # Refusals -------------------------------------------------------------------------------------------------
 
 
@@ -127,6 +184,16 @@ def test_files_that_do_not_serve_are_refused(rated, tmp_path):
     episodes_file(alone).write_bytes(episodes_file(path).read_bytes())
     alone.write_text(path.read_text().splitlines()[0] + "\n")
     with pytest.raises(ValueError, match="no ratings yet"):
+        read_pairs(alone)
+    rows = path.read_text().replace('"score": 1.0', '"score": 0.5').replace('"score": 0.0', '"score": 0.5')
+    alone.write_text(rows)
+    with pytest.raises(ValueError, match="ties alone"):
+        read_pairs(alone)
+    alone.write_text(path.read_text().replace('"episodes": 8', '"episodes": 9'))
+    with pytest.raises(ValueError, match="other episodes"):
+        read_pairs(alone)
+    episodes_file(alone).write_bytes(episodes_file(path).read_bytes()[:-40])
+    with pytest.raises(ValueError, match="cut off"):
         read_pairs(alone)
     with pytest.raises(CoterieError, match="settled"):
         Rated(RatedSettings(str(path))).rewards(experience())

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-import coterie
 import run_cases
 from coterie import rating, rating_judges, rating_show
 from coterie.rating import Contest, Left, Pair, Rating, pairs, rate, standings, tally
@@ -114,69 +113,20 @@ def test_the_checkpoint_is_the_one_that_is_named_and_actions_are_drawn_if_so_ask
     asked = {"plain": {}, "drawn": {"sample": True}}
     for name, change in asked.items():
         rate(Contest(tuple(runs[:2]), "return", episodes=4, **change), ByReturn(), tmp_path / f"{name}.jsonl", 1)
-    plain, drawn = (read_library(tmp_path / f"{name}.npz") for name in ("plain", "drawn"))
+    plain, drawn = (read_library(tmp_path / f"{name}.jsonl.npz") for name in ("plain", "drawn"))
     assert not np.array_equal(plain.action, drawn.action)
     with pytest.raises(CoterieError, match="12345"):
         rate(Contest(tuple(runs[:2]), "return", checkpoint="12345"), ByReturn(), tmp_path / "none.jsonl", 1)
 
 
-# What is kept ---------------------------------------------------------------------------------------------
+def test_a_run_that_is_advised_by_hints_can_be_rated(tmp_path, no_drawing):
+    advised = ["groups.team.advisor.name=heuristic", "groups.team.advisor.use.way=hint", "train.total_steps=64"]
+    made = [str(run_cases.train(tmp_path / name, *advised, f"seed={name}").path) for name in ("1", "2")]
+    given = rate(Contest(tuple(made), "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 3)
+    assert len(given) == 3
 
 
-class Tired(ByReturn):
-    """Compares so many pairs and leaves."""
-
-    def __init__(self, patience):
-        self.patience, self.seen = patience, []
-
-    def compare(self, first, second):
-        if len(self.seen) == self.patience:
-            raise Left
-        self.seen.append((first, second))
-        return super().compare(first, second)
-
-
-def test_leaving_loses_nothing_and_nothing_is_asked_twice(runs, tmp_path):
-    contest = Contest(tuple(runs), "return", episodes=4)
-    whole = rate(contest, ByReturn(), tmp_path / "whole.jsonl", 12)
-    kept = tmp_path / "parts.jsonl"
-    assert len(rate(contest, Tired(5), kept, 12)) == 5
-    with kept.open("a") as file:
-        file.write('{"first": [0, 1], "sec')  # killed while it wrote
-    second = Tired(99)
-    assert rate(contest, second, kept, 12) == whole
-    assert len(second.seen) == 7
-    assert kept.read_text() == (tmp_path / "whole.jsonl").read_text()
-    done = Tired(99)
-    rate(contest, done, kept, 12)
-    assert not done.seen
-
-
-def test_another_contest_is_not_mixed_in(runs, tmp_path):
-    kept = tmp_path / "r.jsonl"
-    rate(Contest(tuple(runs), "return", episodes=2), ByReturn(), kept, 2)
-    with pytest.raises(CoterieError, match="holds ratings with seed 0, not 1; choose another --ratings"):
-        rate(Contest(tuple(runs), "return", episodes=2, seed=1), ByReturn(), kept, 2)
-    (tmp_path / "odd.jsonl").write_text("{}\n")
-    with pytest.raises(CoterieError, match="no ratings file of"):
-        rating.read(tmp_path / "odd.jsonl")
-    (tmp_path / "odd.jsonl").write_text(kept.read_text().replace("score", "sc\nore"))
-    with pytest.raises(CoterieError, match="line 2: not readable"):
-        rating.read(tmp_path / "odd.jsonl")
-
-
-def test_runs_that_went_on_are_not_mixed_in(runs, tmp_path, no_drawing):
-    from rating_cases import lights
-
-    young = lights(
-        tmp_path, "young", "train.total_steps=384", "groups.all.learner.learning_rate=1e-9", "train.best=last"
-    )
-    contest = Contest((runs[0], str(young.path)), "return", episodes=3, checkpoint="last")
-    rate(contest, ByReturn(), tmp_path / "r.jsonl", 2)
-    words = ["train.total_steps=6000", "groups.all.learner.learning_rate=1e-2"]
-    coterie.table.resume(young.path, words, quiet=True)
-    with pytest.raises(CoterieError, match="no longer play the episodes"):
-        rate(contest, ByReturn(), tmp_path / "r.jsonl", 3)
+# What cannot be compared ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -226,17 +176,26 @@ def test_a_model_is_told_no_returns_and_its_budget_ends_the_session(grids, tmp_p
     judge = model(calls=3, moments=3)
     given = rate(Contest(tuple(grids), "m", episodes=3), judge, tmp_path / "r.jsonl", 5)
     assert len(given) == 1  # two questions to a pair; the third call is none
+    assert len(set(ASKED)) == 2
     assert not any(word in ASKED[0].lower() for word in ("return", "reward"))
     assert ASKED[0].count("Step ") <= 2 * 2 * 3  # two agents, two episodes
     more = model(cache=str(tmp_path / "c.db"))
     assert len(rate(Contest(tuple(grids), "m", episodes=3), more, tmp_path / "r.jsonl", 5)) == 5
-    before = len(ASKED)
-    assert (
-        len(rate(Contest(tuple(grids), "m", episodes=3), model(cache=str(tmp_path / "c.db")), tmp_path / "s.jsonl", 5))
-        == 5
-    )
-    assert before > 0
-    assert len(ASKED) <= 4  # all but the pair that the first session asked about came from the cache
+    assert len(set(ASKED)) == 2 * 4  # all but the first session's pair
+    again = model(cache=str(tmp_path / "c.db"))
+    assert len(rate(Contest(tuple(grids), "m", episodes=3), again, tmp_path / "s.jsonl", 5)) == 5
+    assert len(set(ASKED)) == 2  # the first session's pair; the others came from the cache
+
+
+def test_a_server_that_is_gone_is_an_error_and_loses_nothing(grids, tmp_path, coterie_):
+    ASKED.clear()
+    words = ["rate", *grids, "--judge", "rating_cases:SILENT", "--ratings", tmp_path / "r.jsonl", "--episodes", 2]
+    code, out, err = coterie_(*words)
+    assert code == 1
+    assert not out
+    assert "does not answer" in err
+    assert "connection refused" in err
+    assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 2  # the contest, and the pair it answered
 
 
 def test_a_template_of_ones_own_is_used(tmp_path):
@@ -244,6 +203,9 @@ def test_a_template_of_ones_own_is_used(tmp_path):
     judge = model(template=str(path))
     judge.compare(episode(), episode(steps=5))
     assert ASKED[0].startswith("Be strict.")
+    before = judge.template
+    path.write_text("Be mild.\n{state}\nBest:")
+    assert model(template=str(path)).template != before
 
 
 # A person -------------------------------------------------------------------------------------------------
@@ -280,7 +242,7 @@ def test_a_person_rates_in_the_terminal(grids, tmp_path, coterie_, monkeypatch):
     code, out, _ = coterie_(*words)
     assert code == 0
     assert "Move: " in out
-    assert "1 pairs compared by person, 1 skipped" in out
+    assert "1 pair compared by person, 1 skipped" in out
     assert "2 of 4 are open" in out
     assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 3
 
@@ -297,8 +259,9 @@ def test_the_command_prints_a_table_and_json(runs, tmp_path, coterie_):
     words = ["rate", *runs, "--judge", "return", "--pairs", 12, "--episodes", 4, "--ratings", tmp_path / "r.jsonl"]
     code, out, _ = coterie_(*words)
     assert code == 0
-    assert max(map(len, out.splitlines()[:-1])) <= 80
     rows = out.splitlines()
+    assert rows[-1] == f"ratings  {tmp_path / 'r.jsonl'}"  # as long as the path is
+    assert max(map(len, rows[:-1])) <= 80
     assert rows[0] == "12 pairs compared by return"
     assert [row.split()[0] for row in rows[2:5]] == ["good", "fresh", "bad"]
     code, out, _ = coterie_(*words, "--json", "--out", tmp_path / "scores.json")
@@ -308,9 +271,64 @@ def test_the_command_prints_a_table_and_json(runs, tmp_path, coterie_):
     assert [one["run"] for one in told["runs"]] == runs
     low, high = told["runs"][0]["strength_ci95"]
     assert low < told["runs"][0]["strength"] < high
-    code, _, err = coterie_(*words, "--instruction", "Other things.")
+
+
+@pytest.mark.parametrize(
+    ("judge", "words", "said"),
+    [
+        *(
+            ("return", words, f"{words[0]} does nothing with --judge return")
+            for words in (
+                ("--cache", "c.db"),
+                ("--calls", 3),
+                ("--template", "rating"),
+                ("--moments", 3),
+                ("--instruction", "Go."),
+            )
+        ),
+        ("person", ("--calls", 3), "--calls does nothing with --judge person"),
+        ("person", ("--instruction", " "), "--instruction is empty"),
+        ("rating_cases:BRISK", ("--instruction", ""), "--instruction is empty"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(runs, tmp_path, coterie_, judge, words, said):
+    kept = tmp_path / "r.jsonl"
+    code, _, err = coterie_("rate", *runs, "--judge", judge, "--ratings", kept, *words)
     assert code == 1
-    assert "instruction" in err
+    assert said in err
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("moments", 3), ("template", "pairs"), ("instruction", "Be slow.")])
+def test_what_a_model_is_asked_belongs_to_the_contest(grids, tmp_path, coterie_, option, value):
+    words = ["rate", *grids, "--judge", "rating_cases:BRISK", "--ratings", tmp_path / "r.jsonl", "--pairs", 1]
+    assert coterie_(*words, "--episodes", 1)[0] == 0
+    code, _, err = coterie_(*words, "--episodes", 1, f"--{option}", value)
+    assert code == 1
+    assert f"holds ratings with {option}" in err
+
+
+def test_there_are_only_so_many_pairs(runs, tmp_path, coterie_):
+    words = ["rate", *runs[:2], "--judge", "return", "--episodes", 2, "--ratings", tmp_path / "r.jsonl"]
+    code, out, _ = coterie_(*words)
+    assert code == 0
+    assert "4 pairs compared" in out
+    assert "there are 4 pairs, all of them seen: raise --episodes" in out
+    assert "open" not in out
+
+
+def test_without_a_comparison_there_is_no_table(grids, tmp_path, coterie_, monkeypatch):
+    words = ["rate", *grids, "--episodes", "2", "--ratings", tmp_path / "r.jsonl"]
+    answers = iter(["s", "q", "q"])
+    monkeypatch.setattr(rating_judges.Person.__init__, "__defaults__", (lambda q: next(answers), print))
+    code, out, _ = coterie_(*words)
+    assert code == 0
+    assert "no pairs compared by person, 1 skipped" in out
+    assert "score" not in out
+    assert "7 of 8 are open" not in out
+    assert "3 of 4 are open" in out
+    out = coterie_(*words, "--json")[1]
+    assert json.loads(out[out.index("{") :])["runs"] == []
 
 
 def test_long_names_fit_the_table():

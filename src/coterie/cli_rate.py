@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,8 +27,10 @@ def rate(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
     sample: Annotated[bool, typer.Option("--sample", help="draw actions instead of taking the likeliest")] = False,
     checkpoint: Annotated[str, typer.Option("--checkpoint", help="best, last or a step")] = "best",
-    moments: Annotated[int, typer.Option(min=2, help="of an episode told in words, at most")] = 6,
-    template: Annotated[str, typer.Option(help="of the question to a model: a file, or one of ours")] = "rating",
+    moments: Annotated[
+        int | None, typer.Option(min=2, help="of an episode told in words, at most (default: 6)")
+    ] = None,
+    template: Annotated[str | None, typer.Option(help="of the question to a model: a file, or one of ours")] = None,
     cache: Annotated[str | None, typer.Option(help="SQLite file that keeps a model's answers")] = None,
     calls: Annotated[int | None, typer.Option(min=0, help="to a model, at most; two for every pair")] = None,
 ) -> None:
@@ -36,21 +38,34 @@ def rate(
     from coterie import rating, rating_judges, rating_show
     from coterie.types import CoterieError
 
+    asked: dict[str, Any] = {
+        "cache": cache,
+        "calls": calls,
+        "template": template,
+        "moments": moments,
+        "instruction": instruction,
+    }
+    rating_judges.check_heeded(judge, asked)
+    if instruction is not None and not instruction.strip():
+        raise CoterieError("--instruction is empty; say what is to be judged, or leave it out")
     told = instruction or rating.INSTRUCTION
     try:
-        options = rating_judges.ModelOptions(cache, calls, template, moments)
+        chosen = {name: value for name, value in asked.items() if value is not None and name != "instruction"}
+        options = rating_judges.ModelOptions(**chosen)
         who = rating_judges.make(judge, told, options)
     except ValueError as error:
         raise CoterieError(str(error)) from None
     kept = Path(ratings) if ratings else Path(runs[0]) / f"ratings-{re.sub(r'[^A-Za-z0-9.]+', '-', judge)}.jsonl"
-    contest = rating.Contest(tuple(runs), judge, told, group, episodes, seed, checkpoint, sample)
+    seen = who.looks.moments if who.looks.words else None
+    asking = who.template if isinstance(who, rating_judges.Model) else None
+    named = tuple(str(Path(run)) for run in runs)
+    contest = rating.Contest(named, judge, told, group, episodes, seed, checkpoint, sample, seen, asking)
     given = rating.rate(contest, who, kept, pairs)
-    found = rating.standings(runs, given)
+    found = rating.standings(named, given) if any(one.score is not None for one in given) else []
     plain = rating_show.as_plain(contest, given, found, kept)
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(plain, indent=2) + "\n")
     print(json.dumps(plain) if as_json else rating_show.as_table(contest, given, found))
     if not as_json:
-        left = f"; {pairs - len(given)} of {pairs} are open, the same command goes on" if len(given) < pairs else ""
-        print(f"ratings  {kept}{left}")
+        print(f"ratings  {kept}{rating_show.progress(contest, given, pairs)}")

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from coterie.rating_episodes import (
     same_library,
     same_world,
     write_library,
+    write_whole,
 )
 from coterie.table import load
 from coterie.types import Array, CoterieError
@@ -47,6 +50,8 @@ class Contest:
     seed: int = 0
     checkpoint: str = "best"
     sample: bool = False  # actions are drawn
+    moments: int | None = None  # told of an episode at most; None: the judge is told nothing
+    template: str | None = None  # of the question to a model, with a digest of its text; None: the judge is no model
     schema: int = SCHEMA
 
 
@@ -83,6 +88,11 @@ class Left(Exception):
 # Pairs ------------------------------------------------------------------------------------------------
 
 
+def most_pairs(contest: Contest) -> int:
+    """How many pairs of episodes there are at all."""
+    return math.comb(len(contest.runs), 2) * contest.episodes**2
+
+
 def pairs(runs: int, episodes: int, seed: int) -> Iterator[Pair]:
     """All pairs of episodes of different runs; every beginning of the list treats runs and episodes evenly.
 
@@ -102,15 +112,16 @@ def pairs(runs: int, episodes: int, seed: int) -> Iterator[Pair]:
 
 
 def episodes_file(ratings: Path) -> Path:
-    """Where the episodes of a ratings file lie."""
-    return ratings.with_suffix(".npz")
+    """Where the episodes of a ratings file lie: the whole name goes on, so that no two files share one."""
+    return ratings.with_name(f"{ratings.name}.npz")
 
 
 def read(path: Path) -> tuple[Contest, list[Rating]]:
     """A contest and what was said so far; a line that was cut off while it was written is left out."""
+    check_name(path)
     if not path.is_file():
         raise CoterieError(f"no ratings file '{path}'; 'coterie rate RUN RUN --ratings {path}' writes one")
-    lines = path.read_text().split("\n")
+    lines = path.read_text(errors="replace").split("\n")
     rows = []
     for number, line in enumerate(lines, 1):
         try:
@@ -118,11 +129,33 @@ def read(path: Path) -> tuple[Contest, list[Rating]]:
         except ValueError:
             if number < len(lines):
                 raise CoterieError(f"'{path}', line {number}: not readable as JSON") from None
-    if not rows or rows[0].get("schema") != SCHEMA:
+    if not rows or not isinstance(rows[0], dict) or rows[0].get("schema") != SCHEMA:
         raise CoterieError(f"'{path}' is no ratings file of 'coterie rate'")
-    head = rows[0] | {"runs": tuple(rows[0]["runs"])}
-    given = [Rating(Pair(tuple(r["first"]), tuple(r["second"])), r["score"]) for r in rows[1:]]
-    return Contest(**head), given
+    try:
+        contest = Contest(**rows[0] | {"runs": tuple(rows[0]["runs"])})
+    except (KeyError, TypeError):
+        raise CoterieError(f"'{path}', line 1: does not say what was compared, as 'coterie rate' writes it") from None
+    return contest, [_rating(row, contest, f"'{path}', line {number}") for number, row in enumerate(rows[1:], 2)]
+
+
+def check_name(path: Path) -> None:
+    """Refuse what cannot be a ratings file."""
+    if path.suffix == ".npz":
+        raise CoterieError(f"'{path}': .npz is for the episodes beside the ratings; name a .jsonl file")
+    if path.is_dir():
+        raise CoterieError(f"'{path}' is a folder; name a file in it, such as '{path / 'ratings.jsonl'}'")
+
+
+def _rating(row: Any, contest: Contest, where: str) -> Rating:
+    """One line; what stands in it must be in the contest."""
+    try:
+        ends = [(int(run), int(episode)) for run, episode in (row["first"], row["second"])]
+        inside = all(0 <= run < len(contest.runs) and 0 <= n < contest.episodes for run, n in ends)
+        if inside and (row["score"] is None or 0 <= row["score"] <= 1):
+            return Rating(Pair(*ends), row["score"])
+    except (KeyError, TypeError, ValueError):
+        pass  # said below, like all that is no rating
+    raise CoterieError(f"{where}: no rating of a pair of this contest")
 
 
 class Ledger:
@@ -130,30 +163,45 @@ class Ledger:
 
     def __init__(self, path: Path, contest: Contest) -> None:
         self.path, self.given = path, list[Rating]()
-        if path.exists():
-            before, self.given = read(path)
-            for name, now in asdict(contest).items():
-                then = asdict(before)[name]
-                if then != now:
-                    held = f"'{path}' holds ratings with {name} {_shown(then)}, not {_shown(now)}"
-                    raise CoterieError(f"{held}; choose another --ratings")
-            self._write("w", asdict(contest), *map(_line, self.given))  # without a line that was cut off
-        else:
+        if not path.exists():
+            check_name(path)
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._write("w", asdict(contest))
+            self._rewrite(contest)
+            return
+        before, self.given = read(path)
+        for name, now in asdict(contest).items():
+            then = asdict(before)[name]
+            if then != now and not (name == "runs" and same_places(then, now)):
+                held = f"'{path}' holds ratings with {name} {_shown(then)}, not {_shown(now)}"
+                raise CoterieError(f"{held}; choose another --ratings")
+        if not path.read_bytes().endswith(b"\n"):  # the last line was cut off
+            self._rewrite(before)
 
     def add(self, rating: Rating) -> None:
         """Keep a rating for good."""
+        with self.path.open("a") as file:
+            file.write(_text(_line(rating)))
+            file.flush()
+            os.fsync(file.fileno())
         self.given.append(rating)
-        self._write("a", _line(rating))
 
-    def _write(self, mode: str, *rows: dict[str, Any]) -> None:
-        with self.path.open(mode) as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    def _rewrite(self, contest: Contest) -> None:
+        """The whole file at once: whoever is interrupted here leaves the old one as it was."""
+        rows = [asdict(contest), *map(_line, self.given)]
+        write_whole(self.path, "".join(map(_text, rows)).encode())
+
+
+def same_places(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether these are the same runs, however their paths are written."""
+    return [Path(run).resolve() for run in one] == [Path(run).resolve() for run in other]
 
 
 def _line(rating: Rating) -> dict[str, Any]:
     return {"first": rating.pair.first, "second": rating.pair.second, "score": rating.score}
+
+
+def _text(row: dict[str, Any]) -> str:
+    return json.dumps(row) + "\n"
 
 
 def _shown(value: Any) -> str:
@@ -167,7 +215,7 @@ def rate(contest: Contest, judge: Judge, ledger: Path, wanted: int) -> list[Rati
     """Have so many pairs compared, counting those that the file already holds."""
     if len(contest.runs) < 2:
         raise CoterieError("rating compares runs: name at least two")
-    if len(set(contest.runs)) < len(contest.runs):
+    if len({Path(run).resolve() for run in contest.runs}) < len(contest.runs):
         raise CoterieError("a run cannot be compared with itself; name each once")
     tables = [load(run, contest.checkpoint) for run in contest.runs]
     same_world(tables, contest.runs)
@@ -181,9 +229,10 @@ def rate(contest: Contest, judge: Judge, ledger: Path, wanted: int) -> list[Rati
     if len(widths) > 1:
         raise CoterieError(f"groups {', '.join(dict.fromkeys(groups))} see or do different things; choose one --group")
     beside = episodes_file(ledger)
-    if held.given and beside.is_file() and not same_library(read_library(beside), films):
+    if not held.given or not beside.is_file():
+        write_library(beside, films)
+    elif not same_library(read_library(beside), films):
         raise CoterieError(f"the runs no longer play the episodes that '{ledger}' rates; choose another --ratings")
-    write_library(beside, films)
     done = {frozenset((rating.pair.first, rating.pair.second)) for rating in held.given}
     for pair in pairs(len(contest.runs), contest.episodes, contest.seed):
         if len(held.given) >= wanted:

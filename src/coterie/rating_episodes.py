@@ -6,9 +6,14 @@ episodes, and what follows, is in `rating.py`.
 
 from __future__ import annotations
 
+import io
+import os
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +49,9 @@ class Watched:
     def __init__(self, policy: Policy) -> None:
         self.policy, self.memory_size = policy, policy.memory_size
         self.rows: list[tuple[Tree, Array, Array]] = []  # observation [A, …], action [A, …], acting [A]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)  # advisors ask policies of their kind for more than their actions
 
     def act(self, view: View) -> Decision:
         decision = self.policy.act(view)
@@ -214,11 +222,29 @@ def same_library(one: Library, episodes: Sequence[Sequence[Episode]]) -> bool:
 def write_library(path: Path, episodes: Sequence[Sequence[Episode]]) -> None:
     """All episodes in one compressed file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        np.savez_compressed(file, **vars(gather(episodes)))
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **vars(gather(episodes)))
+    write_whole(path, packed.getvalue())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A file that is there as a whole or as it was before, whenever one is interrupted."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def read_library(path: Path) -> Library:
     """What `write_library` wrote."""
-    with np.load(path, allow_pickle=False) as held:
-        return Library(held["observation"], held["action"], held["starts"], held["returns"])
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            return Library(held["observation"], held["action"], held["starts"], held["returns"])
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError):
+        cure = "remove it, and 'coterie rate' plays its episodes again"
+        raise CoterieError(f"'{path}' is cut off, or holds no episodes; {cure}") from None

@@ -6,11 +6,13 @@ holds of the place, first or second, cancels out (Zheng et al. 2023, section 3.4
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from coterie.lm.budget import BudgetSettings
 from coterie.lm.cache import CacheSettings
 from coterie.lm.chooser import Chooser
 from coterie.lm.compose import LMSettings
+from coterie.lm.interface import GaveUp, NotRecorded, Refused
 from coterie.policies import prompts
 from coterie.rating import Judge, Left
 from coterie.rating_episodes import Episode, Looks
@@ -26,6 +29,7 @@ from coterie.types import CoterieError
 WIDTH = 78
 CLOSE = 0.02  # nearer to 1/2 than this, a model's probability is a tie
 KEYS = {"a": 1.0, "b": 0.0, "t": 0.5, "s": None}
+HEEDED = {"return": (), "person": ("instruction", "moments")}  # options that a judge makes use of; models: all
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,13 @@ class ModelOptions:
     calls: int | None = None  # at most
     template: str = "rating"  # a file, or one of ours by name
     moments: int = 6  # told of an episode at most
+
+
+def check_heeded(judge: str, options: Mapping[str, object]) -> None:
+    """Refuse options that were given, but would change nothing with this judge."""
+    for name, value in options.items():
+        if value is not None and name not in HEEDED.get(judge, options):
+            raise CoterieError(f"--{name} does nothing with --judge {judge}; leave it out, or name another judge")
 
 
 def make(name: str, instruction: str, options: ModelOptions) -> Judge:
@@ -60,16 +71,20 @@ class Model:
     """A language model that is told both episodes in words, in both orders; returns are not among them."""
 
     def __init__(self, name: str, instruction: str, options: ModelOptions) -> None:
-        self.looks, self.instruction = Looks(words=True, moments=options.moments), instruction
+        self.name, self.instruction = name, instruction
+        self.looks = Looks(words=True, moments=options.moments)
         cache = None if options.cache is None else CacheSettings(options.cache)
         budget = None if options.calls is None else BudgetSettings(calls=options.calls)
         asking = prompts.read(options.template, "auto", options.template, ("A", "B"))
+        text = hashlib.sha256(f"{asking.head}\0{asking.question}".encode()).hexdigest()[:12]
+        self.template = f"{Path(options.template).name} {text}"  # a file of the same name may say another thing
         self.chooser = Chooser(LMSettings(name, cache=cache, budget=budget), asking, ("A", "B"))
 
     def chance(self, first: Episode, second: Episode) -> float:
-        """How probably the first is better; NaN where the model may not say."""
+        """How probably the first is better; asked of the model itself, since its reasons for silence differ."""
         told = [self.question(first, second), self.question(second, first)]
-        scores = self.chooser.log_probs(told)
+        texts = [self.chooser.asking.prompt(text) for text in told]
+        scores = np.array(self.chooser.lm.score(texts, [[" A", " B"]] * 2, self.chooser.normalise))
         apart = (scores[0, 0] - scores[0, 1]) - (scores[1, 0] - scores[1, 1])
         return float(1 / (1 + np.exp(-apart / 2)))
 
@@ -77,9 +92,14 @@ class Model:
         return f"{self.instruction}\nA: {' '.join(first.told)}\nB: {' '.join(second.told)}"
 
     def compare(self, first: Episode, second: Episode) -> float | None:
-        chance = self.chance(first, second)
+        try:
+            chance = self.chance(first, second)
+        except (Refused, NotRecorded):
+            raise Left from None  # the pair stays open for a greater budget
+        except GaveUp as error:
+            raise CoterieError(f"'{self.name}' does not answer; what it said before is kept: {error}") from None
         if np.isnan(chance):
-            raise Left  # the pair stays open for a greater budget
+            raise CoterieError(f"'{self.name}' gives neither answer a probability; see what --template asks")
         return 0.5 if abs(chance - 0.5) < CLOSE else float(chance > 0.5)
 
 

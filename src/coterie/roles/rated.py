@@ -3,10 +3,12 @@
 A model of rewards r(o, a) is fitted to the pairs of a ratings file (`coterie rate`): the episode whose rewards sum to
 more is preferred, P(1 ≻ 2) = σ(Σ r₁ − Σ r₂), by cross-entropy (Christiano et al. 2017, eq. 1; ties count as halves).
 It is fitted once, when the learner is built, and gives rewards at the learner's door; stored ones stay the world's own.
+Checkpoints hold it: a run that is resumed keeps the reward that it began with.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 from dataclasses import dataclass
@@ -20,9 +22,13 @@ from coterie.checks import at_least, positive
 from coterie.group import Place
 from coterie.layout import Layout, encode, encoded_size, layout, pack
 from coterie.rating_episodes import Library, read_library
-from coterie.types import Array, CoterieError, Experience, Metrics
+from coterie.types import Array, CoterieError, Experience, Metrics, State
 
 log = logging.getLogger("coterie")
+
+HELD_OUT = 5  # one pair of so many is kept from the fit that is tested
+ENOUGH = 10  # preferences, below which none is kept from it
+POOR = 0.6  # share of pairs ranked right below which a reward is not to be trusted
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,9 @@ class RatedSettings:
     hidden: tuple[int, ...] = (32,)  # widths of the model's hidden layers; (): linear
     steps: int = 300  # of gradient descent over all pairs
     learning_rate: float = 1e-2  # of Adam
-    decay: float = 1e-3  # pulls the model's weights towards 0, the stronger the fewer pairs there are
+    decay: float = (
+        1e-3  # pulls the model's weights towards 0; the loss beside it is a mean, so more pairs do not weaken it
+    )
 
     def __post_init__(self) -> None:
         if not self.ratings:
@@ -76,9 +84,8 @@ class RewardModel:
         return x[:, 0]
 
     def fit(self, library: Library, pairs: Array, scores: Array) -> float:
-        """Descend on the cross-entropy of pairs `[P, 2]` of episodes; returns the share ranked as they were rated."""
-        rows = np.concatenate([library.observation, library.action], axis=1)
-        episode = torch.from_numpy(np.repeat(np.arange(len(library.starts) - 1), np.diff(library.starts)))
+        """Descend on the mean cross-entropy of pairs `[P, 2]` of episodes; returns the share ranked as rated."""
+        rows, episode = _rows(library)
         first, second = (torch.from_numpy(pairs[:, side]) for side in (0, 1))
         wanted = torch.from_numpy(scores.astype(np.float32))
         parameters = [part for layer in self.layers for part in layer]
@@ -91,10 +98,16 @@ class RewardModel:
             loss.backward()
             descent.step()
         with torch.no_grad():
-            ranked: Array = self._sums(rows, episode, first, second).numpy() > 0
             self.scale = 1.0 / max(float(self.output(rows).std(correction=0)), 1e-6)
+        return self.accuracy(library, pairs, scores)
+
+    def accuracy(self, library: Library, pairs: Array, scores: Array) -> float:
+        """The share of preferences, ties left out, that the model shares; there must be some."""
         clear = scores != 0.5
-        return float((ranked[clear] == (scores > 0.5)[clear]).mean()) if clear.any() else 1.0
+        first, second = (torch.from_numpy(pairs[clear, side]) for side in (0, 1))
+        with torch.no_grad():
+            ranked: Array = self._sums(*_rows(library), first, second).numpy() > 0
+        return float((ranked == (scores[clear] > 0.5)).mean())
 
     def _sums(self, rows: Array, episode: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         """[P]: by how much the first episode's rewards sum to more."""
@@ -108,6 +121,24 @@ class RewardModel:
             found = self.output(rows.reshape(-1, rows.shape[-1])).numpy() * self.scale
         return found.reshape(rows.shape[:-1]).astype(np.float32)
 
+    def state(self) -> State:
+        """All that rewards depend on."""
+        arrays = [part.detach().numpy().copy() for layer in self.layers for part in layer]
+        return {"layers": arrays, "scale": self.scale, "mean": self.mean.copy(), "spread": self.spread.copy()}
+
+    def load(self, state: State) -> None:
+        """Return to a saved state."""
+        with torch.no_grad():
+            for part, saved in zip((part for layer in self.layers for part in layer), state["layers"], strict=True):
+                part.copy_(torch.from_numpy(np.asarray(saved)))
+        self.scale, self.mean, self.spread = float(state["scale"]), state["mean"].copy(), state["spread"].copy()
+
+
+def _rows(library: Library) -> tuple[Array, torch.Tensor]:
+    """All decisions `[S, D + K]`, and which episode each belongs to, `[S]`."""
+    rows = np.concatenate([library.observation, library.action], axis=1)
+    return rows, torch.from_numpy(np.repeat(np.arange(len(library.starts) - 1), np.diff(library.starts)))
+
 
 class Rated:
     """Each agent wants what judges preferred."""
@@ -117,7 +148,9 @@ class Rated:
     def __init__(self, settings: RatedSettings) -> None:
         self.settings = settings
         self.model: RewardModel | None = None
-        self.accuracy = 0.0  # share of the pairs that the model ranks as they were rated
+        self.accuracy = 0.0  # share of the preferences that the model shares
+        self.held_out: float | None = None  # the same of pairs that a fit did not see; None: there are too few
+        self.source = ""  # a digest of what it was fitted to
 
     def settle(self, place: Place, gamma: float) -> None:
         """Read the ratings and fit the model."""
@@ -132,14 +165,39 @@ class Rated:
                 f"'{path}' rates agents that see {theirs[0]} numbers and do {theirs[1]}; "
                 f"'{place.group}' sees {mine[0]} and does {mine[1]}: rate runs of this world"
             )
+        self.source = _digest(library, pairs, scores)
+        self.held_out = held_out_accuracy(self.settings, (library, pairs, scores), place.seed)
         self.model = RewardModel(self.settings, library, place.seed)
         self.accuracy = self.model.fit(library, pairs, scores)
-        if self.accuracy < 0.6:
-            log.warning("the reward model ranks only %.0f%% of '%s' as they were rated", 100 * self.accuracy, path)
+        kind, share = ("", self.accuracy) if self.held_out is None else ("held-out ", self.held_out)
+        if share < POOR:
+            log.warning("the reward model ranks only %.0f%% of the %spairs of '%s' as rated", 100 * share, kind, path)
 
     def metrics(self) -> Metrics:
-        """The share of pairs that the model ranks as they were rated."""
-        return {"rated/accuracy": self.accuracy}
+        """The share of pairs that the model ranks as they were rated: of all, and of those that a fit did not see."""
+        held = {} if self.held_out is None else {"rated/held_out": self.held_out}
+        return {"rated/accuracy": self.accuracy} | held
+
+    def state(self) -> State:
+        """The reward itself: ratings may be added while a run rests."""
+        if self.model is None:
+            raise CoterieError("a rated preference must be settled before it is saved")
+        told = {"accuracy": self.accuracy, "held_out": self.held_out}
+        return {"source": self.source, "fit": _fit(self.settings), "model": self.model.state(), **told}
+
+    def load(self, state: State) -> None:
+        """Return to a saved reward, and say so if the ratings would now give another."""
+        if self.model is None:
+            raise CoterieError("a rated preference must be settled before it is loaded")
+        for name, now in _fit(self.settings).items():
+            then = state["fit"][name]
+            if then != now:
+                raise ValueError(f"the reward was fitted with {name} {then}, not {now}; that cannot change in a run")
+        if state["source"] != self.source:
+            path = self.settings.ratings
+            log.warning("'%s' changed; the run keeps the reward that it began with (a new run takes the new)", path)
+        self.model.load(state["model"])
+        self.accuracy, self.held_out = state["accuracy"], state["held_out"]
 
     def rewards(self, experience: Experience) -> Array:
         if self.model is None:
@@ -150,17 +208,54 @@ class Rated:
         return (wanted + self.settings.world_weight * experience.reward).astype(np.float32)
 
 
+def held_out_accuracy(settings: RatedSettings, rated: tuple[Library, Array, Array], seed: int) -> float | None:
+    """How many preferences a model shares that it was not fitted to; None where there are too few to keep some back.
+
+    The pairs share episodes with those of the fit, so this is what the model knows of these runs, not of others.
+    """
+    library, pairs, scores = rated
+    clear = np.flatnonzero(scores != 0.5)
+    if len(clear) < ENOUGH:
+        return None
+    kept = streams.generator(seed, "held-out ratings").permutation(clear)[: len(clear) // HELD_OUT]
+    seen = np.setdiff1d(np.arange(len(scores)), kept)
+    model = RewardModel(settings, library, seed)
+    model.fit(library, pairs[seen], scores[seen])
+    return model.accuracy(library, pairs[kept], scores[kept])
+
+
+def _fit(settings: RatedSettings) -> State:
+    return {
+        "hidden": list(settings.hidden),
+        "steps": settings.steps,
+        "learning_rate": settings.learning_rate,
+        "decay": settings.decay,
+    }
+
+
+def _digest(library: Library, pairs: Array, scores: Array) -> str:
+    found = hashlib.sha256()
+    for array in (*vars(library).values(), pairs, scores):
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
 def read_pairs(path: Path) -> tuple[Library, Array, Array]:
     """A contest's episodes and what was said of them: pairs `[P, 2]` of their numbers, and scores `[P]`."""
+    beside = rating.episodes_file(path)
     try:
         contest, given = rating.read(path)
+        if not beside.is_file():
+            raise ValueError(f"'{path}' has no episodes beside it ('{beside.name}'); move both files together")
+        library = read_library(beside)
     except CoterieError as error:
         raise ValueError(str(error)) from None
-    beside = rating.episodes_file(path)
-    if not beside.is_file():
-        raise ValueError(f"'{path}' has no episodes beside it ('{beside.name}'); move both files together")
+    if len(library.starts) - 1 != len(contest.runs) * contest.episodes:
+        raise ValueError(f"'{beside}' holds other episodes than '{path}' rates; move both files together")
     said = [(r.pair, r.score) for r in given if r.score is not None]
     if not said:
         raise ValueError(f"'{path}' holds no ratings yet; go on with 'coterie rate'")
+    if all(score == 0.5 for _, score in said):
+        raise ValueError(f"'{path}' holds ties alone, from which nothing can be learned; rate more pairs")
     numbers = [[run * contest.episodes + n for run, n in (pair.first, pair.second)] for pair, _ in said]
-    return read_library(beside), np.array(numbers), np.array([score for _, score in said])
+    return library, np.array(numbers), np.array([score for _, score in said])
