@@ -3,13 +3,15 @@
     python benchmarks/instructed.py --seeds 3 --runs runs/instructed --out docs/results
 
 Trains what is not there yet: `gridworld-instructed`, the same with the number of each sentence in place of its words,
-and the same with neither. Writes gridworld-instructed.json (every seed's greedy success on each list, beside random
-play, the reference player and step 0) and a PNG with the curves.
+and the same with neither, both for fewer steps. Writes gridworld-instructed.json (every seed's success on each list,
+greedy and as trained, that is with actions drawn, beside random play, the reference player and step 0) and a PNG with
+the curves.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 from pathlib import Path
@@ -56,10 +58,21 @@ def train(arm: str, seed: int, folder: Path, changes: list[str]) -> Run:
     return Run.open(path)
 
 
-def success(run: Run, which: str, wordings: str, episodes: int) -> float:
-    """The share of held-out episodes that a checkpoint plays as told, greedily."""
+def success(run: Run, which: str, wordings: str, episodes: int, greedy: bool = True) -> float:
+    """The share of episodes on evaluation seeds that a checkpoint plays as told."""
     loaded = table.load(str(run.path), which, [f"world.instructions={wordings}"])
-    return float(np.mean(loaded.evaluate(episodes).success))
+    return round(float(np.mean(loaded.evaluate(episodes, greedy=greedy).success)), 4)
+
+
+def curve(run: Run, wordings: str, steps: list[int], episodes: int) -> list[float]:
+    """Greedy success at every checkpoint; the sentences are embedded once for all of them."""
+    loaded, values = table.load(str(run.path), "last", [f"world.instructions={wordings}"]), []
+    for step in steps:
+        saved = run.load_checkpoint(str(step))
+        for group in loaded.groups:
+            group.policy.load(saved["policies"][group.name])
+        values.append(round(float(np.mean(loaded.evaluate(episodes).success)), 4))
+    return values
 
 
 def reference(player: str, wordings: str, episodes: int) -> float:
@@ -84,7 +97,9 @@ def measure(run: Run, episodes: int) -> dict[str, Any]:
         "best_step": summary["best_step"],
         "wall_s": summary["wall_s"],
         "step_0": summary["step_0"]["success_rate"],
-    } | {wordings: round(success(run, "best", wordings, episodes), 4) for wordings in LISTS}
+        "greedy": {wordings: success(run, "best", wordings, episodes) for wordings in LISTS},
+        "drawn": {wordings: success(run, "best", wordings, episodes, greedy=False) for wordings in LISTS},
+    }
 
 
 def draw(curves: dict[str, list[list[float]]], steps: list[int], floor: float) -> bytes:
@@ -99,9 +114,9 @@ def draw(curves: dict[str, list[list[float]]], steps: list[int], floor: float) -
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
     axes.axhline(85, color="#444444", linewidth=0.8, linestyle="--")
     axes.axhline(100 * floor, color="#bbbbbb", linewidth=0.8)
-    axes.text(steps[-1], 100 * floor + 1, "random play", ha="right", fontsize=8, color="#888888")
+    axes.text(steps[-1] / 2, 100 * floor + 1, "random play", ha="center", fontsize=8, color="#888888")
     axes.set(xlabel="environment steps", ylabel="episodes played as told, %", ylim=(0, 100), title=EXPERIMENT)
-    axes.legend(title="wordings", loc="lower right", frameon=False)
+    axes.legend(title="wordings", loc=(0.78, 0.5), frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.supxlabel(f"mean of {len(rows)} seeds, band from least to most", fontsize=8, color="#666666")
     return as_png(figure)
@@ -111,6 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ablation-seeds", type=int, default=1, help="of the policies that read no words")
+    parser.add_argument("--ablation-steps", type=int, default=1500000, help="environment steps of theirs")
     parser.add_argument("--runs", default="runs/instructed")
     parser.add_argument("--out", default="docs/results")
     parser.add_argument("--episodes", type=int, default=1000)
@@ -118,28 +134,30 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="key=value changes of the experiment")
     parser.add_argument("--commit", default=commit(), help="that trained them, if they were there already")
     options = parser.parse_args()
-    seeds = {arm: range(options.seeds if arm == "words" else options.ablation_seeds) for arm in ARMS}
-    runs = {arm: [train(arm, seed, Path(options.runs), options.set) for seed in seeds[arm]] for arm in ARMS}
+    runs = {"words": [train("words", seed, Path(options.runs), options.set) for seed in range(options.seeds)]}
+    shorter = [*options.set, f"train.total_steps={options.ablation_steps}"]
+    for arm in ("number", "nothing"):
+        runs[arm] = [train(arm, seed, Path(options.runs), shorter) for seed in range(options.ablation_seeds)]
     found: dict[str, Any] = {
         "experiment": EXPERIMENT,
         "command": f"coterie train {EXPERIMENT} -m seed={','.join(map(str, range(options.seeds)))}",
         "evaluation": f"coterie eval RUN world.instructions=held_out --episodes {options.episodes}",
         "commit": options.commit,
         "changes": options.set,
-        "env_steps": (runs["words"][0].summary() or {})["env_steps"],
+        "env_steps": {arm: (trained[0].summary() or {})["env_steps"] for arm, trained in runs.items()},
         "episodes": options.episodes,
     }
     for player in ("random", "heuristic"):
         found[player] = {w: round(reference(player, w, options.episodes), 4) for w in LISTS}
     for arm, trained in runs.items():
         found[arm] = [measure(run, options.episodes) for run in trained]
-        for wordings in LISTS:
-            values = [row[wordings] for row in found[arm]]
+        for way, wordings in itertools.product(("greedy", "drawn"), LISTS):
+            values = [row[way][wordings] for row in found[arm]]
             shown = ", ".join(f"{value:.1%}" for value in values)
-            print(f"{arm:10}{wordings:12}{statistics.mean(values):8.1%}   ({shown})", flush=True)
+            print(f"{arm:10}{way:8}{wordings:12}{statistics.mean(values):8.1%}   ({shown})", flush=True)
     steps = runs["words"][0].steps()
     found["curves"] = {"env_steps": steps} | {
-        w: [[round(success(run, str(s), w, options.points), 4) for s in steps] for run in runs["words"]] for w in LISTS
+        wordings: [curve(run, wordings, steps, options.points) for run in runs["words"]] for wordings in LISTS
     }
     out = Path(options.out)
     (out / f"{EXPERIMENT}.json").write_text(json.dumps(found, indent=1) + "\n")
