@@ -118,8 +118,16 @@ def test_learners_of_every_observation(name, observation):
     check_learner(learner_maker(name), where, remembers=name in REMEMBERS)
 
 
+ANYWHERE = [name for name in names.PREFERENCES if not hasattr(names.look_up(names.PREFERENCES, name), "settle")]
+
+
+def test_preferences_that_want_a_world_of_their_own_are_tested_there():
+    """They need words or ratings of a world: test_reward, test_bonus and test_rated let learners learn by them."""
+    assert set(names.PREFERENCES) - set(ANYWHERE) == {"rated", "shaped", "preferred", "instructed"}
+
+
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
-@pytest.mark.parametrize("preference", names.PREFERENCES)
+@pytest.mark.parametrize("preference", ANYWHERE)
 @pytest.mark.parametrize("name", names.LEARNERS)
 def test_learners_with_every_preference(name, preference, parameters):
     risky = any(spec.name == "way" for spec in dataclasses.fields(names.settings_type(names.PREFERENCES, preference)))

@@ -10,7 +10,7 @@ from coterie.lm.adapters import AdapterSettings, attach, twin
 from coterie.lm.interface import Missing, Rejected, Unsupported
 from coterie.lm.local_settings import LocalSettings
 from coterie.policies.language import LanguagePolicy, LanguageSettings
-from language_cases import race, view_of
+from language_cases import race
 from small_worlds import place_in
 
 TEXTS = ["Collect the red target first.", "x", "Begin with the red star, and leave all of the others for later.", "Go."]
@@ -66,10 +66,10 @@ def test_it_embeds_and_nothing_else(mini):
 
 
 def test_it_cannot_play(mini):
-    world = race()
-    policy = LanguagePolicy(LanguageSettings(lm=LMSettings("minilm")), place_in(world))
+    with pytest.raises(ValueError, match="lm: 'minilm' only embeds texts"):
+        LanguagePolicy(LanguageSettings(lm=LMSettings("minilm")), place_in(race()))
     with pytest.raises(Unsupported, match="set lm to embedded"):
-        policy.act(view_of(world, policy.place))
+        mini.score(["Is it so?"], [[" yes", " no"]])
 
 
 def test_any_encoder_directory_is_served(mini):
