@@ -36,11 +36,12 @@ class AskSettings:
 
     def __post_init__(self) -> None:
         at_least("every", self.every, 1)
+        positive("share", self.share)
         within("share", self.share, 0, 1)
-        for name in ("entropy", "frames"):
-            value: float | None = getattr(self, name)
-            if value is not None:
-                at_least(name, value, 0)
+        if self.entropy is not None:
+            at_least("entropy", self.entropy, 0)
+        if self.frames is not None:
+            at_least("frames", self.frames, 1)
 
     def due(self, view: View) -> bool:
         """Whether anybody is to be advised at this tick; the run's first steps are over in no evaluation."""
@@ -61,6 +62,8 @@ class UseSettings:
     def __post_init__(self) -> None:
         positive("until", self.until)
         within("until", self.until, 0, 1)
+        if self.way != "hint" and not self.strength and not self.final:
+            raise ValueError("strength and final are both 0: the advice would be asked for and never followed")
         for name in ("strength", "final"):
             value = getattr(self, name)
             at_least(name, value, 0)
