@@ -84,11 +84,16 @@ class HallText:
 class HallWords(HallText):
     """The same with instructions."""
 
+    def __init__(self, world, kind):
+        super().__init__(world, kind)
+        space = world.kinds[kind].observation
+        self.silent = Box((space.shape[0] - 1,), space.low, space.high)
+
     def instruct(self, observation):
         return [f"Go {WORDS[int(row[-1] > 0.5)]}." for row in observation]
 
     def wordless(self, observation):
-        return np.concatenate([observation[..., :-1], np.zeros_like(observation[..., -1:])], axis=-1)
+        return observation[..., :-1]
 
 
 class ByteReader(nn.Module):

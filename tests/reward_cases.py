@@ -87,6 +87,9 @@ class Ungraded(Stages):
 class Told(Stages):
     """The same with an instruction: to choose the number of one's copy, modulo 3."""
 
+    def __init__(self, world: World, kind: str) -> None:
+        self.silent = world.kinds[kind].observation
+
     def instruct(self, observation):
         return [f"Choose {int(number) % 3}." for number in observation.reshape(len(observation), -1)[:, 0]]
 

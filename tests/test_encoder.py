@@ -67,15 +67,15 @@ def test_answers_are_kept_on_disk(tmp_path):
 def test_reads_decides_what_is_put_into_words(reads, width):
     made = policy(reads=reads)
     packed = made.pack(seen([[0.5, 0.1, 0], [0.5, 0.1, 1], [-0.5, 0.1, 0], [-0.5, 0.1, 1]])).reshape(4, -1)
-    assert packed.shape[1] == 3 + width
-    features = packed[:, 3:]
+    left = 3 if reads == "state" else 2  # the last number stands for the instruction
+    assert packed.shape[1] == left + width
+    features = packed[:, left:]
     assert np.allclose((features**2).mean(1), 1)
     told = {"instruction": [0, 1, 0, 1], "state": [0, 0, 1, 1], "both": [0, 1, 2, 3]}[reads]
     for i in range(4):
         for j in range(4):
             assert np.array_equal(features[i], features[j]) == (told[i] == told[j])
-    asked = packed[:, 2]  # the number that stands for the instruction
-    assert asked.tolist() == ([0, 1, 0, 1] if reads == "state" else [0, 0, 0, 0])
+    assert np.allclose(packed[:, :2], [[0.5, 0.1], [0.5, 0.1], [-0.5, 0.1], [-0.5, 0.1]])
 
 
 # Joining ----------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_join_decides_what_the_network_sees(join):
     plain, asked, moved = (outputs(made, seen([row] * 2)) for row in ([0.5, 0.1, 0], [0.5, 0.1, 1], [0.2, 0.1, 0]))
     assert not np.allclose(plain, asked)
     assert np.allclose(plain, moved) is (join == "alone")
-    size = {"concat": 9, "add": 3, "alone": 6}[join]
+    size = {"concat": 8, "add": 2, "alone": 6}[join]
     assert made.net.sizes[0] == size + 2  # and who it is
     assert (made.spec is None) is (join == "add")  # a learned sum is PyTorch's
     assert (made.net.words is None) is (join != "add")
@@ -103,8 +103,8 @@ def test_scale_weighs_the_features_and_nothing_else(trainable):
         made.normalizer.update([generator().normal(2.0, 3.0, (50, made.normalizer.shift.shape[1]))])
         x = torch.from_numpy(made.sights(ROWS)[0])
         given.append(x if made.net.reader is None else made.net.reader(x).detach())
-    assert torch.allclose(given[1][..., 3:11], given[0][..., 3:11] / 4)
-    assert torch.equal(given[1][..., :3], given[0][..., :3])
+    assert torch.allclose(given[1][..., 2:10], given[0][..., 2:10] / 4)
+    assert torch.equal(given[1][..., :2], given[0][..., :2])
     with pytest.raises(ValueError, match="scale must be above 0"):
         TextSettings(scale=0.0)
 
@@ -115,8 +115,8 @@ def test_adding_is_the_observation_and_a_projection_of_the_features():
     given = []
     made.net.body.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0]))
     made.net(x)
-    projected = x[..., 3:9] @ made.net.words.weight + made.net.words.bias
-    assert torch.allclose(given[0], torch.cat([x[..., :3] + projected, x[..., 9:]], dim=-1))
+    projected = x[..., 2:8] @ made.net.words.weight + made.net.words.bias
+    assert torch.allclose(given[0], torch.cat([x[..., :2] + projected, x[..., 8:]], dim=-1))
 
 
 @pytest.mark.parametrize("join", ["concat", "add"])
@@ -183,7 +183,7 @@ def test_action_values_read_as_well(parameters, mixer, join):
     place = place_in(world, parameters=parameters)
     check_learner(make, place, remembers=True)
     given = make(place).policy.inputs(world.reset(0).kinds["player"].observation)
-    assert given.shape[-1] == {"concat": 15, "add": 15, "alone": 12}[join] + 2 * (parameters == "shared")
+    assert given.shape[-1] == {"concat": 14, "add": 14, "alone": 12}[join] + 2 * (parameters == "shared")
 
 
 @pytest.mark.parametrize("join", ["concat", "add", "alone"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.types import Array, Kind, State, Ticks, Tree
+from coterie.types import Array, Kind, ObservationSpace, State, Ticks, Tree
 
 if TYPE_CHECKING:
     from coterie.page import Chapter
@@ -139,12 +139,14 @@ class Codec(Protocol):
 class Instructing(Protocol):
     """A codec of a world that tells its agents in words what to do."""
 
+    silent: ObservationSpace  # what is seen but for the numbers that stand for words
+
     def instruct(self, observation: Tree) -> list[str]:
         """What each row of `[R, …]` is asked to do."""
         ...
 
     def wordless(self, observation: Tree) -> Tree:
-        """The same observations with zeros where numbers stand for words, for who reads the words instead."""
+        """Observations `[…, shape]` as `silent` has them, for who reads the words instead."""
         ...
 
 

@@ -29,7 +29,8 @@ class Body:
         """`told`: say to a shared network which agent it plays; `normal`: normalise observations."""
         self.place = place
         self.memory_size = shape.memory
-        self.layout = rows = layout(place.spaces.observation)  # what the encoder reads, and whole packed rows
+        rows = layout(place.spaces.observation) if self.reader is None else self.reader.silent
+        self.layout = rows  # what the encoder reads; `rows` become whole packed rows
         picture, join = rows.image is not None, None if self.reader is None else self.reader.settings.join
         self.apart = 0  # numbers of packed rows behind the layout's: features that skip the encoder
         if self.reader is not None:
@@ -81,7 +82,7 @@ class Body:
         features = self.reader.features(observation)
         if self.reader.settings.join == "alone":
             return features
-        return np.concatenate([pack(self.reader.layout, self.reader.wordless(observation)), features], axis=-1)
+        return np.concatenate([pack(self.reader.silent, self.reader.wordless(observation)), features], axis=-1)
 
     def sights(self, observation: Tree) -> tuple[Array, Array]:
         """Observations as the network takes them, and as a critic of the same agents does: rows of equal number."""

@@ -91,7 +91,9 @@ class Reader:
                 f"not '{plain.name}'; set text.trainable=false"
             )
         self.lm: LoadedModel = surround(self.backend, plain)
-        self.layout = layout(place.spaces.observation)
+        self.layout = self.silent = layout(place.spaces.observation)  # what is put into words; what is seen beside them
+        if settings.reads != "state" and isinstance(self.codec, Instructing):
+            self.silent = layout(self.codec.silent)
         self.known: dict[bytes, tuple[int, ...]] = {}  # an observation's bytes -> numbers of its texts
         self.texts: list[str] = []
         self.numbers: dict[str, int] = {}  # text -> its place in `texts` and in `table`
@@ -113,13 +115,7 @@ class Reader:
         """The observation without the numbers that stand for the words which are read instead."""
         if self.settings.reads == "state" or not isinstance(self.codec, Instructing):
             return observation
-        rows, lead = flatten(self.layout, observation)
-        left = self.codec.wordless(rows)
-
-        def back(array: Array) -> Array:
-            return array.reshape(*lead, *array.shape[1:])
-
-        return {name: back(array) for name, array in left.items()} if isinstance(left, dict) else back(left)
+        return self.codec.wordless(observation)
 
     def find(self, observation: Tree) -> Array:
         """Which texts observations `[…, A, shape]` are, by number: `[…, A, K]`; new ones are embedded."""

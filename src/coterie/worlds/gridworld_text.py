@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from coterie.types import Array, Tree
+from coterie.types import Array, Box, Dict, ObservationSpace, Tree
 from coterie.worlds.gridworld import Gridworld
 from coterie.worlds.gridworld_guide import FAR, measure, open_ways
 from coterie.worlds.gridworld_instructions import COLOURS, PHRASINGS
@@ -93,6 +93,13 @@ class InstructedText(GridworldText):
     def __init__(self, world: Gridworld, kind: str) -> None:
         super().__init__(world, kind)
         self.sentences, (self.start, self.count) = world.sentences, world._telling.number
+        space = world.kinds[kind].observation
+        if isinstance(space, Dict):
+            entries = {name: part for name, part in space.entries.items() if name != "instruction"}
+            self.silent: ObservationSpace = Dict(entries, space.sets)
+        else:
+            assert isinstance(space, Box)
+            self.silent = Box((space.shape[0] - self.count,), space.low, space.high)
 
     def describe(self, observation: Tree) -> list[str]:
         told = zip(self.instruct(observation), _as_rows(observation), strict=True)
@@ -104,10 +111,8 @@ class InstructedText(GridworldText):
 
     def wordless(self, observation: Tree) -> Tree:
         if isinstance(observation, dict):
-            return observation | {"instruction": np.zeros_like(observation["instruction"])}
-        silent = observation.copy()
-        silent[..., self.start : self.start + self.count] = 0.0
-        return silent
+            return {name: part for name, part in observation.items() if name != "instruction"}
+        return np.delete(observation, np.s_[self.start : self.start + self.count], axis=-1)
 
     def sample(self, number: int, offset: tuple[int, int]) -> str:
         wanted = number % 2
