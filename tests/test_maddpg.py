@@ -10,7 +10,7 @@ import torch
 from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.joint_transitions import JointTransitions
 from coterie.algorithms.maddpg import Rates
-from coterie.algorithms.maddpg_kernels import Draws
+from coterie.algorithms.maddpg_desk import Draws
 from coterie.preferences import Team, TeamSettings
 from coterie.testing import _leaves, _same
 from coterie.types import Box, Discrete, Finals

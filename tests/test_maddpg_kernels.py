@@ -51,8 +51,14 @@ def odd_cases():
     yield {"action": "box", "activation": "tanh", "critic": {"activation": "relu"}}
     yield {"action": "box", "critic": {"quantiles": 5}}
     yield {"action": "discrete", "critic": {"quantiles": 2, "twin": True}, "parameters": "individual"}
+    yield {"action": "box", "critic": {"hurdle": True}}
+    yield {"action": "discrete", "critic": {"hurdle": True, "twin": True}, "parameters": "individual"}
+    for critic in ({"hurdle": True}, {"quantiles": 3}):
+        yield {"action": "box", "critic": critic, "relative": True}
+        yield {"action": "discrete", "critic": critic, "relative": True, "parameters": "individual"}
     for risk in RISKS:
         yield {"action": "box", "gamma": 0, "critic": {"sees": "own", "quantiles": 4}, "preference": risk}
+        yield {"action": "box", "gamma": 0, "critic": {"sees": "own", "hurdle": True}, "preference": risk}
     yield {
         **{"action": "discrete", "gamma": 0, "preference": RISKS[0], "parameters": "individual"},
         "critic": {"sees": "own", "twin": True},

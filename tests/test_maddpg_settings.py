@@ -68,6 +68,7 @@ CHOICES = [
     {"critic": {"hidden": (5,)}},
     {"critic": {"activation": "tanh"}},
     {"critic": {"quantiles": 3}},
+    {"critic": {"hurdle": True}},
     {"target": {"rate": 0.5}},
     {"target": {"noise": 0.1}},
     {"batch_size": 17},
@@ -78,6 +79,13 @@ CHOICES = [
 @pytest.mark.parametrize("field", CHOICES, ids=str)
 def test_settings_that_decide_what_is_learned(table_learner, field):
     assert not np.array_equal(weights(after(table_learner)), weights(after(table_learner, **field)))
+
+
+def test_relative_decides_what_is_learned_from_told_distributions(table_learner):
+    plain, weighed = (weights(after(table_learner, critic={"hurdle": True}, relative=one)) for one in (False, True))
+    assert not np.array_equal(plain, weighed)
+    with pytest.raises(ValueError, match=r"a critic of means does not tell; set critic\.hurdle=true or"):
+        table_learner(relative=True)
 
 
 def test_temperature_reaches_choices_alone(table_learner):
@@ -177,6 +185,7 @@ def test_critics_are_as_wide_as_asked_and_see_what_they_should(table_learner):
     assert sizes(hidden=(5, 6)) == [12, 5, 6, 1]
     assert sizes(quantiles=3) == [12, 16, 6]  # three outcomes and how likely they are
     assert sizes(quantiles=1) == sizes()
+    assert sizes(hurdle=True) == [12, 16, 2]  # whether there is something, and how much
     assert sizes(sees="own") == [3 + 2 + 2, 16, 1]
     assert sizes(place(box, parameters="individual")) == [10, 16, 1]
     assert sizes(place(box, parameters="individual"), sees="own") == [5, 16, 1]
@@ -240,6 +249,7 @@ def test_turns(table_learner, every, offset):
         (lambda: CriticSettings(hidden=()), "hidden must name at least one layer"),
         (lambda: CriticSettings(learning_rate=0), "learning_rate must be above 0"),
         (lambda: CriticSettings(quantiles=0), "quantiles must be at least 1"),
+        (lambda: CriticSettings(quantiles=4, hurdle=True), "hurdle tells one chance and one amount; leave quantiles"),
         (lambda: TargetSettings(rate=0), "rate must be above 0"),
         (lambda: TargetSettings(rate=2), r"rate must lie in \[0, 1\]"),
         (lambda: TargetSettings(noise=-1), "noise must be at least 0"),
@@ -255,12 +265,12 @@ def test_impossible_settings_are_refused(make, said):
 
 
 def test_every_setting_has_a_test_here():
-    tested = {"learning_rate", "learning_rate_schedule", "gamma", "batch_size", "updates_per_step", "delay"}
+    tested = {"learning_rate", "learning_rate_schedule", "gamma", "batch_size", "updates_per_step", "delay", "relative"}
     tested |= {"temperature", "max_grad_norm", "noise", "critic", "target", "replay", "turns"}
     assert {field.name for field in dataclasses.fields(MADDPGSettings)} == tested
     parts = {
         NoiseSettings: {"start", "end", "share"},
-        CriticSettings: {"sees", "hidden", "activation", "learning_rate", "twin", "quantiles"},
+        CriticSettings: {"sees", "hidden", "activation", "learning_rate", "twin", "quantiles", "hurdle"},
         TargetSettings: {"rate", "noise"},
         MemorySettings: {"size", "starts"},
         TurnSettings: {"every", "offset"},

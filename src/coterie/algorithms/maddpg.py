@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from coterie import nets
-from coterie.algorithms import maddpg_kernels
+from coterie.algorithms import maddpg_desk, maddpg_kernels
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.joint_transitions import Held, JointTransitions, Table
-from coterie.algorithms.maddpg_kernels import Draws
+from coterie.algorithms.maddpg_desk import Draws
+from coterie.algorithms.maddpg_parts import Batch, Followed
 from coterie.algorithms.maddpg_settings import MADDPGSettings
-from coterie.algorithms.outcomes import Outcomes, lowest, miss, tell, worth
+from coterie.algorithms.outcomes import HURDLE, Outcomes, lowest, miss, relative, tell, unit, worth
 from coterie.group import Place, Preference, Risk
 from coterie.judging import Judge
 from coterie.layout import layout
@@ -50,50 +51,6 @@ class Rates(NamedTuple):
     critic: float
 
 
-class Batch(NamedTuple):
-    """Transitions as the networks take them; x are inputs of the policy in the order of its parameters."""
-
-    x: Tensor  # [S, M, …]
-    next_x: Tensor  # [S, M, …]
-    seen: Tensor  # [B, A, …]: what each agent's critic sees, and who it is
-    next_seen: Tensor  # [B, A, …]
-    action: Tensor  # [B, U]: everybody's
-    legal: Tensor  # [B, A, K]: one's own
-    next_legal: Tensor  # [B, A, K]
-    going: Tensor  # [B, A]: who does something next
-    reward: Tensor  # [B, A]
-    discount: Tensor  # [B, A]
-    share: Tensor  # [B, A]: weight of each decision in its stack's mean
-
-
-class Followed:
-    """A network and the slower copy that targets are made of."""
-
-    def __init__(self, net: nets.Net, flat: nets.Flat, target: nets.Net) -> None:
-        self.net, self.flat, self.target, self.target_flat = net, flat, target, nets.Flat(target)
-        self.target_flat.array[:] = flat.array
-
-    @property
-    def steps(self) -> int:
-        """Adam steps taken: all stacks learn together."""
-        return int(self.flat.steps[0])
-
-    def follow(self, rate: float) -> None:
-        self.target_flat.array += np.float32(rate) * (self.flat.array - self.target_flat.array)
-
-    def learned(self) -> maddpg_kernels.Learned:
-        """All arrays, for the compiled path."""
-        return maddpg_kernels.Learned(self.flat.array, self.flat.mean, self.flat.square, self.target_flat.array)
-
-    def state(self) -> State:
-        return {"net": nets.export(self.net), "target": nets.export(self.target), "adam": self.flat.state()}
-
-    def load(self, state: State, what: str) -> None:
-        nets.restore(self.net, state["net"], what)
-        nets.restore(self.target, state["target"], f"{what}, target")
-        self.flat.load(state["adam"])
-
-
 class MADDPG:
     """Improves a deterministic policy by the gradient of critics that see the whole table."""
 
@@ -109,7 +66,8 @@ class MADDPG:
         policy.noise = settings.noise.at(0.0)
         self.central = settings.critic.sees == "central"
         self.judge = self.make_judge()
-        self.quantiles = settings.critic.quantiles or (QUANTILES if isinstance(preference, Risk) else 1)
+        self.outputs = self.count_outputs()
+        self.over = (0,) if place.stacks > 1 else (0, 1)  # axes of [B, A] that a stack's rows are summed over
         self.table = Table(place.table if self.central and place.table else (place.party,), place.group)
         slots = np.arange(self.table.seen)
         self.normalizer = Normalizer(slots, len(slots), 1, self.central and policy.normalizer.enabled)
@@ -132,6 +90,18 @@ class MADDPG:
             raise ValueError(f"critic.quantiles: a taste for risk needs several; leave it out to have {QUANTILES}")
         return self.preference.judge()
 
+    def count_outputs(self) -> int:
+        """How many numbers a critic tells; `outcomes.tell` reads them."""
+        s, taste = self.settings.critic, isinstance(self.preference, Risk)
+        quantiles = s.quantiles or (QUANTILES if taste else 1)
+        outputs = HURDLE if s.hurdle else 1 if quantiles == 1 else 2 * quantiles
+        if self.settings.relative and outputs == 1:
+            raise ValueError(
+                "relative measures by deviations of outcomes, which a critic of means does not tell; set "
+                "critic.hurdle=true or critic.quantiles=8, or relative=false"
+            )
+        return outputs
+
     def make_critic(self, name: str) -> Followed:
         """A critic with its first weights; rows are what is seen, who one is, what is done."""
         policy = self.policy
@@ -144,8 +114,7 @@ class MADDPG:
         else:
             lay = policy.layout
             shape = replace(shape, extra=policy.shape.extra + policy.size)
-        outputs = 1 if self.quantiles == 1 else 2 * self.quantiles
-        net, target = (nets.Net(shape, lay, outputs, 1.0, policy.seeds(name)) for _ in range(2))
+        net, target = (nets.Net(shape, lay, self.outputs, 1.0, policy.seeds(name)) for _ in range(2))
         return Followed(net, nets.Flat(net), target)
 
     @property
@@ -242,7 +211,7 @@ class MADDPG:
         s, policy, span = self.settings, self.policy, self.table.own
         assert policy.spec is not None
         normal, table = policy.normalizer, self.normalizer
-        seats = maddpg_kernels.Seats(
+        seats = maddpg_desk.Seats(
             len(self.place.agents),
             span.agents.start,
             span.seen.start,
@@ -257,7 +226,7 @@ class MADDPG:
             self.replay.rows,
             draws,
             seats,
-            maddpg_kernels.Normal(
+            maddpg_desk.Normal(
                 normal.shift,
                 normal.scale,
                 normal.limit,
@@ -271,8 +240,15 @@ class MADDPG:
             self.actor.learned(),
             tuple(critic.learned() for critic in self.critics),
             self.judge,
-            maddpg_kernels.Dials(
-                rates.actor, rates.critic, s.max_grad_norm, s.temperature, HOLD_BACK, s.target.rate, s.delay
+            maddpg_desk.Dials(
+                rates.actor,
+                rates.critic,
+                s.max_grad_norm,
+                s.temperature,
+                HOLD_BACK,
+                s.target.rate,
+                s.delay,
+                s.relative,
             ),
             (self.actor.steps, self.critics[0].steps),
         )
@@ -305,16 +281,17 @@ class MADDPG:
         ahead = ahead.clone()
         ahead[:, self.table.own.done] = (following * batch.going.unsqueeze(-1)).flatten(1)
         done = self.done_by_each(ahead)
-        later = lowest([self.told_by(critic.target, batch.next_seen, done) for critic in self.critics])
+        later = lowest([tell(self.told_by(critic.target, batch.next_seen, done)) for critic in self.critics])
         return later.after(batch.reward.unsqueeze(-1), batch.discount.unsqueeze(-1))
 
     def critic_step(self, batch: Batch, aim: Outcomes, rate: float) -> Array:
         """One step of every critic; returns (loss, mean value, mean error), the latter two of the first."""
         done = self.done_by_each(batch.action)
         told = [self.told_by(critic.net, batch.seen, done) for critic in self.critics]
-        loss = (batch.share * torch.stack([miss(one, aim) for one in told])).sum()
+        amount = unit(aim, batch.share, self.over)
+        loss = (batch.share * torch.stack([miss(out, aim, amount) for out in told])).sum()
         nets.descend([critic.flat for critic in self.critics], loss, rate, self.settings.max_grad_norm)
-        first = told[0].mean().detach()
+        first = tell(told[0].detach()).mean()
         means = (batch.share * torch.stack([first, (first - aim.mean()).abs()])).sum(dim=(1, 2))
         return np.array([loss.item() / len(told), *means.tolist()]) / self.place.stacks
 
@@ -326,9 +303,10 @@ class MADDPG:
         policy = self.policy
         out = self.by_agent(policy.net(batch.x)[0])
         action = policy.relax(out, batch.legal, gumbel, self.settings.temperature)
-        told = self.told_by(self.critics[0].net, batch.seen, self.done_by_each(batch.action, action))
+        told = tell(self.told_by(self.critics[0].net, batch.seen, self.done_by_each(batch.action, action)))
         value = worth(self.judge, told)
-        loss = -(batch.share * value).sum()
+        pull = relative(told, batch.share, self.over) if self.settings.relative else 1.0
+        loss = -(batch.share * pull * value).sum()
         if policy.head is not None:
             loss = loss + HOLD_BACK * (batch.share * (out**2).mean(dim=-1)).sum()
         nets.descend([policy.flat], loss, rate, self.settings.max_grad_norm)
@@ -396,10 +374,9 @@ class MADDPG:
             done[:, i, start : start + span.width] = own[:, i]
         return done
 
-    def told_by(self, net: nets.Net, seen: Tensor, done: Tensor) -> Outcomes:
-        """What a critic thinks."""
-        out = self.by_agent(net(self.by_stack(torch.cat([seen, done], dim=-1)))[0])
-        return tell(out)
+    def told_by(self, net: nets.Net, seen: Tensor, done: Tensor) -> Tensor:
+        """What a critic thinks, `[B, A, …]`, for `tell` to read."""
+        return self.by_agent(net(self.by_stack(torch.cat([seen, done], dim=-1)))[0])
 
     # State --------------------------------------------------------------------------------------------
 

@@ -1,182 +1,32 @@
 """MADDPG's updates as one compiled loop, for perceptrons.
 
-The twin of `MADDPG.autograd_updates`, on the same flat parameters and with the same numbers (within 1e-5). Rows of
-stack s are `m = i · per + p` for row i of the batch and agent `s + p`: all agents of a group that shares its
-parameters, or one.
+The twin of `MADDPG.autograd_updates`, on the same flat parameters and with the same numbers (within 1e-5); what it
+works on is in `maddpg_desk.py`.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from coterie.algorithms.action_kernels import settle, through_choices, unsquash
 from coterie.algorithms.joint_transitions import JointTransitions
-from coterie.algorithms.outcome_kernels import miss, tell
-from coterie.judging import Judge, Slopes, judge_row, make_slopes
+from coterie.algorithms.maddpg_desk import (
+    Desk,
+    Dials,
+    Draws,
+    Learned,
+    Normal,
+    Seats,
+    critic_rows,
+    make_desk,
+    place_of_action,
+    policy_rows,
+)
+from coterie.algorithms.outcome_kernels import FLOOR, HURDLE, TINY, miss_hurdle, miss_quantiles, tell, unit
+from coterie.judging import Judge, judge_row
 from coterie.kernels import Spec, adam, backward, backward_inputs, forward, squash
 from coterie.types import Array
-
-
-class Draws(NamedTuple):
-    """All that chance and the other groups decide about an iteration's updates."""
-
-    chosen: Array  # [updates, B] int64: rows of the replay
-    ahead: Array  # [updates, B, U] float32: everybody's next actions; one's own are put in later
-    smooth: Array  # [updates, B, A, K] float32: noise on target actions, or empty
-    gumbel: Array  # [updates, B, A, K] float32: on outputs of choices, or empty
-
-
-class Seats(NamedTuple):
-    """Where one's own numbers lie in everybody's, and what critics see."""
-
-    agents: int
-    first: int  # of everybody's agents
-    seen: int  # of everybody's observations
-    size: int  # numbers that one agent sees
-    done: int  # of everybody's actions
-    width: int  # numbers of one agent's action
-    central: bool
-    choices: Array  # [parts] int64: sizes of the choices that an action consists of; empty: a box
-    clipped: bool  # how outputs are kept in a box
-
-
-class Normal(NamedTuple):
-    """How observations become inputs: of the policy by stacks, of a central critic all at once."""
-
-    shift: Array  # [S, D]
-    scale: Array  # [S, D]
-    limit: float
-    identities: int
-    table_shift: Array  # [O]
-    table_scale: Array  # [O]
-    table_limit: float
-    told: int
-
-
-class Learned(NamedTuple):
-    """Networks with their optimisers' memory and their targets, all `[S, P]`."""
-
-    flat: Array
-    mean: Array
-    square: Array
-    target: Array
-
-
-class Dials(NamedTuple):
-    """The numbers of one iteration."""
-
-    actor_rate: float
-    critic_rate: float
-    limit: float  # of the gradients' norms
-    temperature: float
-    hold_back: float
-    follow: float  # share of the way that targets move
-    delay: int
-
-
-class Desk(NamedTuple):
-    """Room to work in, for one stack."""
-
-    x: Array  # [M, inputs of the policy]
-    y: Array  # [M, inputs of a critic]
-    actor_store: Array
-    critic_store: Array
-    deltas: Array  # [2, …]
-    part: Array
-    grad: Array
-    aim: Array  # [M, Q]: outcomes that are aimed at
-    odds: Array  # [M, Q]: and their chances
-    chances: Array  # [Q]: of one row
-    share: Array  # [M]
-    slope: Array  # [M, K]
-    slopes: Slopes
-
-
-@njit(cache=True, error_model="numpy")
-def _make_desk(rows: int, actor: Spec, critic: Spec, width: int) -> Desk:
-    most = 0
-    for sizes in (actor.sizes, critic.sizes):
-        count = 0
-        for layer in range(len(sizes) - 1):
-            count += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
-        most = max(most, count)
-    count = max(critic.sizes[-1] // 2, 1)  # outcomes that a critic tells
-    widest = max(actor.sizes.max(), critic.sizes.max())
-    return Desk(
-        np.empty((rows, actor.sizes[0]), np.float32),
-        np.empty((rows, critic.sizes[0]), np.float32),
-        np.empty(rows * actor.sizes[1:].sum(), np.float32),
-        np.empty(rows * critic.sizes[1:].sum(), np.float32),
-        np.empty((2, rows * widest), np.float32),
-        np.empty(most, np.float32),
-        np.empty(most, np.float32),
-        np.empty((rows, count), np.float32),
-        np.empty((rows, count), np.float32),
-        np.empty(count, np.float32),
-        np.empty(rows, np.float32),
-        np.empty((rows, width), np.float32),
-        make_slopes(count),
-    )
-
-
-# Rows -------------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, error_model="numpy")
-def _policy_rows(observation: Array, chosen: Array, seats: Seats, normal: Normal, stack: int, x: Array) -> None:
-    """What the policy's network takes."""
-    per, size = x.shape[0] // len(chosen), seats.size
-    for i in range(len(chosen)):
-        for p in range(per):
-            a, into = stack + p, x[i * per + p]
-            row = observation[chosen[i], seats.seen + a * size : seats.seen + (a + 1) * size]
-            for j in range(size):
-                scaled = (row[j] - normal.shift[stack, j]) * normal.scale[stack, j]
-                into[j] = min(max(scaled, -normal.limit), normal.limit)
-            for j in range(normal.identities):
-                into[size + j] = 1 if j == a else 0
-
-
-@njit(cache=True, error_model="numpy")
-def _critic_rows(
-    observation: Array, action: Array, chosen: Array, seats: Seats, normal: Normal, stack: int, x: Array, y: Array
-) -> None:
-    """What a critic takes: what is seen, who one is, what is done `[B, U]`; `x` are the policy's rows."""
-    per, shown = x.shape[0] // len(chosen), observation.shape[1]
-    for i in range(len(chosen)):
-        row = observation[chosen[i]]
-        for p in range(per):
-            into, a = y[i * per + p], stack + p
-            if not seats.central:
-                width = x.shape[1]
-                for j in range(width):
-                    into[j] = x[i * per + p, j]
-                for k in range(seats.width):
-                    into[width + k] = action[i, seats.done + a * seats.width + k]
-                continue
-            if p == 0:
-                for j in range(shown):
-                    scaled = (row[j] - normal.table_shift[j]) * normal.table_scale[j]
-                    into[j] = min(max(scaled, -normal.table_limit), normal.table_limit)
-            else:
-                for j in range(shown):
-                    into[j] = y[i * per, j]
-            for j in range(normal.told):
-                into[shown + j] = 1 if j == a else 0
-            for k in range(action.shape[1]):
-                into[shown + normal.told + k] = action[i, k]
-
-
-@njit(cache=True, error_model="numpy")
-def _at(seats: Seats, normal: Normal, shown: int, a: int) -> int:
-    """Where an agent's own action lies in its critic's row."""
-    if seats.central:
-        return shown + normal.told + seats.done + a * seats.width
-    return seats.size + normal.identities
-
 
 # Actions ----------------------------------------------------------------------------------------------
 
@@ -197,7 +47,7 @@ def _target_actions(
     chosen, width = draws.chosen[step], seats.width
     per = desk.x.shape[0] // len(chosen)
     for stack in range(target.shape[0]):
-        _policy_rows(rows.following, chosen, seats, normal, stack, desk.x)
+        policy_rows(rows.following, chosen, seats, normal, stack, desk.x)
         out = forward(target[stack], spec.sizes, spec.relu, desk.x, desk.actor_store)
         for i in range(len(chosen)):
             for p in range(per):
@@ -228,11 +78,11 @@ def _aims(
     for c in range(len(critics)):
         out = forward(critics[c].target[stack], spec.sizes, spec.relu, desk.y, desk.critic_store)
         for m in range(out.shape[0]):
-            mean = tell(out[m], desk.chances)
+            mean = tell(out[m], desk.chances, desk.outcomes)
             if c == 0 or np.isnan(mean) or mean < expected[m]:
                 expected[m] = mean
                 for q in range(count):
-                    desk.aim[m, q], desk.odds[m, q] = out[m, out.shape[1] - count + q], desk.chances[q]
+                    desk.aim[m, q], desk.odds[m, q] = desk.outcomes[q], desk.chances[q]
     live = 0
     for i in range(len(chosen)):
         for p in range(per):
@@ -256,8 +106,9 @@ def _critic_step(
     """One step towards the aims; returns (loss, mean value, mean error)."""
     out = forward(critic.flat[stack], spec.sizes, spec.relu, desk.y, desk.critic_store)
     loss = mean = error = 0.0
+    amount = unit(desk.aim, desk.odds, desk.share) if out.shape[1] == HURDLE else 1.0
     for m in range(len(desk.share)):
-        expected, share, aim = tell(out[m], desk.chances), desk.share[m], np.float32(0)
+        expected, share, aim = tell(out[m], desk.chances, desk.outcomes), desk.share[m], np.float32(0)
         for q in range(desk.aim.shape[1]):
             aim += desk.odds[m, q] * desk.aim[m, q]
         gap = expected - aim
@@ -266,8 +117,10 @@ def _critic_step(
         if out.shape[1] == 1:
             loss += share * gap * gap / 2
             out[m, 0] = share * gap
+        elif out.shape[1] == HURDLE:
+            loss += share * miss_hurdle(out[m], desk.chances, desk.aim[m], desk.odds[m], amount, share)
         else:
-            loss += share * miss(out[m], desk.chances, desk.aim[m], desk.odds[m], desk.slopes, share)
+            loss += share * miss_quantiles(out[m], desk.chances, desk.aim[m], desk.odds[m], desk.slopes, share)
     grad = desk.grad[: critic.flat.shape[1]]
     grad[:] = 0
     backward(critic.flat[stack], spec.sizes, spec.relu, desk.y, desk.critic_store, desk.deltas, desk.part, grad)
@@ -276,19 +129,37 @@ def _critic_step(
 
 
 @njit(cache=True, error_model="numpy")
-def _climb(judge: Judge, out: Array, desk: Desk, share: float) -> float:
-    """What a critic's row is worth to the group; the row gives way to the gradient of what is lost."""
-    count = len(desk.chances)
-    tell(out, desk.chances)
-    value = judge_row(judge, desk.chances, out[len(out) - count :], desk.slopes)
-    mean = 0.0
+def _climb(judge: Judge, out: Array, desk: Desk, m: int) -> float:
+    """What row m of a critic is worth to the group; it gives way to the gradient of what is lost."""
+    share, count = desk.share[m], len(desk.chances)
+    expected = tell(out, desk.chances, desk.outcomes)
+    value = judge_row(judge, desk.chances, desk.outcomes, desk.slopes)
+    mean = variance = 0.0
     for q in range(count):
         mean += desk.chances[q] * desk.slopes.chance[q]
-    for q in range(count):
-        if count > 1:
-            out[q] = -share * desk.chances[q] * (desk.slopes.chance[q] - mean)
-        out[len(out) - count + q] = -share * desk.slopes.outcome[q]
+        variance += desk.chances[q] * (desk.outcomes[q] - expected) ** 2
+    if len(out) == HURDLE:
+        out[0] = -share * desk.chances[1] * (desk.slopes.chance[1] - mean)
+        out[1] = -share * desk.slopes.outcome[1]
+    else:
+        for q in range(count):
+            if count > 1:
+                out[q] = -share * desk.chances[q] * (desk.slopes.chance[q] - mean)
+            out[len(out) - count + q] = -share * desk.slopes.outcome[q]
+    desk.spread[m] = np.sqrt(variance)
     return value
+
+
+@njit(cache=True, error_model="numpy")
+def _weigh(out: Array, desk: Desk) -> None:
+    """Let decisions pull by how much they change in deviations of their outcome, as `outcomes.relative`."""
+    usual = np.float32(0)
+    for m in range(len(desk.share)):
+        usual += desk.share[m] * desk.spread[m]
+    for m in range(len(desk.share)):
+        factor = (usual + TINY) / (desk.spread[m] + FLOOR * usual + TINY)
+        for k in range(out.shape[1]):
+            out[m, k] *= factor
 
 
 @njit(cache=True, error_model="numpy")
@@ -315,7 +186,7 @@ def _actor_step(
     for i in range(len(chosen)):
         for p in range(per):
             m, a = i * per + p, stack + p
-            at, first = _at(seats, normal, shown, a), seats.done + a * width
+            at, first = place_of_action(seats, normal, shown, a), seats.done + a * width
             action = desk.y[m, at : at + width]
             if boxed:
                 for k in range(width):
@@ -327,10 +198,12 @@ def _actor_step(
     value = forward(critic, critic_spec.sizes, critic_spec.relu, desk.y, desk.critic_store)
     mean = 0.0
     for m in range(len(desk.share)):
-        mean += desk.share[m] * _climb(judge, value[m], desk, desk.share[m])
+        mean += desk.share[m] * _climb(judge, value[m], desk, m)
+    if dials.relative:
+        _weigh(value, desk)
     inputs = backward_inputs(critic, critic_spec.sizes, critic_spec.relu, desk.y, desk.critic_store, desk.deltas)
     for m in range(len(desk.share)):
-        at = _at(seats, normal, shown, stack + m % per)
+        at = place_of_action(seats, normal, shown, stack + m % per)
         if boxed:
             for k in range(width):
                 out[m, k] = unsquash(inputs[m, at + k], out[m, k], desk.y[m, at + k], seats.clipped)
@@ -380,7 +253,7 @@ def maddpg_updates(
     """
     stacks, (updates, batch) = actor.flat.shape[0], draws.chosen.shape
     actor_spec, critic_spec = specs
-    desk = _make_desk(batch * seats.agents // stacks, actor_spec, critic_spec, seats.width)
+    desk = make_desk(batch * seats.agents // stacks, actor_spec, critic_spec, seats.width)
     action, sums, taken = np.empty((batch, rows.action.shape[1]), np.float32), np.zeros(4), done[0]
     for step in range(updates):
         chosen, ahead = draws.chosen[step], draws.ahead[step]
@@ -391,11 +264,11 @@ def maddpg_updates(
         moves = (done[1] + step + 1) % dials.delay == 0
         taken += moves
         for stack in range(stacks):
-            _policy_rows(rows.following, chosen, seats, normal, stack, desk.x)
-            _critic_rows(rows.following, ahead, chosen, seats, normal, stack, desk.x, desk.y)
+            policy_rows(rows.following, chosen, seats, normal, stack, desk.x)
+            critic_rows(rows.following, ahead, chosen, seats, normal, stack, desk.x, desk.y)
             _aims(rows, chosen, stack, critic_spec, critics, desk)
-            _policy_rows(rows.observation, chosen, seats, normal, stack, desk.x)
-            _critic_rows(rows.observation, action, chosen, seats, normal, stack, desk.x, desk.y)
+            policy_rows(rows.observation, chosen, seats, normal, stack, desk.x)
+            critic_rows(rows.observation, action, chosen, seats, normal, stack, desk.x, desk.y)
             for c in range(len(critics)):
                 loss, mean, error = _critic_step(critics[c], stack, critic_spec, desk, dials, done[1] + step + 1)
                 sums[0] += loss / len(critics)

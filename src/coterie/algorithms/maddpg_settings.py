@@ -41,6 +41,7 @@ class CriticSettings:
     learning_rate: float | None = None  # of Adam; None: the policy's
     twin: bool = False  # two critics, of which the one that expects less is believed (Fujimoto et al. 2018)
     quantiles: int | None = None  # of a decision's outcome; 1: its mean alone; None: 1, or 8 under a taste for risk
+    hurdle: bool = False  # told instead: nothing, or with some chance something; chances by their likelihood
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
         "sees": Choice(("central", "own")),
@@ -54,6 +55,8 @@ class CriticSettings:
             positive("learning_rate", self.learning_rate)
         if self.quantiles is not None:
             at_least("quantiles", self.quantiles, 1)
+            if self.hurdle:
+                raise ValueError("hurdle tells one chance and one amount; leave quantiles out")
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ class MADDPGSettings:
     batch_size: int = 256  # ticks per update
     updates_per_step: float = 0.04  # critic steps per environment step, summed over copies
     delay: int = 1  # critic steps from one step of policy and targets to the next
+    relative: bool = False  # decisions pull by their change in deviations of their outcome, so small stakes count
     temperature: float = 1.0  # of the softmax through which gradients reach choices
     max_grad_norm: float = 0.5  # gradients of policy and critics are scaled to at most this norm
     noise: NoiseSettings = field(default_factory=NoiseSettings)  # exploration

@@ -8,28 +8,66 @@ from numba import njit
 from coterie.judging import Slopes
 from coterie.types import Array
 
+HURDLE = 2  # numbers in the row of a critic that tells chance and amount; see `outcomes.py`
+FLOOR = np.float32(0.02)  # of the usual deviation: no decision pulls more than 50 times as hard as that
+TINY = np.float32(1e-30)
+
 
 @njit(cache=True, error_model="numpy")
-def tell(out: Array, chances: Array) -> np.float32:
-    """A critic's row as Q chances; its outcomes are the row's last Q numbers. Returns their mean."""
+def tell(out: Array, chances: Array, outcomes: Array) -> np.float32:
+    """Read a critic's row as Q chances and outcomes, as in `outcomes.tell`. Returns their mean."""
     count = len(chances)
     if count == 1:
-        chances[0] = 1
+        chances[0], outcomes[0] = 1, out[0]
         return out[0]
+    if len(out) == HURDLE:
+        something = 1 / (1 + np.exp(-out[0]))
+        chances[0], chances[1] = 1 - something, something
+        outcomes[0], outcomes[1] = 0, out[1]
+        return np.float32(something * out[1])
     top, total, mean = np.float32(-np.inf), np.float32(0), np.float32(0)
     for q in range(count):
         top = max(top, out[q])
     for q in range(count):
-        chances[q] = np.exp(out[q] - top)
+        chances[q], outcomes[q] = np.exp(out[q] - top), out[count + q]
         total += chances[q]
     for q in range(count):
         chances[q] /= total
-        mean += chances[q] * out[count + q]
+        mean += chances[q] * outcomes[q]
     return mean
 
 
 @njit(cache=True, error_model="numpy")
-def miss(out: Array, chances: Array, aim: Array, odds: Array, slopes: Slopes, share: float) -> float:
+def unit(aim: Array, odds: Array, share: Array) -> float:
+    """The mean square of what is aimed at `[M, Q]` where that is something, as `outcomes.unit`."""
+    square = something = 0.0
+    for m in range(len(share)):
+        for q in range(aim.shape[1]):
+            if aim[m, q] != 0:
+                square += share[m] * odds[m, q] * aim[m, q] ** 2
+                something += share[m] * odds[m, q]
+    return square / something if something > 0 else 1.0
+
+
+@njit(cache=True, error_model="numpy")
+def miss_hurdle(out: Array, chances: Array, aim: Array, odds: Array, amount: float, share: float) -> float:
+    """How far chance and amount of something are from those aimed at; `out` gives way to the loss's gradient."""
+    something = far = square = 0.0
+    for q in range(len(aim)):
+        if aim[q] != 0:
+            gap = out[1] - aim[q]
+            something += odds[q]
+            far += odds[q] * gap
+            square += odds[q] * gap * gap
+    logit = out[0]
+    loss = max(logit, 0.0) - logit * something + np.log1p(np.exp(-abs(logit))) + square / (2 * amount)
+    out[0] = share * (chances[1] - something)
+    out[1] = share * far / amount
+    return loss
+
+
+@njit(cache=True, error_model="numpy")
+def miss_quantiles(out: Array, chances: Array, aim: Array, odds: Array, slopes: Slopes, share: float) -> float:
     """How far a told distribution is from the aimed one, as in `outcomes.miss`; `out` gives way to its gradient."""
     count = len(chances)
     loss = mean = 0.0
