@@ -30,7 +30,7 @@ from coterie.types import Array
 from coterie.worlds import auction_measures as measures
 from coterie.worlds.auction_report import draw
 
-SPLITS = [(1, 1), (1, 2), (2, 1), (2, 2)]  # prospect theorists and neutral bidders at one table
+SPLITS = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]  # prospect theorists and neutral bidders at one table
 PLAYED = 65_536  # auctions of a cross-check, for each seed
 
 
@@ -47,11 +47,18 @@ def mixed(prospects: int, neutrals: int) -> list[str]:
     return [bidders, f"groups.prospect.agents={ours}", f"groups.neutral.agents={theirs}"]
 
 
+RARE = [  # where wins are rare, prospect theorists do better with the critic of `auction-neutral`, for longer
+    "groups.bidders.learner.critic.hurdle=true",
+    "groups.bidders.learner.critic.quantiles=null",
+    "groups.bidders.learner.relative=true",
+    "train.total_steps=4000000",
+]
 ARMS: dict[str, tuple[str, list[str]]] = {  # arm -> experiment, overrides
     **{f"neutral-{n}": ("auction-neutral", [f"world.num_bidders={n}"]) for n in (2, 3, 4, 5)},
     "pair": ("auction-pair", []),
     "ppo-2": ("auction-ppo", []),
-    **{f"cpt-{n}": ("auction-cpt", [f"world.num_bidders={n}"]) for n in (2, 3, 4)},
+    "cpt-2": ("auction-cpt", ["world.num_bidders=2"]),
+    **{f"cpt-{n}": ("auction-cpt", [f"world.num_bidders={n}", *RARE]) for n in (3, 4)},
     **{f"mixed-{p}+{m}": ("auction-mixed", mixed(p, m)) for p, m in SPLITS},
 }
 APART = {f"apart-{p}+{m}": (p, m) for p, m in SPLITS}
