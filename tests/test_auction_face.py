@@ -79,3 +79,16 @@ def test_learners_and_the_reference_bidder_share_a_table(tmp_path):
 def test_the_documents_python_runs():
     for snippet in re.findall(r"```python\n(.*?)```", PAGE, re.S):
         exec(snippet, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"num_bider": 3}, "num_bider: no such setting; did you mean 'num_bidders'"),
+        ({"valuations": {"nam": "beta"}}, "nam: no such setting; did you mean 'name'"),
+        ({"quux": 1}, "quux: no such setting; known: num_bidders, "),
+    ],
+)
+def test_unknown_settings_are_named(given, said):
+    with pytest.raises(TypeError, match=said):
+        parallel_env(**given)

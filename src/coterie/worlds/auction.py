@@ -234,11 +234,11 @@ def parallel_env(
     **settings: Any,
 ) -> ParallelFace:
     """The same world as a PettingZoo parallel environment; `settings` are those of `AuctionSettings`."""
-    from coterie.worlds.face import ParallelFace  # PettingZoo is an optional dependency
+    from coterie.worlds.face import ParallelFace, choose  # PettingZoo is an optional dependency
 
     if isinstance(valuations, Mapping):
-        valuations = ValuationSettings(**valuations)
-    chosen = AuctionSettings(valuations=valuations or UNIFORM, **settings)
+        valuations = choose(ValuationSettings, valuations)
+    chosen = choose(AuctionSettings, {"valuations": valuations or UNIFORM, **settings})
     return ParallelFace(Auction(chosen, copies=1), "auction", render_mode)
 
 

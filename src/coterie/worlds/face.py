@@ -6,13 +6,15 @@ agent is left, and the next `reset` begins a new episode. Nothing about any part
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
+from coterie.config import suggest
 from coterie.streams import generator
 from coterie.types import (
     Array,
@@ -31,6 +33,16 @@ from coterie.types import (
 from coterie.world import EndRenderable, Informative, Renderable, World
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
+Settings = TypeVar("Settings")
+
+
+def choose(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
+    """Settings of a world from keyword arguments."""
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # settings are dataclasses
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{name}: no such setting{suggest(name, known) or '; known: ' + ', '.join(known)}")
+    return kind(**given)
 
 
 def gymnasium_space(space: Box | Discrete | MultiDiscrete | Dict) -> gymnasium.Space:

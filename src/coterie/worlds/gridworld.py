@@ -353,13 +353,13 @@ def best_return(settings: GridworldSettings, episodes: int = 1000, seed: int = 0
 
 def parallel_env(render_mode: str | None = None, **settings: Any) -> ParallelFace:
     """The same world as a PettingZoo parallel environment; `settings` are those of `GridworldSettings`."""
-    from coterie.worlds.face import ParallelFace  # PettingZoo is an optional dependency
+    from coterie.worlds.face import ParallelFace, choose  # PettingZoo is an optional dependency
 
-    return ParallelFace(Gridworld(GridworldSettings(**settings), copies=1), "gridworld", render_mode)
+    return ParallelFace(Gridworld(choose(GridworldSettings, settings), copies=1), "gridworld", render_mode)
 
 
 def single_env(render_mode: str | None = None, **settings: Any) -> Any:
     """The world with one agent as a Gymnasium environment."""
-    from coterie.worlds.face import SoloFace  # PettingZoo and Gymnasium are optional
+    from coterie.worlds.face import SoloFace, choose  # PettingZoo and Gymnasium are optional
 
-    return SoloFace(Gridworld(GridworldSettings(num_agents=1, **settings), 1), "gridworld", render_mode)
+    return SoloFace(Gridworld(choose(GridworldSettings, {"num_agents": 1} | settings), 1), "gridworld", render_mode)
