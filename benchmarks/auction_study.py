@@ -50,7 +50,6 @@ def mixed(prospects: int, neutrals: int) -> list[str]:
 RARE = [  # where wins are rare, prospect theorists do better with the critic of `auction-neutral`, for longer
     "groups.bidders.learner.critic.hurdle=true",
     "groups.bidders.learner.critic.quantiles=null",
-    "groups.bidders.learner.relative=true",
     "train.total_steps=4000000",
 ]
 ARMS: dict[str, tuple[str, list[str]]] = {  # arm -> experiment, overrides
