@@ -17,6 +17,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from learning import commit
 
 import coterie
@@ -31,6 +32,7 @@ from coterie.worlds import auction_measures as measures
 from coterie.worlds.auction_report import draw
 
 SPLITS = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]  # prospect theorists and neutral bidders at one table
+SHOWN = [0.25, 0.5, 0.75, 0.9]  # valuations
 PLAYED = 65_536  # auctions of a cross-check, for each seed
 
 
@@ -47,17 +49,11 @@ def mixed(prospects: int, neutrals: int) -> list[str]:
     return [bidders, f"groups.prospect.agents={ours}", f"groups.neutral.agents={theirs}"]
 
 
-RARE = [  # where wins are rare, prospect theorists do better with the critic of `auction-neutral`, for longer
-    "groups.bidders.learner.critic.hurdle=true",
-    "groups.bidders.learner.critic.quantiles=null",
-    "train.total_steps=4000000",
-]
 ARMS: dict[str, tuple[str, list[str]]] = {  # arm -> experiment, overrides
     **{f"neutral-{n}": ("auction-neutral", [f"world.num_bidders={n}"]) for n in (2, 3, 4, 5)},
     "pair": ("auction-pair", []),
     "ppo-2": ("auction-ppo", []),
-    "cpt-2": ("auction-cpt", ["world.num_bidders=2"]),
-    **{f"cpt-{n}": ("auction-cpt", [f"world.num_bidders={n}", *RARE]) for n in (3, 4)},
+    **{f"cpt-{n}": ("auction-cpt", [f"world.num_bidders={n}"]) for n in (2, 3, 4)},
     **{f"mixed-{p}+{m}": ("auction-mixed", mixed(p, m)) for p, m in SPLITS},
 }
 APART = {f"apart-{p}+{m}": (p, m) for p, m in SPLITS}
@@ -83,9 +79,20 @@ def train(arm: str, options: argparse.Namespace) -> list[Run]:
 def learn(arm: str, options: argparse.Namespace) -> tuple[dict[str, Any], bytes]:
     """An arm that learns at its own table: numbers and picture."""
     experiment, overrides = ARMS[arm]
-    theory, tables = measures.judge_runs(train(arm, options))
-    head = {"command": " ".join(["coterie train", experiment, *overrides, *options.overrides, "seed=S"])}
+    runs = train(arm, options)
+    theory, tables = measures.judge_runs(runs)
+    command = " ".join(["coterie train", experiment, *overrides, *options.overrides, "seed=S"])
+    head = {"command": command, "wall_s": [(run.summary() or {})["wall_s"] for run in runs], "bids": bids_of(runs)}
     return head | measures.summarise(theory, tables), draw([(theory, tables)])
+
+
+def bids_of(runs: list[Run]) -> dict[str, Any]:
+    """What each group's first bidder bids at a few valuations, seed by seed."""
+    tables = [coterie.load(run.path, "last") for run in runs]
+    seen = np.array(SHOWN, np.float32)[:, None]
+    first = {group.name: group.seat.place.agents[0] for group in tables[0].groups}
+    rows = {name: np.array([table.act(agent, seen)[:, 0] for table in tables]) for name, agent in first.items()}
+    return {"valuations": SHOWN} | {name: found.astype(float).tolist() for name, found in rows.items()}
 
 
 def match(arm: str, options: argparse.Namespace) -> tuple[dict[str, Any], bytes]:

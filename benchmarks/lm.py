@@ -1,7 +1,9 @@
 """Language models on this machine: scored choices, completion tokens and cached answers per second.
 
-The embedded model in float32, one thread unless told otherwise. Contestants take turns in one process, so
-that a busy machine slows all of them alike; every figure is the median over the rounds.
+    python benchmarks/lm.py --threads 2
+
+The embedded model in float32. Contestants take turns in one process, so that a busy machine slows all of them alike;
+every figure is the median over the rounds. Writes bench-lm.json, or bench-lm-one-thread.json with one.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from learning import commit
 
 from coterie.lm import Sampling, load
 from coterie.lm.cache import Cache, CacheSettings
@@ -25,7 +28,7 @@ from coterie.lm.local_settings import LocalSettings
 from coterie.lm.scoring import score_plainly
 from coterie.lm.scripted import Scripted
 
-OUT = Path(__file__).parent.parent / "docs" / "results" / "bench-lm.json"
+OUT = Path(__file__).parent.parent / "docs" / "results"
 WAYS = (("above", "up"), ("below", "down"), ("left of", "left"), ("right of", "right"))
 SHOTS = "You walk on a grid. Say which way to go.\n" + "".join(
     f"The {thing} is {far} steps {where} you. Go: {go}\n"
@@ -126,9 +129,10 @@ def looking_up(rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__)
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--rounds", type=int, default=3)
-    words.add_argument("--threads", type=int, default=1)
+    words.add_argument("--out", type=Path, default=OUT)
+    words.add_argument("--threads", type=int, default=2)
     chosen = words.parse_args()
     torch.set_num_threads(chosen.threads)
     backend = load("embedded", local=LocalSettings(device="cpu")).backend
@@ -146,7 +150,9 @@ def main() -> None:
     for section in ("lookups_per_s", "choices_per_s", "times_naive", "completion_tokens_per_s"):
         for name, rate in found[section].items():
             print(f"{section:26}{name:36}{rate:12,.1f}", flush=True)
-    OUT.write_text(json.dumps(found, indent=1) + "\n")
+    head = {"command": f"python benchmarks/lm.py --threads {chosen.threads}", "commit": commit()}
+    name = "bench-lm-one-thread.json" if chosen.threads == 1 else "bench-lm.json"
+    (chosen.out / name).write_text(json.dumps(head | found, indent=1) + "\n")
     llama.close()
 
 

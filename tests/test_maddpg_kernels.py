@@ -1,5 +1,6 @@
 """MADDPG's compiled updates are those of autograd."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -53,12 +54,14 @@ def odd_cases():
     yield {"action": "discrete", "critic": {"quantiles": 2, "twin": True}, "parameters": "individual"}
     yield {"action": "box", "critic": {"hurdle": True}}
     yield {"action": "discrete", "critic": {"hurdle": True, "twin": True}, "parameters": "individual"}
+    for zeros in (0.9, 1.0):  # of rewards
+        yield {"action": "box", "critic": {"hurdle": True}, "relative": True, "zeros": zeros}
+        yield {"action": "box", "critic": {"hurdle": True}, "zeros": zeros, "parameters": "individual", "gamma": 0}
     for critic in ({"hurdle": True}, {"quantiles": 3}):
         yield {"action": "box", "critic": critic, "relative": True}
         yield {"action": "discrete", "critic": critic, "relative": True, "parameters": "individual"}
     for risk in RISKS:
         yield {"action": "box", "gamma": 0, "critic": {"sees": "own", "quantiles": 4}, "preference": risk}
-        yield {"action": "box", "gamma": 0, "critic": {"sees": "own", "hurdle": True}, "preference": risk}
     yield {
         **{"action": "discrete", "gamma": 0, "preference": RISKS[0], "parameters": "individual"},
         "critic": {"sees": "own", "twin": True},
@@ -68,7 +71,7 @@ def odd_cases():
 @pytest.mark.parametrize("case", [*cases(), *odd_cases()], ids=str)
 def test_the_compiled_path_equals_autograd(case):
     case = dict(case)
-    masked, action = case.pop("masked", False), ACTIONS[case.pop("action")]
+    masked, action, zeros = case.pop("masked", False), ACTIONS[case.pop("action")], case.pop("zeros", 0.0)
     where = place(action, **{k: case.pop(k) for k in PLACE_FIELDS if k in case})
     other = place(Discrete(3), group="others", agents=2)
     other, where = at_one_table(other, where)
@@ -85,6 +88,8 @@ def test_the_compiled_path_equals_autograd(case):
     first, stranger = weights(fast), make_learner(other)
     for iteration in range(3):  # the later ones with observations normalised
         own, theirs = lived(slow, iteration, masked), lived(stranger, iteration + 9)
+        paid = np.random.default_rng(iteration).random(own.reward.shape) >= zeros
+        own = dataclasses.replace(own, reward=own.reward * paid)
         table = {"others": aligned(theirs, own)}
         found = [learn(one, own, iteration, progress=0.3 * iteration, others=table) for one in (fast, slow)]
         assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-4)

@@ -249,7 +249,10 @@ def test_turns(table_learner, every, offset):
         (lambda: CriticSettings(hidden=()), "hidden must name at least one layer"),
         (lambda: CriticSettings(learning_rate=0), "learning_rate must be above 0"),
         (lambda: CriticSettings(quantiles=0), "quantiles must be at least 1"),
-        (lambda: CriticSettings(quantiles=4, hurdle=True), "hurdle tells one chance and one amount; leave quantiles"),
+        (
+            lambda: CriticSettings(quantiles=4, hurdle=True),
+            "one amount; set critic.quantiles=null, or critic.hurdle=false",
+        ),
         (lambda: TargetSettings(rate=0), "rate must be above 0"),
         (lambda: TargetSettings(rate=2), r"rate must lie in \[0, 1\]"),
         (lambda: TargetSettings(noise=-1), "noise must be at least 0"),

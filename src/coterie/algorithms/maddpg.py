@@ -86,6 +86,10 @@ class MADDPG:
             raise ValueError(
                 "critic.sees: who sees what everybody does has little risk left to judge; a taste for risk needs 'own'"
             )
+        if self.settings.critic.hurdle:
+            raise ValueError(
+                "critic.hurdle tells one amount, however amounts vary; a taste for risk needs critic.quantiles instead"
+            )
         if self.settings.critic.quantiles == 1:
             raise ValueError(f"critic.quantiles: a taste for risk needs several; leave it out to have {QUANTILES}")
         return self.preference.judge()

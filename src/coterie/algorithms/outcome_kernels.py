@@ -46,7 +46,7 @@ def unit(aim: Array, odds: Array, share: Array) -> float:
             if aim[m, q] != 0:
                 square += share[m] * odds[m, q] * aim[m, q] ** 2
                 something += share[m] * odds[m, q]
-    return square / something if something > 0 else 1.0
+    return max(square / something, float(TINY)) if something > 0 else 1.0
 
 
 @njit(cache=True, error_model="numpy")

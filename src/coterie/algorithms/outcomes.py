@@ -91,7 +91,7 @@ def unit(aim: Outcomes, share: Tensor, over: tuple[int, ...]) -> Tensor:
     square, something = (
         (share * part).sum(dim=over, keepdim=True) for part in ((there * aim.outcome**2).sum(-1), there.sum(-1))
     )
-    return torch.where(something > 0, square / something, 1.0)
+    return torch.where(something > 0, (square / something).clamp(min=float(TINY)), 1.0)
 
 
 def apart(one: Outcomes, other: Outcomes) -> Tensor:

@@ -230,12 +230,14 @@ class Auction:
 
 def parallel_env(
     render_mode: str | None = None,
-    valuations: ValuationSettings | Mapping[str, Any] | None = None,
+    valuations: ValuationSettings | Mapping[str, Any] | str | None = None,
     **settings: Any,
 ) -> ParallelFace:
     """The same world as a PettingZoo parallel environment; `settings` are those of `AuctionSettings`."""
     from coterie.worlds.face import ParallelFace, choose  # PettingZoo is an optional dependency
 
+    if isinstance(valuations, str):
+        valuations = {"name": valuations}
     if isinstance(valuations, Mapping):
         valuations = choose(ValuationSettings, valuations)
     chosen = choose(AuctionSettings, {"valuations": valuations or UNIFORM, **settings})
