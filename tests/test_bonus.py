@@ -122,6 +122,16 @@ def test_verdicts_are_calibrated():
     np.testing.assert_allclose(bonus, [81 / 82, 0.5], atol=1e-5)
 
 
+@pytest.mark.parametrize("make", [preferred, instructed])
+def test_template_examples_and_normalisation_reach_the_model(make, tmp_path):
+    template = written(tmp_path / "mine.txt", "{examples}\nNow: {state}\nWell:\n")
+    word = make().chooser.words[0]
+    examples = written(tmp_path / "worked.txt", f"This and that. => {word}\n")
+    chooser = make(template=str(template), examples=str(examples), normalise="mean").chooser
+    assert chooser.asking.prompt("?") == f"Now: This and that.\nWell: {word}\n\nNow: ?\nWell:"
+    assert (chooser.normalise, make().chooser.normalise) == ("mean", "sum")
+
+
 # Scaling and keeping --------------------------------------------------------------------------------------------
 
 

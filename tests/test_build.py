@@ -53,6 +53,34 @@ def test_patterns_names_and_order(tmp_path):
     assert [g.seat.place.columns.tolist() for g in groups] == [[0, 2], [1]]
 
 
+MODELS = [
+    ("policy: {name: language, lm: no such model}", "policy.lm"),
+    ("policy: {text: {lm: no such model}}, learner: {name: ppo}", "policy.text.lm"),
+    ("advisor: {lm: no such model}, learner: {name: ppo}", "advisor.lm"),
+    ("constraints: {rules: [never sing], lm: no such model}, learner: {name: ppo}", "constraints.lm"),
+    ("preference: {name: shaped, lm: no such model}, learner: {name: ppo}", "preference.lm"),
+]
+
+
+@pytest.mark.parametrize(("parts", "path"), MODELS)
+def test_a_model_that_no_name_leads_to_is_refused_before_a_run_is_made(tmp_path, parts, path):
+    text = f"{PLAIN}  team: {{{parts}}}"
+    with pytest.raises(ConfigError, match=rf"^groups\.team\.{path}: 'no such model' is no (model|encoder)'s directory"):
+        coterie.train(str(written(tmp_path / "a.yaml", text)), out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_is_nearly_named_is_suggested(tmp_path):
+    said = refusal(tmp_path, "  team: {policy: {name: language, lm: embeded~}}")
+    assert said.endswith("; did you mean 'embedded'?")
+
+
+def test_who_only_plays_needs_no_model_that_advised_it(tmp_path):
+    text = PLAIN + "  team: {advisor: {lm: no such model}, learner: {name: ppo}}"
+    loaded = config.load(str(written(tmp_path / "a.yaml", text)))
+    assert build.build_groups(loaded, build.build_world(loaded.world, 2), learning=False)
+
+
 def test_everybody_must_be_seated(tmp_path):
     said = refusal(tmp_path, "  a: {agents: agent_1, policy: random}")
     assert said == "groups: nobody plays agent_0, agent_2; put them into a group"

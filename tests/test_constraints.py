@@ -79,6 +79,21 @@ def test_where_everything_is_forbidden_all_that_is_legal_is_allowed_and_counted(
     assert metrics["constraints/violations"] == view.acting.size
 
 
+@pytest.mark.parametrize("learns", [False, True])
+def test_only_what_the_world_allowed_counts_as_vetoed(learns):
+    """Up and left are against the rules; up is against the world's, too."""
+    world = race()
+    keeper = guard(world, "never move left or up")
+    view = replace(seen(world, mask=[False, True, True, True, True]), progress=0.5)
+    charged = keeper.charge(Unchanged(UnchangedSettings())) if learns else None
+    for _ in range(2):  # rollouts
+        for _ in range(3):
+            keeper.allowed(view)
+        if charged is not None:
+            charged.rewards(played(guard(world), world, steps=3))  # lived by others: only their decisions are counted
+    assert keeper.metrics()["constraints/vetoes"] == (1 if learns else 2) * 3 * view.acting.sum()
+
+
 def test_several_rules_hold_together_and_full_stops_do_not_matter():
     world = race()
     kept = guard(world, "never move left.", "never move up").allowed(seen(world))
@@ -104,7 +119,7 @@ def test_nothing_is_asked_twice(ask):
     keeper.allowed(seen(world, 1))
     count = len(ASKED)
     keeper.allowed(seen(world, 1))
-    keeper.known.clear()  # the moments are new again, their words are not
+    keeper.verdicts.known.clear()  # the moments are new again, their words are not
     keeper.allowed(seen(world, 1))
     assert len(ASKED) == count
     assert keeper.metrics()["constraints/lm/calls"] == len(set(ASKED))
@@ -134,6 +149,8 @@ def test_templates_and_examples_are_files_of_ones_own(tmp_path):
     assert made.asking.head.startswith("Beware.\nRule: never sing.\nForbidden: sing")
     keeper = guard(template=str(template), examples=str(examples))
     assert keeper.jury.asking == made.asking
+    direct = guard(ask="direct", template=str(template), examples="none").jury.chooser.asking
+    assert direct.prompt("So?") == "Beware.\nSo?\nForbidden:"
 
 
 def test_a_channel_compares_with_the_mean_of_other_rules(tmp_path):
@@ -198,8 +215,9 @@ def test_a_penalty_is_taken_off_where_a_rule_was_broken_and_nowhere_else():
 def test_other_ways_charge_nothing(way):
     world = race(8, num_agents=2)
     keeper = guard(world, way=way)
+    charged = keeper.charge(Unchanged(UnchangedSettings()))
     lived = played(keeper, world)
-    assert np.array_equal(keeper.charge(Unchanged(UnchangedSettings())).rewards(lived), lived.reward)
+    assert np.array_equal(charged.rewards(lived), lived.reward)
     metrics = keeper.metrics()
     assert metrics["constraints/violations"] == (lived.action == LEFT).sum()
     assert metrics.get("constraints/vetoes") == (None if way == "count" else lived.active.sum())

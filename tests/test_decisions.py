@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.roles.decisions import END, OPEN, Remembered, following, seen
+from coterie.roles.decisions import END, OPEN, Values, following, seen
 from coterie.types import Finals
 from small_worlds import experience
 
@@ -42,12 +42,12 @@ def test_equal_rows_are_valued_once():
         asked.append((observation["x"].tolist(), tags.tolist()))
         return np.where(observation["x"] < 0, np.nan, 10.0 * observation["x"] + tags)
 
-    kept = Remembered(value)
+    kept = Values(value)
     rows = {"x": np.array([2, -1, 2, 3, 3]), "y": np.zeros((5, 2), np.float32)}
-    np.testing.assert_array_equal(kept.values(rows, np.array([0, 0, 0, 0, 1])), [20, np.nan, 20, 30, 31])
+    np.testing.assert_array_equal(kept.of(rows, np.array([0, 0, 0, 0, 1])), [20, np.nan, 20, 30, 31])
     assert asked == [([2, -1, 3, 3], [0, 0, 0, 1])]
-    kept.values(rows)
+    kept.of(rows)
     assert asked[1:] == [([-1], [0])]  # only what had no value is asked again
     rows["y"][0, 1] = 1
-    kept.values(rows)
+    kept.of(rows)
     assert asked[2:] == [([2, -1], [0, 0])]

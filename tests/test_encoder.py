@@ -13,7 +13,9 @@ from coterie import config, training
 from coterie.config import ConfigError
 from coterie.evaluate import reports
 from coterie.group import Reporting, Seat
+from coterie.lm.budget import BudgetSettings
 from coterie.lm.cache import CacheSettings
+from coterie.lm.interface import Refused
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
 from coterie.roles.encoder import EncoderModel, TextSettings
@@ -298,6 +300,22 @@ def test_a_loaded_run_reads_what_it_is_shown(tmp_path):
     actions = table.act("agent_0", np.zeros((2, *shown.shape), np.float32))
     assert actions.shape == (2,)
     assert table.groups[0].policy.reader.texts
+
+
+def test_the_cache_s_file_keeps_what_was_spent_and_nothing_else_does(tmp_path):
+    """A resumed run goes on from its journal; without a cache, a budget begins anew."""
+
+    def reader(cache):
+        lm = EncoderModel("encoder_cases:HASHES", cache=cache, budget=BudgetSettings(calls=3))
+        return policy(lm=lm).reader  # reads one text to see how long vectors are
+
+    kept = CacheSettings(str(tmp_path / "a.db"))
+    for cache, left in ((kept, 2), (kept, 0), (None, 2), (None, 2)):
+        made = reader(cache)
+        for number in range(left):
+            made.add(f"text {number}")
+        with pytest.raises(Refused):
+            made.add("one more")
 
 
 # Refusals ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import yaml
 from coterie.lm import LMSettings, Sampling, calibrate, load
 from coterie.lm.budget import BudgetSettings
 from coterie.lm.cache import CacheSettings
-from coterie.lm.compose import surround
+from coterie.lm.compose import check_model, surround
 from coterie.lm.http import HttpSettings
 from coterie.lm.interface import LMError, Missing, Refused
 from coterie.lm.llamacpp import LlamaCppSettings
@@ -73,11 +73,56 @@ def test_one_s_own_model_by_name():
         load("collections:OrderedDict")
 
 
-def test_missing_packages_are_named(monkeypatch):
+def test_missing_packages_are_named():
     from coterie.lm import interface
 
-    with pytest.raises(Missing, match=r"pip install 'coterie\[lm\]'"):
-        interface.needs("no_such_package_here", "lm")
+    for look in (interface.needs, interface.check_installed):
+        with pytest.raises(Missing, match=r"'no_such_package_here' .*: pip install 'coterie\[lm\]'"):
+            look("no_such_package_here", "lm")
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *(("no such model", "auto"), ("nosuch.gguf", "auto"), ("no.such:model", "auto"), (".", "auto")),
+        *(("no such model", "encoder"), (".", "encoder"), ("nosuch.gguf", "llamacpp"), ("nosuch", "llamacpp")),
+        ("http://me:word@127.0.0.1:9/v1", "auto"),
+    ],
+)
+def test_a_name_is_refused_before_anything_is_loaded_as_loading_would(name, backend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for look in (check_model, load):
+        with pytest.raises((Missing, ValueError)) as caught:
+            look(LMSettings(name, backend))
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def test_looking_for_a_model_reads_no_weights(tmp_path, monkeypatch):
+    pytest.importorskip("transformers", reason="needs coterie[lm]")
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "config.json").write_text("{}")
+    for name in ("embedded", "minilm", str(tmp_path), "test_lm:SCRIPTED", "http://127.0.0.1:9/v1"):
+        check_model(LMSettings(name))
+    assert not (tmp_path / "cache").exists()  # nothing was fetched
+
+
+def test_a_hub_is_asked_for_a_config_alone(monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="needs coterie[lm]")
+    asked = []
+    monkeypatch.setattr(hub, "snapshot_download", lambda *words, **more: asked.append((words, more)))
+    check_model(LMSettings("somebody/model"))
+    assert asked == [(("somebody/model",), {"allow_patterns": "config.json"})]
+
+    def away(*words, **more):
+        raise OSError("Got: ConnectError: no way\nand more")
+
+    monkeypatch.setattr(hub, "snapshot_download", away)
+    with pytest.raises(
+        Missing, match=r"'x' is no model's directory, nor one that can be fetched: ConnectError: no way$"
+    ):
+        check_model(LMSettings("x"))
 
 
 def test_empty_batches_and_wrong_questions():

@@ -130,6 +130,27 @@ def test_impossible_adapters_are_refused(settings, message):
         adapted(tiny(), **settings)
 
 
+class Bare(torch.nn.Module):
+    """A model of one layer, which bears a name and no number."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.only = layer
+
+    def get_output_embeddings(self):
+        return None
+
+
+def test_a_model_without_numbered_layers_is_adapted_as_a_whole():
+    model = Bare(torch.nn.Linear(3, 2))
+    with pytest.raises(ValueError, match="the layers of this model have no numbers; set layers=0"):
+        adapters.attach(model, AdapterSettings(layers=1), 0)
+    adapters.attach(model, AdapterSettings(), 0)
+    assert len(adapters.adapted(model)) == 1
+    with pytest.raises(ValueError, match="this model has no linear layers"):
+        adapters.attach(Bare(torch.nn.ReLU()), AdapterSettings(), 0)
+
+
 def test_adapters_are_attached_once():
     lm = adapted(tiny())
     with pytest.raises(ValueError, match="has adapters already"):

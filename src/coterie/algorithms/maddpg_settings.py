@@ -56,7 +56,9 @@ class CriticSettings:
         if self.quantiles is not None:
             at_least("quantiles", self.quantiles, 1)
             if self.hurdle:
-                raise ValueError("hurdle tells one chance and one amount; set critic.quantiles=null, or critic.hurdle=false")
+                raise ValueError(
+                    "hurdle tells one chance and one amount; set critic.quantiles=null, or critic.hurdle=false"
+                )
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,13 @@ def targets(model: Any, settings: AdapterSettings) -> list[str]:
     strangers = [name for name in settings.targets if name not in known and settings.targets != (ALL,)]
     if strangers:
         raise ValueError(f"targets: this model has no layer '{strangers[0]}'; there are {', '.join(sorted(known))}")
+    if not found:
+        raise ValueError("targets: this model has no linear layers, and adapters have no place in it")
     if not settings.layers:
         return found
     numbers = {name: int(number[1]) for name in found if (number := LAYER.search(name))}
+    if not numbers:
+        raise ValueError("layers counts from the last one, but the layers of this model have no numbers; set layers=0")
     first = max(numbers.values(), default=-1) + 1 - settings.layers
     return [name for name, number in numbers.items() if number >= first]
 

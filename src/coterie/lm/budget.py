@@ -10,12 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from coterie.checks import at_least
-from coterie.lm.interface import Completion, LanguageModel, LMError, Prompt, Refused, Sampling, Scores, Unavailable
+from coterie.lm.interface import (
+    Completion,
+    LanguageModel,
+    LMError,
+    Prompt,
+    Refused,
+    Sampling,
+    Scores,
+    Spent,
+    Unavailable,
+)
 from coterie.lm.ledger import Ledger
 from coterie.lm.store import Store
 
@@ -30,6 +40,7 @@ class BudgetSettings:
     prompt_price: float = 0.0  # per million tokens read
     completion_price: float = 0.0  # per million tokens written
     account: str = "default"  # whoever shares a store and an account shares its limit
+    at_limit: Literal["abstain", "stop"] = "abstain"  # go on without answers, or end the run
 
     def __post_init__(self) -> None:
         for name in ("calls", "tokens", "money"):
@@ -177,8 +188,10 @@ class Budget(LanguageModel):
         worst = one.times(self.attempts)
         try:
             number = self.journal.reserve(worst, self.settings)
-        except Refused:
+        except Refused as error:
             self.ledger.add(refusals=1)
+            if self.settings.at_limit == "stop":
+                raise Spent(f"{error}; at_limit=stop ends the run: raise the limit and go on with it") from None
             raise
         took = Cost()
 

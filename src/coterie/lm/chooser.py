@@ -1,27 +1,100 @@
 """A language model that chooses among words: one question for every distinct text, remembered and calibrated.
 
 What roles share. A text that the model may not read (its budget is spent, a server gave up, the cache only replays)
-has no scores: NaN, an abstention. What follows from one is the role's affair.
+has no scores: NaN, an abstention. What follows from one is the role's affair. A server that gave up is left alone for
+a while: every attempt takes seconds, and whoever plays asks at every tick.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
 from coterie.lm import calibrate
 from coterie.lm.compose import LMSettings, LoadedModel, backend_of, open_backend, surround
-from coterie.lm.interface import GaveUp, LanguageModel, Normalise, NotRecorded, Refused
+from coterie.lm.interface import GaveUp, LanguageModel, Normalise, NotRecorded, Refused, Rejected, Unavailable
 from coterie.policies.prompts import Asking
 from coterie.types import Array
 
+log = logging.getLogger("coterie")
+Question = TypeVar("Question")
+Said = TypeVar("Said")
 Calibration = Literal["none", "content_free", "batch"]
 CONTENT_FREE = ("N/A", "...", "Nothing is known.")  # descriptions without content, for `calibration: content_free`
 REMEMBERED = 200_000  # answers; the model's own cache keeps all
+LONGEST_REST = 64  # times that a server which gave up again and again is not asked
+
+
+class Patience:
+    """When to ask a server again that gave up: after one time without it, then after two, four and so on."""
+
+    def __init__(self) -> None:
+        self.failures, self.left = 0, 0  # in a row; times without it that are still to come
+        self.resting = False  # it is left alone this time
+        self.heard = False  # it has answered before
+
+    def turn(self) -> bool:
+        """Begin another time of asking; whether the server is to be left alone."""
+        self.resting = self.left > 0
+        self.left -= self.resting
+        return self.resting
+
+    def failed(self, error: GaveUp | Unavailable) -> None:
+        """It gave up."""
+        if not self.failures:
+            log.warning("language model: %s; what it does not answer counts as abstentions", error)
+        self.left, self.resting = min(2**self.failures, LONGEST_REST), True
+        self.failures += 1
+
+    def answered(self) -> None:
+        """It is there."""
+        self.failures, self.heard = 0, True
+
+
+class Answers(Generic[Question, Said]):
+    """What a model said to questions, each asked once, as far as it may be asked."""
+
+    def __init__(self, score: Callable[[Sequence[Question]], Iterable[Said]]) -> None:
+        """`score` asks the model."""
+        self.score, self.patience = score, Patience()
+        self.known: dict[Question, Said] = {}
+        self.refused: set[Question] = set()  # what may not be read, and is not offered again
+        self.rejected: Rejected | None = None  # why a server refused the latest question that it did
+
+    def ask(self, questions: Iterable[Question]) -> None:
+        """Have those answered that are not known yet."""
+        if len(self.known) > REMEMBERED:
+            self.known.clear()
+        new = [one for one in dict.fromkeys(questions) if one not in self.known and one not in self.refused]
+        if new and not self.patience.turn():
+            self._ask(new)
+            if self.rejected and not self.patience.heard and self.refused.issuperset(new):
+                raise self.rejected  # nothing was ever answered: a wrong key or name, not an odd question
+
+    def _ask(self, new: list[Question]) -> None:
+        try:
+            found = self.score(new)
+        except (Refused, NotRecorded, Rejected) as error:  # what fits, or was recorded, may still be among them
+            if len(new) == 1:
+                self.refused.update(new)
+                if isinstance(error, Rejected):
+                    log.warning("language model: %s; the question counts as an abstention", error)
+                    self.rejected = error
+                return
+            self._ask(new[: len(new) // 2])
+            if not self.patience.resting:  # it may have given up on the first half
+                self._ask(new[len(new) // 2 :])
+        except (GaveUp, Unavailable) as error:
+            self.patience.failed(error)
+        else:
+            self.patience.answered()
+            self.known.update(zip(new, found, strict=True))
 
 
 class Chooser:
@@ -42,12 +115,12 @@ class Chooser:
         self.samples: Sequence[str] = {"none": (), "content_free": CONTENT_FREE, "batch": samples}[calibration]
         if calibration != "none" and not self.samples:
             raise ValueError("calibration=batch: the codec has no samples of descriptions; set content_free or none")
-        self.known: dict[str, Array] = {}  # text -> scores [C]
-        self.refused: set[str] = set()  # texts that may not be read, and are not offered again
+        self.answers: Answers[str, Array] = Answers(self._score)  # text -> scores [C]
         if backend_of(lm) == "encoder":
             raise ValueError(f"lm: '{lm.name}' only embeds texts; name a model that can score words, as embedded does")
         calls = lm.budget.calls if lm.budget else None
-        if calls is not None and calls <= len(self.samples) and lm.cache is None:
+        fresh = lm.cache is None or not Path(lm.cache.path).exists()
+        if calls is not None and calls <= len(self.samples) and fresh:
             raise ValueError(
                 f"lm.budget.calls: {calls} leave nothing beyond the {len(self.samples)} texts that calibrate a model; "
                 "raise it, or set calibration=none"
@@ -55,12 +128,17 @@ class Chooser:
 
     @functools.cached_property
     def lm(self) -> LoadedModel:
-        """The model, loaded when it is first asked; all of one process that ask for the same share its weights."""
-        return surround(shared_backend(_essence(self.settings)), self.settings)
+        """The model, loaded when it is first asked."""
+        return open_shared(self.settings)
+
+    @property
+    def known(self) -> dict[str, Array]:
+        """Scores `[C]` of texts, as far as they are known."""
+        return self.answers.known
 
     def log_probs(self, texts: Sequence[str]) -> Array:
         """[R, C] calibrated log-probabilities of all words; NaN in rows that the model was not allowed to read."""
-        self._ask([*self.samples, *texts])
+        self.answers.ask([*self.samples, *texts])
         unknown = np.full(len(self.words), np.nan)
         scores = np.array([self.known.get(text, unknown) for text in texts]).reshape(-1, len(self.words))
         if self.calibration == "none":
@@ -80,31 +158,15 @@ class Chooser:
         made = calibrate.batch_prior if self.calibration == "batch" else calibrate.content_free_prior
         return made(scores)
 
-    def _ask(self, texts: Sequence[str]) -> None:
-        """Score the texts that are not known yet, each once; on a refusal half of them may still fit."""
-        if len(self.known) > REMEMBERED:
-            self.known.clear()
-        new = [text for text in dict.fromkeys(texts) if text not in self.known and text not in self.refused]
-        if not new:
-            return
+    def _score(self, texts: Sequence[str]) -> Array:
+        """[R, C], from the model."""
         words = [f" {word}" for word in self.words]
-        try:
-            found = self.lm.score([self.asking.prompt(text) for text in new], [words] * len(new), self.normalise)
-        except (Refused, NotRecorded):  # what fits, or was recorded, may still be among them
-            if len(new) == 1:
-                self.refused.update(new)
-                return
-            self._ask(new[: len(new) // 2])
-            self._ask(new[len(new) // 2 :])
-            return
-        except GaveUp:
-            return
-        self.known.update(zip(new, found, strict=True))
+        return self.lm.score([self.asking.prompt(text) for text in texts], [words] * len(texts), self.normalise)
 
 
-def _essence(settings: LMSettings) -> LMSettings:
-    """What decides the back end: what stands around it belongs to each role."""
-    return replace(settings, cache=None, budget=None)
+def open_shared(settings: LMSettings) -> LoadedModel:
+    """A model with a cache and a budget of its own; all of one process that ask for the same share its weights."""
+    return surround(shared_backend(replace(settings, cache=None, budget=None)), settings)
 
 
 @functools.cache

@@ -20,7 +20,16 @@ from coterie.lm import embedded, minilm
 from coterie.lm.budget import Budget, BudgetSettings
 from coterie.lm.cache import Cache, CacheSettings
 from coterie.lm.http import Http, HttpSettings
-from coterie.lm.interface import Completion, LanguageModel, Missing, Prompt, Sampling, Scores, check_choices
+from coterie.lm.interface import (
+    Completion,
+    LanguageModel,
+    Missing,
+    Prompt,
+    Sampling,
+    Scores,
+    check_choices,
+    check_installed,
+)
 from coterie.lm.ledger import Ledger, Metered
 from coterie.lm.llamacpp import LlamaCpp, LlamaCppSettings
 from coterie.lm.local_settings import LocalSettings
@@ -29,6 +38,7 @@ from coterie.lm.spread import Spread, joined
 from coterie.lm.store import Store
 
 Backend = Literal["auto", "local", "encoder", "llamacpp", "http"]
+NAMES = ("embedded", "minilm")  # of what comes along
 
 
 @dataclass(frozen=True)
@@ -146,6 +156,25 @@ def open_backend(settings: LMSettings) -> LanguageModel:
     return Local.open(name, settings.local)
 
 
+def check_model(settings: LMSettings) -> None:
+    """Refuse a name that leads to no model, with the words of `load`, before any weights are read."""
+    name, backend = settings.name, backend_of(settings)
+    if backend == "http":
+        Http(name, settings.http).close()  # nothing is asked
+    elif backend == "own":
+        _look_up(name)
+    elif backend == "llamacpp":
+        check_installed("xllamacpp", "server")
+        if name != "embedded" and not _gguf(name).is_file():
+            raise Missing(f"there is no file '{name}'")
+    else:
+        check_installed("transformers", "lm")
+        if name != ("minilm" if backend == "encoder" else "embedded"):
+            from coterie.lm.local import check_source  # PyTorch
+
+            check_source(name, "encoder" if backend == "encoder" else "model")
+
+
 def backend_of(settings: LMSettings) -> str:
     """Which back end a name asks for."""
     name = settings.name
@@ -171,11 +200,15 @@ def _gguf(name: str) -> Path:
 
 def _own(name: str) -> LanguageModel:
     """One's own back end: `package.module:Name`, a LanguageModel or what makes one."""
-    try:
-        found = names.look_up({}, name)
-    except LookupError as error:
-        raise Missing(str(error)) from None
+    found = _look_up(name)
     made = found if isinstance(found, LanguageModel) else found()
     if not isinstance(made, LanguageModel):
         raise Missing(f"'{name}' gives no LanguageModel, but {type(made).__name__}")
     return made
+
+
+def _look_up(name: str) -> Any:
+    try:
+        return names.look_up({}, name)
+    except LookupError as error:
+        raise Missing(str(error)) from None

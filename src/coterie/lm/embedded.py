@@ -67,12 +67,13 @@ def _verify(path: Path) -> None:
 def _convert(source: Path, path: Path) -> None:
     log.warning("making a float32 copy of the embedded language model (20 s, once)")
     _verify(source)
-    needs("gguf", "lm"), needs("accelerate", "lm"), needs("transformers", "lm")
-    from coterie.lm.local import read_gguf
+    needs("gguf", "lm"), needs("accelerate", "lm")
+    transformers = needs("transformers", "lm")
+    from coterie.lm.local import quietly, read_gguf
 
     model, tokenizer = read_gguf(source)
     model.generation_config.eos_token_id = END_OF_TEXT
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".convert-") as place:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".convert-") as place, quietly(transformers):
         made = Path(place) / "made"
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)

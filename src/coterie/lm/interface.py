@@ -7,7 +7,7 @@ methods take batches. Nothing here imports a deep-learning library.
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -63,6 +63,10 @@ class NotRecorded(LMError):
 
 class Refused(LMError):
     """The budget does not cover the worst case of this call: nothing was asked."""
+
+
+class Spent(LMError):
+    """The same where that is to end the run."""
 
 
 # Questions and answers ------------------------------------------------------------------------------
@@ -203,4 +207,14 @@ def needs(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise Missing(f"'{error.name}' is not installed: pip install 'coterie[{extra}]'") from None
+        raise _not_installed(error.name or module, extra) from None
+
+
+def check_installed(module: str, extra: str) -> None:
+    """Refuse where a module that comes with an extra is not there, without the time that importing it takes."""
+    if importlib.util.find_spec(module) is None:
+        raise _not_installed(module, extra)
+
+
+def _not_installed(module: str, extra: str) -> Missing:
+    return Missing(f"'{module}' is not installed: pip install 'coterie[{extra}]'")

@@ -7,7 +7,9 @@ weights change, and so is the identity that the cache goes by.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -247,7 +249,7 @@ def read_gguf(path: Path) -> tuple[Any, Any]:
         raise Missing(f"there is no file '{path}'")
     transformers = needs("transformers", "lm")
     needs("gguf", "lm"), needs("accelerate", "lm")
-    with quietly(transformers):
+    with quietly(transformers), _quiet_gguf():
         model = transformers.AutoModelForCausalLM.from_pretrained(
             str(path.parent), gguf_file=path.name, dtype=torch.float32
         )
@@ -256,7 +258,30 @@ def read_gguf(path: Path) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+def check_source(name: str, what: str = "model") -> None:
+    """Refuse what is neither a GGUF file, a directory with a config, nor a model of the hub's; weights are not read."""
+    if name.endswith(".gguf"):
+        if not Path(name).is_file():
+            raise Missing(f"there is no file '{name}'")
+        return
+    if Path(name).is_dir():
+        if not Path(name, "config.json").is_file():
+            raise Missing(f"'{name}' is no {what}'s directory: it has no config.json")
+        return
+    transformers, hub = needs("transformers", "lm"), needs("huggingface_hub", "lm")
+    try:
+        with quietly(transformers):
+            hub.snapshot_download(name, allow_patterns="config.json")  # of a model that is here already: no more
+        return
+    except hub.errors.RepositoryNotFoundError:
+        why = "the hub knows none of that name"
+    except (OSError, ValueError) as error:  # no connection, or nothing that may be a name
+        why = str(error).strip().splitlines()[0].removeprefix("Got: ")
+    raise Missing(f"'{name}' is no {what}'s directory, nor one that can be fetched: {why}")
+
+
 def _read_folder(path: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    check_source(path)
     transformers = needs("transformers", "lm")
     try:
         with quietly(transformers):
@@ -264,7 +289,7 @@ def _read_folder(path: str, dtype: torch.dtype) -> tuple[Any, Any]:
             return model, transformers.AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
-        raise Missing(f"'{path}' is no model directory, nor a model that can be fetched: {first}") from None
+        raise Missing(f"'{path}' is no model's directory, nor one that can be fetched: {first}") from None
 
 
 @contextmanager
@@ -277,6 +302,21 @@ def quietly(transformers: Any) -> Iterator[None]:
     finally:
         if shown:
             transformers.utils.logging.enable_progress_bar()
+
+
+@contextmanager
+def _quiet_gguf() -> Iterator[None]:
+    """Without the bar of transformers' GGUF reader, which does not heed its own switch."""
+    reader = vars(importlib.import_module("transformers.modeling_gguf_pytorch_utils"))
+    shown = reader.get("tqdm")
+    if shown is None:  # a later version's may heed it
+        yield
+        return
+    reader["tqdm"] = functools.partial(shown, disable=True)
+    try:
+        yield
+    finally:
+        reader["tqdm"] = shown
 
 
 def mean_over_tokens(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ from coterie.lm.interface import (
     Unsupported,
     needs,
 )
-from coterie.lm.local import device_of, digest_of, dtype_of, mean_over_tokens, quietly
+from coterie.lm.local import check_source, device_of, digest_of, dtype_of, mean_over_tokens, quietly
 from coterie.lm.local_settings import LocalSettings
 from coterie.lm.prefix import fingerprint
 
@@ -42,6 +42,7 @@ class Sentences(LanguageModel):
     def open(cls, path: str | Path, settings: LocalSettings = LocalSettings(), source: str = "") -> Sentences:
         """A model directory, or a name that transformers can fetch by itself."""
         device = device_of(settings.device)
+        check_source(str(path), "encoder")
         transformers = needs("transformers", "lm")
         try:
             with quietly(transformers):

@@ -18,9 +18,9 @@ from coterie import names, streams
 from coterie.checks import at_least, positive
 from coterie.group import Place
 from coterie.lm import calibrate
-from coterie.lm.chooser import REMEMBERED, Calibration, Chooser
+from coterie.lm.chooser import Answers, Calibration, Chooser
 from coterie.lm.compose import LMSettings, LoadedModel
-from coterie.lm.interface import GaveUp, NotRecorded, Refused, Sampling
+from coterie.lm.interface import Sampling
 from coterie.policies import prompts
 from coterie.types import Array, Decision, Discrete, Metrics, State, View, action_dtype, action_shape, map_tree
 from coterie.world import Codec, Guided, Oracle
@@ -76,7 +76,8 @@ class LanguagePolicy:
         calibration = settings.calibration if settings.way == "score" else "none"
         samples = self.codec.samples() if calibration == "batch" else ()
         self.chooser = Chooser(settings.lm, self.asking, choices, samples, calibration, settings.normalise)
-        self.texts: dict[str, str] = {}  # prompt -> greedy completion
+        # Greedy completions of prompts, one for each.
+        self.texts: Answers[str, list[str]] = Answers(lambda new: self._sample(new, 1, 0.0, 0))
         self.counts = dict.fromkeys(COUNTS, 0)
         self.judged: dict[str, list[int]] = {}  # oracle -> [good, all]
 
@@ -195,26 +196,19 @@ class LanguagePolicy:
         return answers
 
     def _complete(self, texts: list[str], most: int, first: int, cold: bool) -> dict[str, list[str]]:
-        """Completions of each prompt; prompts that the budget does not cover are missing."""
-        found = {text: [self.texts[text]] for text in texts if cold and text in self.texts}
-        new = [text for text in texts if text not in found]
-        if not new:
-            return found
-        sampling = Sampling(self.settings.max_tokens, 0.0 if cold else self.settings.temperature, stop=("\n",))
-        try:
-            said = self.lm.complete(new, most, sampling, 0 if cold else first)
-        except Refused:
-            halves = (new[: len(new) // 2], new[len(new) // 2 :]) if len(new) > 1 else ()
-            for half in halves:
-                found |= self._complete(half, most, first, cold)
-            return found
-        except (GaveUp, NotRecorded):
-            return found
-        for text, samples in zip(new, said, strict=True):
-            found[text] = [sample.text for sample in samples]
-            if cold and len(self.texts) < REMEMBERED:
-                self.texts[text] = found[text][0]
-        return found
+        """Completions of each prompt; prompts that may not be asked are missing."""
+        if cold:
+            answers = self.texts
+        else:  # new samples at every tick: nothing of them is worth remembering
+            answers = Answers(lambda new: self._sample(new, most, self.settings.temperature, first))
+            answers.patience = self.texts.patience
+        answers.ask(texts)
+        return {text: answers.known[text] for text in texts if text in answers.known}
+
+    def _sample(self, texts: Sequence[str], count: int, temperature: float, first: int) -> list[list[str]]:
+        sampling = Sampling(self.settings.max_tokens, temperature, stop=("\n",))
+        said = self.lm.complete(texts, count, sampling, first)
+        return [[sample.text for sample in samples] for samples in said]
 
     # What is counted ----------------------------------------------------------------------------------
 
@@ -232,7 +226,7 @@ class LanguagePolicy:
         counted = {name: float(count) for name, count in self.counts.items()}
         shares = {name: good / total for name, (good, total) in self.judged.items() if total}
         asked = self.lm.metrics() if self.counts["decisions"] else {}
-        return counted | {"distinct": float(len(self.chooser.known) + len(self.texts))} | shares | asked
+        return counted | {"distinct": float(len(self.chooser.known) + len(self.texts.known))} | shares | asked
 
     def state(self) -> State:
         """Nothing: a model's weights are its own, and its cache and budget keep their own file."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -49,6 +49,8 @@ class LoraSettings:
     layers: int = 0  # adapt this many last layers only; 0: all
     hidden: tuple[int, ...] = (64, 64)  # widths of the critic's hidden layers
     normalize_observations: bool = True  # for the critic, by running mean and deviation
+
+    remembers: ClassVar[bool] = False  # a model that learns answers anew after every step
 
     def __post_init__(self) -> None:
         positive("temperature", self.temperature)

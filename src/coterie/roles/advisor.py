@@ -21,11 +21,11 @@ from coterie.policies import prompts
 from coterie.policies.language import find_codec
 from coterie.policies.network import NetworkPolicy
 from coterie.roles.advice import Advice, AskSettings, UseSettings, own_log_probs
-from coterie.types import Array, Discrete, Metrics, State, View, leading, map_tree
+from coterie.roles.remembered import Remembered
+from coterie.types import Array, Discrete, Metrics, State, View, map_tree
 from coterie.world import Guided, Oracle
 
 COUNTS = ("decisions", "asked", "advised", "agreed", "kl", "judged", "optimal")  # sums since the advisor was built
-DESCRIBED = 50_000  # observations whose words are remembered
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ class HeuristicAdvisorSettings:
 def check_smoothing(smoothing: float, use: UseSettings) -> None:
     """Refuse what is no share, and none at all where logarithms of the advice are taken."""
     within("smoothing", smoothing, 0, 1)
+    if smoothing == 1:
+        raise ValueError("smoothing=1 leaves nothing of the advice; set it below 1, for example 0.01")
     if use.way == "prior" and not smoothing:
         raise ValueError("use.way=prior takes logarithms of the advice: smoothing must be above 0, for example 0.01")
 
@@ -220,7 +222,7 @@ class Words:
         asking = prompts.read(s.template, s.examples, self.codec.prompt, words)
         samples = self.codec.samples() if s.calibration == "batch" else ()
         self.chooser = Chooser(s.lm, asking, words, samples, s.calibration, s.normalise)
-        self.described: dict[bytes, str] = {}  # observation -> what it says
+        self.described = Remembered(lambda seen, tags: self.codec.describe(seen))
 
     def known(self, view: View, rows: Array) -> Array:
         texts = self.describe(view, rows)
@@ -256,18 +258,8 @@ class Words:
         """What each row says; equal observations are put into words once."""
         if not len(rows):
             return []
-        lead = leading(view.observation).shape[:2]
-        seen = map_tree(lambda a: a.reshape(lead[0] * lead[1], *a.shape[2:])[rows], view.observation)
-        parts = seen.values() if isinstance(seen, dict) else [seen]
-        packed = [np.ascontiguousarray(part).reshape(len(rows), -1).view(np.uint8) for part in parts]
-        keys = [row.tobytes() for row in (packed[0] if len(packed) == 1 else np.concatenate(packed, axis=1))]
-        if len(self.described) > DESCRIBED:
-            self.described.clear()
-        new = {key: number for number, key in enumerate(keys) if key not in self.described}
-        if new:
-            fresh = map_tree(lambda a: a[list(new.values())], seen)
-            self.described.update(zip(new, self.codec.describe(fresh), strict=True))
-        return [self.described[key] for key in keys]
+        seen = map_tree(lambda a: a.reshape(view.acting.size, *a.shape[2:])[rows], view.observation)
+        return self.described.of(seen)
 
     def metrics(self) -> Metrics:
         distinct = float(len(self.chooser.known))
@@ -281,13 +273,14 @@ class Words:
         return {
             "texts": list(known),
             "scores": scores,
-            "refused": sorted(self.chooser.refused),
+            "refused": sorted(self.chooser.answers.refused),
             "lm": self.chooser.lm.state() if asked else None,
         }
 
     def load(self, state: State) -> None:
-        self.chooser.known = dict(zip(state["texts"], state["scores"], strict=True))
-        self.chooser.refused = set(state["refused"])
+        answers = self.chooser.answers
+        answers.known = dict(zip(state["texts"], state["scores"], strict=True))
+        answers.refused = set(state["refused"])
         if state["lm"] is not None:
             self.chooser.lm.load(state["lm"])
 

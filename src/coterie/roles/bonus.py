@@ -19,7 +19,7 @@ from coterie.lm.chooser import Calibration, Chooser
 from coterie.normalize import RunningMoments
 from coterie.policies import prompts
 from coterie.policies.language import find_codec
-from coterie.roles.decisions import Remembered, following, seen
+from coterie.roles.decisions import Values, following, seen
 from coterie.roles.reward import JudgeSettings, Tally, asked
 from coterie.types import Array, Box, Dict, Discrete, Experience, Metrics, State, Tree
 from coterie.world import Codec, Graded, Instructing
@@ -71,7 +71,7 @@ class Preferred:
         self.chooser = Chooser(
             s.lm, prompts.read(s.template, s.examples, default, ("A", "B")), ("A", "B"), normalise=s.normalise
         )
-        self.strengths = Remembered(self._strength)
+        self.strengths = Values(self._strength)
 
     def _strength(self, observation: Tree, tags: Array) -> Array:
         """Strengths `[R]`; NaN where a comparison is missing."""
@@ -113,7 +113,7 @@ class Preferred:
         bonus = np.full(experience.reward.shape, np.nan)
         if led.any():
             places, back = np.unique(found.next[led], return_inverse=True)
-            bonus[led] = self.strengths.values(seen(experience, places))[back]
+            bonus[led] = self.strengths.of(seen(experience, places))[back]
         bonus = scaled(bonus, self.moments, self.settings.scale)
         return (experience.reward + self.tally.add(self.settings.weight * bonus, led)).astype(np.float32)
 
@@ -165,7 +165,7 @@ class Instructed:
         samples = [_done(text, word) for text in codec.samples() for word in codec.choices]
         samples = samples if s.calibration == "batch" else []
         self.chooser = Chooser(s.lm, asking, self.answers, samples, s.calibration, s.normalise)
-        self.verdicts = Remembered(self._verdict)
+        self.verdicts = Values(self._verdict)
 
     def _verdict(self, observation: Tree, tags: Array) -> Array:
         """p(yes) `[R]` of the choices that are the tags; NaN where the model abstains."""
@@ -187,7 +187,7 @@ class Instructed:
         inner = np.full(len(action), np.nan)
         if said.any():
             shown = seen(experience, found.at[judged][said])
-            inner[said] = self.verdicts.values(shown, equal.argmax(axis=1)[said])
+            inner[said] = self.verdicts.of(shown, equal.argmax(axis=1)[said])
         bonus[judged] = inner
         self.unsaid = int((~said).sum())
         bonus = scaled(bonus, self.moments, self.settings.scale)

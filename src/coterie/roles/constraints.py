@@ -15,11 +15,12 @@ import numpy as np
 
 from coterie.checks import at_least, within
 from coterie.group import Place, Preference, Risk
-from coterie.lm.chooser import REMEMBERED, Calibration
+from coterie.lm.chooser import Calibration
 from coterie.lm.compose import LMSettings
 from coterie.policies.language import find_codec
+from coterie.roles.remembered import Remembered
 from coterie.roles.rules import Case, Channel, Direct, Jury
-from coterie.types import Array, Discrete, Experience, Metrics, State, Tree, View, leading, map_tree
+from coterie.types import Array, Discrete, Experience, Metrics, State, Tree, View, map_tree
 from coterie.world import Foretelling
 
 
@@ -71,33 +72,22 @@ class LanguageGuard:
         self.rules = tuple(rule.strip().rstrip(".") for rule in settings.rules)
         asked = (settings.lm, settings.template, settings.examples)
         self.jury: Jury = Channel(*asked) if settings.ask == "channel" else Direct(*asked, settings.calibration)
-        self.known: dict[bytes, Array] = {}  # an observation's bytes -> broken [choices]
+        self.verdicts = Remembered(lambda seen, tags: self._ask(seen), keep=_whole)
         self.asked = self.at_door = False
         self.played: dict[str, float] = {}  # counts of decisions that were watched
         self.learned: Metrics = {}  # counts of the latest experience that was learned from
+        self.vetoes, self.examined = 0, False  # actions taken away in the latest rollout, and whether it is over
 
     # Judging --------------------------------------------------------------------------------------------
 
     def judged(self, observation: Tree) -> Verdicts:
         """What all actions at `[R, …]` observations would break; actions that no word stands for break nothing."""
-        keys = row_keys(observation)
-        if len(self.known) > REMEMBERED:
-            self.known.clear()
-        new = list({key: row for row, key in enumerate(keys) if key not in self.known}.values())
-        unheard: dict[bytes, tuple[Array, int]] = {}
-        if new:
-            broken, silent = self._ask(map_tree(lambda a: a[new], observation))
-            for row, mine, missed in zip(new, broken, silent, strict=True):
-                if missed:
-                    unheard[keys[row]] = mine, int(missed)  # it may be asked again at another time
-                else:
-                    self.known[keys[row]] = mine
-        found = [unheard[key][0] if key in unheard else self.known[key] for key in keys]
-        missing = [unheard[key][1] if key in unheard else 0 for key in keys]
-        return Verdicts(np.array(found, bool).reshape(len(keys), self.choices), np.array(missing, np.int64))
+        found = self.verdicts.of(observation)
+        broken = np.array([mine for mine, _ in found], bool).reshape(len(found), self.choices)
+        return Verdicts(broken, np.array([missed for _, missed in found], np.int64))
 
-    def _ask(self, observation: Tree) -> tuple[Array, Array]:
-        """[R, choices] bool and [R] int, from the model."""
+    def _ask(self, observation: Tree) -> list[tuple[Array, int]]:
+        """What the model says of each observation: broken `[choices]`, and how many deeds it did not judge."""
         self.asked = True
         told, words = self.codec.describe(observation), self.codec.choices
         deeds = self.codec.deeds(observation) if isinstance(self.codec, Foretelling) else [list(words)] * len(told)
@@ -111,7 +101,7 @@ class LanguageGuard:
         broken = np.zeros((len(told), self.choices), bool)
         with np.errstate(invalid="ignore"):  # what is not known breaks nothing
             broken[:, self.of_choice] = (chance >= self.settings.threshold).any(axis=2)
-        return broken, np.isnan(chance).any(axis=2).sum(axis=1)
+        return list(zip(broken, np.isnan(chance).any(axis=2).sum(axis=1).tolist(), strict=True))
 
     # At the table ---------------------------------------------------------------------------------------
 
@@ -124,8 +114,18 @@ class LanguageGuard:
         mine = kept[view.acting] & ~self.judged(map_tree(lambda a: a[view.acting], view.observation)).broken
         overruled = ~mine.any(axis=1)  # everything is forbidden, but something must be done
         mine[overruled] = kept[view.acting][overruled]
+        self._count_vetoes(int((kept[view.acting] & ~mine).sum()), view.progress is not None)
         kept[view.acting] = mine
         return kept
+
+    def _count_vetoes(self, taken: int, training: bool) -> None:
+        """Add actions that the world allowed and a rule took away: here alone both are known."""
+        if not (self.at_door and training):
+            self.played["vetoes"] = self.played.get("vetoes", 0.0) + taken
+            return
+        if self.examined:  # a new rollout begins
+            self.vetoes, self.examined = 0, False
+        self.vetoes += taken
 
     def witness(self, view: View, action: Array) -> None:
         rows = view.acting
@@ -146,7 +146,6 @@ class LanguageGuard:
             "abstentions": float(verdicts.silent.sum()),
         }
         if self.settings.way == "veto" and mask is not None:
-            counts["vetoes"] = float((verdicts.broken & ~mask).sum())
             counts["overruled"] = float((verdicts.broken & mask).any(axis=1).sum())
         return counts, broke
 
@@ -163,7 +162,7 @@ class LanguageGuard:
 
     def examine(self, experience: Experience) -> Array:
         """Which decisions broke a rule, `[T, N, A]` bool; counts those whose outcome is known."""
-        broke = np.zeros(experience.active.shape, bool)
+        broke, self.examined = np.zeros(experience.active.shape, bool), True
         for rows, counted in ((experience.closed(), True), (experience.active & ~experience.closed(), False)):
             if not rows.any():
                 continue
@@ -171,7 +170,7 @@ class LanguageGuard:
             mask = None if experience.mask is None else experience.mask[rows]
             counts, broke[rows] = self.count(seen, experience.action[rows], mask)
             if counted:
-                self.learned = counts
+                self.learned = counts | ({"vetoes": float(self.vetoes)} if self.settings.way == "veto" else {})
                 if self.settings.truth == "fatal":
                     fatal = experience.terminated[rows] & (experience.reward[rows] <= 0)
                     self.learned |= agreement(broke[rows], fatal)
@@ -215,9 +214,6 @@ def agreement(judged: Array, real: Array) -> Metrics:
     }
 
 
-def row_keys(observation: Tree) -> list[bytes]:
-    """The bytes of each of `[R, …]` observations."""
-    count = len(leading(observation))
-    leaves = observation.values() if isinstance(observation, dict) else [observation]
-    parts = [np.ascontiguousarray(leaf).reshape(count, -1) for leaf in leaves]
-    return [b"".join(part[row].tobytes() for part in parts) for row in range(count)]
+def _whole(verdict: tuple[Array, int]) -> bool:
+    """Whether all was judged; what was not may be asked again at another time."""
+    return not verdict[1]

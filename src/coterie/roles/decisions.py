@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.types import Array, Experience, Tree, leading, map_tree
+from coterie.roles.remembered import Remembered
+from coterie.types import Array, Experience, Tree, map_tree
 
 END, OPEN = -1, -2  # what follows a decision: a true end, or nothing that is known yet
-REMEMBERED = 200_000  # distinct observations
 
 
 class Following(NamedTuple):
@@ -55,7 +55,7 @@ def seen(experience: Experience, places: Array) -> Tree:
     return tree
 
 
-class Remembered:
+class Values:
     """Values of observations: those that are equal to the last bit are valued once.
 
     What has no value (NaN) is not kept, so that a model which may not answer now can be asked again.
@@ -63,27 +63,12 @@ class Remembered:
 
     def __init__(self, value: Callable[[Tree, Array], Array]) -> None:
         """`value` gives values `[R]` of observations `[R, …]` with their tags `[R]`."""
-        self.value = value
-        self.known: dict[bytes, float] = {}
+        self.remembered = Remembered(lambda seen, tags: value(seen, tags).tolist(), lambda found: not np.isnan(found))
 
-    def values(self, observation: Tree, tags: Array | None = None) -> Array:
+    @property
+    def distinct(self) -> int:
+        return len(self.remembered.known)
+
+    def of(self, observation: Tree, tags: Array | None = None) -> Array:
         """[R] float64; rows with different tags differ, whatever they show."""
-        count = len(leading(observation))
-        tags = np.zeros(count, np.int64) if tags is None else tags.astype(np.int64)
-        parts = [*(observation.values() if isinstance(observation, dict) else [observation]), tags]
-        raw = np.concatenate([_bytes(part, count) for part in parts], axis=1)
-        keys = [row.tobytes() for row in raw]
-        if len(self.known) > REMEMBERED:
-            self.known.clear()
-        first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in self.known}
-        if first:
-            new = np.array(sorted(first.values()))
-            found = self.value(map_tree(lambda a: a[new], observation), tags[new])
-            fresh = {keys[i]: float(value) for i, value in zip(new.tolist(), found.tolist(), strict=True)}
-            self.known.update((key, value) for key, value in fresh.items() if not np.isnan(value))
-        return np.array([self.known.get(key, np.nan) for key in keys])
-
-
-def _bytes(part: Array, count: int) -> Array:
-    flat = np.ascontiguousarray(part.reshape(count, -1))
-    return flat.view(np.uint8).reshape(count, flat.shape[1] * flat.itemsize)
+        return np.array(self.remembered.of(observation, tags), np.float64)

@@ -22,10 +22,11 @@ from coterie.group import Place
 from coterie.layout import Layout, layout
 from coterie.lm import adapters
 from coterie.lm.adapters import AdapterSettings
-from coterie.lm.chooser import REMEMBERED, shared_backend
+from coterie.lm.chooser import shared_backend
 from coterie.lm.compose import LMSettings, LoadedModel, surround
 from coterie.normalize import Normalizer
 from coterie.policies.language import find_codec
+from coterie.roles.remembered import Remembered
 from coterie.types import Array, Discrete, Metrics, Tree
 from coterie.world import Instructing
 
@@ -94,7 +95,7 @@ class Reader:
         self.layout = self.silent = layout(place.spaces.observation)  # what is put into words; what is seen beside them
         if settings.reads != "state" and isinstance(self.codec, Instructing):
             self.silent = layout(self.codec.silent)
-        self.known: dict[bytes, tuple[int, ...]] = {}  # an observation's bytes -> numbers of its texts
+        self.known = Remembered(lambda seen, tags: self.describe(seen))  # numbers of an observation's texts
         self.texts: list[str] = []
         self.numbers: dict[str, int] = {}  # text -> its place in `texts` and in `table`
         self.size = self.lm.embed([PROBE]).shape[1]
@@ -120,23 +121,16 @@ class Reader:
     def find(self, observation: Tree) -> Array:
         """Which texts observations `[…, A, shape]` are, by number: `[…, A, K]`; new ones are embedded."""
         rows, lead = flatten(self.layout, observation)
-        keys = spell(rows, math.prod(lead))
-        if len(self.known) > REMEMBERED:
-            self.known.clear()
-        new = {key: i for i, key in enumerate(keys) if key not in self.known}
-        if new:
-            self.describe(list(new), rows, np.array(list(new.values())))
-        found = np.array([self.known[key] for key in keys], np.int64)
+        found = np.array(self.known.of(rows), np.int64)
         return found.reshape(*lead, len(self.tellers))
 
-    def describe(self, keys: list[bytes], rows: Tree, index: Array) -> None:
-        """Put new rows into words and embed the words that are new."""
-        seen = {name: a[index] for name, a in rows.items()} if isinstance(rows, dict) else rows[index]
+    def describe(self, seen: Tree) -> list[tuple[int, ...]]:
+        """Put rows into words, and embed the words that are new: numbers of each row's texts."""
         told = list(zip(*(tell(seen) for tell in self.tellers), strict=True))
         for text in (text for texts in told for text in texts):
             if text not in self.numbers:
                 self.add(text)
-        self.known |= {key: tuple(map(self.numbers.__getitem__, texts)) for key, texts in zip(keys, told, strict=True)}
+        return [tuple(map(self.numbers.__getitem__, texts)) for texts in told]
 
     def add(self, text: str) -> None:
         """Embed a text by itself: the last bit of a vector depends on what else is in a batch, and so would a run."""
@@ -211,12 +205,3 @@ def flatten(lay: Layout, observation: Tree) -> tuple[Tree, tuple[int, ...]]:
         lead = array.shape[: array.ndim - len(shape)]
         rows[name] = array.reshape(math.prod(lead), *shape)
     return (rows[""] if lay.bare else rows), lead
-
-
-def spell(rows: Tree, count: int) -> list[bytes]:
-    """One key for each of the rows `[R, …]`."""
-    arrays = rows.values() if isinstance(rows, dict) else (rows,)
-    flat = [np.ascontiguousarray(a.reshape(count, -1)).view(np.uint8) for a in arrays if a.size]
-    whole = np.concatenate(flat, axis=1) if flat else np.zeros((count, 0), np.uint8)
-    buffer, width = whole.tobytes(), whole.shape[1]
-    return [buffer[i * width : (i + 1) * width] for i in range(count)]

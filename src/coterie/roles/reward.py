@@ -18,7 +18,7 @@ from coterie.lm.chooser import Calibration, Chooser
 from coterie.lm.compose import LMSettings
 from coterie.policies import prompts
 from coterie.policies.language import find_codec
-from coterie.roles.decisions import END, Following, Remembered, following, seen
+from coterie.roles.decisions import END, Following, Values, following, seen
 from coterie.types import Array, Experience, Metrics, Tree
 from coterie.world import Graded
 
@@ -99,7 +99,7 @@ class Shaped:
         asking = prompts.read(s.template, s.examples, codec.grade_prompt, codec.grades)
         samples = codec.appraisals() if s.calibration == "batch" else ()
         self.chooser = Chooser(s.lm, asking, codec.grades, samples, s.calibration, s.normalise)
-        self.potential = Remembered(self._potential)
+        self.potential = Values(self._potential)
 
     def _potential(self, observation: Tree, tags: Array) -> Array:
         """Φ `[R]` of observations; NaN where the model abstains."""
@@ -121,7 +121,7 @@ class Shaped:
         """γ Φ(o′) − Φ(o) of every closed decision; NaN where either Φ is not known."""
         at, after = found.at[closed], found.next[closed]
         places, back = np.unique(np.concatenate([at, after[after != END]]), return_inverse=True)
-        potential = self.potential.values(seen(experience, places))[back]
+        potential = self.potential.of(seen(experience, places))[back]
         then = np.zeros(len(at))  # Φ of a true end
         then[after != END] = potential[len(at) :]
         return self.gamma * then - potential[: len(at)]
@@ -132,7 +132,7 @@ class Shaped:
         return asked(self.chooser, self.potential) | self.tally.metrics() | told
 
 
-def asked(chooser: Chooser, remembered: Remembered) -> Metrics:
+def asked(chooser: Chooser, values: Values) -> Metrics:
     """How much was told apart, and what the model was asked."""
-    counted = {"judge/distinct": float(len(remembered.known)), "judge/texts": float(len(chooser.known))}
+    counted = {"judge/distinct": float(values.distinct), "judge/texts": float(len(chooser.known))}
     return counted | ({f"judge/{k}": v for k, v in chooser.lm.metrics().items()} if chooser.known else {})

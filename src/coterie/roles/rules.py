@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from coterie.lm.chooser import REMEMBERED, Calibration, Chooser, shared_backend
-from coterie.lm.compose import LMSettings, LoadedModel, surround
-from coterie.lm.interface import GaveUp, NotRecorded, Refused
+from coterie.lm.chooser import Answers, Calibration, Chooser, open_shared
+from coterie.lm.compose import LMSettings, LoadedModel
 from coterie.policies import prompts
 from coterie.types import Array
 
@@ -75,20 +73,18 @@ class Channel:
         if not self.others:
             raise ValueError(f"examples '{examples}': ask=channel needs at least one 'Rule: … => deed'")
         self.settings = lm
-        self.known: dict[tuple[str, str], float] = {}  # (rule's text, deed) -> log-probability
+        self.answers: Answers[tuple[str, str], float] = Answers(self._score)  # (rule's text, deed) -> log-probability
 
     @functools.cached_property
     def lm(self) -> LoadedModel:
-        """The model, loaded when it is first asked; all of one process that ask for the same share its weights."""
-        return surround(shared_backend(replace(self.settings, cache=None, budget=None)), self.settings)
+        """The model, loaded when it is first asked."""
+        return open_shared(self.settings)
 
     def breaks(self, cases: Sequence[Case]) -> Array:
-        if len(self.known) > REMEMBERED:
-            self.known.clear()
         told = [f"Rule: {case.rule}." for case in cases]
         asked = [(text, case.deed) for case, rule in zip(cases, told, strict=True) for text in (rule, *self.others)]
-        self._ask([pair for pair in dict.fromkeys(asked) if pair not in self.known])
-        found = np.array([self.known.get(pair, np.nan) for pair in asked]).reshape(len(cases), -1)
+        self.answers.ask(asked)
+        found = np.array([self.answers.known.get(pair, np.nan) for pair in asked]).reshape(len(cases), -1)
         same = np.array([[text == rule for text in self.others] for rule in told]).reshape(len(cases), -1)
         # A rule is not compared with itself where the examples hold it, too.
         rest = np.where(same, -np.inf, found[:, 1:])
@@ -96,21 +92,10 @@ class Channel:
         with np.errstate(invalid="ignore"):  # NaN where the model was not allowed to read
             return _even(found[:, 0] - np.logaddexp.reduce(rest, axis=1) + np.log(kinds))
 
-    def _ask(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Score deeds after rules, each once; on a refusal half of them may still fit, or be recorded."""
-        if not pairs:
-            return
+    def _score(self, pairs: Sequence[tuple[str, str]]) -> Array:
+        """[R], from the model."""
         prompt = [self.asking.prompt(rule) for rule, _ in pairs]
-        try:
-            scores = self.lm.score(prompt, [[f" {deed}"] for _, deed in pairs])[:, 0]
-        except (Refused, NotRecorded):
-            if len(pairs) > 1:
-                self._ask(pairs[: len(pairs) // 2])
-                self._ask(pairs[len(pairs) // 2 :])
-            return
-        except GaveUp:
-            return
-        self.known.update(zip(pairs, scores.tolist(), strict=True))
+        return self.lm.score(prompt, [[f" {deed}"] for _, deed in pairs])[:, 0]
 
 
 def _even(apart: Array) -> Array:

@@ -1,0 +1,88 @@
+"""The language models of a table: their answers are kept in the run, their budgets apart."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie import config, models
+from coterie.lm.budget import BudgetSettings
+from coterie.lm.cache import CacheSettings
+from coterie.lm.interface import Spent
+from coterie.run import Run
+from language_cases import player, race, view_of
+from run_cases import train, written
+
+RACE = """\
+world: {name: gridworld, mode: race, grid_size: 5, max_steps: 12}
+groups:
+  model: {agents: agent_0, policy: {name: language, lm: {name: "language_cases:COPIER", budget: {calls: 500}}}}
+  learner:
+    agents: agent_1
+    policy: {name: network, hidden: [8]}
+    learner: {name: ppo}
+    advisor: {name: language, lm: {name: "language_cases:COPIER", budget: {calls: 500}}}
+train: {copies: 4, steps: 8, total_steps: 256, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 2,
+        video: false, tensorboard: false}
+"""
+
+
+def test_answers_are_kept_in_the_run_and_budgets_apart(tmp_path):
+    read = config.load(str(written(tmp_path / "race.yaml", RACE)))
+    kept = models.keep_answers(read, tmp_path / "run")
+    model = models.find_models(kept.groups["model"].policy.settings, "policy")["policy.lm"]
+    advisor = models.find_models(kept.groups["learner"].advisor.settings, "advisor")["advisor.lm"]
+    assert model.cache == advisor.cache == CacheSettings(str(tmp_path / "run" / "answers.sqlite"))
+    assert (model.budget.account, advisor.budget.account) == ("model.policy.lm", "learner.advisor.lm")
+    assert read.groups["model"].policy.settings.lm.cache is None  # what was written down stays as it was
+
+
+def test_a_file_or_an_account_of_ones_own_is_left_alone():
+    words = ["groups.team.policy.name=language", "groups.team.learner=null", "groups.team.policy.lm.cache.path=mine.db"]
+    read = config.load("gridworld-cooperative", words)
+    assert models.keep_answers(read, Path("run")) == read
+    shared = config.load(
+        "gridworld-cooperative", [*words[:2], "groups.team.policy.lm.budget={calls: 9, account: ours}"]
+    )
+    kept = models.keep_answers(shared, Path("run")).groups["team"].policy.settings.lm
+    assert (kept.budget.account, kept.cache.path) == ("ours", str(Path("run") / "answers.sqlite"))
+
+
+def test_a_model_that_learns_remembers_nothing():
+    read = config.load("gridworld-lm-lora")
+    assert models.keep_answers(read, Path("run")) == read
+
+
+def test_a_run_that_goes_on_asks_nothing_again(tmp_path):
+    experiment = written(tmp_path / "race.yaml", RACE)
+    train(tmp_path / "run", "train.total_steps=128", experiment=experiment)
+    first = Run.open(tmp_path / "run").metrics()[-1]
+    assert first["model/lm/calls"] > 10
+    coterie.resume(tmp_path / "run", ["train.total_steps=129"], quiet=True)
+    asked = Run.open(tmp_path / "run").metrics()[-1]
+    assert asked["model/lm/calls"] < 5  # what a few more steps showed for the first time
+    assert asked["model/lm/cache_hits"] > 10
+
+
+def test_a_spent_budget_ends_the_run_where_it_is_to(tmp_path):
+    experiment = written(tmp_path / "race.yaml", RACE)
+    stop = "groups.model.policy.lm.budget={calls: 20, at_limit: stop}"
+    with pytest.raises(Spent, match=r"of 20 calls left.*at_limit=stop ends the run: raise the limit and go on"):
+        train(tmp_path / "run", stop, experiment=experiment)
+    assert (tmp_path / "run" / "answers.sqlite").exists()
+
+
+def test_free_text_is_replayed_as_it_was(tmp_path):
+    """What the budget refused was not recorded, and is again no answer; all else is."""
+    world, file = race(50), str(tmp_path / "answers.db")
+    around = {"cache": CacheSettings(file), "budget": BudgetSettings(calls=20)}
+    first = player(world, way="complete", around=around)
+    said = [first.act(view_of(world, first.place)).action for _ in range(2)]
+    assert 0 < first.metrics()["abstentions"] < 200
+    assert first.metrics()["lm/refusals"] < 150  # what was refused is not offered again
+    again = player(world, way="complete", around={"cache": CacheSettings(file, "replay-only")})
+    replayed = [again.act(view_of(world, again.place)).action for _ in range(2)]
+    assert np.array_equal(said, replayed)
+    assert again.metrics()["abstentions"] == first.metrics()["abstentions"]
+    assert again.metrics()["lm/calls"] == 0
