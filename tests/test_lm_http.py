@@ -40,6 +40,16 @@ def test_text_and_messages_go_to_their_end_points(server, lm):
     assert server.requests[0][2]["authorization"] == f"Bearer {SECRET}"
 
 
+def test_texts_become_messages_for_servers_that_only_chat(server):
+    lm = load(server.url, retry=QUICK, http=HttpSettings(timeout=0.3, chat=True))
+    assert lm.complete(["Is it?"])[0][0].text == "yes"
+    assert [path for path, *_ in server.requests] == ["/v1/chat/completions"]
+    assert server.requests[0][1]["messages"] == [{"role": "user", "content": "Is it?"}]
+    with pytest.raises(Unsupported, match="scores no words; a policy may ask for texts: way=complete"):
+        lm.score(["Is it?"], [["yes", "no"]])
+    lm.close()
+
+
 def test_a_server_that_gives_fewer_samples_is_asked_for_the_rest(server, lm):
     (samples,) = lm.complete(["Is it?"], n=5, sampling=Sampling(temperature=1.0))
     assert len(samples) == 5

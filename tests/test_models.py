@@ -65,6 +65,16 @@ def test_a_run_that_goes_on_asks_nothing_again(tmp_path):
     assert asked["model/lm/cache_hits"] > 10
 
 
+def test_a_larger_budget_is_used_by_a_run_that_goes_on(tmp_path):
+    experiment = written(tmp_path / "race.yaml", RACE)
+    few, more = (f"groups.learner.advisor.lm.budget.calls={calls}" for calls in (20, 500))
+    train(tmp_path / "run", few, "train.total_steps=128", experiment=experiment)
+    assert Run.open(tmp_path / "run").metrics()[-1]["learner/advice/lm/calls"] == 20
+    coterie.resume(tmp_path / "run", [more, "train.total_steps=256"], quiet=True)
+    assert Run.open(tmp_path / "run").metrics()[-1]["learner/advice/abstentions"] < 1
+    assert Run.open(tmp_path / "run").metrics()[-1]["learner/advice/lm/calls"] > 20
+
+
 def test_a_spent_budget_ends_the_run_where_it_is_to(tmp_path):
     experiment = written(tmp_path / "race.yaml", RACE)
     stop = "groups.model.policy.lm.budget={calls: 20, at_limit: stop}"

@@ -45,6 +45,7 @@ class HttpSettings:
     timeout: float = 60.0  # seconds without a sign of life before a request counts as lost
     at_once: int = 8  # requests under way at the same time
     logprobs: bool = True  # ask for the log-probabilities of completions; some servers refuse them
+    chat: bool = False  # send texts as a user's message, for servers that take nothing else
 
     def __post_init__(self) -> None:
         positive("timeout", self.timeout)
@@ -88,10 +89,12 @@ class Http(LanguageModel):
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
     ) -> list[list[Completion]]:
-        return [self._complete(prompt, n, sampling, first) for prompt in prompts]
+        return [self._complete(self._message(prompt), n, sampling, first) for prompt in prompts]
 
     def scores(self, prompts: Sequence[Prompt], choices: Sequence[Sequence[str]]) -> Scores:
         check_choices(prompts, choices)
+        if self.settings.chat:
+            raise Unsupported("a server that only chats scores no words; a policy may ask for texts: way=complete")
         ask = score_by_force if self.is_llamacpp else score_by_echo
         return joined([ask(self, prompt, mine) for prompt, mine in zip(prompts, choices)])
 
@@ -107,6 +110,9 @@ class Http(LanguageModel):
         self.client.close()
 
     # Requests -----------------------------------------------------------------------------------------
+
+    def _message(self, prompt: Prompt) -> Prompt:
+        return [{"role": "user", "content": prompt}] if self.settings.chat and isinstance(prompt, str) else prompt
 
     def _complete(self, prompt: Prompt, n: int, sampling: Sampling, first: int) -> list[Completion]:
         wanted = 1 if sampling.temperature == 0 else n

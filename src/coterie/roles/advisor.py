@@ -274,13 +274,15 @@ class Words:
             "texts": list(known),
             "scores": scores,
             "refused": sorted(self.chooser.answers.refused),
+            "limits": repr(self.chooser.settings.budget),
             "lm": self.chooser.lm.state() if asked else None,
         }
 
     def load(self, state: State) -> None:
         answers = self.chooser.answers
         answers.known = dict(zip(state["texts"], state["scores"], strict=True))
-        answers.refused = set(state["refused"])
+        same = state["limits"] == repr(self.chooser.settings.budget)
+        answers.refused = set(state["refused"]) if same else set()  # a larger budget may cover them
         if state["lm"] is not None:
             self.chooser.lm.load(state["lm"])
 
