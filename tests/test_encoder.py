@@ -52,6 +52,7 @@ def test_what_was_read_and_what_it_took_is_reported():
     told = reports([Seat(made.place, made)])["team"]
     assert (told["text/distinct"], told["text/calls"]) == (2, 3)  # one more says how long vectors are
     assert told["text/seconds"] > 0
+    assert told["text/prompt_tokens"] == sum(len(text) for text in ("What is seen, in words.", "Go left.", "Go right."))
     assert not isinstance(NetworkPolicy(NetworkSettings(), place_in(Hall())), Reporting)
 
 

@@ -192,10 +192,13 @@ def test_the_ledger_counts_what_was_asked():
     lm.scores(["sky?"], [["blue", "grey"]])
     with pytest.raises(Rejected):
         lm.embed(["a"])
+    assert ledger.counts["prompt_tokens"] == 10  # a failure has read nothing that is known of
+    lm.embed(["sky?"])
+    assert ledger.counts["prompt_tokens"] == 14
     found = ledger.metrics()
     assert found.pop("lm/seconds") > 0
     assert {name: count for name, count in found.items() if count} == {
-        **{"lm/calls": 4, "lm/failures": 1, "lm/prompt_tokens": 10},
+        **{"lm/calls": 5, "lm/failures": 1, "lm/prompt_tokens": 14},
         **{"lm/completion_tokens": 18, "lm/scored_tokens": 12},
     }
     again = Ledger()

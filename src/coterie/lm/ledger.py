@@ -76,7 +76,9 @@ class Metered(LanguageModel):
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
         with _Watch(self.ledger, len(prompts)):
-            return self.inner.embed(prompts)
+            found = self.inner.embed(prompts)
+        self.ledger.add(prompt_tokens=sum(map(self.inner.most_read, prompts)))  # of a server: no more than these
+        return found
 
     def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
         return self.inner.most_read(prompt, choices)

@@ -31,7 +31,7 @@ from coterie.types import Array, Discrete, Metrics, Tree
 from coterie.world import Instructing
 
 PROBE = "What is seen, in words."  # tells how long the model's vectors are
-COUNTED = ("calls", "seconds", "cache_hits")  # of the model's ledger
+COUNTED = ("calls", "prompt_tokens", "seconds", "cache_hits")  # of the model's ledger
 Join = Literal["concat", "add", "alone"]
 
 
