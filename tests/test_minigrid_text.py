@@ -168,7 +168,7 @@ def test_the_embedded_model_sees_progress():
         view(a=held, b=(1, 0, *open_door)),
         view(a=held, b=(1, 1, *open_door), c=(2, 0, GOAL)),
     ]
-    worth = taste.potential.values(rows(*stages))
+    worth = taste.potential.of(rows(*stages))
     assert (np.diff(worth) > 0.05).all()
     assert worth[0] < -0.8
     assert worth[-1] > -0.3

@@ -88,7 +88,7 @@ class MADDPG:
             )
         if self.settings.critic.hurdle:
             raise ValueError(
-                "critic.hurdle tells one amount, however amounts vary; set critic.hurdle=false to judge risk by quantiles"
+                "critic.hurdle tells one amount, however amounts vary; set critic.hurdle=false: quantiles judge risk"
             )
         if self.settings.critic.quantiles == 1:
             raise ValueError(f"critic.quantiles: a taste for risk needs several; leave it out to have {QUANTILES}")
