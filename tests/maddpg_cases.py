@@ -15,6 +15,7 @@ from coterie.algorithms.maddpg_settings import (
     TurnSettings,
 )
 from coterie.group import Party
+from coterie.lm.scripted import Scripted
 from coterie.policies.deterministic import DeterministicPolicy, DeterministicSettings
 from coterie.preferences import Unchanged, UnchangedSettings
 from coterie.testing import _experience
@@ -108,3 +109,6 @@ def greedy_points(policy, net, observation, legal=None):
     with torch.no_grad():
         found = policy.settle(net(x)[0], torch.from_numpy(policy.arrange(legal)))
     return policy.restore_order(found.numpy(), rows.shape[:2])
+
+
+BIDDER = Scripted(lambda prompt, random: " 0.30", lambda prompt, choice: -float(len(choice)), "bidder")

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import coterie
+from coterie import build
 from coterie.bidding import curve, distance
 from coterie.config import ConfigError
 from coterie.equilibria import symmetric
@@ -250,3 +252,27 @@ def test_a_turn_based_world_is_refused(tmp_path):
         ConfigError, match=r"groups.all.learner: learner 'maddpg' needs a world in which everybody acts"
     ):
         train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", text))
+
+
+WORDED = """\
+world: {name: auction, num_bidders: 3}
+groups:
+  bidders: {agents: [bidder_0, bidder_1], policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg,
+            batch_size: 8, updates_per_step: 0.1, replay: {size: 90, starts: 9}}}
+  model: {agents: bidder_2, policy: {name: language, lm: "maddpg_cases:BIDDER"}}
+train: {copies: 4, steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
+        video: false, tensorboard: false}
+"""
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_a_central_critic_reads_what_a_language_model_did(tmp_path):
+    """Two agents' observations and actions, and those of the model that sits beside them."""
+    run = train_run(tmp_path / "run", experiment=written(tmp_path / "words.yaml", WORDED))
+    last = run.metrics()[-1]
+    assert last["bidders/updates"] >= 3
+    assert last["model/lm/calls"] > 0
+    assert last["model/abstentions"] == 0
+    table = coterie.load(run.path, "last")
+    learner = build.build_groups(table.config, build.build_world(table.config.world, 4))[0].learner
+    assert learner.critics[0].net.sizes[0] == 3 * 2 + 2  # what three see and do, and which of the two it values
