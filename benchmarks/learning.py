@@ -34,6 +34,8 @@ ALL = [
     "lunarlander-dqn",
     "gridworld-iql",
     "spread-qmix",
+    "spread-maddpg",
+    "tag-maddpg",
 ]
 
 
