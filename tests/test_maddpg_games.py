@@ -79,10 +79,12 @@ def test_a_central_critic_credits_what_only_both_together_bring():
     assert (done[:, :, 0] * done[:, :, 1] > 0).all()
 
 
-def test_approaches_the_equilibrium_of_a_first_price_auction():
+@pytest.mark.parametrize("hurdle", [False, True])
+def test_approaches_the_equilibrium_of_a_first_price_auction(hurdle):
     world = Auction(AuctionSettings(), 256)
     fields = {"learning_rate": 2e-3, "batch_size": 256, "updates_per_step": 0.01, "replay": {"size": 20_000}}
-    fields |= {"critic": {"sees": "own", "hidden": (32, 32)}, "noise": {"start": 0.3, "end": 0.05, "share": 0.7}}
+    fields |= {"critic": {"sees": "own", "hidden": (32, 32), "hurdle": hurdle}, "relative": hurdle}
+    fields |= {"noise": {"start": 0.3, "end": 0.05, "share": 0.7}}
     network = {"hidden": (16,), "activation": "tanh", "squash": "clip", "identity": False}
     table, _ = play(world, 100, 8, network=network, learning_rate_schedule="linear", **fields)
     market, policy = world.settings.market, table[0].policy
