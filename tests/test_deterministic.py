@@ -259,8 +259,20 @@ def test_outputs_bend_towards_the_bounds_or_are_cut_off_there(compiled):
         assert np.allclose(encode(BOX, policy.act(view(observation)).action)[0, 0], wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+def test_bends_reach_the_network(normalize):
+    where = place(BOX, observation=Box((1,), 0.0, 8.0))
+    plain, bent = (deterministic(where, bends=b, normalize_observations=normalize).net.body for b in (0.0, 2.0))
+    assert not plain.layers[0].bias.any()
+    places = -(bent.layers[0].bias[0, 0] / bent.layers[0].weight[0, 0]).detach().numpy()
+    assert (places.max() > 2) is not normalize  # within ±1 of what is normalised, in [0, 8] of what is not
+    with pytest.raises(ValueError, match="bends must be at least 0"):
+        DeterministicSettings(bends=-1)
+
+
 def test_every_setting_has_a_test_here():
-    tested = {"hidden", "activation", "encoder", "channels", "identity", "squash", "compiled", "normalize_observations"}
+    tested = {"hidden", "activation", "encoder", "channels", "identity", "squash", "compiled", "bends"}
+    tested |= {"normalize_observations"}
     assert {field.name for field in dataclasses.fields(DeterministicSettings)} == tested
 
 

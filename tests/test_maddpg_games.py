@@ -147,10 +147,6 @@ def refused(table, **fields):
     ("fields", "said"),
     [
         ({"critic": {"sees": "central"}}, "critic.sees: who sees what everybody does has little risk left.*'own'"),
-        (
-            {"critic": {"sees": "own", "hurdle": True}},
-            "critic.hurdle tells one amount, however amounts vary; set critic.hurdle=false",
-        ),
         ({"critic": {"sees": "own", "quantiles": 1}}, "critic.quantiles: a taste for risk needs several; leave it out"),
     ],
 )

@@ -18,7 +18,7 @@ RISKS = (
     CVaR(CVaRSettings(level=0.3)),
     MeanVariance(MeanVarianceSettings(aversion=0.5)),
 )
-POLICY_FIELDS = ("squash", "hidden", "activation", "identity", "normalize_observations", "encoder")
+POLICY_FIELDS = ("squash", "hidden", "activation", "identity", "normalize_observations", "encoder", "bends")
 
 
 def cases():
@@ -57,11 +57,17 @@ def odd_cases():
     for zeros in (0.9, 1.0):  # of rewards
         yield {"action": "box", "critic": {"hurdle": True}, "relative": True, "zeros": zeros}
         yield {"action": "box", "critic": {"hurdle": True}, "zeros": zeros, "parameters": "individual", "gamma": 0}
-    for critic in ({"hurdle": True}, {"quantiles": 3}):
+        yield {"action": "box", "critic": {"hurdle": True, "quantiles": 3}, "relative": True, "zeros": zeros}
+    for critic in ({"hurdle": True}, {"quantiles": 3}, {"hurdle": True, "quantiles": 4}):
         yield {"action": "box", "critic": critic, "relative": True}
         yield {"action": "discrete", "critic": critic, "relative": True, "parameters": "individual"}
     for risk in RISKS:
         yield {"action": "box", "gamma": 0, "critic": {"sees": "own", "quantiles": 4}, "preference": risk}
+        for count in (1, 3):
+            critic = {"sees": "own", "hurdle": True, "quantiles": count}
+            yield {"action": "box", "gamma": 0, "critic": critic, "preference": risk, "zeros": 0.5}
+    yield {"action": "box", "bends": 2.0, "critic": {"bends": 1.0}}
+    yield {"action": "box", "bends": 2.0, "normalize_observations": False, "parameters": "individual"}
     yield {
         **{"action": "discrete", "gamma": 0, "preference": RISKS[0], "parameters": "individual"},
         "critic": {"sees": "own", "twin": True},

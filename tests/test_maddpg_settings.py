@@ -69,6 +69,7 @@ CHOICES = [
     {"critic": {"activation": "tanh"}},
     {"critic": {"quantiles": 3}},
     {"critic": {"hurdle": True}},
+    {"critic": {"bends": 2.0}},
     {"target": {"rate": 0.5}},
     {"target": {"noise": 0.1}},
     {"batch_size": 17},
@@ -186,6 +187,7 @@ def test_critics_are_as_wide_as_asked_and_see_what_they_should(table_learner):
     assert sizes(quantiles=3) == [12, 16, 6]  # three outcomes and how likely they are
     assert sizes(quantiles=1) == sizes()
     assert sizes(hurdle=True) == [12, 16, 2]  # whether there is something, and how much
+    assert sizes(hurdle=True, quantiles=3) == [12, 16, 7]  # and which of three amounts
     assert sizes(sees="own") == [3 + 2 + 2, 16, 1]
     assert sizes(place(box, parameters="individual")) == [10, 16, 1]
     assert sizes(place(box, parameters="individual"), sees="own") == [5, 16, 1]
@@ -249,10 +251,7 @@ def test_turns(table_learner, every, offset):
         (lambda: CriticSettings(hidden=()), "hidden must name at least one layer"),
         (lambda: CriticSettings(learning_rate=0), "learning_rate must be above 0"),
         (lambda: CriticSettings(quantiles=0), "quantiles must be at least 1"),
-        (
-            lambda: CriticSettings(quantiles=4, hurdle=True),
-            "one amount; set critic.quantiles=null, or critic.hurdle=false",
-        ),
+        (lambda: CriticSettings(bends=-1), "bends must be at least 0"),
         (lambda: TargetSettings(rate=0), "rate must be above 0"),
         (lambda: TargetSettings(rate=2), r"rate must lie in \[0, 1\]"),
         (lambda: TargetSettings(noise=-1), "noise must be at least 0"),
@@ -273,7 +272,7 @@ def test_every_setting_has_a_test_here():
     assert {field.name for field in dataclasses.fields(MADDPGSettings)} == tested
     parts = {
         NoiseSettings: {"start", "end", "share"},
-        CriticSettings: {"sees", "hidden", "activation", "learning_rate", "twin", "quantiles", "hurdle"},
+        CriticSettings: {"sees", "hidden", "activation", "learning_rate", "twin", "quantiles", "hurdle", "bends"},
         TargetSettings: {"rate", "noise"},
         MemorySettings: {"size", "starts"},
         TurnSettings: {"every", "offset"},

@@ -6,7 +6,7 @@ import torch
 
 from coterie import nets
 from coterie.layout import layout, pack
-from coterie.types import Box, Dict
+from coterie.types import Box, Dict, Discrete
 from small_worlds import NAMED, generator
 
 
@@ -28,6 +28,42 @@ def said(net, x):
 
 
 # Networks ----------------------------------------------------------------------------------------------
+
+
+def bent(lay, **fields):
+    """Weights and biases of a first layer with bends."""
+    net = nets.Net(shape(hidden=(2000,), bends=3.0, **fields), lay, 1, 1.0, [0])
+    return net.body.layers[0].weight[0].detach(), net.body.layers[0].bias[0, 0].detach()
+
+
+def test_bends_lie_within_what_is_seen_and_are_as_sharp_as_asked():
+    low, high = np.array([0.0, -1.0], np.float32), np.array([10.0, 0.0], np.float32)
+    weight, bias = bent(layout(Box((2,), low, high)), extra=1)
+    half, centre = torch.tensor([5.0, 0.5, 1.0]), torch.tensor([5.0, -0.5, 0.0])
+    sharp = weight * half.unsqueeze(-1)
+    assert sharp.std(dim=1).tolist() == pytest.approx([3 / 3**0.5] * 3, rel=0.06)
+    at = (bias + centre @ weight) / sharp.norm(dim=0)  # how far the bend is from the middle, in half ranges
+    assert float(at.abs().max()) <= 3**0.5  # the box's corner
+    assert float(at.mean()) == pytest.approx(0, abs=0.05)
+    assert float(at.std()) == pytest.approx(3**-0.5, abs=0.03)  # as of something uniform on [−1, 1]
+
+
+def test_bends_of_normalised_observations_and_of_choices_lie_in_their_units():
+    weight, bias = bent(layout(Box((1,), 0.0, 1000.0)), scaled=True)
+    assert float(weight.std()) == pytest.approx(3, rel=0.06)
+    assert float((bias / weight[0]).abs().max()) <= 1 + 1e-5
+    weight, bias = bent(layout(Discrete(2)))
+    assert float(weight.std()) == pytest.approx(3 / 0.5 / 2**0.5, rel=0.06)
+
+
+def test_without_bends_all_units_bend_at_zero():
+    net = nets.Net(shape(), layout(Box((2,), 0.0, 1.0)), 1, 1.0, [0])
+    assert not net.body.layers[0].bias.any()
+
+
+def test_bends_need_a_perceptron():
+    with pytest.raises(ValueError, match="bends scatters what a perceptron sees; set bends=0, or encoder=mlp"):
+        nets.Net(shape(bends=1.0), layout(Box((2, 4, 4), 0.0, 1.0)), 1, 1.0, [0])
 
 
 @pytest.mark.parametrize(

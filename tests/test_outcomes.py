@@ -92,6 +92,28 @@ def test_a_hurdle_is_nothing_or_with_some_chance_something():
     assert float(found.deviation()) == pytest.approx(0.7 * np.sqrt(chance * (1 - chance)))
 
 
+def test_what_comes_behind_a_hurdle_may_be_one_of_several_amounts():
+    found = tell(torch.tensor([[[-2.0, 0.0, np.log(3.0), 0.7, 0.5]]]))
+    chance = 1 / (1 + np.exp(2.0))
+    assert found.outcome[0, 0].tolist() == pytest.approx([0, 0.7, 0.5])
+    assert found.chance[0, 0].tolist() == pytest.approx([1 - chance, chance / 4, chance * 3 / 4])
+
+
+def test_amounts_behind_a_hurdle_are_learned_as_they_are_spread():
+    """Nothing in half of all cases, else 1 or 4 with chances of 0.75 and 0.25: a mean would tell 1.75."""
+    out = torch.tensor([[[0.5, 0.1, -0.1, 0.3, 2.0]]], requires_grad=True)
+    best = torch.optim.Adam([out], lr=0.02)
+    aim = Outcomes(torch.tensor([[[0.0, 1.0, 4.0]]]), torch.tensor([[[0.5, 0.375, 0.125]]]))
+    amount = unit(aim, torch.ones(1, 1), (0, 1))
+    for _ in range(3000):
+        best.zero_grad()
+        miss(out, aim, amount).sum().backward()
+        best.step()
+    found = tell(out.detach())
+    assert found.outcome[0, 0].tolist() == pytest.approx([0, 1, 4], abs=0.05)
+    assert found.chance[0, 0].tolist() == pytest.approx([0.5, 0.375, 0.125], abs=0.01)
+
+
 def test_a_hurdle_misses_by_its_likelihood():
     out = torch.tensor([[[0.4, 0.5]], [[0.4, 0.5]], [[0.4, 0.5]]])
     aim = Outcomes(

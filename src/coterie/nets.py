@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie import kernels
-from coterie.layout import Layout
-from coterie.types import Array, State
+from coterie.layout import Layout, bounds
+from coterie.types import Array, Discrete, State
 
 Encoder = Literal["auto", "mlp", "set", "cnn"]
 
@@ -54,6 +54,22 @@ class Perceptron(nn.Module):
         for layer in self.layers:
             x = self.activate(layer(x))
         return x
+
+    @torch.no_grad()
+    def scatter(self, bends: float, centre: Tensor, half: Tensor, generators: list[torch.Generator]) -> None:
+        """Let units of the first layer bend sharply, each at a random place within reach of its inputs.
+
+        Orthogonal weights from few inputs to many units are small, and without biases all units bend at 0: such a
+        network is nearly straight, and slow to become anything else. Here what reaches a unit changes by about `bends`
+        from the middle of the inputs' ranges to their ends, and its bias puts the bend where chance has it.
+        """
+        first = self.layers[0]
+        assert isinstance(first, Dense)
+        for weight, bias, generator in zip(first.weight, first.bias, generators, strict=True):
+            slope = torch.randn(weight.shape, generator=generator) * bends / math.sqrt(len(weight))
+            place = 2 * torch.rand(weight.shape, generator=generator) - 1
+            weight[:] = slope / half.clamp(min=1e-6).unsqueeze(-1)
+            bias[0] = -(slope * place).sum(dim=0) - centre @ weight
 
 
 class Convolutions(nn.Module):
@@ -130,6 +146,8 @@ class Shape:
     extra: int  # numbers behind the observation that skip the encoder: who the agent is, memory, state
     memory: int = 0  # width of the GRU; 0: none
     words: int = 0  # first of the extra numbers, whose projection is added to the observation instead; 0: none
+    bends: float = 0.0  # see `scatter`; 0: hidden units all bend at 0, as usual
+    scaled: bool = False  # observations are normalised before they come here
 
 
 def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn"]:
@@ -189,6 +207,10 @@ class Net(nn.Module):
         self.sizes = [inputs + shape.extra - shape.words, *shape.hidden, outputs]
         self.relu = shape.activation == "relu"
         self.body = Perceptron(self.sizes[:-1], shape.activation, generators)
+        if shape.bends:
+            if encoder != "mlp" or shape.words:
+                raise ValueError("bends scatters what a perceptron sees; set bends=0, or encoder=mlp")
+            self.body.scatter(shape.bends, *reach(lay, shape), generators)
         self.cell = Cell(shape.hidden[-1], shape.memory, generators) if shape.memory else None
         self.out = Dense(shape.memory or shape.hidden[-1], outputs, gain, generators)
         self.words = Dense(shape.words, inputs, 1.0, generators) if shape.words else None
@@ -235,6 +257,18 @@ class Net(nn.Module):
             states.append(after)
             memory = torch.where(active[:, :, t, None], after, before)
         return self.out(torch.stack(states, dim=2).flatten(1, 2))
+
+
+def reach(lay: Layout, shape: Shape) -> tuple[Tensor, Tensor]:
+    """Centre and half range of a network's inputs `[size + extra]`; what has no bounds counts as [−1, 1]."""
+    centre, half = np.zeros(lay.size + shape.extra, np.float32), np.ones(lay.size + shape.extra, np.float32)
+    for entry in () if shape.scaled else lay.entries.values():
+        own = slice(entry.start, entry.stop)
+        if isinstance(entry.space, Discrete) or entry.space.dtype == "uint8":
+            centre[own] = half[own] = 0.5
+        else:
+            centre[own], half[own] = bounds(entry.space)
+    return torch.from_numpy(centre), torch.from_numpy(half)
 
 
 class Flat:

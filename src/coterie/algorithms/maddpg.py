@@ -24,7 +24,7 @@ from coterie.algorithms.joint_transitions import Held, JointTransitions, Table
 from coterie.algorithms.maddpg_desk import Draws
 from coterie.algorithms.maddpg_parts import Batch, Followed
 from coterie.algorithms.maddpg_settings import MADDPGSettings
-from coterie.algorithms.outcomes import HURDLE, Outcomes, lowest, miss, relative, tell, unit, worth
+from coterie.algorithms.outcomes import Outcomes, lowest, miss, relative, tell, unit, worth
 from coterie.group import Place, Preference, Risk
 from coterie.judging import Judge
 from coterie.layout import layout
@@ -86,11 +86,7 @@ class MADDPG:
             raise ValueError(
                 "critic.sees: who sees what everybody does has little risk left to judge; a taste for risk needs 'own'"
             )
-        if self.settings.critic.hurdle:
-            raise ValueError(
-                "critic.hurdle tells one amount, however amounts vary; set critic.hurdle=false: quantiles judge risk"
-            )
-        if self.settings.critic.quantiles == 1:
+        if self.settings.critic.quantiles == 1 and not self.settings.critic.hurdle:
             raise ValueError(f"critic.quantiles: a taste for risk needs several; leave it out to have {QUANTILES}")
         return self.preference.judge()
 
@@ -98,7 +94,7 @@ class MADDPG:
         """How many numbers a critic tells; `outcomes.tell` reads them."""
         s, taste = self.settings.critic, isinstance(self.preference, Risk)
         quantiles = s.quantiles or (QUANTILES if taste else 1)
-        outputs = HURDLE if s.hurdle else 1 if quantiles == 1 else 2 * quantiles
+        outputs = (1 if quantiles == 1 else 2 * quantiles) + s.hurdle
         if self.settings.relative and outputs == 1:
             raise ValueError(
                 "relative measures by deviations of outcomes, which a critic of means does not tell; set "
@@ -111,10 +107,11 @@ class MADDPG:
         policy = self.policy
         s = self.settings.critic
         hidden, activation = s.hidden or policy.shape.hidden, s.activation or policy.shape.activation
-        shape = replace(policy.shape, hidden=hidden, activation=activation)
+        bends = policy.shape.bends if s.bends is None else s.bends
+        shape = replace(policy.shape, hidden=hidden, activation=activation, bends=bends)
         if self.central:
             lay = layout(Box((self.table.seen,), -np.inf, np.inf))
-            shape = replace(shape, encoder="mlp", extra=self.told + self.table.done)
+            shape = replace(shape, encoder="mlp", extra=self.told + self.table.done, scaled=self.normalizer.enabled)
         else:
             lay = policy.layout
             shape = replace(shape, extra=policy.shape.extra + policy.size)

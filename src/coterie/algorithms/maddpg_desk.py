@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from coterie.algorithms.outcome_kernels import HURDLE
+from coterie.algorithms.outcome_kernels import count_outcomes
 from coterie.judging import Slopes, make_slopes
 from coterie.kernels import Spec
 from coterie.types import Array
@@ -87,6 +87,7 @@ class Desk(NamedTuple):
     grad: Array
     aim: Array  # [M, Q]: outcomes that are aimed at
     odds: Array  # [M, Q]: and their chances
+    odd: Array  # [Q]: of one row, to work on
     chances: Array  # [Q]: of one row
     outcomes: Array  # [Q]: of one row
     share: Array  # [M]
@@ -103,8 +104,7 @@ def make_desk(rows: int, actor: Spec, critic: Spec, width: int) -> Desk:
         for layer in range(len(sizes) - 1):
             count += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
         most = max(most, count)
-    told = critic.sizes[-1]
-    count = 2 if told == HURDLE else max(told // 2, 1)  # outcomes that a critic tells
+    count = count_outcomes(critic.sizes[-1])
     widest = max(actor.sizes.max(), critic.sizes.max())
     return Desk(
         np.empty((rows, actor.sizes[0]), np.float32),
@@ -116,6 +116,7 @@ def make_desk(rows: int, actor: Spec, critic: Spec, width: int) -> Desk:
         np.empty(most, np.float32),
         np.empty((rows, count), np.float32),
         np.empty((rows, count), np.float32),
+        np.empty(count, np.float32),
         np.empty(count, np.float32),
         np.empty(count, np.float32),
         np.empty(rows, np.float32),

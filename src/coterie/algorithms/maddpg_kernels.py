@@ -23,7 +23,7 @@ from coterie.algorithms.maddpg_desk import (
     place_of_action,
     policy_rows,
 )
-from coterie.algorithms.outcome_kernels import FLOOR, HURDLE, TINY, miss_hurdle, miss_quantiles, tell, unit
+from coterie.algorithms.outcome_kernels import FLOOR, TINY, hurdled, miss_hurdle, miss_quantiles, tell, unit
 from coterie.judging import Judge, judge_row
 from coterie.kernels import Spec, adam, backward, backward_inputs, forward, squash
 from coterie.types import Array
@@ -69,13 +69,29 @@ def _target_actions(
 
 
 @njit(cache=True, error_model="numpy")
+def _goes_on(rows: JointTransitions, chosen: Array) -> bool:
+    """Whether anything that follows counts; where every episode is over at once, nobody need look ahead."""
+    for r in chosen:
+        for a in range(rows.discount.shape[1]):
+            if rows.discount[r, a] > 0:
+                return True
+    return False
+
+
+@njit(cache=True, error_model="numpy")
 def _aims(
-    rows: JointTransitions, chosen: Array, stack: int, spec: Spec, critics: tuple[Learned, ...], desk: Desk
+    rows: JointTransitions,
+    chosen: Array,
+    ahead: bool,
+    stack: int,
+    spec: Spec,
+    critics: tuple[Learned, ...],
+    desk: Desk,
 ) -> None:
     """What decisions were worth, from the critics' rows of what follows; the critic that expects less is believed."""
     per, count = desk.x.shape[0] // len(chosen), desk.aim.shape[1]
     expected = np.empty(len(desk.share), np.float32)
-    for c in range(len(critics)):
+    for c in range(len(critics) if ahead else 0):
         out = forward(critics[c].target[stack], spec.sizes, spec.relu, desk.y, desk.critic_store)
         for m in range(out.shape[0]):
             mean = tell(out[m], desk.chances, desk.outcomes)
@@ -106,7 +122,7 @@ def _critic_step(
     """One step towards the aims; returns (loss, mean value, mean error)."""
     out = forward(critic.flat[stack], spec.sizes, spec.relu, desk.y, desk.critic_store)
     loss = mean = error = 0.0
-    amount = unit(desk.aim, desk.odds, desk.share) if out.shape[1] == HURDLE else 1.0
+    amount = unit(desk.aim, desk.odds, desk.share) if hurdled(out.shape[1]) else 1.0
     for m in range(len(desk.share)):
         expected, share, aim = tell(out[m], desk.chances, desk.outcomes), desk.share[m], np.float32(0)
         for q in range(desk.aim.shape[1]):
@@ -117,8 +133,9 @@ def _critic_step(
         if out.shape[1] == 1:
             loss += share * gap * gap / 2
             out[m, 0] = share * gap
-        elif out.shape[1] == HURDLE:
-            loss += share * miss_hurdle(out[m], desk.chances, desk.aim[m], desk.odds[m], amount, share)
+        elif hurdled(out.shape[1]):
+            desk.odd[:] = desk.odds[m]  # all critics aim at the same
+            loss += share * miss_hurdle(out[m], desk.chances, desk.aim[m], desk.odd, desk.slopes, amount, share)
         else:
             loss += share * miss_quantiles(out[m], desk.chances, desk.aim[m], desk.odds[m], desk.slopes, share)
     grad = desk.grad[: critic.flat.shape[1]]
@@ -138,14 +155,15 @@ def _climb(judge: Judge, out: Array, desk: Desk, m: int) -> float:
     for q in range(count):
         mean += desk.chances[q] * desk.slopes.chance[q]
         variance += desk.chances[q] * (desk.outcomes[q] - expected) ** 2
-    if len(out) == HURDLE:
-        out[0] = -share * desk.chances[1] * (desk.slopes.chance[1] - mean)
-        out[1] = -share * desk.slopes.outcome[1]
-    else:
-        for q in range(count):
-            if count > 1:
-                out[q] = -share * desk.chances[q] * (desk.slopes.chance[q] - mean)
-            out[len(out) - count + q] = -share * desk.slopes.outcome[q]
+    first = 1 if hurdled(len(out)) else 0  # nothing is told apart from amounts
+    if first:
+        out[0] = -share * desk.chances[0] * (mean - desk.slopes.chance[0])
+        mean = (mean - desk.chances[0] * desk.slopes.chance[0]) / max(desk.chances[1:].sum(), TINY)
+    told = count - first
+    for q in range(told):
+        if told > 1:
+            out[first + q] = -share * desk.chances[first + q] * (desk.slopes.chance[first + q] - mean)
+        out[len(out) - told + q] = -share * desk.slopes.outcome[first + q]
     desk.spread[m] = np.sqrt(variance)
     return value
 
@@ -260,13 +278,16 @@ def maddpg_updates(
         for i in range(batch):
             for k in range(action.shape[1]):
                 action[i, k] = rows.action[chosen[i], k]
-        _target_actions(rows, draws, step, seats, normal, actor_spec, actor.target, desk, ahead)
+        goes_on = _goes_on(rows, chosen)
+        if goes_on:
+            _target_actions(rows, draws, step, seats, normal, actor_spec, actor.target, desk, ahead)
         moves = (done[1] + step + 1) % dials.delay == 0
         taken += moves
         for stack in range(stacks):
-            policy_rows(rows.following, chosen, seats, normal, stack, desk.x)
-            critic_rows(rows.following, ahead, chosen, seats, normal, stack, desk.x, desk.y)
-            _aims(rows, chosen, stack, critic_spec, critics, desk)
+            if goes_on:
+                policy_rows(rows.following, chosen, seats, normal, stack, desk.x)
+                critic_rows(rows.following, ahead, chosen, seats, normal, stack, desk.x, desk.y)
+            _aims(rows, chosen, goes_on, stack, critic_spec, critics, desk)
             policy_rows(rows.observation, chosen, seats, normal, stack, desk.x)
             critic_rows(rows.observation, action, chosen, seats, normal, stack, desk.x, desk.y)
             for c in range(len(critics)):

@@ -41,7 +41,8 @@ class CriticSettings:
     learning_rate: float | None = None  # of Adam; None: the policy's
     twin: bool = False  # two critics, of which the one that expects less is believed (Fujimoto et al. 2018)
     quantiles: int | None = None  # of a decision's outcome; 1: its mean alone; None: 1, or 8 under a taste for risk
-    hurdle: bool = False  # told instead: nothing, or with some chance something; chances by their likelihood
+    bends: float | None = None  # of its first layer; None: the policy's
+    hurdle: bool = False  # told first: nothing, or with some chance something, by likelihood; quantiles are of that
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
         "sees": Choice(("central", "own")),
@@ -55,10 +56,8 @@ class CriticSettings:
             positive("learning_rate", self.learning_rate)
         if self.quantiles is not None:
             at_least("quantiles", self.quantiles, 1)
-            if self.hurdle:
-                raise ValueError(
-                    "hurdle tells one chance and one amount; set critic.quantiles=null, or critic.hurdle=false"
-                )
+        if self.bends is not None:
+            at_least("bends", self.bends, 0)
 
 
 @dataclass(frozen=True)

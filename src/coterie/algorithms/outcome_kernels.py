@@ -8,9 +8,20 @@ from numba import njit
 from coterie.judging import Slopes
 from coterie.types import Array
 
-HURDLE = 2  # numbers in the row of a critic that tells chance and amount; see `outcomes.py`
 FLOOR = np.float32(0.02)  # of the usual deviation: no decision pulls more than 50 times as hard as that
 TINY = np.float32(1e-30)
+
+
+@njit(cache=True, error_model="numpy")
+def hurdled(outputs: int) -> bool:
+    """Whether a critic with this many outputs tells nothing or something; see `outcomes.tell`."""
+    return outputs == 2 or (outputs > 1 and outputs % 2 == 1)
+
+
+@njit(cache=True, error_model="numpy")
+def count_outcomes(outputs: int) -> int:
+    """How many outcomes a critic with this many outputs tells."""
+    return outputs // 2 + 1 if hurdled(outputs) else max(outputs // 2, 1)
 
 
 @njit(cache=True, error_model="numpy")
@@ -20,11 +31,22 @@ def tell(out: Array, chances: Array, outcomes: Array) -> np.float32:
     if count == 1:
         chances[0], outcomes[0] = 1, out[0]
         return out[0]
-    if len(out) == HURDLE:
-        something = 1 / (1 + np.exp(-out[0]))
-        chances[0], chances[1] = 1 - something, something
-        outcomes[0], outcomes[1] = 0, out[1]
-        return np.float32(something * out[1])
+    if hurdled(len(out)):
+        something = np.float32(1 / (1 + np.exp(-out[0])))
+        chances[0], outcomes[0] = 1 - something, 0
+        if count == 2:
+            chances[1], outcomes[1] = something, out[1]
+            return np.float32(something * out[1])
+        mean = something * _spread(out[1:], chances[1:], outcomes[1:])
+        chances[1:] *= something
+        return np.float32(mean)
+    return _spread(out, chances, outcomes)
+
+
+@njit(cache=True, error_model="numpy")
+def _spread(out: Array, chances: Array, outcomes: Array) -> np.float32:
+    """Read Q logits and Q outcomes. Returns their mean."""
+    count = len(chances)
     top, total, mean = np.float32(-np.inf), np.float32(0), np.float32(0)
     for q in range(count):
         top = max(top, out[q])
@@ -50,8 +72,10 @@ def unit(aim: Array, odds: Array, share: Array) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def miss_hurdle(out: Array, chances: Array, aim: Array, odds: Array, amount: float, share: float) -> float:
-    """How far chance and amount of something are from those aimed at; `out` gives way to the loss's gradient."""
+def miss_hurdle(
+    out: Array, chances: Array, aim: Array, odds: Array, slopes: Slopes, amount: float, share: float
+) -> float:
+    """How far chance and amounts of something are from those aimed at; `out` gives way to the loss's gradient."""
     something = far = square = 0.0
     for q in range(len(aim)):
         if aim[q] != 0:
@@ -59,11 +83,25 @@ def miss_hurdle(out: Array, chances: Array, aim: Array, odds: Array, amount: flo
             something += odds[q]
             far += odds[q] * gap
             square += odds[q] * gap * gap
+        else:
+            odds[q] = 0  # what is left is how likely which amounts are
     logit = out[0]
-    loss = max(logit, 0.0) - logit * something + np.log1p(np.exp(-abs(logit))) + square / (2 * amount)
-    out[0] = share * (chances[1] - something)
-    out[1] = share * far / amount
-    return loss
+    loss = max(logit, 0.0) - logit * something + np.log1p(np.exp(-abs(logit)))
+    told = chances[1:].sum()
+    out[0] = share * (told - something)
+    if len(out) == 2:
+        out[1] = share * far / amount
+        return loss + square / (2 * amount)
+    if something == 0:
+        out[1:] = 0
+        return loss
+    odds /= np.float32(something)
+    if told > 0:
+        chances[1:] /= told
+    else:
+        _spread(out[1:], chances[1:], np.empty(len(chances) - 1, np.float32))
+    weight = something / np.sqrt(amount)
+    return loss + weight * miss_quantiles(out[1:], chances[1:], aim, odds, slopes, share * weight)
 
 
 @njit(cache=True, error_model="numpy")
@@ -73,10 +111,11 @@ def miss_quantiles(out: Array, chances: Array, aim: Array, odds: Array, slopes: 
     loss = mean = 0.0
     for q in range(count):
         far = within = pull = 0.0
-        for j in range(count):
+        for j in range(len(aim)):
             gap = out[count + q] - aim[j]
             far += odds[j] * abs(gap)
             pull += odds[j] * np.sign(gap)
+        for j in range(count):
             gap = out[count + q] - out[count + j]
             within += chances[j] * abs(gap)
             pull -= chances[j] * np.sign(gap)

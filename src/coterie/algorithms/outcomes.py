@@ -1,8 +1,8 @@
 """Distributions of what may come of a decision, as a critic tells them: Q outcomes and how likely each is.
 
 That is a quantile function of Q steps whose heights and widths are both learned, or a hurdle: nothing, or with some
-chance something. `outcome_kernels.py` is its compiled twin; what a distribution is worth to somebody is in
-`judging.py`.
+chance something, which is one amount or a quantile function again. `outcome_kernels.py` is its compiled twin; what a
+distribution is worth to somebody is in `judging.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from coterie.algorithms.outcome_kernels import FLOOR, HURDLE, TINY
+from coterie.algorithms.outcome_kernels import FLOOR, TINY, hurdled
 from coterie.judging import Judge, judge_rows
 
 
@@ -45,14 +45,14 @@ def tell(out: Tensor) -> Outcomes:
     """A critic's outputs `[B, A, …]` as distributions.
 
     One number is a certain outcome; two are the logit of something rather than nothing, and how much; 2Q are logits
-    and outcomes.
+    and outcomes; 1 + 2Q are the logit of something, and logits and outcomes of what it is.
     """
     if out.shape[-1] == 1:
         return Outcomes(out, torch.ones_like(out))
-    if out.shape[-1] == HURDLE:
-        logit, amount = out.chunk(2, dim=-1)
-        outcome = torch.cat([torch.zeros_like(amount), amount], dim=-1)
-        return Outcomes(outcome, torch.cat([torch.sigmoid(-logit), torch.sigmoid(logit)], dim=-1))
+    if hurdled(out.shape[-1]):
+        logit, amounts = out[..., :1], tell(out[..., 1:])
+        outcome = torch.cat([torch.zeros_like(logit), amounts.outcome], dim=-1)
+        return Outcomes(outcome, torch.cat([torch.sigmoid(-logit), torch.sigmoid(logit) * amounts.chance], dim=-1))
     logits, outcome = out.chunk(2, dim=-1)
     return Outcomes(outcome, logits.softmax(dim=-1))
 
@@ -68,19 +68,22 @@ def miss(out: Tensor, aim: Outcomes, amount: Tensor) -> Tensor:
 
     A mean misses by half the square. A hurdle misses by the cross-entropy of something, and of the amount, where there
     is one, by half the square in units of the mean square `amount`: likelihoods, so that a chance of one in a thousand
-    is told as well, in proportion, as one in two (a hurdle model: Cragg 1971). Quantiles miss by twice the loss of
+    is told as well, in proportion, as one in two (a hurdle model: Cragg 1971); several amounts miss as quantiles do, in
+    units of the root of `amount`. Quantiles miss by twice the loss of
     quantile regression (Dabney et al. 2018, eq. 8), integrated over all levels instead of summed over fixed ones:
     E|X − Y| − ½ E|X − X'| for X as told and Y as aimed at, up to what X has no part in. So the levels between which a
     quantile function is flat are learned, too, as in Yang et al. 2019.
     """
     if out.shape[-1] == 1:
         return (out - aim.outcome)[..., 0] ** 2 / 2
-    if out.shape[-1] == HURDLE:
+    if hurdled(out.shape[-1]):
         there = aim.chance * (aim.outcome != 0)
-        square = (there * (out[..., 1:] - aim.outcome) ** 2).sum(dim=-1)
-        return binary_cross_entropy_with_logits(out[..., 0], there.sum(dim=-1), reduction="none") + square / (
-            2 * amount
-        )
+        something = there.sum(dim=-1)
+        chance = binary_cross_entropy_with_logits(out[..., 0], something, reduction="none")
+        if out.shape[-1] == 2:
+            return chance + (there * (out[..., 1:] - aim.outcome) ** 2).sum(dim=-1) / (2 * amount)
+        given = Outcomes(aim.outcome, there / something.clamp(min=float(TINY)).unsqueeze(-1))
+        return chance + something / amount.sqrt() * miss(out[..., 1:], given, amount)
     told = tell(out)
     return apart(told, aim) - apart(told, told) / 2
 

@@ -42,7 +42,7 @@ class Body:
         told = told and encoder != "set" and place.parameters == "shared" and len(place.agents) > 1
         self.identities = len(place.agents) if told else 0  # numbers that say which agent it plays
         extra, words = self.apart + self.identities + shape.extra, self.apart if join == "add" else 0
-        self.shape = replace(shape, encoder=encoder, extra=extra, words=words)
+        self.shape = replace(shape, encoder=encoder, extra=extra, words=words, scaled=normal)
         self.net = nets.Net(self.shape, self.layout, outputs, gain, self.seeds("actor"))
         weight = None if self.reader is None else self.reader.weigh(rows.size)
         self.normalizer = Normalizer(rows.slots, rows.width, place.stacks, normal and not picture, weight)

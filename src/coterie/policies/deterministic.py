@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie import kernels, nets
+from coterie.checks import at_least
 from coterie.group import Place
 from coterie.heads import IMPOSSIBLE, Choices
 from coterie.layout import bounds, encoded_size, pack
@@ -34,6 +35,7 @@ class DeterministicSettings:
     identity: bool = True  # tell a shared mlp or cnn which agent it plays; a set network is never told
     compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
     normalize_observations: bool = True  # by running mean and deviation; pictures are left as they are
+    bends: float = 0.0  # of an mlp's first layer: how sharp, at random places of what is seen; 0: all at 0, as usual
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
         "hidden": Choice(((64, 64), (128, 128), (256, 256))),
@@ -42,6 +44,7 @@ class DeterministicSettings:
 
     def __post_init__(self) -> None:
         check_widths(self.hidden, self.channels)
+        at_least("bends", self.bends, 0)
 
 
 class DeterministicPolicy(Body):
@@ -50,7 +53,7 @@ class DeterministicPolicy(Body):
     def __init__(self, settings: DeterministicSettings, place: Place) -> None:
         s, space = settings, place.spaces.action
         self.size = encoded_size(space)
-        shape = nets.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
+        shape = nets.Shape(s.hidden, s.activation, s.encoder, s.channels, 0, bends=s.bends)
         super().__init__(place, shape, self.size, 0.01, s.identity, s.normalize_observations)
         self.spec = self.compile(s.compiled)
         self.clipped = s.squash == "clip"
