@@ -93,8 +93,8 @@ peers: .venv-rllib/.installed .venv-benchmarl/.installed .venv-tianshou/.install
 bench-spread: $(STAMP) .venv-rllib/.installed .venv-benchmarl/.installed ## simple_spread with learning against RLlib and BenchMARL (about 15 minutes)
 	$(BIN)/python benchmarks/spread.py --rllib .venv-rllib/bin/python --benchmarl .venv-benchmarl/bin/python
 
-bench-maddpg: $(STAMP) .venv-benchmarl/.installed ## MADDPG on simple_spread against BenchMARL (about 4 minutes)
-	$(BIN)/python benchmarks/maddpg.py --benchmarl .venv-benchmarl/bin/python --out docs/results/bench-maddpg.json
+bench-maddpg: $(STAMP) .venv-benchmarl/.installed ## MADDPG on simple_spread against BenchMARL, speed and scores (about 10 minutes)
+	$(BIN)/python benchmarks/maddpg.py --benchmarl .venv-benchmarl/bin/python --steps 100000 --episodes 1024 --out docs/results/bench-maddpg.json
 
 learning: $(STAMP) ## every experiment over five seeds, scores and curves into docs/results (about two hours)
 	$(BIN)/python benchmarks/learning.py

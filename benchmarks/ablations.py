@@ -14,7 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from learning import commit, train
+from interleave import commit
+from learning import train
 
 from coterie.config import experiments
 

@@ -15,7 +15,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from learning import commit
+from interleave import commit
 
 from coterie import config, training
 from coterie.page import as_png

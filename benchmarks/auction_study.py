@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning import commit
+from interleave import commit
 
 import coterie
 from coterie import build

@@ -13,6 +13,7 @@ import os
 import pstats
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 Figures = dict[str, float]  # what one measurement found, by name
+
+
+def commit() -> str:
+    """Which version this is."""
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
 
 
 def measure(command: Sequence[str]) -> Figures:
@@ -83,7 +89,11 @@ def profile(experiment: str, overrides: Sequence[str]) -> str:
 
 
 def write(summary: Mapping[str, object], out: str | None) -> None:
-    """One JSON line on the screen, and the same, indented, as a file where one is asked for."""
+    """One JSON line on the screen, and the same, indented, as a file where one is asked for; with its origin."""
+    script = Path(sys.argv[0]).name
+    summary = {"commit": commit(), "command": " ".join(["python", f"benchmarks/{script}", *sys.argv[1:]])} | dict(
+        summary
+    )
     if out:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(summary, indent=2) + "\n")

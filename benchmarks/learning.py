@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from interleave import commit
+
 from coterie.report import draw_curves
 from coterie.run import Run
 
@@ -67,11 +69,6 @@ def collect(experiment: str, runs: list[Run], version: str) -> dict[str, Any]:
         "episodes": (runs[0].summary() or {})["episodes"],
         "seeds": rows,
     }
-
-
-def commit() -> str:
-    """Which version this is."""
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
 
 
 def brief(result: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from learning import commit
+from interleave import commit
 
 from coterie.lm import Sampling, load
 from coterie.lm.cache import Cache, CacheSettings

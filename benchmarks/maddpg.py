@@ -1,6 +1,6 @@
 """MADDPG on simple_spread: ours against BenchMARL's, one thread, interleaved, the same settings.
 
-    python benchmarks/maddpg.py --benchmarl .venv-benchmarl/bin/python --out docs/results/bench-maddpg.json
+    python benchmarks/maddpg.py --benchmarl .venv-benchmarl/bin/python --steps 100000 --episodes 1024
 
 The peer lives in an environment of its own (`make bench-maddpg` builds it) and takes continuous actions only, so both
 have those. Speed counts from the second iteration on. With `--episodes` both are also scored in greedy play at the end.

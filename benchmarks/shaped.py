@@ -19,7 +19,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from learning import commit
+from interleave import commit
 from matplotlib import pyplot
 
 from coterie import config, statistics, training
