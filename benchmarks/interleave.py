@@ -90,10 +90,8 @@ def profile(experiment: str, overrides: Sequence[str]) -> str:
 
 def write(summary: Mapping[str, object], out: str | None) -> None:
     """One JSON line on the screen, and the same, indented, as a file where one is asked for; with its origin."""
-    script = Path(sys.argv[0]).name
-    summary = {"commit": commit(), "command": " ".join(["python", f"benchmarks/{script}", *sys.argv[1:]])} | dict(
-        summary
-    )
+    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    summary = {"commit": commit(), "command": command} | dict(summary)
     if out:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(summary, indent=2) + "\n")
