@@ -81,6 +81,41 @@ def test_the_documents_python_runs():
         exec(snippet, {})
 
 
+@pytest.mark.parametrize("bid", [1.5, -0.1, float("nan"), float("inf"), "0.5", None, [0.1, 0.2]])
+def test_bids_outside_the_box_are_refused_and_change_nothing(bid):
+    env = parallel_env(rounds=2)
+    env.reset(seed=0)
+    before = env.world.save()
+    with pytest.raises(ValueError, match=r"bidder_1: action .* is outside Box\(0.0, 1.0, \(1,\), float32\)"):
+        env.step({"bidder_0": [0.1], "bidder_1": bid if isinstance(bid, list) else [bid]})
+    after = env.world.save()
+    assert all((before[name] == after[name]).all() for name in before)
+    env.step({"bidder_0": [0.1], "bidder_1": [0.2]})
+
+
+@pytest.mark.parametrize("choice", [-1, 5, 2.5, float("nan"), "2", None])
+def test_choices_outside_the_grid_are_refused(choice):
+    env = parallel_env(bid_levels=5)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"bidder_0: action .* is outside Discrete\(5\)"):
+        env.step({"bidder_0": choice, "bidder_1": 2})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"num_bidders": 2.0}, "num_bidders must be a whole number, got 2.0"),
+        ({"num_bidders": "3"}, "num_bidders must be a whole number, got '3'"),
+        ({"num_bidders": 1}, "num_bidders must be at least 2, got 1"),
+        ({"rounds": 1.5}, "rounds must be a whole number, got 1.5"),
+        ({"reserve": "high"}, "reserve must be a number, got 'high'"),
+    ],
+)
+def test_impossible_settings_are_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        parallel_env(**given)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

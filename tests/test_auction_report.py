@@ -87,6 +87,7 @@ def test_bidders_in_equilibrium(played, bidders):
     revenue, ideal = (bidders - 1) / (bidders + 1), found["auction"]["oracle"]
     for outcome in (found["auction"]["neutral"], ideal):
         assert (outcome["revenue"], outcome["efficiency"]) == pytest.approx((revenue, 1), abs=1e-4)
+    assert found["auction"]["neutral"]["payoff"] == pytest.approx(1 / (bidders * (bidders + 1)), abs=1e-4)
     told = {name: one["value"] for name, one in found["auction"]["learned"].items()}
     assert told == pytest.approx({"revenue": revenue, "efficiency": 1, "highest_wins": 1}, abs=1e-4)
     assert found["remarks"] == []
@@ -269,6 +270,7 @@ def test_the_chapter_of_a_page(played, tmp_path, no_drawing, coterie_):
     assert "The oracle is the symmetric equilibrium" in text
     assert re.search(r"L2 distance to the oracle&#x27;s bids<td>0.0000 \[[^]]+\]<td>0.0577 \[0.0577, 0.0577\]", text)
     assert "<td>revenue per auction<td>0.36" in text
+    assert "<td>— in equilibrium, all risk-neutral<td>0.1667<td>0.1667" in text
     assert text.count("data:image/png") == 2  # curves and bids
     assert Image.open(tmp_path / "figure-bids.png").size[0] > 500
     (told,) = json.loads(numbers.read_text())["table"]["tables"]
@@ -284,7 +286,7 @@ def test_what_is_drawn(played, monkeypatch):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
     draw([measures.judge_runs(runs)])
-    bids, shares = drawn[0].axes
+    bids, shares = drawn[0].axes[:2]
     assert bids.get_legend_handles_labels()[1] == ["all, learned", "all, best response", "equilibrium"]
     assert (bids.get_xlabel(), bids.get_ylabel(), shares.get_ylabel()) == ("valuation", "bid", "bid / valuation")
     assert bids.get_title() == "2 bidders, first price, uniform, 2 runs"
@@ -292,6 +294,89 @@ def test_what_is_drawn(played, monkeypatch):
     assert shares.lines[-1].get_ydata() == pytest.approx(0.5)
     assert shares.lines[0].get_xdata()[0] >= 0.099
     assert len(bids.collections) == 1  # the band
+
+
+def panels_of(found, monkeypatch):
+    """What a picture shows below the bids, by title: the dots and bars there, the words, and the axes."""
+    from matplotlib.figure import Figure
+
+    from coterie.worlds.auction_report import draw
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    draw([found])
+    told = {}
+    for axes in drawn[0].axes[2:]:
+        dots = [tuple(held.lines[0].get_xydata()[0].tolist()) for held in axes.containers]
+        bars = [held.lines[2][0].get_segments()[0][:, 1].tolist() for held in axes.containers if held.lines[2]]
+        told[axes.get_title()] = (dots, bars, [words.get_text() for words in axes.texts], axes)
+    return told
+
+
+def shaded(shares, tastes, members, **settings):
+    """A theory, and one table for each share of their valuations that all bidders bid."""
+    theory = measures.theorise(AuctionSettings(**settings), members, tastes)
+    seats = [[curve(theory.market, lambda v, s=share: s * v)] * theory.settings.num_bidders for share in shares]
+    return theory, [measures.judge(theory, table) for table in seats]
+
+
+def test_panels_of_what_comes_of_the_bids(monkeypatch):
+    """Learned means with their intervals, the mixed table's equilibrium and that of neutral bidders."""
+    tastes = {"prospect": Prospect(), "neutral": NEUTRAL}
+    found = shaded((0.5, 0.6, 0.7), tastes, {"prospect": (0,), "neutral": (1,)})
+    plain, shown = measures.summarise(*found), panels_of(found, monkeypatch)
+    assert [*shown] == [
+        *("revenue per auction", "efficiency", "highest valuation wins", "payoff per auction and bidder")
+    ]
+    for name, (dots, bars, words, axes) in zip(("revenue", "efficiency", "highest_wins"), shown.values(), strict=False):
+        learned, oracle, neutral = (plain["auction"][who][name] for who in ("learned", "oracle", "neutral"))
+        assert dots == [(0, learned["value"]), (1, oracle), (2, neutral)]
+        assert bars[0] == pytest.approx(learned["interval"])
+        assert len(bars) == 1  # theory has none
+        assert words[0] == (f"{learned['value']:.3f}" if name == "revenue" else f"{learned['value']:.1%}")
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["learned", "equilibrium", "all\nrisk-neutral"]
+        low, high = axes.get_ylim()
+        assert low < min(y for _, y in dots) <= max(y for _, y in dots) < high
+    dots, bars, words, axes = shown["payoff per auction and bidder"]
+    one, other = (plain["groups"][name] for name in tastes)
+    expected = [one["learned"]["payoff"]["value"], one["oracle"]["payoff"]]
+    expected += [other["learned"]["payoff"]["value"], other["oracle"]["payoff"], 1 / 6]
+    assert [y for _, y in dots] == pytest.approx(expected, abs=1e-4)
+    assert expected[1] != pytest.approx(expected[3], abs=0.01)
+    assert [round(x) for x, _ in dots] == [0, 1, 0, 1, 2]
+    assert bars == [pytest.approx(group["learned"]["payoff"]["interval"]) for group in (one, other)]
+    assert axes.get_legend_handles_labels()[1] == ["prospect", "neutral"]
+
+
+def test_panels_of_one_run_and_without_theory(monkeypatch):
+    """One run has no bars; what is not known is said, also where nothing is left; no earnings are no error."""
+    found = shaded((1.0,), {"all": NEUTRAL}, {"all": (0, 1)})
+    shown = panels_of(found, monkeypatch)
+    assert all(not bars for _, bars, _, _ in shown.values())
+    assert shown["payoff per auction and bidder"][0][0] == pytest.approx((0, 0), abs=1e-6)
+    assert shown["payoff per auction and bidder"][3].get_legend() is None
+    theory = measures.theorise(AuctionSettings(budget=0.5), {"all": (0, 1)}, {"all": NEUTRAL})
+    falling = measures.judge(theory, [curve(theory.market, lambda v: (1 - v) / 2)] * 2)
+    shown = panels_of((theory, [falling]), monkeypatch)
+    ticks = [[tick.get_text() for tick in axes.get_xticklabels()] for *_, axes in shown.values()]
+    assert [["unknown" in words for words in below] for below in ticks] == [
+        *([False, True, True], [False, True, True], [True, True, True], [False, True, True])
+    ]
+    assert shown["highest valuation wins"][0] == []
+    assert shown["highest valuation wins"][3].get_xlabel() == "not told where a curve falls"
+    assert len(shown["revenue per auction"][0]) == 1
+
+
+def test_every_set_of_runs_has_its_own_panels(monkeypatch):
+    from matplotlib.figure import Figure
+
+    from coterie.worlds.auction_report import draw
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    draw([shaded((share,), {"all": NEUTRAL}, {"all": (0, 1)}) for share in (0.5, 0.6)])
+    revenue = [axes for axes in drawn[0].axes if axes.get_title() == "revenue per auction"]
+    assert [axes.containers[0].lines[0].get_ydata()[0] for axes in revenue] == pytest.approx([1 / 3, 0.4], abs=1e-4)
 
 
 def test_sets_of_runs_are_shown_apart(played, tmp_path, no_drawing):
@@ -319,7 +404,7 @@ def test_other_worlds_have_no_chapter(tmp_path, no_drawing):
     page = tmp_path / "page.html"
     assert "<h2>Bids</h2>" not in report.write_report([run], page, tmp_path / "figure.png").read_text()
     assert [file.name for file in tmp_path.glob("*.png")] == ["figure.png"]
-    with pytest.raises(CoterieError, match=r"these worlds have no numbers of their own; scores are in every run's"):
+    with pytest.raises(CoterieError, match=r"no numbers of their own, and no run has an exploit.json; scores are in"):
         report.write_report([run], page, numbers=tmp_path / "numbers.json")
 
 

@@ -11,6 +11,8 @@ from PIL import Image
 
 from compare_cases import fabricate
 from coterie import config, report, statistics
+from coterie.deviations import Deviation, Question
+from coterie.exploiting import Exploited, Responder, Response, Score
 from coterie.run import Run
 from coterie.types import CoterieError
 from run_cases import ODD, train, written
@@ -119,6 +121,83 @@ def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):
     with pytest.raises(CoterieError, match="one figure shows one experiment, these runs are of several"):
         report.write_report([*runs, odd], tmp_path / "two.html", tmp_path / "figure.png")
     assert not (tmp_path / "two.html").exists()
+
+
+# Exploitability -----------------------------------------------------------------------------------------
+
+
+def exploited(run, *gains, **asked):
+    """Write into a run what `coterie exploit` would have found: a group's own return is 2 plus its place."""
+    responses = []
+    for place, (group, preference, gain) in enumerate(gains):
+        own, who = Score(2.0 + place, 1.0 + place, 3.0 + place), Deviation(group, (f"{group}_0",), group)
+        response = Score(*(x + gain[0] for x in own))
+        how = Responder("ppo", preference, 1024, 1, str(run.path / "exploit" / group))
+        responses.append(Response(who, "learned", own, response, Score(*gain), {"learned": response.mean}, how))
+    found = Exploited(run.path, 4096, Question(**asked), tuple(responses))
+    run.exploit_file.parent.mkdir()
+    run.exploit_file.write_text(json.dumps(found.plain()))
+    return found
+
+
+def test_a_page_tells_what_deviating_gains(tmp_path, no_drawing):
+    runs = [fabricate(tmp_path / str(seed), f"seed={seed}", finished=False) for seed in (0, 1, 2)]
+    exploited(runs[0], ("a<b", "unchanged", (0.5, 0.25, 0.75)), ("c", "team", (-0.25, -0.5, -0.125)))
+    found = exploited(runs[2], ("a<b", "unchanged", (12.0, 11.0, 13.0)), checkpoint="last", sample=True, episodes=9)
+    numbers = tmp_path / "deep" / "numbers.json"
+    text = report.write_report(runs, tmp_path / "page.html", numbers=numbers).read_text()
+    (head, *rows) = re.findall(r"<tr>(.*?)</tr>", text.split("<h2>Exploitability</h2>")[1])
+    assert re.split("<th>", head)[1:] == ["seed", "deviates", "own return", "best response", "gain", "by", "responder"]
+    assert [re.split("<td>", row)[1:] for row in rows] == [
+        [
+            *("0", "a&lt;b: a&lt;b_0", "2.000 [1.000, 3.000]", "2.500 [1.500, 3.500]"),
+            *("+0.5000 [+0.2500, +0.7500]", "learned", "ppo, 1,024 steps"),
+        ],
+        [
+            *("0", "c: c_0", "3.000 [2.000, 4.000]", "2.750 [1.750, 3.750]"),
+            *("-0.2500 [-0.5000, -0.1250]", "learned", "ppo, 1,024 steps"),
+        ],
+        [
+            *("2", "a&lt;b: a&lt;b_0", "2.000 [1.000, 3.000]", "14.0 [13.0, 15.0]"),
+            *("+12.0 [+11.0, +13.0]", "learned", "ppo, 1,024 steps"),
+        ],
+    ]
+    assert "Seed 0: checkpoint best (4,096 steps), greedy, 256 episodes. NashConv 0.5000 [0.2500, 0.7500]" in text
+    assert "exploitability 0.2500 [0.1250, 0.3750], their mean." in text
+    assert "The responder of c learned with the preference &#x27;team&#x27;. Nobody did as well as c itself" in text
+    assert "The responder of a&lt;b" not in text
+    assert "Seed 2: checkpoint last (4,096 steps), drawn actions, 9 episodes. NashConv 12.0 [11.0, 13.0]" in text
+    assert "Seed 1:" not in text
+    (told,) = json.loads(numbers.read_text()).values()
+    assert [*told] == ["exploit"]
+    assert told["exploit"][1] == found.plain()
+
+
+def test_a_page_says_nothing_of_what_nobody_asked(tmp_path, no_drawing):
+    run = fabricate(tmp_path / "run", finished=False)
+    assert "Exploit" not in report.write_report([run], tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda found: found["responses"][0].pop("gain"), "it has no 'gain'"),
+        (lambda found: found.pop("sample"), "it has no 'sample'"),
+        (lambda found: found["responses"].clear(), "nobody deviates in it"),
+        (lambda found: found["responses"][0]["gain"].update(mean="much"), "could not convert"),
+        (lambda found: found["responses"][0]["responder"].pop("steps"), "missing 1 required .* 'steps'"),
+    ],
+)
+def test_damaged_findings_are_named(tmp_path, no_drawing, damage, said):
+    run = fabricate(tmp_path / "run", finished=False)
+    plain = exploited(run, ("team", "unchanged", (1.0, 0.0, 2.0))).plain()
+    damage(plain)
+    run.exploit_file.write_text(json.dumps(plain))
+    with pytest.raises(CoterieError, match=rf"exploit.json' is damaged: .*{said}"):
+        report.write_report([run], tmp_path / "page.html")
+    run.exploit_file.write_text('{"run"')
+    with pytest.raises(CoterieError, match=r"exploit.json' is damaged: "):
+        report.write_report([run], tmp_path / "page.html")
 
 
 def test_an_unfinished_run_has_curves_but_no_scores(tmp_path, runs, no_drawing):

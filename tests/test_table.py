@@ -101,6 +101,71 @@ def test_observations_of_another_shape_are_refused(runs, run, observations, said
         coterie.load(runs[run].path).act("agent_0", observations)
 
 
+AUCTION = """\
+world: {name: auction}
+groups: {all: {policy: {name: network, hidden: [4]}}}
+train: {copies: 2, steps: 2, total_steps: 8, evaluate_episodes: 4, video: false, tensorboard: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def auction(tmp_path_factory):
+    base = tmp_path_factory.mktemp("auction")
+    return coterie.load(train(base / "run", experiment=written(base / "auction.yaml", AUCTION)).path)
+
+
+@pytest.mark.parametrize(
+    ("valuations", "said"),
+    [
+        ([0.5, 1.7], r"'bidder_0': observations must lie in \[0, 1\], got 1.7 at \[1, 0\]"),
+        ([-0.1], r"must lie in \[0, 1\], got -0.1 at \[0, 0\]"),
+        ([0.1, 0.2, float("nan")], r"'bidder_0': observations must be finite, got nan at \[2, 0\]"),
+        ([float("inf")], r"must be finite, got inf at \[0, 0\]"),
+        (["0.5"], "'bidder_0': observations must be numbers, got <U3"),
+        ([2], r"must lie in \[0, 1\], got 2 at \[0, 0\]"),
+    ],
+)
+def test_observations_no_world_would_tell_are_refused(auction, valuations, said):
+    with pytest.raises(CoterieError, match=said):
+        auction.act("bidder_0", np.array(valuations)[:, None])
+
+
+def test_rounding_whole_numbers_and_empty_batches_are_let_through(auction):
+    assert auction.act("bidder_0", np.array([[1 + 1e-7], [-1e-7]])).shape == (2, 1)
+    assert auction.act("bidder_1", [[0], [1]]).shape == (2, 1)
+    assert auction.act("bidder_0", np.zeros((0, 1), np.float32)).shape == (0, 1)
+
+
+def test_every_entry_of_a_dict_is_looked_at(runs):
+    table = coterie.load(runs["dict"].path)
+    seen = map_tree(
+        lambda a: a[:, 0].copy(), build.build_world(table.config.world, 3).reset(0).kinds["agent"].observation
+    )
+    table.act("agent_0", seen)
+    name = [*seen][-1]
+    seen[name][2] = 7
+    with pytest.raises(CoterieError, match=rf"'agent_0', '{name}': observations must lie in \[0, 1\], got 7 at \[2"):
+        table.act("agent_0", seen)
+
+
+def test_bounds_of_third_parties_do_not_count_but_numbers_must_be_finite(tmp_path):
+    text = AUCTION.replace("name: auction", "name: gymnasium/CartPole-v1")
+    table = coterie.load(train(tmp_path / "run", experiment=written(tmp_path / "pole.yaml", text)).path)
+    beyond = np.array([[9.0, 0.0, 0.0, 0.0]])
+    assert table.groups[0].seat.place.spaces.observation.high[0] < 9
+    assert table.act("agent_0", beyond).shape == (1,)
+    with pytest.raises(CoterieError, match=r"'agent_0': observations must be finite, got nan at \[0, 0\]"):
+        table.act("agent_0", beyond * np.nan)
+
+
+def test_choices_that_are_observed_have_bounds_everywhere(tmp_path):
+    text = AUCTION.replace("name: auction", "name: gymnasium/FrozenLake-v1")
+    table = coterie.load(train(tmp_path / "run", experiment=written(tmp_path / "lake.yaml", text)).path)
+    assert table.act("agent_0", np.array([0, 15])).shape == (2,)
+    with pytest.raises(CoterieError, match=r"'agent_0': observations must lie in \[0, 15\], got 16 at \[1\]"):
+        table.act("agent_0", np.array([0, 16]))
+
+
 def test_checkpoints_can_be_chosen(runs):
     run = runs["shared"]
     assert coterie.load(run.path, "last").env_steps == 64

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from coterie.checks import at_least, within
+from coterie.checks import at_least, whole, within
 from coterie.prospect import Prospect, lottery, value
 from coterie.types import Array
 from coterie.valuations import Valuations, straight
@@ -33,6 +33,7 @@ class Market:
     reserve: float = 0.0
 
     def __post_init__(self) -> None:
+        whole("bidders", self.bidders)
         at_least("bidders", self.bidders, 2)
         within("reserve", self.reserve, 0, 1)
 

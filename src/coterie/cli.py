@@ -191,7 +191,9 @@ def report(
     figure: Annotated[
         str | None, typer.Option(help="also write the drawings as PNGs: NAME.png, and NAME-bids.png of auctions")
     ] = None,
-    numbers: Annotated[str | None, typer.Option(help="also write the world's own numbers as JSON")] = None,
+    numbers: Annotated[
+        str | None, typer.Option(help="also write the world's own numbers, and what was exploited, as JSON")
+    ] = None,
 ) -> None:
     """Draw one HTML page of one run or several."""
     from coterie.report import write_report

@@ -1,4 +1,4 @@
-"""One HTML page for one run or several: scores beside baselines, curves, the world's own chapter, videos, the config.
+"""One HTML page for one run or several: scores, curves, the world's chapter, exploitability, videos, the config.
 
 The page is a single file: pictures are inside it. Several runs of one experiment are drawn as a mean with
 its 95% interval, from `statistics.py`. A world class may add a chapter (`world.Chaptered`); none is known here.
@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie import names, statistics
+from coterie import exploiting, names, statistics
 from coterie.config import to_yaml
+from coterie.exploiting import Exploited, Score
 from coterie.page import (
     COLOURS,
     DASHES,
@@ -28,6 +29,7 @@ from coterie.page import (
     dress,
     picture,
     remark,
+    table,
     write_page,
     write_png,
 )
@@ -41,7 +43,7 @@ AXES = {"env_steps": STEPS, "wall_s": SECONDS}  # a record's clocks, and how the
 
 
 def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, numbers: Path | None = None) -> Path:
-    """Write the page; when asked to, its drawings as PNGs (F.png, F-word.png), too, and chapters' numbers as JSON."""
+    """Write the page; when asked to, its drawings as PNGs (F.png, F-word.png), too, and what else was found as JSON."""
     by_experiment: dict[str, list[Run]] = {}
     for run in runs:
         if not run.metrics():
@@ -51,8 +53,9 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
     if figure is not None and len(by_experiment) > 1:
         raise CoterieError(f"one figure shows one experiment, these runs are of several ({title}); draw each alone")
     chapters = {name: _chapter(members) for name, members in by_experiment.items()}
+    exploited = {name: _exploited(members) for name, members in by_experiment.items()}
     if numbers is not None:
-        _write_numbers(numbers, chapters)
+        _write_numbers(numbers, chapters, exploited)
     parts = [f"<h1>{html.escape(title)}</h1>"]
     for name, members in by_experiment.items():
         if len(by_experiment) > 1:
@@ -61,7 +64,7 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
         if (chapter := chapters[name]) is not None:
             parts += chapter.parts
             _write_pictures(figure, chapter)
-        parts += [*_films(members), *_configs(members)]
+        parts += [*_exploitability(exploited[name]), *_films(members), *_configs(members)]
     return write_page(path, title, parts)
 
 
@@ -79,10 +82,20 @@ def _write_pictures(figure: Path | None, chapter: Chapter) -> None:
             write_png(figure.with_name(f"{figure.stem}-{word}{figure.suffix}"), png)
 
 
-def _write_numbers(path: Path, chapters: dict[str, Chapter | None]) -> None:
-    found = {name: chapter.numbers for name, chapter in chapters.items() if chapter is not None}
+def _write_numbers(
+    path: Path, chapters: dict[str, Chapter | None], exploited: dict[str, list[tuple[int, Exploited]]]
+) -> None:
+    """By experiment: the world's own numbers, and what was found by exploiting its runs."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, chapter in chapters.items():
+        own = {} if chapter is None else chapter.numbers
+        own = own | ({"exploit": [one.plain() for _, one in exploited[name]]} if exploited[name] else {})
+        found |= {name: own} if own else {}
     if not found:
-        raise CoterieError("these worlds have no numbers of their own; scores are in every run's summary.json")
+        raise CoterieError(
+            "these worlds have no numbers of their own, and no run has an exploit.json; "
+            "scores are in every run's summary.json"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(found, indent=1) + "\n")
 
@@ -222,6 +235,57 @@ def _references(axes: Any, runs: Sequence[Run]) -> None:
         for style, name in zip(DASHES, entry(runs[0], summary, "baselines"), strict=False):
             value = number(runs[0], summary, "baselines", name, "groups", learning[0], "return_mean")
             axes.axhline(value, color="#888888", linestyle=style, linewidth=1, label=name)
+
+
+# Exploitability ---------------------------------------------------------------------------------------
+
+
+def _exploited(runs: Sequence[Run]) -> list[tuple[int, Exploited]]:
+    """What was found of the runs that `coterie exploit` was asked about, with their seeds."""
+    return [(run.config().seed, one) for run in runs if (one := exploiting.found_earlier(run)) is not None]
+
+
+def _exploitability(exploited: Sequence[tuple[int, Exploited]]) -> Iterable[str]:
+    """A table of who gains what by deviating; nothing where nobody has asked."""
+    if not exploited:
+        return
+    yield (
+        "<h2>Exploitability</h2><p class=quiet>What somebody gains by leaving what was learned while all others stay "
+        "as they are: mean returns of who deviates, in the world's own reward, with 95% intervals over episodes. "
+        "A response found by learning is a lower bound: a better one may exist.</p>"
+    )
+    head = ["seed", "deviates", "own return", "best response", "gain", "by", "responder"]
+    rows, words = [], []
+    for seed, found in exploited:
+        for one in found.responses:
+            who = f"{one.deviation.group}: {', '.join(one.deviation.agents)}"
+            scores = [_between(one.original), _between(one.response), _between(one.gain, "+")]
+            how = f"{one.responder.learner}, {one.responder.steps:,} steps"
+            rows.append([str(seed), who, *scores, one.who, how])
+        words.append(f"<p class=quiet>{html.escape(' '.join(_totals(seed, found)))}</p>")
+    yield table(head, rows)
+    yield from words
+
+
+def _totals(seed: int, found: Exploited) -> Iterable[str]:
+    """Sentences about one run: how it was judged, what all gains come to, what to mind."""
+    asked = found.question
+    mode = "drawn actions" if asked.sample else "greedy"
+    yield f"Seed {seed}: checkpoint {asked.checkpoint} ({found.env_steps:,} steps), {mode}, {asked.episodes} episodes."
+    yield f"NashConv {_between(found.nash_conv)}, the sum of the gains above 0;"
+    yield f"exploitability {_between(found.exploitability)}, their mean."
+    for one in found.responses:
+        name, liked = one.deviation.name, one.responder.preference
+        if liked != "unchanged":
+            yield f"The responder of {name} learned with the preference '{liked}'."
+        if one.gain.high < 0:
+            yield f"Nobody did as well as {name} itself; a longer training may."
+
+
+def _between(score: Score, sign: str = "") -> str:
+    """A mean with its bounds."""
+    mean, low, high = (f"{x:{sign}.{exploiting.digits(score)}f}" for x in score)
+    return f"{mean} [{low}, {high}]"
 
 
 # The rest ---------------------------------------------------------------------------------------------

@@ -56,6 +56,11 @@ class Run:
         return self.path / "summary.json"
 
     @property
+    def exploit_file(self) -> Path:
+        """Where `coterie exploit` leaves what it found, beside its responders."""
+        return self.path / "exploit" / "exploit.json"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

@@ -30,6 +30,7 @@ from coterie.types import (
 )
 
 log = logging.getLogger("coterie")
+ROUNDING = 1e-5  # how far beyond a bound, as a share of it, an observation may lie
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,18 @@ class Table:
     def act(
         self, agent: str, observations: Tree, greedy: bool = True, mask: Array | None = None, seed: int = 0
     ) -> Array:
-        """Actions `[B, …]` of one agent for a batch of its observations `[B, …]`."""
+        """Actions `[B, …]` of one agent for a batch of its observations `[B, …]`, such as its world tells them.
+
+        NaN, infinity and numbers beyond the space's bounds are refused. Bounds of a third party (worlds named
+        `gymnasium/…` and the like) do not count: not every environment keeps its own.
+        """
         group = next((g for g in self.groups if agent in g.seat.place.agents), None)
         if group is None:
             names = ", ".join(a for g in self.groups for a in g.seat.place.agents)
             raise CoterieError(f"no agent '{agent}' at this table; there are {names}")
         place = group.seat.place
         _demand_shape(agent, place.spaces.observation, observations)
+        _demand_values(agent, place.spaces.observation, observations, bounded="/" not in self.config.world.name)
         members = np.arange(len(place.agents)) if group.seat.members is None else group.seat.members
         one = (
             {k: np.asarray(v)[:, None] for k, v in observations.items()}
@@ -94,6 +100,38 @@ def _demand_shape(agent: str, space: ObservationSpace, observations: Tree) -> No
             what = f"'{agent}'" + (f", '{name}'" if name else "")
             asked = ", ".join(map(str, ("B", *shape)))
             raise CoterieError(f"{what}: observations must be a batch [{asked}], got {list(own)}")
+
+
+def _demand_values(agent: str, space: ObservationSpace, observations: Tree, bounded: bool) -> None:
+    """Refuse NaN, infinity and, where bounds count, what no such world would tell."""
+    for name, entry in (space.entries if isinstance(space, Dict) else {"": space}).items():
+        given = np.asarray(observations[name] if isinstance(observations, dict) else observations)
+        what = f"'{agent}'" + (f", '{name}'" if name else "")
+        if given.dtype.kind not in "biuf":
+            raise CoterieError(f"{what}: observations must be numbers, got {given.dtype}")
+        if not len(given):
+            continue
+        least, most = given.min(axis=0), given.max(axis=0)  # NaN where there is one
+        if not (np.isfinite(least).all() and np.isfinite(most).all()):
+            raise CoterieError(f"{what}: observations must be finite, got {_first(~np.isfinite(given), given)}")
+        if isinstance(entry, Discrete):
+            low, high = np.zeros(()), np.asarray(entry.n - 1.0)
+        elif bounded:
+            low, high = (np.asarray(bound, float) for bound in (entry.low, entry.high))
+        else:
+            continue
+        lowest, highest = low - ROUNDING * np.maximum(1, np.abs(low)), high + ROUNDING * np.maximum(1, np.abs(high))
+        if (least < lowest).any() or (most > highest).any():
+            outside = (given < lowest) | (given > highest)
+            place = tuple(np.argwhere(outside)[0][1:])
+            bounds = ", ".join(f"{np.broadcast_to(bound, given.shape[1:])[place]:g}" for bound in (low, high))
+            raise CoterieError(f"{what}: observations must lie in [{bounds}], got {_first(outside, given)}")
+
+
+def _first(wrong: Array, given: Array) -> str:
+    """The first wrong number, and where it stands."""
+    where = np.argwhere(wrong)[0]
+    return f"{float(given[tuple(where)]):g} at {where.tolist()}"
 
 
 def _form(observations: Tree) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from coterie.bidding import Market, Rule
-from coterie.checks import at_least, positive, within
+from coterie.checks import at_least, positive, whole, within
 from coterie.equilibria import symmetric, symmetric_bid
 from coterie.types import Array, Box, Discrete, Kind, State, Tick, Ticks
 from coterie.valuations import UNIFORM, ValuationSettings, tabulate
@@ -49,6 +49,8 @@ class AuctionSettings:
     budget: float | None = None  # what a bidder may spend in an episode; bids above what is left count as that
 
     def __post_init__(self) -> None:
+        for name in ("num_bidders", "bid_levels", "rounds"):
+            whole(name, getattr(self, name))
         at_least("num_bidders", self.num_bidders, 2)
         at_least("rounds", self.rounds, 1)
         within("reserve", self.reserve, 0, 1)

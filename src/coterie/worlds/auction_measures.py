@@ -359,8 +359,10 @@ def _outcome(judged: Judged, name: str) -> float | None:
 
 
 def neutral(theory: Theory) -> dict[str, float] | None:
-    """The outcome if everybody were risk-neutral, in equilibrium."""
+    """The outcome and everybody's payoff if all were risk-neutral, in equilibrium."""
     if theory.settings.budget is not None:
         return None
-    curve_of_all = equilibria.symmetric(theory.market)
-    return result(theory.market, [curve_of_all] * theory.settings.num_bidders)._asdict()
+    market, everybody = theory.market, [equilibria.symmetric(theory.market)] * theory.settings.num_bidders
+    bids = _counting(market, np.interp(RANKS, everybody[0].ranks, everybody[0].bids))
+    payoff = float(interim(market, NEUTRAL, theory.values, bids, _rivals(everybody, 0)).mean())
+    return result(market, everybody)._asdict() | {"payoff": payoff}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from coterie.checks import at_least, whole
 from coterie.streams import entropy
 from coterie.types import Array, Box, Discrete, Kind, MultiDiscrete, State, Tick, Ticks, Tree
 from coterie.world import rebuild
@@ -100,9 +101,9 @@ class GridworldSettings:
                 raise ValueError(f"{name} must be one of {', '.join(options)}, got {getattr(self, name)!r}")
         least = {"grid_size": 2, "num_agents": 1, "num_targets": 1, "max_steps": 1, "view": 1}
         for name, low in (least | {"num_obstacles": 0, "messages": 0}).items():
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ValueError(f"{name} must be at least {low}, got {value}")
+            if (value := getattr(self, name)) is not None:
+                whole(name, value)
+                at_least(name, value, low)
         if not 0.0 <= self.target_move_probability <= 1.0:
             raise ValueError(f"target_move_probability must lie in [0, 1], got {self.target_move_probability}")
         for name, value in zip(Rewards._fields, self.rewards, strict=True):

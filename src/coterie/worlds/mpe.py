@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.checks import at_least, within
+from coterie.checks import at_least, whole, within
 from coterie.types import Array, Box, Discrete, Kind, State, Tick, Ticks
 from coterie.world import rebuild
 from coterie.worlds import mpe_draw as draw
@@ -31,8 +31,9 @@ class SpreadSettings:
     continuous_actions: bool = False  # five numbers in [0, 1] instead of one of five choices
 
     def __post_init__(self) -> None:
-        at_least("num_agents", self.num_agents, 1)
-        at_least("max_steps", self.max_steps, 1)
+        for name in ("num_agents", "max_steps"):
+            whole(name, getattr(self, name))
+            at_least(name, getattr(self, name), 1)
         within("local_ratio", self.local_ratio, 0, 1)
 
 
@@ -48,6 +49,7 @@ class TagSettings:
 
     def __post_init__(self) -> None:
         for name, low in (("num_good", 1), ("num_adversaries", 1), ("num_obstacles", 0), ("max_steps", 1)):
+            whole(name, getattr(self, name))
             at_least(name, getattr(self, name), low)
 
 
