@@ -52,7 +52,7 @@ def test_the_face_is_where_it_is_looked_for():
 
 
 def test_an_auction_can_be_named_in_a_config(tmp_path):
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    text = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)[0]
     (tmp_path / "mine.yaml").write_text(text)
     loaded = config.load(str(tmp_path / "mine.yaml"))
     assert loaded.world.settings.valuations == ValuationSettings("beta", alpha=2, beta=3)
@@ -63,7 +63,7 @@ def test_an_auction_can_be_named_in_a_config(tmp_path):
 
 
 def test_learners_and_the_reference_bidder_share_a_table(tmp_path):
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    text = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)[0]
     (tmp_path / "mine.yaml").write_text(text)
     short = ["train.total_steps=256", "train.copies=32", "train.steps=4", "train.evaluate_episodes=64"]
     run = coterie.train(
@@ -127,3 +127,8 @@ def test_impossible_settings_are_refused(given, said):
 def test_unknown_settings_are_named(given, said):
     with pytest.raises(TypeError, match=said):
         parallel_env(**given)
+
+
+def test_a_function_is_named_not_given():
+    with pytest.raises(ValueError, match="name a function of one's own"):
+        parallel_env(valuations=lambda rank: rank)

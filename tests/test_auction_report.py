@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import coterie
 from coterie import report
 from coterie.bidding import curve
 from coterie.config import load
@@ -151,6 +152,23 @@ def test_bidders_of_a_group_who_differ_count_each(played):
 
 
 # Tastes and oracles -------------------------------------------------------------------------------------
+
+
+def test_who_was_seated_from_a_run_keeps_the_taste_it_learned_with(tmp_path, no_drawing):
+    moment = ["train.total_steps=4096", "train.video=false", "train.tensorboard=false"]
+    coterie.train("auction-cpt", moment, out=tmp_path / "cpt", quiet=True)
+    table = """\
+    world: {name: auction}
+    groups:
+      guests: {agents: [bidder_0], policy: {run: RUN}SAID}
+      others: {agents: [bidder_1], policy: {name: heuristic}}
+    train: {total_steps: 64, copies: 4, steps: 8, evaluate_episodes: 4, video: false}
+    """.replace("RUN", str(tmp_path / "cpt"))
+    for said, taste in (("", Prospect()), (", preference: {name: cpt, alpha: 0.5}", Prospect(alpha=0.5))):
+        file = written(tmp_path / "table.yaml", table.replace("SAID", said))
+        found = measures.theory_of(load(str(file)))
+        assert found.tastes == {"guests": taste, "others": NEUTRAL}
+        assert found.ideal is not None
 
 
 def preference(text):

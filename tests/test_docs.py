@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 import coterie
-from coterie import config, names
+from coterie import build, config, names
 from coterie.algorithms.dqn import DQNSettings, EpsilonSettings, TargetSettings
 from coterie.algorithms.maddpg_settings import (
     CriticSettings,
@@ -50,8 +50,34 @@ MOMENT = [
 
 @pytest.mark.parametrize("name", config.experiments())
 def test_every_experiment_runs_for_a_moment(name, tmp_path):
-    run = coterie.train(name, MOMENT, out=tmp_path / "run", quiet=True)
+    groups = config.load(name).groups
+    central = [group for group, one in groups.items() if one.learner is not None and one.learner.name == "maddpg"]
+    short = [f"groups.{group}.learner.replay.starts=8" for group in central]
+    often = [f"groups.{group}.learner.updates_per_step=0.1" for group in central]
+    run = coterie.train(name, [*MOMENT, *short, *often], out=tmp_path / "run", quiet=True)
     assert run.summary()["env_steps"] == 64
+    for group in central:
+        assert run.metrics()[-1][f"{group}/updates"] > 0
+
+
+@pytest.mark.parametrize("bidders", range(2, 7))
+def test_every_second_bidder_of_the_mixed_auction_is_a_prospect_theorist(bidders):
+    mixed = config.load("auction-mixed", [f"world.num_bidders={bidders}"])
+    places = build.build_places(mixed, build.build_world(mixed.world, 1))
+    everybody = [f"bidder_{i}" for i in range(bidders)]
+    assert {name: list(place.agents) for name, place in places.items()} == {
+        "prospect": everybody[::2],
+        "neutral": everybody[1::2],
+    }
+    assert {name: group.preference.name for name, group in mixed.groups.items()} == {
+        "prospect": "cpt",
+        "neutral": "unchanged",
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in config.experiments() if name.startswith(("auction", "tag-maddpg"))])
+def test_where_returns_say_nothing_of_quality_the_last_policy_is_kept(name):
+    assert config.load(name).train.best == "last"
 
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch):

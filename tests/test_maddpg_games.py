@@ -23,7 +23,7 @@ from coterie.preferences import (
 )
 from coterie.prospect import Prospect
 from coterie.runner import Runner
-from coterie.types import Box, Discrete
+from coterie.types import Box, CoterieError, Discrete
 from coterie.worlds.auction import Auction, AuctionSettings
 from dqn_cases import view
 from maddpg_cases import at_one_table, deterministic, learn, make_learner
@@ -177,12 +177,21 @@ def refused(table, **fields):
     ("fields", "said"),
     [
         ({"critic": {"sees": "central"}}, "critic.sees: who sees what everybody does has little risk left.*'own'"),
-        ({"critic": {"sees": "own", "quantiles": 1}}, "critic.quantiles: a taste for risk needs several; leave it out"),
+        ({"critic": {"sees": "own", "quantiles": 1}}, "critic.quantiles: a taste for risk needs several; null is 8"),
     ],
 )
 def test_a_taste_for_risk_needs_a_critic_of_outcomes(fields, said):
     with pytest.raises(ValueError, match=said):
         make_learner(**refused(place_in(Lottery(1, 1, 1)), **fields))
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_one_amount_is_refused_where_something_always_comes(tmp_path):
+    """Who bids in an all-pay auction pays: a lottery of v − b and −b, which is not its mean."""
+    words = ["world.rule=all_pay", "train.total_steps=4096", "train.video=false"]
+    said = r"hardly ever brings nothing.*set groups\.bidders\.learner\.critic\.hurdle=false groups\.bid"
+    with pytest.raises(CoterieError, match=said):
+        coterie.train("auction-cpt", words, out=tmp_path / "run", quiet=True)
 
 
 @pytest.mark.usefixtures("no_drawing")

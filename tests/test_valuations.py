@@ -92,6 +92,8 @@ def test_bad_settings_are_refused(bad, message):
         (f"{__name__}:falling", "falling' must be a quantile function; it falls after quantile 0"),
         (f"{__name__}:short", "short' must map .* probabilities to values"),
         (f"{__name__}:absent", "has no 'absent'"),
+        ("numpy:pi", "'numpy:pi' must be a function of an array of probabilities, got 3.14"),
+        ("numpy.linalg:inv", "'numpy.linalg:inv' failed on 4097 probabilities: LinAlgError"),
         ("no_such_module:thing", "needs the module 'no_such_module'"),
     ],
 )

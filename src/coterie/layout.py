@@ -109,6 +109,18 @@ def bounds(space: Box) -> tuple[Array, Array]:
     return (low + high) / 2, (high - low) / 2
 
 
+def reach(lay: Layout, extra: int = 0, scaled: bool = False) -> tuple[Array, Array]:
+    """Centre and half range of packed rows `[size + extra]`; what has no bounds, or is scaled, counts as [−1, 1]."""
+    centre, half = np.zeros(lay.size + extra, np.float32), np.ones(lay.size + extra, np.float32)
+    for entry in () if scaled else lay.entries.values():
+        own = slice(entry.start, entry.stop)
+        if isinstance(entry.space, Discrete) or entry.space.dtype == "uint8":
+            centre[own] = half[own] = 0.5
+        else:
+            centre[own], half[own] = bounds(entry.space)
+    return centre, half
+
+
 def encode(space: ActionSpace, action: Array) -> Array:
     """Actions `[…, shape]` as rows of floats `[…, K]`: choices as ones among zeros, boxes stretched to [−1, 1]."""
     match space:

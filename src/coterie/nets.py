@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie import kernels
-from coterie.layout import Layout, bounds
-from coterie.types import Array, Discrete, State
+from coterie.layout import Layout, reach
+from coterie.types import Array, State
 
 Encoder = Literal["auto", "mlp", "set", "cnn"]
 
@@ -210,7 +210,8 @@ class Net(nn.Module):
         if shape.bends:
             if encoder != "mlp" or shape.words:
                 raise ValueError("bends scatters what a perceptron sees; set bends=0, or encoder=mlp")
-            self.body.scatter(shape.bends, *reach(lay, shape), generators)
+            centre, half = (torch.from_numpy(part) for part in reach(lay, shape.extra, shape.scaled))
+            self.body.scatter(shape.bends, centre, half, generators)
         self.cell = Cell(shape.hidden[-1], shape.memory, generators) if shape.memory else None
         self.out = Dense(shape.memory or shape.hidden[-1], outputs, gain, generators)
         self.words = Dense(shape.words, inputs, 1.0, generators) if shape.words else None
@@ -257,18 +258,6 @@ class Net(nn.Module):
             states.append(after)
             memory = torch.where(active[:, :, t, None], after, before)
         return self.out(torch.stack(states, dim=2).flatten(1, 2))
-
-
-def reach(lay: Layout, shape: Shape) -> tuple[Tensor, Tensor]:
-    """Centre and half range of a network's inputs `[size + extra]`; what has no bounds counts as [−1, 1]."""
-    centre, half = np.zeros(lay.size + shape.extra, np.float32), np.ones(lay.size + shape.extra, np.float32)
-    for entry in () if shape.scaled else lay.entries.values():
-        own = slice(entry.start, entry.stop)
-        if isinstance(entry.space, Discrete) or entry.space.dtype == "uint8":
-            centre[own] = half[own] = 0.5
-        else:
-            centre[own], half[own] = bounds(entry.space)
-    return torch.from_numpy(centre), torch.from_numpy(half)
 
 
 class Flat:

@@ -110,6 +110,8 @@ def tabulate(settings: ValuationSettings) -> Valuations:
         own: Callable[[Array], Array] = names.look_up({}, settings.name)
     except LookupError as error:
         raise ValueError(f"valuations: {error}") from None
+    if not callable(own):
+        raise ValueError(f"valuations '{settings.name}' must be a function of an array of probabilities, got {own!r}")
     return _from_quantiles(own, settings.name)
 
 
@@ -124,7 +126,10 @@ def _from_points(settings: ValuationSettings) -> Valuations:
 
 def _from_quantiles(quantile: Callable[[Array], Array], name: str) -> Valuations:
     levels = np.linspace(0.0, 1.0, PIECES + 1)
-    values = np.asarray(quantile(levels), float)
+    try:
+        values = np.asarray(quantile(levels), float)
+    except Exception as error:  # whatever one's own function raises
+        raise ValueError(f"valuations '{name}' failed on {PIECES + 1} probabilities: {error!r}") from error
     if values.shape != levels.shape:
         raise ValueError(f"valuations '{name}' must map {levels.shape} probabilities to values, got {values.shape}")
     wrong = ~((values >= 0) & (values <= 1))  # NaN, too

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.group import Party
-from coterie.layout import Layout, encode, encoded_size, layout, pack
-from coterie.types import Array, Discrete, Experience, Joint
+from coterie.layout import Layout, encode, encoded_size, layout, pack, reach
+from coterie.types import Array, Box, Discrete, Experience, Joint
 
 
 class JointTransitions(NamedTuple):
@@ -80,6 +80,15 @@ class Table:
         who = [np.arange(s.agents.start, s.agents.stop) for s in spans]
         self.who_sees = np.concatenate([w.repeat(s.layout.size) for w, s in zip(who, spans)])  # [O] of E
         self.who_does = np.concatenate([w.repeat(s.width) for w, s in zip(who, spans)])  # [U] of E
+
+    def sees(self) -> Box:
+        """Everybody's observations as one space, with the bounds they have."""
+        ends = []
+        for span in self.spans.values():
+            middle, half = reach(span.layout)
+            ends.append(np.tile(np.stack([middle - half, middle + half]), span.party.agents))
+        low, high = np.concatenate(ends, axis=1)
+        return Box((self.seen,), low, high)
 
     def no_rows(self, rows: int) -> JointTransitions:
         """Room for some transitions."""

@@ -31,17 +31,18 @@ from coterie.layout import layout
 from coterie.normalize import Normalizer
 from coterie.policies.deterministic import DeterministicPolicy
 from coterie.replay import Replay
-from coterie.types import Array, Box, CoterieError, Experience, Joint, Metrics, Peer, State
+from coterie.types import Array, CoterieError, Experience, Joint, Metrics, Peer, State
 
 NAMES = ("critic_loss", "q_mean", "td_error", "actor_q")
 HOLD_BACK = 1e-3  # weight of the mean square of choices' outputs, as in the authors' code: lest they stop exploring
 TINY = np.float32(1e-30)  # an exponential draw may be 0, whose logarithm is no number
 QUANTILES = 8  # of a decision's outcomes, where a group judges them and does not say how many
+ENOUGH = 64  # decisions that show how often nothing comes of one
 CLIP = 2.5  # deviations beyond which smoothing noise is cut off, as in Fujimoto et al. 2018 (0.5 for 0.2)
 
 
 class Following(ValueError, CoterieError):
-    """A decision that is to be judged by itself is followed by others."""
+    """Decisions are not such as this learner can judge."""
 
 
 class Rates(NamedTuple):
@@ -87,7 +88,7 @@ class MADDPG:
                 "critic.sees: who sees what everybody does has little risk left to judge; a taste for risk needs 'own'"
             )
         if self.settings.critic.quantiles == 1 and not self.settings.critic.hurdle:
-            raise ValueError(f"critic.quantiles: a taste for risk needs several; leave it out to have {QUANTILES}")
+            raise ValueError(f"critic.quantiles: a taste for risk needs several; null is {QUANTILES}")
         return self.preference.judge()
 
     def count_outputs(self) -> int:
@@ -110,7 +111,7 @@ class MADDPG:
         bends = policy.shape.bends if s.bends is None else s.bends
         shape = replace(policy.shape, hidden=hidden, activation=activation, bends=bends)
         if self.central:
-            lay = layout(Box((self.table.seen,), -np.inf, np.inf))
+            lay = layout(self.table.sees())
             shape = replace(shape, encoder="mlp", extra=self.told + self.table.done, scaled=self.normalizer.enabled)
         else:
             lay = policy.layout
@@ -157,9 +158,18 @@ class MADDPG:
         return metrics | {"noise": self.policy.noise}
 
     def probe(self, own: Experience) -> None:
-        """Refuse to judge interim where decisions follow each other: there is nothing to bootstrap with."""
-        if isinstance(self.preference, Risk) and self.settings.gamma and (own.active & ~own.terminated).any():
-            group = f"groups.{self.place.group}"
+        """Refuse to judge interim what cannot be: decisions that follow each other, various amounts told as one."""
+        if not isinstance(self.preference, Risk):
+            return
+        group = f"groups.{self.place.group}"
+        paid = own.reward[own.active]
+        if self.outputs == 2 and self.held is None and len(paid) >= ENOUGH and (paid != 0).mean() > 0.9:
+            raise Following(
+                "with critic.hurdle and critic.quantiles=1 a decision brings nothing or one amount; here it hardly "
+                "ever brings nothing, and all that may come of it would look like its mean; set "
+                f"{group}.learner.critic.hurdle=false {group}.learner.critic.quantiles=8"
+            )
+        if self.settings.gamma and (own.active & ~own.terminated).any():
             raise Following(
                 "judged interim, a decision is worth what it brings by itself, but here others follow it; set "
                 f"{group}.learner.gamma=0 to judge each by its own reward, or {group}.preference.way=episodic with "
@@ -168,11 +178,11 @@ class MADDPG:
 
     def remember(self, own: Experience, joint: Joint) -> Held:
         """Move the transitions that this experience completes into the replay; returns all its ticks."""
+        self.probe(own)
         if self.held is None:
             self.held = self.table.nobody(own.active.shape[1])
         ticks = self.table.ticks(joint, self.preference.rewards(own))
         rows, self.held = self.table.complete(ticks, self.table.finals(joint), self.held, self.settings.gamma)
-        self.probe(own)
         self.replay.add(rows)
         return ticks
 

@@ -238,6 +238,8 @@ def parallel_env(
     """The same world as a PettingZoo parallel environment; `settings` are those of `AuctionSettings`."""
     from coterie.worlds.face import ParallelFace, choose  # PettingZoo is an optional dependency
 
+    if callable(valuations):
+        raise ValueError("valuations: name a function of one's own, valuations='package.module:Name'")
     if isinstance(valuations, str):
         valuations = {"name": valuations}
     if isinstance(valuations, Mapping):

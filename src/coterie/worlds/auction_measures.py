@@ -17,7 +17,8 @@ import numpy as np
 
 from coterie import build, equilibria, statistics
 from coterie.bidding import Curve, Market, Result, WinChance, against, best_response, curve, distance, interim, result
-from coterie.config import Config, Part, to_plain
+from coterie.config import Config, GroupConfig, Part, SeatedRun, to_plain
+from coterie.group import Place
 from coterie.prospect import NEUTRAL, Prospect
 from coterie.run import Run
 from coterie.runner import Runner
@@ -27,6 +28,7 @@ from coterie.types import Array, CoterieError
 from coterie.worlds.auction import Auction, AuctionSettings
 
 RANKS = (np.arange(256) + 0.5) / 256  # at which bidders are judged: each as likely
+LEFT = 1e-3  # that a bidder may still gain by leaving curves that are called an equilibrium
 DIP = 0.01  # a curve that falls by more than this is not called rising
 
 
@@ -127,9 +129,12 @@ def _ideal(
             shared = equilibria.symmetric(market, kinds[0])
             return [shared for _ in bidders], None
         counts = [sum(len(members[name]) for name, own in known.items() if own == kind) for kind in kinds]
-        curves = equilibria.mixed(market, kinds, counts).curves
+        found = equilibria.mixed(market, kinds, counts)
     except (ValueError, CoterieError) as error:  # which say what is not solved
         return None, str(error)
+    if found.residual > LEFT:
+        return None, f"the curves found for it leave {found.residual:.2g} to gain"
+    curves = found.curves
     group_of = {seat: name for name, seats in members.items() for seat in seats}
     return [curves[kinds.index(known[group_of[seat]])] for seat in bidders], None
 
@@ -299,9 +304,18 @@ def theory_of(config: Config) -> Theory:
     """What is ideal at a config's table."""
     places = build.build_places(config, Auction(config.world.settings, 1))
     members = {name: tuple(map(int, place.columns)) for name, place in places.items()}
-    tastes = {name: taste_of(group.preference) for name, group in config.groups.items()}
-    words = {name: in_words(group.preference) for name, group in config.groups.items()}
+    preferences = {name: _preference(group, places[name]) for name, group in config.groups.items()}
+    tastes = {name: taste_of(preference) for name, preference in preferences.items()}
+    words = {name: in_words(preference) for name, preference in preferences.items()}
     return dataclasses.replace(theorise(config.world.settings, members, tastes), words=words)
+
+
+def _preference(group: GroupConfig, place: Place) -> Part:
+    """How a group values its rewards; who only plays and says nothing of it, as when it learned."""
+    if group.learner is not None or not isinstance(group.policy, SeatedRun) or group.preference.name != "unchanged":
+        return group.preference
+    earlier = Run.open(group.policy.run).config()
+    return earlier.groups[build.earlier_group(group.policy, place, earlier)].preference
 
 
 def judge_runs(runs: Sequence[Run]) -> tuple[Theory, list[Judged]]:
