@@ -218,3 +218,11 @@ def test_what_a_real_world_did(continuous):
     assert np.array_equal(
         table.spans["adversary"].actions(rows.action)[0], encode(space, lived[0]["adversary"].action[-1, 0])
     )
+
+
+def test_everybodys_observations_keep_their_bounds():
+    free = Kind(("f0",), Box((1,), -np.inf, 5.0), Discrete(2))
+    seen = Table((Party("prey", 2, PREY), Party("free", 1, free)), "prey").sees()
+    assert seen.shape == (5,)
+    np.testing.assert_allclose(seen.low, [0, 0, 0, 0, -1], atol=1e-5)
+    np.testing.assert_allclose(seen.high, [99, 99, 99, 99, 1])

@@ -22,7 +22,7 @@ from coterie.algorithms import maddpg_desk, maddpg_kernels
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.joint_transitions import Held, JointTransitions, Table
 from coterie.algorithms.maddpg_desk import Draws
-from coterie.algorithms.maddpg_parts import Batch, Followed
+from coterie.algorithms.maddpg_parts import Batch, Followed, demand_judgeable
 from coterie.algorithms.maddpg_settings import MADDPGSettings
 from coterie.algorithms.outcomes import Outcomes, lowest, miss, relative, tell, unit, worth
 from coterie.group import Place, Preference, Risk
@@ -31,18 +31,13 @@ from coterie.layout import layout
 from coterie.normalize import Normalizer
 from coterie.policies.deterministic import DeterministicPolicy
 from coterie.replay import Replay
-from coterie.types import Array, CoterieError, Experience, Joint, Metrics, Peer, State
+from coterie.types import Array, Experience, Joint, Metrics, Peer, State
 
 NAMES = ("critic_loss", "q_mean", "td_error", "actor_q")
 HOLD_BACK = 1e-3  # weight of the mean square of choices' outputs, as in the authors' code: lest they stop exploring
 TINY = np.float32(1e-30)  # an exponential draw may be 0, whose logarithm is no number
 QUANTILES = 8  # of a decision's outcomes, where a group judges them and does not say how many
-ENOUGH = 64  # decisions that show how often nothing comes of one
 CLIP = 2.5  # deviations beyond which smoothing noise is cut off, as in Fujimoto et al. 2018 (0.5 for 0.2)
-
-
-class Following(ValueError, CoterieError):
-    """Decisions are not such as this learner can judge."""
 
 
 class Rates(NamedTuple):
@@ -158,23 +153,10 @@ class MADDPG:
         return metrics | {"noise": self.policy.noise}
 
     def probe(self, own: Experience) -> None:
-        """Refuse to judge interim what cannot be: decisions that follow each other, various amounts told as one."""
-        if not isinstance(self.preference, Risk):
-            return
-        group = f"groups.{self.place.group}"
-        paid = own.reward[own.active]
-        if self.outputs == 2 and self.held is None and len(paid) >= ENOUGH and (paid != 0).mean() > 0.9:
-            raise Following(
-                "with critic.hurdle and critic.quantiles=1 a decision brings nothing or one amount; here it hardly "
-                "ever brings nothing, and all that may come of it would look like its mean; set "
-                f"{group}.learner.critic.hurdle=false {group}.learner.critic.quantiles=8"
-            )
-        if self.settings.gamma and (own.active & ~own.terminated).any():
-            raise Following(
-                "judged interim, a decision is worth what it brings by itself, but here others follow it; set "
-                f"{group}.learner.gamma=0 to judge each by its own reward, or {group}.preference.way=episodic with "
-                f"{group}.learner.name=ppo and {group}.policy.name=network"
-            )
+        """Refuse to judge interim what cannot be."""
+        if isinstance(self.preference, Risk):
+            one_amount = self.outputs == 2 and self.held is None  # told by a hurdle; the first experience shows
+            demand_judgeable(f"groups.{self.place.group}", own, self.settings.gamma, one_amount)
 
     def remember(self, own: Experience, joint: Joint) -> Held:
         """Move the transitions that this experience completes into the replay; returns all its ticks."""

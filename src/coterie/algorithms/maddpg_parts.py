@@ -1,4 +1,4 @@
-"""What MADDPG's updates through PyTorch work on: batches as networks take them, and networks with slower copies."""
+"""What MADDPG works on: batches as networks take them, networks with slower copies, and what cannot be judged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torch import Tensor
 
 from coterie import nets
 from coterie.algorithms.maddpg_desk import Learned
-from coterie.types import State
+from coterie.types import CoterieError, Experience, State
+
+ENOUGH = 64  # decisions that show how often nothing comes of one
 
 
 class Batch(NamedTuple):
@@ -54,3 +56,24 @@ class Followed:
         nets.restore(self.net, state["net"], what)
         nets.restore(self.target, state["target"], f"{what}, target")
         self.flat.load(state["adam"])
+
+
+class Unjudgeable(ValueError, CoterieError):
+    """Decisions are not such as could be judged interim."""
+
+
+def demand_judgeable(group: str, own: Experience, gamma: float, one_amount: bool) -> None:
+    """Refuse to judge decisions that follow each other, and various amounts where the critic tells one."""
+    paid = own.reward[own.active]
+    if one_amount and len(paid) >= ENOUGH and (paid != 0).mean() > 0.9:
+        raise Unjudgeable(
+            "with critic.hurdle and critic.quantiles=1 a decision brings nothing or one amount; here it hardly ever "
+            "brings nothing, and all that may come of it would look like its mean; set "
+            f"{group}.learner.critic.hurdle=false {group}.learner.critic.quantiles=8"
+        )
+    if gamma and (own.active & ~own.terminated).any():  # there is nothing to bootstrap with
+        raise Unjudgeable(
+            "judged interim, a decision is worth what it brings by itself, but here others follow it; set "
+            f"{group}.learner.gamma=0 to judge each by its own reward, or {group}.preference.way=episodic with "
+            f"{group}.learner.name=ppo and {group}.policy.name=network"
+        )
