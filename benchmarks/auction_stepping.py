@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from coterie.worlds.auction import RULES, Auction, AuctionSettings
+from coterie.worlds.auction.world import RULES, Auction, AuctionSettings
 
 COPIES, BIDDERS, STEPS, ROUNDS = 1024, 4, 500, 7
 

@@ -21,15 +21,15 @@ import numpy as np
 from interleave import commit
 
 import coterie
-from coterie import build
-from coterie.evaluate import evaluate, evaluation_copies
-from coterie.match import Player
-from coterie.prospect import NEUTRAL
-from coterie.run import Run
-from coterie.training import evaluation_seed
-from coterie.types import Array
-from coterie.worlds import auction_measures as measures
-from coterie.worlds.auction_report import draw
+from coterie.core.types import Array
+from coterie.preferences.prospect import NEUTRAL
+from coterie.studies.match import Player
+from coterie.training import build
+from coterie.training.evaluate import evaluate, evaluation_copies
+from coterie.training.loop import evaluation_seed
+from coterie.training.run import Run
+from coterie.worlds.auction import metrics as measures
+from coterie.worlds.auction.report import draw
 
 SPLITS = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]  # prospect theorists and neutral bidders at one table
 SHOWN = [0.25, 0.5, 0.75, 0.9]  # valuations

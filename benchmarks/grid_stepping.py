@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from coterie.worlds.gridworld import Gridworld, GridworldSettings
+from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
 
 COPIES, AGENTS, STEPS, ROUNDS = 1024, 4, 500, 7
 

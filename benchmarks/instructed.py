@@ -21,13 +21,14 @@ import numpy as np
 from interleave import commit
 
 import coterie
-from coterie import config, table
+from coterie.config import schema
+from coterie.core.types import Array
+from coterie.lm.backends.scripted import Scripted
 from coterie.lm.interface import Prompt
-from coterie.lm.scripted import Scripted
-from coterie.page import as_png
-from coterie.run import Run
-from coterie.types import Array
-from coterie.worlds.gridworld import Gridworld
+from coterie.studies.html import as_png
+from coterie.training import table
+from coterie.training.run import Run
+from coterie.worlds.gridworld.world import Gridworld
 
 EXPERIMENT = "gridworld-instructed"
 LISTS = ("train", "held_out", "relational")
@@ -77,7 +78,7 @@ def curve(run: Run, wordings: str, steps: list[int], episodes: int) -> list[floa
 
 def reference(player: str, wordings: str, episodes: int) -> float:
     """The same of random play or the reference player: the first episode of as many copies."""
-    settings = config.load(EXPERIMENT, [f"world.instructions={wordings}"]).world.settings
+    settings = schema.load(EXPERIMENT, [f"world.instructions={wordings}"]).world.settings
     world, random = Gridworld(settings, episodes), np.random.default_rng(0)
     world.reset(0)
     followed, over = np.zeros(episodes, bool), np.zeros(episodes, bool)

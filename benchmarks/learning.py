@@ -18,8 +18,8 @@ from typing import Any
 
 from interleave import commit
 
-from coterie.report import draw_curves
-from coterie.run import Run
+from coterie.studies.report import draw_curves
+from coterie.training.run import Run
 
 ALL = [
     "gridworld-cooperative",

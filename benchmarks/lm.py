@@ -21,12 +21,12 @@ import torch
 from interleave import commit
 
 from coterie.lm import Sampling, load
-from coterie.lm.cache import Cache, CacheSettings
-from coterie.lm.llamacpp import LlamaCppSettings
-from coterie.lm.local import Local
-from coterie.lm.local_settings import LocalSettings
-from coterie.lm.scoring import score_plainly
-from coterie.lm.scripted import Scripted
+from coterie.lm.backends.llamacpp import LlamaCppSettings
+from coterie.lm.backends.local import Local
+from coterie.lm.backends.local_settings import LocalSettings
+from coterie.lm.backends.scoring import score_plainly
+from coterie.lm.backends.scripted import Scripted
+from coterie.lm.wrappers.cache import Cache, CacheSettings
 
 OUT = Path(__file__).parent.parent / "docs" / "results"
 WAYS = (("above", "up"), ("below", "down"), ("left of", "left"), ("right of", "right"))

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.group import Place
-from coterie.lm.compose import LMSettings
-from coterie.policies import prompts
+from coterie.core.group import Place
+from coterie.core.seeding import generator
+from coterie.core.types import View
+from coterie.lm import prompts
+from coterie.lm.load import LMSettings
 from coterie.policies.language import LanguagePolicy, LanguageSettings
-from coterie.streams import generator
-from coterie.types import View
-from coterie.worlds.gridworld import Gridworld, GridworldSettings
+from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
 
 WAYS = {
     "8 examples, batch": {},

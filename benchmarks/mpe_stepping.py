@@ -13,7 +13,7 @@ import time
 import numpy as np
 from mpe2 import simple_spread_v3
 
-from coterie.worlds.mpe import Spread, SpreadSettings
+from coterie.worlds.mpe.world import Spread, SpreadSettings
 
 COPIES, AGENTS, STEPS, THEIR_STEPS, ROUNDS = 1024, 3, 500, 1000, 7
 

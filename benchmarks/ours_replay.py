@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from peers.replay_load import BATCH, IMPORTANCE, PRIORITY, SIZE, load, report
 
-from coterie.replay import Replay, ReplaySettings
+from coterie.algorithms.replay import Replay, ReplaySettings
 
 
 class Rows(NamedTuple):

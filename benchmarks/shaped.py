@@ -4,7 +4,7 @@
 
 Trains both experiments for every seed and evaluates greedily every 2,048 frames. A run ends once three evaluations
 in a row reach the threshold, or with its steps; frames to the threshold are those of the first one that does
-(`coterie.statistics`). Writes doorkey5-shaped.json (every seed's curve, the ratio, questions asked, the command and the
+(`coterie.studies.statistics`). Writes doorkey5-shaped.json (every seed's curve, the ratio, questions asked, the command and the
 commit) and doorkey5-shaped.png to docs/results.
 """
 
@@ -22,8 +22,10 @@ matplotlib.use("Agg")
 from interleave import commit
 from matplotlib import pyplot
 
-from coterie import config, statistics, training
-from coterie.run import Run
+from coterie.config import schema
+from coterie.studies import statistics
+from coterie.training import loop
+from coterie.training.run import Run
 
 ARMS = {"unshaped": "doorkey5-ppo", "shaped": "doorkey5-shaped"}
 THRESHOLD = 0.9  # of episodes that reach the goal
@@ -36,7 +38,7 @@ def train(experiment: str, seed: int, folder: Path, overrides: list[str]) -> Run
     path = folder / experiment / f"seed={seed}"
     if (path / "summary.json").exists():
         return Run.open(path)
-    settings = config.load(experiment, [f"seed={seed}", "train.video=false", "train.tensorboard=false", *overrides])
+    settings = schema.load(experiment, [f"seed={seed}", "train.video=false", "train.tensorboard=false", *overrides])
     good = 0
 
     def holds(env_steps: int, score: float) -> bool:
@@ -45,7 +47,7 @@ def train(experiment: str, seed: int, folder: Path, overrides: list[str]) -> Run
         return good >= IN_A_ROW
 
     run = Run.create(path, settings)
-    training.train(settings, run, quiet=True, watch=holds)
+    loop.train(settings, run, quiet=True, watch=holds)
     return run
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import coterie
-from compare_cases import fabricate_sweep
-from coterie import cli, report
-from dqn_cases import make_learner as make_q_learner
-from maddpg_cases import make_learner as make_table_learner
-from ppo_cases import make_learner
+from coterie.cli import main
+from coterie.studies import report
+from helpers.compare import fabricate_sweep
+from helpers.dqn import make_learner as make_q_learner
+from helpers.maddpg import make_learner as make_table_learner
+from helpers.ppo import make_learner
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -69,7 +70,7 @@ def coterie_(monkeypatch, capsys):
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.setattr(logging.getLogger(), "handlers", [])
         try:
-            cli.main()
+            main.main()
             code = 0
         except SystemExit as left:
             code = left.code or 0

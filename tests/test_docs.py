@@ -10,34 +10,29 @@ from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 import coterie
-from coterie import build, config, names
-from coterie.algorithms.dqn import DQNSettings, EpsilonSettings, TargetSettings
-from coterie.algorithms.maddpg_settings import (
-    CriticSettings,
-    MADDPGSettings,
-    MemorySettings,
-    NoiseSettings,
-    TurnSettings,
-)
-from coterie.algorithms.maddpg_settings import TargetSettings as SlowTargetSettings
-from coterie.algorithms.ppo import PPOSettings
-from coterie.cli import app
-from coterie.config import SeatedRun
+from coterie.algorithms.dqn.dqn import DQNSettings, EpsilonSettings, TargetSettings
+from coterie.algorithms.maddpg.maddpg import CriticSettings, MADDPGSettings, MemorySettings, NoiseSettings, TurnSettings
+from coterie.algorithms.maddpg.maddpg import TargetSettings as SlowTargetSettings
+from coterie.algorithms.ppo.ppo import PPOSettings
+from coterie.algorithms.replay import ReplaySettings
+from coterie.cli.main import app
+from coterie.config import registry, schema
+from coterie.config.schema import SeatedRun, StopSettings, TrainSettings
+from coterie.core import lookup
+from coterie.core.advice import AskSettings, UseSettings
 from coterie.policies.deterministic import DeterministicSettings
 from coterie.policies.language import LanguageSettings
 from coterie.policies.lora import LoraSettings
 from coterie.policies.network import NetworkSettings
 from coterie.policies.q_network import QNetworkSettings
-from coterie.preferences import CPTSettings, CVaRSettings, MeanVarianceSettings
-from coterie.replay import ReplaySettings
-from coterie.roles.advice import AskSettings, UseSettings
+from coterie.policies.text_encoder import TextSettings
+from coterie.preferences.reward_model import RatedSettings
+from coterie.preferences.standard import CPTSettings, CVaRSettings, MeanVarianceSettings
 from coterie.roles.advisor import LanguageAdvisorSettings
 from coterie.roles.bonus import InstructedSettings, PreferredSettings
 from coterie.roles.constraints import ConstraintSettings
-from coterie.roles.encoder import TextSettings
-from coterie.roles.rated import RatedSettings
-from coterie.roles.reward import ShapedSettings
-from coterie.train_settings import StopSettings, TrainSettings
+from coterie.roles.shaping import ShapedSettings
+from coterie.training import build
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -48,9 +43,9 @@ MOMENT = [
 ]
 
 
-@pytest.mark.parametrize("name", config.experiments())
+@pytest.mark.parametrize("name", schema.experiments())
 def test_every_experiment_runs_for_a_moment(name, tmp_path):
-    groups = config.load(name).groups
+    groups = schema.load(name).groups
     central = [group for group, one in groups.items() if one.learner is not None and one.learner.name == "maddpg"]
     short = [f"groups.{group}.learner.replay.starts=8" for group in central]
     often = [f"groups.{group}.learner.updates_per_step=0.1" for group in central]
@@ -62,7 +57,7 @@ def test_every_experiment_runs_for_a_moment(name, tmp_path):
 
 @pytest.mark.parametrize("bidders", range(2, 7))
 def test_every_second_bidder_of_the_mixed_auction_is_a_prospect_theorist(bidders):
-    mixed = config.load("auction-mixed", [f"world.num_bidders={bidders}"])
+    mixed = schema.load("auction-mixed", [f"world.num_bidders={bidders}"])
     places = build.build_places(mixed, build.build_world(mixed.world, 1))
     everybody = [f"bidder_{i}" for i in range(bidders)]
     assert {name: list(place.agents) for name, place in places.items()} == {
@@ -75,9 +70,9 @@ def test_every_second_bidder_of_the_mixed_auction_is_a_prospect_theorist(bidders
     }
 
 
-@pytest.mark.parametrize("name", [name for name in config.experiments() if name.startswith(("auction", "tag-maddpg"))])
+@pytest.mark.parametrize("name", [name for name in schema.experiments() if name.startswith(("auction", "tag-maddpg"))])
 def test_where_returns_say_nothing_of_quality_the_last_policy_is_kept(name):
-    assert config.load(name).train.best == "last"
+    assert schema.load(name).train.best == "last"
 
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch):
@@ -128,8 +123,15 @@ def test_the_readmes_tree_names_every_file():
 
 
 def settings_types():
-    tables = (names.WORLDS, names.POLICIES, names.LEARNERS, names.PREFERENCES, names.GUARDS, names.ADVISORS)
-    kinds = [TrainSettings, StopSettings, SeatedRun, *(names.settings_type(t, n) for t in tables for n in t)]
+    tables = (
+        registry.WORLDS,
+        registry.POLICIES,
+        registry.LEARNERS,
+        registry.PREFERENCES,
+        registry.GUARDS,
+        registry.ADVISORS,
+    )
+    kinds = [TrainSettings, StopSettings, SeatedRun, *(lookup.settings_type(t, n) for t in tables for n in t)]
     nested = [type(spec.default_factory()) for kind in kinds for spec in made_settings(kind)]
     return kinds + nested
 
@@ -192,7 +194,7 @@ def test_the_documented_defaults_are_the_real_ones():
 def test_the_example_of_settings_is_valid(tmp_path):
     (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "settings.md").read_text(), re.S)
     (tmp_path / "mine.yaml").write_text(text)
-    loaded = config.load(str(tmp_path / "mine.yaml"))
+    loaded = schema.load(str(tmp_path / "mine.yaml"))
     assert (loaded.world.settings.grid_size, loaded.train.stop) == (6, StopSettings(49.0))
 
 

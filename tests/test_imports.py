@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from run_cases import environment
+from helpers.run import environment
 
 CORE = [
     *("types", "world", "group", "runner", "nets", "heads", "returns", "preferences", "streams", "checks"),

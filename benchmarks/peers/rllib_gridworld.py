@@ -14,7 +14,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 from ray.tune.registry import register_env
 
-from coterie.worlds.gridworld import parallel_env
+from coterie.worlds.gridworld.world import parallel_env
 
 
 def main() -> None:

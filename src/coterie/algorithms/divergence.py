@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from coterie.types import Array, CoterieError, Metrics
+from coterie.core.types import Array, CoterieError, Metrics
 
 
 class Diverged(CoterieError):

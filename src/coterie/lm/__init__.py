@@ -9,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.lm.compose import LMSettings, LoadedModel, load
     from coterie.lm.interface import Completion, LanguageModel, LMError, Prompt, Sampling, Scores
+    from coterie.lm.load import LMSettings, LoadedModel, load
 
 _HOMES = {
-    **dict.fromkeys(("LMSettings", "LoadedModel", "load"), "coterie.lm.compose"),
+    **dict.fromkeys(("LMSettings", "LoadedModel", "load"), "coterie.lm.load"),
     **dict.fromkeys(("Completion", "LanguageModel", "LMError", "Prompt", "Sampling", "Scores"), "coterie.lm.interface"),
 }
 __all__ = [

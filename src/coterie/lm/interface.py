@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie import streams
-from coterie.checks import at_least, positive, within
-from coterie.types import CoterieError
+from coterie.core import seeding
+from coterie.core.types import CoterieError
+from coterie.core.validation import at_least, positive, within
 
 Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": …}
 Prompt = str | Sequence[Message]  # text to go on from, or a conversation for the model's chat template
@@ -176,7 +176,7 @@ def spelled(prompt: Prompt) -> str:
 def stream(sampling: Sampling, prompt: Prompt, sample: int) -> np.random.Generator:
     """What sample number `sample` of a prompt draws from."""
     digest = hashlib.blake2b(spelled(prompt).encode(), digest_size=8).hexdigest()
-    return streams.generator(sampling.seed, "lm sample", digest, sample)
+    return seeding.generator(sampling.seed, "lm sample", digest, sample)
 
 
 def check_choices(prompts: Sequence[Prompt], choices: Sequence[Sequence[str]]) -> None:

@@ -14,22 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import kernels, nets
-from coterie.checks import at_least
-from coterie.group import Place
-from coterie.heads import IMPOSSIBLE, Choices
-from coterie.layout import bounds, encoded_size, pack
-from coterie.policies.body import Body
-from coterie.policies.network import check_widths
-from coterie.search_space import Choice, Space
-from coterie.types import Array, Box, Decision, Discrete, MultiDiscrete, Peer, State, View, action_shape
+from coterie.core.group import Place
+from coterie.core.search_space import Choice, Space
+from coterie.core.types import Array, Box, Decision, Discrete, MultiDiscrete, Peer, State, View, action_shape
+from coterie.core.validation import at_least
+from coterie.nn import kernels, networks
+from coterie.nn.distributions import IMPOSSIBLE, Choices
+from coterie.nn.packing import bounds, encoded_size, pack
+from coterie.policies.network import Body, check_widths
 
 
 @dataclass(frozen=True)
 class DeterministicSettings:
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
-    encoder: nets.Encoder = "auto"  # auto: cnn for pictures, else mlp; set: any number of things
+    encoder: networks.Encoder = "auto"  # auto: cnn for pictures, else mlp; set: any number of things
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
     squash: Literal["tanh", "clip"] = "tanh"  # how outputs are kept in a box; clip: straight until its bounds
     identity: bool = True  # tell a shared mlp or cnn which agent it plays; a set network is never told
@@ -53,7 +52,7 @@ class DeterministicPolicy(Body):
     def __init__(self, settings: DeterministicSettings, place: Place) -> None:
         s, space = settings, place.spaces.action
         self.size = encoded_size(space)
-        shape = nets.Shape(s.hidden, s.activation, s.encoder, s.channels, 0, bends=s.bends)
+        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0, bends=s.bends)
         super().__init__(place, shape, self.size, 0.01, s.identity, s.normalize_observations)
         self.spec = self.compile(s.compiled)
         self.clipped = s.squash == "clip"
@@ -131,7 +130,7 @@ class DeterministicPolicy(Body):
             drawn.append(ones_like_best(part) + soft - soft.detach())
         return torch.cat(drawn, dim=-1)
 
-    def peer(self, net: nets.Net) -> Peer:
+    def peer(self, net: networks.Net) -> Peer:
         """This policy with a net's present weights, for other groups to look ahead with."""
         net, normal, agents = copy.deepcopy(net), copy.copy(self.normalizer), np.arange(len(self.place.agents))
 

@@ -14,16 +14,17 @@ from typing import Literal
 
 import numpy as np
 
-from coterie import names, streams
-from coterie.checks import at_least, positive
-from coterie.group import Place
-from coterie.lm import calibrate
-from coterie.lm.chooser import Answers, Calibration, Chooser
-from coterie.lm.compose import LMSettings, LoadedModel
+from coterie.config import registry
+from coterie.core import lookup, seeding
+from coterie.core.group import Place
+from coterie.core.types import Array, Decision, Discrete, Metrics, State, View, action_dtype, action_shape, map_tree
+from coterie.core.validation import at_least, positive
+from coterie.core.world import Codec, Guided, Oracle
+from coterie.lm import calibration as calibrate
+from coterie.lm import prompts
+from coterie.lm.choice import Answers, Calibration, Chooser
 from coterie.lm.interface import Sampling
-from coterie.policies import prompts
-from coterie.types import Array, Decision, Discrete, Metrics, State, View, action_dtype, action_shape, map_tree
-from coterie.world import Codec, Guided, Oracle
+from coterie.lm.load import LMSettings, LoadedModel
 
 COUNTS = ("decisions", "abstentions", "illegal", "fallbacks", "forfeits")
 
@@ -243,16 +244,16 @@ def find_codec(name: str, place: Place) -> Codec:
         raise ValueError("a language model must be seated in a world that says what its agents see")
     if name == "auto":
         home = f"{type(world).__module__}:{type(world).__qualname__}"
-        mine = [known for known, address in names.WORLDS.items() if address == home and known in names.CODECS]
+        mine = [known for known, address in registry.WORLDS.items() if address == home and known in registry.CODECS]
         if not mine:
-            known = ", ".join(names.CODECS)
+            known = ", ".join(registry.CODECS)
             raise ValueError(
                 f"'{type(world).__name__.lower()}' does not come with words for a language model ({known} do); "
                 "set codec=package.module:Name"
             )
         name = mine[0]
     try:
-        made = names.look_up(names.CODECS, name)
+        made = lookup.look_up(registry.CODECS, name)
     except LookupError as error:
         raise ValueError(f"codec: {error}") from None
     codec: Codec = made(world, place.kind)
@@ -271,7 +272,7 @@ def good_actions(codec: Codec, place: Place, action: Array, view: View) -> dict[
         everybody[:, view.columns] = action
         found["optimal"] = codec.optimal(view.world, everybody)[:, view.columns][view.acting]
     if isinstance(view.world, Guided) and isinstance(place.spaces.action, Discrete):
-        random = streams.generator(place.seed, "agreement")  # a stream of its own: looking changes nothing
+        random = seeding.generator(place.seed, "agreement")  # a stream of its own: looking changes nothing
         guided = view.world.heuristic(view.kind, random)[:, view.columns]
         found["agreement"] = (guided == action)[view.acting]
     return found

@@ -16,21 +16,21 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from coterie import kernels, nets, streams
-from coterie.checks import positive
-from coterie.group import Place
-from coterie.heads import Choices
-from coterie.layout import layout, pack
-from coterie.lm import adapters
-from coterie.lm.calibrate import log_normalise
-from coterie.lm.chooser import REMEMBERED, shared_backend
-from coterie.lm.compose import LMSettings, LoadedModel, backend_of, surround
+from coterie.core import seeding
+from coterie.core.group import Place
+from coterie.core.types import Array, Decision, Metrics, State, Tree, View, map_tree
+from coterie.core.validation import positive
+from coterie.lm import lora, prompts
+from coterie.lm.backends.local import Local, device_of
+from coterie.lm.calibration import log_normalise
+from coterie.lm.choice import REMEMBERED, shared_backend
 from coterie.lm.interface import Normalise
-from coterie.lm.local import Local, device_of
-from coterie.normalize import Normalizer
-from coterie.policies import prompts
+from coterie.lm.load import LMSettings, LoadedModel, backend_of, surround
+from coterie.nn import kernels, networks
+from coterie.nn.distributions import Choices
+from coterie.nn.normalization import Normalizer
+from coterie.nn.packing import layout, pack
 from coterie.policies.language import find_codec, good_actions
-from coterie.types import Array, Decision, Metrics, State, Tree, View, map_tree
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LoraSettings:
     temperature: float = 1.0  # choices are drawn by scores divided by it
     rank: int = 16  # numbers that a layer's change passes through
     alpha: float = 32.0  # changes are scaled by alpha / rank
-    targets: tuple[str, ...] = (adapters.ALL,)  # all-linear, or names of layers such as q_proj
+    targets: tuple[str, ...] = (lora.ALL,)  # all-linear, or names of layers such as q_proj
     layers: int = 0  # adapt this many last layers only; 0: all
     hidden: tuple[int, ...] = (64, 64)  # widths of the critic's hidden layers
     normalize_observations: bool = True  # for the critic, by running mean and deviation
@@ -56,7 +56,7 @@ class LoraSettings:
         positive("temperature", self.temperature)
         for width in self.hidden:
             positive("a layer's width", width)
-        adapters.AdapterSettings(self.rank, self.alpha, self.targets, self.layers)
+        lora.AdapterSettings(self.rank, self.alpha, self.targets, self.layers)
         kind = backend_of(self.lm)
         if kind not in ("local", "own"):
             raise ValueError(
@@ -113,9 +113,9 @@ class AdaptedModel(torch.nn.Module):
         base = shared_backend(replace(settings.lm, local=local))
         if not isinstance(base, Local):
             raise ValueError(f"lm: '{settings.lm.name}' is no model in this process; it cannot be trained")
-        self.model = adapters.twin(base.model)
-        shape = adapters.AdapterSettings(settings.rank, settings.alpha, settings.targets, settings.layers)
-        adapters.attach(self.model, shape, seed)
+        self.model = lora.twin(base.model)
+        shape = lora.AdapterSettings(settings.rank, settings.alpha, settings.targets, settings.layers)
+        lora.attach(self.model, shape, seed)
         # What was read before would tie an answer's last bits to earlier questions: a resumed run must repeat them.
         self.local = Local(self.model, base.tokenizer, replace(base.settings, prefixes=0))
         self.lm: LoadedModel = surround(self.local, settings.lm)
@@ -129,7 +129,7 @@ class AdaptedModel(torch.nn.Module):
         asked = [self.asking.prompt(text) for text in texts]
         return self.lm.score(asked, [self.words] * len(texts)) / self.divisor
 
-    def unroll(self, x: Array, past: nets.Past | None) -> torch.Tensor:
+    def unroll(self, x: Array, past: networks.Past | None) -> torch.Tensor:
         """[1, M, C] with gradients, for texts `[1, M]`; each distinct one is read once."""
         texts, rows = np.unique(x[0], return_inverse=True)
         parts = list(self.parts(texts.tolist()))
@@ -180,14 +180,14 @@ class LoraPolicy:
         self.head = Words(self.codec.actions(np.arange(len(words))))
         self.choices = np.array([len(words)])
         self.layout = layout(place.spaces.observation)
-        encoder = nets.choose_encoder("auto", self.layout)
+        encoder = networks.choose_encoder("auto", self.layout)
         self.identities = len(place.agents) if len(place.agents) > 1 else 0  # the critic is told whom it values
-        self.shape = nets.Shape(settings.hidden, "tanh", encoder, (16, 32), self.identities)  # of the critic
+        self.shape = networks.Shape(settings.hidden, "tanh", encoder, (16, 32), self.identities)  # of the critic
         normal = settings.normalize_observations and self.layout.image is None
         self.normalizer = Normalizer(self.layout.slots, self.layout.width, 1, normal)
         asking = prompts.read(settings.template, settings.examples, self.codec.prompt, words)
         self.net = AdaptedModel(settings, asking, words, self.seeds("adapters")[0])
-        self.flat = nets.Flat(self.net, 1)
+        self.flat = networks.Flat(self.net, 1)
         self.loads = 0
         self.known: dict[str, Array] = {}  # text -> logits [C] that the model gives now
         self.asked_by: tuple[Any, ...] = ()  # whose answers they are
@@ -226,7 +226,7 @@ class LoraPolicy:
 
     def seeds(self, purpose: str) -> list[int]:
         """One seed: there is one set of parameters."""
-        return [streams.integer(self.place.seed, purpose, self.place.group, 0)]
+        return [seeding.integer(self.place.seed, purpose, self.place.group, 0)]
 
     def arrange(self, packed: Array) -> Array:
         """Rows `[…, A, size]` one after the other, `[1, M, size]`."""
@@ -264,7 +264,7 @@ class LoraPolicy:
         """Mean divergence of the choices after texts from those of the same model without adapters."""
         texts = tuple(sorted(present))
         if texts != self.start[0]:
-            with adapters.switched_off(self.net.model):
+            with lora.switched_off(self.net.model):
                 self.start = texts, self.net.logits(texts)
         now, then = log_normalise(np.array([present[text] for text in texts])), log_normalise(self.start[1])
         return float((np.exp(now) * (now - then)).sum(axis=1).mean())
@@ -273,12 +273,12 @@ class LoraPolicy:
 
     def state(self) -> State:
         """The adapters, and what the critic's normalisation has seen; the model itself is not in it."""
-        return {"adapters": nets.export(self.net), "normalizer": self.normalizer.state()}
+        return {"adapters": networks.export(self.net), "normalizer": self.normalizer.state()}
 
     def load(self, state: State) -> None:
         what = f"group '{self.place.group}'"
         if state["normalizer"]["mean"].shape != self.normalizer.mean.shape:
             raise ValueError(f"{what}: the saved observation statistics have another width than this world's")
-        nets.restore(self.net, state["adapters"], what)
+        networks.restore(self.net, state["adapters"], what)
         self.normalizer.load(state["normalizer"])
         self.loads += 1

@@ -1,27 +1,200 @@
-"""A neural policy: a network's outputs as a distribution over actions."""
+"""A neural policy: a network's outputs as a distribution over actions.
+
+What every neural policy of a group is built on: observations as inputs, one network, its parameters.
+
+A body knows whether the group's agents share parameters or have one set each, packs and normalises what
+they see, and puts rows in the order that the stacked parameters want. What is made of the network's outputs
+is the policy's affair.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 
-from coterie import nets
-from coterie.checks import at_least, positive
-from coterie.group import Place
-from coterie.heads import Choices, head
-from coterie.policies.body import Body
-from coterie.roles.encoder import Reader, TextSettings
-from coterie.search_space import Choice, Space
-from coterie.types import Array, Decision, View, action_shape
+from coterie.core import seeding
+from coterie.core.group import Place
+from coterie.core.search_space import Choice, Space
+from coterie.core.types import Array, Decision, State, Tree, View, action_shape
+from coterie.core.validation import at_least, positive
+from coterie.nn import kernels, networks
+from coterie.nn.distributions import Choices, head
+from coterie.nn.normalization import Normalizer
+from coterie.nn.packing import layout, pack, widen
+from coterie.policies.text_encoder import Reader, TextSettings, Trained
+
+
+class Body:
+    """A network that reads a group's observations, with parameters shared by its agents or one set for each."""
+
+    reader: Reader | None = None  # who puts observations into words; a policy that wants one sets it first
+
+    def __init__(
+        self, place: Place, shape: networks.Shape, outputs: int, gain: float, told: bool, normal: bool
+    ) -> None:
+        """`told`: say to a shared network which agent it plays; `normal`: normalise observations."""
+        self.place = place
+        self.memory_size = shape.memory
+        rows = layout(place.spaces.observation) if self.reader is None else self.reader.silent
+        self.layout = rows  # what the encoder reads; `rows` become whole packed rows
+        picture, join = rows.image is not None, None if self.reader is None else self.reader.settings.join
+        self.apart = 0  # numbers of packed rows behind the layout's: features that skip the encoder
+        if self.reader is not None:
+            rows = widen(None if join == "alone" else rows, self.reader.width)
+            self.apart = self.reader.width if join == "add" or (join == "concat" and picture) else 0
+            self.layout = self.layout if self.apart else rows
+            self.metrics = self.reader.metrics
+        encoder = networks.choose_encoder(shape.encoder, self.layout)
+        told = told and encoder != "set" and place.parameters == "shared" and len(place.agents) > 1
+        self.identities = len(place.agents) if told else 0  # numbers that say which agent it plays
+        extra, words = self.apart + self.identities + shape.extra, self.apart if join == "add" else 0
+        self.shape = replace(shape, encoder=encoder, extra=extra, words=words, scaled=normal)
+        self.net = networks.Net(self.shape, self.layout, outputs, gain, self.seeds("actor"))
+        weight = None if self.reader is None else self.reader.weigh(rows.size)
+        self.normalizer = Normalizer(rows.slots, rows.width, place.stacks, normal and not picture, weight)
+        if self.reader is not None and self.reader.settings.trainable:
+            self.net.reader = Trained(self.reader, rows.size, self.identities, self.normalizer)
+        self.flat = networks.Flat(self.net, place.stacks)
+
+    def seeds(self, purpose: str) -> list[int]:
+        """One seed for each stack's first weights."""
+        place = self.place
+        return [seeding.integer(place.seed, purpose, place.group, i) for i in range(place.stacks)]
+
+    def compile(self, wanted: bool) -> kernels.Spec | None:
+        """The network as `kernels.py` knows it, where that serves: perceptrons without memory."""
+        plain = wanted and self.shape.encoder == "mlp" and not (self.memory_size or self.shape.words or self.net.reader)
+        return self.net.spec() if plain and kernels.available() else None
+
+    # Rows ---------------------------------------------------------------------------------------------
+
+    def arrange(self, packed: Array) -> Array:
+        """Put rows `[…, A, size]` in the order of the parameters: one stack `[1, M, size]`, or one per agent."""
+        flat = packed.reshape(-1, *packed.shape[-2:])
+        if self.place.stacks == 1:
+            return flat.reshape(1, -1, flat.shape[-1])
+        return np.ascontiguousarray(flat.transpose(1, 0, 2))
+
+    def restore_order(self, rows: Array, lead: tuple[int, ...]) -> Array:
+        """The inverse of `arrange`: `[S, M, …]` back to `[…, A, …]`."""
+        if self.place.stacks > 1:
+            rows = np.ascontiguousarray(rows.swapaxes(0, 1))
+        return rows.reshape(*lead, *rows.shape[2:])
+
+    def pack(self, observation: Tree) -> Array:
+        """Observations `[…, A, shape]` as rows of floats `[…, A, size]`."""
+        if self.reader is None:
+            return pack(self.layout, observation)
+        features = self.reader.features(observation)
+        if self.reader.settings.join == "alone":
+            return features
+        return np.concatenate([pack(self.reader.silent, self.reader.wordless(observation)), features], axis=-1)
+
+    def sights(self, observation: Tree) -> tuple[Array, Array]:
+        """Observations as the network takes them, and as a critic of the same agents does: rows of equal number."""
+        x = self.inputs(observation)
+        return self.number(x, observation), x
+
+    def number(self, x: Array, observation: Tree) -> Array:
+        """Inputs `[S, M, …]` with the numbers of their texts behind them, where a model that learns reads these."""
+        if self.reader is None or self.net.reader is None:
+            return x
+        numbers = self.arrange(self.reader.find(observation).astype(np.float32))
+        seen, hint = np.split(x, [self.layout.size + self.apart + self.identities], axis=-1)
+        return np.concatenate([seen, numbers, hint], axis=-1)
+
+    def inputs(self, observation: Tree, agents: Array | None = None) -> Array:
+        """Observations `[…, A, shape]` as the network takes them, `[S, M, size + identities]`."""
+        packed = self.pack(observation)
+        who = np.arange(len(self.place.agents)) if agents is None else agents
+        return self.prepare(packed.reshape(-1, *packed.shape[-2:]), who)
+
+    def prepare(self, packed: Array, agents: Array) -> Array:
+        """Packed rows `[R, A, size]` normalised, told who they are, and in the order of the parameters."""
+        normal = self.normalizer
+        rows = np.ascontiguousarray(packed)
+        return kernels.prepare(rows, normal.shift, normal.scale, normal.limit, agents, self.identities)
+
+    # Answers ------------------------------------------------------------------------------------------
+
+    def straight(self, view: View) -> bool:
+        """Whether the view shows the group's own agents in their order, so that each stack reads its own rows."""
+        stacks = self.place.stacks
+        return stacks == 1 or np.array_equal(view.agents, np.arange(stacks))
+
+    def answer(self, packed: Array, view: View) -> tuple[Array, Array | None]:
+        """Outputs `[N, A, outputs]` for packed observations `[N, A, size]`, and what is remembered after them."""
+        if not self.straight(view):
+            return self.answer_others(packed, view)
+        lead = view.acting.shape
+        held = None if view.memory is None else self.arrange(view.memory)
+        rows, new = self.respond(self.number(self.prepare(packed, view.agents), view.observation), held)
+        return self.restore_order(rows, lead), None if new is None else self.restore_order(new, lead)
+
+    def answer_others(self, packed: Array, view: View) -> tuple[Array, Array | None]:
+        """The same for some agents, or in another order: every stack reads every row, each agent keeps its own's."""
+        stacks, (copies, agents) = self.place.stacks, view.acting.shape
+        everyone = np.repeat(packed.reshape(-1, 1, packed.shape[-1]), stacks, axis=1)
+        held = None if view.memory is None else view.memory.reshape(1, -1, self.memory_size).repeat(stacks, axis=0)
+        found = self.respond(self.prepare(everyone, np.zeros(stacks, np.int64)), held)
+
+        def own(rows: Array) -> Array:
+            return rows.reshape(stacks, copies, agents, -1)[view.agents, :, np.arange(agents)].transpose(1, 0, 2)
+
+        return own(found[0]), None if found[1] is None else own(found[1])
+
+    def respond(self, x: Array, memory: Array | None) -> tuple[Array, Array | None]:
+        """Outputs `[S, M, …]` of the network for inputs `[S, M, …]`, and what it remembers now."""
+        with torch.no_grad():
+            out, new = self.net(torch.from_numpy(x), None if memory is None else torch.from_numpy(memory))
+        return out.numpy(), None if new is None else new.numpy()
+
+    def asked(self, spec: kernels.Spec, packed: Array, agents: Array) -> kernels.Asked:
+        """What the compiled path needs for a decision, for packed observations `[N, A, size]`."""
+        normal, rows = self.normalizer, np.ascontiguousarray(packed)
+        how = (normal.shift, normal.scale, normal.limit)
+        return kernels.Asked(self.flat.array, spec.sizes, spec.relu, rows, *how, agents, self.identities)
+
+    def choose(self, spec: kernels.Spec, choices: Array, packed: Array, view: View) -> tuple[Array, Array]:
+        """Choices `[N, A, K]` among `choices [K]` each, drawn by outputs as logits, by the compiled path."""
+        lead = view.acting.shape
+        shape = (self.place.stacks, lead[0] * lead[1] // self.place.stacks, len(choices))
+        action, log_prob = kernels.decide(
+            self.asked(spec, packed, view.agents),
+            kernels.NO_MASK if view.mask is None else self.arrange(view.mask),
+            choices,
+            np.zeros(shape) if view.greedy else view.random.random(shape),
+            view.greedy,
+        )
+        return self.restore_order(action, lead), self.restore_order(log_prob, lead)
+
+    # State --------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        return {"net": networks.export(self.net), "normalizer": self.normalizer.state()}
+
+    def load(self, state: State) -> None:
+        what = f"group '{self.place.group}'"
+        try:
+            networks.restore(self.net, state["net"], what)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; the world or the network differs from the one that was trained. "
+                "A set network (policy.encoder=set with world.observation=dict) plays with any number of agents"
+            ) from None
+        if state["normalizer"]["mean"].shape != self.normalizer.mean.shape:
+            raise ValueError(f"{what}: the saved observation statistics have another width than this world's")
+        self.normalizer.load(state["normalizer"])
 
 
 @dataclass(frozen=True)
 class NetworkSettings:
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
     activation: Literal["tanh", "relu"] = "tanh"  # after every hidden layer
-    encoder: nets.Encoder = "auto"  # auto: cnn for pictures, else mlp; set: any number of things
+    encoder: networks.Encoder = "auto"  # auto: cnn for pictures, else mlp; set: any number of things
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
     memory: int = 0  # width of a GRU after the hidden layers; 0: no memory
     identity: bool = True  # tell a shared mlp or cnn which agent it plays; a set network is never told
@@ -56,7 +229,7 @@ class NetworkPolicy(Body):
         self.head = head(place.spaces.action, s.continuous)
         self.reader = None if s.text is None else Reader(s.text, place)
         self.shown = 0 if place.advice is None else place.advice.shown  # numbers of a hint that it sees
-        shape = nets.Shape(s.hidden, s.activation, s.encoder, s.channels, self.shown, s.memory)
+        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, self.shown, s.memory)
         super().__init__(place, shape, self.head.outputs, 0.01, s.identity, s.normalize_observations)
         self.spec = self.compile(s.compiled and isinstance(self.head, Choices))
         self.choices = np.array(self.head.sizes) if isinstance(self.head, Choices) else np.zeros(0, np.int64)

@@ -9,20 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import kernels, nets
-from coterie.group import Place
-from coterie.policies.body import Body
-from coterie.policies.network import check_widths
-from coterie.roles.encoder import Reader, TextSettings
-from coterie.search_space import Choice, Space
-from coterie.types import Array, Decision, Discrete, State, View
+from coterie.core.group import Place
+from coterie.core.search_space import Choice, Space
+from coterie.core.types import Array, Decision, Discrete, State, View
+from coterie.nn import kernels, networks
+from coterie.policies.network import Body, check_widths
+from coterie.policies.text_encoder import Reader, TextSettings
 
 
 @dataclass(frozen=True)
 class QNetworkSettings:
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
-    encoder: nets.Encoder = "auto"  # auto: cnn for pictures, else mlp; set: any number of things
+    encoder: networks.Encoder = "auto"  # auto: cnn for pictures, else mlp; set: any number of things
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
     identity: bool = True  # tell a shared mlp or cnn which agent it plays; a set network is never told
     dueling: bool = True  # the last hidden layer is divided into a stream for the state and one for the actions
@@ -58,7 +57,7 @@ class QNetworkPolicy(Body):
             )
         self.actions, self.first = space.n, int(s.dueling)  # action j's output stands at first + j
         self.reader = None if s.text is None else Reader(s.text, place)
-        shape = nets.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
+        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
         super().__init__(place, shape, self.first + self.actions, 0.5, s.identity, s.normalize_observations)
         self.spec = self.compile(s.compiled)
         self.epsilon = 1.0  # chance of any legal action; the learner's schedule moves it
@@ -106,7 +105,7 @@ class QNetworkPolicy(Body):
         self.epsilon = state["epsilon"]
 
 
-def keep_streams_apart(net: nets.Net) -> None:
+def keep_streams_apart(net: networks.Net) -> None:
     """Let the state's value read one half of the last hidden layer, the actions' advantages the other.
 
     The output layer's weights across the halves are zero and their gradient is kept at zero, so that the

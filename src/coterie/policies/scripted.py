@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.group import Place
-from coterie.heads import Choices
-from coterie.types import Box, Decision, Discrete, MultiDiscrete, State, View, leading
-from coterie.world import Guided
+from coterie.core.group import Place
+from coterie.core.types import Box, Decision, Discrete, MultiDiscrete, State, View, leading
+from coterie.core.world import Guided
+from coterie.nn.distributions import Choices
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ from typing import Literal, Protocol, cast
 
 import numpy as np
 
-from coterie.checks import at_least, within
-from coterie.group import Place, Policy
-from coterie.lm import calibrate
-from coterie.lm.chooser import Calibration, Chooser
-from coterie.lm.compose import LMSettings
-from coterie.policies import prompts
+from coterie.core.advice import Advice, AskSettings, UseSettings, own_log_probs
+from coterie.core.group import Place, Policy
+from coterie.core.memoize import Remembered
+from coterie.core.types import Array, Discrete, Metrics, State, View, map_tree
+from coterie.core.validation import at_least, within
+from coterie.core.world import Guided, Oracle
+from coterie.lm import calibration as calibrate
+from coterie.lm import prompts
+from coterie.lm.choice import Calibration, Chooser
+from coterie.lm.load import LMSettings
 from coterie.policies.language import find_codec
 from coterie.policies.network import NetworkPolicy
-from coterie.roles.advice import Advice, AskSettings, UseSettings, own_log_probs
-from coterie.roles.remembered import Remembered
-from coterie.types import Array, Discrete, Metrics, State, View, map_tree
-from coterie.world import Guided, Oracle
 
 COUNTS = ("decisions", "asked", "advised", "agreed", "kl", "judged", "optimal")  # sums since the advisor was built
 

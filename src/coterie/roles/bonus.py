@@ -12,17 +12,16 @@ from typing import Literal
 
 import numpy as np
 
-from coterie import bradley_terry
-from coterie.checks import at_least
-from coterie.group import Place
-from coterie.lm.chooser import Calibration, Chooser
-from coterie.normalize import RunningMoments
-from coterie.policies import prompts
+from coterie.core.group import Place
+from coterie.core.types import Array, Box, Dict, Discrete, Experience, Metrics, State, Tree
+from coterie.core.validation import at_least
+from coterie.core.world import Codec, Graded, Instructing
+from coterie.lm import prompts
+from coterie.lm.choice import Calibration, Chooser
+from coterie.nn.normalization import RunningMoments
 from coterie.policies.language import find_codec
-from coterie.roles.decisions import Values, following, seen
-from coterie.roles.reward import JudgeSettings, Tally, asked
-from coterie.types import Array, Box, Dict, Discrete, Experience, Metrics, State, Tree
-from coterie.world import Codec, Graded, Instructing
+from coterie.preferences import bradley_terry
+from coterie.roles.shaping import JudgeSettings, Tally, Values, asked, following, seen
 
 PAIRED = 400  # distinct moments at most among which pairs are counted for `accuracy`
 
@@ -157,7 +156,9 @@ class Instructed:
         """Find words for the world, its instructions and its actions."""
         s, codec = self.settings, find_codec(self.settings.codec, place)
         if not isinstance(codec, Instructing):
-            raise ValueError(f"'{codec.prompt}' gives no instructions; name a codec that is coterie.world.Instructing")
+            raise ValueError(
+                f"'{codec.prompt}' gives no instructions; name a codec that is coterie.core.world.Instructing"
+            )
         codec.instruct(_blank(place))  # refuses a world that could give instructions, but does not
         self.codec: Codec = codec
         self.of_choice = codec.actions(np.arange(len(codec.choices)))  # [C, …]

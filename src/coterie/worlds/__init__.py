@@ -6,12 +6,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.worlds import auction, gridworld, tictactoe
+    from coterie.worlds import auction, gridworld
+    from coterie.worlds.boards import tictactoe
 
+_HOMES = {
+    "auction": "coterie.worlds.auction",
+    "gridworld": "coterie.worlds.gridworld",
+    "tictactoe": "coterie.worlds.boards.tictactoe",
+}
 __all__ = ["auction", "gridworld", "tictactoe"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return importlib.import_module(f"coterie.worlds.{name}")
+        return importlib.import_module(_HOMES[name])
     raise AttributeError(f"module 'coterie.worlds' has no attribute '{name}'")

@@ -1,0 +1,66 @@
+"""How the values of a team's members become one value of the team, so that a shared reward can be divided.
+
+Every mixer rises with each member's value, so that the best joint action is every member's own best one
+(Rashid et al. 2018, eq. 4).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from coterie.nn.networks import Dense
+
+Name = Literal["none", "vdn", "qmix"]
+LEAK = 0.5  # slope below zero; the paper's ELU has none far below, where the values of penalties lie
+
+
+class VDN(nn.Module):
+    """The sum (Sunehag et al. 2017, eq. 3)."""
+
+    def forward(self, values: Tensor, state: Tensor) -> Tensor:
+        return values.sum(dim=-1)
+
+
+class QMIX(nn.Module):
+    """A network of two layers whose weights, never negative, are told by the table's state.
+
+    Rashid et al. 2018, section 4 and figure 2: the weights are absolute outputs of linear layers, the first
+    bias of a linear layer, the last of a perceptron. Weights begin near 1, are divided by the number of
+    things they sum over, and their mean stays at most 1: the team's value begins near the mean of its members'
+    (VDN up to scale) and cannot run away from it, as it does in simple_spread otherwise (Pan et al. 2021).
+    """
+
+    def __init__(self, members: int, state: int, width: int, seed: int) -> None:
+        super().__init__()
+        generators = [torch.Generator().manual_seed(seed)]
+        self.members, self.width = members, width
+        self.weight_in = Dense(state, members * width, 0.1, generators)
+        self.bias_in = Dense(state, width, 0.1, generators)
+        self.weight_out = Dense(state, width, 0.1, generators)
+        self.bias_hidden = Dense(state, width, 0.1, generators)
+        self.bias_out = Dense(width, 1, 0.1, generators)
+
+        for layer in (self.weight_in, self.weight_out):
+            nn.init.ones_(layer.bias)
+
+    def forward(self, values: Tensor, state: Tensor) -> Tensor:
+        """One value `[B]` from the members' `[B, M]` and the table's state `[B, Z]`."""
+        rows = state.unsqueeze(0)
+        weight = bounded(self.weight_in(rows)[0]).view(-1, self.members, self.width)
+        hidden = torch.einsum("bm,bmw->bw", values, weight / self.members) + self.bias_in(rows)[0]
+        out = (nn.functional.leaky_relu(hidden, LEAK) * bounded(self.weight_out(rows)[0])).mean(dim=-1)
+        return out + self.bias_out(torch.relu(self.bias_hidden(rows)))[0, :, 0]
+
+
+def bounded(weight: Tensor) -> Tensor:
+    """Weights `[B, n]` without their signs, whose mean is at most 1."""
+    size = weight.abs()
+    return size / size.mean(dim=1, keepdim=True).clamp(min=1)
+
+
+def mixer(name: Name, members: int, state: int, width: int, seed: int) -> nn.Module:
+    """A mixer by name."""
+    return QMIX(members, state, width, seed) if name == "qmix" else VDN()

@@ -1,0 +1,1 @@
+"""Multi-agent deterministic policy gradients."""

@@ -1,0 +1,1 @@
+"""From YAML and overrides to typed settings; the name tables."""

@@ -1,0 +1,62 @@
+"""The literal name tables: what a config may name, and where each class lives.
+
+Every entry is `module:Class`, imported on first use. A user names classes of their own in the same form. A
+class takes its settings, a frozen dataclass, as the first parameter of its constructor.
+"""
+
+from __future__ import annotations
+
+WORLDS = {
+    "gridworld": "coterie.worlds.gridworld.world:Gridworld",
+    "tictactoe": "coterie.worlds.boards.tictactoe:Tictactoe",
+    "spread": "coterie.worlds.mpe.world:Spread",
+    "tag": "coterie.worlds.mpe.world:Tag",
+    "auction": "coterie.worlds.auction.world:Auction",
+    "gymnasium/": "coterie.worlds.adapters.gymnasium:GymnasiumWorld",
+    "minigrid/": "coterie.worlds.adapters.gymnasium:MinigridWorld",
+    "pettingzoo/": "coterie.worlds.adapters.pettingzoo:PettingzooWorld",
+    "mpe/": "coterie.worlds.adapters.pettingzoo:MpeWorld",
+}
+POLICIES = {
+    "network": "coterie.policies.network:NetworkPolicy",
+    "q_network": "coterie.policies.q_network:QNetworkPolicy",
+    "deterministic": "coterie.policies.deterministic:DeterministicPolicy",
+    "random": "coterie.policies.scripted:RandomPolicy",
+    "heuristic": "coterie.policies.scripted:HeuristicPolicy",
+    "language": "coterie.policies.language:LanguagePolicy",
+    "lora": "coterie.policies.lora:LoraPolicy",
+}
+CODECS = {  # by world: what tells its moments in words
+    "gridworld": "coterie.worlds.gridworld.text:gridworld_text",
+    "tictactoe": "coterie.worlds.boards.tictactoe:TictactoeText",
+    "spread": "coterie.worlds.mpe.text:MpeText",
+    "tag": "coterie.worlds.mpe.text:MpeText",
+    "auction": "coterie.worlds.auction.text:AuctionText",
+    "gymnasium/": "coterie.worlds.adapters.gymnasium_text:GymnasiumText",
+    "minigrid/": "coterie.worlds.adapters.minigrid_text:MinigridText",
+}
+SCRIPTED = ("random", "heuristic")  # policies that follow a rule
+UNTRAINED = (*SCRIPTED, "language")  # policies that play without having been trained
+LEARNERS = {
+    "ppo": "coterie.algorithms.ppo.ppo:PPO",
+    "dqn": "coterie.algorithms.dqn.dqn:DQN",
+    "maddpg": "coterie.algorithms.maddpg.maddpg:MADDPG",
+}
+ADVISORS = {
+    "language": "coterie.roles.advisor:LanguageAdvisor",
+    "heuristic": "coterie.roles.advisor:HeuristicAdvisor",
+}
+GUARDS = {
+    "language": "coterie.roles.constraints:LanguageGuard",
+}
+PREFERENCES = {
+    "unchanged": "coterie.preferences.standard:Unchanged",
+    "team": "coterie.preferences.standard:Team",
+    "cpt": "coterie.preferences.standard:CPT",
+    "cvar": "coterie.preferences.standard:CVaR",
+    "mean_variance": "coterie.preferences.standard:MeanVariance",
+    "rated": "coterie.preferences.reward_model:Rated",
+    "shaped": "coterie.roles.shaping:Shaped",
+    "preferred": "coterie.roles.bonus:Preferred",
+    "instructed": "coterie.roles.bonus:Instructed",
+}

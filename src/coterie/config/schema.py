@@ -1,0 +1,449 @@
+"""From YAML files and overrides to strict, typed settings.
+
+The only file that knows OmegaConf and pydantic. Layers are merged (`extends` < file < overrides), then
+checked against the settings dataclasses that live beside the code they configure. Every refusal names the
+path and, where it can, the cure.
+
+Settings of the training loop, apart from the loop so that reading a config imports no more than it must.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import itertools
+import json
+import types as python_types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import TypeAdapter, ValidationError
+from yaml import YAMLError
+
+from coterie.config import registry
+from coterie.core import lookup
+from coterie.core.group import Parameters
+from coterie.core.types import CoterieError
+from coterie.core.validation import at_least
+
+
+@dataclass(frozen=True)
+class StopSettings:
+    return_mean: float  # stop once the group's average training return reaches this
+    episodes: int = 100  # averaged over this many latest episodes
+    group: str | None = None  # whose return; None: the first group that learns
+
+    def __post_init__(self) -> None:
+        at_least("episodes", self.episodes, 1)
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    total_steps: int = 200_000  # environment steps, summed over copies
+    copies: int = 64  # of the world
+    steps: int = 128  # ticks of every copy per iteration
+    shards: int = 1  # the copies are divided into this many; part of the experiment
+    workers: int = 0  # child processes that play; 0: this one; results do not depend on it
+    threads: int = 1  # of PyTorch; part of the experiment, since sums depend on it
+    evaluate_every: int = 10  # iterations between evaluations; the first and the last always happen
+    evaluate_episodes: int = 100  # per evaluation
+    checkpoint_every: int = 10  # iterations between checkpoints
+    keep: int = 2  # checkpoints to keep, beside the best
+    best: Literal["return", "last"] = "return"  # which policies are the best: those paid most, or the last evaluated
+    stop: StopSettings | None = None  # end early when solved
+    video: bool = True  # film one episode of the best policy at the end
+    tensorboard: bool = True  # write event files beside metrics.jsonl
+
+    def __post_init__(self) -> None:
+        for name in ("total_steps", "copies", "steps", "shards", "threads", "evaluate_every"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("evaluate_episodes", "checkpoint_every", "keep"):
+            at_least(name, getattr(self, name), 1)
+        at_least("workers", self.workers, 0)
+        if self.copies % self.shards:
+            raise ValueError(
+                f"copies must divide evenly into shards, got {self.copies} copies and {self.shards} shards"
+            )
+
+    @property
+    def iteration_steps(self) -> int:
+        """Environment steps of one iteration."""
+        return self.copies * self.steps
+
+    @property
+    def iterations(self) -> int:
+        """Iterations of the whole run."""
+        return -(-self.total_steps // self.iteration_steps)
+
+    def progress(self, iteration: int) -> float:
+        """Share of the run's iterations that are over when one begins; they count from 1."""
+        return (iteration - 1) / self.iterations
+
+
+SCHEMA = 1
+DEFAULT_NAMES = {"policy": "network", "preference": "unchanged", "advisor": "language", "constraints": "language"}
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
+    *("world.processes", "train.workers", "train.video", "train.tensorboard", "train.keep", "train.checkpoint_every"),
+}
+
+
+class ConfigError(CoterieError):
+    """A setting is unknown, missing, mistyped or out of range."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something chosen by name, with its settings."""
+
+    name: str
+    settings: Any
+
+
+@dataclass(frozen=True)
+class SeatedRun:
+    """A policy taken from an earlier run."""
+
+    run: str  # its directory; a relative one is taken from where the command runs, and kept as an absolute one
+    checkpoint: str = "best"  # best, last or a step
+    group: str | None = None  # whose policy; None: the group of the same name, or the only one
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """One group of the table."""
+
+    agents: tuple[str, ...]  # names; * stands for any ending
+    policy: Part | SeatedRun
+    learner: Part | None
+    preference: Part
+    parameters: Parameters = "shared"  # shared, or individual: one set for each agent
+    advisor: Part | None = None  # who comments on its decisions while it learns
+    constraints: Part | None = None  # what it must not do, in words
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole experiment, resolved."""
+
+    world: Part
+    groups: dict[str, GroupConfig]
+    train: TrainSettings
+    seed: int = 0
+    experiment: str = "experiment"
+
+
+# Layers ---------------------------------------------------------------------------------------------
+
+
+def experiments() -> list[str]:
+    """Names of the experiments that come with Coterie."""
+    return sorted(name_of(path) for path in EXPERIMENTS.rglob("*.yaml"))
+
+
+def name_of(path: Path) -> str:
+    """What an experiment's file is called: `ablations/cartpole-single` for ours, the file's own name for others."""
+    ours = path.is_relative_to(EXPERIMENTS)
+    return path.relative_to(EXPERIMENTS).with_suffix("").as_posix() if ours else path.stem
+
+
+def find(name: str, beside: Path | None = None) -> Path:
+    """The file of an experiment given by name or path."""
+    for path in (Path(name), *([beside / name, beside / f"{name}.yaml"] if beside else [])):
+        if path.is_file():
+            return path
+    path = EXPERIMENTS / f"{name}.yaml"
+    if path.is_file():
+        return path
+    hint = suggest(name, experiments()) or ";"
+    raise ConfigError(f"no experiment or file '{name}'{hint} 'coterie list' shows them all")
+
+
+def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """One file with all that it extends beneath it."""
+    path = path.resolve()
+    if path in seen:
+        raise ConfigError(f"{path.name}: 'extends' runs in a circle: {' -> '.join(p.name for p in (*seen, path))}")
+    try:
+        layer: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path.name}: not readable as YAML: {error}") from None
+    if not isinstance(layer, dict):
+        raise ConfigError(f"{path.name}: expected settings, one 'key: value' per line, got {layer!r}")
+    parent = layer.pop("extends", None)
+    if parent is None:
+        return layer
+    return merge(read(find(str(parent), path.parent), (*seen, path)), layer)
+
+
+def merge(base: Any, over: Any, key: str = "") -> Any:
+    """Lay `over` on `base`. A part that changes its name drops the other part's settings."""
+    if isinstance(base, dict) and isinstance(over, str) and key in DEFAULT_NAMES | {"world": "", "learner": ""}:
+        over = {"name": over}  # `policy: random` is short for its name
+    if isinstance(base, str) and isinstance(over, dict):
+        base = {"name": base}  # `policy: network` is short for `policy: {name: network}`
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    renamed = "name" in over and over["name"] != base.get("name", DEFAULT_NAMES.get(key, over["name"]))
+    reseated = ("run" in over and "run" not in base) or ("name" in over and "run" in base)
+    if renamed or reseated:
+        return over
+    return {
+        name: merge(base.get(name), over[name], name) if name in over else base[name]
+        for name in (*base, *(n for n in over if n not in base))
+    }
+
+
+def parse_overrides(overrides: list[str]) -> dict[str, Any]:
+    """`key=value` words as nested settings."""
+    for word in overrides:
+        if "=" not in word or word.startswith("="):
+            raise ConfigError(f"'{word}': expected key=value, for example train.total_steps=100000")
+    try:
+        nested = OmegaConf.to_container(OmegaConf.from_dotlist(overrides), resolve=False)
+        return typing.cast(dict[str, Any], nested)
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"cannot read the overrides: {error}") from None
+
+
+def sweep(overrides: list[str]) -> list[list[str]]:
+    """Every combination of comma-separated values; commas inside brackets do not separate."""
+    choices = []
+    for word in overrides:
+        key, _, value = word.partition("=")
+        parts, depth = [""], 0
+        for sign in value:
+            depth += (sign in "[{(") - (sign in ")}]")
+            if sign == "," and depth == 0:
+                parts.append("")
+            else:
+                parts[-1] += sign
+        choices.append([f"{key}={part}" for part in parts])
+    return [list(combination) for combination in itertools.product(*choices)]
+
+
+# Checking ---------------------------------------------------------------------------------------------
+
+
+def resolve(layer: dict[str, Any], experiment: str) -> Config:
+    """Check merged layers and fill in defaults."""
+    layer = _interpolated(layer)
+    _only(layer, ("world", "groups", "train", "seed", "experiment", "schema"), "")
+    if layer.get("schema", SCHEMA) != SCHEMA:
+        raise ConfigError(f"schema: this version reads schema {SCHEMA}, got {layer['schema']!r}")
+    world = part(registry.WORLDS, layer.get("world"), "world")
+    groups = layer.get("groups")
+    if not isinstance(groups, dict) or not groups:
+        raise ConfigError("groups: at least one group is needed, for example groups: {team: {agents: 'agent_*'}}")
+    train = settings_from(TrainSettings, layer.get("train") or {}, "train")
+    if train.stop is not None and train.stop.group not in (None, *groups):
+        raise ConfigError(f"train.stop.group: no group '{train.stop.group}'; there are {', '.join(map(str, groups))}")
+    if train.workers and dataclasses.asdict(world.settings).get("processes"):
+        raise ConfigError(
+            "world.processes and train.workers cannot be used together: "
+            "a worker may not start processes of its own; set one of them to 0"
+        )
+    seed = _value(int, layer.get("seed", 0), "seed")
+    _ranged(lambda: at_least("seed", seed, 0), "seed")
+    return Config(
+        world,
+        {str(name): _group(group, f"groups.{name}") for name, group in groups.items()},
+        train,
+        seed,
+        _value(str, layer.get("experiment", experiment), "experiment"),
+    )
+
+
+def load(experiment: str, overrides: list[str] | None = None) -> Config:
+    """The experiment of that name or file, with overrides."""
+    path = find(experiment)
+    return resolve(merge(read(path), parse_overrides(overrides or [])), name_of(path))
+
+
+def to_plain(config: Config) -> dict[str, Any]:
+    """The whole config with every default written out; `resolve` takes it back."""
+
+    def written(value: Part | SeatedRun | None) -> dict[str, Any] | None:
+        match value:
+            case None:
+                return None
+            case SeatedRun():
+                return dataclasses.asdict(value)
+            case Part(name, settings):
+                return {"name": name} | dataclasses.asdict(settings)
+
+    groups = {
+        name: {
+            "agents": list(group.agents),
+            "parameters": group.parameters,
+            "policy": written(group.policy),
+            "learner": written(group.learner),
+            "preference": written(group.preference),
+            "advisor": written(group.advisor),
+            "constraints": written(group.constraints),
+        }
+        for name, group in config.groups.items()
+    }
+    plain = {
+        "schema": SCHEMA,
+        "experiment": config.experiment,
+        "seed": config.seed,
+        "world": written(config.world),
+        "groups": groups,
+        "train": dataclasses.asdict(config.train),
+    }
+    result: dict[str, Any] = json.loads(json.dumps(plain))  # tuples become lists
+    return result
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved config as text."""
+    return OmegaConf.to_yaml(OmegaConf.create(to_plain(config)))
+
+
+def _interpolated(layer: dict[str, Any]) -> dict[str, Any]:
+    try:
+        result = OmegaConf.to_container(OmegaConf.create(layer), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"cannot resolve the settings: {str(error).splitlines()[0]}") from None
+    return typing.cast(dict[str, Any], result)
+
+
+def _group(value: Any, path: str) -> GroupConfig:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: expected the settings of a group, got {value!r}")
+    _only(value, ("agents", "parameters", "policy", "learner", "preference", "advisor", "constraints"), path)
+    agents = value.get("agents", "*")
+    agents = (agents,) if isinstance(agents, str) else agents
+    if not agents:
+        raise ConfigError(f"{path}.agents: nobody is named; '*' takes everybody")
+    policy = value.get("policy") or {}
+    if isinstance(policy, dict) and "run" in policy:
+        earlier: SeatedRun = settings_from(SeatedRun, policy, f"{path}.policy")
+        # a run's own config must say the same from whatever directory it is read later
+        seated: Part | SeatedRun = dataclasses.replace(earlier, run=str(Path(earlier.run).absolute()))
+    else:
+        seated = part(registry.POLICIES, policy, f"{path}.policy")
+
+    def optional(table: dict[str, str], key: str) -> Part | None:
+        given = value.get(key)
+        return None if given in (None, "none", {"name": "none"}) else part(table, given, f"{path}.{key}")
+
+    return GroupConfig(
+        _value(tuple[str, ...], agents, f"{path}.agents"),
+        seated,
+        optional(registry.LEARNERS, "learner"),
+        part(registry.PREFERENCES, value.get("preference") or {}, f"{path}.preference"),
+        _value(Parameters, value.get("parameters", "shared"), f"{path}.parameters"),
+        optional(registry.ADVISORS, "advisor"),
+        optional(registry.GUARDS, "constraints"),
+    )
+
+
+def part(table: dict[str, str], value: Any, path: str) -> Part:
+    """Something chosen by name: look the name up, then check the rest against its settings."""
+    if isinstance(value, str):
+        value = {"name": value}
+    kind = path.rpartition(".")[2]
+    if isinstance(value, dict) and "name" not in value and kind in DEFAULT_NAMES:
+        value = {"name": DEFAULT_NAMES[kind]} | value
+    if not isinstance(value, dict) or "name" not in value:
+        raise ConfigError(f"{path}.name: required setting is missing; one of {', '.join(table)}")
+    name = value["name"]
+    try:
+        settings_type = lookup.settings_type(table, str(name))
+    except LookupError as error:
+        raise ConfigError(f"{path}.name: {error}{suggest(str(name), table)}") from None
+    rest = {key: item for key, item in value.items() if key != "name"}
+    family, identity = lookup.family(table, str(name))
+    if family.endswith("/"):  # gymnasium/CartPole-v1: the part behind the slash is the family's `id`
+        if not identity:
+            raise ConfigError(f"{path}.name: '{name}' stands for a family; say which one behind the slash")
+        rest["id"] = identity
+    return Part(str(name), settings_from(settings_type, rest, path))
+
+
+def settings_from(cls: type[Any], values: Any, path: str) -> Any:
+    """Build a settings dataclass from plain values, refusing what does not fit."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected settings, got {values!r}")
+    hints = typing.get_type_hints(cls)
+    _only(values, [spec.name for spec in dataclasses.fields(cls)], path)  # hints also name class variables
+    made = {}
+    for spec in dataclasses.fields(cls):
+        at = f"{path}.{spec.name}"
+        if spec.name not in values:
+            if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+                raise ConfigError(f"{at}: required setting is missing")
+            continue
+        nested = _nested(hints[spec.name])
+        value = _written_out(nested, values[spec.name])
+        made[spec.name] = (
+            settings_from(nested, value, at) if nested and value is not None else _value(hints[spec.name], value, at)
+        )
+    return _ranged(lambda: cls(**made), path)
+
+
+def _nested(hint: Any) -> type[Any] | None:
+    """The dataclass in a hint such as `Stop` or `Stop | None`."""
+    options = typing.get_args(hint) if isinstance(hint, python_types.UnionType) else (hint,)
+    return next((option for option in options if dataclasses.is_dataclass(option)), None)  # type: ignore[return-value]  # a class, not an instance
+
+
+def _written_out(nested: type[Any] | None, value: Any) -> Any:
+    """`lm: embedded` is short for `lm: {name: embedded}`: a word stands for a section's first setting."""
+    if nested is None or not isinstance(value, str):
+        return value
+    first = dataclasses.fields(nested)[0].name
+    return {first: value} if typing.get_type_hints(nested)[first] is str else value
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    """Check one value strictly; whole numbers pass as reals, lists as tuples."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise ConfigError(f"{path}: expected finite numbers, got {value!r}") from None
+    except TypeError:
+        raise ConfigError(f"{path}: cannot be written in a config: {value!r}") from None
+    try:
+        return _adapter(hint).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        if first["type"] == "literal_error":
+            reason = f"one of {reason}"
+        raise ConfigError(f"{path}: expected {reason}, got {value!r}") from None
+
+
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint)
+
+
+def _ranged(make: typing.Callable[[], Any], path: str) -> Any:
+    try:
+        return make()
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _only(values: dict[str, Any], known: typing.Iterable[str], path: str) -> None:
+    known = list(known)
+    for key in values:
+        if key not in known:
+            at = f"{path}.{key}" if path else str(key)
+            raise ConfigError(
+                f"{at}: no such setting{suggest(str(key), known) or '; known: ' + (', '.join(known) or 'none')}"
+            )
+
+
+def suggest(word: str, known: typing.Iterable[str]) -> str:
+    """`; did you mean 'x'?` when something known is close."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""

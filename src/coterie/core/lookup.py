@@ -1,0 +1,40 @@
+"""Find classes by name: in a table, or as `package.module:Name`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import typing
+from typing import Any
+
+
+def family(table: dict[str, str], name: str) -> tuple[str, str]:
+    """Split `gymnasium/CartPole-v1` into the table's entry and what it is to load; '' for plain names."""
+    head, slash, rest = name.partition("/")
+    return (f"{head}/", rest) if slash and f"{head}/" in table else (name, "")
+
+
+def look_up(table: dict[str, str], name: str) -> Any:
+    """The class behind a name, or behind `package.module:Name`."""
+    entry = family(table, name)[0]
+    address = table.get(entry, entry)
+    if ":" not in address:
+        raise LookupError(f"no '{name}' here (known: {', '.join(table)}; one's own: package.module:Name)")
+    module, _, attribute = address.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise LookupError(f"'{name}' needs the module '{error.name}', which is not installed") from None
+    except AttributeError:
+        raise LookupError(f"module '{module}' has no '{attribute}'") from None
+
+
+def settings_type(table: dict[str, str], name: str) -> type[Any]:
+    """The settings dataclass that a named class takes."""
+    hints = typing.get_type_hints(look_up(table, name).__init__)
+    if "settings" not in hints:
+        raise LookupError(f"'{name}': its constructor has no annotated 'settings' parameter")
+    found: type[Any] = hints["settings"]
+    if not dataclasses.is_dataclass(found):
+        raise LookupError(f"'{name}': its 'settings' must be annotated with a dataclass, not {found}")
+    return found

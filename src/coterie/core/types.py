@@ -1,0 +1,286 @@
+"""All that crosses a boundary: spaces, ticks, views, decisions, experience.
+
+Shapes are written with N copies of a world, A agents, T rows of time. This file holds data only: who
+fills it is in `runner.py`, who reads it in `algorithms/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from coterie.core.world import World
+
+Array = np.ndarray
+Tree = Array | dict[str, Array]
+State = dict[str, Any]  # nested; leaves are arrays and plain JSON values
+Metrics = dict[str, float]
+Peer = Callable[[Array, Array], Array]  # packed observations [R, A, D], legal [R, A, K] -> encoded actions [R, A, K]
+
+
+class CoterieError(Exception):
+    """A failure we can name; the command line prints it without a traceback."""
+
+
+class UnknownName(CoterieError):
+    """Nothing goes by the name that a config gives."""
+
+
+# Spaces ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Real numbers (or bytes) of one shape, each between its bounds."""
+
+    shape: tuple[int, ...]
+    low: Array | float
+    high: Array | float
+    dtype: str = "float32"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is Box
+            and (self.shape, self.dtype) == (other.shape, other.dtype)
+            and bool(np.all(np.asarray(self.low) == np.asarray(other.low)))
+            and bool(np.all(np.asarray(self.high) == np.asarray(other.high)))
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One of `n` choices, written 0 … n−1 as int64."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices made together; an action is an integer vector."""
+
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Dict:
+    """Named observations. `sets` lists keys whose rows together describe one set of like things.
+
+    `sets=(("target_pos", "target_status"),)` says that row i of both arrays speaks of target i and that
+    the order and number of rows carry no meaning; a set network reads them so.
+    """
+
+    entries: dict[str, Box | Discrete]
+    sets: tuple[tuple[str, ...], ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.entries), self.sets))
+
+
+ObservationSpace = Box | Discrete | Dict
+ActionSpace = Discrete | MultiDiscrete | Box
+
+
+def action_shape(space: ActionSpace) -> tuple[int, ...]:
+    """The shape of one agent's action."""
+    match space:
+        case Discrete():
+            return ()
+        case MultiDiscrete(sizes):
+            return (len(sizes),)
+        case Box(shape):
+            return shape
+
+
+def action_dtype(space: ActionSpace) -> str:
+    """Integers for choices, floats for boxes."""
+    return "float32" if isinstance(space, Box) else "int64"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Agents of equal observation and action spaces; every group lies inside one kind."""
+
+    agents: tuple[str, ...]
+    observation: ObservationSpace
+    action: ActionSpace
+
+
+# What a world says ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What a world tells one kind of agents after a reset or a step.
+
+    Arrays belong to the world and are valid until its next step. An end is true once; afterwards the
+    agent is neither acting nor rewarded until its copy is reset. Where the copy has been reset,
+    `observation` is the new episode's first and `final_observation` the old one's last.
+    """
+
+    observation: Tree  # [N, A, …]
+    acting: Array  # [N, A] bool: who must act now
+    reward: Array  # [N, A] float32
+    terminated: Array  # [N, A] bool
+    truncated: Array  # [N, A] bool
+    final_observation: Tree  # [N, A, …] valid where the copy ended
+    mask: Array | None = None  # [N, A, actions] bool: legal actions; discrete spaces only
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """One tick for every kind, and what concerns the copy as a whole."""
+
+    kinds: Mapping[str, Tick]
+    ended: Array  # [N] bool: an episode ended in this step and the copy was reset
+    success: Array | None = None  # [N] bool: valid where ended; always None in a world without the notion
+    state: Array | None = None  # [N, Z] float32: the whole world, for central critics; None: everybody's observations
+    final_state: Array | None = None  # [N, Z] valid where ended
+
+
+# What a policy sees and says --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class View:
+    """What a group's policy sees, for all copies at once. Rows where `acting` is False are ignored."""
+
+    observation: Tree  # [N, A, …]
+    acting: Array  # [N, A] bool
+    agents: Array  # [A] int: place of each agent within its group
+    random: np.random.Generator
+    greedy: bool = False
+    mask: Array | None = None  # [N, A, actions] bool
+    memory: Array | None = None  # [N, A, M]: what the policy returned last time, zero at an episode's start
+    world: World | None = None  # None when observations come from outside a table
+    kind: str = ""
+    columns: Array | None = None  # [A] int: place of each agent within its kind
+    notes: Array | None = None  # [N, A, W]: what an annotator says to this decision; NaN: nothing
+    progress: float | None = None  # share of the run's iterations before this one; None: this is no training
+    tick: int = 0  # ticks played before this one, since the run or the evaluation began
+    frames: int = 0  # the same in environment steps of all copies and shards
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy says: an action for every row, and with what log-probability it was drawn."""
+
+    action: Array  # [N, A, …]
+    log_prob: Array | None = None  # [N, A] float32; None for policies that have none
+    memory: Array | None = None  # [N, A, M]
+
+
+# What a group lived through ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finals:
+    """Last observations of the copies that were reset before everybody's episode was over, to bootstrap from."""
+
+    index: Array  # [K, 2] int: (t, n)
+    observation: Tree  # [K, A, …]
+    memory: Array | None = None  # [K, A, M]
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What one group lived through during a rollout, in the world's own rewards.
+
+    Row t holds the decision taken at t and what arrived at t+1. An agent that does not act at t is
+    inactive there; rewards and ends that reach it while idle belong to its latest decision. A decision is
+    open when neither a next decision nor an end has closed it by row T: it is not learned from here but
+    opens the next rollout (row 0 there).
+    """
+
+    observation: Tree  # [T+1, N, A, …]
+    action: Array  # [T, N, A, …]
+    log_prob: Array  # [T, N, A]
+    reward: Array  # [T, N, A]
+    active: Array  # [T, N, A] bool: the agent decided here
+    terminated: Array  # [T, N, A] bool
+    truncated: Array  # [T, N, A] bool
+    acting: Array  # [N, A] bool: who must act at row T
+    finals: Finals
+    mask: Array | None = None  # [T, N, A, actions]
+    memory: Array | None = None  # [T+1, N, A, M]: what the policy remembered when it decided
+    notes: Array | None = None  # [T, N, A, W]: what an annotator said to each decision; NaN: nothing
+
+    @property
+    def ends(self) -> Array:
+        """[T, N, A]: the agent's episode ended on the way to t+1."""
+        return self.terminated | self.truncated
+
+    def closed(self) -> Array:
+        """[T, N, A] bool: decisions whose outcome is known; the ones to learn from."""
+        later = self.acting.copy()  # has a later decision or end been seen, going backwards?
+        closed = np.empty_like(self.active)
+        for t in range(len(self.active) - 1, -1, -1):
+            later |= self.terminated[t] | self.truncated[t]
+            closed[t] = self.active[t] & later
+            later |= self.active[t]
+        return closed
+
+
+@dataclass(frozen=True)
+class StateRows:
+    """The state of the whole world during a rollout."""
+
+    rows: Array  # [T+1, N, Z]
+    finals: Array  # [K, Z]: at the moments of `Finals.index`
+
+
+@dataclass(frozen=True)
+class Joint:
+    """What a learner may know beyond its own group: everybody's experience, and how far the run is."""
+
+    experiences: Mapping[str, Experience]
+    iteration: int
+    progress: float  # share of the run's steps taken before this iteration, in [0, 1]
+    spaces: Mapping[str, Kind] = field(default_factory=dict)  # group -> what its agents see and do
+    state: StateRows | None = None  # where the world tells one
+    ahead: float = 0.0  # share of the run's steps taken once this iteration is over
+    peers: Mapping[str, Peer] = field(default_factory=dict)  # group -> its target policy when the iteration began
+
+
+# Trees ------------------------------------------------------------------------------------------------
+
+
+def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
+    """Apply `function` to the arrays of equally built trees."""
+    first = trees[0]
+    if isinstance(first, dict):
+        return {key: function(*(tree[key] for tree in trees)) for key in first}
+    return function(*trees)
+
+
+def leading(tree: Tree) -> Array:
+    """Any one array of the tree, to read leading axes from."""
+    return next(iter(tree.values())) if isinstance(tree, dict) else tree
+
+
+def merge(experiences: list[Experience]) -> Experience:
+    """Join the experiences of several shards along the copies."""
+    if len(experiences) == 1:
+        return experiences[0]
+    joined: dict[str, Any] = {}
+    offsets = np.cumsum([0] + [e.active.shape[1] for e in experiences[:-1]])
+    for spec in fields(Experience):
+        parts = [getattr(e, spec.name) for e in experiences]
+        axis = 0 if spec.name == "acting" else 1
+        if spec.name == "finals":
+            joined["finals"] = Finals(
+                np.concatenate([f.index + [0, offset] for f, offset in zip(parts, offsets, strict=True)]),
+                map_tree(lambda *a: np.concatenate(a), *(f.observation for f in parts)),
+                None if parts[0].memory is None else np.concatenate([f.memory for f in parts]),
+            )
+        elif parts[0] is None:
+            joined[spec.name] = None
+        else:
+            joined[spec.name] = map_tree(lambda *a, axis=axis: np.concatenate(a, axis=axis), *parts)
+    return Experience(**joined)

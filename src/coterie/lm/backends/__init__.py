@@ -1,0 +1,1 @@
+"""Where answers come from: local models, servers, llama.cpp, scripts."""

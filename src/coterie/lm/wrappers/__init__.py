@@ -1,0 +1,1 @@
+"""What surrounds a backend: cache, budget, retries, concurrency, usage."""

@@ -1,0 +1,1 @@
+"""Networks, distributions over actions, packed observations, normalisation and compiled kernels."""

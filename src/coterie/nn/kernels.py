@@ -1,0 +1,457 @@
+"""Compiled actions of deterministic policies: settled, drawn through a Gumbel-softmax, and their gradients.
+
+Small networks without a framework: forward, backward, Adam and discrete choices as compiled loops.
+
+A two-layer perceptron of width 64 spends most of its time in PyTorch's bookkeeping. These functions do the
+same arithmetic (equal to autograd within 1e-5, which tests hold) on the same flat parameters. They serve
+perceptrons; everything else goes through autograd, and both share `adam`. Parameters lie as in `nets.Flat`:
+for every layer the weights `[inputs, outputs]`, then the biases. An algorithm's losses are beside it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from coterie.core.types import Array
+from coterie.nn.distributions import IMPOSSIBLE
+
+BLOCK = 512  # rows that a forward pass takes at once, so that activations stay in the cache
+NO_MASK = np.zeros((0, 0, 0), np.bool_)
+FAST = {"contract", "arcp", "nsz", "reassoc"}  # reorder sums, but keep NaN and infinity as they are
+
+
+def available() -> bool:
+    """Whether products can be compiled: Numba takes them from SciPy."""
+    return importlib.util.find_spec("scipy") is not None
+
+
+class Spec(NamedTuple):
+    """A perceptron: widths from input to output, and which activation lies between."""
+
+    sizes: Array  # [layers + 1] int64
+    relu: bool
+
+
+@njit(cache=True, fastmath=FAST, error_model="numpy")
+def _activate(z: Array, bias: Array, relu: bool) -> None:
+    """Add the bias and apply the activation in place; tanh by a rational function exact to float32."""
+    rows, width = z.shape
+    if relu:
+        for i in range(rows):
+            for j in range(width):
+                z[i, j] = max(z[i, j] + bias[j], np.float32(0))
+        return
+    for i in range(rows):
+        for j in range(width):
+            x = min(max(z[i, j] + bias[j], np.float32(-7.9053111)), np.float32(7.9053111))
+            s = x * x
+            p = np.float32(-2.76076847742355e-16) * s + np.float32(2.00018790482477e-13)
+            p = p * s + np.float32(-8.60467152213735e-11)
+            p = p * s + np.float32(5.12229709037114e-08)
+            p = p * s + np.float32(1.48572235717979e-05)
+            p = p * s + np.float32(6.37261928875436e-04)
+            p = p * s + np.float32(4.89352455891786e-03)
+            q = np.float32(1.19825839466702e-06) * s + np.float32(1.18534705686654e-04)
+            q = q * s + np.float32(2.26843463243900e-03)
+            q = q * s + np.float32(4.89352518554385e-03)
+            z[i, j] = x * p / q
+
+
+@njit(cache=True, error_model="numpy")
+def forward(flat: Array, sizes: Array, relu: bool, x: Array, store: Array) -> Array:
+    """Outputs `[M, out]`; they and all hidden activations lie in `store`, layer after layer."""
+    rows = x.shape[0]
+    at, kept = 0, 0
+    h = x
+    last = len(sizes) - 2
+    for layer in range(last + 1):
+        inputs, outputs = sizes[layer], sizes[layer + 1]
+        weight = flat[at : at + inputs * outputs].reshape(inputs, outputs)
+        bias = flat[at + inputs * outputs : at + inputs * outputs + outputs]
+        at += inputs * outputs + outputs
+        z = store[kept : kept + rows * outputs].reshape(rows, outputs)
+        kept += rows * outputs
+        np.dot(h, weight, z)
+        if layer < last:
+            _activate(z, bias, relu)
+        else:
+            for i in range(rows):
+                for j in range(outputs):
+                    z[i, j] += bias[j]
+        h = z
+    return h
+
+
+@njit(cache=True, fastmath=FAST, error_model="numpy")
+def _through(delta: Array, h: Array, relu: bool) -> None:
+    """Multiply by the activation's derivative, in place."""
+    for i in range(delta.shape[0]):
+        for j in range(delta.shape[1]):
+            if relu:
+                if h[i, j] <= 0:
+                    delta[i, j] = 0
+            else:
+                delta[i, j] *= np.float32(1) - h[i, j] * h[i, j]
+
+
+@njit(cache=True, error_model="numpy")
+def backward(
+    flat: Array, sizes: Array, relu: bool, x: Array, store: Array, deltas: Array, part: Array, grad: Array
+) -> None:
+    """Add the gradient of everything that `forward` used, given the loss's gradient in place of its outputs.
+
+    `deltas` has room for two layers' gradients, `part` for one layer's weights.
+    """
+    rows = x.shape[0]
+    at, kept, turn = len(flat), 0, 0
+    for layer in range(1, len(sizes)):
+        kept += rows * sizes[layer]
+    kept -= rows * sizes[-1]
+    delta = store[kept : kept + rows * sizes[-1]].reshape(rows, sizes[-1])
+    for layer in range(len(sizes) - 2, -1, -1):
+        inputs, outputs = sizes[layer], sizes[layer + 1]
+        at -= inputs * outputs + outputs
+        bias = grad[at + inputs * outputs : at + inputs * outputs + outputs]
+        for i in range(rows):
+            for j in range(outputs):
+                bias[j] += delta[i, j]
+        kept -= rows * inputs
+        h = x if layer == 0 else store[kept : kept + rows * inputs].reshape(rows, inputs)
+        np.dot(h.T, delta, part[: inputs * outputs].reshape(inputs, outputs))
+        for i in range(inputs * outputs):
+            grad[at + i] += part[i]
+        if layer > 0:
+            weight = flat[at : at + inputs * outputs].reshape(inputs, outputs)
+            before = deltas[turn, : rows * inputs].reshape(rows, inputs)
+            np.dot(delta, weight.T, before)
+            _through(before, h, relu)
+            delta, turn = before, 1 - turn
+
+
+@njit(cache=True, error_model="numpy")
+def backward_inputs(flat: Array, sizes: Array, relu: bool, x: Array, store: Array, deltas: Array) -> Array:
+    """The gradient of the inputs `[M, in]` alone, given the loss's gradient in place of `forward`'s outputs.
+
+    It lies in `deltas`, which has room for two layers' gradients.
+    """
+    rows, at, kept, turn = x.shape[0], len(flat), 0, 0
+    for layer in range(1, len(sizes) - 1):
+        kept += rows * sizes[layer]
+    delta = store[kept : kept + rows * sizes[-1]].reshape(rows, sizes[-1])
+    for layer in range(len(sizes) - 2, -1, -1):
+        inputs, outputs = sizes[layer], sizes[layer + 1]
+        at -= inputs * outputs + outputs
+        weight = flat[at : at + inputs * outputs].reshape(inputs, outputs)
+        before = deltas[turn, : rows * inputs].reshape(rows, inputs)
+        np.dot(delta, weight.T, before)
+        if layer > 0:
+            kept -= rows * inputs
+            _through(before, store[kept : kept + rows * inputs].reshape(rows, inputs), relu)
+        delta, turn = before, 1 - turn
+    return delta
+
+
+@njit(cache=True, error_model="numpy")
+def adam(flat: Array, grad: Array, mean: Array, square: Array, step: int, rate: float, limit: float) -> None:
+    """One Adam step (Kingma & Ba 2015, algorithm 1) along a gradient scaled to at most `limit`, all `[P]`."""
+    total = 0.0
+    for i in range(len(grad)):
+        total += float(grad[i]) * float(grad[i])
+    scale = np.float32(min(1.0, limit / (np.sqrt(total) + 1e-6)))
+    rate_now = np.float32(rate / (1 - 0.9**step))
+    root = np.float32(1 / np.sqrt(1 - 0.999**step))
+    for i in range(len(grad)):
+        g = grad[i] * scale
+        mean[i] = np.float32(0.9) * mean[i] + np.float32(0.1) * g
+        square[i] = np.float32(0.999) * square[i] + np.float32(0.001) * g * g
+        flat[i] -= rate_now * mean[i] / (np.sqrt(square[i]) * root + np.float32(1e-5))
+
+
+@njit(cache=True, error_model="numpy")
+def prepare(packed: Array, shift: Array, scale: Array, limit: float, agents: Array, identities: int) -> Array:
+    """Observations `[R, A, size]` as network inputs: normalised, arranged by stacks, told who they are.
+
+    With one stack the result is `[1, R·A, size + identities]`, else `[A, R, size + identities]`.
+    """
+    stacks = shift.shape[0]
+    rows, count, size = packed.shape
+    result = np.zeros((stacks, rows * count // stacks, size + identities), np.float32)
+    for r in range(rows):
+        for a in range(count):
+            s, m = (0, r * count + a) if stacks == 1 else (a, r)
+            into = result[s, m]
+            for j in range(size):
+                into[j] = min(max((packed[r, a, j] - shift[s, j]) * scale[s, j], -limit), limit)
+            if identities > 0:
+                into[size + agents[a]] = 1
+    return result
+
+
+class Pair(NamedTuple):
+    """A network's parameters with its optimiser's memory, all `[P]`."""
+
+    flat: Array
+    mean: Array
+    square: Array
+
+
+# Choices ----------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def log_softmax(row: Array, start: int, stop: int, legal: Array, masked: bool) -> None:
+    """Turn logits `row[start:stop]` into log-probabilities; illegal ones get −1e9 first."""
+    top = np.float32(-np.inf)
+    for j in range(start, stop):
+        if masked and not legal[j]:
+            row[j] = np.float32(-1e9)
+        top = max(top, row[j])
+    total = np.float32(0)
+    for j in range(start, stop):
+        total += np.exp(row[j] - top)
+    shift = top + np.log(total)
+    for j in range(start, stop):
+        row[j] -= shift
+
+
+@njit(cache=True, error_model="numpy")
+def _pick(row: Array, start: int, stop: int, u: float, greedy: bool) -> int:
+    """A choice by inverse cumulation of exp(row), or the likeliest."""
+    best, at = row[start], start
+    for j in range(start + 1, stop):
+        if row[j] > best:
+            best, at = row[j], j
+    if greedy:
+        return at - start
+    total = 0.0
+    for j in range(start, stop):
+        total += np.exp(float(row[j]))
+    left = u * total
+    for j in range(start, stop):
+        left -= np.exp(float(row[j]))
+        if left < 0:
+            return j - start
+    return at - start  # rounding only: fall back on the likeliest, which is legal
+
+
+@njit(cache=True, error_model="numpy")
+def act(
+    flats: Array, sizes: Array, relu: bool, x: Array, mask: Array, choices: Array, uniform: Array, greedy: bool
+) -> tuple[Array, Array]:
+    """Choose for inputs `x [S, M, in]` with uniforms `[S, M, K]`: actions `[S, M, K]`, log-probabilities `[S, M]`.
+
+    `mask [S, M, outputs]` tells what is legal; an empty one allows everything.
+    """
+    stacks, rows = x.shape[:2]
+    action = np.empty(uniform.shape, np.int64)
+    log_prob = np.empty((stacks, rows), np.float32)
+    masked = mask.shape[0] > 0
+    legal = mask[0, 0] if masked else np.zeros(0, np.bool_)
+    store = np.empty(min(rows, BLOCK) * sizes[1:].sum(), np.float32)
+    for s in range(stacks):
+        for first in range(0, rows, BLOCK):
+            block = x[s, first : first + BLOCK]
+            out = forward(flats[s], sizes, relu, block, store)
+            for i in range(block.shape[0]):
+                m = first + i
+                if masked:
+                    legal = mask[s, m]
+                start = 0
+                total = np.float32(0)
+                for k in range(len(choices)):
+                    stop = start + choices[k]
+                    log_softmax(out[i], start, stop, legal, masked)
+                    chosen = _pick(out[i], start, stop, uniform[s, m, k], greedy)
+                    action[s, m, k] = chosen
+                    total += out[i, start + chosen]
+                    start = stop
+                log_prob[s, m] = total
+    return action, log_prob
+
+
+class Asked(NamedTuple):
+    """A group's network and what it is asked, for decisions in one compiled call."""
+
+    flats: Array  # [S, P]
+    sizes: Array  # as in Spec
+    relu: bool
+    packed: Array  # [N, A, size]: what is seen
+    shift: Array  # [S, size]: how that is normalised
+    scale: Array  # [S, size]
+    limit: float
+    agents: Array  # [A] int64: who is asked
+    identities: int  # agents that the network tells apart
+
+
+@njit(cache=True, error_model="numpy")
+def decide(
+    asked: Asked,
+    mask: Array,
+    choices: Array,
+    uniform: Array,
+    greedy: bool,
+) -> tuple[Array, Array]:
+    """`prepare` and `act` in one call, since a call from Python costs more than four rows of arithmetic."""
+    x = prepare(asked.packed, asked.shift, asked.scale, asked.limit, asked.agents, asked.identities)
+    return act(asked.flats, asked.sizes, asked.relu, x, mask, choices, uniform, greedy)
+
+
+@njit(cache=True, error_model="numpy")
+def values(flat: Array, sizes: Array, relu: bool, x: Array, result: Array) -> None:
+    """Outputs of a network with one output, for rows `x [M, in]`, into `result [M]`."""
+    store = np.empty(min(x.shape[0], BLOCK) * sizes[1:].sum(), np.float32)
+    for first in range(0, x.shape[0], BLOCK):
+        out = forward(flat, sizes, relu, x[first : first + BLOCK], store)
+        for i in range(out.shape[0]):
+            result[first + i] = out[i, 0]
+
+
+@njit(cache=True, error_model="numpy")
+def squash(out: np.float32, clipped: bool) -> np.float32:
+    """An output as a number between −1 and 1."""
+    return min(max(out, np.float32(-1)), np.float32(1)) if clipped else np.tanh(out)
+
+
+@njit(cache=True, error_model="numpy")
+def decide_bounded(
+    asked: Asked,
+    clipped: bool,
+    noise: Array,
+) -> Array:
+    """Outputs squashed to [−1, 1] by tanh, or clipped, plus noise `[S, M, K]`, kept in there: `[S, M, K]`."""
+    x = prepare(asked.packed, asked.shift, asked.scale, asked.limit, asked.agents, asked.identities)
+    stacks, rows = x.shape[:2]
+    found = np.empty(noise.shape, np.float32)
+    store = np.empty(min(rows, BLOCK) * asked.sizes[1:].sum(), np.float32)
+    for s in range(stacks):
+        for first in range(0, rows, BLOCK):
+            out = forward(asked.flats[s], asked.sizes, asked.relu, x[s, first : first + BLOCK], store)
+            for i in range(out.shape[0]):
+                for k in range(out.shape[1]):
+                    moved = squash(out[i, k], clipped) + noise[s, first + i, k]
+                    found[s, first + i, k] = min(max(moved, np.float32(-1)), np.float32(1))
+    return found
+
+
+# Action values ----------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def best_of(row: Array, first: int, legal: Array, masked: bool) -> int:
+    """The legal action of highest value, the first of several; action j stands at `row[first + j]`."""
+    at = -1
+    for j in range(len(row) - first):
+        if (not masked or legal[j]) and (at < 0 or row[first + j] > row[first + at]):
+            at = j
+    return max(at, 0)
+
+
+@njit(cache=True, error_model="numpy")
+def epsilon_greedy(
+    values: Array, first: int, mask: Array, uniform: Array, epsilon: float, action: Array, log_prob: Array
+) -> None:
+    """With chance ε any legal action, else the best, into `action [M]` and `log_prob [M]`.
+
+    `values [M, first + actions]`, `uniform [M, 2]`; an empty `mask` allows everything.
+    """
+    actions, masked = values.shape[1] - first, mask.shape[0] > 0
+    legal = mask[0] if masked else np.zeros(0, np.bool_)
+    for i in range(values.shape[0]):
+        if masked:
+            legal = mask[i]
+        allowed = 0
+        for j in range(actions):
+            allowed += not masked or legal[j]
+        allowed = max(allowed, 1)
+        chosen = best = best_of(values[i], first, legal, masked)
+        if uniform[i, 0] < epsilon:
+            left = int(uniform[i, 1] * allowed)
+            for j in range(actions):
+                if not masked or legal[j]:
+                    if left == 0:
+                        chosen = j
+                    left -= 1
+        action[i] = chosen
+        log_prob[i] = np.log(epsilon / allowed + (1 - epsilon if chosen == best else 0.0))
+
+
+@njit(cache=True, error_model="numpy")
+def decide_by_value(
+    asked: Asked,
+    first: int,
+    mask: Array,
+    uniform: Array,
+    epsilon: float,
+) -> tuple[Array, Array]:
+    """`prepare`, `forward` and `epsilon_greedy` in one call: actions and log-probabilities `[S, M]`."""
+    x = prepare(asked.packed, asked.shift, asked.scale, asked.limit, asked.agents, asked.identities)
+    stacks, rows = x.shape[:2]
+    action, log_prob = np.empty((stacks, rows), np.int64), np.empty((stacks, rows), np.float32)
+    store = np.empty(min(rows, BLOCK) * asked.sizes[1:].sum(), np.float32)
+    legal = np.zeros((0, 0), np.bool_)
+    for s in range(stacks):
+        for a in range(0, rows, BLOCK):
+            b = min(a + BLOCK, rows)
+            out = forward(asked.flats[s], asked.sizes, asked.relu, x[s, a:b], store)
+            if mask.shape[0] > 0:
+                legal = mask[s, a:b]
+            epsilon_greedy(out, first, legal, uniform[s, a:b], epsilon, action[s, a:b], log_prob[s, a:b])
+    return action, log_prob
+
+
+@njit(cache=True, error_model="numpy")
+def _best(out: Array, start: int, stop: int, legal: Array) -> int:
+    """The highest output of a choice, the first of several; illegal ones count as `IMPOSSIBLE`."""
+    at, top = start, np.float32(-np.inf)
+    for k in range(start, stop):
+        value = out[k] if legal[k] else np.float32(IMPOSSIBLE)
+        if value > top:
+            at, top = k, value
+    return at
+
+
+@njit(cache=True, error_model="numpy")
+def settle(out: Array, legal: Array, choices: Array, clipped: bool, action: Array) -> None:
+    """The encoded greedy action."""
+    if len(choices) == 0:
+        for k in range(len(out)):
+            action[k] = squash(out[k], clipped)
+        return
+    start = 0
+    action[:] = 0
+    for size in choices:
+        action[_best(out, start, start + size, legal)] = 1
+        start += size
+
+
+@njit(cache=True, error_model="numpy")
+def unsquash(slope: np.float32, out: np.float32, point: np.float32, clipped: bool) -> np.float32:
+    """An output's gradient from that of its squashed point; beyond the bounds only the way back has one."""
+    if not clipped:
+        return slope * (np.float32(1) - point * point)
+    outwards = (out > 1 and slope < 0) or (out < -1 and slope > 0)
+    return np.float32(0) if outwards else slope
+
+
+@njit(cache=True, error_model="numpy")
+def through_choices(
+    out: Array, gumbel: Array, legal: Array, choices: Array, temperature: float, action: Array, soft: Array
+) -> None:
+    """A drawn choice `action`, and the softmax `soft` that its gradient is taken of."""
+    noisy, start = out + gumbel, 0
+    settle(noisy, legal, choices, False, action)
+    for size in choices:
+        top, total = np.float32(-np.inf), np.float32(0)
+        for k in range(start, start + size):
+            soft[k] = (noisy[k] if legal[k] else np.float32(IMPOSSIBLE)) / np.float32(temperature)
+            top = max(top, soft[k])
+        for k in range(start, start + size):
+            soft[k] = np.exp(soft[k] - top)
+            total += soft[k]
+        for k in range(start, start + size):
+            soft[k] /= total
+        start += size

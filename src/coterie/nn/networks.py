@@ -1,0 +1,346 @@
+"""Networks over packed observations, for one set of parameters or several stacked side by side.
+
+Every observation is packed into one row of floats (`layout.py`). Every parameter has a leading axis S: one
+for a shared network, one per agent for individual ones, so that a group of individual policies costs one
+batched product.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coterie.core.types import Array, State
+from coterie.nn import kernels
+from coterie.nn.packing import Layout, reach
+
+Encoder = Literal["auto", "mlp", "set", "cnn"]
+
+
+class Dense(nn.Module):
+    """A linear layer per stack: `[S, M, inputs] -> [S, M, outputs]`."""
+
+    def __init__(self, inputs: int, outputs: int, gain: float, generators: list[torch.Generator]) -> None:
+        super().__init__()
+        weight = torch.empty(len(generators), inputs, outputs)
+        for matrix, generator in zip(weight, generators, strict=True):
+            if inputs:
+                nn.init.orthogonal_(matrix, gain, generator=generator)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(torch.zeros(len(generators), 1, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.shape[0] == 1:  # a plain product is faster than a batched one of one
+            return torch.addmm(self.bias[0], x[0], self.weight[0]).unsqueeze(0)
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class Perceptron(nn.Module):
+    """Dense layers, each followed by the activation."""
+
+    def __init__(self, sizes: list[int], activation: str, generators: list[torch.Generator]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Dense(a, b, math.sqrt(2), generators) for a, b in itertools.pairwise(sizes))
+        self.activate = {"tanh": torch.tanh, "relu": torch.relu}[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.activate(layer(x))
+        return x
+
+    @torch.no_grad()
+    def scatter(self, bends: float, centre: Tensor, half: Tensor, generators: list[torch.Generator]) -> None:
+        """Let units of the first layer bend sharply, each at a random place within reach of its inputs.
+
+        Orthogonal weights from few inputs to many units are small, and without biases all units bend at 0: such a
+        network is nearly straight, and slow to become anything else. Here what reaches a unit changes by about `bends`
+        from the middle of the inputs' ranges to their ends, and its bias puts the bend where chance has it.
+        """
+        first = self.layers[0]
+        assert isinstance(first, Dense)
+        for weight, bias, generator in zip(first.weight, first.bias, generators, strict=True):
+            slope = torch.randn(weight.shape, generator=generator) * bends / math.sqrt(len(weight))
+            place = 2 * torch.rand(weight.shape, generator=generator) - 1
+            weight[:] = slope / half.clamp(min=1e-6).unsqueeze(-1)
+            bias[0] = -(slope * place).sum(dim=0) - centre @ weight
+
+
+class Convolutions(nn.Module):
+    """3×3 convolutions over a picture; individual stacks run as groups of one convolution."""
+
+    def __init__(
+        self, image: tuple[int, int, int], channels: tuple[int, ...], generators: list[torch.Generator]
+    ) -> None:
+        super().__init__()
+        self.image = image
+        sizes = (image[0], *channels)
+        self.kernels = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for inputs, outputs in itertools.pairwise(sizes):
+            kernel = torch.empty(len(generators), outputs, inputs, 3, 3)
+            for one, generator in zip(kernel, generators, strict=True):
+                nn.init.orthogonal_(one, math.sqrt(2), generator=generator)
+            self.kernels.append(nn.Parameter(kernel))
+            self.biases.append(nn.Parameter(torch.zeros(len(generators), outputs)))
+        self.outputs = sizes[-1] * image[1] * image[2]
+
+    def forward(self, x: Tensor) -> Tensor:
+        stacks, rows = x.shape[:2]
+        x = x.view(stacks, rows, *self.image).transpose(0, 1).flatten(1, 2)  # [M, S·C, H, W]
+        for kernel, bias in zip(self.kernels, self.biases, strict=True):
+            x = torch.relu(torch.conv2d(x, kernel.flatten(0, 1), bias.flatten(), padding=1, groups=stacks))
+        return x.reshape(rows, stacks, self.outputs).transpose(0, 1)
+
+
+class SetEncoder(nn.Module):
+    """Reads each set of like things by one small network and pools: any number of things will do.
+
+    Every thing is embedded together with the agent's own features, then mean and maximum over the set are
+    taken (Zaheer et al. 2017, Deep Sets, eq. 4).
+    """
+
+    def __init__(self, lay: Layout, width: int, activation: str, generators: list[torch.Generator]) -> None:
+        super().__init__()
+        members = {name for names in lay.sets for name in names}
+        self.lay, self.width = lay, width
+        self.own = [entry for name, entry in lay.entries.items() if name not in members]
+        own = sum(entry.stop - entry.start for entry in self.own)
+        self.readers = nn.ModuleList()
+        for names in lay.sets:
+            features = sum(math.prod(lay.entries[name].shape[1:]) for name in names)
+            self.readers.append(Perceptron([features + own, width, width], activation, generators))
+        self.outputs = own + 2 * width * len(lay.sets)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stacks, rows = x.shape[:2]
+        own = torch.cat([x[..., :0], *(x[..., entry.start : entry.stop] for entry in self.own)], dim=-1)
+        parts = [own]
+        for names, reader in zip(self.lay.sets, self.readers, strict=True):
+            entries = [self.lay.entries[name] for name in names]
+            count = entries[0].shape[0]
+            if count == 0:  # nobody else is here
+                parts.append(x.new_zeros(stacks, rows, 2 * self.width))
+                continue
+            things = [x[..., e.start : e.stop].reshape(stacks, rows, count, -1) for e in entries]
+            things.append(own.unsqueeze(2).expand(-1, -1, count, -1))
+            read = reader(torch.cat(things, dim=-1).flatten(1, 2)).view(stacks, rows, count, -1)
+            parts += [read.mean(dim=2), read.amax(dim=2)]
+        return torch.cat(parts, dim=-1)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a network is made of; one for the actor, one for the critic."""
+
+    hidden: tuple[int, ...]
+    activation: str
+    encoder: Encoder
+    channels: tuple[int, ...]
+    extra: int  # numbers behind the observation that skip the encoder: who the agent is, memory, state
+    memory: int = 0  # width of the GRU; 0: none
+    words: int = 0  # first of the extra numbers, whose projection is added to the observation instead; 0: none
+    bends: float = 0.0  # see `scatter`; 0: hidden units all bend at 0, as usual
+    scaled: bool = False  # observations are normalised before they come here
+
+
+def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn"]:
+    """Settle `auto`, and refuse an encoder that the observation does not suit."""
+    if encoder == "auto":
+        return "cnn" if lay.image else "mlp"
+    if encoder == "cnn" and not lay.image:
+        raise ValueError("encoder 'cnn' needs a picture [channels, height, width] as the observation")
+    if encoder == "set" and not lay.sets:
+        raise ValueError("encoder 'set' needs a dict observation that declares sets (gridworld: observation: dict)")
+    return encoder
+
+
+class Past(NamedTuple):
+    """What a recurrent network needs beside the rows of its sequences `[S, L, T, …]`."""
+
+    memory: Array  # [S, L, M] at the first row
+    fresh: Array  # [S, L, T] bool: nothing is remembered here
+    active: Array  # [S, L, T] bool: the memory moves on only here
+
+
+class Cell(nn.Module):
+    """A gated recurrent unit per stack (Cho et al. 2014, eqs. 5–8, in PyTorch's variant)."""
+
+    def __init__(self, inputs: int, width: int, generators: list[torch.Generator]) -> None:
+        super().__init__()
+        self.read = Dense(inputs, 3 * width, 1.0, generators)
+        self.recall = Dense(width, 3 * width, 1.0, generators)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        reset, update, new = self.read(x).chunk(3, dim=-1)
+        held_reset, held_update, held_new = self.recall(memory).chunk(3, dim=-1)
+        gate = torch.sigmoid(update + held_update)
+        candidate = torch.tanh(new + torch.sigmoid(reset + held_reset) * held_new)
+        return (1 - gate) * candidate + gate * memory
+
+
+class Net(nn.Module):
+    """Encoder, hidden layers, a memory if there is one, and an output layer.
+
+    Rows are `[S, M, size + extra]`: an observation, then what skips the encoder.
+    """
+
+    def __init__(self, shape: Shape, lay: Layout, outputs: int, gain: float, seeds: list[int]) -> None:
+        super().__init__()
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        encoder = choose_encoder(shape.encoder, lay)
+        self.encode: nn.Module | None = None
+        self.size, inputs = lay.size, lay.size
+        if encoder == "cnn" and lay.image:
+            self.encode = Convolutions(lay.image, shape.channels, generators)
+            inputs = self.encode.outputs
+        elif encoder == "set":
+            self.encode = SetEncoder(lay, shape.hidden[0], shape.activation, generators)
+            inputs = self.encode.outputs
+        self.words_size = shape.words
+        self.sizes = [inputs + shape.extra - shape.words, *shape.hidden, outputs]
+        self.relu = shape.activation == "relu"
+        self.body = Perceptron(self.sizes[:-1], shape.activation, generators)
+        if shape.bends:
+            if encoder != "mlp" or shape.words:
+                raise ValueError("bends scatters what a perceptron sees; set bends=0, or encoder=mlp")
+            centre, half = (torch.from_numpy(part) for part in reach(lay, shape.extra, shape.scaled))
+            self.body.scatter(shape.bends, centre, half, generators)
+        self.cell = Cell(shape.hidden[-1], shape.memory, generators) if shape.memory else None
+        self.out = Dense(shape.memory or shape.hidden[-1], outputs, gain, generators)
+        self.words = Dense(shape.words, inputs, 1.0, generators) if shape.words else None
+        self.reader: nn.Module | None = None  # rewrites rows first, where a policy wants that
+
+    def spec(self) -> kernels.Spec:
+        """The network as `kernels.py` knows it; only perceptrons without memory."""
+        return kernels.Spec(np.array(self.sizes), self.relu)
+
+    def read(self, x: Tensor) -> Tensor:
+        """What the hidden layers make of rows."""
+        if self.reader is not None:
+            x = self.reader(x)
+        if self.encode is None and self.words is None:
+            return self.body(x)
+        seen, rest = x[..., : self.size], x[..., self.size :]
+        if self.encode is not None:
+            seen = self.encode(seen)
+        if self.words is not None:
+            seen, rest = seen + self.words(rest[..., : self.words_size]), rest[..., self.words_size :]
+        return self.body(torch.cat([seen, rest], dim=-1))
+
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Outputs `[S, M, outputs]` for single rows, and what is remembered after them `[S, M, memory]`."""
+        h = self.read(x)
+        if self.cell is None:
+            return self.out(h), None
+        assert memory is not None
+        memory = self.cell(h, memory)
+        return self.out(memory), memory
+
+    def unroll(self, x: Array, past: Past | None) -> Tensor:
+        """Outputs for rows `[S, M, …]`, or for sequences `[S, L, T, …]` laid end to end, `[S, L·T, outputs]`."""
+        rows = torch.from_numpy(x)
+        if past is None or self.cell is None:
+            return self.forward(rows)[0]
+        stacks, lanes, steps = rows.shape[:3]
+        h = self.read(rows.flatten(1, 2)).view(stacks, lanes, steps, -1)
+        memory, fresh, active = (torch.from_numpy(array) for array in past)
+        states = []
+        for t in range(steps):
+            before = memory.masked_fill(fresh[:, :, t, None], 0)
+            after = self.cell(h[:, :, t], before)
+            states.append(after)
+            memory = torch.where(active[:, :, t, None], after, before)
+        return self.out(torch.stack(states, dim=2).flatten(1, 2))
+
+
+class Flat:
+    """The parameters of a module that learn, their gradient and Adam moments as matrices `[S, P]`.
+
+    The module's tensors are views of the first, except those on another device, which are copied to and fro.
+    Every parameter has the leading axis S; with `stacks=1` it may have any shape.
+    """
+
+    def __init__(self, net: nn.Module, stacks: int | None = None) -> None:
+        self.parameters = [p for p in net.parameters() if p.requires_grad]
+        stacks = self.parameters[0].shape[0] if stacks is None else stacks
+        total = sum(p.numel() // stacks for p in self.parameters)
+        value, self.grad = torch.empty(stacks, total), torch.zeros(stacks, total)
+        self.away: list[tuple[nn.Parameter, Tensor]] = []  # parameters on another device, and their place here
+        start = 0
+        for parameter in self.parameters:
+            stop = start + parameter.numel() // stacks
+            here = value[:, start:stop].view(parameter.shape)
+            here.copy_(parameter.data)
+            if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
+                parameter.data = here
+            else:
+                self.away.append((parameter, here))
+            start = stop
+        self.array = value.numpy()
+        self.mean, self.square = np.zeros_like(self.array), np.zeros_like(self.array)
+        self.steps = np.zeros(stacks, np.int64)  # Adam steps that each stack has taken
+
+    def step(self, rate: float, limit: float, stacks: Array | None = None) -> None:
+        """One Adam step along the gradient that autograd left, scaled per stack to at most `limit`.
+
+        `stacks` says which of them learn, by number; None: all.
+        """
+        found = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
+        rows = [grad.reshape(len(self.grad), -1).to("cpu", torch.float32) for grad in found]
+        torch.cat(rows, dim=1, out=self.grad)
+        for parameter, here in self.away:
+            here.copy_(parameter.data)
+        for i in range(len(self.grad)) if stacks is None else stacks:
+            self.steps[i] += 1
+            flat, mean, square = self.pair(i)
+            kernels.adam(flat, self.grad[i].numpy(), mean, square, int(self.steps[i]), rate, limit)
+        for parameter, here in self.away:
+            parameter.data.copy_(here)
+
+    def pair(self, stack: int) -> kernels.Pair:
+        """One stack's parameters and moments, for the compiled path."""
+        return kernels.Pair(self.array[stack], self.mean[stack], self.square[stack])
+
+    def state(self) -> State:
+        """The optimiser's memory, as copies."""
+        return {"mean": self.mean.copy(), "square": self.square.copy(), "steps": self.steps.copy()}
+
+    def load(self, state: State) -> None:
+        self.mean[:], self.square[:], self.steps[:] = state["mean"], state["square"], state["steps"]
+
+
+def descend(flats: Sequence[Flat], loss: Tensor, rate: float, limit: float, stacks: Array | None = None) -> None:
+    """One Adam step of each network along the loss's gradient, scaled per network and stack to at most `limit`."""
+    for parameter in itertools.chain.from_iterable(flat.parameters for flat in flats):
+        parameter.grad = None  # autograd hands over its own tensors: no zeros to write, nothing to add up
+    loss.backward()
+    for flat in flats:
+        flat.step(rate, limit, stacks)
+
+
+def export(net: nn.Module) -> dict[str, Array]:
+    """Parameters that learn, by name, as copies."""
+    return {name: p.detach().cpu().numpy().copy() for name, p in net.named_parameters() if p.requires_grad}
+
+
+def restore(net: nn.Module, arrays: dict[str, Array], what: str) -> None:
+    """Write parameters that learn back in place; a shape that differs is an error which says where."""
+    parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
+    for name in arrays:
+        if name not in parameters:
+            raise ValueError(f"{what}: the saved weights have '{name}', which is not here")
+    for name, parameter in parameters.items():
+        if name not in arrays:
+            raise ValueError(f"{what}: the saved weights have no '{name}'")
+        if arrays[name].shape != tuple(parameter.shape):
+            raise ValueError(
+                f"{what}: '{name}' is {arrays[name].shape} in the saved weights, {tuple(parameter.shape)} here"
+            )
+        parameter.data.copy_(torch.from_numpy(arrays[name]))

@@ -1,0 +1,154 @@
+"""Observations and actions as rows of floats: what lies where, packing, and the joint state of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.core.types import (
+    ActionSpace,
+    Array,
+    Box,
+    Dict,
+    Discrete,
+    Joint,
+    Kind,
+    MultiDiscrete,
+    ObservationSpace,
+    StateRows,
+    Tree,
+)
+
+
+class Entry(NamedTuple):
+    """One named part of a packed observation."""
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    space: Box | Discrete
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an observation lies in one row of floats."""
+
+    entries: dict[str, Entry]
+    sets: tuple[tuple[str, ...], ...]
+    size: int
+    slots: Array  # [size] which running mean each number belongs to; rows of a set share theirs
+    width: int  # how many running means there are, those of empty sets included
+    bare: bool  # the observation is a single array, not a dict
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """Channels, height, width when the whole observation is a picture."""
+        first = next(iter(self.entries.values()))
+        return first.shape if self.bare and len(first.shape) == 3 else None
+
+
+def layout(space: ObservationSpace) -> Layout:
+    """Lay out a space in one row."""
+    spaces = space.entries if isinstance(space, Dict) else {"": space}
+    sets = space.sets if isinstance(space, Dict) else ()
+    members = {name for names in sets for name in names}
+    entries, slots, start, slot = {}, [], 0, 0
+    for name, part in spaces.items():
+        shape = (part.n,) if isinstance(part, Discrete) else part.shape
+        size = math.prod(shape)
+        width = math.prod(shape[1:]) if name in members else size
+        entries[name] = Entry(start, start + size, shape, part)
+        slots.append(slot + np.arange(size) % max(width, 1))
+        start, slot = start + size, slot + width
+    return Layout(entries, sets, start, np.concatenate(slots), slot, not isinstance(space, Dict))
+
+
+def widen(lay: Layout | None, width: int) -> Layout:
+    """The same row with `width` numbers behind it that say what is seen in words; None: they stand alone."""
+    size, slots = (0, 0) if lay is None else (lay.size, lay.width)
+    entry = Entry(size, size + width, (width,), Box((width,), -np.inf, np.inf))
+    entries, sets, old = ({}, (), np.zeros(0, np.int64)) if lay is None else (lay.entries, lay.sets, lay.slots)
+    joined = np.concatenate([old, slots + np.arange(width)])
+    return Layout(entries | {"in words": entry}, sets, size + width, joined, slots + width, bare=False)
+
+
+def pack(lay: Layout, observation: Tree) -> Array:
+    """Write observations `[…, shape]` as rows of floats `[…, size]`; bytes become fractions of 255."""
+    parts = []
+    for name, entry in lay.entries.items():
+        array = np.asarray(observation if lay.bare else observation[name])
+        if isinstance(entry.space, Discrete):
+            parts.append(np.eye(entry.space.n, dtype=np.float32)[array])
+            continue
+        lead = array.shape[: array.ndim - len(entry.shape)]
+        flat = array.reshape(*lead, entry.stop - entry.start)
+        parts.append(flat / np.float32(255) if flat.dtype == np.uint8 else flat.astype(np.float32, copy=False))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+
+def encoded_size(space: ActionSpace) -> int:
+    """How many numbers an encoded action has."""
+    match space:
+        case Discrete(n):
+            return n
+        case MultiDiscrete(sizes):
+            return sum(sizes)
+        case Box(shape):
+            return math.prod(shape)
+
+
+def bounds(space: Box) -> tuple[Array, Array]:
+    """Centre and half range of every number of a box `[K]`; one without bounds on both sides counts as [−1, 1]."""
+    low, high = (np.broadcast_to(np.asarray(b, np.float32), space.shape).flatten() for b in (space.low, space.high))
+    bounded = np.isfinite(low) & np.isfinite(high)
+    low, high = np.where(bounded, low, np.float32(-1)), np.where(bounded, high, np.float32(1))
+    return (low + high) / 2, (high - low) / 2
+
+
+def reach(lay: Layout, extra: int = 0, scaled: bool = False) -> tuple[Array, Array]:
+    """Centre and half range of packed rows `[size + extra]`; what has no bounds, or is scaled, counts as [−1, 1]."""
+    centre, half = np.zeros(lay.size + extra, np.float32), np.ones(lay.size + extra, np.float32)
+    for entry in () if scaled else lay.entries.values():
+        own = slice(entry.start, entry.stop)
+        if isinstance(entry.space, Discrete) or entry.space.dtype == "uint8":
+            centre[own] = half[own] = 0.5
+        else:
+            centre[own], half[own] = bounds(entry.space)
+    return centre, half
+
+
+def encode(space: ActionSpace, action: Array) -> Array:
+    """Actions `[…, shape]` as rows of floats `[…, K]`: choices as ones among zeros, boxes stretched to [−1, 1]."""
+    match space:
+        case Discrete(n):
+            return np.eye(n, dtype=np.float32)[action]
+        case MultiDiscrete(sizes):
+            ones = [np.eye(n, dtype=np.float32)[action[..., i]] for i, n in enumerate(sizes)]
+            return np.concatenate(ones, axis=-1)
+        case Box(shape):
+            centre, half = bounds(space)
+            flat = action.reshape(*action.shape[: action.ndim - len(shape)], len(centre))
+            return ((flat - centre) / half).astype(np.float32, copy=False)
+
+
+def joined_size(kinds: Mapping[str, Kind]) -> int:
+    """How many numbers everybody's observations make, side by side."""
+    return sum(layout(kind.observation).size * len(kind.agents) for kind in kinds.values())
+
+
+def table_state(joint: Joint) -> StateRows:
+    """The world's own state where it tells one, else everybody's observations side by side."""
+    if joint.state is not None:
+        return joint.state
+    rows, finals = [], []
+    for group, experience in joint.experiences.items():
+        lay = layout(joint.spaces[group].observation)
+        packed = pack(lay, experience.observation)
+        rows.append(packed.reshape(*packed.shape[:2], -1))
+        last = pack(lay, experience.finals.observation)
+        finals.append(last.reshape(len(last), last.shape[1] * last.shape[2]))
+    return StateRows(np.concatenate(rows, axis=-1), np.concatenate(finals, axis=-1))

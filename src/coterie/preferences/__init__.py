@@ -1,0 +1,1 @@
+"""How a group values its rewards: individual, team, risk measures, learned reward models."""

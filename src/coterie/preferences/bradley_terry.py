@@ -1,0 +1,116 @@
+"""Strengths from comparisons of pairs, after Bradley and Terry (1952, Biometrika 39): who is how good, how surely.
+
+Item i beats item j with probability σ(sᵢ − sⱼ), σ(x) = 1 / (1 + e⁻ˣ); a tie is half a win for both. Strengths are
+log odds and sum to 0. Who beats everybody would be infinitely strong: a small prior, made of games that were never
+played, keeps everything finite and ties together items that no chain of games connects. What is compared, and by
+whom, is left to others (`rating.py`). Pure NumPy.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.core.types import Array
+
+PRIOR = 0.5  # games won, and as many lost, that every item is thought to have played before, spread over the others
+LEVEL = 0.95  # of an interval
+STEPS = 200  # of Newton's method; a handful suffices unless strengths run far apart
+
+
+class Fit(NamedTuple):
+    """Strengths and how sure they are, `[K]` each."""
+
+    strengths: Array  # log odds; they sum to 0
+    errors: Array  # standard errors; of the strength against the mean of all
+
+
+def fit(wins: Array, prior: float = PRIOR) -> Fit:
+    """Strengths from `wins` `[K, K]`: how often the row's item was preferred to the column's, ties as halves.
+
+    Of two items with w and l wins the better one is log((w + prior) / (l + prior)) above the other. Without a prior
+    the likelihood has a maximum only if no set of items is unbeaten by the rest (Ford 1957): else this refuses.
+    Standard errors come from the observed information of the same counts, the prior's included.
+    """
+    counts = _counted(wins)
+    if not prior >= 0:
+        raise ValueError(f"prior must be at least 0, got {prior:g}")
+    if prior:
+        counts = counts + prior / (len(counts) - 1)
+        np.fill_diagonal(counts, 0.0)
+    elif not _connected(counts):
+        raise ValueError(
+            "some items never lost to the others, or never met them, so they have no finite strength; set prior above 0"
+        )
+    strengths = _climb(counts)
+    # Strengths are known up to a number added to all. The pseudoinverse is the covariance of those that sum to 0.
+    spread = np.linalg.pinv(_information(counts, strengths), hermitian=True)
+    return Fit(strengths, np.sqrt(np.maximum(np.diag(spread), 0.0)))
+
+
+def intervals(found: Fit, level: float = LEVEL) -> tuple[Array, Array]:
+    """The lower and upper ends, `[K]` each, of normal intervals around strengths."""
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level:g}")
+    reach = NormalDist().inv_cdf((1 + level) / 2) * found.errors
+    return found.strengths - reach, found.strengths + reach
+
+
+def chances(strengths: Array) -> Array:
+    """How probably the row's item is preferred to the column's, `[K, K]`."""
+    apart = strengths[:, None] - strengths[None, :]
+    chance: Array = np.exp(-np.logaddexp(0.0, -apart))
+    return chance
+
+
+def _counted(wins: Array) -> Array:
+    counts = np.array(wins, float)  # a copy
+    if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or len(counts) < 2:
+        raise ValueError(f"wins must be a square matrix of at least two items, got the shape {counts.shape}")
+    if not np.isfinite(counts).all() or (counts < 0).any():
+        raise ValueError("wins must be finite and not below 0")
+    if np.diag(counts).any():
+        raise ValueError("wins must be 0 on the diagonal: nothing is compared with itself")
+    return counts
+
+
+def _connected(counts: Array) -> bool:
+    """Whether everybody beat somebody who … who beat everybody else: Ford's condition for a maximum."""
+    reach = (counts > 0) | np.eye(len(counts), dtype=bool)
+    for _ in range(len(counts).bit_length()):
+        reach = reach @ reach
+    return bool(reach.all())
+
+
+def _climb(counts: Array) -> Array:
+    """The strengths of the greatest likelihood, by Newton's method with steps halved until they climb."""
+    strengths = np.zeros(len(counts))
+    height = _likelihood(counts, strengths)
+    for _ in range(STEPS):
+        chance = chances(strengths)
+        slope = (counts * chance.T - counts.T * chance).sum(axis=1)  # wins less those expected
+        # A full matrix in place of the singular one: slopes sum to 0, so the step does, too.
+        step = np.linalg.solve(_information(counts, strengths) + 1.0, slope)
+        while np.abs(step).max() > 1e-12:
+            reached = _likelihood(counts, strengths + step)
+            if reached >= height:
+                break
+            step /= 2
+        else:
+            break
+        strengths, height = strengths + step, reached
+    return strengths - strengths.mean()
+
+
+def _likelihood(counts: Array, strengths: Array) -> float:
+    """log L = Σᵢⱼ wᵢⱼ log σ(sᵢ − sⱼ)."""
+    return -float((counts * np.logaddexp(0.0, strengths[None, :] - strengths[:, None])).sum())
+
+
+def _information(counts: Array, strengths: Array) -> Array:
+    """Minus the second derivatives of the log-likelihood, `[K, K]`: games · p · (1 − p), as a graph's Laplacian."""
+    chance = chances(strengths)
+    weight = (counts + counts.T) * chance * chance.T
+    return np.diag(weight.sum(axis=1)) - weight

@@ -1,0 +1,1 @@
+"""What is done with finished runs: match, compare, exploit, rate, tune, report."""

@@ -1,0 +1,1 @@
+"""Compare runs: IQM with intervals, probability of improvement, steps to a threshold."""

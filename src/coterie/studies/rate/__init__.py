@@ -1,0 +1,1 @@
+"""Rate runs by comparing their episodes in pairs."""

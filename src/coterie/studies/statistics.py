@@ -1,0 +1,225 @@
+"""Statistics over a few runs: robust means, intervals, profiles, times to a threshold, areas.
+
+After Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS);
+sections of that paper are named where they are used. Scores come as *strata*: one array for every task,
+`[R]` with the scores of its runs, so that tasks may have different numbers of runs (a matrix of runs by
+tasks is `list(matrix.T)`). Pure NumPy: where scores come from is in `contenders.py`, what is made of them in
+`compare.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.core import seeding
+from coterie.core.types import Array, CoterieError
+
+REPETITIONS = 2000  # resamples of a bootstrap
+LEVEL = 0.95  # of an interval
+
+Strata = Sequence[Array]  # one array per task, [..., R]; axes before the runs are points or resamples
+Statistic = Callable[[Strata], Array]  # [..., R] of every task -> [...]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic with its interval; there is none where a task has a single run, which says nothing of others."""
+
+    value: Array  # [] or [T]
+    low: Array | None
+    high: Array | None
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        interval = None if self.low is None or self.high is None else [self.low.tolist(), self.high.tolist()]
+        return {"value": self.value.tolist(), "interval": interval}
+
+
+def bootstrap_stream() -> np.random.Generator:
+    """What resamples are drawn from: every estimate takes the same stream anew, so none depends on its neighbours."""
+    return seeding.generator(0, "bootstrap")
+
+
+def checked(scores: Strata) -> list[Array]:
+    """The strata as arrays, if there are any scores and all are numbers."""
+    arrays = [np.asarray(task, float) for task in scores]
+    if not arrays or any(task.ndim == 0 or not task.shape[-1] for task in arrays):
+        raise CoterieError("statistics need at least one run of every task")
+    if not all(np.isfinite(task).all() for task in arrays):
+        raise CoterieError("statistics need finite scores, got NaN or infinity")
+    return arrays
+
+
+# Aggregates (§4.3) ------------------------------------------------------------------------------------
+
+
+def interquartile_mean(scores: Strata) -> Array:
+    """The mean of the middle half of all runs of all tasks: ⌊n/4⌋ are cut off at either end."""
+    pooled = np.sort(np.concatenate(checked(scores), axis=-1), axis=-1)
+    count = pooled.shape[-1]
+    return np.asarray(pooled[..., count // 4 : count - count // 4].mean(axis=-1))
+
+
+def mean(scores: Strata) -> Array:
+    """The mean over tasks of each task's mean."""
+    return np.asarray(np.mean([task.mean(axis=-1) for task in checked(scores)], axis=0))
+
+
+def median(scores: Strata) -> Array:
+    """The median over tasks of each task's mean."""
+    return np.asarray(np.median([task.mean(axis=-1) for task in checked(scores)], axis=0))
+
+
+def optimality_gap(scores: Strata, target: float = 1.0) -> Array:
+    """By how much runs stay below a target on average; what lies above it does not make up for it."""
+    return np.asarray(target - mean([np.minimum(task, target) for task in checked(scores)]))
+
+
+# Intervals (§4.1) -------------------------------------------------------------------------------------
+
+
+def stratified_bootstrap(
+    scores: Strata,
+    statistic: Statistic,
+    random: np.random.Generator,
+    repetitions: int = REPETITIONS,
+    level: float = LEVEL,
+) -> Estimate:
+    """A statistic with its percentile interval: runs are drawn with replacement within every task.
+
+    Tasks of shape `[T, R]` are T points of R runs; a run drawn is drawn at all its points.
+    """
+    scores = checked(scores)
+    value = statistic(scores)
+    if any(task.shape[-1] < 2 for task in scores):
+        return Estimate(value, None, None)
+    draws = [random.integers(task.shape[-1], size=(repetitions, task.shape[-1])) for task in scores]
+    bounds = [(1 - level) / 2, (1 + level) / 2]
+    if scores[0].ndim == 1:
+        low, high = np.quantile(statistic([t[d] for t, d in zip(scores, draws, strict=True)]), bounds)
+        return Estimate(value, low, high)
+    points = [  # one by one, for all at once would be gigabytes
+        np.quantile(statistic([t[point, d] for t, d in zip(scores, draws, strict=True)]), bounds)
+        for point in range(len(scores[0]))
+    ]
+    return Estimate(value, *np.array(points).reshape(-1, 2).T)
+
+
+def probability_of_improvement(
+    one: Strata,
+    other: Strata,
+    random: np.random.Generator,
+    repetitions: int = REPETITIONS,
+    level: float = LEVEL,
+) -> Estimate:
+    """How likely a run of `one` beats a run of `other`, averaged over tasks (§4.3).
+
+    Mann–Whitney's U over the number of pairs; a tie counts as half a win.
+    """
+    one, other = checked(one), checked(other)
+    if len(one) != len(other):
+        raise CoterieError(f"only equal tasks can be held against each other, got {len(one)} and {len(other)}")
+    wins = [
+        (x[:, None] > y[None, :]) + 0.5 * (x[:, None] == y[None, :]) for x, y in zip(one, other, strict=True)
+    ]  # [R, S] per task
+    value = np.asarray(np.mean([task.mean() for task in wins]))
+    if any(task.shape[-1] < 2 for task in (*one, *other)):
+        return Estimate(value, None, None)
+    drawn = np.zeros(repetitions)
+    for task in wins:  # how often each run is drawn: [B, R] and [B, S]
+        rows, columns = (random.multinomial(n, np.full(n, 1 / n), size=repetitions) for n in task.shape)
+        drawn += ((rows @ task) * columns).sum(axis=1) / task.size
+    low, high = np.quantile(drawn / len(wins), [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(value, low, high)
+
+
+def performance_profile(
+    scores: Strata, thresholds: Array, random: np.random.Generator, repetitions: int = REPETITIONS
+) -> Estimate:
+    """The share of runs that score above each threshold, `[T]`, with pointwise intervals (§4.2)."""
+    above = [(task[None, :] > np.asarray(thresholds)[:, None]).astype(float) for task in checked(scores)]
+    return stratified_bootstrap(above, mean, random, repetitions)
+
+
+# Curves -----------------------------------------------------------------------------------------------
+
+
+def align(curves: Sequence[tuple[Array, Array]], most: int | None = None) -> tuple[Array, Array]:
+    """Curves (x, y) of several runs at common points: `[T]` and `[T, R]`, as far as all of them go."""
+    points = np.unique(np.concatenate([x for x, _ in curves]))
+    points = points[(points >= max(x[0] for x, _ in curves)) & (points <= min(x[-1] for x, _ in curves))]
+    if most is not None and len(points) > most:
+        points = points[np.linspace(0, len(points) - 1, most).astype(int)]
+    return points, np.stack([np.interp(points, x, y) for x, y in curves], axis=-1)
+
+
+def area_under_curve(steps: Array, values: Array, end: float | None = None) -> float:
+    """The mean height of a curve up to `end`, by trapezoids: in units of return, whatever the number of steps."""
+    steps, values = _curve(steps, values)
+    if end is not None and end < steps[-1]:
+        kept = steps < end
+        values = np.append(values[kept], np.interp(end, steps, values))
+        steps = np.append(steps[kept], end)
+    if len(steps) == 1 or steps[-1] <= steps[0]:
+        return float(values[0])
+    return float(np.trapezoid(values, steps) / (steps[-1] - steps[0]))
+
+
+def frames_to_threshold(steps: Array, values: Array, threshold: float) -> float | None:
+    """Steps at the first evaluation that reaches a threshold; None if none did."""
+    steps, values = _curve(steps, values)
+    reached = np.flatnonzero(values >= threshold)
+    return float(steps[reached[0]]) if len(reached) else None
+
+
+def _curve(steps: Array, values: Array) -> tuple[Array, Array]:
+    steps, values = np.asarray(steps, float), np.asarray(values, float)
+    if steps.shape != values.shape or steps.ndim != 1 or not len(steps):
+        raise CoterieError("a curve needs one value for each of its steps, and at least one")
+    if not (np.isfinite(steps).all() and np.isfinite(values).all() and (np.diff(steps) > 0).all()):
+        raise CoterieError("a curve needs finite values at steps that grow")
+    return steps, values
+
+
+# Times to an event, some of which were never seen -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reaching:
+    """How soon runs reached a threshold. Runs that did not count as *not yet*, never as absent."""
+
+    runs: int
+    reached: int
+    median: float | None  # steps by which half of the runs are estimated to have reached it; None: not seen
+    restricted_mean: float  # mean steps until reached, where whoever needs longer than the horizon counts as it
+    horizon: float
+
+
+def survival(times: Array, reached: Array) -> tuple[Array, Array]:
+    """The share still short of the threshold after each time at which somebody reached it (Kaplan & Meier 1958).
+
+    `times` `[R]` are when runs reached it, or, where `reached` is False, until when they were watched.
+    """
+    events = np.unique(times[reached])
+    at_risk = (times[None, :] >= events[:, None]).sum(axis=1)
+    happened = ((times[None, :] == events[:, None]) & reached).sum(axis=1)
+    return events, np.cumprod(1 - happened / np.maximum(at_risk, 1))
+
+
+def summarise_reaching(frames: Sequence[float | None], watched: Sequence[float], horizon: float) -> Reaching:
+    """Sum up frames to a threshold, None where a run was watched to its end in vain."""
+    if not len(frames) or len(frames) != len(watched):
+        raise CoterieError("times to a threshold need at least one run, and how long each was watched")
+    reached = np.array([frame is not None for frame in frames])
+    times = np.array([until if frame is None else frame for frame, until in zip(frames, watched, strict=True)], float)
+    events, share = survival(times, reached)
+    half = events[share <= 0.5 + 1e-12]
+    inside = events < horizon
+    corners = np.concatenate([[0.0], events[inside], [horizon]])  # where the staircase steps down
+    heights = np.concatenate([[1.0], share[inside]])
+    area = float((np.diff(corners) * heights).sum())
+    return Reaching(len(times), int(reached.sum()), float(half[0]) if len(half) else None, area, float(horizon))

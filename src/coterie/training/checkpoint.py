@@ -1,0 +1,106 @@
+"""Atomic checkpoints: safetensors for arrays, JSON for the rest, checksums for both; never pickle.
+
+A checkpoint is a directory. It is written under a temporary name, synced to disk, then renamed, so a
+directory with its proper name is complete. A manifest holds each file's SHA-256; one that does not match
+is refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.core.types import Array, CoterieError, State
+
+ARRAYS, VALUES, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
+
+
+class CheckpointError(CoterieError):
+    """A checkpoint is missing, cut short or altered."""
+
+
+def save(directory: Path, state: State) -> None:
+    """Write a state under a directory's name, all or nothing."""
+    from safetensors.numpy import save as pack_arrays
+
+    arrays: dict[str, Array] = {}
+    values = _split(state, "", arrays)
+    temporary = directory.with_name(f".{directory.name}.tmp")
+    if temporary.exists():
+        shutil.rmtree(temporary)  # left by a run that was killed while saving
+    temporary.mkdir(parents=True)
+    contents = {ARRAYS: pack_arrays(arrays), VALUES: json.dumps(values).encode()}
+    manifest = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    contents[MANIFEST] = json.dumps(manifest).encode()
+    for name, data in contents.items():
+        with open(temporary / name, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    _sync(temporary)
+    if directory.exists():
+        shutil.rmtree(directory)  # the same step saved again, with the same contents
+    temporary.rename(directory)
+    _sync(directory.parent)
+
+
+def load(directory: Path) -> State:
+    """Read a state back, after checking every byte of it."""
+    from safetensors.numpy import load as unpack_arrays
+
+    contents = _checked(directory)
+    arrays = unpack_arrays(contents[ARRAYS])
+    state: State = _join(json.loads(contents[VALUES]), "", arrays)
+    return state
+
+
+def _checked(directory: Path) -> dict[str, bytes]:
+    try:
+        manifest = dict(json.loads((directory / MANIFEST).read_bytes()))
+        contents = {name: (directory / name).read_bytes() for name in (ARRAYS, VALUES)}
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointError(f"checkpoint '{directory.name}': '{Path(error.filename).name}' is missing") from None
+    except (ValueError, TypeError):  # no JSON, or no object
+        raise CheckpointError(f"checkpoint '{directory.name}': {MANIFEST} is damaged") from None
+    for name, data in contents.items():
+        if hashlib.sha256(data).hexdigest() != manifest.get(name):
+            raise CheckpointError(f"checkpoint '{directory.name}': {name} was cut short or altered (checksum differs)")
+    return contents
+
+
+def _split(value: Any, path: str, arrays: dict[str, Array]) -> Any:
+    """Move arrays out of a nested state; in their place stays a mark."""
+    if isinstance(value, dict):
+        return {key: _split(item, f"{path}/{key}", arrays) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        arrays[path] = np.ascontiguousarray(value)
+        return {"$array": path, "shape": list(value.shape)}  # contiguity turns a scalar into a vector
+    if isinstance(value, list):
+        return [_split(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{path}: a checkpoint holds arrays and JSON values, not {type(value).__name__}")
+
+
+def _join(value: Any, path: str, arrays: dict[str, Array]) -> Any:
+    if isinstance(value, dict):
+        if "$array" in value:
+            return arrays[value["$array"]].reshape(value["shape"])
+        return {key: _join(item, f"{path}/{key}", arrays) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_join(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
+    return value
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,99 @@
+"""Evaluation: whole episodes with fixed seeds, greedy unless asked otherwise, in the world's own reward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.core.group import Reporting, Seat
+from coterie.core.types import Array, CoterieError, Metrics
+from coterie.core.world import World
+from coterie.training.runner import Runner
+
+COPIES = 256  # played at once at most
+PATIENCE = 1_000_000  # ticks after which an episode counts as endless
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an evaluation found."""
+
+    returns: dict[str, Array]  # group -> [E, A]
+    length: Array  # [E]
+    success: Array | None  # [E]
+
+    def score(self, groups: Sequence[str]) -> float:
+        """What the best checkpoint is chosen by: the mean return of the given groups."""
+        return float(np.mean([self.returns[g].mean() for g in groups]))
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON: per group the mean return with its 95% interval, and the share of successes."""
+        groups = {}
+        for name, returns in self.returns.items():
+            mean, low, high = interval(returns.mean(axis=1))
+            groups[name] = {
+                "return_mean": mean,
+                "return_ci95": [low, high],
+                "length_mean": float(self.length.mean()),
+            }
+        return {
+            "groups": groups,
+            "success_rate": None if self.success is None else float(self.success.mean()),
+        }
+
+
+def interval(samples: Array) -> tuple[float, float, float]:
+    """Mean and the bounds of its 95% interval, by the normal approximation."""
+    mean = float(samples.mean())
+    half = 1.96 * float(samples.std(ddof=1)) / math.sqrt(len(samples)) if len(samples) > 1 else 0.0
+    return mean, mean - half, mean + half
+
+
+def evaluation_copies(episodes: int) -> int:
+    """How many copies to play a number of episodes with."""
+    return min(episodes, COPIES)
+
+
+def evaluate(world: World, seats: Sequence[Seat], episodes: int, seed: int, greedy: bool = True) -> Result:
+    """Play a number of episodes, an equal share in every copy so that short ones are not favoured."""
+    runner = Runner(world, seats, seed, greedy=greedy)
+    runner.begin(0)
+    quota = np.full(world.copies, episodes // world.copies)
+    quota[: episodes % world.copies] += 1
+    parts, played, waited = [], np.zeros(world.copies, np.int64), 0
+    while (played < quota).any():
+        runner.step()
+        waited += 1
+        if waited % 64 == 0 or runner.ticks.ended.any():
+            ended = runner.tally.drain()
+            take = [i for i, copy in enumerate(ended.copy) if _count(played, quota, copy)]
+            parts.append((ended, np.array(take, np.int64)))
+            waited = 0 if len(ended.copy) else waited
+        if waited > PATIENCE:
+            raise CoterieError(f"no episode ended within {PATIENCE:,} ticks; give the world a time limit")
+    names = parts[0][0].returns
+    success = [e.success[i] for e, i in parts if e.success is not None]
+    return Result(
+        {name: np.concatenate([e.returns[name][i] for e, i in parts]) for name in names},
+        np.concatenate([e.length[i] for e, i in parts]),
+        np.concatenate(success) if success else None,
+    )
+
+
+def reports(seats: Sequence[Seat], beside: bool = True) -> dict[str, Metrics]:
+    """What policies and who sits beside them tell of themselves since they were built, by group."""
+    found: dict[str, Metrics] = {}
+    for seat in seats:
+        for part in (seat.policy, *((seat.annotator, seat.guard) if beside else ())):
+            if isinstance(part, Reporting):
+                found.setdefault(seat.place.group, {}).update(part.metrics())
+    return found
+
+
+def _count(played: Array, quota: Array, copy: int) -> bool:
+    played[copy] += 1
+    return bool(played[copy] <= quota[copy])

@@ -1,0 +1,109 @@
+"""What a run writes down while it goes: metrics.jsonl (the truth), TensorBoard, a progress bar."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from coterie.core.types import CoterieError
+from coterie.training.run import Run
+
+
+class Events:
+    """TensorBoard files: one event for each record, all its numbers in it."""
+
+    def __init__(self, path: Path, first_step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.writer = EventFileWriter(str(path))
+        self.add(first_step, session_log=SessionLog(status=SessionLog.START))  # later steps of a killed run are void
+
+    def add(self, step: int, **contents: Any) -> None:
+        """Write one event."""
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self.writer.add_event(Event(wall_time=time.time(), step=step, **contents))
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write one record."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        numbers = {name: value for name, value in record.items() if name not in ("iteration", "env_steps")}
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self.add(record["env_steps"], summary=Summary(value=values))
+
+
+class Recorder:
+    """Appends records; every line is complete and flushed before the loop goes on."""
+
+    def __init__(self, run: Run, tensorboard: bool, first_step: int) -> None:
+        self.file: IO[str] = open(run.metrics_file, "a")  # noqa: SIM115  # closed by close()
+        self.events: Events | None = None
+        if tensorboard:
+            try:
+                self.events = Events(run.path / "tensorboard", first_step)
+            except ModuleNotFoundError:
+                print("coterie: no TensorBoard files: pip install 'coterie[tensorboard]'", file=sys.stderr)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record; a number that is none must not look like one."""
+        for name, value in record.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise CoterieError(f"metric '{name}' is {value}; the run stopped without saving it")
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+        if self.events is not None:
+            self.events.write(record)
+
+    def sync(self) -> None:
+        """Make sure that everything written so far is on disk."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        if self.events is not None:
+            self.events.writer.flush()
+
+    def close(self) -> None:
+        self.sync()
+        self.file.close()
+        if self.events is not None:
+            self.events.writer.close()
+
+
+class Progress:
+    """A progress bar on a terminal; on anything else a line every so often."""
+
+    def __init__(self, total: int, done: int, quiet: bool) -> None:
+        self.total, self.start, self.quiet = total, done, quiet
+        self.bar: Any = None
+        self.task: Any = None
+        self.next_line = 0.0
+        if not quiet:
+            from rich.console import Console
+
+            console = Console(stderr=True)
+            if console.is_terminal:
+                from rich import progress as p
+
+                columns = (p.BarColumn(None), p.TextColumn("{task.description}"), p.TimeRemainingColumn())
+                self.bar = p.Progress(*columns, console=console, expand=True)
+                self.task = self.bar.add_task("starting", total=total, completed=done)
+                self.bar.start()
+
+    def show(self, step: int, wall: float, words: str) -> None:
+        """Say how far we are."""
+        line = f"{step / 1e3:,.0f}k steps  {words}"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step, description=line)
+        elif not self.quiet and (wall >= self.next_line or step >= self.total):
+            print(f"{line}  {wall:.0f} s", file=sys.stderr, flush=True)
+            self.next_line = wall + 10
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()

@@ -1,0 +1,194 @@
+"""Writes down what groups live through during a rollout: one growing Experience each.
+
+Decisions that are still open when a rollout ends are taken along as the first row of the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.core.group import Place, Seat
+from coterie.core.types import (
+    Array,
+    Decision,
+    Experience,
+    Finals,
+    StateRows,
+    Tick,
+    Ticks,
+    Tree,
+    View,
+    action_dtype,
+    action_shape,
+    map_tree,
+)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Decisions that were still open when the last rollout ended: row 0 of the next."""
+
+    active: Array  # [N, A] bool
+    observation: Tree  # [N, A, …]
+    action: Array  # [N, A, …]
+    log_prob: Array  # [N, A]
+    reward: Array  # [N, A]: what has arrived so far
+    mask: Array | None
+    memory: Array | None  # [N, A, M]: when it was decided; of who left nothing open, what they remember now
+    notes: Array | None = None  # [N, A, W]
+
+
+class Writer:
+    """The growing Experience of one group during one rollout."""
+
+    def __init__(self, seat: Seat, copies: int, rows: int, first: Tick) -> None:
+        place = seat.place
+        shape = (rows, copies, len(place.agents))
+        self.place = place
+        self.observation = map_tree(
+            lambda a: np.zeros((rows + 1, copies, len(place.agents), *a.shape[2:]), a.dtype),
+            first.observation,
+        )
+        space = place.spaces.action
+        self.action = np.zeros((*shape, *action_shape(space)), action_dtype(space))
+        self.log_prob = np.zeros(shape, np.float32)
+        self.reward = np.zeros(shape, np.float32)
+        self.active = np.zeros(shape, bool)
+        self.terminated = np.zeros(shape, bool)
+        self.truncated = np.zeros(shape, bool)
+        choices = seat.guard.choices if seat.guard else None if first.mask is None else first.mask.shape[-1]
+        self.mask = None if choices is None else np.ones((*shape, choices), bool)
+        self.notes = np.full((*shape, seat.annotator.width), np.nan, np.float32) if seat.annotator else None
+        size = seat.policy.memory_size
+        self.memory = np.zeros((rows + 1, *shape[1:], size), np.float32) if size else None
+        self.finals: list[tuple[Array, Tree, Array | None]] = []
+
+    def open(self, opening: Opening) -> None:
+        """Begin with decisions left open by the last rollout."""
+        map_tree(lambda into, a: into.__setitem__(0, a), self.observation, opening.observation)
+        self.active[0], self.action[0] = opening.active, opening.action
+        self.log_prob[0], self.reward[0] = opening.log_prob, opening.reward
+        if self.mask is not None:
+            self.mask[0] = opening.mask
+        if self.memory is not None:
+            self.memory[0] = opening.memory
+        if self.notes is not None:
+            self.notes[0] = opening.notes
+
+    def decided(self, t: int, view: View, decision: Decision) -> None:
+        """Write down what was seen and decided at row t."""
+        map_tree(lambda into, a: into.__setitem__(t, a), self.observation, view.observation)
+        self.active[t] = view.acting
+        self.action[t] = decision.action
+        if decision.log_prob is not None:
+            self.log_prob[t] = decision.log_prob
+        if self.mask is not None:
+            self.mask[t] = view.mask
+        if self.memory is not None:
+            self.memory[t] = view.memory
+        if self.notes is not None:
+            self.notes[t] = view.notes
+
+    def arrived(self, t: int, tick: Tick, cut: Array, memory: Array | None) -> None:
+        """Write down what followed from row t; copies in `cut` were reset before somebody's episode was over."""
+        pick = picker(self.place)
+        self.reward[t] = pick(tick.reward)
+        self.terminated[t] = pick(tick.terminated)
+        self.truncated[t] = pick(tick.truncated)
+        if len(cut):
+            index = np.stack([np.full(len(cut), t), cut], axis=1)
+            last = map_tree(lambda a: pick(a)[cut], tick.final_observation)
+            self.finals.append((index, last, None if memory is None else memory[cut]))
+
+    def finish(self, tick: Tick, memory: Array | None) -> Experience:
+        """Close the rollout at the present tick."""
+        pick = picker(self.place)
+        map_tree(lambda into, a: into.__setitem__(-1, pick(a)), self.observation, tick.observation)
+        if self.memory is not None:
+            self.memory[-1] = memory
+        if self.finals:
+            index = np.concatenate([i for i, _, _ in self.finals])
+            final = map_tree(lambda *a: np.concatenate(a), *(o for _, o, _ in self.finals))
+            held = None if memory is None else np.concatenate([m for _, _, m in self.finals if m is not None])
+        else:
+            index, final = np.zeros((0, 2), np.int64), map_tree(lambda a: a[0, :0], self.observation)
+            held = None if self.memory is None else self.memory[0, :0]
+        return Experience(
+            self.observation,
+            self.action,
+            self.log_prob,
+            self.reward,
+            self.active,
+            self.terminated,
+            self.truncated,
+            pick(tick.acting).copy(),
+            Finals(index, final, held),
+            self.mask,
+            self.memory,
+            self.notes,
+        )
+
+
+def picker(place: Place) -> Any:
+    """A function that takes a group's columns out of a kind's array `[N, A, …]`."""
+    return (lambda a: a) if place.whole else (lambda a: a[:, place.columns])
+
+
+def open_decisions(experience: Experience) -> Opening:
+    """The decisions that a finished rollout leaves open, with what has arrived for them."""
+    open_rows = experience.active & ~experience.closed()
+    rows, copies, agents = open_rows.shape
+    active = open_rows.any(axis=0)
+    at = open_rows.argmax(axis=0)  # an agent has at most one open decision
+    n, a = np.meshgrid(np.arange(copies), np.arange(agents), indexing="ij")
+    since = np.arange(rows)[:, None, None] >= at
+    gained = np.where(active, (experience.reward * since).sum(axis=0, dtype=np.float32), np.float32(0))
+    memory = None
+    if experience.memory is not None:  # who left nothing open goes on from what is remembered now
+        memory = np.where(active[..., None], experience.memory[at, n, a], experience.memory[-1])
+    return Opening(
+        active,
+        map_tree(lambda o: o[at, n, a], experience.observation),
+        experience.action[at, n, a],
+        experience.log_prob[at, n, a],
+        gained,
+        None if experience.mask is None else experience.mask[at, n, a],
+        memory,
+        None if experience.notes is None else experience.notes[at, n, a],
+    )
+
+
+class StateWriter:
+    """The growing record of the whole world's state, where it tells one."""
+
+    def __init__(self, rows: int, first: Array) -> None:
+        self.rows = np.zeros((rows + 1, *first.shape), np.float32)
+        self.finals: list[Array] = []
+
+    def seen(self, t: int, state: Array) -> None:
+        """Write down the state that row t was decided in."""
+        self.rows[t] = state
+
+    def arrived(self, ticks: Ticks, cut: Array) -> None:
+        """Write down the last states of copies that were cut short."""
+        if len(cut) and ticks.final_state is not None:
+            self.finals.append(ticks.final_state[cut].copy())
+
+    def finish(self, state: Array) -> StateRows:
+        """Close the rollout at the present state."""
+        self.rows[-1] = state
+        none = np.zeros((0, *self.rows.shape[2:]), np.float32)
+        return StateRows(self.rows, np.concatenate(self.finals) if self.finals else none)
+
+
+def cut_short(ticks: Ticks) -> Array:
+    """Copies that were reset although somebody's episode was not over: their last observations count."""
+    if not ticks.ended.any():
+        return np.zeros(0, np.int64)
+    truncated = np.zeros_like(ticks.ended)
+    for tick in ticks.kinds.values():
+        truncated |= tick.truncated.any(axis=1)
+    return np.flatnonzero(ticks.ended & truncated)

@@ -1,0 +1,192 @@
+"""A run: the directory that holds one training from config to report."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.config import schema as configs
+from coterie.core.types import CoterieError, State
+from coterie.training import checkpoint
+
+log = logging.getLogger("coterie")
+MISSING = object()  # in place of what a summary does not hold
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where everything of a run lies."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """An existing run."""
+        run = cls(Path(path))
+        if not run.config_file.is_file():
+            raise CoterieError(f"'{path}' is no run: it has no config.yaml")
+        return run
+
+    @classmethod
+    def create(cls, path: Path, settings: configs.Config) -> Run:
+        """A new run; an existing one is never written over."""
+        if (path / "config.yaml").exists():
+            raise CoterieError(f"'{path}' already holds a run; choose another --out, or 'coterie resume {path}'")
+        run = cls(path)
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        run.write_config(settings)
+        return run
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary_file(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def exploit_file(self) -> Path:
+        """Where `coterie exploit` leaves what it found, beside its responders."""
+        return self.path / "exploit" / "exploit.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def config(self, overrides: list[str] | None = None) -> configs.Config:
+        """The run's resolved config, with overrides on it."""
+        layer = configs.read(self.config_file)
+        return configs.resolve(configs.merge(layer, configs.parse_overrides(overrides or [])), "experiment")
+
+    def write_config(self, settings: configs.Config) -> None:
+        """Write the resolved config, all or nothing."""
+        write_text(self.config_file, configs.to_yaml(settings))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All records so far."""
+        if not self.metrics_file.exists():
+            return []
+        lines = self.metrics_file.read_text().splitlines()
+        return [_parsed(line, self.metrics_file) for line in lines if line.endswith("}")]  # a kill may cut the last
+
+    def summary(self) -> dict[str, Any] | None:
+        """What the finished run came to; None while it is unfinished."""
+        if not self.summary_file.exists():
+            return None
+        return _parsed(self.summary_file.read_text(), self.summary_file)
+
+    def films(self) -> list[Path]:
+        """Films of evaluation episodes, `step-N.gif`, oldest policies first."""
+        return sorted((self.path / "videos" / "eval").glob("step-*.gif"))
+
+    # Checkpoints: step-N hold everything, best-N the policies that evaluated best
+
+    def steps(self, prefix: str = "step") -> list[int]:
+        """Steps at which complete checkpoints exist, oldest first."""
+        return sorted(int(p.name.split("-")[1]) for p in self.checkpoints.glob(f"{prefix}-*"))
+
+    def checkpoint_path(self, step: int, prefix: str = "step") -> Path:
+        return self.checkpoints / f"{prefix}-{step:012d}"
+
+    def load_checkpoint(self, which: str = "best") -> State:
+        """The `best` policies, the `last` full state, or the checkpoint of one step."""
+        if which in ("best", "last"):
+            prefix = "best" if which == "best" else "step"
+            found = self.newest(self.steps(prefix), prefix)
+            if found is None:
+                raise CoterieError(f"'{self.path}' has no intact '{which}' checkpoint")
+            return found
+        available = sorted({*self.steps("step"), *self.steps("best")})
+        if not which.isdigit() or int(which) not in available:
+            shown = ", ".join(map(str, available)) or "none"
+            raise CoterieError(f"'{self.path}' has no checkpoint '{which}'; there are best, last and steps {shown}")
+        prefix = "step" if int(which) in self.steps("step") else "best"
+        return checkpoint.load(self.checkpoint_path(int(which), prefix))
+
+    def newest(self, steps: Iterable[int], prefix: str = "step") -> State | None:
+        """The newest intact one; damaged ones are named in a warning and passed over."""
+        for step in sorted(steps, reverse=True):
+            try:
+                return checkpoint.load(self.checkpoint_path(step, prefix))
+            except checkpoint.CheckpointError as error:
+                log.warning("%s; passed over", error)
+        return None
+
+    def save_checkpoint(self, state: State, keep: int) -> None:
+        """Save everything, then drop what is no longer needed; every kept one keeps the best of its time."""
+        checkpoint.save(self.checkpoint_path(state["env_steps"]), state)
+        for step in self.steps()[:-keep]:
+            shutil.rmtree(self.checkpoint_path(step))
+        best = self.steps("best")  # each better than those before it
+        needed = {max((b for b in best if b <= step), default=-1) for step in self.steps()}
+        for step in best:
+            if step not in needed:
+                shutil.rmtree(self.checkpoint_path(step, "best"))
+
+    def cut(self, step: int) -> None:
+        """Forget what came after a step: records, better policies, damaged checkpoints, half-written ones."""
+        kept = [json.dumps(r) for r in self.metrics() if r["env_steps"] <= step]
+        write_text(self.metrics_file, "".join(f"{line}\n" for line in kept))
+        for prefix in ("step", "best"):
+            for later in self.steps(prefix):
+                if later > step:
+                    shutil.rmtree(self.checkpoint_path(later, prefix))
+        for unfinished in self.checkpoints.glob(".*.tmp"):
+            shutil.rmtree(unfinished)
+        for film in self.films():
+            if int(film.stem.split("-")[1]) > step:
+                film.unlink()
+        self.summary_file.unlink(missing_ok=True)
+
+
+def entry(run: Run, summary: Any, *path: str) -> Any:
+    """What a run's summary holds at a place; a summary without it is damaged."""
+    found = _reach(summary, path)
+    if found is MISSING:
+        raise CoterieError(f"'{run.summary_file}' is damaged: it has no '{'.'.join(path)}'")
+    return found
+
+
+def number(run: Run, summary: Any, *path: str) -> float:
+    """The same where it must be a number."""
+    found = _reach(summary, path)
+    if not isinstance(found, int | float):
+        raise CoterieError(f"'{run.summary_file}' is damaged: it has no number '{'.'.join(path)}'")
+    return found
+
+
+def _reach(summary: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        if not isinstance(summary, dict) or key not in summary:
+            return MISSING
+        summary = summary[key]
+    return summary
+
+
+def _parsed(text: str, file: Path) -> dict[str, Any]:
+    try:
+        parsed: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CoterieError(f"'{file}' is damaged: {error}") from None
+    return parsed
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under a temporary name, sync it, rename it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)

@@ -1,0 +1,213 @@
+"""A table from Python: train, load a run, ask its agents for actions."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from coterie.config import schema
+from coterie.core import seeding
+from coterie.core.group import Group, Probing
+from coterie.core.types import (
+    Array,
+    CoterieError,
+    Dict,
+    Discrete,
+    Experience,
+    ObservationSpace,
+    State,
+    Tree,
+    View,
+    leading,
+)
+from coterie.nn.threads import fixed_threads
+from coterie.training import build
+from coterie.training.evaluate import Result, evaluate, evaluation_copies
+from coterie.training.loop import evaluation_seed, run_directory
+from coterie.training.loop import train as run_training
+from coterie.training.run import Run
+from coterie.training.runner import Runner
+
+log = logging.getLogger("coterie")
+ROUNDING = 1e-5  # how far beyond a bound, as a share of it, an observation may lie
+
+
+@dataclass(frozen=True)
+class Table:
+    """A run's config and groups, with the weights of one checkpoint."""
+
+    config: schema.Config
+    groups: list[Group]
+    env_steps: int  # at which the checkpoint was taken
+
+    def act(
+        self, agent: str, observations: Tree, greedy: bool = True, mask: Array | None = None, seed: int = 0
+    ) -> Array:
+        """Actions `[B, …]` of one agent for a batch of its observations `[B, …]`, such as its world tells them.
+
+        NaN, infinity and numbers beyond the space's bounds are refused. Bounds of a third party (worlds named
+        `gymnasium/…` and the like) do not count: not every environment keeps its own.
+        """
+        group = next((g for g in self.groups if agent in g.seat.place.agents), None)
+        if group is None:
+            names = ", ".join(a for g in self.groups for a in g.seat.place.agents)
+            raise CoterieError(f"no agent '{agent}' at this table; there are {names}")
+        place = group.seat.place
+        _demand_shape(agent, place.spaces.observation, observations)
+        _demand_values(agent, place.spaces.observation, observations, bounded="/" not in self.config.world.name)
+        members = np.arange(len(place.agents)) if group.seat.members is None else group.seat.members
+        one = (
+            {k: np.asarray(v)[:, None] for k, v in observations.items()}
+            if isinstance(observations, dict)
+            else np.asarray(observations)[:, None]
+        )
+        count = len(leading(one))
+        view = View(
+            observation=one,
+            acting=np.ones((count, 1), bool),
+            agents=members[[place.agents.index(agent)]],
+            random=seeding.generator(seed, "ask", agent),
+            greedy=greedy,
+            mask=None if mask is None else np.asarray(mask)[:, None],
+            memory=np.zeros((count, 1, group.policy.memory_size), np.float32) if group.policy.memory_size else None,
+        )
+        if group.seat.guard is not None:
+            view = replace(view, mask=group.seat.guard.allowed(view))
+        if group.seat.annotator is not None and group.seat.annotator.always:
+            view = replace(view, notes=group.seat.annotator.note(view, group.policy))
+        return group.policy.act(view).action[:, 0]
+
+    def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:
+        """Play whole episodes on evaluation seeds."""
+        world = build.build_world(self.config.world, evaluation_copies(episodes))
+        with fixed_threads(self.config.train.threads):
+            return evaluate(world, [g.seat for g in self.groups], episodes, evaluation_seed(seed), greedy)
+
+
+def _demand_shape(agent: str, space: ObservationSpace, observations: Tree) -> None:
+    """Refuse what is no batch of an agent's observations."""
+    wanted = space.entries if isinstance(space, Dict) else {"": space}
+    if isinstance(space, Dict) != isinstance(observations, dict) or (
+        isinstance(observations, dict) and observations.keys() != wanted.keys()
+    ):
+        form = f"a dict of {', '.join(wanted)}" if isinstance(space, Dict) else "one array"
+        raise CoterieError(f"'{agent}' sees {form}, got {_form(observations)}")
+    for name, entry in wanted.items():
+        own = np.shape(observations[name] if isinstance(observations, dict) else observations)
+        shape = () if isinstance(entry, Discrete) else entry.shape
+        if own[1:] != shape or not own:
+            what = f"'{agent}'" + (f", '{name}'" if name else "")
+            asked = ", ".join(map(str, ("B", *shape)))
+            raise CoterieError(f"{what}: observations must be a batch [{asked}], got {list(own)}")
+
+
+def _demand_values(agent: str, space: ObservationSpace, observations: Tree, bounded: bool) -> None:
+    """Refuse NaN, infinity and, where bounds count, what no such world would tell."""
+    for name, entry in (space.entries if isinstance(space, Dict) else {"": space}).items():
+        given = np.asarray(observations[name] if isinstance(observations, dict) else observations)
+        what = f"'{agent}'" + (f", '{name}'" if name else "")
+        if given.dtype.kind not in "biuf":
+            raise CoterieError(f"{what}: observations must be numbers, got {given.dtype}")
+        if not len(given):
+            continue
+        least, most = given.min(axis=0), given.max(axis=0)  # NaN where there is one
+        if not (np.isfinite(least).all() and np.isfinite(most).all()):
+            raise CoterieError(f"{what}: observations must be finite, got {_first(~np.isfinite(given), given)}")
+        if isinstance(entry, Discrete):
+            low, high = np.zeros(()), np.asarray(entry.n - 1.0)
+        elif bounded:
+            low, high = (np.asarray(bound, float) for bound in (entry.low, entry.high))
+        else:
+            continue
+        lowest, highest = low - ROUNDING * np.maximum(1, np.abs(low)), high + ROUNDING * np.maximum(1, np.abs(high))
+        if (least < lowest).any() or (most > highest).any():
+            outside = (given < lowest) | (given > highest)
+            place = tuple(np.argwhere(outside)[0][1:])
+            bounds = ", ".join(f"{np.broadcast_to(bound, given.shape[1:])[place]:g}" for bound in (low, high))
+            raise CoterieError(f"{what}: observations must lie in [{bounds}], got {_first(outside, given)}")
+
+
+def _first(wrong: Array, given: Array) -> str:
+    """The first wrong number, and where it stands."""
+    where = np.argwhere(wrong)[0]
+    return f"{float(given[tuple(where)]):g} at {where.tolist()}"
+
+
+def _form(observations: Tree) -> str:
+    return f"a dict of {', '.join(observations)}" if isinstance(observations, dict) else "one array"
+
+
+def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | None = None) -> Table:
+    """The table of a run. A group whose policy is overridden with another keeps that one's own start."""
+    run = Run.open(path)
+    settings = run.config(overrides)
+    trained = run.config()
+    saved: State = run.load_checkpoint(str(checkpoint))
+    groups = build.build_groups(settings, build.build_world(settings.world, 1), learning=False)
+    for group in groups:
+        before = trained.groups.get(group.name)
+        if before is None or not _same_policy(before.policy, settings.groups[group.name].policy):
+            continue
+        try:
+            group.policy.load(saved["policies"][group.name])
+        except ValueError as error:
+            raise CoterieError(str(error)) from None
+    return Table(settings, groups, saved["env_steps"])
+
+
+def _same_policy(left: schema.Part | schema.SeatedRun, right: schema.Part | schema.SeatedRun) -> bool:
+    """Whether weights of the one are meant for the other; that they fit is for `load` to say."""
+    if isinstance(left, schema.Part) and isinstance(right, schema.Part):
+        return left.name == right.name
+    return left == right
+
+
+def check(experiment: str, overrides: list[str] | None = None) -> schema.Config:
+    """An experiment's config, after building everything it names once: refusals come before a directory does."""
+    settings = schema.load(experiment, overrides)
+    world = build.build_world(settings.world, 1)
+    groups = build.build_groups(settings, world)
+    learners = [group.learner for group in groups]
+    if any(isinstance(learner, Probing) for learner in learners):
+        glimpse = Runner(world, [group.seat for group in groups], settings.seed).play(1, 0)
+        for group, learner in zip(groups, learners, strict=True):
+            if isinstance(learner, Probing):
+                probe(group.name, learner, glimpse.experiences[group.name])
+    return settings
+
+
+def probe(group: str, learner: Probing, own: Experience) -> None:
+    """Ask a learner whether it serves where things go on like this."""
+    try:
+        learner.probe(own)
+    except ValueError as error:
+        raise schema.ConfigError(f"groups.{group}.learner: {error}") from None
+
+
+def train(
+    experiment: str, overrides: list[str] | None = None, out: str | Path | None = None, quiet: bool = False
+) -> Run:
+    """What `coterie train` does; returns the run."""
+    settings = check(experiment, overrides)
+    run = Run.create(run_directory(settings, out), settings)
+    run_training(settings, run, quiet=quiet)
+    return run
+
+
+def resume(path: str | Path, overrides: list[str] | None = None, quiet: bool = False) -> bool:
+    """Go on with a run from its newest intact checkpoint; False when it had already finished."""
+    run = Run.open(path)
+    settings = run.config(overrides)
+    summary = run.summary()
+    if summary is not None:
+        solved = summary["solved"] and settings.train.stop == run.config().train.stop
+        if solved or summary["env_steps"] >= settings.train.total_steps:
+            return False
+    state = run.newest(run.steps())
+    if state is None and run.steps():
+        log.warning("'%s' has no intact checkpoint left; it starts anew from its config", path)
+    run_training(settings, run, state, quiet=quiet)
+    return True

@@ -1,0 +1,130 @@
+"""Films of episodes: GIF files, a terminal, a window."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from coterie.core.group import Seat
+from coterie.core.types import Array, CoterieError
+from coterie.core.world import EndRenderable, Renderable, World
+from coterie.training.runner import Runner
+
+LIMIT = 1000  # frames of one film at most
+
+
+def scenes(runner: Runner) -> Iterator[bool]:
+    """Play one episode of a one-copy world, yielding whenever there is something to look at.
+
+    Yields False before every step, and True once after the last one if the world can still show its end;
+    by then the copy has been reset.
+    """
+    runner.begin(0)
+    for _ in range(LIMIT):
+        yield False
+        runner.step()
+        if runner.ticks.ended[0]:
+            if isinstance(runner.world, EndRenderable):
+                yield True
+            return
+
+
+def picture(world: World, over: bool) -> Array:
+    """The present scene, or the end of the episode that is over."""
+    return world.final_frame(0) if over and isinstance(world, EndRenderable) else renderable(world).frame(0)
+
+
+def text(world: World, over: bool) -> str:
+    """The same for a terminal."""
+    return world.final_ansi(0) if over and isinstance(world, EndRenderable) else renderable(world).ansi(0)
+
+
+def renderable(world: World) -> Renderable:
+    """The world as something to look at, or a clear error."""
+    if not isinstance(world, Renderable):
+        raise CoterieError(f"'{type(world).__name__.lower()}' cannot be drawn")
+    return world
+
+
+def write_video(
+    world: World,
+    seats: Sequence[Seat],
+    seed: int,
+    path: Path,
+    episodes: int = 1,
+    greedy: bool = True,
+    fps: int | None = None,
+) -> Path:
+    """Film episodes into a GIF; without `fps`, at a pace that shows long ones in about a quarter of a minute."""
+    from PIL import Image
+
+    renderable(world)
+    if path.suffix.lower() != ".gif":
+        raise CoterieError(f"'{path}': films are written as .gif")
+    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # guests draw with SDL, which would look for a screen
+    frames: list[Array] = []
+    for number in range(episodes):
+        runner = Runner(world, seats, seed + number, greedy=greedy)
+        frames += [picture(world, over).copy() for over in scenes(runner)]
+        frames.append(frames[-1])  # a pause between episodes
+    pace = fps or min(max(len(frames) // 15, 4), 30)
+    pictures = [Image.fromarray(frame).quantize(64) for frame in frames]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=1000 // pace, loop=0)
+    return path
+
+
+def show_in_terminal(
+    world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int | None
+) -> None:
+    """Play episodes in the terminal; on anything else every frame is printed below the last."""
+    renderable(world)
+    fps = fps or 4
+    live = sys.stdout.isatty()
+    for number in range(episodes):
+        runner = Runner(world, seats, seed + number, greedy=greedy)
+        for step, over in enumerate(scenes(runner)):
+            if live:
+                print("\x1b[H\x1b[2J", end="")
+            print(f"episode {number + 1}, step {step}\n{text(world, over)}\n", flush=True)
+            if live:
+                time.sleep(1 / fps)
+        for name, returns in runner.tally.drain().returns.items():
+            for row in returns:
+                print(f"{name}: return {', '.join(f'{value:.1f}' for value in row)}")
+
+
+def show_in_window(
+    world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int | None
+) -> None:
+    """Play episodes in a window; closing it ends the show."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    try:
+        import pygame
+    except ModuleNotFoundError:
+        raise CoterieError("a window needs pygame: pip install 'coterie[window]'") from None
+    drawn = renderable(world)
+    try:
+        pygame.display.init()  # not pygame.init(), which also looks for loudspeakers
+        if pygame.display.get_driver() == "offscreen":  # what SDL falls back on, unseen
+            raise pygame.error("no screen")
+        screen = pygame.display.set_mode(drawn.frame(0).shape[1::-1])
+    except pygame.error as error:
+        pygame.display.quit()
+        raise CoterieError(f"no window can be opened here ({error}); 'coterie watch RUN' writes a video file") from None
+    pygame.display.set_caption("coterie")
+    clock = pygame.time.Clock()
+    try:
+        for number in range(episodes):
+            for over in scenes(Runner(world, seats, seed + number, greedy=greedy)):
+                if any(event.type == pygame.QUIT for event in pygame.event.get()):
+                    return
+                pygame.surfarray.blit_array(screen, picture(world, over).swapaxes(0, 1))
+                pygame.display.flip()
+                clock.tick(fps or 4)
+    finally:
+        pygame.display.quit()

@@ -1,0 +1,1 @@
+"""Third-party environments as worlds, and our worlds as PettingZoo and Gymnasium environments."""

@@ -1,0 +1,390 @@
+"""Tic-tac-toe in words: whose stones lie where, and where a line can be completed.
+
+Tic-tac-toe: two players, three in a row, the smallest world in which agents take turns.
+
+Cells are numbered 0 … 8 from the top left, row by row. All copies are stepped in one Numba call. Search
+over the game tree is not here; `heuristic` is a fair opponent, not a perfect one: a double threat beats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from coterie.core.types import Array, Box, Discrete, Kind, State, Tick, Ticks, Tree
+from coterie.core.world import World, rebuild
+from coterie.worlds.random import seed_copies, uniform
+
+AGENTS = ("player_0", "player_1")
+EMPTY = -1  # otherwise a cell holds the number of the player whose stone lies there
+CENTRE = 4
+CORNERS = np.array([0, 2, 6, 8])
+CELLS = np.arange(9)
+LINES = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]])
+
+
+@dataclass(frozen=True)
+class TictactoeSettings:
+    """What a game pays, and who opens it."""
+
+    win_reward: float = 1.0  # to the player who completes a line
+    draw_reward: float = 0.0  # to both when the board is full
+    loss_reward: float = -1.0  # to the other player, in the tick of the winning move
+    first: Literal["player_0", "random"] = "player_0"  # who opens; "random" tosses a coin every game
+
+    def __post_init__(self) -> None:
+        if self.first not in ("player_0", "random"):
+            raise ValueError(f"first must be 'player_0' or 'random', got {self.first!r}")
+        for name in ("win_reward", "draw_reward", "loss_reward"):
+            if not isfinite(getattr(self, name)):
+                raise ValueError(f"{name} must be finite, got {getattr(self, name)}")
+
+
+class _Arrays(NamedTuple):
+    """The games, and what the players are told about them."""
+
+    board: Array  # [N, 9] int8
+    mover: Array  # [N] int8: whose turn it is
+    random: Array  # [N] uint64: one splitmix64 state per copy
+    observation: Array  # [N, 2, 18] float32
+    final_observation: Array  # [N, 2, 18] float32
+    mask: Array  # [N, 2, 9] bool
+    acting: Array  # [N, 2] bool
+    reward: Array  # [N, 2] float32
+    terminated: Array  # [N, 2] bool
+    ended: Array  # [N] bool
+
+
+class Tictactoe:
+    """N games of tic-tac-toe. Each player sees its own stones, then its opponent's."""
+
+    kinds: Mapping[str, Kind]
+    copies: int
+    simultaneous: bool = False
+
+    def __init__(self, settings: TictactoeSettings, copies: int) -> None:
+        if copies < 1:
+            raise ValueError(f"copies must be at least 1, got {copies}")
+        self.settings = settings
+        self.copies = copies
+        self.kinds = {"player": Kind(AGENTS, Box((18,), 0.0, 1.0), Discrete(9))}
+        payoffs = (settings.win_reward, settings.draw_reward, settings.loss_reward)
+        self._payoffs = np.array(payoffs, np.float32)
+        self._toss = settings.first == "random"
+        self._arrays = _Arrays(
+            board=np.empty((copies, 9), np.int8),
+            mover=np.empty(copies, np.int8),
+            random=np.empty(copies, np.uint64),
+            observation=np.empty((copies, 2, 18), np.float32),
+            final_observation=np.zeros((copies, 2, 18), np.float32),
+            mask=np.empty((copies, 2, 9), np.bool_),
+            acting=np.empty((copies, 2), np.bool_),
+            reward=np.empty((copies, 2), np.float32),
+            terminated=np.empty((copies, 2), np.bool_),
+            ended=np.empty(copies, np.bool_),
+        )
+        tick = Tick(
+            observation=self._arrays.observation,
+            acting=self._arrays.acting,
+            reward=self._arrays.reward,
+            terminated=self._arrays.terminated,
+            truncated=np.zeros((copies, 2), np.bool_),
+            final_observation=self._arrays.final_observation,
+            mask=self._arrays.mask,
+        )
+        self._ticks = Ticks({"player": tick}, self._arrays.ended)
+        self.reset(0)  # so that a world just built is already a valid one
+
+    def reset(self, seed: int) -> Ticks:
+        """Start every game anew."""
+        seed_copies(self._arrays.random, seed, "tictactoe")
+        _start(self._arrays, self._toss)
+        return self._ticks
+
+    def step(self, actions: Mapping[str, Array]) -> Ticks:
+        """Put one stone in every copy; an illegal move raises ValueError and changes nothing."""
+        cells = np.asarray(actions["player"]).astype(np.int64, casting="same_kind", copy=False)
+        if cells.shape != (self.copies, 2):
+            raise ValueError(f"actions of 'player' must have shape {(self.copies, 2)}, got {cells.shape}")
+        copy = _find_illegal(self._arrays.board, self._arrays.mover, cells)
+        if copy >= 0:
+            mover = int(self._arrays.mover[copy])
+            cell = int(cells[copy, mover])
+            reason = "is occupied" if 0 <= cell < 9 else "is not on the board"
+            raise ValueError(f"illegal move in copy {copy} by {AGENTS[mover]}: cell {cell} {reason}")
+        _step(self._arrays, cells, self._payoffs, self._toss)
+        return self._ticks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (type(self), (self.settings, self.copies), self.save())
+
+    def save(self) -> State:
+        """Boards, turns and random states."""
+        a = self._arrays
+        return {"board": a.board.copy(), "mover": a.mover.copy(), "random": a.random.copy()}
+
+    def load(self, state: State) -> Ticks:
+        """Return to saved boards, turns and random states."""
+        if state["board"].shape != self._arrays.board.shape:
+            raise ValueError(f"state holds {len(state['board'])} copies, this world has {self.copies}")
+        self._arrays.board[:] = state["board"]
+        self._arrays.mover[:] = state["mover"]
+        self._arrays.random[:] = state["random"]
+        _tell_all(self._arrays)
+        return self._ticks
+
+    def heuristic(self, kind: str, random: np.random.Generator) -> Array:
+        """Win, else block, else the centre, else a random free corner, else a random free cell."""
+        if kind not in self.kinds:
+            raise ValueError(f"kind must be one of {sorted(self.kinds)}, got {kind!r}")
+        actions = np.zeros((self.copies, 2), np.int64)
+        # One number per copy is drawn whether used or not, so a game never shifts its neighbours' luck.
+        _choose(self._arrays.board, self._arrays.mover, random.random(self.copies), actions)
+        return actions
+
+    def frame(self, copy: int) -> Array:
+        """A picture of one game, `[192, 192, 3]` uint8; dots on free cells wear the mover's colour."""
+        mover = int(self._arrays.mover[copy])
+        tiles = [_tile(int(stone), mover) for stone in self._arrays.board[copy]]
+        rows = [np.concatenate(tiles[row : row + 3], axis=1) for row in (0, 3, 6)]
+        return np.concatenate(rows).astype(np.uint8)
+
+    def ansi(self, copy: int) -> str:
+        """The board in text; free cells show their numbers."""
+        signs = [str(c) if s == EMPTY else "XO"[s] for c, s in enumerate(self._arrays.board[copy])]
+        rows = [" " + " | ".join(signs[row : row + 3]) for row in (0, 3, 6)]
+        mover = int(self._arrays.mover[copy])
+        return "\n---+---+---\n".join(rows) + f"\n{AGENTS[mover]} ({'XO'[mover]}) to move"
+
+
+@njit(cache=True)
+def _coin(random: Array, n: int) -> int:
+    return int(uniform(random, n) < 0.5)
+
+
+# The rules ---------------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def _find_illegal(board: Array, mover: Array, cells: Array) -> int:
+    """The first copy whose mover asks for a cell that it cannot have, or -1."""
+    for n in range(len(board)):
+        cell = cells[n, mover[n]]
+        if cell < 0 or cell >= 9 or board[n, cell] != EMPTY:
+            return n
+    return -1
+
+
+@njit(cache=True)
+def _has_line(board: Array, player: int) -> bool:
+    for i in range(8):
+        if board[LINES[i, 0]] == player and board[LINES[i, 1]] == player and board[LINES[i, 2]] == player:
+            return True
+    return False
+
+
+@njit(cache=True)
+def _is_full(board: Array) -> bool:
+    return bool(board.min() != EMPTY)
+
+
+@njit(cache=True)
+def _open(a: _Arrays, n: int, toss: bool) -> None:
+    """Lay out an empty board."""
+    a.board[n] = EMPTY
+    a.mover[n] = _coin(a.random, n) if toss else 0
+
+
+@njit(cache=True)
+def _look(board: Array, observation: Array) -> None:
+    """Write what both players see of one board."""
+    for player in range(2):
+        for cell in range(9):
+            observation[player, cell] = board[cell] == player
+            observation[player, 9 + cell] = board[cell] == 1 - player
+
+
+@njit(cache=True)
+def _tell(a: _Arrays, n: int) -> None:
+    """Write what the players of one copy see, who moves, and where."""
+    _look(a.board[n], a.observation[n])
+    for player in range(2):
+        moves = a.mover[n] == player
+        a.acting[n, player] = moves
+        for cell in range(9):
+            # An idle player's row is all legal: a masked softmax over it stays finite.
+            a.mask[n, player, cell] = not moves or a.board[n, cell] == EMPTY
+
+
+@njit(cache=True)
+def _tell_all(a: _Arrays) -> None:
+    """Write what is seen now; nothing is earned and nothing has ended."""
+    a.reward[:] = 0.0
+    a.terminated[:] = False
+    a.ended[:] = False
+    for n in range(len(a.board)):
+        _tell(a, n)
+
+
+@njit(cache=True)
+def _start(a: _Arrays, toss: bool) -> None:
+    for n in range(len(a.board)):
+        _open(a, n, toss)
+    _tell_all(a)
+
+
+@njit(cache=True)
+def _step(a: _Arrays, cells: Array, payoffs: Array, toss: bool) -> None:
+    """Play one legal move per copy; `payoffs` are those of a win, a draw and a loss."""
+    for n in range(len(a.board)):
+        player = a.mover[n]
+        a.board[n, cells[n, player]] = player
+        won = _has_line(a.board[n], player)
+        over = won or _is_full(a.board[n])
+        a.reward[n] = 0.0
+        a.terminated[n] = over
+        a.ended[n] = over
+        if over:
+            a.reward[n, player] = payoffs[0] if won else payoffs[1]
+            a.reward[n, 1 - player] = payoffs[2] if won else payoffs[1]
+            _look(a.board[n], a.final_observation[n])
+            _open(a, n, toss)
+        else:
+            a.mover[n] = 1 - player
+        _tell(a, n)
+
+
+# The reference player -----------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def _completing(board: Array, player: int) -> int:
+    """A free cell that gives the player three in a row, or -1."""
+    for i in range(8):
+        stones, free = 0, -1
+        for j in range(3):
+            cell = LINES[i, j]
+            stones += board[cell] == player
+            free = cell if board[cell] == EMPTY else free
+        if stones == 2 and free >= 0:
+            return free
+    return -1
+
+
+@njit(cache=True)
+def _pick(board: Array, cells: Array, uniform: float) -> int:
+    """One of the free cells among `cells`, by a uniform number in [0, 1); -1 if there is none."""
+    count = 0
+    for cell in cells:
+        count += board[cell] == EMPTY
+    left = int(uniform * count)
+    for cell in cells:
+        if board[cell] == EMPTY:
+            if left == 0:
+                return cell
+            left -= 1
+    return -1
+
+
+@njit(cache=True)
+def _choose(board: Array, mover: Array, uniform: Array, actions: Array) -> None:
+    for n in range(len(board)):
+        cell = _completing(board[n], mover[n])
+        if cell < 0:
+            cell = _completing(board[n], 1 - mover[n])
+        if cell < 0 and board[n, CENTRE] == EMPTY:
+            cell = CENTRE
+        if cell < 0:
+            cell = _pick(board[n], CORNERS, uniform[n])
+        if cell < 0:
+            cell = _pick(board[n], CELLS, uniform[n])
+        actions[n, mover[n]] = cell
+
+
+# The picture --------------------------------------------------------------------------------------------
+
+_GROUND = np.array([38, 43, 56])
+_CELL = np.array([58, 66, 84])
+_STONES = np.array([[244, 132, 95], [94, 208, 190]])  # player_0's cross, player_1's ring
+
+
+def _tile(stone: int, mover: int) -> Array:
+    """One cell of the board, `[64, 64, 3]`, drawn by distances in pixels so that edges come out smooth."""
+    x, y = np.meshgrid(np.arange(64) - 31.5, np.arange(64) - 31.5)
+    radius = np.hypot(x, y)
+    cell = np.hypot(np.maximum(abs(x) - 21, 0), np.maximum(abs(y) - 21, 0)) - 8
+    along, across = (abs(x) + abs(y)) / np.sqrt(2), (abs(x) - abs(y)) / np.sqrt(2)
+    cross = np.hypot(across, np.maximum(along - 18, 0)) - 4
+    ring = abs(radius - 14.5) - 4
+    picture = _paint(np.broadcast_to(_GROUND, (64, 64, 3)), cell, _CELL, 1.0)
+    if stone == EMPTY:
+        return _paint(picture, radius - 3, _STONES[mover], 0.45)
+    return _paint(picture, ring if stone else cross, _STONES[stone], 1.0)
+
+
+def _paint(picture: Array, distance: Array, colour: Array, strength: float) -> Array:
+    """Blend a colour in where `distance` to a shape is negative, with an edge one pixel soft."""
+    cover = strength * np.clip(0.5 - distance, 0, 1)[..., None]
+    return picture * (1 - cover) + colour * cover
+
+
+CELL_NAMES = (
+    *("top left", "top middle", "top right", "middle left", "centre", "middle right"),
+    *("bottom left", "bottom middle", "bottom right"),
+)
+
+
+class TictactoeText:
+    """What players are told, and what they may answer."""
+
+    prompt = "tictactoe"
+    choices = CELL_NAMES
+    idle = None
+
+    def __init__(self, world: World, kind: str) -> None:
+        """All boards read alike."""
+
+    def describe(self, observation: Tree) -> list[str]:
+        assert isinstance(observation, np.ndarray)
+        return [tell(row[:9] > 0, row[9:] > 0) for row in observation]
+
+    def actions(self, chosen: Array) -> Array:
+        return chosen
+
+    def samples(self) -> list[str]:
+        """Each cell once as the place that completes a line, and once as the opponent's."""
+        told = []
+        for cell in range(9):
+            line = next(line for line in LINES if cell in line)
+            two = np.isin(np.arange(9), line) & (np.arange(9) != cell)
+            other = np.zeros(9, bool)
+            other[np.flatnonzero(~np.isin(np.arange(9), line))[:2]] = True
+            told += [tell(two, other), tell(other, two)]
+        return told
+
+
+def tell(own: Array, others: Array) -> str:
+    """One board as its player sees it, boards as [9] bool."""
+    signs = ["X" if mine else "O" if theirs else "." for mine, theirs in zip(own, others, strict=True)]
+    board = " / ".join("".join(signs[row : row + 3]) for row in (0, 3, 6))
+    told = f"You are X: {board}."
+    for stones, rest, words in ((own, others, "X wins at"), (others, own, "O threatens")):
+        cells = [CELL_NAMES[c] for c in _completing_cells(stones, rest)]
+        told += f" {words} {' and '.join(cells)}." if cells else ""
+    return told if "win" in told or "threat" in told else f"{told} Free: {', '.join(_free(own | others))}."
+
+
+def _completing_cells(stones: Array, others: Array) -> list[int]:
+    """Free cells that give three in a row."""
+    found = {int(line[~stones[line]][0]) for line in LINES if stones[line].sum() == 2 and not others[line].any()}
+    return sorted(found)
+
+
+def _free(taken: Array) -> list[str]:
+    """Free cells, the centre and the corners first."""
+    return [CELL_NAMES[cell] for cell in (4, 0, 2, 6, 8, 1, 3, 5, 7) if not taken[cell]]

@@ -1,0 +1,260 @@
+"""Two worlds of round bodies in the plane, step by step those of mpe2: simple_spread and simple_tag.
+
+Spread: agents cover landmarks together without bumping into each other. Tag: slower adversaries hunt faster good
+agents between obstacles. Episodes end by time alone. What happens in a step is in `mpe_kernels.py`; mpe2's
+curricula, partial views and early ends are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.core.types import Array, Box, Discrete, Kind, State, Tick, Ticks
+from coterie.core.validation import at_least, whole, within
+from coterie.core.world import rebuild
+from coterie.worlds.mpe import kernels
+from coterie.worlds.mpe import render as draw
+from coterie.worlds.random import seed_copies
+
+
+@dataclass(frozen=True)
+class SpreadSettings:
+    """How many cover how many landmarks, and what they are charged for."""
+
+    num_agents: int = 3  # agent_0, agent_1, …; there are as many landmarks
+    local_ratio: float = 0.5  # weight of each agent's own collisions; the team's distances have the rest
+    max_steps: int = 25  # after which an episode is truncated
+    continuous_actions: bool = False  # five numbers in [0, 1] instead of one of five choices
+
+    def __post_init__(self) -> None:
+        for name in ("num_agents", "max_steps"):
+            whole(name, getattr(self, name))
+            at_least(name, getattr(self, name), 1)
+        within("local_ratio", self.local_ratio, 0, 1)
+
+
+@dataclass(frozen=True)
+class TagSettings:
+    """How many hunt how many, and what stands in their way."""
+
+    num_good: int = 1  # agent_0, agent_1, …: fast, small, charged for being caught and for leaving
+    num_adversaries: int = 3  # adversary_0, adversary_1, …: slow, paid together for every catch
+    num_obstacles: int = 2  # round landmarks nobody can pass
+    max_steps: int = 25  # after which an episode is truncated
+    continuous_actions: bool = False  # five numbers in [0, 1] instead of one of five choices
+
+    def __post_init__(self) -> None:
+        for name, low in (("num_good", 1), ("num_adversaries", 1), ("num_obstacles", 0), ("max_steps", 1)):
+            whole(name, getattr(self, name))
+            at_least(name, getattr(self, name), low)
+
+
+class _Particles:
+    """What both worlds share: all of it but sizes, spaces and the reference players.
+
+    Actions are 0 rest, 1 left, 2 right, 3 down, 4 up, or five numbers in that order, of which the first does nothing
+    and opposite ones are subtracted.
+    """
+
+    simultaneous = True
+
+    settings: SpreadSettings | TagSettings
+
+    def __init__(self, rules: kernels.Rules, kinds: Mapping[str, Kind], copies: int) -> None:
+        at_least("copies", copies, 1)
+        self.copies, self.kinds, self._rules = copies, kinds, rules
+        agents = len(rules.strength)
+        landmarks = len(rules.size) - agents
+        self.bodies = _empty_bodies(copies, agents, landmarks)  # all that decides the future
+        self._last = _empty_bodies(copies, agents, landmarks)  # how each copy's latest episode ended
+        self._force = np.zeros((copies, agents, 2))
+        self._columns: dict[str, slice] = {}  # where a kind's agents are among all
+        for name, kind in kinds.items():
+            first = 0 if name == "adversary" else rules.adversaries
+            self._columns[name] = slice(first, first + len(kind.agents))
+        width = max(kind.observation.shape[0] for kind in kinds.values() if isinstance(kind.observation, Box))
+        self._out = kernels.Outcome(
+            observation=np.zeros((copies, agents, width), np.float32),
+            final_observation=np.zeros((copies, agents, width), np.float32),
+            reward=np.zeros((copies, agents), np.float32),
+            truncated=np.zeros((copies, agents), np.bool_),
+            ended=np.zeros(copies, np.bool_),
+            success=np.zeros(copies, np.bool_),
+        )
+        ticks = {name: self._as_tick(name) for name in kinds}
+        self._ticks = Ticks(ticks, self._out.ended, self._out.success)
+        self.reset(0)  # so that a world just built is already a valid one
+
+    def _as_tick(self, name: str) -> Tick:
+        """One kind's share of the buffers, which are rewritten at every step, never replaced."""
+        out, columns, space = self._out, self._columns[name], self.kinds[name].observation
+        assert isinstance(space, Box)
+        reward = out.reward[:, columns]
+        return Tick(
+            observation=out.observation[:, columns, : space.shape[0]],
+            acting=np.ones(reward.shape, np.bool_),
+            reward=reward,
+            terminated=np.zeros(reward.shape, np.bool_),
+            truncated=out.truncated[:, columns],
+            final_observation=out.final_observation[:, columns, : space.shape[0]],
+        )
+
+    def reset(self, seed: int) -> Ticks:
+        """Start every copy anew; copy i depends on (seed, i) only."""
+        seed_copies(self.bodies.random, seed, "mpe")
+        kernels.spawn(self.bodies, self._rules)
+        return self._calm()
+
+    def step(self, actions: Mapping[str, Array]) -> Ticks:
+        """Move everybody at once; an action out of range is a ValueError and changes nothing."""
+        for name, kind in self.kinds.items():
+            self._push(name, kind, np.asarray(actions[name]))
+        kernels.step(self.bodies, self._last, self._rules, self._force, self._out)
+        return self._ticks
+
+    def _push(self, name: str, kind: Kind, given: Array) -> None:
+        """Turn a kind's actions into forces."""
+        continuous = isinstance(kind.action, Box)
+        rows = (self.copies, len(kind.agents), *((5,) if continuous else ()))
+        if given.shape != rows or given.dtype.kind not in ("iuf" if continuous else "iu"):
+            what = "numbers" if continuous else "integers"
+            raise ValueError(f"actions of '{name}' must be {what} of shape {rows}, got {given.dtype} {given.shape}")
+        chosen = np.ascontiguousarray(given, dtype=np.float32 if continuous else np.int64)
+        push = kernels.push_continuous if continuous else kernels.push_discrete
+        wrong = push(chosen, self._rules.strength, self._columns[name].start, self._force)
+        if wrong >= 0:
+            n, a = divmod(wrong, len(kind.agents))
+            raise ValueError(f"{kind.agents[a]} of copy {n} chose {given[n, a].tolist()}, outside {kind.action}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (type(self), (self.settings, self.copies), self.save())
+
+    def save(self) -> State:
+        """Copies of all places, velocities and random states."""
+        return {name: array.copy() for name, array in self.bodies._asdict().items()}
+
+    def load(self, state: State) -> Ticks:
+        """Return to a saved moment."""
+        for name, array in self.bodies._asdict().items():
+            if np.shape(state[name]) != array.shape:
+                raise ValueError(f"saved '{name}' has shape {np.shape(state[name])}, expected {array.shape}")
+        for name, array in self.bodies._asdict().items():
+            array[...] = state[name]
+        return self._calm()
+
+    def _calm(self) -> Ticks:
+        """Say what agents see, with no reward and no end."""
+        out = self._out
+        for array in (out.reward, out.truncated, out.ended, out.success):
+            array[...] = 0
+        kernels.observe(self.bodies, self._rules, out.observation)
+        return self._ticks
+
+    def _as_actions(self, name: str, wish: Array) -> Array:
+        """The actions nearest to the pushes `[N, A, 2]` that a kind's reference player wishes for."""
+        if isinstance(self.kinds[name].action, Box):
+            push = np.clip(wish[:, self._columns[name]], -1, 1)
+            actions = np.zeros((*push.shape[:2], 5), np.float32)
+            actions[..., [1, 3]] = np.maximum(-push, 0)
+            actions[..., [2, 4]] = np.maximum(push, 0)
+            return actions
+        x, y = np.moveaxis(wish[:, self._columns[name]], -1, 0)
+        along, across = np.where(np.abs(x) >= np.abs(y), x, y), np.where(np.abs(x) >= np.abs(y), 1, 3)
+        return np.where(np.abs(along) > 0.5, across + (along > 0), 0)
+
+    def frame(self, copy: int) -> Array:
+        """A picture of one copy as it is now."""
+        return draw.frame(self.bodies, self._rules, copy)
+
+    def ansi(self, copy: int) -> str:
+        """One copy as it is now, in letters."""
+        return draw.ansi(self.bodies, self._rules, copy)
+
+    def final_frame(self, copy: int) -> Array:
+        """A picture of how the copy's latest finished episode ended."""
+        return draw.frame(self._last, self._rules, copy)
+
+    def final_ansi(self, copy: int) -> str:
+        """How the copy's latest finished episode ended, in letters."""
+        return draw.ansi(self._last, self._rules, copy)
+
+
+class Spread(_Particles):
+    """N copies of simple_spread. An episode succeeds when at its end an agent's disc lies on each landmark's middle."""
+
+    def __init__(self, settings: SpreadSettings, copies: int) -> None:
+        self.settings = settings
+        agents = settings.num_agents
+        rules = kernels.Rules(
+            tag=False,
+            adversaries=0,
+            max_steps=settings.max_steps,
+            local_ratio=float(settings.local_ratio),
+            spawn=1.0,
+            size=np.array([0.15] * agents + [0.05] * agents),
+            strength=np.full(agents, 5.0),
+            top_speed=np.full(agents, np.inf),
+        )
+        # Velocity, position, landmarks, the others, and two numbers of each other's messages, always 0.
+        kind = _kind("agent", agents, 4 + 2 * agents + 4 * (agents - 1), settings.continuous_actions)
+        super().__init__(rules, {"agent": kind}, copies)
+
+    def heuristic(self, kind: str, random: np.random.Generator) -> Array:
+        """Go to the landmarks, shared out greedily by distance; nothing is left to chance."""
+        wish = np.zeros_like(self._force)
+        kernels.cover(self.bodies, self._rules, wish)
+        return self._as_actions(kind, wish)
+
+
+class Tag(_Particles):
+    """N copies of simple_tag. An episode succeeds, for the adversaries, when a good agent was caught at least once."""
+
+    def __init__(self, settings: TagSettings, copies: int) -> None:
+        self.settings = settings
+        hunters, good, obstacles = settings.num_adversaries, settings.num_good, settings.num_obstacles
+        rules = kernels.Rules(
+            tag=True,
+            adversaries=hunters,
+            max_steps=settings.max_steps,
+            local_ratio=0.0,
+            spawn=0.9,
+            size=np.array([0.075] * hunters + [0.05] * good + [0.2] * obstacles),
+            strength=np.array([3.0] * hunters + [4.0] * good),
+            top_speed=np.array([1.0] * hunters + [1.3] * good),
+        )
+        # Velocity, position, obstacles, the others, and the velocities of other good agents.
+        width, continuous = 4 + 2 * obstacles + 2 * (hunters + good - 1), settings.continuous_actions
+        kinds = {
+            "adversary": _kind("adversary", hunters, width + 2 * good, continuous),
+            "agent": _kind("agent", good, width + 2 * (good - 1), continuous),
+        }
+        super().__init__(rules, kinds, copies)
+
+    def heuristic(self, kind: str, random: np.random.Generator) -> Array:
+        """Adversaries run to the nearest good agent, good agents away from adversaries; nothing is left to chance."""
+        wish = np.zeros_like(self._force)
+        if kind == "adversary":
+            kernels.chase(self.bodies, self._rules, wish)
+        else:
+            kernels.flee(self.bodies, self._rules, self.settings.continuous_actions, wish)
+        return self._as_actions(kind, wish)
+
+
+def _kind(name: str, agents: int, width: int, continuous: bool) -> Kind:
+    names = tuple(f"{name}_{i}" for i in range(agents))
+    return Kind(names, Box((width,), -np.inf, np.inf), Box((5,), 0.0, 1.0) if continuous else Discrete(5))
+
+
+def _empty_bodies(copies: int, agents: int, landmarks: int) -> kernels.Bodies:
+    return kernels.Bodies(
+        random=np.zeros(copies, np.uint64),
+        time=np.zeros(copies, np.int32),
+        position=np.zeros((copies, agents, 2)),
+        velocity=np.zeros((copies, agents, 2)),
+        landmarks=np.zeros((copies, landmarks, 2)),
+        caught=np.zeros(copies, np.bool_),
+    )

@@ -1,0 +1,297 @@
+"""Mixers: against NumPy, rising with every member's value, and teams that are paid together."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.algorithms.divergence import Diverged
+from coterie.algorithms.dqn.mixing import LEAK, QMIX, VDN, mixer
+from coterie.algorithms.dqn.transitions import Transitions
+from coterie.core.types import Box, Discrete, Joint, Kind, StateRows, Tick, Ticks
+from coterie.testing.learners import _leaves, _same, _stored
+from coterie.training.runner import Runner
+from helpers.dqn import learn, lived, make_learner, q_network, told, values, weights
+from helpers.small_worlds import Bandit, experience, generator, place, place_in, seats
+
+both_kinds = pytest.mark.parametrize("parameters", ["shared", "individual"])
+both_mixers = pytest.mark.parametrize("name", ["vdn", "qmix"])
+
+
+def team(name, parameters="shared", **settings):
+    """Two agents whose observations side by side, six numbers, are the table's state."""
+    return make_learner(place(parameters=parameters, state_size=6), mixer=name, **settings)
+
+
+def stirred(one, seed=0):
+    random = generator(seed)
+    for flat in (one.mixer_flat, one.target_mixer_flat):
+        if flat is not None:
+            flat.array[:] = random.standard_normal(flat.array.shape)
+    return one
+
+
+def limited(weight):
+    """Absolute weights, scaled down where their mean is above 1."""
+    return np.abs(weight) / max(np.abs(weight).mean(), 1.0)
+
+
+def in_numpy(mix, worth, state):
+    """QMIX by its definition, row by row: worth `[B, M]`, state `[B, Z]`."""
+    part = {name: p.detach().numpy()[0] for name, p in mix.named_parameters()}
+
+    def layer(name, x):
+        return x @ part[f"{name}.weight"] + part[f"{name}.bias"]
+
+    total = []
+    for q, s in zip(worth, state, strict=True):
+        first = limited(layer("weight_in", s)).reshape(len(q), -1)  # a row for each member
+        h = q @ first / len(q) + layer("bias_in", s)[0]
+        h = np.where(h > 0, h, LEAK * h)
+        last = layer("bias_out", np.maximum(layer("bias_hidden", s), 0))[0, 0]
+        total.append(float(h @ limited(layer("weight_out", s))[0] / len(h) + last))
+    return np.array(total)
+
+
+# Mixers ------------------------------------------------------------------------------------------------
+
+
+def test_vdn_is_the_sum():
+    found = VDN()(torch.tensor([[1.0, 2.0, -4.0], [0.5, 0.0, 0.25]]), torch.zeros(2, 5))
+    assert found.tolist() == [-1.0, 0.75]
+
+
+def test_qmix_is_what_its_definition_says():
+    mix = mixer("qmix", 3, 5, 7, seed=1)
+    worth, state = generator().standard_normal((9, 3)) * 3, generator(1).standard_normal((9, 5))
+    with torch.no_grad():
+        for parameter in mix.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
+        found = mix(*(torch.from_numpy(a.astype(np.float32)) for a in (worth, state))).numpy()
+    assert np.allclose(found, in_numpy(mix, worth, state), atol=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), size=st.floats(0.1, 100), members=st.integers(1, 4))
+def test_qmix_rises_with_every_members_value_in_any_state(seed, size, members):
+    mix, random = QMIX(members, 5, 6, seed), generator(seed)
+    with torch.no_grad():
+        for parameter in mix.parameters():
+            parameter.copy_(torch.from_numpy(random.standard_normal(parameter.shape)))
+    worth = torch.tensor(random.standard_normal((8, members)) * size, dtype=torch.float32, requires_grad=True)
+    state = torch.tensor(random.standard_normal((8, 5)) * size, dtype=torch.float32)
+    total = mix(worth, state)
+    total.sum().backward()
+    assert (worth.grad >= 0).all()
+    assert (worth.grad > 0).any()
+    more = worth.detach() + torch.from_numpy(random.random((8, members)).astype(np.float32))
+    assert (mix(more, state) >= total - 1e-3 * total.abs()).all()
+
+
+def test_names_and_width_decide_the_mixer():
+    assert type(mixer("vdn", 2, 3, 4, 0)) is type(mixer("none", 2, 3, 4, 0)) is VDN
+    for width in (4, 9):
+        one = team("qmix", mixing_width=width)
+        assert type(one.mixer) is QMIX
+        assert one.mixer.weight_in.weight.shape == (1, 6, 2 * width)
+        assert one.mixer.weight_out.weight.shape == (1, 6, width)
+        assert np.array_equal(one.mixer_flat.array, one.target_mixer_flat.array)
+    assert team("vdn").mixer_flat is None
+    own = lived(team("vdn"))
+    found = []
+    for name in ("none", "vdn", "qmix"):
+        one = team(name)
+        learn(one, own)
+        assert one.compiled is (name == "none")
+        found.append(weights(one))
+    assert not np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[1], found[2])
+
+
+# Learning ----------------------------------------------------------------------------------------------
+
+
+@both_kinds
+@both_mixers
+@pytest.mark.parametrize("double", [True, False])
+def test_a_step_descends_the_error_of_the_teams_value(name, parameters, double):
+    settings = {"huber": None, "double": double, "gamma": 0.9, "max_grad_norm": 1e9, "learning_rate": 0.01}
+    one, other = (stirred(team(name, parameters, n_steps=2, **settings)) for _ in range(2))
+    own = lived(one, masked=True)
+    for each in (one, other):
+        each.remember(own, told(each, own))
+        each.target.out.weight.data *= 3
+        each.state_normalizer.update([generator(5).standard_normal((20, 6)) * 2 + 1])
+        each.policy.normalizer.update([generator(s).standard_normal((20, 3)) + s for s in range(each.place.stacks)])
+        each.replays[0].prioritise(np.arange(each.replays[0].size), generator().random(each.replays[0].size))
+    uniform = generator().random((1, 1, 20))
+    loss, mean, size = one.autograd_steps(uniform, 0.01, 0.7)
+
+    drawn = other.replays[0].sample(uniform[0, 0], 0.7)
+    rows = Transitions(*(column[drawn.rows] for column in other.replays[0].rows))
+    now, chooser = values(other.policy, rows.observation), values(other.policy, rows.following)
+    other.policy.net, kept = other.target, other.policy.net
+    later = values(other.policy, rows.following)
+    other.policy.net = kept
+    best = np.where(rows.mask, chooser if double else later, -np.inf).argmax(-1)[..., None]
+    worth = np.take_along_axis(now, rows.action[..., None], -1)[..., 0] * rows.active
+    after = np.take_along_axis(later, best, -1)[..., 0] * rows.next_active
+    total, follows = worth.sum(1), after.sum(1)
+    if name == "qmix":
+        state, following = (other.state_normalizer(s[None])[0] for s in (rows.state, rows.next_state))
+        total, follows = in_numpy(other.mixer, worth, state), in_numpy(other.target_mixer, after, following)
+    error = total - (rows.reward + np.where(rows.discount > 0, rows.discount * follows, 0))
+    assert 0 < rows.active.mean() < 1
+    assert 0 < (rows.discount == 0).mean() < 1
+    assert mean == pytest.approx(float(total.mean()), abs=1e-3)
+    assert size == pytest.approx(float(np.abs(error).mean()), abs=1e-3)
+    assert loss == pytest.approx(float((drawn.weight * error**2 / 2).mean()), rel=1e-3)
+    assert np.allclose(one.replays[0].nodes[512:][drawn.rows], (np.abs(error) + 1e-6) ** 0.6, atol=1e-3)
+    assert not np.array_equal(weights(one), weights(other))
+    if name == "qmix":
+        assert not np.array_equal(one.mixer_flat.array, other.mixer_flat.array)
+
+
+@both_mixers
+def test_a_teams_reward_is_its_mean(name):
+    one = team(name, gamma=0.5, n_steps=1)
+    own = experience([[1, 3], [2, 8], [0, 0]], terminated=[(1, 0), (1, 1)])
+    learn(one, own)
+    assert one.replays[0].rows.reward[:2].tolist() == [2, 5]
+    assert one.replays[0].rows.discount[:2].tolist() == [0.5, 0]
+    assert len(one.replays) == 1
+
+
+@pytest.mark.parametrize("update", [{"period": 2}, {"update": "soft", "rate": 0.5}])
+def test_the_targets_mixer_follows_as_the_target_does(update):
+    one = team("qmix", updates_per_step=1 / 36, target=update)
+    own, first = lived(one), one.target_mixer_flat.array.copy()
+    learn(one, own)
+    now, behind = one.mixer_flat.array, one.target_mixer_flat.array
+    if "period" in update:
+        assert np.array_equal(behind, first)
+        learn(one, own)
+        assert np.array_equal(behind, now)
+    else:
+        assert np.allclose(behind, (first + now) / 2, atol=1e-6)
+    assert (one.mixer_flat.steps == one.policy.flat.steps).all()
+
+
+def test_the_state_is_normalised_by_what_was_seen():
+    one = stirred(team("qmix"))
+    own = lived(one)
+    own = dataclasses.replace(own, observation=own.observation * 50 + 100)
+    learn(one, own)
+    rows = own.observation[:-1].reshape(-1, 6)
+    assert np.allclose(one.state_normalizer.mean[0], rows.mean(0), rtol=1e-4)
+    worth = torch.ones(1, len(rows), 2)
+    normal = torch.from_numpy(((rows - rows.mean(0)) / rows.std(0)).astype(np.float32))
+    assert torch.allclose(one.mix(one.mixer, worth, rows[None]), one.mixer(worth[0], normal)[None], atol=1e-2)
+
+
+def test_the_worlds_own_state_is_used_where_it_tells_one():
+    one = make_learner(place(state_size=4), mixer="qmix")
+    own = lived(one)
+    rows = generator(1).standard_normal((len(own.active) + 1, own.active.shape[1], 4), np.float32)
+    finals = generator(2).standard_normal((len(own.finals.index), 4), np.float32)
+    one.learn(own, Joint({"team": own}, 1, 0.0, {}, StateRows(rows, finals)), generator())
+    known = one.replays[0].rows.state[: one.replays[0].size]
+    assert {tuple(s) for s in known.tolist()} <= {tuple(s) for s in rows.reshape(-1, 4).tolist()}
+
+
+@both_kinds
+@both_mixers
+def test_a_loaded_team_goes_on_as_the_saved_one(name, parameters):
+    one, other = (team(name, parameters, target={"update": "soft", "rate": 0.1}) for _ in range(2))
+    learn(one, lived(one, 0))
+    learn(other, lived(one, 3))  # a used one
+    other.policy.load(_stored(one.policy.state()))
+    other.load(_stored(one.state()))
+    own = lived(one, 1)
+    assert learn(one, own) == learn(other, own)
+    _same("learner", _leaves(one.state()), other.state())
+    _same("policy", _leaves(one.policy.state()), other.policy.state())
+    assert np.array_equal(one.replays[0].nodes, other.replays[0].nodes)
+
+
+def test_a_mixer_that_is_no_number_is_named():
+    one = team("qmix", updates_per_step=1e-6)  # nothing is learned, so that no loss tells of it
+    one.mixer_flat.array[0, 3] = np.nan
+    with pytest.raises(Diverged, match="group 'team': learning diverged"):
+        learn(one, lived(one))
+
+
+@both_mixers
+def test_a_world_of_turns_is_refused(name):
+    with pytest.raises(ValueError, match=f"mixer '{name}' needs a world in which everybody acts at once"):
+        make_learner(dataclasses.replace(place(state_size=6), simultaneous=False), mixer=name)
+
+
+# Games -------------------------------------------------------------------------------------------------
+
+
+def train(world, name, parameters="shared", iterations=30, steps=4, state_size=2, **fields):
+    where = dataclasses.replace(place_in(world, parameters=parameters), state_size=state_size)
+    policy = q_network(where, dueling=False)
+    one = make_learner(where, policy=policy, mixer=name, **fields)
+    runner = Runner(world, seats((where, policy)), seed=0)
+    for i in range(iterations):
+        own = runner.play(steps, i).experiences["team"]
+        learn(one, own, i, progress=i / iterations, ahead=(i + 1) / iterations)
+    return Runner(world, seats((where, policy)), seed=1, greedy=True).play(2, 0).experiences["team"], one
+
+
+@both_kinds
+@both_mixers
+def test_a_team_learns_the_only_joint_action_that_is_paid(name, parameters):
+    def pay(action):
+        return np.repeat((action == [2, 0]).all(axis=1, keepdims=True), 2, axis=1) * 1.0
+
+    fields = {"learning_rate": 0.01, "updates_per_step": 0.05, "batch_size": 64, "n_steps": 1}
+    own, _ = train(Bandit(Discrete(3), pay, copies=32, agents=2), name, parameters, **fields)
+    assert (own.action == [2, 0]).all()
+
+
+class TwoSteps:
+    """Rashid et al. 2018, section 5: the first agent's first action chooses between two games of one step.
+
+    The first pays 7 whatever is done; the second pays 8 if both play 1, 1 if one of them does, else nothing.
+    """
+
+    simultaneous = True
+    PAY = np.array([[[7, 7], [7, 7]], [[0, 1], [1, 8]]], np.float32)
+
+    def __init__(self, copies):
+        self.copies = copies
+        self.kinds = {"player": Kind(("agent_0", "agent_1"), Box((3,), 0.0, 1.0), Discrete(2))}
+
+    def tell(self, reward, over):
+        rows = (self.copies, 2)
+        seen = np.repeat(np.eye(3, dtype=np.float32)[self.where][:, None], 2, axis=1)
+        ends = np.repeat(over[:, None], 2, axis=1)
+        paid = np.repeat(reward[:, None], 2, axis=1).astype(np.float32)
+        return Ticks({"player": Tick(seen, np.ones(rows, bool), paid, ends, np.zeros(rows, bool), seen)}, over)
+
+    def reset(self, seed):
+        self.where = np.zeros(self.copies, np.int64)  # 0: the choice; 1, 2: the games
+        return self.tell(np.zeros(self.copies), np.zeros(self.copies, bool))
+
+    def step(self, actions):
+        one, two = actions["player"].T
+        over = self.where > 0
+        reward = np.where(over, self.PAY[self.where - 1, one, two], 0)
+        self.where = np.where(over, 0, 1 + one)
+        return self.tell(reward, over)
+
+
+def test_qmix_finds_the_better_of_two_games_where_a_sum_cannot():
+    fields = {"learning_rate": 5e-3, "updates_per_step": 0.1, "batch_size": 64, "n_steps": 1, "gamma": 1.0}
+    fields |= {"epsilon": {"schedule": "constant"}, "huber": None, "target": {"period": 50}, "mixing_width": 8}
+    paid = {}
+    for name in ("vdn", "qmix"):
+        own, _ = train(TwoSteps(32), name, iterations=60, steps=8, state_size=6, **fields)
+        paid[name] = own.reward[1].mean()
+    assert paid == {"vdn": 7, "qmix": 8}

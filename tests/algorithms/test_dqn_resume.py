@@ -1,0 +1,183 @@
+"""Runs of DQN that are killed and resumed, or spread over workers, come to the same end, bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config.schema import ConfigError
+from coterie.training import loop
+from coterie.training.run import Run
+from helpers.dqn import learn, lived, make_learner
+from helpers.run import assert_same_end, environment, files, numbers, train, written
+from helpers.small_worlds import place
+
+pytestmark = pytest.mark.usefixtures("no_drawing")
+
+TRAIN = """\
+train: {copies: 4, steps: 7, total_steps: 252, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
+        shards: 2, video: false, tensorboard: false}
+"""
+DUEL = (
+    """\
+world: {name: tictactoe, first: random}
+groups:
+  cross:
+    agents: player_0
+    policy: {name: q_network, hidden: [8]}
+    learner: {name: dqn, n_steps: 3, batch_size: 8, replay: {size: 40, starts: 10, priority: 0.6}, target: {period: 5}}
+  ring:
+    agents: player_1
+    policy: {name: q_network, hidden: [6], compiled: false}
+    learner: {name: dqn, n_steps: 2, batch_size: 4, replay: {size: 70, starts: 5}, target: {update: soft}}
+"""
+    + TRAIN
+)
+SPREAD = (
+    """\
+world: {name: spread, max_steps: 6}
+groups:
+  team:
+    policy: {name: q_network, hidden: [8]}
+    learner: {name: dqn, mixer: qmix, mixing_width: 4, n_steps: 3, batch_size: 8, updates_per_step: 0.11,
+              replay: {size: 60, starts: 20}, target: {period: 4}}
+"""
+    + TRAIN
+)
+GAMES = {
+    "duel": DUEL,
+    "spread": SPREAD,
+    "own weights": SPREAD.replace("team:\n", "team:\n    parameters: individual\n"),
+}
+
+
+def stopped(path, experiment, at):
+    """A run that broke off in an iteration."""
+    real = loop.Training.advance
+
+    def advance(self):
+        if self.iteration == at:
+            raise InterruptedError
+        return real(self)
+
+    loop.Training.advance = advance
+    try:
+        with pytest.raises(InterruptedError):
+            train(path, experiment=experiment)
+    finally:
+        loop.Training.advance = real
+    return Run.open(path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Every game, uninterrupted: its experiment and its run."""
+    base, made = tmp_path_factory.mktemp("whole"), {}
+    for number, (game, text) in enumerate(GAMES.items()):
+        experiment = written(base / f"game-{number}.yaml", text)
+        made[game] = (experiment, train(base / f"run-{number}", experiment=experiment))
+    return made
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_learning_is_under_way_at_every_checkpoint(whole, game):
+    _, run = whole[game]
+    (name, *_) = run.config().groups
+    taken = [record.get(f"{name}/updates", 0) for record in run.metrics()]
+    assert sum(taken) > 10
+    saved = run.load_checkpoint("last")["learners"][name]
+    assert saved["queues"][0]["waiting"].any()  # windows are cut by the end of a rollout
+    assert len(saved["replays"][0]["rows"]["reward"]) in (40, 60)  # rows have been written over
+
+
+@pytest.mark.parametrize("at", [1, 3, 5, 8])
+@pytest.mark.parametrize("game", GAMES)
+def test_stopped_and_resumed(tmp_path, whole, game, at):
+    experiment, reference = whole[game]
+    run = stopped(tmp_path / "run", experiment, at)
+    assert coterie.resume(run.path, quiet=True)
+    assert_same_end(run, reference)
+
+
+def test_workers_do_not_change_the_numbers(tmp_path, whole):
+    for game in ("duel", "spread"):
+        experiment, reference = whole[game]
+        run = train(tmp_path / game, "train.workers=2", experiment=experiment)
+        assert numbers(run) == numbers(reference)
+        for step in reference.steps():
+            assert files(run.checkpoint_path(step)) == files(reference.checkpoint_path(step))
+
+
+def test_kill_9_of_the_command_and_resume(tmp_path):
+    experiment = written(tmp_path / "duel.yaml", DUEL)
+    words = ["train.total_steps=2800", "train.checkpoint_every=6", "train.evaluate_every=20"]
+    arguments = ["train", str(experiment), *words, "--out", str(tmp_path / "run"), "--quiet"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from coterie.cli import main; main()", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    file = tmp_path / "run" / "metrics.jsonl"
+    for _ in range(12_000):
+        if file.exists() and file.read_text().count("\n") >= 16:
+            break
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    run = Run.open(tmp_path / "run")
+    assert run.summary() is None
+    coterie.resume(run.path, quiet=True)  # another process than the one that began
+    assert_same_end(run, train(tmp_path / "whole", *words, experiment=experiment))
+
+
+def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
+    run = stopped(tmp_path / "run", whole["spread"][0], 5)
+    refused = {
+        "groups.team.learner.n_steps=2": "n_steps cannot change",
+        "groups.team.learner.replay.size=30": "group 'team': the saved replay holds 60 rows, replay.size is 30",
+        "groups.team.learner.mixing_width=5": "group 'team', mixer: ",
+        "groups.team.policy.dueling=false": "does not fit this config",
+        "groups.team.learner.mixer=none": "group 'team': learner.mixer cannot change from qmix to none",
+        "groups.team.learner.mixer=vdn": "group 'team': learner.mixer cannot change from qmix to vdn",
+        "groups.team.learner.replay.priority=0.3": "replay.priority cannot change",
+    }
+    for word, said in refused.items():
+        with pytest.raises(ConfigError, match=said):
+            coterie.resume(run.path, [word], quiet=True)
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+def test_a_used_learner_that_is_loaded_goes_on_as_the_saved_one(q_learner, parameters):
+    where = place(parameters=parameters)
+    one, other = (q_learner(where, n_steps=3, replay={"size": 100}) for _ in range(2))
+    learn(one, lived(one, 0))
+    for seed in range(4):
+        learn(other, lived(other, seed + 5))
+    other.policy.load(one.policy.state())
+    other.load(one.state())
+    for seed in range(1, 3):
+        own = lived(one, seed)
+        assert learn(one, own, seed) == learn(other, own, seed)
+        assert np.array_equal(one.policy.flat.array, other.policy.flat.array)
+        assert one.due == other.due
+
+
+def test_a_state_is_a_copy():
+    one = make_learner()
+    learn(one, lived(one, 0))
+    state, again = one.state(), make_learner()
+    policy = one.policy.state()
+    learn(one, lived(one, 1))
+    again.policy.load(policy)
+    again.load(state)
+    learn(again, lived(one, 1))
+    assert np.array_equal(one.policy.flat.array, again.policy.flat.array)

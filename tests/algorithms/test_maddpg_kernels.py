@@ -1,0 +1,115 @@
+"""MADDPG's compiled updates are those of autograd."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from coterie.core.types import Box, Discrete
+from coterie.nn import kernels
+from coterie.preferences.standard import CPT, CPTSettings, CVaR, CVaRSettings, MeanVariance, MeanVarianceSettings
+from helpers.maddpg import aligned, at_one_table, deterministic, learn, lived, make_learner, weights
+from helpers.small_worlds import ACTIONS, place
+
+PLACE_FIELDS = ("parameters", "agents", "observation")
+RISKS = (
+    CPT(CPTSettings(alpha=0.7, reference=0.2)),
+    CVaR(CVaRSettings(level=0.3)),
+    MeanVariance(MeanVarianceSettings(aversion=0.5)),
+)
+POLICY_FIELDS = ("squash", "hidden", "activation", "identity", "normalize_observations", "encoder", "bends")
+
+
+def cases():
+    """An eighth of all combinations, chosen so that any three choices meet in every way."""
+    for a, b, c, d, e in itertools.product([0, 1], repeat=5):
+        f, g, h = a ^ b ^ c, b ^ c ^ d, c ^ d ^ e
+        yield {
+            "parameters": ("shared", "individual")[a],
+            "action": ("box", "discrete")[b],
+            "critic": {"sees": ("central", "own")[c], "twin": bool(d), "hidden": (None, (7, 9))[g]},
+            "delay": (1, 3)[e],
+            "target": ({"rate": 0.1}, {"rate": 0.03, "noise": 0.1})[f],
+            "masked": bool(b and h),
+            "activation": ("relu", "tanh")[g],
+        }
+
+
+def odd_cases():
+    yield {"action": "box", "hidden": (8, 12, 7)}
+    yield {"action": "box", "squash": "clip"}
+    yield {"action": "box", "squash": "clip", "parameters": "individual", "critic": {"sees": "own"}}
+    yield {"action": "multi-discrete", "temperature": 0.5}
+    yield {"action": "multi-discrete", "parameters": "individual", "critic": {"sees": "own"}}
+    yield {"action": "discrete", "temperature": 2.0, "max_grad_norm": 0.01}
+    yield {"action": "box", "batch_size": 1}
+    yield {"action": "box", "batch_size": 700}
+    yield {"action": "discrete", "agents": 1}
+    yield {"action": "box", "identity": False, "normalize_observations": False, "critic": {"sees": "own"}}
+    yield {"action": "box", "observation": Box((2, 4, 4), 0, 255, "uint8"), "encoder": "mlp"}
+    yield {"action": "box", "critic": {"learning_rate": 3e-3}, "learning_rate_schedule": "linear"}
+    yield {"action": "box", "activation": "tanh", "critic": {"activation": "relu"}}
+    yield {"action": "box", "critic": {"quantiles": 5}}
+    yield {"action": "discrete", "critic": {"quantiles": 2, "twin": True}, "parameters": "individual"}
+    yield {"action": "box", "critic": {"hurdle": True}}
+    yield {"action": "discrete", "critic": {"hurdle": True, "twin": True}, "parameters": "individual"}
+    for zeros in (0.9, 1.0):  # of rewards
+        yield {"action": "box", "critic": {"hurdle": True}, "relative": True, "zeros": zeros}
+        yield {"action": "box", "critic": {"hurdle": True}, "zeros": zeros, "parameters": "individual", "gamma": 0}
+        yield {"action": "box", "critic": {"hurdle": True, "quantiles": 3}, "relative": True, "zeros": zeros}
+    for critic in ({"hurdle": True}, {"quantiles": 3}, {"hurdle": True, "quantiles": 4}):
+        yield {"action": "box", "critic": critic, "relative": True}
+        yield {"action": "discrete", "critic": critic, "relative": True, "parameters": "individual"}
+    for risk in RISKS:
+        yield {"action": "box", "gamma": 0, "critic": {"sees": "own", "quantiles": 4}, "preference": risk}
+        for count in (1, 3):
+            critic = {"sees": "own", "hurdle": True, "quantiles": count}
+            yield {"action": "box", "gamma": 0, "critic": critic, "preference": risk, "zeros": 0.5}
+    yield {"action": "box", "bends": 2.0, "critic": {"bends": 1.0}}
+    yield {"action": "box", "bends": 2.0, "normalize_observations": False, "parameters": "individual"}
+    yield {
+        **{"action": "discrete", "gamma": 0, "preference": RISKS[0], "parameters": "individual"},
+        "critic": {"sees": "own", "twin": True},
+    }
+
+
+@pytest.mark.parametrize("case", [*cases(), *odd_cases()], ids=str)
+def test_the_compiled_path_equals_autograd(case):
+    case = dict(case)
+    masked, action, zeros = case.pop("masked", False), ACTIONS[case.pop("action")], case.pop("zeros", 0.0)
+    where = place(action, **{k: case.pop(k) for k in PLACE_FIELDS if k in case})
+    other = place(Discrete(3), group="others", agents=2)
+    other, where = at_one_table(other, where)
+    fields = {k: case.pop(k) for k in POLICY_FIELDS if k in case}
+    settings = {"learning_rate": 1e-3, "gamma": 0.9, "updates_per_step": 0.2} | case
+    fast, slow = (
+        make_learner(where, policy=deterministic(where, compiled=compiled, **fields), **settings)
+        for compiled in (True, False)
+    )
+    assert (fast.compiled, slow.compiled) == (True, False)
+    for one in (fast, slow):
+        one.policy.net.out.weight.data *= 50
+        one.actor.target_flat.array *= 1.5
+    first, stranger = weights(fast), make_learner(other)
+    for iteration in range(3):  # the later ones with observations normalised
+        own, theirs = lived(slow, iteration, masked), lived(stranger, iteration + 9)
+        paid = np.random.default_rng(iteration).random(own.reward.shape) >= zeros
+        own = dataclasses.replace(own, reward=own.reward * paid)
+        table = {"others": aligned(theirs, own)}
+        found = [learn(one, own, iteration, progress=0.3 * iteration, others=table) for one in (fast, slow)]
+        assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-4)
+        assert found[0]["updates"] > 0
+        for mine, theirs in zip((fast.actor, *fast.critics), (slow.actor, *slow.critics), strict=True):
+            assert np.array_equal(mine.flat.steps, theirs.flat.steps)
+            assert np.abs(mine.flat.array - theirs.flat.array).max() < 1e-5
+            assert np.abs(mine.flat.mean - theirs.flat.mean).max() < 1e-5
+            assert np.abs(mine.target_flat.array - theirs.target_flat.array).max() < 1e-5
+    assert np.abs(weights(fast) - first).max() > 1e-3  # something was learned
+
+
+def test_without_scipy_everything_goes_through_pytorch(monkeypatch):
+    monkeypatch.setattr(kernels, "available", lambda: False)
+    one = make_learner()
+    assert not one.compiled
+    learn(one, lived(one))

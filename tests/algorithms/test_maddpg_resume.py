@@ -1,0 +1,128 @@
+"""Runs of MADDPG that are stopped and resumed, or spread over workers, come to the same end, bit for bit."""
+
+import numpy as np
+import pytest
+from test_dqn_resume import stopped
+
+import coterie
+from coterie.config.schema import ConfigError
+from helpers.maddpg import SPACES, learn, lived, make_learner
+from helpers.run import assert_same_end, files, numbers, train, written
+from helpers.small_worlds import place
+
+pytestmark = pytest.mark.usefixtures("no_drawing")
+
+TRAIN = """\
+train: {copies: 4, steps: 7, total_steps: 252, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
+        shards: 2, video: false, tensorboard: false}
+"""
+CHASE = (
+    """\
+world: {name: tag, max_steps: 6, continuous_actions: true}
+groups:
+  hunters:
+    agents: "adversary_*"
+    policy: {name: deterministic, hidden: [8]}
+    learner: {name: maddpg, batch_size: 8, updates_per_step: 0.11, delay: 2, critic: {twin: true}, target: {noise: 0.1},
+              replay: {size: 60, starts: 20}}
+  prey:
+    agents: agent_0
+    policy: {name: deterministic, hidden: [6], compiled: false}
+    learner: {name: maddpg, batch_size: 4, updates_per_step: 0.2, replay: {size: 90, starts: 5}, turns: {every: 2}}
+"""
+    + TRAIN
+)
+SPREAD = (
+    """\
+world: {name: spread, max_steps: 6}
+groups:
+  pair:
+    agents: [agent_0, agent_1]
+    parameters: individual
+    policy: {name: deterministic, hidden: [8]}
+    learner: {name: maddpg, batch_size: 8, updates_per_step: 0.11, replay: {size: 60, starts: 20}}
+  third: {agents: agent_2, policy: {name: network, hidden: [8]}, learner: {name: ppo}}
+"""
+    + TRAIN
+)
+GAMES = {"chase": CHASE, "spread": SPREAD}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Every game, uninterrupted: its experiment and its run."""
+    base, made = tmp_path_factory.mktemp("whole"), {}
+    for game, text in GAMES.items():
+        experiment = written(base / f"{game}.yaml", text)
+        made[game] = (experiment, train(base / f"run-{game}", experiment=experiment))
+    return made
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_learning_is_under_way_at_every_checkpoint(whole, game):
+    _, run = whole[game]
+    (name, *_) = run.config().groups
+    assert sum(record.get(f"{name}/updates", 0) for record in run.metrics()) > 10
+    saved = run.load_checkpoint("last")["learners"][name]
+    assert saved["held"]["active"].any()  # rows wait for the next rollout
+    assert len(saved["replay"]["rows"]["reward"]) == 60  # rows have been written over
+
+
+@pytest.mark.parametrize("at", [1, 3, 6])
+@pytest.mark.parametrize("game", GAMES)
+def test_stopped_and_resumed(tmp_path, whole, game, at):
+    experiment, reference = whole[game]
+    run = stopped(tmp_path / "run", experiment, at)
+    assert coterie.resume(run.path, quiet=True)
+    assert_same_end(run, reference)
+
+
+def test_workers_do_not_change_the_numbers(tmp_path, whole):
+    experiment, reference = whole["chase"]
+    run = train(tmp_path / "run", "train.workers=2", experiment=experiment)
+    assert numbers(run) == numbers(reference)
+    for step in reference.steps():
+        assert files(run.checkpoint_path(step)) == files(reference.checkpoint_path(step))
+
+
+def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
+    run = stopped(tmp_path / "run", whole["chase"][0], 5)
+    refused = {
+        "groups.hunters.learner.critic.twin=false": "critic.twin cannot change",
+        "groups.hunters.learner.critic.sees=own": "critic",
+        "groups.hunters.learner.critic.hidden=[5]": "critic",
+        "groups.hunters.learner.replay.size=30": "replay.size",
+    }
+    for word, said in refused.items():
+        with pytest.raises(ConfigError, match=said):
+            coterie.resume(run.path, [word], quiet=True)
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize("action", SPACES)
+def test_a_loaded_learner_goes_on_as_the_saved_one(table_learner, action, parameters):
+    where = place(SPACES[action], parameters=parameters)
+    fields = {"critic": {"twin": True}, "delay": 2, "updates_per_step": 0.11}
+    one, other = table_learner(where, **fields), table_learner(where, **fields)
+    for seed in range(2):
+        learn(one, lived(one, seed), seed)
+    other.policy.load(one.policy.state())
+    other.load(one.state())
+    for seed in (2, 3):
+        own = lived(one, seed)
+        assert learn(one, own, seed) == learn(other, own, seed)
+        assert np.array_equal(one.policy.flat.array, other.policy.flat.array)
+        assert one.due == other.due
+
+
+def test_a_state_is_a_copy():
+    one = make_learner()
+    learn(one, lived(one, 0))
+    state, again = one.state(), make_learner()
+    policy = one.policy.state()
+    own = lived(one, 1)
+    learn(one, own)
+    again.policy.load(policy)
+    again.load(state)
+    learn(again, own)
+    assert np.array_equal(one.policy.flat.array, again.policy.flat.array)

@@ -1,0 +1,281 @@
+"""MADDPG: each setting by its effect, on both paths."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from coterie.algorithms.maddpg.maddpg import (
+    CriticSettings,
+    MADDPGSettings,
+    MemorySettings,
+    NoiseSettings,
+    TargetSettings,
+    TurnSettings,
+)
+from helpers.maddpg import SPACES, critic_weights, learn, lived, told, weights
+from helpers.small_worlds import generator, place
+
+STEPS = 36  # of the world, in `lived`: 12 rows of 3 copies
+ONCE = {"updates_per_step": 1 / STEPS}
+
+
+def after(table_learner, iterations=2, where=None, **settings):
+    one = table_learner(where, **settings)
+    for seed in range(iterations):
+        learn(one, lived(one, seed), seed, progress=0.5, ahead=0.6)
+    return one
+
+
+def moved(table_learner, progress=0.0, **settings):
+    """How far one update moves policy and critic, in the largest single parameter."""
+    one = table_learner(**ONCE | settings)
+    before = weights(one), critic_weights(one)
+    assert learn(one, lived(one), progress=progress)["updates"] == 1
+    return [
+        float(np.abs(new - old).max()) for new, old in zip((weights(one), critic_weights(one)), before, strict=True)
+    ]
+
+
+# Steps -------------------------------------------------------------------------------------------------
+
+
+def test_learning_rates_and_their_schedule(table_learner):
+    # Adam's first step moves every parameter by nearly the learning rate.
+    assert moved(table_learner, learning_rate=0.01) == pytest.approx([0.01, 0.01], rel=0.05)
+    different = {"learning_rate": 0.01, "critic": {"learning_rate": 0.03}}
+    assert moved(table_learner, **different) == pytest.approx([0.01, 0.03], rel=0.05)
+    assert moved(table_learner, 0.75, **different) == pytest.approx([0.01, 0.03], rel=0.05)
+    linear = moved(table_learner, 0.75, learning_rate_schedule="linear", **different)
+    assert linear == pytest.approx([0.0025, 0.0075], rel=0.05)
+    assert moved(table_learner, 1.0, learning_rate_schedule="linear", **different) == [0, 0]
+    one = table_learner(learning_rate=0.01, learning_rate_schedule="linear")
+    assert learn(one, lived(one), progress=0.5)["learning_rate"] == pytest.approx(0.005)
+
+
+def test_gamma(table_learner):
+    one = after(table_learner, gamma=0.25)
+    rows = one.replay.rows.discount[: one.replay.size]
+    assert set(np.unique(rows).tolist()) == {0.0, 0.25}
+
+
+CHOICES = [
+    {"gamma": 0.5},
+    {"delay": 2},
+    {"critic": {"sees": "own"}},
+    {"critic": {"twin": True}},
+    {"critic": {"hidden": (5,)}},
+    {"critic": {"activation": "tanh"}},
+    {"critic": {"quantiles": 3}},
+    {"critic": {"hurdle": True}},
+    {"critic": {"bends": 2.0}},
+    {"target": {"rate": 0.5}},
+    {"target": {"noise": 0.1}},
+    {"batch_size": 17},
+    {"max_grad_norm": 1e-3},
+]
+
+
+@pytest.mark.parametrize("field", CHOICES, ids=str)
+def test_settings_that_decide_what_is_learned(table_learner, field):
+    assert not np.array_equal(weights(after(table_learner)), weights(after(table_learner, **field)))
+
+
+def test_relative_decides_what_is_learned_from_told_distributions(table_learner):
+    plain, weighed = (weights(after(table_learner, critic={"hurdle": True}, relative=one)) for one in (False, True))
+    assert not np.array_equal(plain, weighed)
+    with pytest.raises(ValueError, match=r"a critic of means does not tell; set critic\.hurdle=true or"):
+        table_learner(relative=True)
+
+
+def test_temperature_reaches_choices_alone(table_learner):
+    where = {name: place(SPACES[name]) for name in ("box", "discrete")}
+    for name, matters in (("discrete", True), ("box", False)):
+        found = [weights(after(table_learner, where=where[name], temperature=t)) for t in (1.0, 0.3)]
+        assert np.array_equal(*found) is not matters
+
+
+class Nothing:
+    """Draws nothing but zeros, which exponential draws of 32 bits are now and then."""
+
+    def random(self, shape):
+        return np.zeros(shape)
+
+    def standard_exponential(self, shape, dtype):
+        return np.zeros(shape, dtype)
+
+
+def test_gumbel_noise_is_always_a_number(table_learner):
+    one = table_learner(place(SPACES["discrete"]))
+    own = lived(one)
+    one.remember(own, told(one, own))
+    assert np.isfinite(one.draw(2, told(one, own), Nothing()).gumbel).all()
+
+
+def test_smoothing_reaches_boxes_alone(table_learner):
+    where = place(SPACES["discrete"])
+    found = [weights(after(table_learner, where=where, target={"noise": noise})) for noise in (0.0, 0.2)]
+    assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize("size", [1, 7, 200])
+def test_batch_size(table_learner, size):
+    one = table_learner(batch_size=size)
+    own = lived(one)
+    one.remember(own, told(one, own))
+    draws = one.draw(3, told(one, own), generator())
+    assert draws.chosen.shape == (3, size)
+    assert draws.chosen.max() < one.replay.size
+    assert np.isfinite([*learn(one, own).values()]).all()
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.03])
+def test_updates_per_step_counts_environment_steps_and_carries_fractions(table_learner, rate):
+    one, done, own = table_learner(updates_per_step=rate), 0, lived(table_learner())
+    for iteration in range(1, 14):
+        done += learn(one, own)["updates"]
+        assert done == math.floor(iteration * rate * STEPS + 1e-9)
+        assert one.critics[0].steps == done
+
+
+@pytest.mark.parametrize("delay", [1, 2, 5])
+def test_delay_counts_critic_steps_across_iterations(table_learner, delay):
+    one = table_learner(delay=delay, updates_per_step=3 / STEPS)
+    target = one.critics[0].target_flat.array.copy()
+    for iteration in range(1, 8):
+        learn(one, lived(one, iteration))
+        assert one.critics[0].steps == 3 * iteration
+        assert one.actor.steps == 3 * iteration // delay
+        assert np.array_equal(one.critics[0].target_flat.array, target) is (3 * iteration < delay)  # targets wait, too
+
+
+def test_max_grad_norm(table_learner):
+    for limit in (1e-4, 1e9):
+        one = table_learner(max_grad_norm=limit, **ONCE)
+        learn(one, lived(one))
+        norms = [float(np.linalg.norm(each.flat.mean * 10)) for each in (one.actor, *one.critics)]
+        assert (max(norms) <= 1.001e-4) if limit == 1e-4 else (min(norms) > 1e-3)
+
+
+# Noise -----------------------------------------------------------------------------------------------------
+
+
+def test_noise_goes_from_start_to_end_in_a_straight_line():
+    noise = NoiseSettings(start=0.4, end=0.1, share=0.5)
+    assert [noise.at(p) for p in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.4, 0.25, 0.1, 0.1])
+    assert NoiseSettings(start=0.4, end=0.1, share=0.0).at(0.0) == pytest.approx(0.1)
+
+
+def test_the_policy_is_told_its_noise(table_learner):
+    one = table_learner(noise={"start": 0.4, "end": 0.1, "share": 0.5})
+    assert one.policy.noise == 0.4
+    assert learn(one, lived(one), ahead=0.25)["noise"] == pytest.approx(0.25)
+    assert one.policy.noise == pytest.approx(0.25)
+
+
+# Critics, targets, replay, turns ------------------------------------------------------------------------------
+
+
+def test_critics_are_as_wide_as_asked_and_see_what_they_should(table_learner):
+    def sizes(where=None, **critic):
+        return table_learner(where, critic=critic).critics[0].net.sizes
+
+    box = SPACES["box"]
+    assert sizes() == [2 * 3 + 2 * 2 + 2, 16, 1]  # two agents see 3 numbers each, do 2 each, and are told apart
+    assert sizes(hidden=(5, 6)) == [12, 5, 6, 1]
+    assert sizes(quantiles=3) == [12, 16, 6]  # three outcomes and how likely they are
+    assert sizes(quantiles=1) == sizes()
+    assert sizes(hurdle=True) == [12, 16, 2]  # whether there is something, and how much
+    assert sizes(hurdle=True, quantiles=3) == [12, 16, 7]  # and which of three amounts
+    assert sizes(sees="own") == [3 + 2 + 2, 16, 1]
+    assert sizes(place(box, parameters="individual")) == [10, 16, 1]
+    assert sizes(place(box, parameters="individual"), sees="own") == [5, 16, 1]
+    assert sizes(place(box, agents=1)) == [5, 16, 1]
+    assert [len(table_learner(critic={"twin": twin}).critics) for twin in (False, True)] == [1, 2]
+    one = table_learner(critic={"twin": True})
+    assert not np.array_equal(critic_weights(one, 0), critic_weights(one, 1))
+
+
+@pytest.mark.parametrize("rate", [0.25, 1.0])
+def test_targets_follow_at_their_rate(table_learner, rate):
+    one = table_learner(target={"rate": rate}, critic={"twin": True}, **ONCE)
+    all_of = (one.actor, *one.critics)
+    before = [each.flat.array.copy() for each in all_of]
+    assert all(np.array_equal(each.target_flat.array, old) for each, old in zip(all_of, before, strict=True))
+    learn(one, lived(one))
+    for each, old in zip(all_of, before, strict=True):
+        assert np.allclose(each.target_flat.array, old + rate * (each.flat.array - old), atol=1e-6)
+        assert not np.array_equal(each.flat.array, old)
+
+
+def test_the_replay_forgets_and_waits(table_learner):
+    one = table_learner(replay={"size": 50, "starts": 40})
+    counts = []
+    for seed in range(3):
+        metrics = learn(one, lived(one, seed))
+        counts.append((metrics["replay"], metrics.get("updates", 0.0)))
+    assert counts[0][0] < 40
+    assert counts[0][1] == 0
+    assert counts[1:] == [(50, 9), (50, 9)]
+
+
+@pytest.mark.parametrize(("every", "offset"), [(1, 0), (2, 0), (2, 1), (3, 2)])
+def test_turns(table_learner, every, offset):
+    one = table_learner(turns={"every": every, "offset": offset})
+    for iteration in range(1, 8):
+        before, known = weights(one), one.replay.size
+        metrics = learn(one, lived(one, iteration), iteration=iteration)
+        assert one.replay.size > known  # what is lived through in between is remembered
+        turn = (iteration - offset) % every == 0
+        assert ("updates" in metrics) is turn
+        assert np.array_equal(weights(one), before) is not turn
+
+
+# All -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: MADDPGSettings(learning_rate=0), "learning_rate must be above 0, got 0"),
+        (lambda: MADDPGSettings(gamma=1.2), r"gamma must lie in \[0, 1\], got 1.2"),
+        (lambda: MADDPGSettings(batch_size=0), "batch_size must be at least 1, got 0"),
+        (lambda: MADDPGSettings(updates_per_step=0), "updates_per_step must be above 0"),
+        (lambda: MADDPGSettings(delay=0), "delay must be at least 1"),
+        (lambda: MADDPGSettings(temperature=0), "temperature must be above 0"),
+        (lambda: MADDPGSettings(max_grad_norm=-1), "max_grad_norm must be above 0"),
+        (lambda: NoiseSettings(start=-1), "start must be at least 0"),
+        (lambda: NoiseSettings(end=-1), "end must be at least 0"),
+        (lambda: NoiseSettings(share=2), r"share must lie in \[0, 1\]"),
+        (lambda: CriticSettings(hidden=()), "hidden must name at least one layer"),
+        (lambda: CriticSettings(learning_rate=0), "learning_rate must be above 0"),
+        (lambda: CriticSettings(quantiles=0), "quantiles must be at least 1"),
+        (lambda: CriticSettings(bends=-1), "bends must be at least 0"),
+        (lambda: TargetSettings(rate=0), "rate must be above 0"),
+        (lambda: TargetSettings(rate=2), r"rate must lie in \[0, 1\]"),
+        (lambda: TargetSettings(noise=-1), "noise must be at least 0"),
+        (lambda: MemorySettings(size=0), "size must be at least 1"),
+        (lambda: MemorySettings(size=5, starts=6), "starts must be at most size"),
+        (lambda: TurnSettings(every=0), "every must be at least 1"),
+        (lambda: TurnSettings(offset=-1), "offset must be at least 0"),
+    ],
+)
+def test_impossible_settings_are_refused(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_every_setting_has_a_test_here():
+    tested = {"learning_rate", "learning_rate_schedule", "gamma", "batch_size", "updates_per_step", "delay", "relative"}
+    tested |= {"temperature", "max_grad_norm", "noise", "critic", "target", "replay", "turns"}
+    assert {field.name for field in dataclasses.fields(MADDPGSettings)} == tested
+    parts = {
+        NoiseSettings: {"start", "end", "share"},
+        CriticSettings: {"sees", "hidden", "activation", "learning_rate", "twin", "quantiles", "hurdle", "bends"},
+        TargetSettings: {"rate", "noise"},
+        MemorySettings: {"size", "starts"},
+        TurnSettings: {"every", "offset"},
+    }
+    for part, names in parts.items():
+        assert {field.name for field in dataclasses.fields(part)} == names

@@ -1,0 +1,56 @@
+"""Batches: rows of every field stay together, each stack's apart."""
+
+import numpy as np
+import pytest
+
+from coterie.algorithms.ppo.batches import Batch, minibatches, rows_of, take
+from coterie.nn import networks
+
+
+def batch(stacks, rows, steps=None, masked=True):
+    """Every field of row m of stack s (at step t) holds 100·s + 10·m + t."""
+    lead = (stacks, rows) if steps is None else (stacks, rows, steps)
+    number = np.zeros(lead, np.float32)
+    for at in np.ndindex(lead):
+        number[at] = 100 * at[0] + 10 * at[1] + (at[2] if steps else 0)
+    wide = np.repeat(number[..., None], 3, axis=-1)
+    past = None
+    if steps is not None:
+        past = networks.Past(wide[:, :, 0], number > 0, number > 50)
+    return Batch(wide, wide + 0.5, number.astype(int), wide > 5 if masked else None, *[number] * 5, past, wide - 7)
+
+
+@pytest.mark.parametrize("steps", [None, 4])
+@pytest.mark.parametrize("stacks", [1, 3])
+def test_picked_rows_are_whole(stacks, steps):
+    whole = batch(stacks, 6, steps)
+    index = np.array([[5, 0, 2], [1, 1, 4], [3, 2, 5]])[:stacks]
+    picked = take(whole, index)
+    for s, k in np.ndindex(index.shape):
+        for name, array in whole._asdict().items():
+            if name != "past":
+                assert np.array_equal(getattr(picked, name)[s, k], array[s, index[s, k]]), name
+        for mine, theirs in zip(picked.past or (), whole.past or (), strict=True):
+            assert np.array_equal(mine[s, k], theirs[s, index[s, k]])
+
+
+def test_a_mask_that_is_not_there_stays_away():
+    assert take(batch(2, 4, masked=False), np.zeros((2, 3), int)).mask is None
+    assert rows_of(batch(2, 4, masked=False)).mask is None
+
+
+def test_minibatches_are_cut_where_they_are_told():
+    order = np.array([[4, 2, 0, 1, 3], [0, 1, 2, 3, 4]])
+    parts = list(minibatches(batch(2, 5), order, np.array([0, 2, 5])))
+    assert [part.weight.shape for part in parts] == [(2, 2), (2, 3)]
+    assert (np.concatenate([part.weight for part in parts], axis=1) % 100 // 10).astype(int).tolist() == order.tolist()
+
+
+def test_sequences_are_laid_end_to_end_for_autograd():
+    whole = batch(2, 3, steps=4)
+    rows = rows_of(whole)
+    assert rows.seen.shape == (2, 12, 3)
+    assert rows.mask.shape == (2, 12, 3)
+    assert rows.weight[1].tolist() == [100 + 10 * lane + t for lane in range(3) for t in range(4)]
+    flat = rows_of(batch(2, 3))
+    assert flat.action.tolist() == batch(2, 3).action.tolist()

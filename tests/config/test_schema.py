@@ -1,0 +1,263 @@
+"""Layers, overrides, strict checking: every refusal names the path and the cure."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from coterie.config import schema
+from coterie.config.schema import ConfigError, Part, SeatedRun, StopSettings, TrainSettings
+from helpers import run as run_cases
+from helpers.run import written
+
+COOPERATIVE = "gridworld-cooperative"
+
+
+def refusal(*words, experiment=COOPERATIVE):
+    with pytest.raises(ConfigError) as caught:
+        schema.load(str(experiment), list(words))
+    return str(caught.value)
+
+
+# Merging ------------------------------------------------------------------------------------------------
+
+
+def test_defaults_then_file_then_overrides(tmp_path):
+    file = written(
+        tmp_path / "a.yaml", "world: gridworld\ngroups: {team: {learner: ppo}}\ntrain: {steps: 7, copies: 3}"
+    )
+    loaded = schema.load(str(file), ["train.copies=5"])
+    assert loaded.train == TrainSettings(steps=7, copies=5)
+    assert loaded.experiment == "a"
+    assert loaded.groups["team"].agents == ("*",)
+    assert loaded.groups["team"].policy.name == "network"
+    assert loaded.groups["team"].preference.name == "unchanged"
+
+
+def test_settings_can_be_laid_on_a_part_given_by_its_bare_name(tmp_path):
+    file = written(tmp_path / "a.yaml", "world: gridworld\ngroups: {team: {policy: network}}")
+    loaded = schema.load(str(file), ["world.grid_size=5", "groups.team.policy.hidden=[3,4]"])
+    assert loaded.world.settings.grid_size == 5
+    assert loaded.groups["team"].policy.settings.hidden == (3, 4)
+
+
+def test_numbers_in_scientific_notation_are_numbers(tmp_path):
+    loaded = schema.load(COOPERATIVE, ["groups.team.learner.learning_rate=1e-3"])
+    assert loaded.groups["team"].learner.settings.learning_rate == 1e-3
+    text = "world: gridworld\ngroups: {team: {learner: {name: ppo, learning_rate: 1e-3}}}"
+    loaded = schema.load(str(written(tmp_path / "a.yaml", text)))
+    assert loaded.groups["team"].learner.settings.learning_rate == 1e-3
+
+
+def test_whole_numbers_pass_as_reals():
+    value = schema.load(COOPERATIVE, ["groups.team.learner.gamma=1"]).groups["team"].learner.settings.gamma
+    assert value == 1.0
+    assert isinstance(value, float)
+
+
+def test_extends_by_name_by_file_and_in_a_chain(tmp_path):
+    written(tmp_path / "base.yaml", "extends: gridworld-cooperative\nseed: 3\ntrain: {steps: 9}")
+    (tmp_path / "deeper").mkdir()
+    for parent in ("../base.yaml", str(tmp_path / "base.yaml")):
+        top = written(tmp_path / "deeper" / "top.yaml", f"extends: {parent}\ntrain: {{copies: 2}}")
+        loaded = schema.load(str(top))
+        assert (loaded.seed, loaded.train.steps, loaded.train.copies) == (3, 9, 2)
+        assert loaded.world.settings.grid_size == 8
+    beside = written(tmp_path / "beside.yaml", "extends: base")
+    assert schema.load(str(beside)).seed == 3
+
+
+def test_extends_in_a_circle_is_refused(tmp_path):
+    written(tmp_path / "a.yaml", "extends: b")
+    written(tmp_path / "b.yaml", "extends: a")
+    said = refusal(experiment=tmp_path / "a.yaml")
+    assert "circle: a.yaml -> b.yaml -> a.yaml" in said
+
+
+def test_extends_something_unknown_is_refused(tmp_path):
+    assert "no experiment or file 'nobody'" in refusal(experiment=written(tmp_path / "a.yaml", "extends: nobody"))
+
+
+def test_interpolation():
+    loaded = schema.load(COOPERATIVE, ["train.steps=${train.copies}", "train.copies=32"])
+    assert loaded.train.steps == 32
+    assert "cannot resolve" in refusal("train.steps=${train.nothing}")
+
+
+def test_another_name_drops_the_other_parts_settings(tmp_path):
+    loaded = schema.load(COOPERATIVE, ["world.name=tictactoe"])
+    assert loaded.world == Part("tictactoe", type(loaded.world.settings)())
+    text = "extends: gridworld-cooperative\ngroups: {team: {policy: {hidden: [5]}}}"
+    for word in ("groups.team.policy.name=random", "groups.team.policy=random"):
+        loaded = schema.load(str(written(tmp_path / "a.yaml", text)), [word])
+        assert loaded.groups["team"].policy.name == "random"
+    kept = schema.load(COOPERATIVE, ["world.name=gridworld", "world.max_steps=50"])
+    assert kept.world.settings == schema.load(COOPERATIVE, ["world.max_steps=50"]).world.settings
+
+
+def test_a_seated_run_replaces_a_named_policy_and_the_other_way_round():
+    base = {"name": "network", "hidden": [3]}
+    assert schema.merge(base, {"run": "runs/a"}) == {"run": "runs/a"}
+    assert schema.merge({"run": "runs/a"}, {"name": "random"}) == {"name": "random"}
+    assert schema.merge({"run": "runs/a"}, {"checkpoint": "last"}) == {"run": "runs/a", "checkpoint": "last"}
+    loaded = schema.load(COOPERATIVE, ["groups.team.policy.run=runs/a", "groups.team.policy.checkpoint=last"])
+    assert loaded.groups["team"].policy == SeatedRun(str(Path("runs/a").absolute()), "last")
+
+
+def test_a_learner_can_be_taken_away():
+    for word in ("null", "none"):
+        assert schema.load(COOPERATIVE, [f"groups.team.learner={word}"]).groups["team"].learner is None
+
+
+def test_a_sweep_is_the_product_and_spares_brackets():
+    assert schema.sweep(["seed=0,1", "a.b=1e-3,3e-4"]) == [
+        ["seed=0", "a.b=1e-3"],
+        ["seed=0", "a.b=3e-4"],
+        ["seed=1", "a.b=1e-3"],
+        ["seed=1", "a.b=3e-4"],
+    ]
+    assert schema.sweep(["h=[64,64],[32]", "g={a: 1, b: 2}"]) == [
+        ["h=[64,64]", "g={a: 1, b: 2}"],
+        ["h=[32]", "g={a: 1, b: 2}"],
+    ]
+    assert schema.sweep([]) == [[]]
+
+
+# Writing and reading back -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("experiment", schema.experiments())
+def test_every_experiment_comes_back_from_its_own_text(experiment):
+    loaded = schema.load(experiment)
+    plain = OmegaConf.to_container(OmegaConf.create(schema.to_yaml(loaded)))
+    assert schema.resolve(plain, "other") == loaded
+    assert plain["schema"] == schema.SCHEMA
+    assert plain["experiment"] == experiment
+
+
+def test_everything_unusual_comes_back(tmp_path):
+    text = """
+world: {name: "helpers.run:Odd", lengths: [3, 4]}
+groups:
+  a: {agents: [agent_0], policy: {run: runs/a, checkpoint: "12", group: b}, preference: {name: "helpers.run:Scaled"}}
+  b: {agents: agent_1, parameters: individual, policy: {name: "helpers.run:Stubborn", action: 1},
+      learner: {name: "helpers.run:Counting", first: 4}}
+train: {stop: {return_mean: 4, group: b}}
+"""
+    loaded = schema.load(str(written(tmp_path / "a.yaml", text)))
+    assert loaded.world.settings == run_cases.OddSettings(lengths=(3, 4))
+    assert loaded.groups["b"].learner.settings == run_cases.CountingSettings(4)
+    assert loaded.train.stop == StopSettings(4.0, group="b")
+    assert schema.resolve(schema.to_plain(loaded), "a") == loaded
+
+
+def test_another_schema_is_refused():
+    plain = schema.to_plain(schema.load(COOPERATIVE)) | {"schema": schema.SCHEMA + 1}
+    with pytest.raises(
+        ConfigError, match=f"schema: this version reads schema {schema.SCHEMA}, got {schema.SCHEMA + 1}"
+    ):
+        schema.resolve(plain, "a")
+
+
+# Refusals -----------------------------------------------------------------------------------------------
+
+REFUSALS = {
+    # unknown
+    "wrld.grid_size=4": "wrld: no such setting; did you mean 'world'?",
+    "world.grid_sise=4": "world.grid_sise: no such setting; did you mean 'grid_size'?",
+    "world.name=gridwrld": "world.name: no 'gridwrld' here",
+    "groups.team.learnr.name=ppo": "groups.team.learnr: no such setting; did you mean 'learner'?",
+    "groups.team.policy.hiden=[4]": "groups.team.policy.hiden: no such setting; did you mean 'hidden'?",
+    "groups.team.policy.name=netwrk": "groups.team.policy.name: no 'netwrk' here",
+    "groups.team.learner.learnig_rate=1": "groups.team.learner.learnig_rate: no such setting; did you",
+    "groups.team.learner.name=pp0": "did you mean 'ppo'?",
+    "groups.team.preference.name=tam": "did you mean 'team'?",
+    "groups.team.preference.weight=1": "groups.team.preference.weight: no such setting; known: none",
+    "train.total_stepz=3": "train.total_stepz: no such setting; did you mean 'total_steps'?",
+    "train.stop.retrn_mean=3": "train.stop.retrn_mean: no such setting; did you mean 'return_mean'?",
+    "train.stop={return_mean: 3, group: tem}": "train.stop.group: no group 'tem'; there are team",
+    "zzz=4": "zzz: no such setting; known: world, groups, train, seed, experiment, schema",
+    # missing
+    "world=null": "world.name: required setting is missing; one of gridworld, tictactoe",
+    "groups=null": "groups: at least one group is needed",
+    "train.stop.episodes=3": "train.stop.return_mean: required setting is missing",
+    "groups.team.policy.checkpoint=best": "groups.team.policy.checkpoint: no such setting",
+    # mistyped
+    "seed=one": "seed: expected a valid integer, got 'one'",
+    "seed=1.5": "seed: expected a valid integer",
+    "seed=true": "seed: expected a valid integer, got True",
+    "world.grid_size=four": "world.grid_size: expected a valid integer, got 'four'",
+    "world.mode=friendly": "world.mode: expected one of 'cooperative'",
+    "groups.team=5": "groups.team: expected the settings of a group, got 5",
+    "groups.team.agents=5": "groups.team.agents: expected a valid array, got 5",
+    "groups.team.parameters=mine": "groups.team.parameters: expected one of 'shared' or 'individual', got 'mine'",
+    "groups.team.policy.hidden=wide": "groups.team.policy.hidden: expected",
+    "groups.team.policy.identity=1": "groups.team.policy.identity: expected a valid boolean, got 1",
+    "groups.team.learner.gamma=much": "groups.team.learner.gamma: expected a valid number, got 'much'",
+    "train.copies=2.5": "train.copies: expected a valid integer",
+    "train.stop=5": "train.stop: expected settings, got 5",
+    "train.video=perhaps": "train.video: expected a valid boolean, got 'perhaps'",
+    "train=5": "train: expected settings, got 5",
+    "experiment=5": "experiment: expected a valid string, got 5",
+    # out of range
+    "seed=-1": "seed: seed must be at least 0, got -1",
+    "world.grid_size=1": "world: grid_size must be at least 2, got 1",
+    "groups.team.policy.hidden=[]": "groups.team.policy: hidden must name at least one layer",
+    "groups.team.learner.gamma=1.2": "groups.team.learner: gamma must lie in [0, 1], got 1.2",
+    "groups.team.learner.learning_rate=.nan": "groups.team.learner.learning_rate: expected finite numbers, got nan",
+    "groups.team.learner.learning_rate=.inf": "groups.team.learner.learning_rate: expected finite numbers, got inf",
+    "groups.team.learner.entropy_coefficient=.inf": "entropy_coefficient: expected finite numbers, got inf",
+    "train.stop.return_mean=.nan": "train.stop.return_mean: expected finite numbers, got nan",
+    "train.copies=0": "train: copies must be at least 1, got 0",
+    "train.workers=-1": "train: workers must be at least 0, got -1",
+    "train.shards=3": "train: copies must divide evenly into shards, got 64 copies and 3 shards",
+    "train.stop={return_mean: 3, episodes: 0}": "train.stop: episodes must be at least 1, got 0",
+    # nobody, nothing
+    "groups.team.agents=[]": "groups.team.agents: nobody is named; '*' takes everybody",
+    "world.name=gymnasium/": "world.name: 'gymnasium/' stands for a family; say which one behind the slash",
+    # one's own
+    "world.name=nowhere.at_all:Thing": "world.name: 'nowhere.at_all:Thing' needs the module 'nowhere'",
+    "world.name=helpers.run:Nobody": "world.name: module 'helpers.run' has no 'Nobody'",
+    "world.name=helpers.run:Unsettled": "its constructor has no annotated 'settings' parameter",
+    "world.name=helpers.run:Loose": "its 'settings' must be annotated with a dataclass",
+    # words
+    "steps": "'steps': expected key=value",
+    "=3": "'=3': expected key=value",
+    "train.copies=[": "cannot read the overrides",
+}
+
+
+@pytest.mark.parametrize("word", REFUSALS)
+def test_refused_with_path_and_cure(word):
+    assert REFUSALS[word] in refusal(word)
+
+
+def test_processes_of_a_world_and_workers_exclude_each_other():
+    words = ["world.name=gymnasium/CartPole-v1", "world.processes=2"]
+    assert schema.load(COOPERATIVE, words).world.settings.processes == 2
+    assert "set one of them to 0" in refusal(*words, "train.workers=1")
+
+
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(TrainSettings) if isinstance(f.default, int)])
+def test_every_number_of_the_loop_has_a_lower_bound(name):
+    if isinstance(TrainSettings.__dataclass_fields__[name].default, bool):
+        pytest.skip("a switch")
+    assert f"train: {name} must be at least" in refusal(f"train.{name}=-5")
+
+
+def test_an_unknown_experiment_is_refused_with_the_nearest():
+    said = refusal(experiment="gridworld-coperative")
+    assert said.startswith("no experiment or file 'gridworld-coperative'; did you mean 'gridworld-cooperative'?")
+    assert "'coterie list'" in said
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1\n- 2\n", ""])
+def test_a_file_that_holds_no_settings_is_refused(tmp_path, text):
+    said = refusal(experiment=written(tmp_path / "a.yaml", text))
+    assert "a.yaml" in said or "world.name: required" in said
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "a.yaml: not readable as YAML" in refusal(experiment=tmp_path / "a.yaml")

@@ -1,0 +1,108 @@
+"""Spaces, trees, closed decisions and joining shards."""
+
+import numpy as np
+
+from coterie.core.types import (
+    Box,
+    Dict,
+    Discrete,
+    Finals,
+    Kind,
+    MultiDiscrete,
+    action_dtype,
+    action_shape,
+    leading,
+    map_tree,
+    merge,
+)
+from helpers.small_worlds import experience
+
+
+def test_boxes_are_equal_when_their_bounds_are():
+    low = np.zeros(2)
+    assert Box((2,), 0.0, 1.0) == Box((2,), low, np.ones(2))
+    assert hash(Box((2,), 0.0, 1.0)) == hash(Box((2,), low, np.ones(2)))
+    different = [
+        Box((2,), 0.0, np.array([1.0, 2.0])),
+        Box((2,), -1.0, 1.0),
+        Box((3,), 0.0, 1.0),
+        Box((2,), 0.0, 1.0, "uint8"),
+    ]
+    assert all(Box((2,), 0.0, 1.0) != other for other in [*different, Discrete(2), None])
+
+
+def test_kinds_can_be_compared_and_hashed():
+    def kind(n):
+        return Kind(("a",), Dict({"x": Box((n,), 0.0, 1.0)}, (("x",),)), Discrete(3))
+
+    assert kind(2) == kind(2)
+    assert hash(kind(2)) == hash(kind(2))
+    assert kind(2) != kind(3)
+
+
+def test_shapes_and_types_of_actions():
+    spaces = (Discrete(3), MultiDiscrete((2, 5, 4)), Box((2, 3), 0.0, 1.0), Box((), 0.0, 1.0))
+    assert [action_shape(space) for space in spaces] == [(), (3,), (2, 3), ()]
+    assert [action_dtype(space) for space in spaces] == ["int64", "int64", "float32", "float32"]
+
+
+def test_trees():
+    tree = {"a": np.arange(3), "b": np.ones(3)}
+    assert map_tree(lambda x, y: (x + y).tolist(), tree, tree) == {"a": [0, 2, 4], "b": [2, 2, 2]}
+    assert map_tree(lambda x: x.sum(), np.arange(3)) == 3
+    assert leading(tree) is tree["a"]
+    assert leading(tree["b"]) is tree["b"]
+
+
+def closed(active, **fields):
+    own = experience([[0]] * len(active), [[a] for a in active], **fields)
+    return own.closed()[:, 0, 0].astype(int).tolist()
+
+
+def test_a_decision_is_closed_by_the_next_one_or_an_end():
+    assert closed([1, 1, 0, 1, 0], acting=[False]) == [1, 1, 0, 0, 0]
+    assert closed([1, 1, 0, 1, 0], acting=[True]) == [1, 1, 0, 1, 0]
+    assert closed([1, 0, 0, 1, 0], acting=[False], terminated=[(4, 0)]) == [1, 0, 0, 1, 0]
+    assert closed([1, 0, 0, 1, 0], acting=[False], truncated=[(3, 0)]) == [1, 0, 0, 1, 0]
+    assert closed([1, 0, 0, 0, 0], acting=[False], truncated=[(1, 0)]) == [1, 0, 0, 0, 0]
+    assert closed([1, 0, 0, 0, 0], acting=[False]) == [0, 0, 0, 0, 0]
+    assert closed([0, 0], acting=[True]) == [0, 0]
+
+
+def test_closed_leaves_the_experience_alone():
+    own = experience([[0], [0]], acting=[False])
+    own.closed()
+    assert not own.acting.any()
+
+
+def test_ends_are_either_kind():
+    own = experience([[0, 0], [0, 0]], terminated=[(0, 1)], truncated=[(1, 0)])
+    assert own.ends[:, 0].tolist() == [[False, True], [True, False]]
+
+
+def test_one_shard_is_not_copied():
+    own = experience([[0]])
+    assert merge([own]) is own
+
+
+def test_masks_memories_and_named_observations_are_joined():
+    parts = []
+    for value in (1.0, 2.0):
+        named = {"x": np.full((2, 1, 1, 2), value), "y": np.full((2, 1, 1), value)}
+        own = experience([[value]], observation=named, mask=np.full((1, 1, 1, 4), value == 1))
+        final = {name: array[0] for name, array in named.items()}
+        finals = Finals(np.array([[0, 0]]), final, np.full((1, 1, 3), 10 * value))
+        own = experience(
+            [[value]], observation=named, mask=own.mask, memory=np.full((2, 1, 1, 3), value), finals=finals
+        )
+        parts.append(own)
+    both = merge(parts)
+    assert both.observation["x"][0, :, 0, 0].tolist() == [1, 2]
+    assert both.mask[0, :, 0, 0].tolist() == [True, False]
+    assert both.memory.shape == (2, 2, 1, 3)
+    assert both.memory[0, :, 0, 0].tolist() == [1, 2]
+    assert both.finals.memory[:, 0, 0].tolist() == [10, 20]
+    assert both.finals.index.tolist() == [[0, 0], [0, 1]]
+    assert both.finals.observation["y"][:, 0].tolist() == [1, 2]
+    plain = merge([experience([[0]]), experience([[0]])])
+    assert plain.mask is plain.memory is plain.finals.memory is None

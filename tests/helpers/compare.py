@@ -1,0 +1,62 @@
+"""Runs as training leaves them, written by hand, for the tests of comparisons."""
+
+import json
+
+from coterie.config import schema
+from coterie.studies.compare import compare, runs
+from coterie.training.run import Run
+
+GRID = "gridworld-cooperative"
+FAST = "groups.team.learner.learning_rate=0.01"
+SLOW = "groups.team.learner.learning_rate=0.001"
+
+
+def fabricate(
+    path,
+    *words,
+    curve=(0.0, 4.0, 8.0),
+    score=8.0,
+    last=None,
+    others=(1.0, 10.0),
+    finished=True,
+    experiment=GRID,
+    start=0.0,
+):
+    """A run as training writes it, evaluated every 100 steps and every second; a second group gets 1 more."""
+    run = Run.create(path, schema.load(str(experiment), list(words)))
+    names = list(run.config().groups)
+
+    def result(value):
+        return {"groups": {name: {"return_mean": value + place} for place, name in enumerate(names)}}
+
+    lines = [
+        {"env_steps": 100 * i, "wall_s": start + i, "team/entropy": 1.0}
+        | {f"{name}/eval/return_mean": value + place for place, name in enumerate(names)}
+        for i, value in enumerate(curve)
+    ]
+    run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary = {"env_steps": lines[-1]["env_steps"], "wall_s": float(len(curve) - 1)}
+    summary |= {"evaluation": result(score), "last": result(score if last is None else last)}
+    summary["step_0"] = result(curve[0])
+    summary["baselines"] = {n: result(v) for n, v in zip(("random", "heuristic"), others, strict=False)}
+    if finished:
+        run.summary_file.write_text(json.dumps(summary))
+    return run
+
+
+def fabricate_sweep(path):
+    """Two learning rates, four seeds each: one of the slow never gets to 5."""
+    for seed, score in enumerate((6.0, 7.0, 8.0, 9.0)):
+        fabricate(path / "fast" / str(seed), f"seed={seed}", FAST, curve=(0, 5, score), score=score)
+    for seed, score in enumerate((2.0, 5.0, 6.0, 7.0)):
+        fabricate(path / "slow" / str(seed), f"seed={seed}", SLOW, curve=(0, 1, score), score=score, last=1.0)
+    return path
+
+
+def compared(*words, threshold=None, by=(), **options):
+    entrants, _ = runs.read([str(word) for word in words], **options)
+    return compare.compare(runs.gather(entrants, by), threshold)
+
+
+def labels(comparison):
+    return [one.contender.label for one in comparison.standings]

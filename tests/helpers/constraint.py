@@ -1,0 +1,47 @@
+"""Scripted judges of rules, and guards of grid worlds."""
+
+import re
+
+import numpy as np
+
+from coterie.core.types import View
+from coterie.lm.backends.scripted import Scripted
+from coterie.lm.load import LMSettings
+from coterie.roles.constraints import ConstraintSettings, LanguageGuard
+from helpers.language import race, view_of
+from helpers.small_worlds import place_in
+
+ASKED: list[tuple[str, str]] = []  # every prompt's last lines with the choice that was scored
+DEED = re.compile(r"Rule: ([^.]*)\. (.*) Move: ([^.]*)\.\nBreaks the rule:$")
+
+
+def by_words(prompt, choice):
+    """What a rule names is likely as what it forbids; 'anything' names all."""
+    rule = prompt.splitlines()[-2]
+    ASKED.append((rule, choice))
+    return -1.0 if re.search(rf"\b{choice.strip()}\b", rule) or "anything" in rule else -9.0
+
+
+def by_question(prompt, choice):
+    """Says yes, surely or not quite ('perhaps'), if the rule names the move."""
+    rule, state, move = DEED.search(prompt).groups()
+    ASKED.append((state, move))
+    yes = (1.0 if "perhaps" in rule else 5.0) if move in rule else -5.0
+    return (yes if choice == " yes" else 0.0) - 10.0
+
+
+CHANNEL = Scripted(lambda prompt, random: "", by_words, "by words")
+DIRECT = Scripted(lambda prompt, random: "", by_question, "by question")
+
+
+def guard(world=None, *rules, model="CHANNEL", around=None, **settings):
+    """A guard of all agents of a grid world, whom no move to the left is allowed unless rules say other things."""
+    world = world or race(num_agents=2)
+    lm = LMSettings(f"helpers.constraint:{model}", **around or {})
+    asked = ConstraintSettings(rules or ("never move left",), lm=lm, **settings)
+    return LanguageGuard(asked, place_in(world))
+
+
+def seen(world, seed=0, mask=None) -> View:
+    view = view_of(world, place_in(world), seed)
+    return view if mask is None else View(**{**vars(view), "mask": np.broadcast_to(mask, (*view.acting.shape, 5))})

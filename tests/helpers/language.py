@@ -1,0 +1,84 @@
+"""Scripted models that play, codecs with faults, and tables for them."""
+
+import re
+
+import numpy as np
+
+from coterie.core.group import Place
+from coterie.core.types import View
+from coterie.lm.backends.scripted import Scripted
+from coterie.lm.load import LMSettings
+from coterie.policies.language import LanguagePolicy, LanguageSettings
+from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
+from helpers.small_worlds import generator, place_in
+
+WORDS = re.compile(r"\b(up|down|left|right)\b")
+
+
+def told(prompt):
+    """The state that a prompt of the grid world ends with."""
+    return prompt.splitlines()[-2]
+
+
+def first_way(prompt):
+    return (WORDS.findall(told(prompt)) or ["nowhere"])[0]
+
+
+def judge(prompt, choice):
+    """Likes what the state names first by 2 nats, and 'left' by 5 whatever it is asked."""
+    return -10.0 + 2.0 * (choice.strip() == first_way(prompt)) + 5.0 * (choice == " left")
+
+
+COPIER = Scripted(lambda prompt, random: f" {first_way(prompt)}", judge, "copier")
+RAMBLER = Scripted(lambda prompt, random: " I would rather not say", judge, "rambler")
+
+
+REPENTANT = Scripted(lambda prompt, random: " sideways" if "not possible" not in prompt else " DOWN.", judge, "rue")
+FICKLE = Scripted(lambda prompt, random: str(random.choice([" up", " down", " left", " right"])), judge, "fickle")
+
+
+class Numbers:
+    """A codec of one's own for a world that has none, or another one."""
+
+    prompt, choices, idle = "numbers", ("0", "1"), None
+
+    def __init__(self, world, kind):
+        pass
+
+    def describe(self, observation):
+        return [f"x = {float(np.ravel(row)[0]):.1f}" for row in observation]
+
+    def actions(self, chosen):
+        return chosen
+
+    def samples(self):
+        return []
+
+
+class Speechless(Numbers):
+    choices = ()
+
+
+def race(copies=4, **settings):
+    return Gridworld(GridworldSettings(**{"grid_size": 5, "mode": "race"} | settings), copies)
+
+
+def player(world, model="COPIER", columns=None, kind=None, around=None, **settings):
+    lm = LMSettings(model if model == "embedded" else f"helpers.language:{model}", **around or {})
+    return LanguagePolicy(LanguageSettings(lm=lm, **settings), place_in(world, columns, kind=kind))
+
+
+def view_of(world, place: Place, seed=0, greedy=True):
+    tick = world.reset(seed).kinds[place.kind]
+    mask = None if tick.mask is None else tick.mask[:, place.columns]
+    return View(
+        tick.observation[:, place.columns] if not isinstance(tick.observation, dict) else tick.observation,
+        tick.acting[:, place.columns],
+        np.arange(len(place.agents)),
+        generator(seed),
+        greedy,
+        mask,
+        world=world,
+        kind=place.kind,
+        columns=place.columns,
+    )

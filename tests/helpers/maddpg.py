@@ -1,0 +1,114 @@
+"""Deterministic policies, their learners, and tables for them."""
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from coterie.algorithms.maddpg.maddpg import (
+    MADDPG,
+    CriticSettings,
+    MADDPGSettings,
+    MemorySettings,
+    NoiseSettings,
+    TargetSettings,
+    TurnSettings,
+)
+from coterie.core.group import Party
+from coterie.core.types import Finals, Joint
+from coterie.lm.backends.scripted import Scripted
+from coterie.policies.deterministic import DeterministicPolicy, DeterministicSettings
+from coterie.preferences.standard import Unchanged, UnchangedSettings
+from coterie.testing.learners import _experience
+from helpers.small_worlds import ACTIONS, generator, place
+
+PARTS = {
+    "noise": NoiseSettings,
+    "critic": CriticSettings,
+    "target": TargetSettings,
+    "replay": MemorySettings,
+    "turns": TurnSettings,
+}
+QUICK = {"batch_size": 16, "updates_per_step": 0.25, "replay": {"size": 300, "starts": 1}}
+BOX = ACTIONS["box"]
+SPACES = {"box": BOX, "discrete": ACTIONS["discrete"]}
+
+
+def deterministic(where, **settings):
+    return DeterministicPolicy(DeterministicSettings(**{"hidden": (16,)} | settings), where)
+
+
+def maddpg_settings(**fields):
+    """Settings of learners that begin at once; parts of settings are told as dicts."""
+    merged = QUICK | fields
+    merged["replay"] = QUICK["replay"] | fields.get("replay", {})
+    return MADDPGSettings(**{k: PARTS[k](**v) if k in PARTS else v for k, v in merged.items()})
+
+
+def make_learner(where=None, preference=None, policy=None, compiled=True, **settings):
+    where = where or place(BOX)
+    policy = policy or deterministic(where, compiled=compiled)
+    return MADDPG(maddpg_settings(**settings), policy, where, preference or Unchanged(UnchangedSettings()))
+
+
+def at_one_table(*places):
+    """Places of groups that know of each other."""
+    table = tuple(Party(p.group, len(p.agents), p.spaces) for p in places)
+    return [dataclasses.replace(p, table=table) for p in places]
+
+
+def lived(one, seed=0, masked=False):
+    """Random experience, with idle rows and both kinds of ends, that the learner's own policy decided in."""
+    return _experience(one.place, one.policy, masked, seed)
+
+
+def aligned(theirs, own):
+    """Another group's experience, cut short where one's own is."""
+    agents, finals = theirs.active.shape[2], own.finals.index
+    last = np.ones((len(finals), *theirs.observation.shape[2:]), np.float32)
+    ends = {name: np.repeat(getattr(own, name)[..., :1], agents, axis=2) for name in ("terminated", "truncated")}
+    return dataclasses.replace(theirs, finals=Finals(finals, last), **ends)
+
+
+def told(one, own, progress=0.0, ahead=0.0, iteration=1, others=None, peers=None):
+    everybody = {one.place.group: own} | (others or {})
+    spaces = {party.group: party.spaces for party in one.place.table or (one.place.party,)}
+    return Joint(everybody, iteration, progress, spaces, None, ahead, peers or {})
+
+
+def learn(one, own, seed=0, **fields):
+    return one.learn(own, told(one, own, **fields), generator(seed))
+
+
+def weights(one):
+    return one.policy.flat.array.copy()
+
+
+def critic_weights(one, which=0):
+    return one.critics[which].flat.array.copy()
+
+
+def stir(policy, seed=0, scale=1.0):
+    """Weights large enough for answers to differ."""
+    policy.flat.array[:] = scale * generator(seed).standard_normal(policy.flat.array.shape)
+    return policy
+
+
+def say(net, outputs):
+    """Let a network say the same outputs to everything it sees."""
+    for parameter in net.parameters():
+        parameter.data[:] = 0
+    net.out.bias.data[:] = torch.tensor(outputs, dtype=torch.float32)
+
+
+def greedy_points(policy, net, observation, legal=None):
+    """What a policy with a net's weights would do, encoded `[N, A, K]`."""
+    rows = np.ascontiguousarray(observation)
+    x = torch.from_numpy(policy.prepare(rows, np.arange(rows.shape[1])))
+    legal = np.ones((*rows.shape[:2], policy.size), bool) if legal is None else legal
+    with torch.no_grad():
+        found = policy.settle(net(x)[0], torch.from_numpy(policy.arrange(legal)))
+    return policy.restore_order(found.numpy(), rows.shape[:2])
+
+
+BIDDER = Scripted(lambda prompt, random: " 0.30", lambda prompt, choice: -float(len(choice)), "bidder")

@@ -1,0 +1,85 @@
+"""PPO learners, experience for them, and a look over their shoulder at every minibatch."""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from coterie.algorithms.ppo.batches import Batch, rows_of, take
+from coterie.algorithms.ppo.ppo import PPO, Dials, PPOSettings
+from coterie.preferences.standard import Unchanged, UnchangedSettings
+from coterie.testing.learners import _experience
+from helpers.small_worlds import generator, joint, network, place
+
+
+def make_learner(where=None, preference=None, policy=None, compiled=True, **settings):
+    where = where or place()
+    policy = policy or network(where, compiled=compiled)
+    return PPO(PPOSettings(**settings), policy, where, preference or Unchanged(UnchangedSettings()))
+
+
+def lived(one, seed=0, masked=False):
+    """Random experience that the learner's own policy decided in."""
+    return _experience(one.place, one.policy, masked, seed)
+
+
+def learn(one, own, seed=0, progress=0.0):
+    return one.learn(own, joint(own, progress), generator(seed))
+
+
+class Seen(NamedTuple):
+    """One minibatch."""
+
+    part: Batch
+    dials: Dials
+    ratio: torch.Tensor  # [S, M] of the policy to the one that decided, before the step
+    found: np.ndarray  # the losses that the step says
+
+
+def judge(one, part):
+    """Log-probability and entropy of a minibatch under the policy as it is, `[S, M]` each."""
+    rows = rows_of(part)
+    return one.policy.head.judge(one.policy.net.unroll(part.x, part.past), rows.action, rows.mask)
+
+
+def watch(one):
+    """Let a learner write down every minibatch it takes, one after the other, on whichever path it takes them."""
+    seen, name = [], "compiled_pass" if one.compiled else "autograd_pass"
+    run = getattr(one, name)
+
+    def watched(batch, order, bounds, dials):
+        total = 0
+        for start, stop in itertools.pairwise(bounds):
+            part = take(batch, order[:, start:stop])
+            with torch.no_grad():
+                ratio = (judge(one, part)[0] - rows_of(part).log_prob).exp()
+            found = run(batch, order[:, start:stop], np.array([0, stop - start]), dials)
+            seen.append(Seen(part, dials, ratio, found))
+            total = total + found
+        return total
+
+    setattr(one, name, watched)
+    return seen
+
+
+def actor(one):
+    return one.policy.flat.array.copy()
+
+
+def critic(one):
+    return one.critic_flat.array.copy()
+
+
+def values_of(one, observation, memory=None, state=None):
+    """The critic's values of observations `[…, A, shape]`, as `[…, A]`."""
+    seen = one.add_context(one.policy.inputs(observation), memory, state)
+    lead = observation.shape[: observation.ndim - len(one.place.spaces.observation.shape)]
+    return one.policy.restore_order(one.evaluate(seen), lead)
+
+
+class SameShuffle:
+    """Gives every stack the same order, so that an agent alone meets the same minibatches."""
+
+    def permutation(self, rows):
+        return np.random.default_rng(rows).permutation(rows)

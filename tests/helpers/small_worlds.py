@@ -1,0 +1,365 @@
+"""Tiny worlds, places and policies for tests."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.core import seeding
+from coterie.core.group import Place, Seat
+from coterie.core.types import (
+    Box,
+    Decision,
+    Dict,
+    Discrete,
+    Experience,
+    Finals,
+    Joint,
+    Kind,
+    MultiDiscrete,
+    Tick,
+    Ticks,
+)
+from coterie.policies.network import NetworkPolicy, NetworkSettings
+
+ACTIONS = {
+    "discrete": Discrete(4),
+    "multi-discrete": MultiDiscrete((3, 2)),
+    "box": Box((2,), np.array([-1.0, 0.0], np.float32), np.array([1.0, 5.0], np.float32)),
+}
+VECTOR = Box((3,), -1.0, 1.0)
+NAMED = Dict(
+    {
+        "own": Box((2,), -1.0, 1.0),
+        "others": Box((3, 2), -1.0, 1.0),
+        "seen": Box((3,), 0.0, 1.0),
+        "level": Discrete(4),
+    },
+    (("others", "seen"),),
+)
+
+
+def place(
+    action=ACTIONS["discrete"],
+    observation=VECTOR,
+    agents=2,
+    parameters="shared",
+    columns=None,
+    group="team",
+    kind="player",
+    seed=0,
+    state_size=0,
+):
+    """A group of some or all agents of a kind."""
+    columns = np.arange(agents) if columns is None else np.array(columns)
+    names = tuple(f"agent_{i}" for i in range(agents))
+    return Place(
+        group,
+        kind,
+        Kind(names, observation, action),
+        tuple(names[c] for c in columns),
+        columns,
+        parameters,
+        seed,
+        state_size,
+    )
+
+
+def place_in(world, columns=None, group="team", parameters="shared", seed=0, kind=None):
+    """A group in a world, of its first kind unless told otherwise."""
+    kind = kind or next(iter(world.kinds))
+    spaces = world.kinds[kind]
+    columns = np.arange(len(spaces.agents)) if columns is None else np.array(columns)
+    names = tuple(spaces.agents[c] for c in columns)
+    return Place(group, kind, spaces, names, columns, parameters, seed, world=world)
+
+
+def network(where, **settings):
+    return NetworkPolicy(NetworkSettings(**{"hidden": (16,)} | settings), where)
+
+
+def generator(seed=0):
+    return seeding.generator(seed, "test")
+
+
+def joint(own, progress=0.0):
+    return Joint({"team": own}, 1, progress)
+
+
+def experience(reward, active=None, terminated=(), truncated=(), acting=None, observation=None, **fields):
+    """Experience from plain lists: `reward` and `active` are [T][A] for one copy, ends are (t, a) pairs."""
+    reward = np.array(reward, np.float32)[:, None]  # [T, 1, A]
+    ends = {}
+    for name, pairs in (("terminated", terminated), ("truncated", truncated)):
+        ends[name] = np.zeros(reward.shape, bool)
+        for t, a in pairs:
+            ends[name][t, 0, a] = True
+    rows, _, agents = reward.shape
+    seen = np.zeros((rows + 1, 1, agents, 3), np.float32) if observation is None else observation
+    given = {
+        "action": np.zeros(reward.shape, np.int64),
+        "log_prob": np.zeros(reward.shape, np.float32),
+        "finals": Finals(np.zeros((0, 2), np.int64), np.zeros((0, agents, 3), np.float32)),
+    }
+    return Experience(
+        observation=seen,
+        reward=reward,
+        active=np.ones(reward.shape, bool) if active is None else np.array(active, bool)[:, None],
+        acting=np.ones((1, agents), bool) if acting is None else np.array([acting], bool),
+        **ends,
+        **given | fields,
+    )
+
+
+class Bandit:
+    """One state, episodes of one step; `pay(action [N, A, …]) -> [N, A]`."""
+
+    simultaneous = True
+
+    def __init__(self, action, pay, copies=64, agents=1):
+        self.copies, self.pay, self.agents = copies, pay, agents
+        names = tuple(f"agent_{i}" for i in range(agents))
+        self.kinds = {"player": Kind(names, Box((1,), 0.0, 1.0), action)}
+
+    def tell(self, reward, over):
+        rows = (self.copies, self.agents)
+        same, ends = np.ones((*rows, 1), np.float32), np.full(rows, over)
+        tick = Tick(same, np.ones(rows, bool), reward.astype(np.float32), ends, np.zeros(rows, bool), same)
+        return Ticks({"player": tick}, np.full(self.copies, over))
+
+    def reset(self, seed):
+        return self.tell(np.zeros((self.copies, self.agents)), False)
+
+    def step(self, actions):
+        return self.tell(self.pay(actions["player"]), True)
+
+    def save(self):
+        return {}
+
+    def load(self, state):
+        return self.reset(0)
+
+
+class Rounds:
+    """Agents act in turn; episodes last `length` ticks.
+
+    Everybody sees (copy, clock, own number); every agent's reward is 100·agent + clock at each tick, so that
+    each number can be recognised afterwards. The last tick truncates agent 0 and terminates the others.
+    """
+
+    simultaneous = False
+
+    def __init__(self, copies=2, agents=3, length=7):
+        self.copies, self.agents, self.length = copies, agents, length
+        names = tuple(f"agent_{i}" for i in range(agents))
+        self.kinds = {"player": Kind(names, Box((3,), 0.0, 100.0), Discrete(5))}
+        self.played = []
+
+    def look(self):
+        n, a = np.meshgrid(np.arange(self.copies), np.arange(self.agents), indexing="ij")
+        return np.stack([n, np.broadcast_to(self.clock[:, None], n.shape), a], axis=-1).astype(np.float32)
+
+    def tell(self, reward=None, final=None, over=None):
+        rows = (self.copies, self.agents)
+        over = np.zeros(self.copies, bool) if over is None else over
+        ends, cut = np.repeat(over[:, None], self.agents, axis=1), np.zeros(rows, bool)
+        cut[:, 0] = over
+        acting = np.arange(self.agents) == (self.clock % self.agents)[:, None]
+        zeros = np.zeros(rows, np.float32)
+        tick = Tick(
+            self.look(),
+            acting,
+            zeros if reward is None else reward.astype(np.float32),
+            ends & ~cut,
+            cut,
+            self.look() if final is None else final,
+        )
+        return Ticks({"player": tick}, over)
+
+    def reset(self, seed):
+        self.clock = np.arange(self.copies) % self.length  # copies are out of step with each other
+        return self.tell()
+
+    def step(self, actions):
+        self.played.append(actions["player"].copy())
+        reward = 100.0 * np.arange(self.agents) + self.clock[:, None]
+        self.clock = self.clock + 1
+        over, final = self.clock == self.length, self.look()
+        self.clock[over] = 0
+        return self.tell(reward, final, over)
+
+    def save(self):
+        return {"clock": self.clock.copy()}
+
+    def load(self, state):
+        self.clock = state["clock"].copy()
+        return self.tell()
+
+
+class Recall:
+    """A cue is shown at the first tick only; whoever repeats it at the last is paid 1. Others' cues are not shown.
+
+    Everybody sees (cue, one-hot, zero later; share of the episode that is over).
+    """
+
+    simultaneous = True
+
+    def __init__(self, copies=32, agents=1, length=5, cues=2, truncates=False):
+        self.copies, self.agents, self.length, self.cues, self.truncates = copies, agents, length, cues, truncates
+        names = tuple(f"agent_{i}" for i in range(agents))
+        self.kinds = {"player": Kind(names, Box((cues + 1,), 0.0, 1.0), Discrete(cues))}
+
+    def look(self):
+        shown = np.eye(self.cues)[self.cue] * (self.clock == 0)[:, None, None]
+        over = np.broadcast_to(self.clock[:, None, None] / self.length, (self.copies, self.agents, 1))
+        return np.concatenate([shown, over], axis=-1).astype(np.float32)
+
+    def tell(self, reward=None, final=None, over=None):
+        rows = (self.copies, self.agents)
+        over = np.zeros(self.copies, bool) if over is None else over
+        ends, none = np.repeat(over[:, None], self.agents, axis=1), np.zeros(rows, bool)
+        reward = np.zeros(rows, np.float32) if reward is None else reward.astype(np.float32)
+        seen = self.look()
+        both = (none, ends) if self.truncates else (ends, none)
+        tick = Tick(seen, np.ones(rows, bool), reward, *both, seen if final is None else final)
+        return Ticks({"player": tick}, over, reward.all(axis=1))
+
+    def reset(self, seed):
+        self.random = generator(seed)
+        self.cue = self.random.integers(self.cues, size=(self.copies, self.agents))
+        self.clock = np.zeros(self.copies, np.int64)
+        return self.tell()
+
+    def step(self, actions):
+        self.clock = self.clock + 1
+        over, final = self.clock == self.length, self.look()
+        reward = (actions["player"] == self.cue) & over[:, None]
+        fresh = self.random.integers(self.cues, size=self.cue.shape)
+        self.cue = np.where(over[:, None], fresh, self.cue)
+        self.clock[over] = 0
+        return self.tell(reward, final, over)
+
+    def save(self):
+        return {"cue": self.cue.copy(), "clock": self.clock.copy(), "random": self.random.bit_generator.state}
+
+    def load(self, state):
+        self.cue, self.clock = state["cue"].copy(), state["clock"].copy()
+        self.random = generator()
+        self.random.bit_generator.state = state["random"]
+        return self.tell()
+
+
+@dataclass(frozen=True)
+class PeersSettings:
+    length: int = 3  # ticks of an episode
+    told: bool = False  # the world tells its state
+
+
+class Peers:
+    """Every agent sees a coin, new at each tick, and is paid what the other side's first agent sees.
+
+    One agent on the left, two on the right, who see a constant beside their coin. An episode's end terminates the
+    left and truncates the right. The state, where it is told, is (left's coin, right's coins, clock).
+    """
+
+    simultaneous = True
+
+    def __init__(self, settings: PeersSettings, copies: int) -> None:
+        self.settings, self.copies = settings, copies
+        self.kinds = {
+            "left": Kind(("left_0",), Box((1,), -1.0, 1.0), Discrete(2)),
+            "right": Kind(("right_0", "right_1"), Box((2,), -1.0, 1.0), Discrete(3)),
+        }
+        if settings.told:
+            self.state_size = 4
+
+    def toss(self):
+        return self.random.choice(np.array([-1.0, 1.0], np.float32), size=(self.copies, 3))
+
+    def look(self, coins):
+        right = np.stack([coins[:, 1:], np.full((self.copies, 2), 0.5, np.float32)], axis=-1)
+        return {"left": coins[:, :1, None].copy(), "right": right}
+
+    def whole(self, coins, clock):
+        return np.concatenate([coins, clock[:, None]], axis=1).astype(np.float32) if self.settings.told else None
+
+    def tell(self, reward, over, final, last):
+        kinds, seen = {}, self.look(self.coins)
+        for name, kind in self.kinds.items():
+            rows = (self.copies, len(kind.agents))
+            ends, none = np.repeat(over[:, None], rows[1], axis=1), np.zeros(rows, bool)
+            both = (ends, none) if name == "left" else (none, ends)
+            kinds[name] = Tick(seen[name], np.ones(rows, bool), reward[name], *both, final[name])
+        return Ticks(kinds, over, state=self.whole(self.coins, self.clock), final_state=last)
+
+    def calm(self):
+        zeros = {name: np.zeros((self.copies, len(kind.agents)), np.float32) for name, kind in self.kinds.items()}
+        seen = self.look(self.coins)
+        return self.tell(zeros, np.zeros(self.copies, bool), seen, self.whole(self.coins, self.clock))
+
+    def reset(self, seed):
+        self.random = generator(seed)
+        self.coins, self.clock = self.toss(), np.arange(self.copies) % self.settings.length
+        return self.calm()
+
+    def step(self, actions):
+        reward = {"left": self.coins[:, 1:2].copy(), "right": np.repeat(self.coins[:, :1], 2, axis=1)}
+        self.coins, self.clock = self.toss(), self.clock + 1
+        over, final, last = (
+            self.clock == self.settings.length,
+            self.look(self.coins),
+            self.whole(self.coins, self.clock),
+        )
+        self.coins = np.where(over[:, None], self.toss(), self.coins)
+        self.clock = np.where(over, 0, self.clock)
+        return self.tell(reward, over, final, last)
+
+    def save(self):
+        return {"coins": self.coins.copy(), "clock": self.clock.copy(), "random": self.random.bit_generator.state}
+
+    def load(self, state):
+        self.coins, self.clock = state["coins"].copy(), state["clock"].copy()
+        self.random = generator()
+        self.random.bit_generator.state = state["random"]
+        return self.calm()
+
+
+class Counting:
+    """A policy whose memory counts its own decisions; it plays that count."""
+
+    memory_size = 1
+
+    def __init__(self, most=5):
+        self.most = most
+
+    def act(self, view):
+        count = view.memory[..., 0].astype(np.int64)
+        return Decision(count % self.most, memory=view.memory + 1)
+
+    def state(self):
+        return {}
+
+    def load(self, state):
+        pass
+
+
+class Numbered:
+    """A policy that plays its agents' places within the kind, and remembers what it was shown."""
+
+    memory_size = 0
+
+    def __init__(self):
+        self.views = []
+
+    def act(self, view):
+        self.views.append(view.observation.copy())
+        return Decision(np.broadcast_to(view.columns, view.acting.shape).astype(np.int64))
+
+    def state(self):
+        return {}
+
+    def load(self, state):
+        pass
+
+
+def seats(*pairs):
+    return [Seat(where, policy) for where, policy in pairs]

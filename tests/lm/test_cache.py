@@ -1,0 +1,159 @@
+"""Answers on disk: what is asked again and what is not, modes, processes side by side."""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from coterie.lm import Sampling
+from coterie.lm.backends.scripted import Scripted
+from coterie.lm.interface import NotRecorded
+from coterie.lm.wrappers.cache import Cache, CacheSettings
+from coterie.lm.wrappers.usage import Ledger
+from helpers.lm import Counting
+from helpers.run import environment
+
+WARM = Sampling(temperature=1.0, max_tokens=20)
+
+
+def cached(path, inner=None, mode="replay", **settings):
+    inner = inner or Counting()
+    return Cache(inner, CacheSettings(str(path / "answers.db"), mode, **settings), ledger=Ledger()), inner
+
+
+def texts(found):
+    return [[sample.text for sample in mine] for mine in found]
+
+
+def test_samples_are_counted_by_number(tmp_path):
+    lm, inner = cached(tmp_path)
+    one = lm.complete(["sky?"], 1, WARM)
+    three = lm.complete(["sky?"], 3, WARM)
+    assert three[0][0] == one[0][0]
+    assert inner.asked == [("complete", ["sky?"], 1, 0), ("complete", ["sky?"], 2, 1)]
+    assert lm.complete(["sky?"], 3, WARM) == three
+    assert lm.complete(["sky?"], 1, WARM, first=2) == [[three[0][2]]]
+    assert len(inner.asked) == 2
+    assert texts(three) == texts(inner.inner.complete(["sky?"], 3, WARM))
+
+
+def test_a_hole_is_filled_and_nothing_else(tmp_path):
+    lm, inner = cached(tmp_path)
+    lm.complete(["sky?"], 1, WARM, first=2)
+    lm.complete(["sky?", "grass?", "sky?"], 5, WARM)
+    asked = [what for what in inner.asked[1:] if what[1] == ["sky?"]]
+    assert asked == [("complete", ["sky?"], 2, 0), ("complete", ["sky?"], 2, 3)]
+
+
+def test_greedy_samples_are_one_question(tmp_path):
+    lm, inner = cached(tmp_path)
+    assert texts(lm.complete(["sky?"], 3)) == [["blue"] * 3]
+    lm.complete(["sky?"], 1, first=7)
+    assert inner.asked == [("complete", ["sky?"], 1, 0)]
+
+
+def test_only_new_choices_are_scored(tmp_path):
+    lm, inner = cached(tmp_path)
+    lm.score(["sky?"], [["blue"]])
+    found = lm.scores(["sky?", "sky?", "grass?"], [["blue", "grey"], ["grey"], ["green"]])
+    assert inner.asked[1:] == [("score", ["sky?", "grass?"], [["grey"], ["green"]])]
+    np.testing.assert_allclose(np.exp(found.logprobs), [[0.75, 0.25], [0.25, 0], [1, 0]])
+    assert found.tokens.tolist() == [[4, 4], [4, 0], [5, 0]]
+
+
+def test_embeddings_are_kept(tmp_path):
+    lm, inner = cached(tmp_path)
+    first = lm.embed(["a", "b", "a"])
+    np.testing.assert_array_equal(first[0], first[2])
+    np.testing.assert_array_equal(lm.embed(["b", "c"])[0], first[1])
+    assert inner.asked == [("embed", ["b", "a"])] + [("embed", ["c"])] or len(inner.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lm, inner: lm.complete(["sky?"], 1, Sampling(temperature=1.0, max_tokens=21)),
+        lambda lm, inner: lm.complete(["sky?"], 1, Sampling(temperature=1.0, max_tokens=20, seed=1)),
+        lambda lm, inner: lm.complete([[{"role": "user", "content": "sky?"}]], 1, WARM),
+        lambda lm, inner: (setattr(inner, "name", "other weights"), lm.complete(["sky?"], 1, WARM)),
+        lambda lm, inner: lm.score(["sky?"], [["blue"]]),
+    ],
+)
+def test_other_questions_are_other_keys(tmp_path, change):
+    lm, inner = cached(tmp_path)
+    lm.complete(["sky?"], 1, WARM)
+    change(lm, inner)
+    assert len(inner.asked) == 2
+
+
+@pytest.mark.parametrize("in_memory", [0, 2, 1000])
+def test_a_later_process_finds_everything(tmp_path, in_memory):
+    lm, _ = cached(tmp_path)
+    before = lm.complete(["sky?", "grass?"], 4, WARM), lm.scores(["sky?"], [["blue", "grey"]]).logprobs
+    lm.close()
+    again, inner = cached(tmp_path, mode="replay-only", in_memory=in_memory)
+    for _ in range(2):
+        assert again.complete(["sky?", "grass?"], 4, WARM) == before[0]
+        np.testing.assert_array_equal(again.score(["sky?"], [["blue", "grey"]]), before[1])
+    assert inner.asked == []
+    assert again.ledger.metrics()["lm/cache_hits"] == 20
+
+
+def test_replay_only_asks_nothing(tmp_path):
+    lm, inner = cached(tmp_path, mode="replay-only")
+    for ask in (
+        lambda: lm.complete(["sky?"]),
+        lambda: lm.score(["sky?"], [["blue"]]),
+        lambda: lm.embed(["sky?"]),
+    ):
+        with pytest.raises(NotRecorded, match="sky"):
+            ask()
+    assert inner.asked == []
+
+
+def test_record_asks_anew_and_replaces(tmp_path):
+    def saying(word):
+        return Counting(Scripted(lambda prompt, random: word))
+
+    cached(tmp_path, saying("old"))[0].complete(["q"])
+    fresh, inner = cached(tmp_path, saying("new"), mode="record")
+    assert texts(fresh.complete(["q"])) == texts(fresh.complete(["q"])) == [["new"]]
+    assert len(inner.asked) == 2
+    assert texts(cached(tmp_path, saying("newer"))[0].complete(["q"])) == [["new"]]
+
+
+RACE = """
+import sys
+from coterie.lm.wrappers.cache import Cache, CacheSettings
+from coterie.lm.backends.scripted import Scripted
+me = sys.argv[2]
+lm = Cache(Scripted(lambda prompt, random: me), CacheSettings(sys.argv[1]))
+answers = [lm.complete([f"question {i}"])[0][0].text for i in range(200)]
+print("".join(answers))
+"""
+
+
+def test_processes_side_by_side_agree(tmp_path):
+    """Whoever writes first is right; the other returns that answer, too."""
+    command = [sys.executable, "-c", RACE, str(tmp_path / "a.db")]
+    running = [subprocess.Popen([*command, who], stdout=subprocess.PIPE, text=True, env=environment()) for who in "ab"]
+    first, second = (process.communicate(timeout=60)[0].strip() for process in running)
+    assert len(first) == 200
+    assert first == second
+
+
+def test_a_warm_cache_is_quick(tmp_path):
+    """20,000 a second are promised on a quiet machine; a busy one gets slack."""
+    prompts = [f"Where is the apple, {i} steps above or below? {'x' * 200}" for i in range(1000)]
+    choices = [[" up", " down", " left", " right"]] * len(prompts)
+    lm, inner = cached(tmp_path, Counting(Scripted(lambda prompt, random: "")))
+    lm.score(prompts, choices)
+    lm.close()
+    again, inner = cached(tmp_path, inner)
+    begin = time.process_time()
+    again.score(prompts, choices)
+    seconds = time.process_time() - begin
+    assert len(inner.asked) == 1
+    assert 4000 / seconds > 20_000

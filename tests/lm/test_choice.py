@@ -1,0 +1,115 @@
+"""Questions that are asked once, and servers that do not answer."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from coterie.lm.backends.scripted import Scripted
+from coterie.lm.choice import LONGEST_REST, Answers, Chooser
+from coterie.lm.interface import GaveUp, Refused, Rejected, Unavailable
+from coterie.lm.load import LMSettings, surround
+from coterie.lm.prompts import Asking
+from helpers.language import player, race, view_of
+from helpers.lm import Counting
+
+DEAD = GaveUp("gave up after 5 attempts: cannot reach the server")
+
+
+def questioned(fails):
+    """Answers of a model that fails where `fails` says so, and the questions that reached it."""
+    asked = []
+
+    def score(questions):
+        asked.append(list(questions))
+        if fails(len(asked), questions):
+            raise fails(len(asked), questions)
+        return [np.array([float(one)]) for one in questions]
+
+    return Answers(score), asked
+
+
+def test_what_is_known_or_refused_is_not_asked_again():
+    answers, asked = questioned(lambda _, questions: Refused("spent") if 3 in questions else None)
+    answers.ask([1, 2, 2, 3])
+    assert asked == [[1, 2, 3], [1], [2, 3], [2], [3]]  # what fits is found by halves
+    assert (set(answers.known), answers.refused) == ({1, 2}, {3})
+    answers.ask([3, 2, 1])
+    assert len(asked) == 5
+
+
+def test_a_dead_server_is_left_alone_for_longer_and_longer(caplog):
+    answers, asked = questioned(lambda time, _: DEAD)
+    tried = []
+    for tick in range(300):
+        before = len(asked)
+        answers.ask([1])
+        tried += [tick] * (len(asked) - before)
+    assert tried == [0, 2, 5, 10, 19, 36, 69, 134, 199, 264]
+    assert np.diff(tried).max() == LONGEST_REST + 1
+    assert [r.message for r in caplog.records if r.levelno == logging.WARNING] == [
+        f"language model: {DEAD}; what it does not answer counts as abstentions"
+    ]
+
+
+def test_a_server_that_is_back_is_asked_at_once_and_trusted_again():
+    answers, asked = questioned(lambda time, _: DEAD if time in (1, 2, 4) else None)
+    for one in range(8):
+        answers.ask([one])
+    assert asked == [[0], [2], [5], [6]]  # rests of one and two; then it answers 5, and fails again
+    assert list(answers.known) == [5]
+    answers.ask([7])
+    assert answers.known[7] == 7  # after a rest of one: what it failed at before is forgotten
+
+
+def test_after_giving_up_on_one_half_the_other_is_not_tried():
+    answers, asked = questioned(lambda time, _: Refused("spent") if time == 1 else DEAD)
+    answers.ask([1, 2])
+    assert asked == [[1, 2], [1]]
+    assert not answers.refused
+
+
+def test_texts_without_an_answer_are_abstentions_at_every_time():
+    chooser = Chooser(LMSettings("helpers.language:COPIER"), Asking("", "{state}"), ("up", "down"))
+    inner = Counting(Scripted(lambda prompt, random: "", lambda prompt, choice: -1.0), [DEAD])
+    chooser.lm = surround(inner, LMSettings())
+    for asked in (1, 1):
+        assert np.isnan(chooser.log_probs(["here", "there"])).all()
+        assert len(inner.asked) == asked
+    assert not np.isnan(chooser.log_probs(["here", "there"])).any()
+
+
+@pytest.mark.parametrize(("way", "ticks"), [("score", 12), ("complete", 12)])
+def test_a_player_counts_every_decision_without_an_answer(way, ticks):
+    world = race(4)
+    policy = player(world, way=way, calibration="none")
+    inner = Counting(policy.lm.backend, [DEAD] * 4)
+    policy.chooser.lm = surround(inner, LMSettings())
+    view = view_of(world, policy.place)
+    for _ in range(ticks):
+        policy.act(view)
+    assert len(inner.asked) == 4  # at ticks 0, 2, 5 and 10
+    counts = policy.metrics()
+    assert counts["abstentions"] == counts["fallbacks"] == counts["decisions"] == ticks * view.acting.sum()
+
+
+def test_a_question_that_is_rejected_counts_as_an_abstention(caplog):
+    answers, _ = questioned(lambda _, questions: Rejected("the prompt is too long") if 3 in questions else None)
+    answers.ask([1, 3, 2])
+    assert (set(answers.known), answers.refused) == ({1, 2}, {3})
+    assert "the prompt is too long; the question counts as an abstention" in caplog.text
+    answers.ask([3])  # known to be rejected
+
+
+def test_a_server_that_rejects_everything_ends_the_run():
+    answers, _ = questioned(lambda _, questions: Rejected("401: no such key"))
+    with pytest.raises(Rejected, match="no such key"):
+        answers.ask([1, 2])
+
+
+def test_a_back_end_that_is_away_is_asked_later():
+    answers, asked = questioned(lambda time, _: Unavailable("busy") if time == 1 else None)
+    for _ in range(3):
+        answers.ask([1])
+    assert len(asked) == 2
+    assert list(answers.known) == [1]

@@ -1,0 +1,181 @@
+"""Servers: good answers, every kind of bad one, keys that stay secret."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from coterie.lm import Sampling, load
+from coterie.lm.backends.http import HttpSettings
+from coterie.lm.interface import GaveUp, Refused, Rejected, Unsupported
+from coterie.lm.wrappers.budget import BudgetSettings
+from coterie.lm.wrappers.retry import RetrySettings
+from helpers.fault_server import FaultServer
+
+pytest.importorskip("openai", reason="needs coterie[lm]")
+SECRET = "sk-very-secret"
+QUICK = RetrySettings(attempts=3, wait=0.001)
+
+
+@pytest.fixture
+def server():
+    made = FaultServer()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lm(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    made = load(server.url, retry=QUICK, http=HttpSettings(timeout=0.3, at_once=3))
+    yield made
+    made.close()
+
+
+def test_text_and_messages_go_to_their_end_points(server, lm):
+    texts = lm.complete(["Is it?", [{"role": "user", "content": "Is it?"}]], sampling=Sampling(max_tokens=5))
+    assert [mine[0].text for mine in texts] == ["yes", "yes"]
+    assert texts[0][0].logprobs == (-3.0,)
+    assert {path for path, *_ in server.requests} == {"/v1/completions", "/v1/chat/completions"}
+    assert server.requests[0][2]["authorization"] == f"Bearer {SECRET}"
+
+
+def test_texts_become_messages_for_servers_that_only_chat(server):
+    lm = load(server.url, retry=QUICK, http=HttpSettings(timeout=0.3, chat=True))
+    assert lm.complete(["Is it?"])[0][0].text == "yes"
+    assert [path for path, *_ in server.requests] == ["/v1/chat/completions"]
+    assert server.requests[0][1]["messages"] == [{"role": "user", "content": "Is it?"}]
+    with pytest.raises(Unsupported, match="scores no words; a policy may ask for texts: way=complete"):
+        lm.score(["Is it?"], [["yes", "no"]])
+    lm.close()
+
+
+def test_a_server_that_gives_fewer_samples_is_asked_for_the_rest(server, lm):
+    (samples,) = lm.complete(["Is it?"], n=5, sampling=Sampling(temperature=1.0))
+    assert len(samples) == 5
+    bodies = [body for _, body, _ in server.requests]
+    assert [body["n"] for body in bodies] == [5, 3, 1]
+    assert len({body["seed"] for body in bodies}) == 3
+
+
+@pytest.mark.parametrize("fault", [429, 500, 503, "slow", "cut", "garbage"])
+def test_every_passing_fault_is_retried(server, lm, fault):
+    server.faults = [fault]
+    assert lm.complete(["Is it?"])[0][0].text == "yes"
+    assert len(server.requests) == 2
+    assert (lm.metrics()["lm/retries"], lm.metrics()["lm/failures"]) == (1, 1)
+
+
+@pytest.mark.parametrize("fault", [429, 500, "slow", "cut", "garbage"])
+def test_what_does_not_pass_is_given_up(server, lm, fault):
+    server.faults = [fault] * 9
+    with pytest.raises(GaveUp, match="after 3 attempts"):
+        lm.complete(["Is it?"])
+    assert len(server.requests) == 3
+
+
+def test_a_long_retry_after_is_not_waited_for(server, lm):
+    server.faults, server.retry_after = [429], "3600"
+    with pytest.raises(GaveUp, match="asks to wait 3600 s"):
+        lm.complete(["Is it?"])
+    assert len(server.requests) == 1
+
+
+def test_a_refusal_is_final_and_the_key_stays_secret(server, lm, caplog):
+    caplog.set_level(logging.DEBUG)
+    server.faults = [401]
+    with pytest.raises(Rejected) as caught:
+        lm.complete(["Is it?"])
+    assert len(server.requests) == 1
+    shown = [str(caught.value), repr(caught.value), repr(lm.backend), str(vars(lm.backend)), lm.identity, caplog.text]
+    assert "***" in shown[0]
+    assert not any(SECRET in text for text in shown)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_nobody_there_is_given_up():
+    lm = load("http://127.0.0.1:9/v1", retry=QUICK, http=HttpSettings(model="any", timeout=1))
+    with pytest.raises(GaveUp, match="cannot reach"):
+        lm.complete(["Is it?"])
+
+
+def test_addresses_hold_no_secrets():
+    with pytest.raises(ValueError, match="no user, password"):
+        load("http://me:word@127.0.0.1:9/v1")
+
+
+def test_requests_go_out_together_but_not_too_many(server, lm):
+    server.delay = 0.05
+    assert len(lm.complete([f"Is it {i}?" for i in range(9)])) == 9
+    assert server.most_under_way == 3
+
+
+def test_answers_that_came_are_kept_when_others_fail(server, tmp_path):
+    lm = load(server.url, cache=tmp_path / "a.db", retry=RetrySettings(attempts=1), http=HttpSettings(at_once=1))
+    server.faults = [None, 500, None]
+    with pytest.raises(GaveUp):
+        lm.complete(["a", "b", "c"])
+    assert len(lm.complete(["a", "b", "c"])) == 3
+    assert [body["prompt"] for _, body, _ in server.requests] == ["a", "b", "c", "b"]
+    lm.close()
+
+
+def test_lost_attempts_are_billed_at_their_worst(server):
+    limits = BudgetSettings(calls=100, tokens=10_000)
+    lm = load(server.url, budget=limits, retry=QUICK, http=HttpSettings(timeout=0.3))
+    server.faults = [429]  # costs nothing
+    lm.complete(["Is it?"], sampling=Sampling(max_tokens=20))
+    assert lm.budget.state() == {"calls": 1, "tokens": 4, "money": 0.0}
+    server.faults = ["cut"]  # may have been worked for
+    lm.complete(["Is it?"], sampling=Sampling(max_tokens=20))
+    assert lm.budget.state() == {"calls": 3, "tokens": 8 + 14 + 20, "money": 0.0}
+
+
+def test_the_worst_case_covers_every_attempt(server):
+    lm = load(server.url, budget=BudgetSettings(calls=2), retry=QUICK)
+    with pytest.raises(Refused, match="2 of 2 calls left, the call may need 3"):
+        lm.complete(["Is it?"])
+    assert server.requests == []
+
+
+def test_echo_gives_exact_scores(lm):
+    found = lm.scores(["one two", "three"], [[" x", " yy zzz"], [" w"]])
+    np.testing.assert_allclose(found.logprobs, [[-2, -7], [-2, -np.inf]])
+    assert found.tokens.tolist() == [[1, 2], [1, 0]]
+
+
+def test_tokens_across_the_boundary_are_refused(lm):
+    with pytest.raises(Unsupported, match="begin choices with a space"):
+        lm.score(["one two"], [["x"]])
+
+
+def test_servers_that_cannot_score_say_so(server, lm):
+    with pytest.raises(Unsupported, match="not after messages"):
+        lm.score([[{"role": "user", "content": "one"}]], [[" x"]])
+    server.echo = False
+    with pytest.raises(Unsupported, match="cannot score"):
+        lm.score(["one"], [[" x"]])
+
+
+def test_embeddings_have_length_one(lm):
+    found = lm.embed(["abc", "abcd"])
+    np.testing.assert_allclose(found, [[3 / 10**0.5, 1 / 10**0.5], [4 / 17**0.5, 1 / 17**0.5]], rtol=1e-6)
+
+
+def test_a_failure_after_answered_requests_is_billed(server):
+    limits = BudgetSettings(tokens=10_000)
+    lm = load(server.url, budget=limits, retry=RetrySettings(attempts=1), http=HttpSettings(model="words"))
+    server.faults = [None, 429]
+    with pytest.raises(GaveUp):
+        lm.score(["one two"], [[" x", " y"]])
+    assert lm.budget.state()["tokens"] == 2 * (15 + 2) * 2
+    lm.close()
+
+
+def test_a_server_that_wakes_up_late_can_name_its_model(server, tmp_path):
+    lm = load(server.url, cache=tmp_path / "a.db", retry=QUICK)
+    server.busy_lists = 1
+    assert lm.complete(["Is it?"])[0][0].text == "yes"
+    assert lm.identity.endswith(" words")
+    lm.close()

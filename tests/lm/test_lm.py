@@ -1,0 +1,216 @@
+"""One interface: names to back ends, scripted models, calibration, settings."""
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from coterie.lm import LMSettings, Sampling, calibration, load
+from coterie.lm.backends.http import HttpSettings
+from coterie.lm.backends.llamacpp import LlamaCppSettings
+from coterie.lm.backends.local_settings import LocalSettings
+from coterie.lm.backends.scripted import Scripted
+from coterie.lm.interface import LMError, Missing, Refused
+from coterie.lm.load import check_model, surround
+from coterie.lm.wrappers.budget import BudgetSettings
+from coterie.lm.wrappers.cache import CacheSettings
+from coterie.lm.wrappers.retry import RetrySettings
+from helpers.lm import TABLE, Counting
+
+SCRIPTED = Scripted.from_table(TABLE)  # named lm: {name: "test_lm:SCRIPTED"}
+
+
+def test_a_table_is_drawn_from_and_scored_exactly():
+    many = SCRIPTED.complete(["sky?"], 2000, Sampling(temperature=1.0))[0]
+    assert np.mean([sample.text == "blue" for sample in many]) == pytest.approx(0.75, abs=0.03)
+    assert SCRIPTED.complete([[{"role": "user", "content": "sky?"}]], 2)[0][1].text == "blue"
+    np.testing.assert_allclose(np.exp(SCRIPTED.score(["sky?"], [["grey", "red"]])), [[0.25, 0]])
+    with pytest.raises(LMError, match="no prompt 'sea"):
+        SCRIPTED.complete(["sea?"])
+
+
+def test_scripted_answers_end_as_others_do():
+    lm = Scripted(lambda prompt, random: "one, two, three")
+    found = lm.complete(["q"], sampling=Sampling(stop=(",",)))[0][0]
+    assert (found.text, found.finish) == ("one", "stop")
+    found = lm.complete(["q"], sampling=Sampling(max_tokens=5))[0][0]
+    assert (found.text, found.finish, found.completion_tokens) == ("one, ", "length", 5)
+
+
+def test_everything_around_a_model_works_together(tmp_path):
+    inner = Counting()
+    settings = LMSettings(cache=CacheSettings(str(tmp_path / "a.db")), budget=BudgetSettings(calls=2))
+    lm = surround(inner, settings)
+    lm.score(["sky?", "grass?"], [["blue"], ["green"]])
+    lm.score(["sky?", "grass?"], [["blue"], ["green"]])  # known: free
+    with pytest.raises(Refused):
+        lm.score(["sky?"], [["grey"]])
+    found = {name: count for name, count in lm.metrics().items() if count and name != "lm/seconds"}
+    assert found == {
+        **{"lm/calls": 2, "lm/scored_tokens": 19, "lm/cache_hits": 2, "lm/cache_misses": 3, "lm/refusals": 1},
+    }
+    state = lm.state()
+    lm.close()
+    again = surround(Counting(), settings)  # resumed: the journal is in the cache's file
+    again.load(state)
+    again.score(["sky?"], [["blue"]])
+    assert again.metrics()["lm/cache_hits"] == 3
+    with pytest.raises(Refused):
+        again.score(["sky?"], [["grey"]])
+    again.close()
+
+
+def test_one_s_own_model_by_name():
+    assert load("test_lm:SCRIPTED").complete(["grass?"])[0][0].text == "green"
+    with pytest.raises(Missing, match="nosuch"):
+        load("nosuch.module:Name")
+    with pytest.raises(Missing, match="no LanguageModel"):
+        load("collections:OrderedDict")
+
+
+def test_missing_packages_are_named():
+    from coterie.lm import interface
+
+    for look in (interface.needs, interface.check_installed):
+        with pytest.raises(Missing, match=r"'no_such_package_here' .*: pip install 'coterie\[lm\]'"):
+            look("no_such_package_here", "lm")
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *(("no such model", "auto"), ("nosuch.gguf", "auto"), ("no.such:model", "auto"), (".", "auto")),
+        *(("no such model", "encoder"), (".", "encoder"), ("nosuch.gguf", "llamacpp"), ("nosuch", "llamacpp")),
+        ("http://me:word@127.0.0.1:9/v1", "auto"),
+    ],
+)
+def test_a_name_is_refused_before_anything_is_loaded_as_loading_would(name, backend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for look in (check_model, load):
+        with pytest.raises((Missing, ValueError)) as caught:
+            look(LMSettings(name, backend))
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def test_looking_for_a_model_reads_no_weights(tmp_path, monkeypatch):
+    pytest.importorskip("transformers", reason="needs coterie[lm]")
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "config.json").write_text("{}")
+    for name in ("embedded", "minilm", str(tmp_path), "test_lm:SCRIPTED", "http://127.0.0.1:9/v1"):
+        check_model(LMSettings(name))
+    assert not (tmp_path / "cache").exists()  # nothing was fetched
+
+
+def test_a_hub_is_asked_for_a_config_alone(monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="needs coterie[lm]")
+    asked = []
+    monkeypatch.setattr(hub, "snapshot_download", lambda *words, **more: asked.append((words, more)))
+    check_model(LMSettings("somebody/model"))
+    assert asked == [(("somebody/model",), {"allow_patterns": "config.json"})]
+
+    def away(*words, **more):
+        raise OSError("Got: ConnectError: no way\nand more")
+
+    monkeypatch.setattr(hub, "snapshot_download", away)
+    with pytest.raises(
+        Missing, match=r"'x' is no model's directory, nor one that can be fetched: ConnectError: no way$"
+    ):
+        check_model(LMSettings("x"))
+
+
+def test_empty_batches_and_wrong_questions():
+    lm = load("test_lm:SCRIPTED")
+    assert lm.complete([]) == []
+    assert lm.score([], []).shape == (0, 0)
+    for ask, message in (
+        (lambda: lm.complete("sky?"), "must be a list"),
+        (lambda: lm.complete(["sky?"], n=0), "at least 1"),
+        (lambda: lm.score(["sky?"], []), "one list of choices"),
+        (lambda: lm.score(["sky?"], [[]]), "prompt 0"),
+        (lambda: lm.score(["sky?"], [["a", ""]]), "none of them empty"),
+        (lambda: lm.score(["sky?"], [["blue"]], "median"), "'sum' or 'mean'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Sampling(max_tokens=0), "max_tokens must be above 0"),
+        (lambda: Sampling(temperature=-1), "temperature must be at least 0"),
+        (lambda: Sampling(top_p=1.5), r"top_p must lie in \[0, 1\]"),
+        (lambda: Sampling(stop="x"), "tuple"),
+        (lambda: CacheSettings("a", "reply"), "mode must be"),
+        (lambda: BudgetSettings(calls=-1), "calls must be at least 0"),
+        (lambda: RetrySettings(attempts=0), "attempts must be at least 1"),
+        (lambda: RetrySettings(jitter=2), "jitter"),
+        (lambda: HttpSettings(timeout=0), "timeout must be above 0"),
+        (lambda: LocalSettings(dtype="int8"), "dtype must be"),
+        (lambda: load("embedded", backend="none"), "backend must be"),
+    ],
+)
+def test_settings_out_of_range_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# Calibration ------------------------------------------------------------------------------------------
+
+
+def test_a_favourite_answer_is_taken_out():
+    """The model likes choice 0 by 3 nats; what it knows is worth 1 nat."""
+    truth = np.array([0, 1, 2, 1, 0, 2])
+    scores = np.eye(3)[truth] + np.array([3.0, 0, 0]) - 5
+    assert (scores.argmax(1) == truth).mean() < 0.5
+    for prior in (calibration.batch_prior(scores), calibration.content_free_prior(np.array([[-2.0, -5, -5]]))):
+        found = calibration.calibrated(scores, prior)
+        assert (found.argmax(1) == truth).all()
+        np.testing.assert_allclose(np.exp(found).sum(1), 1)
+
+
+def test_priors_by_hand():
+    scores = np.log([[0.5, 0.5], [0.25, 0.75]]) - 7
+    np.testing.assert_allclose(calibration.batch_prior(scores), [math.log(0.125) / 2, math.log(0.375) / 2])
+    np.testing.assert_allclose(np.exp(calibration.content_free_prior(scores)), [0.375, 0.625])
+    np.testing.assert_allclose(calibration.probabilities(scores[1:], 0.5), [[0.1, 0.9]])
+
+
+def test_impossible_choices_stay_so():
+    found = calibration.calibrated(np.array([[0.0, -np.inf]]), np.array([-1.0, -np.inf]))
+    np.testing.assert_array_equal(found, [[0, -np.inf]])
+    with pytest.raises(ValueError, match="no choice"):
+        calibration.log_normalise(np.array([[-np.inf, -np.inf]]))
+
+
+# Documents --------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "lm.md"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(LMSettings, Sampling, CacheSettings, BudgetSettings, RetrySettings),
+        *(HttpSettings, LocalSettings, LlamaCppSettings),
+    ],
+)
+def test_the_documented_settings_are_the_real_ones(kind):
+    section = PAGE.read_text().split(f"### {kind.__name__}\n")[1].split("\n##")[0]
+    shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", section, re.M))
+
+    def word(spec):
+        if dataclasses.is_dataclass(spec.default_factory):
+            return "below"
+        if spec.default is dataclasses.MISSING:
+            return "required"
+        return yaml.safe_load(json.dumps(spec.default)) if spec.default is not None else "none"
+
+    assert {n: yaml.safe_load(w) for n, w in shown.items()} == {s.name: word(s) for s in dataclasses.fields(kind)}

@@ -1,0 +1,284 @@
+"""Models in this process, on a tiny random one: packing, prefixes, batches, sampling, training."""
+
+import numpy as np
+import pytest
+
+from coterie.lm import Sampling
+from coterie.lm.backends.packing import chunks, groups, pack, shared_length
+from coterie.lm.interface import Missing, Rejected
+from helpers.lm import tiny, tiny_model
+
+pytest.importorskip("transformers", reason="needs coterie[lm]")
+
+import torch
+
+from coterie.lm.backends import decoding, scoring
+from coterie.lm.backends.local import Local, attends_to_everything
+from coterie.lm.backends.local_settings import LocalSettings
+
+START = "A long beginning that every prompt of the batch has in common. "
+PROMPTS = [START + end for end in ("go:", "the fox is two steps above you, go:", "x", "wolves are near. go:")]
+CHOICES = [[" up", " down", " stay where you are"], [" left"], [" a", " b", " c", " dd"], [" up", " up there"]]
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return tiny()
+
+
+def plainly(lm, prompts=PROMPTS, choices=CHOICES):
+    """Each choice in a pass of its own."""
+    tokens = [lm.tokens_of(prompt, 0) for prompt in prompts]
+    rows = [[lm.tokens_of_choice(choice) for choice in mine] for mine in choices]
+    found = scoring.score_plainly(lm.model, tokens, rows)
+    return np.array([mine + [-np.inf] * (max(map(len, found)) - len(mine)) for mine in found])
+
+
+# Packing ----------------------------------------------------------------------------------------------
+
+
+def test_a_pack_by_hand():
+    """Prompts 1 2 3 and 1 2 4 5 with choices (6 7) (8) and (9): who sees whom, and where answers are read."""
+    packed = pack([[1, 2, 3], [1, 2, 4, 5]], [[[6, 7], [8]], [[9]]], start=2, read=False)
+    assert packed.tokens.tolist() == [1, 2, 3, 6, 4, 5]
+    assert packed.positions.tolist() == [0, 1, 2, 3, 2, 3]
+    assert packed.mask.astype(int).tolist() == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [1, 1, 0, 0, 1, 0],
+        [1, 1, 0, 0, 1, 1],
+    ]
+    assert packed.keep[packed.place].tolist() == [2, 3, 2, 5]
+    assert packed.target.tolist() == [6, 7, 8, 9]
+    after = pack([[1, 2, 3], [1, 2, 4, 5]], [[[6, 7], [8]], [[9]]], start=2, read=True)
+    assert after.tokens.tolist() == [3, 6, 4, 5]
+    np.testing.assert_array_equal(after.mask, packed.mask[2:])
+
+
+def test_what_rows_share():
+    assert shared_length([[1, 2, 3], [1, 2], [1, 2, 9]]) == 2
+    assert shared_length([[5], [6]]) == 0
+    assert shared_length([[1, 2]]) == 2
+
+
+def test_groups_by_hand():
+    one, other = list(range(40)), list(range(50, 90))
+    rows = [[*one, 1], [*other, 1], [*one, 2, 2], [7, 8], [*other, 3], [9], [*range(100, 250)]]
+    assert sorted(groups(rows)) == [[0, 2], [1, 4], [3, 5], [6]]
+    common = [3] * 30  # as a system prompt would be
+    rows = [common + row for row in ([*one, 1], [*other, 1], [*one, 2], [*other, 2])]
+    assert sorted(groups(rows)) == [[0, 2], [1, 3]]
+    assert groups([[1, 2, 3], [1, 2, 4], [1, 2]]) == [[0, 1, 2]]
+    assert groups([[5, 6], [5, 6]]) == [[0, 1]]
+    assert groups([]) == []
+
+
+def test_chunks_hold_everything_once():
+    prompts, choices = [[0] * size for size in (5, 9, 3, 30, 2)], [[[1, 1]]] * 5
+    ranges = chunks(prompts, choices, 2, 12)
+    assert ranges == [(0, 2), (2, 3), (3, 4), (4, 5)]
+
+
+# Scores -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefixes", [0, 4])
+@pytest.mark.parametrize("tokens_per_pass", [1, 40, 4096])
+def test_scores_are_those_of_plain_passes(prefixes, tokens_per_pass):
+    lm = tiny(prefixes=prefixes, tokens_per_pass=tokens_per_pass)
+    expected = plainly(lm)
+    for _ in range(2):  # the second time the beginning is known
+        np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), expected, atol=1e-4)
+    assert lm.prefixes.hits == (1 if prefixes else 0)
+    sizes = lm.scores(PROMPTS, CHOICES).tokens
+    assert sizes.tolist() == [[3, 5, 19, 0], [5, 0, 0, 0], [2, 2, 2, 3], [3, 9, 0, 0]]
+    np.testing.assert_allclose(lm.score(PROMPTS, CHOICES, "mean")[0, :3], expected[0, :3] / sizes[0, :3], atol=1e-4)
+
+
+def test_scores_do_not_depend_on_the_batch(lm):
+    together = lm.score(PROMPTS, CHOICES)
+    for number, (prompt, mine) in enumerate(zip(PROMPTS, CHOICES)):
+        alone = lm.score([prompt], [mine])
+        np.testing.assert_allclose(alone[0], together[number, : len(mine)], atol=1e-4)
+    unlike = lm.score(["completely different", *PROMPTS], [[" x"], *CHOICES])
+    np.testing.assert_allclose(unlike[1:], together, atol=1e-4)
+
+
+def test_a_choice_is_a_chain_of_conditional_probabilities(lm):
+    """Summed over all bytes, next-token probabilities come to 1; a longer choice is the product of its steps."""
+    steps = lm.score(["ab", "abc"], [["c", "cd"], ["d", "e"]])
+    assert steps[0, 1] == pytest.approx(steps[0, 0] + steps[1, 0], abs=1e-4)
+
+
+def test_one_state_at_a_time_reads_the_beginning_once(lm):
+    lm = tiny()
+    expected = plainly(lm)
+    for number, (prompt, mine) in enumerate(zip(PROMPTS, CHOICES)):
+        np.testing.assert_allclose(lm.score([prompt], [mine])[0], expected[number, : len(mine)], atol=1e-4)
+    assert (lm.prefixes.hits, lm.prefixes.misses) == (3, 1)
+
+
+def test_two_beginnings_in_one_batch_are_both_kept():
+    lm = tiny()
+    prompts = [
+        ("Hunters begin like this. " * 2 if i % 2 else "Farmers begin like that. " * 2) + str(i) for i in range(6)
+    ]
+    choices = [[" up", " down"]] * 6
+    for _ in range(2):
+        np.testing.assert_allclose(lm.score(prompts, choices), plainly(lm, prompts, choices), atol=1e-4)
+    assert (lm.prefixes.hits, lm.prefixes.misses) == (2, 2)
+
+
+def test_models_with_windows_are_scored_plainly():
+    model, tokenizer = tiny_model()
+    model.config.sliding_window = 8
+    assert not attends_to_everything(model)
+    lm = Local(model, tokenizer, LocalSettings(device="cpu", rows=3))
+    np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), plainly(lm), atol=1e-4)
+
+
+# Completions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_greedy_completions_are_those_of_generate(lm, rows):
+    ours = Local(lm.model, lm.tokenizer, LocalSettings(device="cpu", rows=rows))
+    found = ours.complete([*PROMPTS, "short"], sampling=Sampling(max_tokens=12))
+    for prompt, (sample,) in zip([*PROMPTS, "short"], found):
+        ids = torch.tensor([ours.tokens_of(prompt, 0)])
+        reference = lm.model.generate(ids, max_new_tokens=12, do_sample=False)[0, ids.shape[1] :]
+        assert list(sample.tokens) == reference.tolist()
+        logprobs = scoring.score_plainly(lm.model, ids.tolist(), [[list(sample.tokens)]])[0][0]
+        assert sum(sample.logprobs) == pytest.approx(logprobs, abs=1e-3)
+
+
+def test_a_sample_does_not_depend_on_its_company(lm):
+    warm = Sampling(max_tokens=8, temperature=0.8, top_p=0.9, top_k=50, seed=3)
+    (four,) = lm.complete([PROMPTS[0]], 4, warm)
+    assert len({sample.tokens for sample in four}) == 4
+    company = lm.complete([*PROMPTS[1:], PROMPTS[0]], 2, warm, first=1)[-1]
+    assert [sample.tokens for sample in company] == [sample.tokens for sample in four[1:3]]
+    others = lm.complete([PROMPTS[0]], 1, Sampling(max_tokens=8, temperature=0.8, seed=4))
+    assert others[0][0].tokens != four[0].tokens
+    assert [sample.prompt_tokens for sample in four] == [len(PROMPTS[0]), 0, 0, 0]
+
+
+def test_stop_words_and_ends(lm):
+    (whole,) = lm.complete([PROMPTS[0]], sampling=Sampling(max_tokens=30))[0]
+    assert whole.finish == "length"
+    word = whole.text[5:7]
+    (short,) = lm.complete([PROMPTS[0]], sampling=Sampling(max_tokens=30, stop=(word, "never")))[0]
+    assert short.text == whole.text[: whole.text.index(word)]
+    assert short.finish == "stop"
+    assert short.tokens == whole.tokens[: len(short.tokens)]
+    ends = Local(*tiny_model())
+    ends.model.generation_config.eos_token_id = whole.tokens[3]
+    (ended,) = ends.complete([PROMPTS[0]], sampling=Sampling(max_tokens=30))[0]
+    assert (ended.finish, ended.tokens) == ("stop", whole.tokens[: whole.tokens.index(whole.tokens[3]) + 1])
+
+
+def test_drawing_follows_the_distribution():
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(2000, 1)
+    uniform = torch.arange(2000) / 2000
+
+    def shares(**words):
+        chosen, _ = decoding.pick(logits, uniform, Sampling(**words))
+        return (torch.bincount(chosen, minlength=4) / 2000).tolist()
+
+    np.testing.assert_allclose(shares(temperature=1.0), [0.5, 0.3, 0.15, 0.05], atol=2e-3)
+    np.testing.assert_allclose(shares(temperature=1.0, top_k=2), [0.625, 0.375, 0, 0], atol=2e-3)
+    np.testing.assert_allclose(shares(temperature=1.0, top_p=0.6), [0.625, 0.375, 0, 0], atol=2e-3)
+    squares = np.array([0.25, 0.09, 0.0225, 0.0025])
+    np.testing.assert_allclose(shares(temperature=0.5), squares / squares.sum(), atol=2e-3)
+    assert shares(temperature=0.0) == [1, 0, 0, 0]
+
+
+# The rest ---------------------------------------------------------------------------------------------
+
+
+def test_padding_is_not_averaged(lm):
+    together = lm.embed(PROMPTS)
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
+    for prompt, row in zip(PROMPTS, together):
+        np.testing.assert_allclose(lm.embed([prompt])[0], row, atol=1e-5)
+
+
+def test_messages_go_through_the_template(lm):
+    talk = [{"role": "user", "content": "hi"}]
+    assert lm.text_of(talk) == "user: hi\n"
+    np.testing.assert_array_equal(lm.score([talk], [[" x"]]), lm.score(["user: hi\n"], [[" x"]]))
+
+
+def test_what_does_not_fit_is_refused(lm):
+    with pytest.raises(Rejected, match="do not fit into the model's 512"):
+        lm.complete(["x" * 500], sampling=Sampling(max_tokens=20))
+    with pytest.raises(Missing, match="no model's directory"):
+        Local.open("no/such/model")  # too long for a hub's name: nobody is asked
+    with pytest.raises(Missing, match="no file"):
+        Local.open("no/such/model.gguf")
+
+
+def test_gradients_of_choices():
+    lm = tiny()
+    found = lm.choice_logprobs(PROMPTS, CHOICES)
+    np.testing.assert_allclose(found.detach().numpy(), plainly(lm), atol=1e-4)
+    found[0, 2].backward()
+    weight = lm.model.model.layers[0].mlp.up_proj.weight
+    packed = weight.grad.clone()
+    lm.model.zero_grad()
+    whole = [*lm.tokens_of(PROMPTS[0], 0), *lm.tokens_of_choice(CHOICES[0][2])]
+    scoring.plain_rows(lm.model, [whole], [19]).sum().backward()
+    torch.testing.assert_close(packed, weight.grad, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [{}, {"fused": True}, {"foreach": True}])
+def test_training_changes_identity_and_forgets_what_was_read(kind):
+    lm = tiny()
+    before, same = lm.identity, tiny().identity
+    assert before == same  # the weights count, not where they came from
+    lm.score(PROMPTS, CHOICES)
+    optimizer = torch.optim.Adam(lm.model.parameters(), 1e-2, **kind)
+    lm.choice_logprobs(PROMPTS, CHOICES)[:, 0].sum().neg().backward()
+    optimizer.step()
+    assert lm.identity != before
+    np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), plainly(lm), atol=1e-4)
+    assert lm.score(PROMPTS, CHOICES)[0, 0] > tiny().score(PROMPTS, CHOICES)[0, 0]
+
+
+def test_writes_behind_pytorchs_back_need_a_word():
+    lm = tiny()
+    before = lm.identity
+    lm.score(PROMPTS, CHOICES)
+    lm.model.lm_head.weight.data.mul_(2)
+    lm.forget()
+    assert lm.identity != before
+    np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), plainly(lm), atol=1e-4)
+
+
+def test_adapters_can_be_switched():
+    peft = pytest.importorskip("peft")
+    lm = tiny()
+    plain = lm.score(PROMPTS, CHOICES)
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        lm.model = peft.get_peft_model(lm.model, config)
+    adapted, identity = lm.score(PROMPTS, CHOICES), lm.identity
+    assert np.abs(adapted[0, :3] - plain[0, :3]).max() > 1e-2
+    with lm.model.disable_adapter():
+        np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), plain, atol=1e-4)
+        assert lm.identity != identity
+    assert lm.identity == identity
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_the_same_numbers(lm):
+    model, tokenizer = tiny_model()
+    there = Local(model.to("cuda"), tokenizer)
+    np.testing.assert_allclose(there.score(PROMPTS, CHOICES), lm.score(PROMPTS, CHOICES), atol=1e-3)
+    warm = Sampling(max_tokens=8, temperature=0.8)
+    assert [s.tokens for s in there.complete(PROMPTS, 2, warm)[1]] == [
+        s.tokens for s in lm.complete(PROMPTS, 2, warm)[1]
+    ]

@@ -1,0 +1,128 @@
+"""Networks that remember: one step at a time, unrolled over sequences, stacked, and against PyTorch's own."""
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.core.types import Box
+from coterie.nn import networks
+from coterie.nn.packing import layout
+from helpers.small_worlds import NAMED, generator
+
+SIZE, WIDTH = 3, 5
+
+
+def recurrent(seeds=(0,), space=None, encoder="auto", **fields):
+    shape = networks.Shape((6,), "tanh", encoder, (4,), fields.pop("extra", 0), WIDTH)
+    net = networks.Net(shape, layout(space or Box((SIZE,), -1.0, 1.0)), 2, 1.0, list(seeds))
+    random = torch.Generator().manual_seed(5)
+    for stack in range(len(seeds)):
+        for parameter in net.parameters():  # biases too, so that every term counts
+            noise = torch.randn(parameter.shape[1:], generator=random.manual_seed(100 * seeds[stack] + 7))
+            parameter.data[stack] += 0.3 * noise
+    return net
+
+
+def sequences(stacks, lanes=4, steps=7, size=SIZE, seed=0):
+    random = generator(seed)
+    past = networks.Past(
+        random.standard_normal((stacks, lanes, WIDTH), np.float32),
+        random.random((stacks, lanes, steps)) < 0.3,
+        random.random((stacks, lanes, steps)) < 0.6,
+    )
+    return random.standard_normal((stacks, lanes, steps, size), np.float32), past
+
+
+def step_by_step(net, x, past):
+    """What the runner does: forget at a new episode, ask, and keep the answer where somebody acted."""
+    stacks, lanes, steps = x.shape[:3]
+    out = torch.zeros(stacks, lanes, steps, 2)
+    memory = torch.from_numpy(past.memory).clone()
+    for t in range(steps):
+        for s, lane in np.ndindex(stacks, lanes):
+            if past.fresh[s, lane, t]:
+                memory[s, lane] = 0
+        out[:, :, t], after = net(torch.from_numpy(x[:, :, t]), memory)
+        for s, lane in np.ndindex(stacks, lanes):
+            if past.active[s, lane, t]:
+                memory[s, lane] = after[s, lane]
+    return out
+
+
+@pytest.mark.parametrize("seeds", [(0,), (1, 2, 3)])
+@pytest.mark.parametrize(("space", "encoder"), [(None, "auto"), (NAMED, "set"), (Box((2, 3, 3), 0.0, 1.0), "cnn")])
+def test_unrolling_equals_steps_by_hand(seeds, space, encoder):
+    net = recurrent(seeds, space, encoder, extra=2)
+    x, past = sequences(len(seeds), size=net.size + 2)
+    expected = step_by_step(net, x, past)
+    assert torch.allclose(net.unroll(x, past), expected.flatten(1, 2), atol=1e-5)
+
+
+def test_rows_in_between_matter():
+    net = recurrent()
+    x, past = sequences(1, lanes=1, steps=4)
+    always = networks.Past(past.memory, np.zeros((1, 1, 4), bool), np.ones((1, 1, 4), bool))
+    plain = net.unroll(x, always)[0]
+    fresh, idle = always.fresh.copy(), always.active.copy()
+    fresh[..., 2], idle[..., 1] = True, False
+    forgetful = net.unroll(x, always._replace(fresh=fresh))[0]
+    assert torch.equal(plain[:2], forgetful[:2])
+    assert not torch.allclose(plain[2:], forgetful[2:])
+    alone = net.unroll(x[:, :, 2:], networks.Past(past.memory * 0, fresh[..., 2:] & False, always.active[..., 2:]))[0]
+    assert torch.allclose(forgetful[2:], alone, atol=1e-6)
+    skipping = net.unroll(x, always._replace(active=idle))[0]
+    without = net.unroll(
+        np.delete(x, 1, axis=2), always._replace(fresh=fresh[..., 1:] & False, active=idle[..., 1:] | True)
+    )
+    assert torch.allclose(skipping[[0, 2, 3]], without[0], atol=1e-6)  # as if the idle row had not been
+
+
+def test_gradients_reach_back_to_an_episodes_start_and_no_further():
+    net = recurrent()
+    x, past = sequences(1, lanes=1, steps=5)
+    past = networks.Past(past.memory, np.zeros((1, 1, 5), bool), np.ones((1, 1, 5), bool))
+    past.fresh[..., 2] = True
+    kept, read = [], net.read
+
+    def watched(rows):
+        kept.append(read(rows))
+        kept[0].retain_grad()
+        return kept[0]
+
+    net.read = watched
+    net.unroll(x, past)[0, 4].sum().backward()
+    assert kept[0].grad[0].abs().sum(dim=1).gt(0).tolist() == [False, False, True, True, True]
+
+
+def test_stacks_equal_separate_networks():
+    both = recurrent((1, 2))
+    x, past = sequences(2)
+    out = both.unroll(x, past)
+    out.square().sum().backward()
+    for i, seed in enumerate((1, 2)):
+        alone = recurrent((seed,))
+        mine = alone.unroll(x[i : i + 1], networks.Past(*(array[i : i + 1] for array in past)))
+        assert torch.allclose(mine[0], out[i], atol=1e-5)
+        mine.square().sum().backward()
+        for one, two in zip(alone.parameters(), both.parameters(), strict=True):
+            assert torch.allclose(one.grad[0], two.grad[i], atol=1e-4)
+    assert not torch.allclose(out[0], out[1])
+
+
+def test_the_cell_is_pytorchs():
+    net = recurrent()
+    cell = torch.nn.GRUCell(6, WIDTH)
+    pairs = ((cell.weight_ih, net.cell.read.weight), (cell.weight_hh, net.cell.recall.weight))
+    for theirs, mine in pairs:
+        theirs.data.copy_(mine[0].T)
+    cell.bias_ih.data.copy_(net.cell.read.bias[0, 0])
+    cell.bias_hh.data.copy_(net.cell.recall.bias[0, 0])
+    h, memory = torch.randn(1, 9, 6), torch.randn(1, 9, WIDTH)
+    assert torch.allclose(net.cell(h, memory)[0], cell(h[0], memory[0]), atol=1e-6)
+
+
+def test_sequences_and_rows_are_told_apart():
+    plain = networks.Net(networks.Shape((6,), "tanh", "auto", (4,), 0), layout(Box((SIZE,), -1.0, 1.0)), 2, 1.0, [0])
+    x = sequences(1)[0][:, :, 0]
+    assert torch.equal(plain.unroll(x, None), plain(torch.from_numpy(x))[0])
+    assert plain.cell is None

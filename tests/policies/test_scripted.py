@@ -1,0 +1,90 @@
+"""Random play is uniform over what is legal; the heuristic asks the world."""
+
+import numpy as np
+import pytest
+
+from coterie.core.types import Box, Discrete, MultiDiscrete, View
+from coterie.policies.scripted import HeuristicPolicy, HeuristicSettings, RandomPolicy, RandomSettings
+from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
+from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
+from helpers.small_worlds import generator, place, place_in
+
+
+def play(action, copies=20_000, mask=None, greedy=False):
+    where = place(action, agents=1)
+    acting = np.ones((copies, 1), bool)
+    view = View(np.zeros((copies, 1, 3), np.float32), acting, np.arange(1), generator(), greedy, mask)
+    return RandomPolicy(RandomSettings(), where).act(view)
+
+
+def test_every_choice_is_as_likely():
+    said = play(Discrete(4))
+    assert np.allclose(np.bincount(said.action[:, 0]) / 20_000, 0.25, atol=0.015)
+    assert np.allclose(said.log_prob, np.log(0.25))
+
+
+def test_only_legal_choices_are_made_and_equally_often():
+    mask = np.broadcast_to(np.array([True, False, True, False]), (20_000, 1, 4))
+    said = play(Discrete(4), mask=mask)
+    assert np.allclose(np.bincount(said.action[:, 0], minlength=4) / 20_000, [0.5, 0, 0.5, 0], atol=0.015)
+    assert np.allclose(said.log_prob, np.log(0.5))
+
+
+def test_several_choices_are_independent():
+    said = play(MultiDiscrete((2, 3)))
+    counts = np.bincount(said.action[:, 0] @ [3, 1], minlength=6)
+    assert np.allclose(counts / 20_000, 1 / 6, atol=0.015)
+
+
+def test_boxes_are_filled_evenly_and_unbounded_ones_end_at_10():
+    said = play(Box((2,), np.array([2.0, -np.inf]), np.array([3.0, np.inf])))
+    action = said.action[:, 0]
+    assert action.dtype == np.float32
+    assert said.log_prob is None
+    for column, low, high in ((0, 2, 3), (1, -10, 10)):
+        shares = np.histogram(action[:, column], 4, (low, high))[0] / 20_000
+        assert np.allclose(shares, 0.25, atol=0.015)
+
+
+def test_greedy_random_play_is_still_random():
+    assert len(np.unique(play(Discrete(4), greedy=True).action)) == 4
+
+
+def test_the_heuristic_plays_its_own_columns():
+    world = Tictactoe(TictactoeSettings(), 4)
+    tick = world.reset(0).kinds["player"]
+    for column in (0, 1):
+        where = place_in(world, [column])
+        view = View(
+            tick.observation[:, [column]],
+            tick.acting[:, [column]],
+            np.arange(1),
+            generator(),
+            world=world,
+            kind="player",
+            columns=where.columns,
+        )
+        said = HeuristicPolicy(HeuristicSettings(), where).act(view)
+        assert said.action.tolist() == world.heuristic("player", generator())[:, [column]].tolist()
+        assert said.action.tolist() == ([[4]] * 4 if column == 0 else [[0]] * 4)  # the first move is the centre
+
+
+def test_the_heuristic_needs_a_world():
+    where = place()
+    view = View(np.zeros((2, 2, 3)), np.ones((2, 2), bool), np.arange(2), generator())
+    with pytest.raises(ValueError, match="plays by the world's state"):
+        HeuristicPolicy(HeuristicSettings(), where).act(view)
+
+
+def test_the_heuristic_gives_way_where_its_move_is_barred():
+    world = Gridworld(GridworldSettings(grid_size=4, num_agents=2), 16)
+    where = place_in(world)
+    tick = world.reset(0).kinds[where.kind]
+    wanted = world.heuristic(where.kind, generator())
+    rest = {"world": world, "kind": where.kind, "columns": where.columns}
+    barred = ~np.eye(5, dtype=bool)[wanted]
+    barred[0] = True  # nothing is barred to the first copy's agents
+    view = View(tick.observation, tick.acting, np.arange(2), generator(), mask=barred, **rest)
+    action = HeuristicPolicy(HeuristicSettings(), where).act(view).action
+    assert np.take_along_axis(barred, action[..., None], axis=-1).all()
+    assert (action[0] == wanted[0]).all()

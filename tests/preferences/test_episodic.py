@@ -1,0 +1,345 @@
+"""Whole episodes judged: what ends pay, what is carried, whether it is the gradient, and whether PPO follows it."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.core.types import Discrete
+from coterie.preferences import prospect
+from coterie.preferences.episodic import EpisodeReturns
+from coterie.preferences.prospect import Prospect, value
+from coterie.preferences.standard import (
+    CPT,
+    CPTSettings,
+    CVaR,
+    CVaRSettings,
+    MeanVariance,
+    MeanVarianceSettings,
+    Unchanged,
+    UnchangedSettings,
+)
+from coterie.training import loop
+from coterie.training.run import Run
+from coterie.training.runner import Runner
+from helpers.ppo import actor, critic, learn, lived, make_learner, watch
+from helpers.run import DUEL, ODD, assert_same_end, written
+from helpers.small_worlds import Bandit, Numbered, Rounds, experience, generator, joint, network, place, place_in, seats
+
+TASTE = CPT(CPTSettings(way="episodic"))
+WORST = CVaR(CVaRSettings(way="episodic", level=0.4))
+STEADY = MeanVariance(MeanVarianceSettings(way="episodic", aversion=0.5))
+RISKS = {"cpt": TASTE, "cvar": WORST, "mean_variance": STEADY}
+
+
+# What ends pay ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
+def test_ends_pay_what_the_whole_return_moves_and_nothing_else_pays(risk):
+    own = experience([[1], [2], [-5], [0.5], [4], [9]], terminated=[(1, 0), (4, 0)], truncated=[(2, 0)])
+    judged, metrics = EpisodeReturns(risk, 1).judged(own)
+    returns = np.array([3.0, -5.0, 4.5])
+    expected = np.zeros(6)
+    expected[[1, 2, 4]] = risk.influence(returns)
+    np.testing.assert_allclose(judged.reward[:, 0, 0], expected, rtol=1e-6)
+    assert metrics == {"episodes_judged": 3.0, "worth": pytest.approx(float(risk.value(returns)))}
+    assert own.reward[:, 0, 0].tolist() == [1, 2, -5, 0.5, 4, 9]  # what is stored stays
+    assert judged.reward.dtype == np.float32
+
+
+def test_a_cut_off_episode_is_over():
+    own = experience([[1], [2]], truncated=[(0, 0)])
+    judged, _ = EpisodeReturns(TASTE, 1).judged(own)
+    assert judged.terminated[:, 0, 0].tolist() == [True, False]
+    assert not judged.truncated.any()
+    assert own.truncated.any()
+
+
+def test_where_no_episode_ends_nothing_is_paid():
+    outcomes = EpisodeReturns(TASTE, 1)
+    judged, metrics = outcomes.judged(experience([[1], [2]]))
+    assert not judged.reward.any()
+    assert metrics == {"episodes_judged": 0.0}
+    assert outcomes.running.tolist() == [[3.0]]
+
+
+def test_agents_that_share_parameters_are_ranked_together_others_apart():
+    own = experience([[1, -8], [2, 3], [6, 0]], terminated=[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)])
+    together, _ = EpisodeReturns(TASTE, 1).judged(own)
+    apart, metrics = EpisodeReturns(TASTE, 2).judged(own)
+    first, second, every = [1.0, 2, 6], [-8.0, 3], [1.0, -8, 2, 3, 6]
+    np.testing.assert_allclose(together.reward[own.ends], TASTE.influence(np.array(every)), rtol=1e-6)
+    np.testing.assert_allclose(apart.reward[:, 0, 0], TASTE.influence(np.array(first)), rtol=1e-6)
+    np.testing.assert_allclose(apart.reward[:2, 0, 1], TASTE.influence(np.array(second)), rtol=1e-6)
+    worth = (3 * TASTE.value(np.array(first)) + 2 * TASTE.value(np.array(second))) / 5
+    assert metrics == {"episodes_judged": 5.0, "worth": pytest.approx(float(worth))}
+    for parameters, stacks in (("shared", 1), ("individual", 2)):
+        one = make_learner(place(parameters=parameters), TASTE, gamma=1.0)
+        assert one.outcomes.stacks == stacks
+
+
+# Episodes that span rollouts ------------------------------------------------------------------------------
+
+
+def returns_of(world, steps):
+    """Returns `[E, A]` of 60 ticks in rollouts of so many, as they are judged and as the runner tells them."""
+    where = place_in(world)
+    runner, outcomes = Runner(world, seats((where, Numbered())), 0), EpisodeReturns(TASTE, 1)
+    found, told = [], []
+    for i in range(60 // steps):
+        rollout = runner.play(steps, i)
+        own = rollout.experiences["team"]
+        at = own.ends.all(axis=2)
+        assert np.array_equal(at, own.ends.any(axis=2))
+        found.append(outcomes.returns(own)[at])
+        told.append(rollout.episodes.returns["team"])
+    return np.concatenate(found), np.concatenate(told)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 60])
+def test_returns_are_whole_however_long_rollouts_are(steps):
+    """Where agents take turns, what a decision left open has brought comes again with it: it must count once."""
+    for world in (Rounds(), Rounds(agents=1, length=4)):
+        found, told = returns_of(world, steps)
+        assert len(found) > 15
+        np.testing.assert_allclose(found, told, rtol=1e-6)
+    world = Bandit(Discrete(2), lambda a: a + 0.5, copies=3, agents=2)
+    np.testing.assert_allclose(*returns_of(world, steps))
+
+
+def test_idle_agents_are_paid_at_the_end_for_their_latest_decision():
+    """The second agent's episode ends while it waits: its decision at row 0 takes what the end pays."""
+    own = experience(
+        [[0, 1], [5, 2], [0, -3]], active=[[0, 1], [1, 0], [0, 0]], terminated=[(2, 0), (2, 1)], acting=[True, False]
+    )
+    one = make_learner(place(), TASTE, gamma=1.0, gae_lambda=1.0, normalize_returns=False, minibatches=1, epochs=1)
+    seen = watch(one)
+    learn(one, own)
+    paid = TASTE.influence(np.array([5.0, 0.0]))
+    found = seen[0].part.advantage + seen[0].part.value
+    np.testing.assert_allclose(np.sort(found[0]), np.sort(paid), atol=1e-5)
+
+
+def test_what_is_carried_is_saved():
+    one, other = EpisodeReturns(TASTE, 1), EpisodeReturns(TASTE, 1)
+    one.judged(experience([[1], [2]]))
+    saved = one.state()
+    one.running += 100  # a copy was saved
+    other.load(saved)
+    judged, _ = other.judged(experience([[4]], terminated=[(0, 0)]))
+    assert judged.reward[0, 0, 0] == pytest.approx(7**0.88)
+    other.load(EpisodeReturns(TASTE, 1).state())
+    assert other.running is None
+
+
+@pytest.mark.parametrize("game", ["odd", "duel"])
+def test_broken_off_and_resumed_a_run_comes_to_the_same_end(tmp_path, monkeypatch, no_drawing, game):
+    text = (ODD if game == "odd" else DUEL).replace("{name: ppo", "{name: ppo, gamma: 1.0")
+    text = text.replace("learner: {", "preference: {name: cpt, way: episodic, reference: 3.0}, learner: {")
+    file = str(written(tmp_path / "a.yaml", text))
+    whole = coterie.train(file, out=tmp_path / "whole", quiet=True)
+    real = loop.Training.advance
+
+    def advance(self):
+        if self.iteration == 3:
+            raise InterruptedError
+        return real(self)
+
+    monkeypatch.setattr(loop.Training, "advance", advance)
+    with pytest.raises(InterruptedError):
+        coterie.train(file, out=tmp_path / "broken", quiet=True)
+    monkeypatch.setattr(loop.Training, "advance", real)
+    coterie.resume(tmp_path / "broken", quiet=True)
+    assert_same_end(Run.open(tmp_path / "broken"), whole)
+    group = "all" if game == "odd" else "ring"
+    saved = whole.load_checkpoint("last")["learners"][group]["outcomes"]["running"]
+    assert saved.shape == (4, 2 if game == "odd" else 1)
+    assert "worth" in " ".join(whole.metrics()[-1])
+
+
+# The gradient -------------------------------------------------------------------------------------------
+
+
+def softmax(logits):
+    grown = np.exp(logits - logits.max())
+    return grown / grown.sum()
+
+
+class Bets:
+    """A softmax over three lotteries; `paths` are (probability, return, score) of all that may happen."""
+
+    size = 3
+    lotteries = (((0.2, 1.0),), ((2.0, 0.3), (-0.5, 0.7)), ((6.0, 0.05), (-0.1, 0.95)))
+
+    def paths(self, logits):
+        chance = softmax(logits)
+        for arm, lottery in enumerate(self.lotteries):
+            for outcome, likely in lottery:
+                yield chance[arm] * likely, outcome, np.eye(3)[arm] - chance
+
+
+class Tree:
+    """Two decisions of two choices: take 0.3 or gamble, then, if it was lost, stop or double up."""
+
+    size = 4
+
+    def paths(self, logits):
+        first, second = softmax(logits[:2]), softmax(logits[2:])
+        at_first = [np.r_[np.eye(2)[i] - first, 0, 0] for i in (0, 1)]
+        at_second = [np.r_[0, 0, np.eye(2)[i] - second] for i in (0, 1)]
+        yield first[0], 0.3, at_first[0]
+        yield first[1] * 0.5, 1.0, at_first[1]
+        yield first[1] * 0.5 * second[0], -1.0, at_first[1] + at_second[0]
+        yield first[1] * 0.5 * second[1] * 0.4, 0.5, at_first[1] + at_second[1]
+        yield first[1] * 0.5 * second[1] * 0.6, -3.0, at_first[1] + at_second[1]
+
+
+def law(game, logits):
+    chance, outcome, score = zip(*game.paths(logits), strict=True)
+    assert sum(chance) == pytest.approx(1)
+    return np.array(chance), np.array(outcome), np.array(score)
+
+
+def slopes(function, logits, step=1e-5):
+    return np.array(
+        [(function(logits + step * e) - function(logits - step * e)) / (2 * step) for e in np.eye(len(logits))]
+    )
+
+
+TASTES = [Prospect(), Prospect(0.7, 0.9, 1.5, 0.5, 0.8, reference=0.1), Prospect(1.0, 1.0, 1.0, 1.0, 1.0)]
+GAMES = [Bets(), Tree()]
+EXACT = {
+    "cpt": (TASTE, lambda x, p: value(Prospect(), x, p)),
+    "cvar": (WORST, lambda x, p: prospect.cvar(x, p, 0.4)),
+    "mean_variance": (STEADY, lambda x, p: prospect.mean_variance(x, p, 0.5)),
+}
+
+
+@pytest.mark.parametrize("taste", TASTES)
+@pytest.mark.parametrize("game", GAMES, ids=["bets", "tree"])
+def test_with_few_episodes_it_is_the_exact_gradient_of_what_they_are_worth_on_average(game, taste):
+    """E[Σ φᵢ ∇ log πᵢ / M] = ∇ E[V of M samples], every set of M = 4 episodes enumerated: no bias at all."""
+    logits = np.random.default_rng(0).normal(size=game.size)
+    every = np.array(list(itertools.product(range(len(list(game.paths(logits)))), repeat=4)))
+
+    def worth(at):
+        chance, outcome, _ = law(game, at)
+        return float(chance[every].prod(axis=1) @ prospect.value_of_samples(taste, outcome[every]))
+
+    chance, outcome, score = law(game, logits)
+    phi = prospect.influence_of_samples(taste, outcome[every])
+    gradient = np.einsum("s,sm,smd->d", chance[every].prod(axis=1), phi, score[every]) / 4
+    np.testing.assert_allclose(gradient, slopes(worth, logits), atol=1e-8)
+
+
+@pytest.mark.parametrize("risk", EXACT)
+@pytest.mark.parametrize("game", GAMES, ids=["bets", "tree"])
+def test_with_many_episodes_it_is_the_gradient_of_the_exact_value(game, risk):
+    """As many of each outcome as its probability says."""
+    judge, exact = EXACT[risk]
+    logits = np.random.default_rng(1).normal(size=game.size)
+    chance, outcome, score = law(game, logits)
+    counts = np.round(chance * 200000).astype(int)
+    phi = judge.influence(np.repeat(outcome, counts))
+    each = phi[np.cumsum(counts) - 1]  # equal outcomes move alike
+    gradient = (chance * each) @ score
+    expected = slopes(lambda at: float(exact(law(game, at)[1], law(game, at)[0])), logits)
+    np.testing.assert_allclose(gradient, expected, atol=2e-3 * np.abs(expected).max())
+    assert np.abs(expected).max() > 0.01
+
+
+# PPO follows it -----------------------------------------------------------------------------------------
+
+
+def play(pay, preference, iterations=30, steps=8, copies=256, seed=0):
+    """How often the second of two choices was taken in the last 10 iterations of a bandit."""
+    world = Bandit(Discrete(2), pay, copies)
+    where = place_in(world, seed=seed)
+    policy = network(where)
+    settings = {"learning_rate_schedule": "constant", "entropy_coefficient": 0.0, "minibatches": 1}
+    one = make_learner(where, preference, policy, gamma=1.0, learning_rate=0.01, **settings)
+    runner = Runner(world, seats((where, policy)), seed)
+    taken = []
+    for i in range(iterations):
+        own = runner.play(steps, i).experiences["team"]
+        taken.append(own.action.mean())
+        one.learn(own, joint(own), generator(i))
+    return float(np.mean(taken[-10:]))
+
+
+def bet(better, worse, chance, safe, seed=0):
+    """The second choice is a lottery, the first is safe."""
+    random = np.random.default_rng(seed)
+    return lambda a: np.where(a == 1, np.where(random.random(a.shape) < chance, better, worse), safe)
+
+
+PLAIN = Unchanged(UnchangedSettings())
+
+
+def test_a_long_shot_is_taken_as_often_as_is_best():
+    """It loses a little on average; prospect theory likes it, most of all a mixture that takes it 77% of the time."""
+    shot = (98.9, -1.1, 0.01, 0.0)
+    share = np.linspace(0, 1, 501)
+    chances = np.stack([1 - share, share * 0.01, share * 0.99], axis=1)
+    best = share[value(Prospect(), np.broadcast_to([0.0, 98.9, -1.1], chances.shape), chances).argmax()]
+    assert best == pytest.approx(0.77, abs=0.01)
+    assert play(bet(*shot), TASTE) == pytest.approx(best, abs=0.1)
+    assert play(bet(*shot), PLAIN, iterations=60) < 0.25
+
+
+def test_a_gamble_with_a_gain_on_average_is_refused_out_of_loss_aversion():
+    gamble = (1.5, -1.0, 0.5, 0.0)
+    assert play(bet(*gamble), TASTE) < 0.05
+    assert play(bet(*gamble), PLAIN) > 0.95
+    bold = CPT(CPTSettings(way="episodic", loss_aversion=1.0))
+    assert play(bet(*gamble), bold) > 0.95
+
+
+def test_seen_from_a_higher_reference_the_gamble_is_taken():
+    """What was a sure gain is a sure loss from there, and the gamble a chance to have none."""
+    gamble = (3.0, -2.0, 0.5, 0.4)
+    assert play(bet(*gamble), TASTE) < 0.05
+    hopeful = CPT(CPTSettings(way="episodic", reference=3.0, beta=0.5))
+    assert play(bet(*gamble), hopeful) > 0.9
+
+
+@pytest.mark.parametrize("risk", [WORST, STEADY])
+def test_the_safe_arm_is_preferred(risk):
+    gamble = (3.0, -1.0, 0.5, 0.5)
+    assert play(bet(*gamble), risk) < 0.05
+    assert play(bet(*gamble), PLAIN) > 0.95
+
+
+def test_nothing_is_bootstrapped_where_an_episode_is_cut_off(learner):
+    """Cut off or ended by itself: the same, to the last bit. For who wants plain rewards it is not."""
+    for preference, same in ((TASTE, True), (PLAIN, False)):
+        cut, over = learner(preference=preference, gamma=1.0), learner(preference=preference, gamma=1.0)
+        own = lived(cut)
+        learn(cut, dataclasses.replace(own, truncated=own.ends, terminated=np.zeros_like(own.ends)))
+        learn(over, dataclasses.replace(own, terminated=own.ends, truncated=np.zeros_like(own.ends)))
+        assert np.array_equal(actor(cut), actor(over)) == same
+        assert np.array_equal(critic(cut), critic(over)) == same
+
+
+def test_the_taste_reaches_the_policy_and_the_metrics(learner):
+    kinds = (TASTE, CPT(CPTSettings(way="episodic", loss_aversion=1.0)), WORST, STEADY)
+    learners = [learner(preference=risk, gamma=1.0, learning_rate=0.01) for risk in (*kinds, PLAIN)]
+    own = lived(learners[0])
+    told = [learn(one, own) for one in learners]
+    for left, right in itertools.combinations(learners, 2):
+        assert not np.array_equal(actor(left), actor(right))
+    assert len({metrics["worth"] for metrics in told[:4]}) == 4
+    assert told[0]["episodes_judged"] == own.ends.sum()
+    assert "worth" not in told[4]
+
+
+def test_what_was_collected_before_counts(learner):
+    """The same rollout after a richer one is another experience: its first ends close longer episodes."""
+    one, other = (learner(preference=TASTE, gamma=1.0) for _ in range(2))
+    own = lived(one)
+    for each, scale in ((one, 1), (other, 5)):
+        each.value(dataclasses.replace(own, reward=own.reward * np.float32(scale)))
+    assert not np.allclose(one.value(own)[0].reward, other.value(own)[0].reward)

@@ -1,0 +1,399 @@
+"""Advisors: who is asked what, how advice is followed, and that it is accounted for in what is learned."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.config import schema
+from coterie.config.schema import ConfigError
+from coterie.core.advice import AskSettings, UseSettings, own_log_probs
+from coterie.core.group import Seat
+from coterie.lm.wrappers.budget import BudgetSettings
+from coterie.lm.wrappers.cache import CacheSettings
+from coterie.roles.advisor import HeuristicAdvisorSettings, LanguageAdvisorSettings
+from coterie.studies import match
+from coterie.studies.exploit.deviations import Frozen, FrozenSettings
+from coterie.training import build, loop, table
+from coterie.training.evaluate import evaluate
+from coterie.training.run import Run
+from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
+from helpers.advisor import TABLE, advised, advisor, grid, seen
+from helpers.run import numbers, written
+from helpers.small_worlds import network
+
+ADVISE = "groups.team.advisor"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return written(tmp_path / "advised.yaml", TABLE)
+
+
+# When it is asked ---------------------------------------------------------------------------------------------------
+
+
+def counts(made):
+    return {name.removeprefix("advice/"): value for name, value in made.metrics().items()}
+
+
+def test_every_so_many_ticks():
+    world = grid()
+    made, where = advisor(world, ask={"every": 3})
+    policy = network(where)
+    told = [not np.isnan(made.note(seen(world, where, tick=t), policy)).all() for t in range(7)]
+    assert told == [True, False, False, True, False, False, True]
+
+
+def test_only_in_the_first_frames_of_a_run():
+    world = grid()
+    made, where = advisor(world, ask={"frames": 100})
+    policy = network(where)
+    moments = [{"frames": 96}, {"frames": 100}, {"frames": 100, "progress": None}]  # the last one is no training
+    told = [not np.isnan(made.note(seen(world, where, **m), policy)).all() for m in moments]
+    assert told == [True, False, True]
+
+
+def test_frames_are_counted_over_all_shards(path):
+    words = ["train.shards=2", f"{ADVISE}.ask.frames=40"]  # 4 copies: rows 0 … 9 of the first iterations
+    run = coterie.train(str(path), words, out=path.parent / "run", quiet=True)
+    assert run.metrics()[-1]["team/advice/asked"] == 80
+    apart = coterie.train(str(path), ["train.workers=1", *words], out=path.parent / "apart", quiet=True)
+    assert apart.summary()["evaluation"] == run.summary()["evaluation"]
+
+
+def test_a_random_share():
+    made, where = advisor(grid(500), None, ask={"share": 0.2})
+    told = ~np.isnan(advised(made, where)[..., 0])
+    assert 0.15 < told.mean() < 0.25
+    np.testing.assert_array_equal(told, ~np.isnan(advised(made, where)[..., 0]))  # the same stream, the same rows
+
+
+def test_where_the_policy_is_unsure():
+    world = grid(50)
+    _, where = advisor(world, None)
+    policy = network(where)
+    view = seen(world, where)
+    own = own_log_probs(policy, view)
+    entropy = -(np.exp(own) * own).sum(-1)
+    made, _ = advisor(world, None, ask={"entropy": float(np.median(entropy))})
+    np.testing.assert_array_equal(~np.isnan(made.note(view, policy)[..., 0]), entropy > np.median(entropy))
+
+
+@pytest.mark.parametrize("model", ["COPIER", None])
+def test_where_the_policy_disagrees(model):
+    world = grid(50)
+    made, where = advisor(world, model, ask={"disagreement": True})
+    policy = network(where)
+    view = seen(world, where)
+    first = made.note(view, policy)
+    again = made.note(seen(world, where), policy)
+    greedy = own_log_probs(policy, view).argmax(-1)
+    every, _ = advisor(world, model)
+    other = every.note(seen(world, where), policy)[..., 1:].argmax(-1) != greedy
+    assert 0 < other.mean() < 1
+    np.testing.assert_array_equal(~np.isnan(again[..., 0]), other)
+    assert np.isnan(first).any() == (model is None)  # a model knows nothing before it was asked
+
+
+def test_a_budget_is_kept_and_its_refusals_are_abstentions():
+    made, where = advisor(grid(50), around={"budget": BudgetSettings(calls=20)})
+    notes = advised(made, where)
+    found = counts(made)
+    assert (found["lm/calls"], found["distinct"]) == (20, 20)
+    assert 0 < found["abstentions"] == pytest.approx(np.isnan(notes[..., 0]).mean())
+    assert found["share"] == pytest.approx(1 - found["abstentions"])
+
+
+def test_a_replay_has_the_answers_that_the_budget_allowed_for(tmp_path):
+    kept = str(tmp_path / "answers.db")
+    made, where = advisor(grid(50), around={"budget": BudgetSettings(calls=20), "cache": CacheSettings(kept)})
+    again, _ = advisor(grid(50), around={"cache": CacheSettings(kept, "replay-only")})
+    np.testing.assert_array_equal(advised(made, where), advised(again, where))
+    assert counts(again)["lm/calls"] == 0
+    assert counts(again)["abstentions"] == counts(made)["abstentions"] > 0
+
+
+def test_evaluations_are_played_alone_unless_wanted():
+    world = grid(4, max_steps=8)
+    for use, always in (
+        ({"way": "mixture"}, False),
+        ({"way": "hint"}, True),
+        ({"way": "mixture", "evaluate": True}, True),
+    ):
+        made, where = advisor(world, None, use=use)
+        evaluate(world, [Seat(where, network(where), annotator=made)], 4, seed=0)
+        assert (made.metrics()["advice/decisions"] > 0) == always
+    made, _ = advisor(world, None, use={"way": "hint", "evaluate": False})
+    assert not made.always
+
+
+def test_what_is_barred_is_not_advised():
+    made, where = advisor(grid(4), None, use={"way": "kl"}, smoothing=0.2)
+    view, policy = seen(where.world, where), network(where)
+    best = made.note(view, policy)[..., 1:].argmax(-1)
+    assert np.allclose(made.note(view, policy)[..., 1:].max(-1), 0.8 + 0.2 / 5)
+    barred = dataclasses.replace(view, mask=~np.eye(5, dtype=bool)[best])
+    made.counts["advised"] = 0
+    assert np.isnan(made.note(barred, policy)).all()
+    assert made.counts["advised"] == 0
+    only = dataclasses.replace(view, mask=np.eye(5, dtype=bool)[best])
+    assert np.allclose(made.note(only, policy)[..., 1:], only.mask)
+
+
+def test_refused_texts_are_offered_once():
+    made, where = advisor(grid(8), around={"budget": BudgetSettings(calls=18)})
+    view, policy = seen(where.world, where), network(where)
+    made.note(view, policy)
+    refusals = made.source.metrics()["lm/refusals"]
+    assert refusals > 0
+    again = made.note(view, policy)
+    assert made.source.metrics()["lm/refusals"] == refusals
+    assert np.isnan(again).any()
+    assert not np.isnan(again).all()
+
+
+# What it says -------------------------------------------------------------------------------------------------------
+
+
+def test_advice_is_the_models_distribution_smoothed():
+    world = grid(30)
+    made, where = advisor(world, temperature=2.0, smoothing=0.2)
+    notes = advised(made, where)
+    odds = np.array([np.e, 1.0, 1.0, 1.0]) / (np.e + 3)  # calibrated: 2 nats at temperature 2
+    likely, others, never = 0.8 * odds[0] + 0.04, 0.8 * odds[1] + 0.04, 0.04  # nobody is ever told to stay
+    np.testing.assert_allclose(np.sort(notes[..., 1:], axis=-1)[0, 0], [never, others, others, others, likely], 1e-5)
+    np.testing.assert_allclose(notes[..., 1:].sum(-1), 1, rtol=1e-5)
+    cold, _ = advisor(world, temperature=0.0, smoothing=0.0)
+    assert set(np.unique(advised(cold, where)[..., 1:])) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"calibration": "none"}, {"normalise": "mean"}),
+        *({"codec": "helpers.language:Numbers", "calibration": "none"},),
+    ],
+)
+def test_how_it_is_asked_matters(settings):
+    world = grid(20)
+    made, where = advisor(world, **({"calibration": "none"} if "codec" in settings else {}))  # only that differs
+    other, _ = advisor(world, **settings)
+    assert not np.allclose(advised(made, where), advised(other, where), equal_nan=True)
+
+
+def test_ones_own_template_and_examples_are_shown_to_it(tmp_path):
+    template = written(tmp_path / "mine.txt", "{examples}\nYou see: {state}\nGo:\n")
+    examples = written(tmp_path / "worked.txt", "The target is here. => up\n")
+    made, _ = advisor(grid(1), template=str(template), examples=str(examples))
+    assert made.source.chooser.asking.prompt("?") == "You see: The target is here.\nGo: up\n\nYou see: ?\nGo:"
+
+
+def test_each_observation_is_described_once_and_each_text_asked_once(monkeypatch):
+    world = grid(40)
+    made, where = advisor(world)
+    rows = []
+    describe = made.source.codec.describe
+    monkeypatch.setattr(made.source.codec, "describe", lambda o: rows.append(len(o)) or describe(o))
+    policy = network(where)
+    for _ in range(3):
+        made.note(seen(world, where), policy)
+    observation = seen(world, where).observation.reshape(80, -1)
+    assert sum(rows) == len(np.unique(observation, axis=0))
+    texts = {*describe(observation), *made.source.codec.samples()}
+    assert counts(made)["lm/calls"] == counts(made)["distinct"] == len(texts)
+
+
+def test_alignment_is_measured():
+    world = grid(50)
+    made, where = advisor(world)
+    policy = network(where)
+    view = seen(world, where)
+    notes = made.note(view, policy).astype(np.float64)[..., 1:]
+    own = own_log_probs(policy, view)
+    found = counts(made)
+    assert found["agreement"] == (notes.argmax(-1) == own.argmax(-1)).mean()
+    assert found["kl"] == pytest.approx((notes * (np.log(notes) - own)).sum(-1).mean(), rel=1e-5)
+    assert found["optimal"] == 1.0
+    assert (found["decisions"], found["asked"], found["advised"], found["share"]) == (100, 100, 100, 1.0)
+    for text, scores in made.source.chooser.known.items():
+        made.source.chooser.known[text] = scores[[1, 0, 3, 2]]  # everything the other way round
+    made.note(view, policy)
+    assert 0.4 < counts(made)["optimal"] < 0.75
+
+
+def test_a_policy_that_follows_hints_agrees_with_them():
+    world = grid(50)
+    made, where = advisor(world, None, use={"way": "hint"})
+    policy = network(where)
+    with torch.no_grad():  # the hint's weights, and then they lead to the output
+        policy.net.out.weight.zero_()
+        (layer,) = policy.net.body.layers if hasattr(policy.net, "body") else (policy.net.hidden.layers[0],)
+        layer.weight[0, :, :5].zero_()
+        layer.weight[0, -5:, :5] = torch.eye(5) * 3
+        policy.net.out.weight[0, :5, :] = torch.eye(5)
+    made.note(seen(world, where), policy)
+    assert counts(made)["agreement"] == 1.0
+
+
+# Refusals -----------------------------------------------------------------------------------------------------------
+
+WRONG = [
+    (
+        ["groups.team.learner.name=dqn", "groups.team.policy.name=q_network"],
+        "'dqn' does not follow it; set groups.team",
+    ),
+    (["groups.team.learner=none"], "nobody learns here; set groups.team.learner.name=ppo"),
+    (["world.messages=3"], "groups.team.advisor: an advisor speaks to one discrete choice per decision"),
+    (["world.name=spread", "world.continuous_actions=true"], "actions are a Box"),
+    ([f"{ADVISE}.use.way=prior", f"{ADVISE}.smoothing=0"], "smoothing must be above 0"),
+    ([f"{ADVISE}.smoothing=1"], "leaves nothing of the advice; set it below 1"),
+    ([f"{ADVISE}.use.way=mixture", f"{ADVISE}.use.strength=1.5"], "strength must lie in [0, 1], got 1.5"),
+    ([f"{ADVISE}.use.until=0"], "until must be above 0"),
+    ([f"{ADVISE}.ask.every=0"], "groups.team.advisor.ask: every must be at least 1"),
+    ([f"{ADVISE}.ask.share=2"], "share must lie in [0, 1]"),
+    ([f"{ADVISE}.ask.share=0"], "share must be above 0"),
+    ([f"{ADVISE}.ask.frames=0"], "frames must be at least 1"),
+    ([f"{ADVISE}.use.strength=0"], "strength and final are both 0"),
+    ([f"{ADVISE}.ask.entropy=-1"], "entropy must be at least 0"),
+    ([f"{ADVISE}.name=heuristic", "world.name=gymnasium/CartPole-v1"], "brings its own reference player"),
+    ([f"{ADVISE}.lm=minilm"], "groups.team.advisor: lm: 'minilm' only embeds texts; name a model that can score"),
+    ([f"{ADVISE}.lm.budget.calls=5"], "lm.budget.calls: 5 leave nothing beyond the 16 texts that calibrate a model"),
+    (
+        [f"{ADVISE}.lm.budget.calls=50", "train.workers=1"],
+        "groups.team.advisor.lm.budget: which process of train.workers spends it would be chance; set",
+    ),
+    ([f"{ADVISE}.use.way=mixture", "groups.team.learner.target_kl=0.1"], "target_kl measures how far the policy moved"),
+    ([f"{ADVISE}.temperature=-1"], "temperature must be at least 0"),
+    ([f"{ADVISE}.name=nobody"], "groups.team.advisor.name: no 'nobody' here (known: language, heuristic"),
+]
+
+
+@pytest.mark.parametrize(("words", "reason"), WRONG)
+def test_what_is_refused_before_anything_starts(words, reason, path):
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        table.check(str(path), words)
+
+
+# Runs ---------------------------------------------------------------------------------------------------------------
+
+
+def apart(run):
+    """The records without the clock and without what the model was asked."""
+    return [{k: v for k, v in record.items() if "/lm/" not in k} for record in numbers(run)]
+
+
+def test_a_run_replayed_from_the_cache_asks_nothing_and_is_the_same(path):
+    kept = [f"{ADVISE}.lm.cache.path={path.parent / 'answers.db'}", f"{ADVISE}.lm.budget.calls=25"]
+    runs = [
+        coterie.train(str(path), [*kept, *more], out=path.parent / f"run-{i}", quiet=True)
+        for i, more in enumerate(([], [f"{ADVISE}.lm.cache.mode=replay-only"]))
+    ]
+    first, again = (run.metrics()[-1] for run in runs)
+    assert (first["team/advice/lm/calls"], again["team/advice/lm/calls"]) == (25, 0)
+    assert 0 < first["team/advice/abstentions"] < 0.5
+    assert apart(runs[0]) == apart(runs[1])
+
+
+@pytest.mark.parametrize(
+    "words", [(), (f"{ADVISE}.lm.budget.calls=20", f"{ADVISE}.use.way=mixture", f"{ADVISE}.ask.share=0.5")]
+)
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(path, words, monkeypatch):
+    straight = coterie.train(str(path), list(words), out=path.parent / "straight", quiet=True)
+    advance = loop.Training.advance
+
+    def breaking(self):
+        if self.iteration == 3:
+            raise InterruptedError
+        return advance(self)
+
+    monkeypatch.setattr(loop.Training, "advance", breaking)
+    with pytest.raises(InterruptedError):
+        coterie.train(str(path), list(words), out=path.parent / "broken", quiet=True)
+    monkeypatch.setattr(loop.Training, "advance", advance)
+    broken = Run.open(path.parent / "broken")
+    assert coterie.resume(broken.path, quiet=True)
+    assert apart(broken) == apart(straight)
+    calls = [run.metrics()[-1]["team/advice/lm/calls"] for run in (broken, straight)]
+    assert calls[0] <= calls[1]  # what was answered before the kill is not asked again
+    assert broken.summary()["evaluation"] == straight.summary()["evaluation"]
+
+
+def test_hints_are_given_wherever_a_run_plays(path):
+    run = coterie.train(str(path), [f"{ADVISE}.use.way=hint"], out=path.parent / "run", quiet=True)
+    loaded = table.load(run.path)
+    assert loaded.evaluate(4).returns["team"].shape == (4, 2)
+    (group,) = loaded.groups
+    assert group.seat.annotator.metrics()["advice/decisions"] > 0
+    players = match.open_players([str(run.path), "random"], "best")
+    assert len(match.cross_play(players, loaded.config, 2, 0)) == 2
+
+
+def test_bare_observations_and_seats_elsewhere_bring_hints_along(path):
+    run = coterie.train(str(path), [f"{ADVISE}.use.way=hint"], out=path.parent / "run", quiet=True)
+    loaded = table.load(run.path)
+    observations = build.build_world(loaded.config.world, 3).reset(0).kinds["agent"].observation[:, 0]
+    before = loaded.groups[0].seat.annotator.counts["asked"]
+    loaded.act("agent_0", observations)
+    assert loaded.groups[0].seat.annotator.counts["asked"] == before + 3
+    seated = [f"groups.team.policy.run={run.path}", "groups.team.learner=none", "groups.team.advisor=none"]
+    (group,) = build.build_groups(schema.load(str(path), seated), build.build_world(loaded.config.world, 1))
+    assert group.seat.annotator.always
+    assert group.policy.act(dataclasses.replace(seen(grid(2), group.seat.place), notes=None)).action.shape == (2, 2)
+    frozen = Frozen(FrozenSettings(str(run.path), "best", "team", True), loaded.groups[0].seat.place)
+    frozen.act(seen(grid(2), loaded.groups[0].seat.place))
+    assert frozen.annotator.counts["asked"] == 4
+
+
+def test_every_setting_has_a_test_here():
+    ways = {"ask", "use", "smoothing"}
+    asked = {"lm", "codec", "template", "examples", "normalise", "calibration", "temperature"}
+    assert {f.name for f in dataclasses.fields(LanguageAdvisorSettings)} == asked | ways
+    assert {f.name for f in dataclasses.fields(HeuristicAdvisorSettings)} == ways
+    assert {f.name for f in dataclasses.fields(AskSettings)} == {"every", "entropy", "disagreement", "share", "frames"}
+    assert {f.name for f in dataclasses.fields(UseSettings)} == {"way", "strength", "final", "until", "evaluate"}
+
+
+DUEL = """\
+world: {name: tictactoe}
+groups:
+  cross:
+    agents: player_0
+    policy: {hidden: [8], normalize_observations: false}  # so that the policy stays what it is
+    learner: {name: ppo, epochs: 1, minibatches: 1, learning_rate: 1e-12}
+    advisor: {lm: "helpers.advisor:CENTRE", use: {way: prior, strength: 3}, calibration: none}
+  ring: {agents: player_1, policy: random}
+train: {copies: 8, steps: 7, total_steps: 224, evaluate_episodes: 4, video: false, tensorboard: false}
+"""
+
+
+def test_advice_in_turns_and_among_legal_actions(tmp_path):
+    """Decisions stay open from one iteration to the next, by which the strength has changed."""
+    run = coterie.train(str(written(tmp_path / "duel.yaml", DUEL)), out=tmp_path / "run", quiet=True)
+    records = run.metrics()[1:]
+    assert all(record["cross/kl"] < 1e-7 for record in records)
+    assert records[-1]["cross/advice/abstentions"] == 0
+    world, settings = Tictactoe(TictactoeSettings(), 3), UseSettings("prior")
+    made, where = advisor(world, "CENTRE", use=dataclasses.asdict(settings), home="helpers.advisor", calibration="none")
+    tick = world.reset(0).kinds["player"]
+    mask = tick.mask.copy()
+    mask[0, :, 4] = False
+    view = dataclasses.replace(seen(world, where), acting=tick.acting, mask=mask)
+    notes = made.note(view, network(where))
+    acting = np.flatnonzero(tick.acting[0])[0]
+    assert notes[0, acting, 1 + 4] == 0  # the centre is taken here, and advised elsewhere
+    assert notes[1, acting, 1:].argmax() == 4
+    np.testing.assert_allclose(notes[:, acting, 1:].sum(-1), 1, rtol=1e-5)
+    assert np.isnan(notes[:, 1 - acting]).all()  # nobody advises who is not to move
+
+
+def test_the_documents_examples_are_valid(tmp_path):
+    page = (Path(__file__).parent.parent.parent / "docs" / "advisor.md").read_text()
+    examples = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    assert examples
+    for text in examples:
+        table.check(str(written(tmp_path / "example.yaml", text)))

@@ -1,0 +1,204 @@
+"""Bonuses from comparisons and from instructions: what they are, how they are scaled and kept."""
+
+import numpy as np
+import pytest
+from test_shaping import numbers
+
+import coterie
+from coterie.core.types import Finals
+from coterie.lm.load import LMSettings
+from coterie.lm.wrappers.budget import BudgetSettings
+from coterie.roles.bonus import Instructed, InstructedSettings, Preferred, PreferredSettings
+from coterie.training.run import Run
+from helpers.run import files, train, written
+from helpers.run import numbers as numbers_of
+from helpers.small_worlds import Rounds, experience, place_in
+
+TABLE = """\
+world: {name: gridworld, grid_size: 5, num_agents: 2, max_steps: 12, mode: cooperative}
+groups:
+  team:
+    policy: {hidden: [8]}
+    learner: {name: ppo}
+    preference: {name: preferred, lm: "helpers.reward:COMPARER", codec: "helpers.reward:Corner", scale: deviation}
+train: {copies: 4, steps: 8, total_steps: 256, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 2,
+        video: false, tensorboard: false}
+"""
+
+
+def preferred(codec="Stages", lm=None, **settings):
+    lm = lm or LMSettings("helpers.reward:COMPARER")
+    made = Preferred(PreferredSettings(lm=lm, codec=f"helpers.reward:{codec}", **settings))
+    made.settle(place_in(Rounds()), 0.9)
+    return made
+
+
+def instructed(codec="Told", **settings):
+    given = {"calibration": "none", "examples": "none"} | settings
+    made = Instructed(
+        InstructedSettings(lm=LMSettings("helpers.reward:FOLLOWER"), codec=f"helpers.reward:{codec}", **given)
+    )
+    made.settle(place_in(Rounds()), 0.9)
+    return made
+
+
+def seen_in_turn(values, **fields):
+    """One agent that decides at every tick and sees these numbers."""
+    return experience(np.zeros((len(values) - 1, 1)), observation=numbers(np.array(values)[:, None, None]), **fields)
+
+
+# Comparisons --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_better_is_stronger_though_the_model_likes_a():
+    bonus = preferred().rewards(seen_in_turn([0, 1, 5, 9, 4.5]))[:, 0, 0]
+    assert bonus[0] < 0 < bonus[1] < bonus[2]
+    np.testing.assert_allclose(bonus[3], 0, atol=1e-3)  # as good as the references on average: A or B does not matter
+    np.testing.assert_allclose(bonus[2], -preferred().rewards(seen_in_turn([0, 0]))[0, 0, 0], atol=1e-3)
+
+
+def test_bonus_is_for_where_a_decision_led_and_not_for_ends():
+    final = Finals(np.array([[2, 0]]), numbers([[9]]))
+    own = seen_in_turn([1, 8, 0, 0], terminated=[(1, 0)], truncated=[(2, 0)], finals=final)
+    bonus = preferred(weight=2.0).rewards(own)[:, 0, 0]
+    single = [preferred().rewards(seen_in_turn([0, number]))[0, 0, 0] for number in (8, 9)]
+    np.testing.assert_allclose(bonus, [2 * single[0], 0, 2 * single[1]], atol=1e-5)
+
+
+def test_a_new_description_costs_two_questions_for_each_reference():
+    for references in (3, 6):
+        taste = preferred(references=references)
+        taste.rewards(seen_in_turn([0, 4.5, 4.5]))
+        assert taste.metrics()["judge/lm/calls"] == references * (references - 1) + 2 * references
+        taste.rewards(seen_in_turn([0, 4.5, 5.5]))
+        assert taste.metrics()["judge/lm/calls"] == references * (references - 1) + 4 * references
+
+
+def test_strengths_do_not_depend_on_the_order_of_visits():
+    one, other = preferred(), preferred()
+    forth = one.rewards(seen_in_turn([0, 2.5, 3.5, 7.5]))[:, 0, 0]
+    back = other.rewards(seen_in_turn([0, 7.5, 3.5, 2.5]))[::-1, 0, 0]
+    assert np.array_equal(forth, back)
+
+
+def test_pairs_in_their_true_order_are_counted():
+    taste = preferred()
+    taste.rewards(seen_in_turn([0, 1, 9, 2]))
+    assert taste.metrics()["judge/accuracy"] == 1.0
+
+
+def test_comparisons_that_are_missing_give_no_bonus():
+    taste = preferred(references=3, lm=LMSettings("helpers.reward:COMPARER", budget=BudgetSettings(calls=12)))
+    bonus = taste.rewards(seen_in_turn([0, 4.5, 5.5]))[:, 0, 0]
+    assert bonus[1] == 0 != bonus[0]
+    assert taste.metrics()["judge/abstentions"] == 0.5
+
+
+# Instructions -------------------------------------------------------------------------------------------------
+
+
+def asked(actions, **fields):
+    """Copy 0 is told to choose 0."""
+    action = np.array(actions)[:, None, None]
+    return seen_in_turn(list(range(len(actions) + 1)), action=action, **fields)
+
+
+def test_decisions_as_told_are_paid():
+    taste = instructed(weight=10.0)
+    bonus = taste.rewards(asked([0, 1, 2, 4]))[:, 0, 0]
+    np.testing.assert_allclose(bonus, [9, 1, 1, 0], atol=1e-5)  # the last one has no word
+    assert taste.metrics()["judge/unsaid"] == 1
+    assert taste.metrics()["judge/bonus_mean"] == pytest.approx(11 / 4)
+
+
+def test_only_the_last_decision_of_an_episode_is_judged_at_the_end():
+    own = asked([0, 0, 1, 0], terminated=[(1, 0)], truncated=[(2, 0)])
+    np.testing.assert_allclose(instructed(when="end").rewards(own)[:, 0, 0], [0, 0.9, 0.1, 0], atol=1e-5)
+
+
+def test_verdicts_are_calibrated():
+    """Of 10 × 3 samples none is as told (they name no instruction), so that 'no' is a favourite."""
+    bonus = instructed(calibration="batch").rewards(asked([0, 1]))[:, 0, 0]
+    np.testing.assert_allclose(bonus, [81 / 82, 0.5], atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [preferred, instructed])
+def test_template_examples_and_normalisation_reach_the_model(make, tmp_path):
+    template = written(tmp_path / "mine.txt", "{examples}\nNow: {state}\nWell:\n")
+    word = make().chooser.words[0]
+    examples = written(tmp_path / "worked.txt", f"This and that. => {word}\n")
+    chooser = make(template=str(template), examples=str(examples), normalise="mean").chooser
+    assert chooser.asking.prompt("?") == f"Now: This and that.\nWell: {word}\n\nNow: ?\nWell:"
+    assert (chooser.normalise, make().chooser.normalise) == ("mean", "sum")
+
+
+# Scaling and keeping --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [preferred, instructed])
+def test_a_bonus_can_be_scaled_by_its_running_deviation(make):
+    first, second = asked([0, 1, 2, 0, 0]), asked([1, 1, 0])
+    plain, scaled = make(), make(scale="deviation")
+    each = [plain.rewards(own)[:, 0, 0] for own in (first, second)]
+    np.testing.assert_allclose(scaled.rewards(first)[:, 0, 0], each[0] / np.std(each[0]), rtol=1e-4)
+    kept = scaled.state()
+    after = scaled.rewards(second)
+    np.testing.assert_allclose(after[:, 0, 0], each[1] / np.std(np.concatenate(each)), rtol=1e-4)
+    again = make(scale="deviation")
+    assert not np.array_equal(again.rewards(second), after)
+    again.load(kept)
+    assert np.array_equal(again.rewards(second), after)
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_killed_and_resumed_it_comes_to_the_same_end(tmp_path, monkeypatch):
+    table = written(tmp_path / "table.yaml", TABLE)
+    whole = train(tmp_path / "whole", experiment=table)
+    rewards, seen = Preferred.rewards, []
+
+    def dies(self, experience):
+        seen.append(1)
+        if len(seen) == 6:
+            raise KeyboardInterrupt
+        return rewards(self, experience)
+
+    monkeypatch.setattr(Preferred, "rewards", dies)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "cut", experiment=table)
+    monkeypatch.undo()
+    assert coterie.resume(tmp_path / "cut", quiet=True)
+    cut = Run.open(tmp_path / "cut")
+    assert _learned(whole) == _learned(cut)
+    ends = [run.load_checkpoint("last") for run in (whole, cut)]
+    assert ends[0]["preferences"]["team"]["count"] > 0
+    step = whole.steps()[-1]
+    assert files(whole.checkpoint_path(step)) == files(cut.checkpoint_path(step))  # weights and all, bit for bit
+
+
+def _learned(run):
+    """The records without their clock, and without what was asked, which depends on what was already known."""
+    return [{k: v for k, v in record.items() if "judge/" not in k or "bonus" in k} for record in numbers_of(run)]
+
+
+# Refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: preferred(references=1), "references must be at least 2"),
+        (lambda: preferred(weight=-1.0), "weight must be above 0"),
+        (lambda: instructed("Stages"), "'numbers' gives no instructions"),
+        (lambda: Instructed(InstructedSettings(codec="gridworld")).settle(_grid(), 0.9), "gives no instructions"),
+        (lambda: Preferred(PreferredSettings(codec="helpers.language:Numbers")).settle(_grid(), 0.9), "no samples"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def _grid():
+    from helpers.language import race
+
+    return place_in(race(1))

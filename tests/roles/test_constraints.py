@@ -1,0 +1,395 @@
+"""Constraints in words: what is vetoed, charged and counted, and how a model is asked."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config.schema import ConfigError
+from coterie.core.group import Seat
+from coterie.lm.load import LMSettings
+from coterie.lm.wrappers.budget import BudgetSettings
+from coterie.policies.scripted import RandomPolicy, RandomSettings
+from coterie.preferences.standard import CPT, CPTSettings, Team, TeamSettings, Unchanged, UnchangedSettings
+from coterie.roles.constraints import Case, Channel, ConstraintSettings, Direct, LanguageGuard
+from coterie.studies.exploit.deviations import Frozen, FrozenSettings
+from coterie.studies.match import Player
+from coterie.training.runner import Runner
+from coterie.worlds.adapters.minigrid_text import Sight, Thing, foretell
+from coterie.worlds.mpe.world import Spread, SpreadSettings
+from helpers import run as run_cases
+from helpers.constraint import ASKED, guard, seen
+from helpers.language import race
+from helpers.lm import embedded_file
+from helpers.run import written
+from helpers.small_worlds import place_in
+
+UP, DOWN, LEFT, RIGHT, STAY = range(5)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_asked():
+    ASKED.clear()
+
+
+def played(keeper, world, steps=40):
+    """What somebody lives through who draws among the actions that are left."""
+    seat = Seat(place_in(world), RandomPolicy(RandomSettings(), place_in(world)), guard=keeper)
+    return Runner(world, [seat], 0).play(steps, 0, 0.5).experiences["team"]
+
+
+# Veto -----------------------------------------------------------------------------------------------------
+
+
+def test_a_veto_prevents_and_is_recorded():
+    world = race(8, num_agents=2)
+    lived = played(guard(world), world)
+    assert not (lived.action == LEFT).any()
+    assert set(np.unique(lived.action)) == {UP, DOWN, RIGHT, STAY}
+    assert not lived.mask[..., LEFT].any()
+    assert lived.mask[..., [UP, DOWN, RIGHT, STAY]].all()
+
+
+@pytest.mark.parametrize("way", ["penalty", "count"])
+def test_other_ways_leave_every_action(way):
+    world = race(8, num_agents=2)
+    lived = played(guard(world, way=way), world)
+    assert lived.mask.all()
+    assert (lived.action == LEFT).any()
+
+
+def test_illegal_actions_stay_illegal():
+    world = race()
+    kept = guard(world).allowed(seen(world, mask=[True, False, True, True, True]))
+    assert (kept == [True, False, False, True, True]).all()
+
+
+def test_where_everything_is_forbidden_all_that_is_legal_is_allowed_and_counted():
+    world = race()
+    keeper = guard(world, "never do anything")
+    view = seen(world, mask=[True, True, False, False, False])
+    kept = keeper.allowed(view)
+    assert (kept == view.mask).all()
+    keeper.witness(replace(view, mask=kept), np.zeros(view.acting.shape, np.int64))
+    metrics = keeper.metrics()
+    assert metrics["constraints/overruled"] == metrics["constraints/decisions"] == view.acting.size
+    assert metrics["constraints/violations"] == view.acting.size
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_only_what_the_world_allowed_counts_as_vetoed(learns):
+    """Up and left are against the rules; up is against the world's, too."""
+    world = race()
+    keeper = guard(world, "never move left or up")
+    view = replace(seen(world, mask=[False, True, True, True, True]), progress=0.5)
+    charged = keeper.charge(Unchanged(UnchangedSettings())) if learns else None
+    for _ in range(2):  # rollouts
+        for _ in range(3):
+            keeper.allowed(view)
+        if charged is not None:
+            charged.rewards(played(guard(world), world, steps=3))  # lived by others: only their decisions are counted
+    assert keeper.metrics()["constraints/vetoes"] == (1 if learns else 2) * 3 * view.acting.sum()
+
+
+def test_several_rules_hold_together_and_full_stops_do_not_matter():
+    world = race()
+    kept = guard(world, "never move left.", "never move up").allowed(seen(world))
+    assert (kept == [False, True, False, True, True]).all()
+
+
+def test_the_rest_of_the_table_is_not_asked_for():
+    world = race()
+    keeper = guard(world)
+    view = seen(world)
+    idle = replace(view, acting=np.zeros_like(view.acting))
+    assert keeper.allowed(idle).all()
+    assert not ASKED
+
+
+# How the model is asked -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ask", ["channel", "direct"])
+def test_nothing_is_asked_twice(ask):
+    world = race(30)
+    keeper = guard(world, ask=ask, model=ask.upper(), calibration="none")
+    keeper.allowed(seen(world, 1))
+    count = len(ASKED)
+    keeper.allowed(seen(world, 1))
+    keeper.verdicts.known.clear()  # the moments are new again, their words are not
+    keeper.allowed(seen(world, 1))
+    assert len(ASKED) == count
+    assert keeper.metrics()["constraints/lm/calls"] == len(set(ASKED))
+
+
+def test_a_direct_question_holds_rule_state_and_move():
+    keeper = guard(ask="direct", model="DIRECT", calibration="none")
+    assert not keeper.allowed(seen(race(num_agents=2)))[..., LEFT].any()
+    state, move = ASKED[0]
+    assert state.startswith("The target is")
+    assert move in ("up", "down", "left", "right")
+
+
+def test_the_threshold_decides_who_is_sure_enough():
+    sure = dict(ask="direct", model="DIRECT", calibration="none")  # noqa: C408  # settings
+    world = race()
+    assert guard(world, "perhaps not left", **sure).allowed(seen(world))[..., LEFT].all()  # σ(1) = 0.73
+    assert not guard(world, "perhaps not left", threshold=0.7, **sure).allowed(seen(world))[..., LEFT].any()
+
+
+def test_templates_and_examples_are_files_of_ones_own(tmp_path):
+    template = written(tmp_path / "template.txt", "Beware.\n{examples}\n{state}\nForbidden:")
+    examples = written(tmp_path / "examples.txt", "Rule: never sing. => sing\n")
+    made = Channel(LMSettings("helpers.constraint:CHANNEL"), str(template), str(examples))
+    assert made.breaks([Case("never sing", "", "sing"), Case("never dance", "", "sing")]).shape == (2,)
+    assert made.others == ("Rule: never sing.",)
+    assert made.asking.head.startswith("Beware.\nRule: never sing.\nForbidden: sing")
+    keeper = guard(template=str(template), examples=str(examples))
+    assert keeper.jury.asking == made.asking
+    direct = guard(ask="direct", template=str(template), examples="none").jury.chooser.asking
+    assert direct.prompt("So?") == "Beware.\nSo?\nForbidden:"
+
+
+def test_a_channel_compares_with_the_mean_of_other_rules(tmp_path):
+    examples = written(tmp_path / "e.txt", "Rule: never sing. => sing\nRule: never hum. => hum\n")
+    made = Channel(LMSettings("helpers.constraint:CHANNEL"), "auto", str(examples))
+    sing, left = made.breaks([Case("do not sing", "", "sing"), Case("never move left", "", "left")])
+    other = np.log((np.exp(-1) + np.exp(-9)) / 2)  # one of two rules of the examples forbids it, too
+    assert sing == pytest.approx(1 / (1 + np.exp(other + 1)))
+    assert left == pytest.approx(1 / (1 + np.exp(-8)))
+    itself = made.breaks([Case("never sing", "", "sing")])  # is not held against its own example
+    assert itself == pytest.approx(1 / (1 + np.exp(-8)))
+
+
+def test_a_calibrated_question_takes_out_what_the_model_likes():
+    def keen(prompt, choice):
+        return -1.0 if choice == " yes" else -4.0
+
+    case = [Case("never move", "Here.", "left")]
+    for calibration, chance in (("none", 1 / (1 + np.exp(-3))), ("content_free", 0.5)):
+        made = Direct(LMSettings("helpers.constraint:DIRECT"), "auto", "auto", calibration)
+        made.chooser.lm = coterie.lm.load.surround(coterie.lm.backends.scripted.Scripted(None, keen), LMSettings())
+        assert made.breaks(case) == pytest.approx(chance)
+    assert guard(ask="direct", calibration="none").jury.chooser.calibration == "none"
+
+
+def test_a_spent_budget_forbids_nothing_and_is_counted():
+    world = race(20)
+    keeper = guard(world, around={"budget": BudgetSettings(calls=0)})
+    view = seen(world)
+    assert keeper.allowed(view).all()
+    keeper.witness(view, np.full(view.acting.shape, LEFT))
+    metrics = keeper.metrics()
+    assert metrics["constraints/violations"] == 0
+    assert metrics["constraints/abstentions"] == 4 * view.acting.size
+    assert not ASKED
+
+
+def test_a_codec_of_ones_own_is_asked():
+    world = race()
+    keeper = guard(world, "never choose 1", codec="helpers.language:Numbers")
+    assert (keeper.allowed(seen(world)) == [True, False, True, True, True]).all()
+
+
+# At the learner's door ------------------------------------------------------------------------------------
+
+
+def test_a_penalty_is_taken_off_where_a_rule_was_broken_and_nowhere_else():
+    world = race(8, num_agents=2)
+    keeper = guard(world, way="penalty", penalty=0.5)
+    lived = played(keeper, world)
+    stored = lived.reward.copy()
+    for inner in (Unchanged(UnchangedSettings()), Team(TeamSettings())):
+        paid = keeper.charge(inner).rewards(lived)
+        assert paid == pytest.approx(inner.rewards(lived) - 0.5 * (lived.active & (lived.action == LEFT)))
+    assert np.array_equal(lived.reward, stored)
+    metrics = keeper.metrics()
+    assert metrics["constraints/violations"] == (lived.action == LEFT).sum()
+    assert metrics["constraints/decisions"] == lived.active.sum()
+
+
+@pytest.mark.parametrize("way", ["veto", "count"])
+def test_other_ways_charge_nothing(way):
+    world = race(8, num_agents=2)
+    keeper = guard(world, way=way)
+    charged = keeper.charge(Unchanged(UnchangedSettings()))
+    lived = played(keeper, world)
+    assert np.array_equal(charged.rewards(lived), lived.reward)
+    metrics = keeper.metrics()
+    assert metrics["constraints/violations"] == (lived.action == LEFT).sum()
+    assert metrics.get("constraints/vetoes") == (None if way == "count" else lived.active.sum())
+
+
+def test_a_taste_for_risk_takes_no_penalty_but_a_veto():
+    taste = CPT(CPTSettings())
+    assert guard().charge(taste) is taste
+    with pytest.raises(ValueError, match="way=veto"):
+        guard(way="penalty").charge(taste)
+
+
+def test_what_the_world_tells_of_breaches_is_held_against_the_model():
+    world = race(8, num_agents=2)
+    keeper = guard(world, way="count", truth="fatal")
+    lived = played(keeper, world)
+    left = lived.action == LEFT
+    deadly = replace(lived, terminated=left, reward=np.where(left, 0, lived.reward))
+    keeper.charge(Unchanged(UnchangedSettings())).rewards(deadly)
+    metrics = keeper.metrics()
+    assert metrics["constraints/fatal"] == metrics["constraints/foreseen"] == left.sum()
+    assert metrics["constraints/agreement"] == 1.0
+    wrong = replace(lived, terminated=lived.action == UP, reward=np.zeros_like(lived.reward))
+    keeper.charge(Unchanged(UnchangedSettings())).rewards(wrong)
+    assert keeper.metrics()["constraints/foreseen"] == 0
+    assert keeper.metrics()["constraints/agreement"] == pytest.approx(
+        1 - ((lived.action == UP) | left).mean(), abs=1e-12
+    )
+    untold = guard(world, way="count")
+    untold.charge(Unchanged(UnchangedSettings())).rewards(deadly)
+    assert untold.metrics()["constraints/violations"] == left.sum()
+    assert "constraints/fatal" not in untold.metrics()
+
+
+# Whole runs -----------------------------------------------------------------------------------------------
+
+
+def words(way, *more):
+    lead = "groups.team.constraints"
+    return [
+        *(f"{lead}.rules=['never move left']", f"{lead}.lm=helpers.constraint:CHANNEL", f"{lead}.way={way}"),
+        *more,
+    ]
+
+
+def judged(run):
+    """The share of decisions that broke a rule, iteration by iteration."""
+    lead = "team/constraints"
+    return [record[f"{lead}/violations"] / record[f"{lead}/decisions"] for record in run.metrics()[1:]]
+
+
+def test_counting_changes_nothing_and_a_penalty_changes_what_is_learned(tmp_path, no_drawing):
+    longer = ["train.total_steps=16384", "train.copies=16", "train.steps=64", "groups.team.learner.learning_rate=5e-3"]
+    plain = run_cases.train(tmp_path / "plain", *longer)
+    counted = run_cases.train(tmp_path / "counted", *longer, *words("count"))
+    charged = run_cases.train(tmp_path / "charged", *longer, *words("penalty", "groups.team.constraints.penalty=5"))
+
+    def bare(run):
+        return [{k: v for k, v in r.items() if "constraints" not in k} for r in run_cases.numbers(run)]
+
+    assert bare(counted) == bare(plain)
+    assert 0.1 < judged(counted)[0] < 0.35
+    assert judged(charged)[0] == judged(counted)[0]
+    assert judged(charged)[-1] < 0.03
+    assert judged(counted)[-1] > 0.1
+
+
+def test_a_vetoed_run_resumes_alike_and_never_breaks_the_rule(tmp_path, no_drawing):
+    steady = "groups.team.learner.learning_rate_schedule=constant"  # a run's length is then all that is changed
+    whole = run_cases.train(tmp_path / "whole", *words("veto", steady))
+    assert max(judged(whole)) == 0
+    parts = run_cases.train(tmp_path / "parts", *words("veto", steady, "train.total_steps=128"))
+    coterie.training.table.resume(parts.path, ["train.total_steps=256"], quiet=True)
+
+    def bare(run):
+        return [{k: v for k, v in r.items() if "/lm/" not in k} for r in run_cases.numbers(run)]
+
+    assert bare(parts) == bare(whole)
+
+
+def test_a_veto_holds_wherever_the_run_plays(tmp_path, no_drawing, coterie_):
+    """Only to stay is left: who asks, plays, meets or responds finds that and nothing else."""
+    still = words("veto")[1:] + ["groups.team.constraints.rules=['never move up, down, left or right']"]
+    run = run_cases.train(tmp_path / "run", *still, "train.total_steps=32")
+    loaded = coterie.load(run.path)
+    assert (loaded.act("agent_0", np.random.default_rng(0).random((50, *seen_shape(loaded)))) == STAY).all()
+    where = loaded.groups[0].seat.place
+    view = seen(where.world)
+    assert (Frozen(FrozenSettings(str(run.path), "last", "team"), where).act(view).action == STAY).all()
+    player = Player("it", loaded).seat("agent_0", where.world, 0)
+    assert not player.guard.allowed(view)[..., :STAY].any()
+    code, out, _ = coterie_("eval", run.path, "--episodes", 4, "--json")
+    assert code == 0
+    report = json.loads(out)["reports"]["team"]
+    assert report["constraints/violations"] == 0
+    assert report["constraints/vetoes"] == 4 * report["constraints/decisions"]
+
+
+def seen_shape(loaded):
+    return loaded.groups[0].seat.place.spaces.observation.shape
+
+
+# Refusals -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rules": ()}, "at least one text"),
+        ({"rules": ("never sing", " ")}, "no empty one"),
+        ({"penalty": -1.0}, "penalty must be at least 0"),
+        ({"penalty": float("inf")}, "finite"),
+        ({"threshold": 1.5}, "threshold must lie in"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        ConstraintSettings(**{"rules": ("never sing",)} | settings)
+
+
+def test_ways_of_asking_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="content_free or none"):
+        guard(ask="direct", calibration="batch")
+    with pytest.raises(ValueError, match="ask=direct"):
+        guard(examples="none")
+    assert guard(ask="direct", examples="none").jury.chooser.asking.head.count("Rule:") == 0
+
+
+def test_actions_that_are_no_choices_are_refused(tmp_path):
+    world = Spread(SpreadSettings(continuous_actions=True), 1)
+    with pytest.raises(ValueError, match="needs discrete actions"):
+        LanguageGuard(ConstraintSettings(("never sing",)), place_in(world))
+    with pytest.raises(ConfigError, match=r"groups.team.constraints.*: rules must hold"):
+        run_cases.train(tmp_path / "run", "groups.team.constraints.way=veto")
+    taste = ["groups.team.preference.name=cvar", "groups.team.preference.way=episodic", "groups.team.learner.gamma=1"]
+    with pytest.raises(ConfigError, match=r"groups.team.constraints: way=penalty"):
+        run_cases.train(tmp_path / "run", *words("penalty"), *taste)
+
+
+# MiniGrid and the model that comes along ------------------------------------------------------------------
+
+KEY, OTHER = Thing("key", "red"), Thing("key", "blue")
+
+
+@pytest.mark.parametrize(
+    ("front", "carried", "move", "deed"),
+    [
+        (None, None, "left", "turn left"),
+        (None, None, "forward", "go forward on free floor"),
+        (Thing("lava"), None, "forward", "go forward into lava"),
+        (Thing("lava"), None, "right", "turn right"),
+        (Thing("wall"), None, "forward", "bump into a wall"),
+        (Thing("goal"), None, "forward", "go forward to the goal"),
+        (Thing("door", "red", "open"), None, "forward", "go forward through the red door"),
+        (Thing("door", "red", "closed"), None, "forward", "bump into the red door"),
+        (KEY, None, "pick up", "pick up the red key"),
+        (KEY, OTHER, "pick up", "do nothing"),
+        (None, KEY, "drop", "drop the red key"),
+        (KEY, KEY, "drop", "do nothing"),
+        (Thing("door", "red", "locked"), KEY, "open", "open the red door"),
+        (Thing("door", "red", "locked"), OTHER, "open", "do nothing"),
+        (Thing("door", "red", "open"), None, "open", "close the red door"),
+    ],
+)
+def test_what_moves_would_do_is_told_beforehand(front, carried, move, deed):
+    assert foretell(Sight(carried, front, ()), move) == deed
+
+
+def test_the_embedded_model_knows_what_a_rule_forbids():
+    embedded_file("folder")
+    made = Channel(LMSettings("embedded"), "auto", "auto")
+    deeds = [foretell(Sight(None, front, ()), "forward") for front in (None, Thing("wall"), Thing("lava"))]
+    deeds.append("turn left")
+    for rule, broken in (("do not walk into lava", 2), ("never bump into a wall", 1)):
+        chance = made.breaks([Case(rule, "", deed) for deed in deeds])
+        assert np.flatnonzero(chance >= 0.9).tolist() == [broken]

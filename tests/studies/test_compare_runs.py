@@ -1,0 +1,195 @@
+"""Who is compared: which runs count as one, how they are called, what is refused."""
+
+import dataclasses
+import json
+
+import pytest
+
+from coterie.config import schema
+from coterie.core.types import CoterieError
+from coterie.studies.compare import runs
+from helpers.compare import FAST, SLOW, compared, fabricate, labels
+from helpers.run import ODD, train, written
+
+
+def test_runs_that_differ_in_their_seed_are_one_contender(sweep):
+    found = compared(sweep)
+    assert labels(found) == [f"gridworld-cooperative learner.learning_rate={rate}" for rate in ("0.01", "0.001")]
+    assert [one.seeds for one in found.standings] == [4, 4]
+    assert [[run.seed for run in one.contender.runs["gridworld"]] for one in found.standings] == [[0, 1, 2, 3]] * 2
+
+
+def test_settings_without_effect_tell_nobody_apart(tmp_path):
+    fabricate(tmp_path / "a", "seed=0", "train.workers=2", "train.video=false", "experiment=mine")
+    fabricate(tmp_path / "b", "seed=1", "train.keep=7")
+    assert labels(compared(tmp_path)) == ["mine+gridworld-cooperative"]
+
+
+def test_processes_make_no_other_world(tmp_path):
+    for seed in (0, 1):
+        words = (f"seed={seed}", f"world.processes={seed}", f"train.tensorboard={str(bool(seed)).lower()}")
+        fabricate(tmp_path / str(seed), *words, experiment="cartpole-ppo")
+    found = compared(tmp_path)
+    assert labels(found) == ["cartpole-ppo"]
+    assert list(found.scales) == ["gymnasium/CartPole-v1"]
+
+
+def test_labels_name_what_differs(tmp_path):
+    fabricate(tmp_path / "a", "groups.team.policy.hidden=[8,8]", "train.copies=8")
+    fabricate(tmp_path / "b", "groups.team.policy.hidden=[8,8]", "groups.team.parameters=individual", "train.copies=8")
+    assert labels(compared(tmp_path)) == [
+        *("gridworld-cooperative parameters=shared", "gridworld-cooperative parameters=individual"),
+    ]
+    fabricate(tmp_path / "c", "experiment=other", "groups.team.policy.hidden=[8]", "train.copies=4")
+    assert labels(compared(tmp_path))[2] == "other"  # its name says enough
+
+
+def test_a_part_of_another_name_stands_for_its_settings():
+    ppo = {"groups.team.learner.name": "ppo", "groups.team.learner.clip": 0.2, "train.copies": 4}
+    other = {"groups.team.learner.name": "other", "groups.team.learner.size": 9, "train.copies": 4}
+    assert runs.tell_apart(["x", "x"], [ppo, other]) == ["x learner.name=ppo", "x learner.name=other"]
+    two = {"groups.prey.policy.name": "random"}
+    assert runs.tell_apart(["x", "x"], [ppo | two, other | two])[0] == "x team.learner.name=ppo"
+
+
+def test_settings_of_a_part_are_named_where_parts_of_one_name_differ_in_them():
+    slow, fast, other = (
+        {"groups.team.learner.name": name, "groups.team.learner.rate": rate, "groups.team.learner.size": size}
+        for name, rate, size in (("dqn", 1, 8), ("dqn", 2, 8), ("ppo", 3, 9))
+    )
+    assert runs.tell_apart(["e"] * 3, [slow, fast, other]) == [
+        *("e learner.name=dqn learner.rate=1", "e learner.name=dqn learner.rate=2"),
+        "e learner.name=ppo learner.rate=3",
+    ]
+
+
+def test_names_of_parts_within_parts_stand_for_their_settings_together():
+    cases = (("a", "x", 1), ("a", "y", 2), ("b", "x", 3))
+    settings = [{"part.name": a, "part.inner.name": b, "part.inner.size": size} for a, b, size in cases]
+    assert runs.tell_apart(["e"] * 3, settings) == [
+        *("e part.name=a part.inner.name=x", "e part.name=a part.inner.name=y", "e part.name=b part.inner.name=x"),
+    ]
+    another = settings[0] | {"part.inner.size": 4}
+    assert runs.tell_apart(["e"] * 4, [*settings, another])[3] == "e part.name=a part.inner.name=x part.inner.size=4"
+
+
+def test_different_ones_never_have_the_same_label(tmp_path):
+    word, number = {"size": "1"}, {"size": 1}
+    assert runs.tell_apart(["e"] * 3, [word, number, word]) == ["e size=1", "e size=1 #2", "e size=1"]
+    assert len(set(runs.tell_apart(["e", "e", "e size=2"], [number, {"size": 2}, {}]))) == 3
+    (entrant,), _ = runs.read([str(fabricate(tmp_path / "a").path)])
+    both = [dataclasses.replace(entrant, settings=entrant.settings | one) for one in (word, number)]
+    assert [one.label for one in runs.gather(both, by=["size"])] == ["size=1", "size=1 #2"]
+
+
+def test_the_order_of_groups_tells_nobody_apart(tmp_path):
+    groups = ["cross: {agents: player_0, learner: {name: ppo}}", "ring: {agents: player_1, policy: {name: random}}"]
+    for seed, order in enumerate((groups, groups[::-1])):
+        text = f"world: {{name: tictactoe}}\ngroups: {{{', '.join(order)}}}\n"
+        fabricate(tmp_path / str(seed), f"seed={seed}", experiment=written(tmp_path / "duel.yaml", text))
+    assert labels(compared(tmp_path)) == ["duel"]
+    fabricate(tmp_path / "twin", "seed=0", experiment=tmp_path / "duel.yaml")
+    with pytest.raises(CoterieError, match="have the same settings and seed"):
+        compared(tmp_path)
+
+
+def test_contenders_by_settings_and_by_argument(tmp_path):
+    fabricate(tmp_path / "a" / "0", FAST, "train.copies=8", score=1.0)
+    fabricate(tmp_path / "b" / "0", FAST, "train.copies=16", score=2.0)
+    fabricate(tmp_path / "b" / "1", SLOW, "train.copies=16", score=4.0)
+    rate = compared(tmp_path, by=["groups.team.learner.learning_rate"])
+    assert labels(rate) == ["learner.learning_rate=0.01", "learner.learning_rate=0.001"]
+    assert [one.aggregates["mean"].value for one in rate.standings] == [1.5, 4.0]
+    argument = compared(tmp_path / "a", tmp_path / "b", by=["argument"])
+    assert labels(argument) == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert [one.aggregates["mean"].value for one in argument.standings] == [1.0, 3.0]
+    with pytest.raises(schema.ConfigError, match=r"--by train\.copie: none of these.*did you mean 'train\.copies'"):
+        compared(tmp_path, by=["train.copie"])
+
+
+def test_a_setting_of_the_world_can_tell_contenders_apart(tmp_path):
+    fabricate(tmp_path / "a", score=1.0)
+    fabricate(tmp_path / "b", "world.observation=dict", score=2.0)
+    found = compared(tmp_path, by=["world.observation"])
+    assert labels(found) == ["observation=flat", "observation=dict"]
+    assert not found.normalised
+
+
+def test_runs_are_found_at_any_depth_and_counted_once(sweep):
+    found = compared(sweep, sweep / "fast", sweep / "fast" / "0")
+    assert [one.seeds for one in found.standings] == [4, 4]
+
+
+# Refusals -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_run_is_refused(coterie_, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert coterie_("compare", tmp_path / "empty")[::2] == (
+        *(1, f"coterie: '{tmp_path / 'empty'}' holds no run: there is no config.yaml in it or below\n"),
+    )
+    code, _, err = coterie_("compare", tmp_path / "absent")
+    assert (code, "is no directory" in err) == (1, True)
+    (tmp_path / "file").write_text("")
+    assert "is no directory" in coterie_("compare", tmp_path / "file")[2]
+    assert coterie_("compare")[0] == 2
+
+
+def test_an_unfinished_run_is_refused_or_left_out_by_name(coterie_, sweep):
+    left = fabricate(sweep / "fast" / "4", "seed=4", FAST, finished=False)
+    code, out, err = coterie_("compare", sweep)
+    assert (code, out) == (1, "")
+    assert err == f"coterie: '{left.path}' has not finished; 'coterie resume {left.path}', or --skip-unfinished\n"
+    code, out, _ = coterie_("compare", sweep, "--skip-unfinished")
+    assert code == 0
+    assert f"left out, unfinished: {left.path}" in out.replace("\n   ", " ")
+    assert json.loads(coterie_("compare", sweep, "--skip-unfinished", "--json")[1])["skipped"] == [str(left.path)]
+    assert coterie_("compare", left.path, "--skip-unfinished")[2] == "coterie: none of these runs has finished\n"
+
+
+def test_runs_of_different_worlds_are_refused(coterie_, tmp_path, sweep):
+    odd = train(tmp_path / "odd", experiment=written(tmp_path / "odd.yaml", ODD))
+    code, _, err = coterie_("compare", sweep, odd.path)
+    assert code == 1
+    assert "plays in world 'helpers.run:Odd'" in err
+    assert "only contenders in the same worlds can be compared" in err
+
+
+def test_the_same_run_under_two_names_is_refused(coterie_, tmp_path):
+    fabricate(tmp_path / "a", "seed=3")
+    fabricate(tmp_path / "b", "seed=3")
+    code, _, err = coterie_("compare", tmp_path)
+    assert code == 1
+    assert f"'{tmp_path / 'a'}' and '{tmp_path / 'b'}' have the same settings and seed" in err
+    assert coterie_("compare", tmp_path / "a", tmp_path / "b", "--by", "argument")[0] == 0
+
+
+def test_damaged_runs_are_named(coterie_, tmp_path):
+    run = fabricate(tmp_path / "a")
+    run.metrics_file.write_text("")
+    assert coterie_("compare", run.path)[2] == f"coterie: '{run.path}' has no evaluations in its metrics.jsonl\n"
+    run.config_file.write_text("world: 3\n")
+    assert coterie_("compare", run.path)[2].startswith(f"coterie: '{run.path}': ")
+    run.summary_file.write_text("{")
+    assert "is damaged" in coterie_("compare", run.path)[2]
+
+
+@pytest.mark.parametrize(
+    ("damage", "missing"),
+    [
+        (lambda whole: {}, "baselines.random.groups.team.return_mean"),
+        (lambda whole: [], "baselines.random.groups.team.return_mean"),
+        (lambda whole: whole | {"baselines": {}}, "baselines.random.groups.team.return_mean"),
+        (lambda whole: whole | {"step_0": {"groups": {"other": {}}}}, "step_0.groups.team.return_mean"),
+        (lambda whole: whole | {"evaluation": None}, "evaluation.groups.team.return_mean"),
+        (lambda whole: whole | {"last": {"groups": {"team": {"return_mean": "1"}}}}, "last.groups.team.return_mean"),
+        (lambda whole: whole | {"env_steps": None}, "env_steps"),
+        (lambda whole: whole | {"wall_s": None}, "wall_s"),
+    ],
+)
+def test_a_summary_without_what_it_should_hold_is_named(coterie_, tmp_path, damage, missing):
+    run = fabricate(tmp_path / "a")
+    run.summary_file.write_text(json.dumps(damage(run.summary())))
+    code, out, err = coterie_("compare", run.path)
+    assert (code, out) == (1, "")
+    assert err == f"coterie: '{run.summary_file}' is damaged: it has no number '{missing}'\n"

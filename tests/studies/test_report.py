@@ -1,0 +1,231 @@
+"""One page, everything inside it."""
+
+import base64
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from coterie.config import schema
+from coterie.core.types import CoterieError
+from coterie.studies import report, statistics
+from coterie.studies.exploit.deviations import Deviation, Question
+from coterie.studies.exploit.exploit import Exploited, Responder, Response, Score
+from coterie.training.run import Run
+from helpers.compare import fabricate
+from helpers.run import ODD, train, written
+
+
+def pictures(page):
+    found = re.findall(r'src="data:(image/\w+);base64,([^"]+)"', page.read_text())
+    return [(kind, Image.open(io.BytesIO(base64.b64decode(data)))) for kind, data in found]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two seeds of one experiment; the first with a film."""
+    base = tmp_path_factory.mktemp("runs")
+    kept, report.draw_curves = report.draw_curves, lambda runs: b""
+    try:
+        train(base / "warm", "train.total_steps=32")  # else compiling would count as seconds of the first
+        stop = "train.stop={return_mean: 1000}"
+        return [train(base / "a", "train.video=true", stop), train(base / "b", "seed=1", stop)]
+    finally:
+        report.draw_curves = kept
+
+
+def test_a_report_of_one_run(tmp_path, runs):
+    page = report.write_report(runs[:1], tmp_path / "deep" / "page.html", tmp_path / "figures" / "curves.png")
+    text = page.read_text()
+    assert [(kind, image.format) for kind, image in pictures(page)] == [("image/png", "PNG"), ("image/gif", "GIF")]
+    summary = runs[0].summary()
+    for policy in ("best", "last", "step 0", "random", "heuristic"):
+        assert f"<td>{policy}<td>0<td>team" in text
+    assert f"<td>{summary['evaluation']['groups']['team']['return_mean']:.2f}" in text
+    assert "grid_size: 4" in text
+    assert "://" not in text  # nothing is fetched; a picture in base64 may well spell http
+    assert Image.open(tmp_path / "figures" / "curves.png").size[0] > 500
+
+
+def test_what_is_drawn(runs, monkeypatch):
+    """Returns with their moving average and the solved line, losses, entropy."""
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    report.draw_curves(runs)
+    panels = {axes.get_title(): axes for axes in drawn[0].axes}
+    assert panels.keys() >= {"return", "success", "policy loss", "value loss", "entropy", "return against time"}
+    labels = panels["return"].get_legend_handles_labels()[1]
+    assert labels == [
+        *("team, training, 100-episode average", "team, greedy", "solved", "random", "heuristic"),
+    ]
+    curve = panels["entropy"].lines[0]
+    expected = [[r["team/entropy"] for r in run.metrics() if "team/entropy" in r] for run in runs]
+    assert curve.get_ydata() == pytest.approx([sum(pair) / 2 for pair in zip(*expected, strict=True)])
+    assert len(panels["entropy"].collections) == 1  # the interval of the mean
+    timed = panels["return against time"]
+    assert (panels["return"].get_xlabel(), timed.get_xlabel()) == ("environment steps", "wall-clock seconds")
+    assert timed.get_legend_handles_labels()[1] == labels
+    assert timed.lines[1].get_xdata()[-1] <= min(run.metrics()[-1]["wall_s"] for run in runs)
+    assert all(axes.get_ylabel() for axes in drawn[0].axes)
+    assert "95% interval by bootstrap" in drawn[0].get_supxlabel()
+
+
+def test_bands_are_bootstrap_intervals_of_the_mean(tmp_path, runs, monkeypatch):
+    """Of five runs one is another: a resample with more than three of it is rarer than one in forty."""
+    from matplotlib.figure import Figure
+
+    drawn, members = [], []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    for place, entropy in enumerate((0.0, 0.0, 0.0, 0.0, 1.0)):
+        members.append(Run.create(tmp_path / str(place), runs[0].config()))
+        records = [{"env_steps": s, "wall_s": s / 8, "team/entropy": entropy} for s in (0, 8, 16)]
+        members[-1].metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    report.draw_curves(members)
+    (panel,) = drawn[0].axes
+    band = panel.collections[0].get_paths()[0].vertices
+    expected = statistics.stratified_bootstrap(
+        [np.array([0.0, 0, 0, 0, 1])], statistics.mean, statistics.bootstrap_stream()
+    )
+    assert (band[:, 1].min(), band[:, 1].max()) == (expected.low, expected.high)
+    assert expected.high == pytest.approx(0.6)  # not 1, as far as the runs reach
+    assert "95% interval" in report.write_report(members, tmp_path / "page.html").read_text()
+
+
+def test_panels_of_learners_that_value_actions(tmp_path, runs, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    run = Run.create(tmp_path / "run", runs[0].config())
+    learned = {"team/loss": 0.5, "team/q_mean": 2.0, "team/epsilon": 0.1}
+    run.metrics_file.write_text("".join(json.dumps({"env_steps": s, "wall_s": s} | learned) + "\n" for s in (8, 16)))
+    report.draw_curves([run])
+    shown = {axes.get_title(): axes.lines[0].get_ydata().tolist() for axes in drawn[0].axes}
+    assert shown == {"value loss": [0.5, 0.5], "mean action value": [2.0, 2.0], "exploration": [0.1, 0.1]}
+    assert not drawn[0].axes[0].collections  # one run has no band
+
+
+def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):
+    odd = train(tmp_path / "odd", "experiment=odd <one>", experiment=written(tmp_path / "odd.yaml", ODD))
+    page = report.write_report([*runs, odd], tmp_path / "page.html")
+    text = page.read_text()
+    assert text.count("<h2>Scores</h2>") == text.count("<table>") == 2
+    assert "<td>best<td>0<td>team" in text
+    assert "<td>best<td>1<td>team" in text
+    assert "odd &lt;one&gt;" in text
+    assert "odd <one>" not in text
+    with pytest.raises(CoterieError, match="one figure shows one experiment, these runs are of several"):
+        report.write_report([*runs, odd], tmp_path / "two.html", tmp_path / "figure.png")
+    assert not (tmp_path / "two.html").exists()
+
+
+# Exploitability -----------------------------------------------------------------------------------------
+
+
+def exploited(run, *gains, **asked):
+    """Write into a run what `coterie exploit` would have found: a group's own return is 2 plus its place."""
+    responses = []
+    for place, (group, preference, gain) in enumerate(gains):
+        own, who = Score(2.0 + place, 1.0 + place, 3.0 + place), Deviation(group, (f"{group}_0",), group)
+        response = Score(*(x + gain[0] for x in own))
+        how = Responder("ppo", preference, 1024, 1, str(run.path / "exploit" / group))
+        responses.append(Response(who, "learned", own, response, Score(*gain), {"learned": response.mean}, how))
+    found = Exploited(run.path, 4096, Question(**asked), tuple(responses))
+    run.exploit_file.parent.mkdir()
+    run.exploit_file.write_text(json.dumps(found.plain()))
+    return found
+
+
+def test_a_page_tells_what_deviating_gains(tmp_path, no_drawing):
+    runs = [fabricate(tmp_path / str(seed), f"seed={seed}", finished=False) for seed in (0, 1, 2)]
+    exploited(runs[0], ("a<b", "unchanged", (0.5, 0.25, 0.75)), ("c", "team", (-0.25, -0.5, -0.125)))
+    found = exploited(runs[2], ("a<b", "unchanged", (12.0, 11.0, 13.0)), checkpoint="last", sample=True, episodes=9)
+    numbers = tmp_path / "deep" / "numbers.json"
+    text = report.write_report(runs, tmp_path / "page.html", numbers=numbers).read_text()
+    (head, *rows) = re.findall(r"<tr>(.*?)</tr>", text.split("<h2>Exploitability</h2>")[1])
+    assert re.split("<th>", head)[1:] == ["seed", "deviates", "own return", "best response", "gain", "by", "responder"]
+    assert [re.split("<td>", row)[1:] for row in rows] == [
+        [
+            *("0", "a&lt;b: a&lt;b_0", "2.000 [1.000, 3.000]", "2.500 [1.500, 3.500]"),
+            *("+0.5000 [+0.2500, +0.7500]", "learned", "ppo, 1,024 steps"),
+        ],
+        [
+            *("0", "c: c_0", "3.000 [2.000, 4.000]", "2.750 [1.750, 3.750]"),
+            *("-0.2500 [-0.5000, -0.1250]", "learned", "ppo, 1,024 steps"),
+        ],
+        [
+            *("2", "a&lt;b: a&lt;b_0", "2.000 [1.000, 3.000]", "14.0 [13.0, 15.0]"),
+            *("+12.0 [+11.0, +13.0]", "learned", "ppo, 1,024 steps"),
+        ],
+    ]
+    assert "Seed 0: checkpoint best (4,096 steps), greedy, 256 episodes. NashConv 0.5000 [0.2500, 0.7500]" in text
+    assert "exploitability 0.2500 [0.1250, 0.3750], their mean." in text
+    assert "The responder of c learned with the preference &#x27;team&#x27;. Nobody did as well as c itself" in text
+    assert "The responder of a&lt;b" not in text
+    assert "Seed 2: checkpoint last (4,096 steps), drawn actions, 9 episodes. NashConv 12.0 [11.0, 13.0]" in text
+    assert "Seed 1:" not in text
+    (told,) = json.loads(numbers.read_text()).values()
+    assert [*told] == ["exploit"]
+    assert told["exploit"][1] == found.plain()
+
+
+def test_a_page_says_nothing_of_what_nobody_asked(tmp_path, no_drawing):
+    run = fabricate(tmp_path / "run", finished=False)
+    assert "Exploit" not in report.write_report([run], tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda found: found["responses"][0].pop("gain"), "it has no 'gain'"),
+        (lambda found: found.pop("sample"), "it has no 'sample'"),
+        (lambda found: found["responses"].clear(), "nobody deviates in it"),
+        (lambda found: found["responses"][0]["gain"].update(mean="much"), "could not convert"),
+        (lambda found: found["responses"][0]["responder"].pop("steps"), "missing 1 required .* 'steps'"),
+    ],
+)
+def test_damaged_findings_are_named(tmp_path, no_drawing, damage, said):
+    run = fabricate(tmp_path / "run", finished=False)
+    plain = exploited(run, ("team", "unchanged", (1.0, 0.0, 2.0))).plain()
+    damage(plain)
+    run.exploit_file.write_text(json.dumps(plain))
+    with pytest.raises(CoterieError, match=rf"exploit.json' is damaged: .*{said}"):
+        report.write_report([run], tmp_path / "page.html")
+    run.exploit_file.write_text('{"run"')
+    with pytest.raises(CoterieError, match=r"exploit.json' is damaged: "):
+        report.write_report([run], tmp_path / "page.html")
+
+
+def test_an_unfinished_run_has_curves_but_no_scores(tmp_path, runs, no_drawing):
+    run = Run.create(tmp_path / "run", runs[0].config())
+    run.metrics_file.write_text("".join(runs[0].metrics_file.read_text().splitlines(keepends=True)[:4]) + '{"iter')
+    text = report.write_report([run], tmp_path / "page.html").read_text()
+    assert "The run has not finished" in text
+    assert "<img" in text
+
+
+def test_curves_of_runs_of_different_lengths(tmp_path, runs):
+    run = Run.create(tmp_path / "run", runs[0].config())
+    run.metrics_file.write_text("".join(runs[0].metrics_file.read_text().splitlines(keepends=True)[:3]))
+    assert report.draw_curves([runs[1], run])[:4] == b"\x89PNG"
+
+
+def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    report.draw_curves([fabricate(tmp_path / str(seed), f"seed={seed}", start=9.0 * seed) for seed in (0, 1)])
+    words = {axes.get_title(): [text.get_text() for text in axes.texts] for axes in drawn[0].axes}
+    assert words == {"return": [], "return against time": ["no seconds that all runs share"], "entropy": []}
+
+
+def test_a_run_without_records_is_refused(tmp_path):
+    run = Run.create(tmp_path / "run", schema.load("gridworld-cooperative"))
+    with pytest.raises(CoterieError, match=f"'{run.path}' has no records yet"):
+        report.write_report([run], tmp_path / "page.html")

@@ -1,0 +1,261 @@
+"""check_world passes on an honest world and names what is wrong with each broken one."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coterie.core.types import Box, CoterieError, Dict, Discrete, Kind, MultiDiscrete, Tick, Ticks
+from coterie.testing.learners import ContractError, check_world, random_actions
+
+MULTIPLIER, INCREMENT = np.uint64(6364136223846793005), np.uint64(1442695040888963407)
+
+
+class Corridor:
+    """Two runners and a guard; `short` is done after 3 ticks, the rest after 5. A named defect breaks it."""
+
+    simultaneous = True
+
+    def __init__(self, copies: int, defect: str = "") -> None:
+        self.copies, self.defect = copies, defect
+        guards = {"names repeat": ("short",), "no agents": ()}.get(defect, ("guard",))
+        seen = Dict({"clock": Discrete(6), "luck": Box((1,), 0.0, 1.0)})
+        self.kinds = {
+            "runner": Kind(("short", "long"), Box((2,), 0.0, 1.0), Discrete(3)),
+            "guard": Kind(guards, seen, MultiDiscrete((2, 3))),
+        }
+        if defect == "no kinds":
+            self.kinds = {}
+        if defect == "copies":
+            self.copies = copies + 1
+        self.clock, self.place = np.zeros(copies, np.int64), np.zeros(copies, np.int64)
+        self.random = np.zeros(copies, np.uint64)
+
+    def reset(self, seed):
+        self.clock[:] = 0
+        if self.defect != "reset forgets":
+            self.place[:] = 0
+        own = self.copies if self.defect == "number of copies" else 0
+        self.random = np.arange(self.copies, dtype=np.uint64) * MULTIPLIER + np.uint64(seed + own)
+        return self.tell(earned=float(self.defect == "reset rewards"))
+
+    def step(self, actions):
+        runner, guard = actions["runner"], actions["guard"]
+        self.random = self.random * MULTIPLIER + INCREMENT
+        short = runner[:, 0] if self.defect == "idle counts" else np.where(self.clock < 3, runner[:, 0], 0)
+        self.place[:] = (self.place + short + runner[:, 1] + guard[:, 0].sum(-1)) % 8
+        self.clock += 1
+        if self.defect == "coupled":
+            self.place[1:] = (self.place[1:] + self.place[0]) % 8
+        if self.defect == "actions changed":
+            runner[:] = 7
+        last, final, earned = self.clock.copy(), self.look(), self.place.copy()
+        over = last == 5
+        self.clock[over], self.place[over] = 0, 0
+        return self.tell(last, final, earned)
+
+    def look(self):
+        luck = (self.random >> np.uint64(40)).astype(np.float32) / 2**24
+        if self.defect == "chance":
+            luck[:] = np.random.default_rng().random()
+        runner = np.stack([self.place / np.float32(8), luck], -1).astype(np.float32)
+        guard = {"clock": self.clock[:, None].copy(), "luck": luck[:, None, None]}
+        return np.stack([runner, runner], 1), guard
+
+    def tell(self, last=None, final=None, earned=0.0):
+        """`last` counts the ticks of the episode before a reset; 0 where nothing has been played."""
+        n, runner, guard = self.copies, *self.look()
+        clock = self.clock if last is None else last
+        reward = np.broadcast_to(np.reshape(earned, (-1, 1)), (n, 2)).astype(np.float32)
+        over, never = clock == 5, np.zeros(n, bool)
+        done = (clock == 3) & (last is not None)
+        final_runner, final_guard = final or (runner * np.nan, guard)  # rubbish where not valid
+        acting = np.stack([self.clock < 3, ~never], 1)
+        ends = np.stack([done, never], 1), np.stack([never, over], 1)
+        mask = np.ones((n, 2, 3), bool)
+        one = Tick(runner, acting, reward, *ends, final_runner, mask)
+        two = Tick(guard, ~never[:, None], reward[:, :1].copy(), over[:, None].copy(), never[:, None], final_guard)
+        ticks = Ticks({"runner": one, "guard": two}, over, over & (earned == 0))
+        return SPOILS.get(self.defect, lambda ticks, clock: ticks)(ticks, clock)
+
+    def save(self):
+        state = {"clock": self.clock, "place": self.place, "random": self.random}
+        if self.defect == "random unsaved":
+            del state["random"]
+        return state if self.defect == "save aliases" else {key: array.copy() for key, array in state.items()}
+
+    def load(self, state):
+        self.random = state.get("random", self.random)
+        self.clock, self.place = state["clock"].copy(), state["place"].copy()
+        if self.defect == "load aliases":
+            self.place = state["place"]
+        return self.tell(earned=float(self.defect == "load rewards"))
+
+
+def runner_with(**make: Callable[[Tick], object]) -> Callable[[Ticks, np.ndarray], Ticks]:
+    """A spoil that replaces fields of the runners' tick."""
+
+    def spoil(ticks: Ticks, clock: np.ndarray) -> Ticks:
+        tick = ticks.kinds["runner"]
+        changed = replace(tick, **{field: function(tick) for field, function in make.items()})
+        return replace(ticks, kinds={**ticks.kinds, "runner": changed})
+
+    return spoil
+
+
+def writing(field: str, value: object, at: int, agent: int = 1) -> Callable[[Ticks, np.ndarray], Ticks]:
+    """A spoil that overwrites a runner's field in copy 1 once the clock shows `at`."""
+
+    def spoil(ticks: Ticks, clock: np.ndarray) -> Ticks:
+        if len(clock) > 1 and clock[1] == at:
+            getattr(ticks.kinds["runner"], field)[1, agent] = value
+        return ticks
+
+    return spoil
+
+
+def silence(ticks: Ticks, clock: np.ndarray) -> Ticks:
+    for tick in ticks.kinds.values():
+        tick.acting[clock == 2] = False
+    return ticks
+
+
+def early_reset(ticks: Ticks, clock: np.ndarray) -> Ticks:
+    return replace(ticks, ended=ticks.ended | (clock == 4))
+
+
+def masked_guard(ticks: Ticks, clock: np.ndarray) -> Ticks:
+    guard = replace(ticks.kinds["guard"], mask=np.ones((len(clock), 1, 5), bool))
+    return replace(ticks, kinds={**ticks.kinds, "guard": guard})
+
+
+def blind_guard(ticks: Ticks, clock: np.ndarray) -> Ticks:
+    guard = replace(ticks.kinds["guard"], observation={"clock": ticks.kinds["guard"].observation["clock"]})
+    return replace(ticks, kinds={**ticks.kinds, "guard": guard})
+
+
+def late_clock(ticks: Ticks, clock: np.ndarray) -> Ticks:
+    ticks.kinds["guard"].observation["clock"][clock == 2] = 6
+    return ticks
+
+
+SPOILS: dict[str, Callable[[Ticks, np.ndarray], Ticks]] = {
+    "observation float64": runner_with(observation=lambda t: t.observation.astype(np.float64)),
+    "observation shape": runner_with(observation=lambda t: t.observation[..., :1]),
+    "observation list": runner_with(observation=lambda t: t.observation.tolist()),
+    "reward float64": runner_with(reward=lambda t: t.reward.astype(np.float64)),
+    "acting int": runner_with(acting=lambda t: t.acting.astype(np.int64)),
+    "mask shape": runner_with(mask=lambda t: t.mask[..., :2]),
+    "mask of vectors": masked_guard,
+    "out of bounds": writing("observation", 1.5, at=2),
+    "observation nan": writing("observation", np.nan, at=2),
+    "final out of bounds": writing("final_observation", -1, at=5),
+    "discrete out of bounds": late_clock,
+    "missing entry": blind_guard,
+    "reward nan": writing("reward", np.nan, at=2),
+    "mask empty": writing("mask", False, at=2),
+    "both ends": writing("terminated", True, at=5),
+    "ends twice": writing("terminated", True, at=4, agent=0),
+    "acts after end": writing("acting", True, at=4, agent=0),
+    "idle": writing("acting", False, at=1, agent=0),
+    "nobody acts": silence,
+    "reset early": early_reset,
+    "ended int": lambda ticks, clock: replace(ticks, ended=ticks.ended.astype(int)),
+    "success float": lambda ticks, clock: replace(ticks, success=ticks.ended * 1.0),
+    "kind missing": lambda ticks, clock: replace(ticks, kinds={"runner": ticks.kinds["runner"]}),
+}
+
+LONG = "step {}, kind 'runner', agent 'long', copy 1"
+SHORT = "step {}, kind 'runner', agent 'short', copy 1"
+MESSAGES = {
+    "no kinds": "world: expected at least one kind, got none",
+    "no agents": "kind 'guard': expected at least one agent, got none",
+    "names repeat": "world: expected agent names to differ, across kinds too, got ['short', 'long', 'short']",
+    "copies": "world: expected 3 copies, got 4",
+    "kind missing": "step 0: expected ticks of ['runner', 'guard'], got ['runner']",
+    "observation float64": "step 0, kind 'runner': expected observation of type float32, got float64",
+    "observation shape": "step 0, kind 'runner': expected observation of shape (3, 2, 2), got (3, 2, 1)",
+    "observation list": "step 0, kind 'runner': expected observation to be an array, got list",
+    "reward float64": "step 0, kind 'runner': expected reward of type float32, got float64",
+    "acting int": "step 0, kind 'runner': expected acting of type bool, got int64",
+    "mask shape": "step 0, kind 'runner': expected mask of shape (3, 2, 3), got (3, 2, 2)",
+    "mask of vectors": "step 0, kind 'guard': expected no mask beside MultiDiscrete(sizes=(2, 3)), got one",
+    "ended int": "step 0: expected ended of type bool, got int64",
+    "success float": "step 0: expected success of type bool, got float64",
+    "missing entry": "kind 'guard': expected observation with entries ['clock', 'luck'], got ['clock']",
+    "out of bounds": f"{LONG.format(2)}, entry [0]: expected observation inside Box(",
+    "observation nan": f"{LONG.format(2)}, entry [0]: expected a finite observation, got nan",
+    "final out of bounds": f"{LONG.format(5)}, entry [0]: expected final_observation inside Box(",
+    "discrete out of bounds": "kind 'guard', agent 'guard', copy 0: "
+    "expected observation clock inside Discrete(n=6), got 6",
+    "reward nan": f"{LONG.format(2)}: expected a finite reward, got nan",
+    "mask empty": f"{LONG.format(2)}: expected a legal action in the mask of who acts, got none",
+    "both ends": f"{LONG.format(5)}: expected terminated or truncated, got both",
+    "ends twice": f"{SHORT.format(4)}: expected an end to be told once, got a second one",
+    "acts after end": f"{SHORT.format(4)}: expected an agent to be idle after its end, got acting",
+    "idle": f"{SHORT.format(1)}: expected all to act in a simultaneous world, got idle",
+    "nobody acts": "step 2, copy 0: expected somebody acting, got nobody",
+    "reset early": "step 4, kind 'runner', agent 'long', copy 0: expected an end before the copy is reset",
+    "actions changed": "step 1, kind 'runner': expected the passed actions unchanged, got other values",
+    "reset rewards": "reset: step 0, kind 'runner', agent 'short', copy 0: expected reward 0.0, got 1.0",
+    "reset forgets": "same seed, used world: step 0, kind 'runner', agent 'short', copy ",
+    "chance": "same seed, new world: step 0, kind 'runner', agent 'short', copy 0, entry [1]: expected ",
+    "idle counts": "zeros in idle rows: step ",
+    "random unsaved": "load, same world: step 21, kind 'runner', agent 'short', copy 0, entry [1]: expected ",
+    "save aliases": "load, same world: step 21, kind ",
+    "load aliases": "load, new world: step 21, kind ",
+    "load rewards": "load, same world: step 21, kind 'runner', agent 'short', copy 0: expected reward 0.0",
+    "number of copies": "copy 0 alone: step 1, kind 'runner', agent 'short', copy 0, entry [1]: expected ",
+    "coupled": "other actions in copy 0: step ",
+}
+
+
+def test_an_honest_world_passes():
+    check_world(Corridor, steps=43)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_seed_will_do(seed):
+    check_world(Corridor, steps=20, seed=seed)
+
+
+@pytest.mark.parametrize("defect", MESSAGES)
+def test_a_broken_promise_is_named(defect):
+    with pytest.raises(ContractError, match=re.escape(MESSAGES[defect])):
+        check_world(lambda copies: Corridor(copies, defect), steps=43)
+
+
+def test_every_spoil_is_tried():
+    assert set(SPOILS) <= set(MESSAGES)
+
+
+def test_a_broken_promise_is_an_error_that_the_command_line_can_print():
+    assert issubclass(ContractError, CoterieError)
+
+
+def test_random_actions_are_legal_and_reach_everything_legal():
+    rows = (500, 2)
+    mask = np.zeros((*rows, 4), bool)
+    mask[:, 0, [1, 3]] = True  # the second agent has nothing legal, as an idle one may
+    kinds = {
+        "masked": Kind(("a", "b"), Discrete(1), Discrete(4)),
+        "free": Kind(("c", "d"), Discrete(1), Discrete(3)),
+        "vector": Kind(("e", "f"), Discrete(1), MultiDiscrete((2, 5))),
+        "real": Kind(("g", "h"), Discrete(1), Box((2,), np.array([0.0, -np.inf]), np.array([100.0, np.inf]))),
+    }
+    blank = Tick(np.zeros(rows, int), *[np.zeros(rows, bool)] * 4, np.zeros(rows, int))
+    ticks = Ticks({name: replace(blank, mask=mask if name == "masked" else None) for name in kinds}, np.zeros(500))
+    actions = random_actions(ticks, kinds, np.random.default_rng(0))
+    assert set(actions["masked"][:, 0].tolist()) == {1, 3}
+    assert set(actions["masked"][:, 1].tolist()) == {0}
+    assert set(actions["free"].ravel().tolist()) == {0, 1, 2}
+    assert set(map(tuple, actions["vector"].reshape(-1, 2).tolist())) == {(i, j) for i in range(2) for j in range(5)}
+    assert {actions[name].dtype for name in ("masked", "free", "vector")} == {np.dtype(np.int64)}
+    assert actions["real"].shape == (500, 2, 2)
+    assert actions["real"].dtype == np.float32
+    low, high = actions["real"].min((0, 1)), actions["real"].max((0, 1))
+    assert ((low >= [0, -10]) & (low < [5, -9]) & (high <= [100, 10]) & (high > [95, 9])).all()
+    again = random_actions(ticks, kinds, np.random.default_rng(0))
+    assert all(np.array_equal(actions[name], again[name]) for name in kinds)

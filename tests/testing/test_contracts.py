@@ -1,0 +1,261 @@
+"""Every entry of the name tables keeps its contract."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from coterie.algorithms.dqn.dqn import DQNSettings
+from coterie.algorithms.maddpg.maddpg import CriticSettings, MADDPGSettings, MemorySettings
+from coterie.algorithms.replay import ReplaySettings
+from coterie.config import registry
+from coterie.core import lookup
+from coterie.core.types import Box, Decision, Dict, Discrete, Experience
+from coterie.lm.load import LMSettings
+from coterie.testing.learners import ContractError, check_learner, check_policy, check_world
+from helpers.small_worlds import ACTIONS, place, place_in
+
+OBSERVATIONS = {
+    "vector": Box((5,), -1.0, 1.0),
+    "choice": Discrete(4),
+    "picture": Box((2, 4, 4), 0, 255, "uint8"),
+    "dict": Dict({"own": Box((2,), -1.0, 1.0), "others": Box((3, 2), -1.0, 1.0)}, (("others",),)),
+}
+SPACES = [(name, False) for name in ACTIONS] + [("discrete", True)]
+WORLD_BOUND = ("heuristic", "language", "lora")  # play by what a world says
+RESTLESS = ("random", "heuristic")  # draw lots even when greedy
+REMEMBERS = ("dqn", "maddpg")  # learns from older experience too
+ONE_CHOICE = ("q_network", "dqn")  # refuse whatever is not one choice among finitely many actions
+PLAYED_BY = {  # no real model here
+    "language": {"lm": LMSettings("helpers.language:COPIER"), "temperature": 1.0},
+    "lora": {"lm": LMSettings("helpers.lm:tiny")},
+}
+AT_ONCE = {
+    "dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, starts=1)),
+    "maddpg": MADDPGSettings(batch_size=16, updates_per_step=0.2, replay=MemorySettings(size=200, starts=1)),
+}
+SETTINGS_OF_WAYS = {"episodic": {"gamma": 1.0}, "interim": {"gamma": 0.0, "critic": CriticSettings(sees="own")}}
+
+
+WORLDS = [name for name in registry.WORLDS if not name.endswith("/")]  # families of guests have tests of their own
+
+
+def build(table, name, **settings):
+    return lookup.look_up(table, name), lookup.settings_type(table, name)(**settings)
+
+
+def make_world(name, copies):
+    made, settings = build(registry.WORLDS, name)
+    return made(settings, copies)
+
+
+def policy_maker(name):
+    made, settings = build(registry.POLICIES, name, **PLAYED_BY.get(name, {}))
+    return lambda where: made(settings, where)
+
+
+def learner_maker(name, preference="unchanged", way="step"):
+    made, settings = build(registry.LEARNERS, name)
+    settings = AT_ONCE.get(name, settings)  # learners that wait for enough experience would not learn in a check
+    settings = dataclasses.replace(settings, **SETTINGS_OF_WAYS.get(way, {}))
+    liked, liking = build(registry.PREFERENCES, preference, **{} if way == "step" else {"way": way})
+    taught = next(p for p, address in registry.POLICIES.items() if lookup.look_up(registry.POLICIES, p) is made.teaches)
+    return lambda where: made(settings, policy_maker(taught)(where), where, liked(liking))
+
+
+def refused(make, name, where):
+    """Whether this part must refuse the place's actions; if so, that it does."""
+    if name not in ONE_CHOICE or isinstance(where.spaces.action, Discrete):
+        return False
+    with pytest.raises(ValueError, match=r"action values need one choice among finitely many actions.*'ppo' serves it"):
+        make(where)
+    return True
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_worlds(name):
+    check_world(lambda copies: make_world(name, copies), steps=60)
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize(("action", "masked"), SPACES)
+@pytest.mark.parametrize("name", [name for name in registry.POLICIES if name not in WORLD_BOUND])
+def test_policies(name, action, masked, parameters):
+    for observation in OBSERVATIONS.values():
+        where = place(ACTIONS[action], observation, agents=3, parameters=parameters)
+        if refused(policy_maker(name), name, where):
+            continue
+        check_policy(policy_maker(name), where, masked, steady=name not in RESTLESS)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", registry.POLICIES)
+def test_policies_in_worlds(name, world):
+    table = make_world(world, 3)
+    made = lookup.look_up(registry.POLICIES, name)
+    if hasattr(made, "needs") and not isinstance(table, made.needs):
+        pytest.skip(f"{world} is not {made.needs.__name__}")
+    for kind, spaces in table.kinds.items():
+        for columns in (None, [len(spaces.agents) - 1]):
+            where = place_in(table, columns, kind=kind)
+            if refused(policy_maker(name), name, where):
+                continue
+            check_policy(policy_maker(name), where, steady=name not in RESTLESS, world=table)
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize(("action", "masked"), SPACES)
+@pytest.mark.parametrize("name", registry.LEARNERS)
+def test_learners(name, action, masked, parameters):
+    where = place(ACTIONS[action], agents=3, parameters=parameters)
+    if not refused(learner_maker(name), name, where):
+        check_learner(learner_maker(name), where, masked, remembers=name in REMEMBERS)
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+@pytest.mark.parametrize("name", registry.LEARNERS)
+def test_learners_of_every_observation(name, observation):
+    where = place(observation=OBSERVATIONS[observation], agents=2, parameters="individual")
+    check_learner(learner_maker(name), where, remembers=name in REMEMBERS)
+
+
+ANYWHERE = [name for name in registry.PREFERENCES if not hasattr(lookup.look_up(registry.PREFERENCES, name), "settle")]
+
+
+def test_preferences_that_want_a_world_of_their_own_are_tested_there():
+    """They need words or ratings of a world: test_reward, test_bonus and test_rated let learners learn by them."""
+    assert set(registry.PREFERENCES) - set(ANYWHERE) == {"rated", "shaped", "preferred", "instructed"}
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize("preference", ANYWHERE)
+@pytest.mark.parametrize("name", registry.LEARNERS)
+def test_learners_with_every_preference(name, preference, parameters):
+    risky = any(
+        spec.name == "way" for spec in dataclasses.fields(lookup.settings_type(registry.PREFERENCES, preference))
+    )
+    for way in lookup.look_up(registry.LEARNERS, name).ways:
+        if risky == (way != "step"):
+            make = learner_maker(name, preference, way)
+            check_learner(make, place(parameters=parameters), remembers=name in REMEMBERS)
+
+
+# The checks themselves: each defect below is found and named ---------------------------------------------
+
+
+class Spoiled:
+    """A policy with one defect."""
+
+    def __init__(self, defect, where):
+        self.policy, self.defect, self.calls = policy_maker("network")(where), defect, 0
+        self.memory_size = 2 if defect == "memory missing" else 0
+
+    def act(self, view):
+        self.calls += 1
+        said = self.policy.act(view)
+        action, log_prob = said.action, said.log_prob
+        match self.defect:
+            case "shape":
+                action = action[:, :1]
+            case "dtype":
+                action = action.astype(np.int32)
+            case "bounds":
+                action = action + 4
+            case "illegal":
+                action = view.mask.argmin(axis=-1)
+            case "nan":
+                log_prob = log_prob * np.nan
+            case "wrong log_prob":
+                log_prob = log_prob - np.float32(0.3)
+            case "changes its view":
+                view.observation[0] = 0
+            case "own chance":
+                action = view.mask.argmax(axis=-1) if self.calls % 2 else action
+            case "greedy draws":
+                action, log_prob = dataclasses.astuple(self.policy.act(dataclasses.replace(view, greedy=False)))[:2]
+        return Decision(action, log_prob)
+
+    def state(self):
+        return {"calls": self.calls} if self.defect == "state moves" else self.policy.state()
+
+    def load(self, state):
+        if self.defect == "forgets":
+            self.policy.net.out.bias.data[..., 3] += 1000
+
+
+POLICY_DEFECTS = {
+    "shape": "expected action of shape",
+    "dtype": "expected action of type int64",
+    "bounds": "expected an action that is legal",
+    "illegal": "expected an action that is legal",
+    "nan": "expected a finite log_prob",
+    "wrong log_prob": "expected log_prob to match how often it comes",
+    "changes its view": "the view after act",
+    "own chance": "same generator",
+    "greedy draws": "greedy=True, another generator",
+    "memory missing": "expected memory to be an array",
+    "forgets": "saved and loaded",
+    "state moves": "the state after act",
+}
+
+
+@pytest.mark.parametrize("defect", POLICY_DEFECTS)
+def test_a_broken_policy_is_named(defect):
+    with pytest.raises(ContractError, match=POLICY_DEFECTS[defect]):
+        check_policy(lambda where: Spoiled(defect, where), place(), masked=True)
+
+
+@pytest.mark.parametrize("action", ["multi-discrete", "box"])
+def test_a_wrong_density_is_named(action):
+    with pytest.raises(ContractError, match="log_prob to match"):
+        check_policy(lambda where: Spoiled("wrong log_prob", where), place(ACTIONS[action]))
+
+
+class SpoiledLearner:
+    """A learner with one defect."""
+
+    def __init__(self, defect, where):
+        self.learner, self.defect, self.learned = learner_maker("ppo")(where), defect, 0
+        self.policy = self.learner.policy
+
+    def learn(self, own: Experience, joint, random):
+        self.learned += 1
+        match self.defect:
+            case "does nothing":
+                return {"decisions": 0.0}
+            case "own chance":
+                random = np.random.default_rng()
+            case "changes experience":
+                own.reward[0] += 1
+            case "reads idle rows":
+                random = np.random.default_rng(int(abs(own.observation.sum()) * 1e6))
+            case "learns from nothing" if not own.active.any():
+                self.policy.net.out.bias.data += 1
+        metrics = self.learner.learn(own, joint, random)
+        if self.defect == "nan":
+            metrics["kl"] = float("nan")
+        return metrics
+
+    def state(self):
+        return {} if self.defect == "optimiser unsaved" else self.learner.state()
+
+    def load(self, state):
+        if state:
+            self.learner.load(state)
+
+
+LEARNER_DEFECTS = {
+    "does nothing": "expected a changed policy",
+    "own chance": "rubbish in idle rows",
+    "changes experience": "the experience after learn",
+    "reads idle rows": "rubbish in idle rows",
+    "learns from nothing": "the policy after no decision was closed",
+    "nan": "expected a finite metric 'kl'",
+    "optimiser unsaved": "learn after loading into a new learner",
+}
+
+
+@pytest.mark.parametrize("defect", LEARNER_DEFECTS)
+def test_a_broken_learner_is_named(defect):
+    with pytest.raises(ContractError, match=LEARNER_DEFECTS[defect]):
+        check_learner(lambda where: SpoiledLearner(defect, where), place())

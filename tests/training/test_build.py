@@ -1,0 +1,303 @@
+"""From a config to objects: who sits where, and what fits together."""
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config import schema
+from coterie.config.schema import ConfigError
+from coterie.policies.network import NetworkPolicy
+from coterie.policies.scripted import HeuristicPolicy, RandomPolicy
+from coterie.testing import learners
+from coterie.training import build, workers
+from coterie.training.run import Run
+from helpers import run as run_cases
+from helpers.run import train, written
+
+pytestmark = pytest.mark.usefixtures("no_drawing")
+
+PLAIN = "world: {name: gridworld, grid_size: 4, num_agents: 3, num_targets: 1}\ngroups:\n"
+
+
+def table(tmp_path, groups, *words, world=PLAIN):
+    loaded = schema.load(str(written(tmp_path / "a.yaml", world + groups)), list(words))
+    return loaded, build.build_groups(loaded, build.build_world(loaded.world, 2))
+
+
+def refusal(tmp_path, groups, *words, world=PLAIN):
+    with pytest.raises(ConfigError) as caught:
+        table(tmp_path, groups, *words, world=world)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory):
+    """A run with one group, and one with two."""
+    base = tmp_path_factory.mktemp("earlier")
+    one = train(base / "one")
+    text = """
+extends: gridworld-cooperative
+groups:
+  team: {agents: agent_0, policy: {hidden: [5]}}
+  other: {agents: agent_1, policy: {hidden: [6]}, learner: {name: ppo}}
+"""
+    return one, train(base / "two", *run_cases.GRID, experiment=written(base / "a.yaml", text))
+
+
+# Who sits where -----------------------------------------------------------------------------------------
+
+
+def test_patterns_names_and_order(tmp_path):
+    _, groups = table(
+        tmp_path, "  a: {agents: [agent_2, agent_0], policy: random}\n  b: {agents: '*_1', policy: random}"
+    )
+    assert [g.seat.place.agents for g in groups] == [("agent_0", "agent_2"), ("agent_1",)]
+    assert [g.seat.place.columns.tolist() for g in groups] == [[0, 2], [1]]
+
+
+MODELS = [
+    ("policy: {name: language, lm: no such model}", "policy.lm"),
+    ("policy: {text: {lm: no such model}}, learner: {name: ppo}", "policy.text.lm"),
+    ("advisor: {lm: no such model}, learner: {name: ppo}", "advisor.lm"),
+    ("constraints: {rules: [never sing], lm: no such model}, learner: {name: ppo}", "constraints.lm"),
+    ("preference: {name: shaped, lm: no such model}, learner: {name: ppo}", "preference.lm"),
+]
+
+
+@pytest.mark.parametrize(("parts", "path"), MODELS)
+def test_a_model_that_no_name_leads_to_is_refused_before_a_run_is_made(tmp_path, parts, path):
+    text = f"{PLAIN}  team: {{{parts}}}"
+    with pytest.raises(ConfigError, match=rf"^groups\.team\.{path}: 'no such model' is no (model|encoder)'s directory"):
+        coterie.train(str(written(tmp_path / "a.yaml", text)), out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_is_nearly_named_is_suggested(tmp_path):
+    said = refusal(tmp_path, "  team: {policy: {name: language, lm: embeded~}}")
+    assert said.endswith("; did you mean 'embedded'?")
+
+
+def test_who_only_plays_needs_no_model_that_advised_it(tmp_path):
+    text = PLAIN + "  team: {advisor: {lm: no such model}, learner: {name: ppo}}"
+    loaded = schema.load(str(written(tmp_path / "a.yaml", text)))
+    assert build.build_groups(loaded, build.build_world(loaded.world, 2), learning=False)
+
+
+def test_everybody_must_be_seated(tmp_path):
+    said = refusal(tmp_path, "  a: {agents: agent_1, policy: random}")
+    assert said == "groups: nobody plays agent_0, agent_2; put them into a group"
+
+
+def test_nobody_sits_twice(tmp_path):
+    said = refusal(tmp_path, "  a: {agents: '*', policy: random}\n  b: {agents: agent_1, policy: random}")
+    assert said == "groups.b.agents: 'agent_1' already sits in group 'a'"
+
+
+def test_a_pattern_must_match_somebody(tmp_path):
+    said = refusal(tmp_path, "  a: {agents: [bob, alice_*], policy: random}")
+    assert said == "groups.a.agents: no agent is called bob or alice_*; there are agent_0, agent_1, agent_2"
+
+
+# What fits together -------------------------------------------------------------------------------------
+
+
+def test_a_heuristic_needs_a_world_that_brings_one(tmp_path):
+    world = "world: {name: 'helpers.run:Odd'}\ngroups:\n"
+    said = refusal(tmp_path, "  a: {policy: heuristic}", world=world)
+    assert said == ("group 'a': policy 'heuristic' needs a world that brings its own reference player; 'odd' does not")
+
+
+def test_ppo_improves_networks_only(tmp_path):
+    said = refusal(tmp_path, "  a: {policy: random, learner: ppo}")
+    cure = "; set groups.a.policy.name=network"
+    assert said == f"group 'a': learner 'ppo' improves a NetworkPolicy, not a RandomPolicy{cure}"
+
+
+def test_a_network_that_does_not_fit_the_world_is_refused_with_its_path(tmp_path):
+    assert refusal(tmp_path, "  a: {policy: {encoder: cnn}}").startswith("groups.a.policy: ")
+
+
+def test_scripted_frozen_and_learning_groups_at_one_table(tmp_path):
+    groups = """
+  a: {agents: agent_0, policy: {hidden: [5]}, learner: {name: ppo, learning_rate: 1e-3}}
+  b: {agents: agent_1, policy: heuristic}
+  c: {agents: agent_2, policy: {hidden: [6]}}
+"""
+    loaded, (a, b, c) = table(tmp_path, groups, "train.copies=2", "train.steps=3")
+    assert a.learner.settings.learning_rate == 1e-3
+    assert isinstance(b.policy, HeuristicPolicy)
+    assert b.learner is None
+    assert isinstance(c.policy, NetworkPolicy)
+    assert c.learner is None
+    rollout = workers.LocalWorkers(loaded, [a, b, c]).play(1)
+    assert {name: e.action.shape for name, e in rollout.experiences.items()} == dict.fromkeys("abc", (3, 2, 1))
+
+
+def test_two_groups_keep_their_own_learners_settings(tmp_path):
+    groups = """
+  a: {agents: agent_0, learner: {name: ppo, learning_rate: 1e-3, gamma: 0.9}, preference: team}
+  b: {agents: "agent_[12]", learner: {name: ppo, epochs: 7}, parameters: individual}
+"""
+    _, (a, b) = table(tmp_path, groups)
+    assert (a.learner.settings.learning_rate, a.learner.settings.gamma, a.learner.settings.epochs) == (1e-3, 0.9, 4)
+    assert (b.learner.settings.learning_rate, b.learner.settings.gamma, b.learner.settings.epochs) == (2.5e-4, 0.99, 7)
+    assert type(a.learner.preference).__name__ == "Team"
+    assert type(b.learner.preference).__name__ == "Unchanged"
+    assert (a.seat.place.stacks, b.seat.place.stacks) == (1, 2)
+
+
+def test_individual_parameters_differ_from_the_start(tmp_path):
+    _, (group,) = table(tmp_path, "  a: {parameters: individual, learner: ppo}")
+    for array in group.policy.state()["net"].values():
+        assert len(array) == 3
+    weights = max(group.policy.state()["net"].values(), key=np.size)
+    assert not np.array_equal(weights[0], weights[1])
+
+
+def test_parts_of_ones_own(tmp_path):
+    groups = """
+  a: {agents: agent_0, policy: {name: "helpers.run:Stubborn", action: 1}, learner: {name: "helpers.run:Counting", first: 5},
+      preference: {name: "helpers.run:Scaled", factor: 3}}
+  b: {agents: agent_1, policy: random, learner: "helpers.run:Counting"}
+"""
+    text = "world: {name: 'helpers.run:Odd', lengths: [50]}\ntrain: {copies: 2, steps: 4, total_steps: 16}\ngroups:\n"
+    file = written(tmp_path / "a.yaml", text + groups)
+    run = train(tmp_path / "run", *run_cases.QUIET, "train.evaluate_episodes=2", experiment=file)
+    last = run.metrics()[-1]
+    assert last["a/count"] == 7  # two iterations after the first five
+    assert last["a/paid"] == 3 * 2 * 4
+    assert last["b/paid"] == 2 * 2 * 4
+    assert run.load_checkpoint("last")["policies"]["a"] == {"action": 1}
+
+
+@pytest.mark.parametrize("name", ["helpers.run:Odd"])
+def test_the_odd_world_of_these_tests_keeps_the_contract(name):
+    part = schema.part({}, {"name": name}, "world")
+    learners.check_world(lambda copies: build.build_world(part, copies), steps=60)
+
+
+# Seated from an earlier run -----------------------------------------------------------------------------
+
+RIVALS = "world: {name: gridworld, grid_size: 4, num_agents: 2, max_steps: 12}\ngroups:\n"
+
+
+def seated(tmp_path, run, more="", *, group="team", learner="null", world="num_agents: 2"):
+    text = f"""
+world: {{name: gridworld, grid_size: 4, max_steps: 12, {world}}}
+groups:
+  {group}: {{agents: "agent_*", policy: {{run: "{run.path}"{more}}}, learner: {learner}}}
+"""
+    return table(tmp_path, "", world=text)[1][0]
+
+
+def test_a_seated_policy_has_the_weights_of_its_checkpoint(tmp_path, earlier):
+    for which in ("best", "last"):
+        group = seated(tmp_path, earlier[0], f", checkpoint: {which}")
+        saved = earlier[0].load_checkpoint(which)["policies"]["team"]["net"]
+        assert all(np.array_equal(v, saved[k]) for k, v in group.policy.state()["net"].items())
+        assert group.learner is None
+
+
+def test_another_name_takes_the_only_group_and_asks_among_several(tmp_path, earlier):
+    assert seated(tmp_path, earlier[0], group="crew").policy.shape.hidden == (8,)
+    groups = f"""
+  crew: {{agents: agent_0, policy: {{run: "{earlier[1].path}", group: other}}}}
+  rest: {{agents: agent_1, policy: random}}
+"""
+    assert table(tmp_path, groups, world=RIVALS)[1][0].policy.shape.hidden == (6,)
+    with pytest.raises(ConfigError, match=r"groups\.crew\.policy\.group: .* has the groups team, other; name one"):
+        seated(tmp_path, earlier[1], group="crew")
+    with pytest.raises(ConfigError, match=r"groups\.team\.policy\.group: .* has no group 'nobody'"):
+        seated(tmp_path, earlier[1], ", group: nobody")
+
+
+def test_a_seated_policy_that_does_not_fit_is_refused(tmp_path, earlier):
+    with pytest.raises(ConfigError, match=r"groups\.team\.policy: .*differs from the one that was trained"):
+        seated(tmp_path, earlier[0], world="num_agents: 3")
+
+
+def test_a_seated_run_must_be_one(tmp_path):
+    class Nowhere:
+        path = tmp_path / "nowhere"
+
+    with pytest.raises(ConfigError, match=r"groups\.team\.policy: .*is no run: it has no config\.yaml"):
+        seated(tmp_path, Nowhere)
+
+
+def test_a_seated_run_is_found_from_any_directory(tmp_path, earlier, monkeypatch):
+    monkeypatch.chdir(earlier[0].path.parent)
+    text = f"""
+world: {{name: gridworld, grid_size: 4, max_steps: 12, num_agents: 2}}
+groups: {{team: {{agents: "agent_*", policy: {{run: {earlier[0].path.name}}}}}}}
+"""
+    run = Run.create(tmp_path / "later", schema.load(str(written(tmp_path / "a.yaml", text))))
+    monkeypatch.chdir(tmp_path)
+    settings = run.config()
+    assert settings.groups["team"].policy.run == str(earlier[0].path)
+    (group,) = build.build_groups(settings, build.build_world(settings.world, 1))
+    saved = earlier[0].load_checkpoint("best")["policies"]["team"]["net"]
+    assert all(np.array_equal(v, saved[k]) for k, v in group.policy.state()["net"].items())
+
+
+@pytest.mark.parametrize(("learner", "frozen"), [("null", True), ("{name: ppo}", False)])
+def test_a_seated_policy_stays_frozen_and_one_with_a_learner_starts_warm(tmp_path, earlier, learner, frozen):
+    text = f"""
+extends: gridworld-cooperative
+groups: {{team: {{policy: {{run: "{earlier[0].path}"}}, learner: {learner}}}}}
+"""
+    words = [w for w in run_cases.GRID if "policy" not in w] + ["train.total_steps=64"]
+    run = train(tmp_path / "run", *words, experiment=written(tmp_path / "a.yaml", text))
+    saved = earlier[0].load_checkpoint("best")["policies"]["team"]["net"]
+    first, last = (run.load_checkpoint(which)["policies"]["team"]["net"] for which in ("0", "last"))
+    assert all(np.array_equal(first[k], v) for k, v in saved.items())
+    assert all(np.array_equal(last[k], v) for k, v in saved.items()) == frozen
+
+
+def test_a_scripted_policy_can_be_seated_too(tmp_path):
+    run = train(tmp_path / "random", "groups.team.policy=random", "groups.team.learner=null", "train.total_steps=32")
+    assert isinstance(seated(tmp_path, run).policy, RandomPolicy)
+
+
+def test_a_shared_policy_of_many_takes_one_seat_as_the_agent_of_that_name(tmp_path):
+    """A network that knows three agents plays one of them; its other seats are not needed."""
+    tiny = ["train.total_steps=64", "train.copies=4", "train.steps=8", "train.evaluate_episodes=2"]
+    world = ["world.grid_size=4", "world.num_agents=3", "train.video=false", "train.tensorboard=false"]
+    coterie.train("gridworld-cooperative", [*tiny, *world], out=tmp_path / "a", quiet=True)
+    table = {
+        "world": {"name": "gridworld", "grid_size": 4, "num_agents": 3},
+        "groups": {
+            "veteran": {"agents": "agent_1", "policy": {"run": str(tmp_path / "a")}},
+            "rest": {"agents": ["agent_0", "agent_2"], "policy": {"name": "random"}},
+        },
+    }
+    settings = schema.resolve(table, "table")
+    stage = build.build_world(settings.world, 1)
+    groups = build.build_groups(settings, stage, learning=False)
+    assert groups[0].seat.members.tolist() == [1]
+    seated, original = groups[0].policy, coterie.load(tmp_path / "a")
+    seen = np.random.default_rng(0).random((64, 15), np.float32)
+    assert (seated.layout.size,) == seen.shape[1:]
+    expected = original.act("agent_1", seen)
+    there = coterie.Table(settings, groups, 0)
+    np.testing.assert_array_equal(there.act("agent_1", seen), expected)
+    learner = {"name": "ppo"}
+    table["groups"]["veteran"]["learner"] = learner
+    with pytest.raises(schema.ConfigError, match=r"groups\.veteran\.policy: .*differs"):
+        build.build_groups(schema.resolve(table, "table"), stage)
+
+
+def test_rules_come_along_with_a_group_of_an_earlier_run(tmp_path):
+    """What a group must not do, it must not do at another table either, unless that one has rules of its own."""
+    text = (
+        "world: {name: gridworld, mode: race, grid_size: 4, num_agents: 1}\n"
+        'groups: {all: {learner: ppo, constraints: {rules: [never move left], lm: "helpers.constraint:CHANNEL"}}}\n'
+        "train: {total_steps: 32, copies: 4, steps: 8, evaluate_episodes: 2, video: false, tensorboard: false}\n"
+    )
+    run = coterie.train(str(written(tmp_path / "a.yaml", text)), out=tmp_path / "run", quiet=True)
+    seated = [f"groups.all.policy.run={run.path}", "groups.all.learner=none"]
+    settings = schema.load(str(tmp_path / "a.yaml"), [*seated, "groups.all.constraints=none"])
+    (group,) = build.build_groups(settings, build.build_world(settings.world, 1))
+    assert group.seat.guard.settings.rules == ("never move left",)
+    own = schema.load(str(tmp_path / "a.yaml"), [*seated, "groups.all.constraints.rules=[never move up]"])
+    (group,) = build.build_groups(own, build.build_world(own.world, 1))
+    assert group.seat.guard.settings.rules == ("never move up",)

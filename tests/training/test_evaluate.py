@@ -1,0 +1,152 @@
+"""Whole episodes, as many as asked for, an equal share from every copy."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config import schema
+from coterie.core import seeding
+from coterie.core.group import Seat
+from coterie.core.types import CoterieError
+from coterie.policies.scripted import RandomPolicy, RandomSettings
+from coterie.training import build, evaluate, loop
+from helpers import run as run_cases
+from helpers.run import ODD, train, written
+
+pytestmark = pytest.mark.usefixtures("no_drawing")
+
+
+def seated(tmp_path, copies, **settings):
+    loaded = schema.load(str(written(tmp_path / "odd.yaml", ODD)))
+    world = run_cases.Odd(run_cases.OddSettings(**settings), copies)
+    places = build.build_places(loaded, world)
+    return world, [Seat(p, RandomPolicy(RandomSettings(), p)) for p in places.values()]
+
+
+@pytest.mark.parametrize(("copies", "episodes"), [(1, 1), (1, 5), (4, 4), (4, 7), (4, 30), (7, 3)])
+def test_every_copy_contributes_its_share_however_short_its_episodes(tmp_path, copies, episodes):
+    world, seats = seated(tmp_path, copies)
+    result = evaluate.evaluate(world, seats, episodes, seed=5)
+    share = [episodes // copies + (copy < episodes % copies) for copy in range(copies)]
+    expected = [world.length(copy, e) for copy in range(copies) for e in range(share[copy])]
+    assert sorted(result.length.tolist()) == sorted(expected)
+    assert result.returns["all"].shape == (episodes, 2)
+    assert np.array_equal(result.returns["all"][:, 0], result.length)
+    assert np.array_equal(result.returns["all"][:, 1], 2 * result.length)
+    assert result.success is None
+
+
+def test_short_episodes_are_not_favoured(tmp_path):
+    """Taking the first episodes that end would give nearly all of length 2; the true mean is 11."""
+    world, seats = seated(tmp_path, 100)
+    lengths = evaluate.evaluate(world, seats, 400, seed=0).length
+    assert abs(lengths.mean() - 11) < 4 * 9 / np.sqrt(400)
+
+
+def test_returns_average_a_groups_agents_in_raw_reward(tmp_path):
+    world, seats = seated(tmp_path, 2, lengths=(4,))
+    plain = evaluate.evaluate(world, seats, 2, seed=0).plain()
+    assert plain == {
+        "groups": {"all": {"return_mean": 6.0, "return_ci95": [6.0, 6.0], "length_mean": 4.0}},
+        "success_rate": None,
+    }
+
+
+def test_the_interval_by_hand():
+    mean, low, high = evaluate.interval(np.array([1.0, 2.0, 3.0, 6.0]))
+    assert mean == 3.0
+    assert (high - mean) == pytest.approx(1.96 * np.sqrt(14 / 3) / 2)
+    assert (mean - low) == pytest.approx(high - mean)
+    assert evaluate.interval(np.array([2.0])) == (2.0, 2.0, 2.0)
+
+
+def test_a_preference_does_not_touch_what_is_reported(tmp_path):
+    def reported(name, *words):
+        run = train(tmp_path / name, "groups.all.learner=helpers.run:Counting", *words, experiment=odd)
+        return run.summary()["evaluation"], run.metrics()[-1]["all/return_mean"], run.metrics()[-1]["all/paid"]
+
+    odd = written(tmp_path / "odd.yaml", ODD)
+    plain = reported("plain")
+    scaled = reported("scaled", "groups.all.preference.name=helpers.run:Scaled")
+    assert plain[:2] == scaled[:2]
+    assert scaled[2] == 2 * plain[2]
+
+
+def test_an_endless_world_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "PATIENCE", 200)
+    world, seats = seated(tmp_path, 2, lengths=(1000,))
+    with pytest.raises(CoterieError, match="no episode ended within 200 ticks; give the world a time limit"):
+        evaluate.evaluate(world, seats, 2, seed=0)
+
+
+def test_seeds_decide_everything(tmp_path):
+    world, seats = seated(tmp_path, 8)
+    first, again, other = (evaluate.evaluate(world, seats, 16, seed=s).length.tolist() for s in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_validation_evaluation_and_training_use_different_seeds(tmp_path, monkeypatch):
+    """The best checkpoint is chosen on other episodes than the ones it is judged by."""
+    used, judge = {}, loop.Training.judge
+
+    def spy(self, purpose, seats=None):
+        def note(world, chosen, episodes, seed, greedy=True):
+            used.setdefault(purpose, set()).add(seed)
+            assert greedy
+            return evaluate.evaluate(world, chosen, episodes, seed, greedy)
+
+        monkeypatch.setattr(loop, "evaluate", note)
+        return judge(self, purpose, seats)
+
+    monkeypatch.setattr(loop.Training, "judge", spy)
+    run = train(tmp_path / "run")
+    assert used.keys() == {"validate", "evaluate"}
+    assert used["evaluate"] == {loop.evaluation_seed(0)}
+    assert len(used["validate"] | used["evaluate"] | {run.config().seed}) == 3
+    assert used["validate"] == {seeding.integer(0, "validate")}
+
+
+def test_the_best_checkpoint_is_the_one_that_validated_best(tmp_path):
+    run = train(tmp_path / "run", "train.total_steps=1024", "groups.team.learner.learning_rate=0.01")
+    judged = [(r["team/eval/return_mean"], -r["env_steps"]) for r in run.metrics() if "team/eval/return_mean" in r]
+    assert len(judged) == 17
+    assert -max(judged)[1] == run.summary()["best_step"] == run.steps("best")[-1]
+
+
+def test_iteration_0_is_always_evaluated(tmp_path):
+    run = train(tmp_path / "run", "train.evaluate_every=1000")
+    evaluated = [r["iteration"] for r in run.metrics() if "team/eval/return_mean" in r]
+    assert evaluated == [0, 8]
+    assert run.summary()["step_0"]["groups"]["team"]["return_mean"] < 100
+
+
+def test_the_summary_and_eval_agree_and_greedy_differs_from_sampling(tmp_path):
+    run = train(tmp_path / "run", "train.evaluate_episodes=30")
+    table = coterie.load(run.path)
+    greedy = table.evaluate(30, seed=0).plain()
+    assert greedy == run.summary()["evaluation"]
+    assert table.evaluate(30, seed=0).plain() == greedy
+    assert table.evaluate(30, seed=0, greedy=False).plain() != greedy
+    assert table.evaluate(30, seed=1).plain() != greedy
+    assert coterie.load(run.path, "last").evaluate(30).plain() == run.summary()["last"]
+
+
+def test_a_set_network_plays_with_any_number_of_agents_and_an_mlp_says_why_not(tmp_path):
+    set_words = ["world.observation=dict", "groups.team.policy.encoder=set", "train.total_steps=64"]
+    run = train(tmp_path / "set", *set_words)
+    for number in (1, 4):
+        words = [f"world.num_agents={number}", "world.num_targets=2"]
+        result = coterie.load(run.path, overrides=words).evaluate(6)
+        assert result.returns["team"].shape == (6, number)
+    run = train(tmp_path / "mlp", "train.total_steps=64")
+    with pytest.raises(CoterieError, match=r"differs from the one that was trained\. A set network .* plays with any"):
+        coterie.load(run.path, overrides=["world.num_agents=4"])
+
+
+def test_a_result_is_frozen(tmp_path):
+    world, seats = seated(tmp_path, 1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        evaluate.evaluate(world, seats, 1, seed=0).length = None

@@ -1,0 +1,377 @@
+"""Killed at any moment and resumed, a run comes to the same end, bit for bit."""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import coterie
+from coterie.algorithms.ppo.ppo import PPO
+from coterie.config.schema import ConfigError
+from coterie.core.types import CoterieError
+from coterie.studies import report
+from coterie.training import checkpoint, loop, metrics, runner, table
+from coterie.training.run import Run
+from helpers import run as run_cases
+from helpers.run import DUEL, GRID, assert_same_end, environment, numbers, train, written
+
+pytestmark = pytest.mark.usefixtures("no_drawing")
+
+SAVING = ("checkpoint.py", "run.py", "record.py")
+PROCESSES = multiprocessing.get_context("forkserver")  # children start in no time, with everything imported
+PROCESSES.set_forkserver_preload(
+    ["coterie.training.table", "coterie.studies.report", "coterie.worlds.gridworld", "coterie.worlds.boards.tictactoe"]
+)
+
+
+# Killed by kill -9, at any function call --------------------------------------------------------------------
+
+
+def command(path, experiment, kill_at, only_saving, notes):
+    """A child's life: train or resume, and be killed at the given function call (0: never, count them)."""
+    report.draw_curves = lambda runs: b""
+    calls = {True: 0, False: 0}
+    run_training = table.run_training
+
+    def count(frame, event, argument):
+        if event not in ("call", "c_call") or "coterie" not in frame.f_code.co_filename:
+            return
+        calls[False] += 1
+        calls[True] += frame.f_code.co_filename.endswith(SAVING)
+        if calls[only_saving] == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def counted(*arguments, **options):
+        sys.setprofile(count)
+        try:
+            return run_training(*arguments, **options)
+        finally:
+            sys.setprofile(None)
+
+    table.run_training = counted
+    if experiment is None:
+        coterie.resume(path, quiet=True)
+    else:
+        train(path, experiment=experiment)
+    notes.write_text(json.dumps([calls[False], calls[True]]))
+
+
+def in_a_child(path, experiment=None, kill_at=0, only_saving=False):
+    notes = path.with_suffix(".calls")
+    process = PROCESSES.Process(target=command, args=(path, experiment, kill_at, only_saving, notes))
+    process.start()
+    process.join(60)
+    assert process.exitcode in ((0, -signal.SIGKILL) if kill_at else (0,))  # it may have been at its end already
+    return None if kill_at else json.loads(notes.read_text())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Uninterrupted runs of the grid world, and of two groups that take turns: experiment, run, its calls."""
+    base = tmp_path_factory.mktemp("whole")
+    made = {}
+    for game, experiment in (("grid", "gridworld-cooperative"), ("duel", str(written(base / "duel.yaml", DUEL)))):
+        calls = in_a_child(base / game, experiment)
+        made[game] = (experiment, Run.open(base / game), calls)
+    return made
+
+
+@pytest.mark.parametrize("only_saving", [False, True], ids=["anywhere", "while saving"])
+@pytest.mark.parametrize("game", ["grid", "duel"])
+def test_killed_at_random_moments_and_resumed(tmp_path, whole, game, only_saving):
+    """Every run is killed, then its resumption is, and the end must not show it."""
+    experiment, reference, calls = whole[game]
+    total = calls[only_saving]
+    moments = random.Random(f"{game} {only_saving}")  # the same in every test run, and any would do
+    for number in range(2):
+        path = tmp_path / f"run-{number}"
+        in_a_child(path, experiment, moments.randrange(total * number // 2, total * (number + 1) // 2) + 1, only_saving)
+        in_a_child(path, None, moments.randrange(total // 40) + 1, only_saving)
+        coterie.resume(path, quiet=True)
+        assert_same_end(Run.open(path), reference)
+
+
+def test_killed_while_the_first_checkpoint_is_written_a_run_starts_again(tmp_path, whole, monkeypatch):
+    save = checkpoint.save
+
+    def stop(directory, state):
+        if directory.name.startswith("step"):
+            (directory.parent / f".{directory.name}.tmp").mkdir()
+            raise InterruptedError
+        save(directory, state)
+
+    monkeypatch.setattr(checkpoint, "save", stop)
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "run")
+    monkeypatch.undo()
+    run = Run.open(tmp_path / "run")
+    assert (run.steps(), run.steps("best"), len(run.metrics())) == ([], [0], 1)
+    assert coterie.resume(run.path, quiet=True)
+    assert_same_end(run, whole["grid"][1])
+
+
+def test_resumed_from_its_step_0_a_run_records_it_once(tmp_path, whole):
+    run = stopped(tmp_path / "run", at=0)
+    assert (run.steps(), len(run.metrics())) == ([0], 1)
+    coterie.resume(run.path, quiet=True)
+    assert_same_end(run, whole["grid"][1])
+
+
+# Stopped by a failure inside --------------------------------------------------------------------------------
+
+PLACES = {
+    "playing": (runner.Runner, "step", 75),
+    "learning": (PPO, "compiled_pass", 21),
+    "evaluating": (loop.Training, "validate", 3),
+    "recording": (metrics.Recorder, "write", 6),
+    "syncing": (metrics.Recorder, "sync", 2),
+    "saving": (Run, "save_checkpoint", 4),
+    "pruning": (shutil, "rmtree", 2),
+    "judging": (loop, "finish", 1),
+    "comparing": (loop.Training, "baselines", 1),
+    "reporting": (report, "write_report", 1),
+}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_failure_anywhere_leaves_a_run_that_can_go_on(tmp_path, whole, monkeypatch, place, after):
+    owner, name, count = PLACES[place]
+    real, calls = getattr(owner, name), 0
+
+    def fail(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        if calls == count and not after:
+            raise InterruptedError(place)
+        result = real(*arguments, **options)
+        if calls == count:
+            raise InterruptedError(place)
+        return result
+
+    monkeypatch.setattr(owner, name, fail)
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "run")
+    monkeypatch.undo()
+    monkeypatch.setattr(report, "draw_curves", lambda runs: b"")
+    coterie.resume(tmp_path / "run", quiet=True)
+    assert_same_end(Run.open(tmp_path / "run"), whole["grid"][1])
+    assert (tmp_path / "run" / "report.html").exists() or place == "reporting"
+
+
+# What resuming does -----------------------------------------------------------------------------------------
+
+
+def stopped(path, *words, at=5):
+    """A run that broke off in an iteration."""
+    real = loop.Training.advance
+
+    def advance(self):
+        if self.iteration == at:
+            raise InterruptedError
+        return real(self)
+
+    loop.Training.advance = advance
+    try:
+        train(path, *words)
+    except InterruptedError:
+        pass
+    finally:
+        loop.Training.advance = real
+    return Run.open(path)
+
+
+def test_records_after_the_checkpoint_are_cut_and_not_doubled(tmp_path, whole):
+    run = stopped(tmp_path / "run")
+    assert run.steps()[-1] == 128
+    assert run.metrics()[-1]["env_steps"] == 160
+    with open(run.metrics_file, "a") as file:
+        file.write('{"iteration": 6, "env_steps": 19')
+    coterie.resume(run.path, quiet=True)
+    assert [r["iteration"] for r in run.metrics()] == list(range(9))
+    assert_same_end(run, whole["grid"][1])
+
+
+@pytest.mark.parametrize("damage", ["cut", "altered", "missing", "half removed"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, whole, caplog, damage):
+    run = stopped(tmp_path / "run")
+    assert run.steps() == [64, 128]
+    file = run.checkpoint_path(128) / checkpoint.ARRAYS
+    data = bytearray(file.read_bytes())
+    match damage:
+        case "cut":
+            file.write_bytes(data[: len(data) // 2])
+        case "altered":
+            data[-1] ^= 1
+            file.write_bytes(data)
+        case "missing":
+            file.unlink()
+        case "half removed":
+            (run.checkpoint_path(128) / checkpoint.MANIFEST).unlink()
+    coterie.resume(run.path, quiet=True)
+    assert "checkpoint 'step-000000000128'" in caplog.text
+    assert_same_end(run, whole["grid"][1])
+
+
+def test_with_every_checkpoint_damaged_a_run_starts_again(tmp_path, whole, caplog):
+    run = stopped(tmp_path / "run")
+    for step in run.steps():
+        (run.checkpoint_path(step) / checkpoint.VALUES).write_text("{}")
+    coterie.resume(run.path, quiet=True)
+    assert "has no intact checkpoint left; it starts anew from its config" in caplog.text
+    assert_same_end(run, whole["grid"][1])
+
+
+def test_a_finished_run_stays_as_it_is(tmp_path):
+    run = train(tmp_path / "run", "train.total_steps=64")
+    before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+    assert coterie.resume(run.path, quiet=True) is False
+    assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
+
+
+def test_a_longer_run_goes_on(tmp_path):
+    run = train(tmp_path / "run", "train.total_steps=64", "groups.team.learner.learning_rate_schedule=constant")
+    assert coterie.resume(run.path, ["train.total_steps=256"], quiet=True)
+    assert run.config().train.total_steps == 256
+    assert run.summary()["env_steps"] == 256
+    at_once = train(tmp_path / "at once", "groups.team.learner.learning_rate_schedule=constant")
+    assert numbers(run)[-1] == numbers(at_once)[-1]
+    assert run_cases.files(run.checkpoint_path(256)) == run_cases.files(at_once.checkpoint_path(256))
+
+
+def test_a_solved_run_goes_on_when_more_is_asked_of_it(tmp_path):
+    stop = "train.stop={return_mean: -1000, episodes: 2}"
+    run = train(tmp_path / "run", stop)
+    assert run.summary()["solved"]
+    assert coterie.resume(run.path, ["train.total_steps=512"], quiet=True) is False
+    assert coterie.resume(run.path, ["train.stop=null"], quiet=True)
+    assert run.summary()["env_steps"] == 256
+    assert not run.summary()["solved"]
+
+
+def test_settings_that_do_not_fit_the_checkpoint_are_refused_and_nothing_is_touched(tmp_path):
+    run = stopped(tmp_path / "run")
+    before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+    refused = {
+        "world.num_agents=3": "does not fit this config",
+        "world.max_steps=0": "world: max_steps must be at least 1",
+        "groups.team.policy.hidden=[9]": "does not fit this config",
+        "train.copies=8": "train: this run plays 4 copies in 1 shards; that cannot change",
+        "train.shards=2": "train: this run plays 4 copies in 1 shards; that cannot change",
+        "groups={team: {agents: agent_0, learner: ppo}, more: {agents: agent_1, policy: random}}": "does not fit",
+    }
+    for word, said in refused.items():
+        with pytest.raises(ConfigError, match=said):
+            coterie.resume(run.path, [word], quiet=True)
+        assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
+
+
+def test_only_a_run_can_be_resumed(tmp_path):
+    with pytest.raises(CoterieError, match=r"is no run: it has no config\.yaml"):
+        coterie.resume(tmp_path)
+
+
+def test_the_number_of_workers_may_change_on_the_way(tmp_path, whole):
+    run = stopped(tmp_path / "run")
+    coterie.resume(run.path, ["train.workers=1"], quiet=True)
+    assert numbers(run) == numbers(whole["grid"][1])
+    assert run_cases.files(run.checkpoint_path(256)) == run_cases.files(whole["grid"][1].checkpoint_path(256))
+
+
+def test_tensorboard_shows_every_record_once_after_a_resume(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = stopped(tmp_path / "run", "train.tensorboard=true")
+    coterie.resume(run.path, quiet=True)
+    events = EventAccumulator(str(run.path / "tensorboard"))
+    events.Reload()
+    shown = [(e.step, e.value) for e in events.Scalars("team/entropy")]
+    assert [step for step, _ in shown] == list(range(32, 257, 32))
+    assert [v for _, v in shown] == pytest.approx([r["team/entropy"] for r in run.metrics() if "team/entropy" in r])
+    assert [e.step for e in events.Scalars("team/eval/return_mean")] == [0, 64, 128, 192, 256]
+
+
+# The command itself, in a process of its own ---------------------------------------------------------------
+
+
+def start(path, *words, experiment="gridworld-cooperative"):
+    base = GRID if experiment == "gridworld-cooperative" else []
+    arguments = [sys.executable, "-c", "from coterie.cli import main; main()"]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
+    words = ["train", str(experiment), *base, *words, "--out", str(path), "--quiet"]
+    return subprocess.Popen([*arguments, *words], **options)
+
+
+def wait_for_records(process, path, count):
+    file = path / "metrics.jsonl"
+    for _ in range(6000):
+        if file.exists() and file.read_text().count("\n") >= count:
+            return
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    raise AssertionError(f"{count} records did not come")
+
+
+@pytest.mark.parametrize(("game", "records"), [("grid", 15), ("duel", 21)])
+def test_kill_9_of_the_command_and_resume(tmp_path, game, records):
+    duel = written(tmp_path / "duel.yaml", DUEL)
+    experiment = "gridworld-cooperative" if game == "grid" else duel
+    words = ["train.total_steps=1600", "train.checkpoint_every=6", "train.evaluate_every=6"]
+    process = start(tmp_path / "run", *words, experiment=experiment)
+    wait_for_records(process, tmp_path / "run", records)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    run = Run.open(tmp_path / "run")
+    assert run.summary() is None
+    coterie.resume(run.path, quiet=True)  # another process than the one that began
+    assert_same_end(run, train(tmp_path / "whole", *words, experiment=experiment))
+
+
+def test_ctrl_c_once_finishes_the_iteration_saves_and_says_how_to_resume(tmp_path):
+    process = start(tmp_path / "run", "train.total_steps=1000000", "train.checkpoint_every=100000")
+    wait_for_records(process, tmp_path / "run", 3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    run = Run.open(tmp_path / "run")
+    saved = run.load_checkpoint("last")
+    assert f"stopped and saved at {saved['env_steps']:,} steps; go on with: coterie resume {run.path}" in out
+    assert saved["env_steps"] == run.metrics()[-1]["env_steps"] > 0
+    assert run.summary() is None
+    steps = saved["env_steps"] + 64
+    assert coterie.resume(run.path, [f"train.total_steps={steps}"], quiet=True)
+    assert [r["iteration"] for r in run.metrics()] == list(range(steps // 32 + 1))
+
+
+def insist(process):
+    """Ctrl-C again until it leaves: on a busy machine two signals may arrive as one."""
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.communicate(timeout=20)[1]
+        except subprocess.TimeoutExpired:
+            continue
+    raise AssertionError("it does not leave")
+
+
+def test_ctrl_c_twice_leaves_at_once(tmp_path):
+    odd = written(tmp_path / "slow.yaml", run_cases.ODD)
+    words = ["train.total_steps=1000000", "world.trouble=sleep", "world.after=20", "world.lengths=[4]"]
+    process = start(tmp_path / "run", *words, experiment=odd)
+    wait_for_records(process, tmp_path / "run", 4)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None  # the iteration takes longer than anybody waits
+    err = insist(process)
+    assert process.returncode == 130
+    assert "left at once" in err
+    assert "Traceback" not in err
+    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])["iteration"] == 0

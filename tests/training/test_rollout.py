@@ -1,0 +1,198 @@
+"""The writer: rows, last observations, states of the world, and decisions left open."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from coterie.core.group import Seat
+from coterie.core.types import Decision, Tick, Ticks, View
+from coterie.testing.learners import _same
+from coterie.training.rollout import StateWriter, Writer, cut_short, open_decisions, picker
+from helpers.small_worlds import Counting, Numbered, experience, generator, place
+
+
+def tick(copies=2, agents=3, seed=0, **fields):
+    """Random numbers everywhere; nobody's episode is over."""
+    random, rows = generator(seed), (copies, agents)
+    given = {
+        "observation": random.random((*rows, 3), np.float32),
+        "acting": np.ones(rows, bool),
+        "reward": random.random(rows, np.float32),
+        "terminated": np.zeros(rows, bool),
+        "truncated": np.zeros(rows, bool),
+        "final_observation": random.random((*rows, 3), np.float32),
+        "mask": random.random((*rows, 4)) < 0.5,
+    }
+    return Tick(**given | fields)
+
+
+def writer(columns=(2, 0), policy=None, rows=4):
+    where = place(agents=3, columns=list(columns))
+    return Writer(Seat(where, policy or Counting()), 2, rows, tick())
+
+
+def decide(one, t, seed=0):
+    """Write a random decision at row t; returns what was seen and said."""
+    pick, now, random = picker(one.place), tick(seed=seed), generator(seed)
+    held = random.random((2, 2, 1), np.float32)
+    view = View(pick(now.observation), random.random((2, 2)) < 0.5, np.arange(2), random, False, pick(now.mask), held)
+    said = Decision(random.integers(4, size=(2, 2)), random.random((2, 2), np.float32))
+    one.decided(t, view, said)
+    return view, said
+
+
+# Rows ---------------------------------------------------------------------------------------------------
+
+
+def test_a_groups_columns_are_written_in_its_order():
+    one = writer()
+    view, said = decide(one, 1)
+    came = tick(seed=5, terminated=np.eye(2, 3, dtype=bool), truncated=np.eye(2, 3, 2, dtype=bool))
+    one.arrived(1, came, np.zeros(0, np.int64), np.zeros((2, 2, 1), np.float32))
+    last, held = tick(seed=6, acting=np.array([[1, 0, 0], [0, 0, 1]], bool)), np.full((2, 2, 1), 9.0)
+    own = one.finish(last, held)
+    assert np.array_equal(own.observation[1], view.observation)
+    assert np.array_equal(own.active[1], view.acting)
+    assert np.array_equal(own.mask[1], view.mask)
+    assert np.array_equal(own.memory[1], view.memory)
+    assert np.array_equal(own.action[1], said.action)
+    assert np.array_equal(own.log_prob[1], said.log_prob)
+    assert np.array_equal(own.reward[1], came.reward[:, [2, 0]])
+    assert own.terminated[1].tolist() == [[False, True], [False, False]]
+    assert own.truncated[1].tolist() == [[True, False], [False, False]]
+    assert np.array_equal(own.observation[4], last.observation[:, [2, 0]])
+    assert own.acting.tolist() == [[False, True], [True, False]]
+    assert (own.memory[4] == 9).all()
+    assert own.memory.shape == (5, 2, 2, 1)
+
+
+def test_without_masks_and_memory_there_are_none():
+    where = place(agents=3)
+    first = tick(mask=None)
+    own = Writer(Seat(where, Numbered()), 2, 3, first).finish(first, None)
+    assert own.mask is own.memory is own.finals.memory is None
+
+
+def test_last_observations_are_kept_with_what_was_remembered():
+    one = writer()
+    held = generator().random((2, 2, 1), np.float32)
+    first, second = tick(seed=1), tick(seed=2)
+    one.arrived(0, first, np.array([1]), held)
+    one.arrived(1, second, np.zeros(0, np.int64), held)
+    one.arrived(3, second, np.array([0, 1]), held + 1)
+    own = one.finish(tick(seed=3), held)
+    assert own.finals.index.tolist() == [[0, 1], [3, 0], [3, 1]]
+    pick = picker(one.place)
+    expected = np.concatenate([pick(first.final_observation)[1:], pick(second.final_observation)])
+    assert np.array_equal(own.finals.observation, expected)
+    assert np.array_equal(own.finals.memory, np.concatenate([held[1:], held + 1]))
+    held[:] = 0  # the runner clears its memory in place afterwards
+    assert own.finals.memory[0].any()
+
+
+def test_where_nobody_was_cut_short_finals_are_empty_but_shaped():
+    own = writer().finish(tick(), np.zeros((2, 2, 1), np.float32))
+    assert own.finals.index.shape == (0, 2)
+    assert own.finals.observation.shape == (0, 2, 3)
+    assert own.finals.memory.shape == (0, 2, 1)
+
+
+# Ends ---------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_cut_short_when_anybody_of_any_kind_was_truncated():
+    no = np.zeros((4, 2), bool)
+    left, right = no.copy(), no.copy()
+    left[1, 0], right[2, 1] = True, True
+    ended = np.array([True, True, True, False])
+    right[3, 0] = True  # truncated, but the copy goes on: the next row shows where
+
+    def ticks(ended):
+        kinds = {"a": tick(4, 2, terminated=~left, truncated=left), "b": tick(4, 2, truncated=right)}
+        return Ticks(kinds, ended)
+
+    assert cut_short(ticks(ended)).tolist() == [1, 2]
+    assert cut_short(ticks(np.zeros(4, bool))).tolist() == []
+
+
+def test_states_are_written_at_every_row_and_for_who_was_cut_short():
+    states = generator().random((4, 3, 5), np.float32)
+    last = generator(1).random((3, 5), np.float32)
+    one = StateWriter(3, states[0])
+    for t in range(3):
+        one.seen(t, states[t])
+    ticks = Ticks({}, np.ones(3, bool), state=states[1], final_state=last)
+    one.arrived(ticks, np.zeros(0, np.int64))
+    one.arrived(ticks, np.array([0, 2]))
+    one.arrived(ticks, np.array([1]))
+    kept = last.copy()
+    last[:] = 0  # arrays belong to the world
+    found = one.finish(states[3])
+    assert np.array_equal(found.rows, states)
+    assert np.array_equal(found.finals, kept[[0, 2, 1]])
+    assert StateWriter(3, states[0]).finish(states[0]).finals.shape == (0, 5)
+
+
+# Openings -----------------------------------------------------------------------------------------------
+
+
+def opened():
+    """Agent 0 decided at row 1 and waits since; 1 is about to act; 2's episode ended at row 2; 3 never acted."""
+    return experience(
+        [[1, 10, 100, 1000], [2, 20, 200, 2000], [3, 30, 300, 3000], [4, 40, 400, 4000]],
+        active=[[1, 0, 1, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]],
+        acting=[False, True, False, False],
+        terminated=[(2, 2)],
+        observation=generator().random((5, 1, 4, 3), np.float32),
+        action=np.arange(16).reshape(4, 1, 4),
+        log_prob=-np.arange(16, dtype=np.float32).reshape(4, 1, 4),
+        mask=generator(1).random((4, 1, 4, 2)) < 0.5,
+        memory=np.arange(20, dtype=np.float32).reshape(5, 1, 4, 1),
+    )
+
+
+def test_open_decisions_are_taken_along_with_what_has_arrived():
+    own = opened()
+    found = open_decisions(own)
+    assert found.active.tolist() == [[True, False, False, False]]
+    assert found.action[0, 0] == 4
+    assert found.log_prob[0, 0] == -4
+    assert found.reward.tolist() == [[2 + 3 + 4, 0, 0, 0]]
+    assert np.array_equal(found.observation[0, 0], own.observation[1, 0, 0])
+    assert np.array_equal(found.mask[0, 0], own.mask[1, 0, 0])
+
+
+def test_memory_of_the_open_is_from_their_decision_and_of_others_from_now():
+    own = opened()
+    assert open_decisions(own).memory[0, :, 0].tolist() == [4, 17, 18, 19]
+    plain = dataclasses.replace(own, memory=None, mask=None)
+    assert open_decisions(plain).memory is open_decisions(plain).mask is None
+
+
+@pytest.mark.parametrize("columns", [(2, 0), (0, 1, 2)])
+def test_an_opening_is_row_0_of_the_next_rollout(columns):
+    one = writer(columns)
+    copies, agents = 2, len(columns)
+    random = generator()
+    own = experience(
+        np.zeros((3, agents)),
+        observation=np.zeros((4, 1, agents, 3), np.float32),
+        mask=np.ones((3, 1, agents, 4), bool),
+        memory=np.zeros((4, 1, agents, 1), np.float32),
+    )
+    empty = open_decisions(own)
+    opening = dataclasses.replace(
+        empty,
+        active=random.random((copies, agents)) < 0.5,
+        observation=random.random((copies, agents, 3), np.float32),
+        action=random.integers(4, size=(copies, agents)),
+        log_prob=random.random((copies, agents), np.float32),
+        reward=random.random((copies, agents), np.float32),
+        mask=random.random((copies, agents, 4)) < 0.5,
+        memory=random.random((copies, agents, 1), np.float32),
+    )
+    one.open(opening)
+    found = one.finish(tick(), np.zeros((copies, agents, 1), np.float32))
+    for name in ("active", "observation", "action", "log_prob", "reward", "mask", "memory"):
+        _same(name, getattr(opening, name), getattr(found, name)[0])

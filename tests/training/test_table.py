@@ -1,0 +1,210 @@
+"""The same from Python: train, load, ask an agent."""
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config.schema import ConfigError
+from coterie.core.types import CoterieError, map_tree
+from coterie.training import build, checkpoint
+from coterie.training.run import Run
+from coterie.training.runner import Runner
+from helpers.run import DUEL, GRID, train, written
+
+pytestmark = pytest.mark.usefixtures("no_drawing")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    base = tmp_path_factory.mktemp("runs")
+    words = ["train.total_steps=64", "groups.team.learner.learning_rate=0.03"]
+    return {
+        "shared": train(base / "shared", *words),
+        "individual": train(base / "individual", *words, "groups.team.parameters=individual"),
+        "dict": train(base / "dict", *words, "world.observation=dict", "groups.team.policy.encoder=set"),
+        "image": train(base / "image", *words, "world.observation=image"),
+        "duel": train(base / "duel", experiment=written(base / "duel.yaml", DUEL)),
+    }
+
+
+def test_the_readme_in_a_few_lines(tmp_path):
+    run = coterie.train(
+        "gridworld-cooperative", [*GRID, "seed=1", "train.total_steps=64"], out=tmp_path / "a", quiet=True
+    )
+    assert isinstance(run, Run)
+    assert run.path == tmp_path / "a"
+    table = coterie.load(str(tmp_path / "a"), checkpoint="best")
+    assert table.config == run.config()
+    world = build.build_world(table.config.world, 5)
+    observations = world.reset(0).kinds["agent"].observation[:, 0]
+    actions = table.act("agent_0", observations, greedy=True)
+    assert actions.shape == (5,)
+    assert actions.dtype == np.int64
+    assert table.env_steps == run.summary()["best_step"]
+
+
+@pytest.mark.parametrize("name", ["shared", "individual", "dict", "image", "duel"])
+def test_an_agent_asked_alone_acts_as_it_does_in_the_world(runs, name):
+    table = coterie.load(runs[name].path, checkpoint="last")
+    world = build.build_world(table.config.world, 6)
+    runner = Runner(world, [g.seat for g in table.groups], seed=3, greedy=True)
+    runner.begin(0)
+    for _ in range(5):
+        expected, asked = {}, {}
+        for group in table.groups:
+            place = group.seat.place
+            view = runner.view(group.seat)
+            together = group.policy.act(view).action
+            for i, agent in enumerate(place.agents):
+                seen = map_tree(lambda a, i=i: a[:, i], view.observation)
+                mask = None if view.mask is None else view.mask[:, i]
+                acting = view.acting[:, i]
+                expected[agent] = together[acting, i].tolist()
+                asked[agent] = table.act(agent, seen, mask=mask)[acting].tolist()
+        assert asked == expected
+        runner.step()
+
+
+def test_individual_agents_answer_differently(runs):
+    table = coterie.load(runs["individual"].path, checkpoint="last")
+    state = table.groups[0].policy.state()
+    state["net"] = {k: v.copy() for k, v in state["net"].items()}
+    observations = build.build_world(table.config.world, 64).reset(0).kinds["agent"].observation[:, 0]
+    shown = [table.act(agent, observations, greedy=False).tolist() for agent in ("agent_0", "agent_1")]
+    assert shown[0] != shown[1]
+
+
+def test_sampling_is_seeded(runs):
+    table = coterie.load(runs["shared"].path)
+    observations = build.build_world(table.config.world, 64).reset(0).kinds["agent"].observation[:, 0]
+    draws = [table.act("agent_0", observations, greedy=False, seed=s).tolist() for s in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_a_wrong_agent_is_refused_with_the_right_ones(runs):
+    with pytest.raises(CoterieError, match="no agent 'agent_7' at this table; there are agent_0, agent_1"):
+        coterie.load(runs["shared"].path).act("agent_7", np.zeros((1, 13), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("run", "observations", "said"),
+    [
+        ("shared", np.zeros(13, np.float32), r"'agent_0': observations must be a batch \[B, 13\], got \[13\]"),
+        ("shared", np.zeros((2, 12), np.float32), r"must be a batch \[B, 13\], got \[2, 12\]"),
+        ("shared", {"agent_pos": np.zeros((1, 2))}, "'agent_0' sees one array, got a dict of agent_pos"),
+        ("dict", np.zeros((1, 13), np.float32), "'agent_0' sees a dict of agent_pos, .*, got one array"),
+        ("dict", {"agent_pos": np.zeros((1, 2))}, "sees a dict of agent_pos, .*, got a dict of agent_pos$"),
+    ],
+)
+def test_observations_of_another_shape_are_refused(runs, run, observations, said):
+    with pytest.raises(CoterieError, match=said):
+        coterie.load(runs[run].path).act("agent_0", observations)
+
+
+AUCTION = """\
+world: {name: auction}
+groups: {all: {policy: {name: network, hidden: [4]}}}
+train: {copies: 2, steps: 2, total_steps: 8, evaluate_episodes: 4, video: false, tensorboard: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def auction(tmp_path_factory):
+    base = tmp_path_factory.mktemp("auction")
+    return coterie.load(train(base / "run", experiment=written(base / "auction.yaml", AUCTION)).path)
+
+
+@pytest.mark.parametrize(
+    ("valuations", "said"),
+    [
+        ([0.5, 1.7], r"'bidder_0': observations must lie in \[0, 1\], got 1.7 at \[1, 0\]"),
+        ([-0.1], r"must lie in \[0, 1\], got -0.1 at \[0, 0\]"),
+        ([0.1, 0.2, float("nan")], r"'bidder_0': observations must be finite, got nan at \[2, 0\]"),
+        ([float("inf")], r"must be finite, got inf at \[0, 0\]"),
+        (["0.5"], "'bidder_0': observations must be numbers, got <U3"),
+        ([2], r"must lie in \[0, 1\], got 2 at \[0, 0\]"),
+    ],
+)
+def test_observations_no_world_would_tell_are_refused(auction, valuations, said):
+    with pytest.raises(CoterieError, match=said):
+        auction.act("bidder_0", np.array(valuations)[:, None])
+
+
+def test_rounding_whole_numbers_and_empty_batches_are_let_through(auction):
+    assert auction.act("bidder_0", np.array([[1 + 1e-7], [-1e-7]])).shape == (2, 1)
+    assert auction.act("bidder_1", [[0], [1]]).shape == (2, 1)
+    assert auction.act("bidder_0", np.zeros((0, 1), np.float32)).shape == (0, 1)
+
+
+def test_every_entry_of_a_dict_is_looked_at(runs):
+    table = coterie.load(runs["dict"].path)
+    seen = map_tree(
+        lambda a: a[:, 0].copy(), build.build_world(table.config.world, 3).reset(0).kinds["agent"].observation
+    )
+    table.act("agent_0", seen)
+    name = [*seen][-1]
+    seen[name][2] = 7
+    with pytest.raises(CoterieError, match=rf"'agent_0', '{name}': observations must lie in \[0, 1\], got 7 at \[2"):
+        table.act("agent_0", seen)
+
+
+def test_bounds_of_third_parties_do_not_count_but_numbers_must_be_finite(tmp_path):
+    text = AUCTION.replace("name: auction", "name: gymnasium/CartPole-v1")
+    table = coterie.load(train(tmp_path / "run", experiment=written(tmp_path / "pole.yaml", text)).path)
+    beyond = np.array([[9.0, 0.0, 0.0, 0.0]])
+    assert table.groups[0].seat.place.spaces.observation.high[0] < 9
+    assert table.act("agent_0", beyond).shape == (1,)
+    with pytest.raises(CoterieError, match=r"'agent_0': observations must be finite, got nan at \[0, 0\]"):
+        table.act("agent_0", beyond * np.nan)
+
+
+def test_choices_that_are_observed_have_bounds_everywhere(tmp_path):
+    text = AUCTION.replace("name: auction", "name: gymnasium/FrozenLake-v1")
+    table = coterie.load(train(tmp_path / "run", experiment=written(tmp_path / "lake.yaml", text)).path)
+    assert table.act("agent_0", np.array([0, 15])).shape == (2,)
+    with pytest.raises(CoterieError, match=r"'agent_0': observations must lie in \[0, 15\], got 16 at \[1\]"):
+        table.act("agent_0", np.array([0, 16]))
+
+
+def test_checkpoints_can_be_chosen(runs):
+    run = runs["shared"]
+    assert coterie.load(run.path, "last").env_steps == 64
+    assert coterie.load(run.path, "64").env_steps == 64
+    with pytest.raises(CoterieError, match=r"has no checkpoint '65'; there are best, last and steps 0, 64"):
+        coterie.load(run.path, "65")
+
+
+def test_loading_needs_an_intact_checkpoint(tmp_path):
+    run = train(tmp_path / "run", "train.total_steps=32")
+    for step in run.steps("best"):
+        (run.checkpoint_path(step, "best") / checkpoint.ARRAYS).write_bytes(b"")
+    with pytest.raises(CoterieError, match="has no intact 'best' checkpoint"):
+        coterie.load(run.path)
+
+
+def test_overridden_opponents_keep_the_others_weights(runs):
+    table = coterie.load(runs["duel"].path, "last", ["groups.ring.policy=heuristic"])
+    kept, replaced = table.groups
+    saved = runs["duel"].load_checkpoint("last")["policies"]["cross"]["net"]
+    assert all(np.array_equal(v, saved[k]) for k, v in kept.policy.state()["net"].items())
+    assert type(replaced.policy).__name__ == "HeuristicPolicy"
+
+
+def test_another_build_of_the_trained_network_is_refused_not_replaced_by_a_fresh_one(runs):
+    with pytest.raises(CoterieError, match="differs from the one that was trained"):
+        coterie.load(runs["shared"].path, overrides=["groups.team.policy.hidden=[9]"])
+    same = coterie.load(runs["shared"].path, overrides=["groups.team.policy.continuous=gaussian"])  # plays no part here
+    saved = runs["shared"].load_checkpoint("best")["policies"]["team"]["net"]
+    assert all(np.array_equal(v, saved[k]) for k, v in same.groups[0].policy.state()["net"].items())
+
+
+def test_a_refused_config_makes_no_directory(tmp_path):
+    for word in ("train.copies=0", "groups.team.agents=nobody", "train.stop={return_mean: 1, group: nobody}"):
+        with pytest.raises(ConfigError):
+            train(tmp_path / "run", word)
+    assert not (tmp_path / "run").exists()
+
+
+def test_names_that_coterie_does_not_have():
+    with pytest.raises(AttributeError, match="module 'coterie' has no attribute 'nothing'"):
+        _ = coterie.nothing

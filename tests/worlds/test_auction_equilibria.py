@@ -1,0 +1,234 @@
+"""Equilibria against textbook formulas and published figures, against best responses, and played in the world."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from coterie.preferences.prospect import NEUTRAL, Prospect, power, weight
+from coterie.worlds.auction.best_responses import Market, against, result, utility_loss
+from coterie.worlds.auction.equilibria import entry_rank, mixed, regret, symmetric, symmetric_bid, uniform
+from coterie.worlds.auction.valuations import ValuationSettings, tabulate
+from coterie.worlds.auction.world import Auction, AuctionSettings
+
+TASTE = Prospect()  # α = 0.88, γ = 0.61
+VALUES = np.array([0.25, 0.5, 0.75, 0.9, 1.0])
+RULES = ("first_price", "second_price", "all_pay")
+BETA = ValuationSettings("beta", alpha=2, beta=3)
+POINTS = ValuationSettings("points", points=(0.2, 0.6, 1.0), weights=(2, 1, 1))
+
+
+def all_follow(market, curve):
+    return regret(market, NEUTRAL, curve, against([curve] * (market.bidders - 1)))
+
+
+# Formulas -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bidders", [2, 3, 5, 10])
+def test_uniform_valuations_have_textbook_equilibria(bidders):
+    n, values = bidders, np.linspace(0, 1, 41)
+    for rule, expected in (
+        ("first_price", values * (n - 1) / n),
+        ("second_price", values),
+        ("all_pay", values**n * (n - 1) / n),
+    ):
+        market = Market(n, uniform(), rule)
+        np.testing.assert_allclose(symmetric_bid(market, values), expected, atol=1e-13)
+        assert result(market, [symmetric(market)] * n).revenue == pytest.approx((n - 1) / (n + 1), abs=1e-5)
+
+
+@pytest.mark.parametrize("bidders", [2, 3, 5])
+@pytest.mark.parametrize("exponent", [0.3, 0.5, 1.0, 1.5])
+def test_power_utilities_raise_bids_as_known(bidders, exponent):
+    got = symmetric_bid(Market(bidders, uniform()), VALUES, power(exponent))
+    np.testing.assert_allclose(got, VALUES * (bidders - 1) / (bidders - 1 + exponent), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("bidders", "ratios", "revenue"),
+    [
+        (2, [0.358, 0.374, 0.422, 0.481, 0.604], 0.296),
+        (3, [0.548, 0.531, 0.548, 0.595, 0.719], 0.437),
+        (5, [0.729, 0.710, 0.696, 0.716, 0.821], 0.604),
+    ],
+)
+def test_prospect_theory_bids_less_when_low_and_more_when_high(bidders, ratios, revenue):
+    market = Market(bidders, uniform())
+    bids = symmetric_bid(market, VALUES, TASTE)
+    np.testing.assert_allclose(bids / VALUES, ratios, atol=5.1e-4)
+    neutral = symmetric_bid(market, VALUES)
+    assert bids[0] < neutral[0]
+    assert bids[-1] > neutral[-1]
+    assert result(market, [symmetric(market, TASTE)] * bidders).revenue == pytest.approx(revenue, abs=5e-4)
+
+
+@pytest.mark.parametrize("bidders", [2, 4])
+def test_prospect_theory_by_a_fine_sum(bidders):
+    fine = np.linspace(0, 1, 400001)
+    held = weight(fine ** (bidders - 1), 0.61) ** (1 / 0.88)
+    area = np.concatenate([[0], np.cumsum((held[1:] + held[:-1]) / 2) * (fine[1] - fine[0])])
+    at = (VALUES * 400000).astype(int)
+    expected = VALUES - area[at] / held[at]
+    np.testing.assert_allclose(symmetric_bid(Market(bidders, uniform()), VALUES, TASTE), expected, atol=1e-6)
+
+
+def test_losses_play_no_part_in_equilibrium():
+    market = Market(3, uniform())
+    other = Prospect(beta=0.5, loss_aversion=5, gamma_losses=0.4)
+    np.testing.assert_array_equal(symmetric_bid(market, VALUES, TASTE), symmetric_bid(market, VALUES, other))
+
+
+def test_reserve_prices_by_hand():
+    """b = (v + r² / v) / 2 for two; the best reserve is 1/2 and yields 5/12."""
+    market = Market(2, uniform(), reserve=0.5)
+    np.testing.assert_allclose(symmetric_bid(market, [0.4, 0.5, 0.8, 1]), [0, 0.5, (0.8 + 0.25 / 0.8) / 2, 0.625])
+    for rule in ("first_price", "second_price"):
+        market = Market(2, uniform(), rule, 0.5)
+        assert result(market, [symmetric(market)] * 2).revenue == pytest.approx(5 / 12, abs=1e-5)
+    pay = Market(2, uniform(), "all_pay", 0.25)  # enters where v² ≥ 1/4, then r + (v² − 1/4) / 2
+    assert entry_rank(pay) == pytest.approx(0.5)
+    np.testing.assert_allclose(symmetric_bid(pay, [0.49, 0.6, 1]), [0, 0.25 + (0.36 - 0.25) / 2, 0.625], atol=1e-9)
+
+
+def test_a_lowest_valuation_above_0_is_bid():
+    market = Market(2, tabulate(ValuationSettings(low=0.5)))
+    np.testing.assert_allclose(symmetric_bid(market, [0.5, 0.75, 1]), [0.5, 0.625, 0.75], atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [BETA, ValuationSettings("truncated_normal"), POINTS, ValuationSettings(low=0.3)])
+@pytest.mark.parametrize("bidders", [2, 4])
+def test_all_rules_earn_the_same_from_neutral_bidders(settings, bidders):
+    revenues = []
+    for rule in RULES:
+        market = Market(bidders, tabulate(settings), rule)
+        revenues.append(result(market, [symmetric(market)] * bidders).revenue)
+    np.testing.assert_allclose(revenues, revenues[0], atol=3e-4)
+
+
+@pytest.mark.parametrize("settings", [BETA, POINTS, ValuationSettings("truncated_normal", mean=0.2)])
+@pytest.mark.parametrize("reserve", [0.0, 0.3])
+@pytest.mark.parametrize("rule", ["first_price", "all_pay"])
+def test_nobody_gains_by_leaving_the_equilibrium(settings, reserve, rule):
+    market = Market(3, tabulate(settings), rule, reserve)
+    curve = symmetric(market)
+    assert all_follow(market, curve) < 2e-5
+    assert utility_loss(market, NEUTRAL, curve, against([curve] * 2)).relative < 1e-3
+    if rule == "first_price":
+        curve = symmetric(market, TASTE)
+        assert regret(market, TASTE, curve, against([curve] * 2)) < 2e-5
+
+
+def test_another_curve_is_no_equilibrium():
+    market = Market(2, uniform())
+    assert all_follow(market, symmetric(market, TASTE)) > 5e-3
+
+
+# Tables of several tastes -------------------------------------------------------------------------------
+
+
+@functools.cache
+def table(cpt, neutral):
+    return mixed(Market(cpt + neutral, uniform()), [TASTE, NEUTRAL], [cpt, neutral])
+
+
+def test_a_table_of_equals_is_the_symmetric_one():
+    market = Market(3, uniform(), reserve=0.1)
+    told = mixed(market, [TASTE, TASTE], [1, 2])
+    at = np.linspace(0.12, 1, 30)
+    for curve in told.curves:
+        np.testing.assert_allclose(curve(at), symmetric_bid(market, at, TASTE), atol=1e-4)
+    assert told.residual < 1e-5
+
+
+@pytest.mark.parametrize(("cpt", "neutral"), [(1, 1), (2, 1), (1, 2)])
+def test_mixed_tables_are_in_equilibrium(cpt, neutral):
+    told = table(cpt, neutral)
+    assert told.residual < 1e-4
+    assert len(told.seats) == cpt + neutral
+    market = Market(cpt + neutral, uniform())
+    for taste, curve, i in ((TASTE, told.curves[0], 0), (NEUTRAL, told.curves[1], 1)):
+        assert (np.diff(curve.bids) >= -1e-12).all()
+        assert utility_loss(market, taste, curve, told.chance(i)).relative < 1e-4
+        # the bids of the symmetric equilibrium would be worse here
+        alone = symmetric(market, taste)
+        assert regret(market, taste, alone, told.chance(i)) > 50 * told.residual
+
+
+def test_a_mixed_table_lies_between_the_pure_ones():
+    revenues = [
+        result(Market(3, uniform()), curves).revenue
+        for curves in (
+            [symmetric(Market(3, uniform()), TASTE)] * 3,
+            table(2, 1).seats,
+            table(1, 2).seats,
+            [symmetric(Market(3, uniform()))] * 3,
+        )
+    ]
+    np.testing.assert_allclose(revenues, [0.4369, 0.4580, 0.4795, 0.5], atol=2e-4)
+    # two who overbid near 1 leave the third behind: it never bids as high
+    high, low = (curve.bids[-1] for curve in table(2, 1).curves)
+    assert low < high - 0.05
+
+
+# In the world -------------------------------------------------------------------------------------------
+
+
+def play(settings, curves, copies=40000, seed=0):
+    """One step of many copies; rewards and what was paid."""
+    world = Auction(settings, copies)
+    values = world.reset(seed).kinds["bidder"].observation[..., 0].astype(float)
+    bids = np.stack([curve(values[:, i]) for i, curve in enumerate(curves)], axis=1)
+    ticks = world.step({"bidder": bids[..., None].astype(np.float32)})
+    return ticks.kinds["bidder"].reward.copy(), world._sale.paid.sum(axis=1), ticks.success.mean()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("reserve", [0.0, 0.4])
+def test_the_world_pays_what_theory_says(rule, reserve):
+    settings = AuctionSettings(3, rule, valuations=BETA, reserve=reserve)
+    curve = symmetric(settings.market)
+    rewards, paid, efficient = play(settings, [curve] * 3)
+    told = result(settings.market, [curve] * 3)
+    assert paid.mean() == pytest.approx(told.revenue, abs=5 * paid.std() / 200)
+    assert efficient == pytest.approx(told.highest_wins, abs=0.01)
+    earned = utility_loss(settings.market, NEUTRAL, curve, against([curve] * 2)).worth
+    assert rewards.mean() == pytest.approx(earned, abs=5 * rewards.std() / np.sqrt(rewards.size))
+
+
+def test_the_world_pays_prospect_theorists_less():
+    settings = AuctionSettings(2)
+    curves = [symmetric(settings.market, TASTE)] * 2
+    assert play(settings, curves)[1].mean() == pytest.approx(0.2957, abs=3e-3)
+
+
+def test_a_mixed_table_in_the_world():
+    settings, told = AuctionSettings(3), table(2, 1)
+    rewards, paid, efficient = play(settings, told.seats)
+    expected = result(settings.market, told.seats)
+    assert paid.mean() == pytest.approx(expected.revenue, abs=4e-3)
+    assert efficient == pytest.approx(expected.highest_wins, abs=0.01)
+    assert efficient < 0.95
+    neutral = utility_loss(settings.market, NEUTRAL, told.curves[1], told.chance(1)).worth
+    assert rewards[:, 2].mean() == pytest.approx(neutral, abs=4e-3)
+
+
+# Refusals -----------------------------------------------------------------------------------------------
+
+
+def test_what_has_no_formula_is_refused():
+    market = Market(2, uniform())
+    with pytest.raises(ValueError, match="reference 0"):
+        symmetric_bid(market, VALUES, Prospect(reference=0.1))
+    with pytest.raises(ValueError, match="neutral bidders"):
+        symmetric_bid(Market(2, uniform(), "all_pay"), VALUES, TASTE)
+    with pytest.raises(ValueError, match="solved for first_price, not all_pay"):
+        mixed(Market(2, uniform(), "all_pay"), [TASTE, NEUTRAL], [1, 1])
+    with pytest.raises(ValueError, match="sum to 2 bidders"):
+        mixed(market, [TASTE, NEUTRAL], [2, 1])
+    with pytest.raises(ValueError, match="sum to 2 bidders"):
+        mixed(market, [TASTE, NEUTRAL], [2, 0])
+    with pytest.raises(ValueError, match="reference 0"):
+        mixed(market, [Prospect(reference=0.1), NEUTRAL], [1, 1])
+    with pytest.raises(ValueError, match="without points"):
+        mixed(Market(2, tabulate(POINTS)), [TASTE, NEUTRAL], [1, 1])

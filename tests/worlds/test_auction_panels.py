@@ -1,0 +1,85 @@
+"""What the picture of an auction report shows below the bids: revenue, efficiency, payoffs, beside theory's."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from coterie.preferences.prospect import NEUTRAL, Prospect
+from coterie.worlds.auction import metrics as measures
+from coterie.worlds.auction.best_responses import curve
+from coterie.worlds.auction.report import draw
+from coterie.worlds.auction.world import AuctionSettings
+
+
+def panels_of(found, monkeypatch):
+    """What a picture shows below the bids, by title: the dots and bars there, the words, and the axes."""
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    draw([found])
+    told = {}
+    for axes in drawn[0].axes[2:]:
+        dots = [tuple(held.lines[0].get_xydata()[0].tolist()) for held in axes.containers]
+        bars = [held.lines[2][0].get_segments()[0][:, 1].tolist() for held in axes.containers if held.lines[2]]
+        told[axes.get_title()] = (dots, bars, [words.get_text() for words in axes.texts], axes)
+    return told
+
+
+def shaded(shares, tastes, members, **settings):
+    """A theory, and one table for each share of their valuations that all bidders bid."""
+    theory = measures.theorise(AuctionSettings(**settings), members, tastes)
+    seats = [[curve(theory.market, lambda v, s=share: s * v)] * theory.settings.num_bidders for share in shares]
+    return theory, [measures.judge(theory, table) for table in seats]
+
+
+def test_panels_of_what_comes_of_the_bids(monkeypatch):
+    """Learned means with their intervals, the mixed table's equilibrium and that of neutral bidders."""
+    tastes = {"prospect": Prospect(), "neutral": NEUTRAL}
+    found = shaded((0.5, 0.6, 0.7), tastes, {"prospect": (0,), "neutral": (1,)})
+    plain, shown = measures.summarise(*found), panels_of(found, monkeypatch)
+    assert [*shown] == [
+        *("revenue per auction", "efficiency", "highest valuation wins", "payoff per auction and bidder")
+    ]
+    for name, (dots, bars, words, axes) in zip(("revenue", "efficiency", "highest_wins"), shown.values(), strict=False):
+        learned, oracle, neutral = (plain["auction"][who][name] for who in ("learned", "oracle", "neutral"))
+        assert dots == [(0, learned["value"]), (1, oracle), (2, neutral)]
+        assert bars[0] == pytest.approx(learned["interval"])
+        assert len(bars) == 1  # theory has none
+        assert words[0] == (f"{learned['value']:.3f}" if name == "revenue" else f"{learned['value']:.1%}")
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["learned", "equilibrium", "all\nrisk-neutral"]
+        low, high = axes.get_ylim()
+        assert low < min(y for _, y in dots) <= max(y for _, y in dots) < high
+    dots, bars, words, axes = shown["payoff per auction and bidder"]
+    one, other = (plain["groups"][name] for name in tastes)
+    expected = [one["learned"]["payoff"]["value"], one["oracle"]["payoff"]]
+    expected += [other["learned"]["payoff"]["value"], other["oracle"]["payoff"], 1 / 6]
+    assert [y for _, y in dots] == pytest.approx(expected, abs=1e-4)
+    assert expected[1] != pytest.approx(expected[3], abs=0.01)
+    assert [round(x) for x, _ in dots] == [0, 1, 0, 1, 2]
+    assert bars == [pytest.approx(group["learned"]["payoff"]["interval"]) for group in (one, other)]
+    assert axes.get_legend_handles_labels()[1] == ["prospect", "neutral"]
+
+
+def test_panels_of_one_run_and_without_theory(monkeypatch):
+    """One run has no bars; what is not known is said, also where nothing is left; no earnings are no error."""
+    found = shaded((1.0,), {"all": NEUTRAL}, {"all": (0, 1)})
+    shown = panels_of(found, monkeypatch)
+    assert all(not bars for _, bars, _, _ in shown.values())
+    assert shown["payoff per auction and bidder"][0][0] == pytest.approx((0, 0), abs=1e-6)
+    assert shown["payoff per auction and bidder"][3].get_legend() is None
+    theory = measures.theorise(AuctionSettings(budget=0.5), {"all": (0, 1)}, {"all": NEUTRAL})
+    falling = measures.judge(theory, [curve(theory.market, lambda v: (1 - v) / 2)] * 2)
+    shown = panels_of((theory, [falling]), monkeypatch)
+    ticks = [[tick.get_text() for tick in axes.get_xticklabels()] for *_, axes in shown.values()]
+    assert [["unknown" in words for words in below] for below in ticks] == [
+        *([False, True, True], [False, True, True], [True, True, True], [False, True, True])
+    ]
+    assert shown["highest valuation wins"][0] == []
+    assert shown["highest valuation wins"][3].get_xlabel() == "not told where a curve falls"
+    assert len(shown["revenue per auction"][0]) == 1
+
+
+def test_every_set_of_runs_has_its_own_panels(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    draw([shaded((share,), {"all": NEUTRAL}, {"all": (0, 1)}) for share in (0.5, 0.6)])
+    revenue = [axes for axes in drawn[0].axes if axes.get_title() == "revenue per auction"]
+    assert [axes.containers[0].lines[0].get_ydata()[0] for axes in revenue] == pytest.approx([1 / 3, 0.4], abs=1e-4)

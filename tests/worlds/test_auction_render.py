@@ -1,0 +1,52 @@
+"""Pictures of auctions, and the same in letters."""
+
+import numpy as np
+
+from coterie.worlds.auction.world import parallel_env
+from helpers.auction import auction, bid
+
+
+def test_letters():
+    world = auction([0.5, 0.25], rounds=2)
+    assert world.ansi(0) == ("round 1 of 2: on sale\nbidder_0  value 0.500  ##########\nbidder_1  value 0.250  #####")
+    bid(world, 0.25, 0.125)
+    lines = world.ansi(0).split("\n")
+    assert lines[:4] == [
+        "round 1 of 2: sold at 0.250",
+        "bidder_0  value 0.500  bid 0.250  paid 0.250  won",
+        "bidder_1  value 0.250  bid 0.125  paid 0.000",
+        "round 2 of 2: on sale",
+    ]
+    bid(world, 0.0, 0.0)
+    assert world.final_ansi(0).startswith("round 2 of 2: sold at 0.000\n")
+    assert world.ansi(0).startswith("round 1 of 2: on sale\n")
+    world = auction([0.5, 0.25], reserve=0.5)
+    bid(world, 0.25, 0.125)
+    assert world.final_ansi(0).startswith("round 1 of 1: not sold\n")
+
+
+def test_pictures_show_valuations_and_bids():
+    world = auction([1.0, 0.5], reserve=0.25)
+    before = world.frame(0)
+    assert before.shape == (288, 576, 3)
+    assert before.dtype == np.uint8
+    paper = before[2, 2]
+    bars = (before[:, 288:] != paper).any(axis=-1)[40:250]
+    assert (bars[:, 80].all(), bars[:, 200].all()) == (True, False)  # the second reaches half as high
+    assert not (before[40:100, :288] != paper).any()  # nothing was sold yet
+    bid(world, 0.5, 0.25)
+    after = world.final_frame(0)
+    assert (after[8, 80] == [240, 178, 40]).all()  # the winner's mark
+    assert (after[8, 200] == paper).all()
+    assert (after[200, 80] == [0, 114, 178]).all()  # the bid
+    assert (after[60, 80] != [0, 114, 178]).any()
+    bid(world, 0.0, 0.0)
+    assert (world.final_frame(0)[8, 80] == paper).all()
+
+
+def test_the_face_draws():
+    env = parallel_env(render_mode="rgb_array")
+    env.reset(seed=0)
+    first = env.render()
+    env.step({"bidder_0": [0.5], "bidder_1": [0.25]})
+    assert (env.render() != first).any()

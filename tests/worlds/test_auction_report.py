@@ -1,0 +1,358 @@
+"""What a report says of auctions: exact numbers for bidders who are known, sentences where nothing is."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import coterie
+from coterie.config.schema import load
+from coterie.core.types import CoterieError, Decision
+from coterie.preferences.prospect import NEUTRAL, Prospect
+from coterie.studies import report
+from coterie.training.run import Run
+from coterie.worlds.auction import metrics as measures
+from coterie.worlds.auction.best_responses import curve
+from coterie.worlds.auction.equilibria import symmetric
+from coterie.worlds.auction.world import AuctionSettings
+from helpers.run import train, written
+
+TABLE = """\
+world: {{name: auction, {world}}}
+groups: {{{groups}}}
+train: {{copies: 4, steps: 2, total_steps: 8, evaluate_episodes: 4, video: false, tensorboard: false}}
+"""
+SHADE = 'policy: {name: "test_auction_report:Shade", '
+
+
+@dataclass(frozen=True)
+class ShadeSettings:
+    share: float = 0.6
+    apart: float = 0.0  # how much less each further bidder of the group bids
+    levels: int = 0
+
+
+class Shade:
+    """Bids a share of its valuation."""
+
+    memory_size = 0
+
+    def __init__(self, settings: ShadeSettings, place) -> None:
+        self.settings = settings
+
+    def act(self, view):
+        shares = self.settings.share - self.settings.apart * np.asarray(view.agents)
+        bids = shares[:, None] * view.observation[..., :1]
+        if self.settings.levels:
+            return Decision(np.rint(bids[..., 0] * (self.settings.levels - 1)).astype(np.int64))
+        return Decision(bids.astype(np.float32))
+
+    def state(self):
+        return {}
+
+    def load(self, state):
+        pass
+
+
+@pytest.fixture
+def played(tmp_path):
+    """Runs of a table without learners, one for each seed; their own reports are left out."""
+
+    def make(world, groups, seeds=1, name="table"):
+        file = written(tmp_path / f"{name}.yaml", TABLE.format(world=world, groups=groups))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(report, "write_report", lambda *a: None)
+            return [train(tmp_path / f"{name}-{s}", f"seed={s}", experiment=file) for s in range(seeds)]
+
+    return make
+
+
+def learned(found, group, name):
+    return found["groups"][group]["learned"][name]
+
+
+# Exact numbers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bidders", [2, 3])
+def test_bidders_in_equilibrium(played, bidders):
+    runs = played(f"num_bidders: {bidders}", "all: {policy: heuristic}", seeds=2)
+    found = measures.measure(runs)
+    for name in ("distance", "weighted_distance", "off_best", "weighted_off_best", "loss", "regret"):
+        assert learned(found, "all", name)["value"] == pytest.approx(0, abs=4e-3 if "off" in name else 1e-3), name
+    assert learned(found, "all", "payoff")["value"] == pytest.approx(1 / (bidders * (bidders + 1)), abs=1e-4)
+    assert learned(found, "all", "payoff")["interval"] == pytest.approx([learned(found, "all", "payoff")["value"]] * 2)
+    revenue, ideal = (bidders - 1) / (bidders + 1), found["auction"]["oracle"]
+    for outcome in (found["auction"]["neutral"], ideal):
+        assert (outcome["revenue"], outcome["efficiency"]) == pytest.approx((revenue, 1), abs=1e-4)
+    assert found["auction"]["neutral"]["payoff"] == pytest.approx(1 / (bidders * (bidders + 1)), abs=1e-4)
+    told = {name: one["value"] for name, one in found["auction"]["learned"].items()}
+    assert told == pytest.approx({"revenue": revenue, "efficiency": 1, "highest_wins": 1}, abs=1e-4)
+    assert found["remarks"] == []
+
+
+def test_a_bidder_who_shades_too_little(played):
+    """Both bid 0.6 v where 0.5 v is ideal; by hand.
+
+    L2: 0.1 √(E v²) = 0.1 / √3; weighted by the ideal's chance to win, v: 0.1 √(E v³ / E v) = 0.1 / √2. Among ideal
+    rivals min(1.2 v, 1) is won, which is worth ∫ 0.4 v · 1.2 v up to 5/6 and ∫ 0.4 v above, in place of 1/6.
+    The best response to 0.6 v is 0.5 v again, worth ∫ 0.5 v · (0.5 v / 0.6) = 5/36; one earns ∫ 0.4 v² = 2/15.
+    """
+    found = measures.measure(played("num_bidders: 2", f"all: {{{SHADE}share: 0.6}}}}"))
+    expected = {
+        "distance": 0.1 / np.sqrt(3),
+        "weighted_distance": 0.1 / np.sqrt(2),
+        "off_best": 0.1,
+        "weighted_off_best": 0.1 * 5 / 6,
+        "loss": 1 - 6 * (0.48 * (5 / 6) ** 3 / 3 + 0.2 * (1 - (5 / 6) ** 2)),
+        "regret": 1 - (2 / 15) / (5 / 36),
+        "payoff": 2 / 15,
+        "worth": 2 / 15,
+    }
+    assert {name: learned(found, "all", name)["value"] for name in expected} == pytest.approx(expected, abs=2e-3)
+    assert learned(found, "all", "loss")["interval"] is None  # one run says nothing of others
+    assert found["auction"]["learned"]["revenue"]["value"] == pytest.approx(0.4, abs=1e-4)
+    assert found["groups"]["all"]["oracle"]["payoff"] == pytest.approx(1 / 6, abs=1e-4)
+
+
+def test_intervals_are_over_runs():
+    theory = measures.theorise(AuctionSettings(), {"all": (0, 1)}, {"all": NEUTRAL})
+    tables = [measures.judge(theory, [curve(theory.market, lambda v, s=share: s * v)] * 2) for share in (0.5, 0.6, 0.7)]
+    one = learned(measures.summarise(theory, tables), "all", "payoff")
+    assert one["seeds"] == pytest.approx([1 / 6, 2 / 15, 0.1], abs=1e-3)
+    assert one["interval"][0] < one["value"] < one["interval"][1]
+
+
+def test_a_mixed_table_is_held_against_its_own_equilibrium():
+    """And bidders who do what it says lose nothing; each group is paid for itself."""
+    tastes = {"prospect": Prospect(), "neutral": NEUTRAL}
+    theory = measures.theorise(AuctionSettings(num_bidders=3), {"prospect": (1,), "neutral": (0, 2)}, tastes)
+    assert not theory.one_ideal
+    assert theory.ideal[0] is theory.ideal[2]
+    found = measures.summarise(theory, [measures.judge(theory, theory.ideal)])
+    for group in tastes:
+        assert learned(found, group, "distance")["value"] == 0
+        assert abs(learned(found, group, "regret")["value"]) < 2e-3
+        assert learned(found, group, "payoff")["value"] == found["groups"][group]["oracle"]["payoff"]
+    assert found["auction"]["oracle"]["revenue"] == pytest.approx(0.479, abs=1e-3)
+    assert found["auction"]["neutral"]["revenue"] == pytest.approx(0.5, abs=1e-3)
+    assert found["auction"]["oracle"]["efficiency"] < 1
+
+
+def test_bidders_of_a_group_who_differ_count_each(played):
+    (run,) = played("num_bidders: 2", f"all: {{{SHADE}share: 0.6, apart: 0.2}}}}")
+    first, second = measures.curves(run)
+    assert (float(first(0.5)), float(second(0.5))) == pytest.approx((0.3, 0.2))
+    judged = measures.judge(measures.theory_of(run.config()), [first, second])
+    assert judged.groups["all"].distance == pytest.approx(0.1 / np.sqrt(3), rel=1e-3)  # both are 0.1 v away
+    assert not np.allclose(judged.best[0], judged.best[1])
+
+
+# Tastes and oracles -------------------------------------------------------------------------------------
+
+
+def test_who_was_seated_from_a_run_keeps_the_taste_it_learned_with(tmp_path, no_drawing):
+    moment = ["train.total_steps=4096", "train.video=false", "train.tensorboard=false"]
+    coterie.train("auction-cpt", moment, out=tmp_path / "cpt", quiet=True)
+    table = """\
+    world: {name: auction}
+    groups:
+      guests: {agents: [bidder_0], policy: {run: RUN}SAID}
+      others: {agents: [bidder_1], policy: {name: heuristic}}
+    train: {total_steps: 64, copies: 4, steps: 8, evaluate_episodes: 4, video: false}
+    """.replace("RUN", str(tmp_path / "cpt"))
+    for said, taste in (("", Prospect()), (", preference: {name: cpt, alpha: 0.5}", Prospect(alpha=0.5))):
+        file = written(tmp_path / "table.yaml", table.replace("SAID", said))
+        found = measures.theory_of(load(str(file)))
+        assert found.tastes == {"guests": taste, "others": NEUTRAL}
+        assert found.ideal is not None
+
+
+def preference(text):
+    return load("auction-neutral", [f"groups.bidders.preference={text}"]).groups["bidders"].preference
+
+
+def test_tastes():
+    assert measures.taste_of(preference("unchanged")) == NEUTRAL
+    assert measures.taste_of(preference("{name: cpt, way: interim, alpha: 0.5}")) == Prospect(alpha=0.5)
+    for other in ("{name: cpt, way: episodic}", "cvar", "mean_variance", "team"):
+        assert measures.taste_of(preference(other)) is None
+    assert measures.in_words(preference("{name: cpt, way: episodic}")) == "cpt, episodic"
+    assert measures.in_words(preference("cpt")).startswith("prospect theory: α 0.88, β 0.88, λ 2.25, γ 0.61 and 0.69")
+
+
+def theory(settings, taste=NEUTRAL, other=NEUTRAL):
+    return measures.theorise(AuctionSettings(**settings), {"a": (0,), "b": (1,)}, {"a": taste, "b": other})
+
+
+@pytest.mark.parametrize(
+    ("settings", "tastes", "why"),
+    [
+        ({"budget": 0.3}, (NEUTRAL, NEUTRAL), "equilibria under budgets are not solved"),
+        ({}, (None, NEUTRAL), "no equilibrium is known for the preference of 'a'"),
+        ({"rounds": 2}, (Prospect(), Prospect()), "no equilibrium is known for the preference of 'a' and 'b'"),
+        ({"rule": "all_pay"}, (Prospect(), Prospect()), "the formula of all-pay auctions is that of neutral bidders"),
+        ({"rule": "all_pay"}, (Prospect(), NEUTRAL), "solved for first_price, not all_pay"),
+        ({}, (Prospect(reference=0.1), Prospect(reference=0.1)), "the formula needs reference 0, got 0.1"),
+    ],
+)
+def test_tables_without_an_oracle_say_why(settings, tastes, why):
+    found = theory(settings, *tastes)
+    assert found.ideal is None
+    assert found.remarks[-1].startswith("There is no oracle for this table: ")
+    assert why in found.remarks[-1]
+    judged = measures.judge(found, [curve(found.market, lambda v: v / 2)] * 2)
+    assert judged.groups["b"].distance is None
+    assert judged.groups["b"].payoff is not None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rule": "second_price"},
+        {"rule": "all_pay"},
+        {"reserve": 0.3},
+        {"rounds": 3},
+        {"rule": "all_pay", "reserve": 0.2},
+        {"rule": "second_price", "reserve": 0.3},
+    ],
+)
+def test_other_rules_have_their_own_oracle(settings):
+    found = theory(settings)
+    judged = measures.judge(found, [symmetric(found.market)] * 2)
+    for name in ("distance", "loss"):
+        assert getattr(judged.groups["a"], name) == pytest.approx(0, abs=1e-6)
+    assert abs(judged.groups["a"].regret) < 1e-3
+
+
+def test_what_lies_below_the_reserve_has_no_weight():
+    found = theory({"reserve": 0.5})
+    ideal = symmetric(found.market)
+    off = replace(ideal, bids=np.where(ideal.bids > 0, ideal.bids + 0.02, 0.0))
+    numbers = measures.judge(found, [off] * 2).groups["a"]
+    assert numbers.weighted_distance == pytest.approx(0.02, rel=0.02)
+
+
+def test_a_share_says_nothing_where_losing_is_not_worth_0():
+    numbers = measures.judge(theory({}, Prospect(reference=0.1), NEUTRAL), [symmetric(theory({}).market)] * 2).groups
+    assert numbers["a"].regret is None
+    assert numbers["b"].regret is not None
+
+
+def test_at_second_prices_tastes_change_nothing():
+    found = theory({"rule": "second_price"}, Prospect(), NEUTRAL)
+    assert found.one_ideal
+    assert measures.judge(found, found.ideal).groups["a"].regret == pytest.approx(0, abs=1e-6)
+
+
+def test_bids_on_a_grid_below_a_reserve_and_beyond_a_budget(played):
+    (grid,) = played("bid_levels: 11", f"all: {{{SHADE}share: 0.5, levels: 11}}}}", name="grid")
+    own = measures.curves(grid)[0]
+    assert set(np.unique(own.bids).round(6)) == {0, 0.1, 0.2, 0.3, 0.4, 0.5}
+    found = measures.measure([grid])
+    assert "a grid 0.1 apart" in found["remarks"][0]
+    assert learned(found, "all", "distance")["value"] < 0.05
+    (limited,) = played("reserve: 0.1, budget: 0.3", f"all: {{{SHADE}share: 0.5}}}}", name="limited")
+    own = measures.curves(limited)[0]
+    assert own(np.array([0.1, 0.5, 0.9])) == pytest.approx([0.0, 0.25, 0.3], abs=1e-3)
+    assert learned(measures.measure([limited]), "all", "regret") is None
+
+
+def test_a_falling_curve_has_no_share_of_highest_winners():
+    found = theory({})
+    judged = measures.judge(found, [curve(found.market, lambda v: (1 - v) / 2)] * 2)
+    told = measures.summarise(found, [judged])["auction"]["learned"]
+    assert told["highest_wins"] is None
+    assert told["efficiency"]["value"] == pytest.approx(0.5, abs=1e-2)  # the lower of two wins: 1/3 in place of 2/3
+
+
+# The page -----------------------------------------------------------------------------------------------
+
+
+def test_the_chapter_of_a_page(played, tmp_path, no_drawing, coterie_):
+    runs = played(
+        "num_bidders: 2",
+        f"one: {{agents: bidder_0, policy: heuristic}}, two: {{agents: bidder_1, {SHADE}share: 0.6}}}}",
+        seeds=2,
+    )
+    path, figure, numbers = tmp_path / "page.html", tmp_path / "figure.png", tmp_path / "deep" / "numbers.json"
+    words = ["--out", path, "--figure", figure, "--numbers", numbers]
+    assert coterie_("report", *(run.path for run in runs), *words)[0] == 0
+    text = path.read_text()
+    assert "<h2>Bids</h2>" in text
+    assert "<th>group<th>one<th>two" in text
+    assert "<td>taste<td>risk-neutral<td>risk-neutral" in text
+    assert "The oracle is the symmetric equilibrium" in text
+    assert re.search(r"L2 distance to the oracle&#x27;s bids<td>0.0000 \[[^]]+\]<td>0.0577 \[0.0577, 0.0577\]", text)
+    assert "<td>revenue per auction<td>0.36" in text
+    assert "<td>— in equilibrium, all risk-neutral<td>0.1667<td>0.1667" in text
+    assert text.count("data:image/png") == 2  # curves and bids
+    assert Image.open(tmp_path / "figure-bids.png").size[0] > 500
+    (told,) = json.loads(numbers.read_text())["table"]["tables"]
+    assert told["groups"]["two"]["learned"]["distance"]["value"] == pytest.approx(0.0577, abs=1e-3)
+
+
+def test_what_is_drawn(played, monkeypatch):
+    from matplotlib.figure import Figure
+
+    from coterie.worlds.auction.report import draw
+
+    runs = played("num_bidders: 2", f"all: {{{SHADE}share: 0.6}}}}", seeds=2)
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
+    draw([measures.judge_runs(runs)])
+    bids, shares = drawn[0].axes[:2]
+    assert bids.get_legend_handles_labels()[1] == ["all, learned", "all, best response", "equilibrium"]
+    assert (bids.get_xlabel(), bids.get_ylabel(), shares.get_ylabel()) == ("valuation", "bid", "bid / valuation")
+    assert bids.get_title() == "2 bidders, first price, uniform, 2 runs"
+    assert shares.lines[0].get_ydata() == pytest.approx(0.6)
+    assert shares.lines[-1].get_ydata() == pytest.approx(0.5)
+    assert shares.lines[0].get_xdata()[0] >= 0.099
+    assert len(bids.collections) == 1  # the band
+
+
+def test_sets_of_runs_are_shown_apart(played, tmp_path, no_drawing):
+    two = played("num_bidders: 2", "all: {policy: heuristic}", name="two")
+    three = played("num_bidders: 3, rule: all_pay, rounds: 2", "all: {policy: heuristic}", name="three")
+    config = load(str(tmp_path / "three.yaml"), ["experiment=two"])
+    three[0].write_config(config)
+    with pytest.raises(CoterieError, match="these runs are of 2 different tables"):
+        measures.measure([*two, *three])
+    text = report.write_report([*two, *three], tmp_path / "page.html").read_text()
+    assert "<h3>2 bidders, first price, uniform</h3>" in text
+    assert "<h3>3 bidders, all pay, uniform, 2 rounds</h3>" in text
+    assert "Bids and numbers are those of the first of 2 rounds." in text
+
+
+def test_a_run_without_policies_is_left_out(tmp_path, no_drawing):
+    run = Run.create(tmp_path / "run", load("auction-neutral"))
+    run.metrics_file.write_text(json.dumps({"env_steps": 1, "wall_s": 1}) + "\n")
+    assert "run has no policies yet" in report.write_report([run], tmp_path / "page.html").read_text()
+
+
+def test_other_worlds_have_no_chapter(tmp_path, no_drawing):
+    run = Run.create(tmp_path / "run", load("gridworld-cooperative"))
+    run.metrics_file.write_text(json.dumps({"env_steps": 1, "wall_s": 1}) + "\n")
+    page = tmp_path / "page.html"
+    assert "<h2>Bids</h2>" not in report.write_report([run], page, tmp_path / "figure.png").read_text()
+    assert [file.name for file in tmp_path.glob("*.png")] == ["figure.png"]
+    with pytest.raises(CoterieError, match=r"no numbers of their own, and no run has an exploit.json; scores are in"):
+        report.write_report([run], page, numbers=tmp_path / "numbers.json")
+
+
+def test_damaged_summaries_are_named(tmp_path, no_drawing):
+    run = Run.create(tmp_path / "run", load("gridworld-cooperative"))
+    run.metrics_file.write_text(json.dumps({"env_steps": 1, "wall_s": 1}) + "\n")
+    score = {"return_mean": 1.0, "return_ci95": [0.0, 1.0], "length_mean": 3.0}
+    result = {"groups": {"team": score}, "success_rate": None}
+    whole = {"episodes": 4, "seed": 0, "env_steps": 8, "wall_s": 1.0, "steps_per_s": 8.0, "solved": False}
+    whole |= {"evaluation": result, "last": result, "step_0": result, "baselines": {"random": result}}
+    run.summary_file.write_text(json.dumps(whole))
+    report.write_report([run], tmp_path / "page.html")
+    for missing in whole:
+        run.summary_file.write_text(json.dumps({k: v for k, v in whole.items() if k != missing}))
+        with pytest.raises(CoterieError, match=f"summary.json' is damaged: it has no .*'{missing}"):
+            report.write_report([run], tmp_path / "page.html")

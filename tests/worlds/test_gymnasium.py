@@ -1,0 +1,286 @@
+"""Gymnasium's environments as worlds, MiniGrid's too, and a native CartPole equal to Gymnasium's."""
+
+import logging
+
+import gymnasium
+import numpy as np
+import pytest
+
+from coterie.config import registry, schema
+from coterie.core import seeding
+from coterie.core.types import Box, CoterieError, Dict, Discrete, MultiDiscrete
+from coterie.testing.learners import check_world, random_actions
+from coterie.training.build import build_world
+from coterie.worlds.adapters import spaces
+from coterie.worlds.adapters.external import GuestWorld
+from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld, MinigridSettings, MinigridWorld
+from coterie.worlds.cartpole.world import CartPole
+from helpers import guest as guest_cases
+
+
+def world(name, copies=2, **settings):
+    return build_world(schema.part(registry.WORLDS, {"name": name} | settings, "world"), copies)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("gymnasium/CartPole-v1", {}),
+        ("gymnasium/CartPole-v1", {"native": False}),
+        ("gymnasium/LunarLander-v3", {}),
+        ("gymnasium/LunarLander-v3", {"options": {"continuous": True}}),
+        ("gymnasium/BipedalWalker-v3", {"fresh": True}),
+        ("gymnasium/Pendulum-v1", {"max_episode_steps": 30}),
+        ("gymnasium/FrozenLake-v1", {}),
+        ("gymnasium/Blackjack-v1", {}),
+        ("gymnasium/helpers.guest:Nested-v0", {}),
+        ("gymnasium/helpers.guest:Broken-v0", {}),
+        ("minigrid/DoorKey-5x5", {"max_episode_steps": 40}),
+    ],
+)
+def test_the_contract_is_kept(name, settings):
+    check_world(lambda copies: world(name, copies, **settings), steps=120)
+
+
+# CartPole ---------------------------------------------------------------------------------------------
+
+
+def test_cartpole_moves_as_gymnasiums_step_by_step():
+    """From the same places, with the same pushes, until the end and beyond the time limit."""
+    native, random = CartPole(3, limit=60), seeding.generator(3, "pushes")
+    twins = [gymnasium.make("CartPole-v1", max_episode_steps=60) for _ in range(3)]
+    ended = {"terminated": 0, "truncated": 0}
+    ticks = native.reset(5)
+
+    def follow(copy):
+        twins[copy].reset(seed=0)
+        twins[copy].unwrapped.state = native.save()["place"][copy]
+
+    for copy in range(3):
+        follow(copy)
+    for _ in range(400):
+        place = native.save()["place"]
+        # A sensible push keeps poles up until the limit; copy 0 pushes at random and falls.
+        pushes = (place[:, 2] + 0.5 * place[:, 3] > 0).astype(np.int64)[:, None]
+        pushes[0] = random.integers(2)
+        ticks = native.step({"agent": pushes})
+        tick = ticks.kinds["agent"]
+        for copy, twin in enumerate(twins):
+            seen, reward, terminated, truncated, _ = twin.step(int(pushes[copy, 0]))
+            over = terminated or truncated
+            told = tick.final_observation if over else tick.observation
+            np.testing.assert_allclose(told[copy, 0], seen, rtol=1e-6, atol=1e-7)
+            assert tick.reward[copy, 0] == reward == 1
+            assert tick.terminated[copy, 0] == terminated
+            assert tick.truncated[copy, 0] == (truncated and not terminated)
+            assert ticks.ended[copy] == over
+            if over:
+                ended["terminated" if terminated else "truncated"] += 1
+                follow(copy)
+            else:
+                np.testing.assert_allclose(native.save()["place"][copy], twin.unwrapped.state, rtol=1e-10, atol=1e-12)
+    assert min(ended.values()) > 3
+
+
+def test_cartpole_starts_spread_as_gymnasiums_do():
+    starts = CartPole(4000).reset(1).kinds["agent"].observation[:, 0]
+    assert abs(starts).max() <= 0.05
+    np.testing.assert_allclose(starts.mean(0), 0, atol=0.002)
+    np.testing.assert_allclose(starts.std(0), 0.1 / np.sqrt(12), rtol=0.05)
+    assert abs(np.corrcoef(starts.T) - np.eye(4)).max() < 0.06
+
+
+def test_cartpole_lasts_500_steps_and_refuses_what_is_no_push():
+    native = CartPole(1)
+    native.reset(0)
+    for step in range(1, 501):
+        place = native.save()["place"]
+        # A steadying push, which also brings the cart back to the middle.
+        push = place[0, 2] + 0.5 * place[0, 3] + 0.05 * place[0, 0] + 0.1 * place[0, 1] > 0
+        ticks = native.step({"agent": np.array([[int(push)]])})
+        assert ticks.ended[0] == (step == 500)
+    assert ticks.kinds["agent"].truncated[0, 0]
+    before = native.save()
+    with pytest.raises(ValueError, match="copy 0: an action must be 0 or 1, got 2"):
+        native.step({"agent": np.array([[2]])})
+    with pytest.raises(ValueError, match=r"must have shape \(1, 1\), got \(1,\)"):
+        native.step({"agent": np.array([1])})
+    np.testing.assert_equal(native.save(), before)
+
+
+def test_cartpole_is_native_only_with_default_options():
+    assert isinstance(world("gymnasium/CartPole-v1").inner, CartPole)
+    for settings in ({"native": False}, {"options": {"sutton_barto_reward": True}}):
+        assert isinstance(world("gymnasium/CartPole-v1", **settings).inner, GuestWorld)
+    cut = world("gymnasium/CartPole-v1", max_episode_steps=3)
+    cut.reset(0)
+    ends = [cut.step({"agent": np.array([[0], [1]])}).ended.copy() for _ in range(3)]
+    np.testing.assert_array_equal(ends, [[False] * 2] * 2 + [[True] * 2])
+
+
+# Guests -----------------------------------------------------------------------------------------------
+
+
+def test_a_guest_plays_exactly_what_gymnasium_plays():
+    """Seeds, rewards, time limit and last observations are those of gymnasium.make with all its wrappers."""
+    ours = GymnasiumWorld(GymnasiumSettings("LunarLander-v3", max_episode_steps=70), 2)
+    plain = [gymnasium.make("LunarLander-v3", max_episode_steps=70) for _ in range(2)]
+    random, episode, cut = seeding.generator(0, "x"), [0, 0], 0
+    ours.reset(9)
+    for copy, environment in enumerate(plain):
+        environment.reset(seed=seeding.integer(9, "guest", copy, 0) % 2**31)
+    for _ in range(300):
+        actions = random.integers(4, size=(2, 1))
+        ticks = ours.step({"agent": actions})
+        tick = ticks.kinds["agent"]
+        for copy, environment in enumerate(plain):
+            seen, reward, terminated, truncated, _ = environment.step(int(actions[copy, 0]))
+            assert tick.reward[copy, 0] == np.float32(reward)
+            assert tick.terminated[copy, 0] == terminated
+            assert tick.truncated[copy, 0] == (truncated and not terminated)
+            if ticks.ended[copy]:
+                np.testing.assert_array_equal(tick.final_observation[copy, 0], seen)
+                episode[copy] += 1
+                cut += truncated and not terminated
+                seen, _ = environment.reset(seed=seeding.integer(9, "guest", copy, episode[copy]) % 2**31)
+            np.testing.assert_array_equal(tick.observation[copy, 0], seen)
+    assert min(episode) >= 3
+    assert cut
+
+
+def test_nested_spaces_become_flat(caplog):
+    with caplog.at_level(logging.WARNING, "coterie"):
+        nested = world("gymnasium/helpers.guest:Nested-v0", 1)
+    assert "text left out of the observation: says" in caplog.text
+    kind = nested.kinds["agent"]
+    assert kind.action == MultiDiscrete((2, 3))
+    assert isinstance(kind.observation, Dict)
+    entries = kind.observation.entries
+    assert entries["eye"] == Box((3, 6, 5), 0.0, 255.0, "uint8")
+    assert entries["body/0"] == Discrete(4)
+    assert entries["body/1"] == Box((2,), 0.0, 1.0)
+    assert entries["body/2"] == Box((2,), 0.0, np.array([2, 1], np.float32))
+    assert entries["speed"] == Box((), -np.inf, np.inf)
+    seen = nested.reset(0).kinds["agent"].observation
+    assert seen["eye"][0, 0, 0, 1, 2] == 200  # channel, row, column
+    assert seen["body/0"][0, 0] == 0
+    np.testing.assert_array_equal(seen["body/1"][0, 0], [1, 0])
+    np.testing.assert_array_equal(seen["body/2"][0, 0], [0, 1])
+    assert nested.step({"agent": np.array([[[1, 2]]])}).kinds["agent"].reward[0, 0] == 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "ours"),
+    [
+        ((84, 84, 4), (4, 84, 84)),
+        ((3, 84, 84), (3, 84, 84)),
+        ((8, 8, 111), (111, 8, 8)),
+        ((6, 7, 2), (2, 6, 7)),
+        ((2, 6, 7), (2, 6, 7)),
+        ((4, 4, 4), (4, 4, 4)),
+        ((5, 5), (5, 5)),
+    ],
+)
+def test_channels_come_first(shape, ours):
+    assert spaces.read_observation(gymnasium.spaces.Box(0, 1, shape)).space.shape == ours
+    if len(shape) == 3:
+        kept = spaces.read_observation(gymnasium.spaces.Box(0, 1, shape), "first")
+        assert kept.space.shape == shape
+
+
+def test_a_mask_in_the_observation_is_told_apart():
+    space = gymnasium.spaces.Dict(
+        {"observation": gymnasium.spaces.Discrete(3), "action_mask": gymnasium.spaces.MultiBinary(2)}
+    )
+    reading = spaces.read_observation(space)
+    assert reading.space == Discrete(3)
+    row, mask = np.zeros(1, np.int64), np.ones((1, 2), bool)
+    write = spaces.write_into(reading, row, 0, mask)
+    write({"observation": 2, "action_mask": np.array([0, 1], np.int8)})
+    assert row.tolist() == [2]
+    assert mask.tolist() == [[False, True]]
+    for wrong, message in (
+        ({"observation": 3, "action_mask": np.ones(2)}, "expected observation observation in 0 … 2, got 3"),
+        ({"observation": 1.5, "action_mask": np.ones(2)}, "whole number, got float 1.5"),
+        ({"observation": 1, "action_mask": np.ones(3)}, r"action_mask of shape \(2,\), got \(3,\)"),
+        ({"action_mask": np.ones(2)}, r"entry 'observation', got \['action_mask'\]"),
+    ):
+        with pytest.raises(spaces.Mismatch, match=message):
+            write(wrong)
+
+
+def test_what_cannot_be_played_is_refused_by_name():
+    for name, message in (
+        ("gymnasium/helpers.guest:Words-v0", "nothing to observe is left"),
+        ("gymnasium/helpers.guest:WholeBox-v0", "a Box of whole numbers is not played"),
+        ("gymnasium/CartPol-v1", "did you mean 'gymnasium/CartPole-v1'"),
+        ("minigrid/DoorKee-5x5", "did you mean 'minigrid/DoorKey-5x5"),
+    ):
+        with pytest.raises(CoterieError, match=message):
+            world(name)
+    with pytest.raises(CoterieError, match="only Discrete, MultiDiscrete"):
+        spaces.read_action(gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2)]))
+    with pytest.raises(CoterieError, match="cannot observe Graph"):
+        spaces.read_observation(gymnasium.spaces.Graph(gymnasium.spaces.Discrete(2), None))
+
+
+def test_a_missing_package_is_named_with_its_cure(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "minigrid", None)
+    with pytest.raises(CoterieError, match="'minigrid' is not installed: pip install minigrid"):
+        world("minigrid/DoorKey-5x5")
+
+
+def test_actions_arrive_as_the_environment_counts_them():
+    assert guest_cases.Broken.action_space.start == 5
+    rows = np.array([[2]])
+    assert spaces.read_from(guest_cases.Broken.action_space, rows[0], 0)() == 7
+    box = gymnasium.spaces.Box(-1, 1, (2,), np.float64)
+    taken = spaces.read_from(box, np.array([[0.5, -0.5]], np.float32), 0)()
+    assert taken.dtype == np.float64
+
+
+# MiniGrid ---------------------------------------------------------------------------------------------
+
+
+def test_minigrid_shows_symbols_in_unit_range_and_knows_success():
+    grid = MinigridWorld(MinigridSettings("Empty-5x5"), 1)
+    space = grid.kinds["agent"].observation
+    assert space.entries == {"direction": Discrete(4), "image": Box((3, 7, 7), 0.0, 1.0)}
+    grid.reset(0)
+    for action in (2, 2, 1, 2):  # forward twice, turn right, forward
+        ticks = grid.step({"agent": np.array([[action]])})
+        assert not ticks.ended[0]
+    ticks = grid.step({"agent": np.array([[2]])})
+    assert ticks.ended[0]
+    assert ticks.success[0]
+    assert ticks.kinds["agent"].reward[0, 0] > 0.9
+    lost = MinigridWorld(MinigridSettings("MiniGrid-Empty-5x5-v0", max_episode_steps=2), 1)
+    lost.reset(0)
+    lost.step({"agent": np.array([[0]])})
+    ticks = lost.step({"agent": np.array([[0]])})
+    assert ticks.kinds["agent"].truncated[0, 0]
+    assert not ticks.success[0]
+
+
+# Pictures ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["gymnasium/CartPole-v1", "gymnasium/LunarLander-v3", "minigrid/DoorKey-5x5", "mpe/simple_spread"]
+)
+def test_pictures_on_request(name):
+    dark = world(name)
+    dark.reset(0)
+    with pytest.raises(CoterieError, match=r"nothing to draw[:;] set world"):
+        dark.frame(0)
+    lit = world(name, render=True)
+    ticks = lit.reset(0)
+    first = lit.frame(1).copy()
+    assert first.dtype == np.uint8
+    assert first.ndim == 3
+    assert first.std() > 0
+    random = seeding.generator(0, "look")
+    for _ in range(3):
+        ticks = lit.step(random_actions(ticks, lit.kinds, random))
+    assert (lit.frame(1) != first).any()
+    assert lit.ansi(1)

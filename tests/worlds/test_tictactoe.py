@@ -1,0 +1,259 @@
+"""Tic-tac-toe: whole games by hand, the turn order, and the reference player."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.core.types import Ticks
+from coterie.core.world import Guided, Renderable
+from coterie.testing.learners import check_world, random_actions
+from coterie.worlds.boards.tictactoe import EMPTY, LINES, Tictactoe, TictactoeSettings
+
+
+def play(world: Tictactoe, cells: list[int]) -> Ticks:
+    """Play the same cells in every copy; idle rows hold nonsense, which must not matter."""
+    for cell in cells:
+        mover = world.save()["mover"]
+        actions = np.full((world.copies, 2), 99)
+        actions[np.arange(world.copies), mover] = cell
+        ticks = world.step({"player": actions})
+    return ticks
+
+
+def stones(row: np.ndarray) -> tuple[list[int], list[int]]:
+    return np.flatnonzero(row[:9]).tolist(), np.flatnonzero(row[9:]).tolist()
+
+
+def position(text: str, mover: int, copies: int = 1) -> Tictactoe:
+    """A world in which every copy shows the given board."""
+    world = Tictactoe(TictactoeSettings(), copies)
+    board = np.array(["XO".find(sign) for sign in text.replace(" ", "")], np.int8)
+    world.load(world.save() | {"board": np.tile(board, (copies, 1)), "mover": np.full(copies, mover, np.int8)})
+    return world
+
+
+@pytest.mark.parametrize("first", ["player_0", "random"])
+def test_keeps_the_contract(first):
+    check_world(lambda copies: Tictactoe(TictactoeSettings(first=first), copies))
+
+
+def test_offers_a_reference_player_and_a_picture():
+    world = Tictactoe(TictactoeSettings(), 1)
+    assert isinstance(world, Guided)
+    assert isinstance(world, Renderable)
+
+
+def test_each_player_sees_its_own_stones_first():
+    tick = play(Tictactoe(TictactoeSettings(), 2), [4, 0, 8]).kinds["player"]
+    for copy in range(2):
+        assert stones(tick.observation[copy, 0]) == ([4, 8], [0])
+        assert stones(tick.observation[copy, 1]) == ([0], [4, 8])
+
+
+def test_the_mask_shows_free_cells_to_the_mover_and_everything_to_the_idle():
+    tick = play(Tictactoe(TictactoeSettings(), 1), [4, 0, 8]).kinds["player"]
+    assert tick.acting.tolist() == [[False, True]]
+    assert np.flatnonzero(tick.mask[0, 1]).tolist() == [1, 2, 3, 5, 6, 7]
+    assert tick.mask[0, 0].all()
+
+
+@pytest.mark.parametrize("line", LINES.tolist())
+def test_every_line_wins_and_the_loser_is_told_on_the_winning_move(line):
+    world = Tictactoe(TictactoeSettings(win_reward=2, loss_reward=-3), 3)
+    # Not itself a line: the loser's two stones lie where the winner's do not.
+    away = [cell for cell in range(9) if cell not in line][:2]
+    ticks = play(world, [line[0], away[0], line[1], away[1]])
+    assert not ticks.ended.any()
+    assert not ticks.kinds["player"].reward.any()
+    ticks = play(world, [line[2]])
+    tick = ticks.kinds["player"]
+    assert ticks.ended.all()
+    assert ticks.success is None
+    assert tick.reward.tolist() == [[2, -3]] * 3
+    assert tick.terminated.all()
+    assert not tick.truncated.any()
+    assert stones(tick.final_observation[2, 0]) == (sorted(line), sorted(away))
+    assert stones(tick.final_observation[2, 1]) == (sorted(away), sorted(line))
+    assert not tick.observation.any()
+    assert tick.acting.tolist() == [[True, False]] * 3
+    assert tick.mask.all()
+
+
+def test_the_second_player_can_win():
+    tick = play(Tictactoe(TictactoeSettings(), 1), [0, 2, 1, 4, 8, 6]).kinds["player"]
+    assert tick.reward.tolist() == [[-1, 1]]
+
+
+def test_a_full_board_without_a_line_is_a_draw():
+    ticks = play(Tictactoe(TictactoeSettings(draw_reward=0.25), 1), [0, 1, 2, 4, 3, 5, 7, 6, 8])
+    assert ticks.ended.tolist() == [True]
+    assert ticks.kinds["player"].reward.tolist() == [[0.25, 0.25]]
+    assert ticks.kinds["player"].terminated.all()
+
+
+def test_a_line_on_the_last_free_cell_is_a_win():
+    ticks = play(Tictactoe(TictactoeSettings(draw_reward=0.5), 1), [0, 1, 2, 3, 4, 5, 7, 6, 8])
+    assert ticks.kinds["player"].reward.tolist() == [[1, -1]]
+
+
+def test_rewards_and_ends_are_gone_one_tick_later():
+    world = Tictactoe(TictactoeSettings(), 1)
+    ticks = play(world, [0, 3, 1, 4, 2, 8])
+    assert not ticks.ended.any()
+    assert not ticks.kinds["player"].reward.any()
+    assert not ticks.kinds["player"].terminated.any()
+    assert stones(ticks.kinds["player"].observation[0, 0]) == ([8], [])
+
+
+@pytest.mark.parametrize(("cell", "reason"), [(4, "occupied"), (9, "not on the board"), (-1, "not on the board")])
+def test_an_illegal_move_is_named_and_changes_nothing(cell, reason):
+    world = Tictactoe(TictactoeSettings(), 3)
+    play(world, [4])
+    before = world.save()
+    with pytest.raises(ValueError, match=rf"copy 1 by player_1: cell {cell} is {reason}"):
+        world.step({"player": np.array([[0, 3], [0, cell], [0, 5]])})
+    assert all(np.array_equal(before[key], array) for key, array in world.save().items())
+
+
+def test_actions_of_the_wrong_shape_or_type_are_refused():
+    world = Tictactoe(TictactoeSettings(), 2)
+    with pytest.raises(ValueError, match=r"shape \(2, 2\), got \(2,\)"):
+        world.step({"player": np.zeros(2, int)})
+    with pytest.raises(TypeError):
+        world.step({"player": np.zeros((2, 2))})
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [({"first": "player_1"}, "first must be"), ({"win_reward": float("nan")}, "win_reward must be finite")],
+)
+def test_bad_settings_are_refused(bad, message):
+    with pytest.raises(ValueError, match=message):
+        TictactoeSettings(**bad)
+
+
+def test_a_state_of_other_size_is_refused():
+    with pytest.raises(ValueError, match="holds 2 copies, this world has 3"):
+        Tictactoe(TictactoeSettings(), 3).load(Tictactoe(TictactoeSettings(), 2).save())
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), first=st.sampled_from(["player_0", "random"]))
+def test_turns_alternate_and_stones_stay_balanced(seed, first):
+    world = Tictactoe(TictactoeSettings(first=first), 4)
+    random = np.random.default_rng(seed)
+    ticks = world.reset(seed)
+    opener = ticks.kinds["player"].acting.argmax(1)
+    moves = np.zeros(4, int)
+    for _ in range(30):
+        ticks = world.step({"player": random_actions(ticks, world.kinds, random)["player"]})
+        tick = ticks.kinds["player"]
+        moves = np.where(ticks.ended, 0, moves + 1)
+        opener = np.where(ticks.ended, tick.acting.argmax(1), opener)
+        assert (tick.acting.sum(1) == 1).all()
+        assert (tick.acting.argmax(1) == (opener + moves) % 2).all()
+        own = tick.observation[np.arange(4), opener]
+        assert (own[:, :9].sum(1) == (moves + 1) // 2).all()
+        assert (own[:, 9:].sum(1) == moves // 2).all()
+        assert (tick.observation[:, 0] == np.roll(tick.observation[:, 1], 9, axis=1)).all()
+        assert (tick.reward.sum(1) == 0).all()
+
+
+def test_random_openers_come_half_and_half():
+    world = Tictactoe(TictactoeSettings(first="random"), 4000)
+    at_reset = world.reset(3).kinds["player"].acting[:, 0].mean()
+    seen: list[bool] = []
+    random = np.random.default_rng(0)
+    for _ in range(9):
+        ticks = world.step({"player": world.heuristic("player", random)})
+        seen += ticks.kinds["player"].acting[ticks.ended, 0].tolist()
+    assert abs(at_reset - 0.5) < 0.03
+    assert len(seen) >= 4000
+    assert abs(np.mean(seen) - 0.5) < 0.03
+
+
+def test_openers_of_neighbouring_copies_and_later_games_are_unrelated():
+    world = Tictactoe(TictactoeSettings(first="random"), 2000)
+    now = world.reset(0).kinds["player"].acting[:, 0].copy()
+    later = play(world, [0, 3, 1, 4, 2]).kinds["player"].acting[:, 0]
+    assert abs(np.mean(now[1:] == later[:-1]) - 0.5) < 0.05
+    assert abs(np.mean(now == later) - 0.5) < 0.05
+
+
+def test_another_seed_gives_other_openers():
+    world = Tictactoe(TictactoeSettings(first="random"), 64)
+    one = world.reset(1).kinds["player"].acting.copy()
+    assert (world.reset(2).kinds["player"].acting != one).any()
+
+
+@pytest.mark.parametrize(
+    ("board", "mover", "cells"),
+    [
+        ("XX. OO. ...", 0, {2}),  # win rather than block
+        ("XX. OO. ..X", 1, {5}),
+        ("XX. O.. ...", 1, {2}),  # block
+        ("X.. ... ...", 1, {4}),  # centre
+        ("... .X. ...", 1, {0, 2, 6, 8}),  # corners
+        ("X.. .O. ..X", 1, {2, 6}),  # a corner even here, where it walks into a double threat
+        ("X.O OXX X.O", 0, {1, 7}),  # any cell
+    ],
+)
+def test_the_reference_player_follows_its_rules(board, mover, cells):
+    world = position(board, mover, copies=200)
+    actions = world.heuristic("player", np.random.default_rng(0))
+    assert set(actions[:, mover].tolist()) == cells
+    assert not actions[:, 1 - mover].any()
+
+
+def test_the_reference_player_never_misses_a_win_or_a_block():
+    world = Tictactoe(TictactoeSettings(first="random"), 256)
+    random = np.random.default_rng(1)
+    ticks = world.reset(1)
+    wins = blocks = 0
+    for _ in range(40):
+        chosen = world.heuristic("player", random)
+        state = world.save()
+        for board, mover, action in zip(state["board"], state["mover"], chosen, strict=True):
+            own, other = (winning_cells(board, player) for player in (mover, 1 - mover))
+            assert board[action[mover]] == EMPTY
+            assert action[mover] in (own or other or range(9))
+            wins, blocks = wins + bool(own), blocks + bool(other and not own)
+        # Random moves lead to positions that the reference player alone would never reach.
+        ticks = world.step({"player": random_actions(ticks, world.kinds, random)["player"]})
+    assert wins > 100
+    assert blocks > 100
+
+
+def winning_cells(board: np.ndarray, player: int) -> set[int]:
+    """Free cells that complete a line, found by trying each."""
+    found = set()
+    for cell in np.flatnonzero(board == EMPTY):
+        after = board.copy()
+        after[cell] = player
+        if (after[LINES] == player).all(1).any():
+            found.add(int(cell))
+    return found
+
+
+def test_the_reference_player_knows_only_its_own_kind():
+    with pytest.raises(ValueError, match="kind must be one of"):
+        Tictactoe(TictactoeSettings(), 1).heuristic("referee", np.random.default_rng(0))
+
+
+def test_the_picture_shows_stones_and_whose_turn_it_is():
+    world = position("XO. ... ...", 0)
+    frame = world.frame(0)
+    assert frame.shape == (192, 192, 3)
+    assert frame.dtype == np.uint8
+    cross, ground, ring = frame[32, 32], frame[96, 160 - 24], frame[32, 96 + 14]
+    assert cross[0] > 200 > cross[2]
+    assert ring[1] > 200 > ring[0]
+    assert ground.max() < 100
+    assert (frame[96, 96] != position("XO. ... ...", 1).frame(0)[96, 96]).any()
+
+
+def test_the_text_shows_free_cells_by_number():
+    world = position("XO. .X. ..O", 0)
+    rows = [" X | O | 2", "---+---+---", " 3 | X | 5", "---+---+---", " 6 | 7 | O", "player_0 (X) to move"]
+    assert world.ansi(0).splitlines() == rows
