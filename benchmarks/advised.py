@@ -38,8 +38,8 @@ COLOURS = ("#888888", "#1f77b4", "#d62728")
 def words(arm: str, folder: Path, seed: int) -> list[str]:
     """What a run's command would say after the experiment's name."""
     experiment, changes = ARMS[arm]
-    ticks = 16 if experiment == "gridworld-advised" else 64
-    told = [*changes, f"seed={seed}", f"train.evaluate_every={EVERY // (64 * ticks)}"]
+    timestep = 16 if experiment == "gridworld-advised" else 64
+    told = [*changes, f"seed={seed}", f"train.evaluate_every={EVERY // (64 * timestep)}"]
     if experiment == "gridworld-advised":
         told.append(f"{ADVISOR}.lm.cache.path={folder / f'answers-{seed}.db'}")
     return [*told, "train.video=false", "train.tensorboard=false"]

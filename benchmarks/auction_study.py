@@ -90,7 +90,7 @@ def bids_of(runs: list[Run]) -> dict[str, Any]:
     """What each group's first bidder bids at a few valuations, seed by seed."""
     tables = [coterie.load(run.path, "last") for run in runs]
     seen = np.array(SHOWN, np.float32)[:, None]
-    first = {group.name: group.seat.place.agents[0] for group in tables[0].groups}
+    first = {group.name: group.seat.group_spec.agents[0] for group in tables[0].groups}
     rows = {name: np.array([table.act(agent, seen)[:, 0] for table in tables]) for name, agent in first.items()}
     return {"valuations": SHOWN} | {name: found.astype(float).tolist() for name, found in rows.items()}
 

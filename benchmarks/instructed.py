@@ -84,9 +84,9 @@ def reference(player: str, wordings: str, episodes: int) -> float:
     followed, over = np.zeros(episodes, bool), np.zeros(episodes, bool)
     while not over.all():
         drawn = random.integers(0, 5, (episodes, settings.num_agents))
-        ticks = world.step({"agent": drawn if player == "random" else world.heuristic("agent", random)})
-        followed |= ticks.success & ~over
-        over |= ticks.ended
+        timestep = world.step({"agent": drawn if player == "random" else world.heuristic("agent", random)})
+        followed |= timestep.success & ~over
+        over |= timestep.ended
     return float(followed.mean())
 
 

@@ -55,10 +55,10 @@ def collect(experiment: str, runs: list[Run], version: str) -> dict[str, Any]:
     rows = []
     for run in runs:
         summary = run.summary() or {}
-        kinds = {"best": summary["evaluation"], "last": summary["last"], "step_0": summary["step_0"]}
+        agent_types = {"best": summary["evaluation"], "last": summary["last"], "step_0": summary["step_0"]}
         rows.append(
             {name: summary[name] for name in ("seed", "wall_s", "steps_per_s", "best_step")}
-            | {name: brief(result) for name, result in (kinds | summary["baselines"]).items()}
+            | {name: brief(result) for name, result in (agent_types | summary["baselines"]).items()}
         )
     seeds = ",".join(str(row["seed"]) for row in rows)
     return {

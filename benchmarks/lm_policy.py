@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.seeding import generator
 from coterie.core.types import View
 from coterie.lm import prompts
@@ -35,15 +35,15 @@ WAYS = {
 def measure(settings: LanguageSettings, size: int, states: int, seed: int) -> dict[str, float]:
     """Shares of optimal moves among fresh and among all states."""
     world = Gridworld(GridworldSettings(grid_size=size, num_agents=2, mode="race"), states)
-    tick, spaces = world.reset(seed).kinds["agent"], world.kinds["agent"]
-    place = Place("model", "agent", spaces, spaces.agents, np.arange(2), world=world)
-    policy = LanguagePolicy(settings, place)
+    agent_step, spaces = world.reset(seed).agent_types["agent"], world.agent_types["agent"]
+    group_spec = GroupSpec("model", "agent", spaces, spaces.agents, np.arange(2), world=world)
+    policy = LanguagePolicy(settings, group_spec)
     started = time.perf_counter()
-    view = View(tick.observation, tick.acting, np.arange(2), generator(seed, "measure"), greedy=True)
+    view = View(agent_step.observation, agent_step.acting, np.arange(2), generator(seed, "measure"), greedy=True)
     action = policy.act(view).action
     seconds = time.perf_counter() - started
     good = policy.codec.optimal(world, action).ravel()
-    told = policy.codec.describe(tick.observation.reshape(2 * states, -1))
+    told = policy.codec.describe(agent_step.observation.reshape(2 * states, -1))
     examples = prompts.parse((prompts.FOLDER / "gridworld-examples.txt").read_text(), "gridworld", policy.codec.choices)
     shown = {state for state, _ in examples} | set(policy.codec.samples())
     fresh = np.array([text not in shown for text in told])

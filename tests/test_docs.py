@@ -58,9 +58,9 @@ def test_every_experiment_runs_for_a_moment(name, tmp_path):
 @pytest.mark.parametrize("bidders", range(2, 7))
 def test_every_second_bidder_of_the_mixed_auction_is_a_prospect_theorist(bidders):
     mixed = schema.load("auction-mixed", [f"world.num_bidders={bidders}"])
-    places = build.build_places(mixed, build.build_world(mixed.world, 1))
+    group_specs = build.build_group_specs(mixed, build.build_world(mixed.world, 1))
     everybody = [f"bidder_{i}" for i in range(bidders)]
-    assert {name: list(place.agents) for name, place in places.items()} == {
+    assert {name: list(group_spec.agents) for name, group_spec in group_specs.items()} == {
         "prospect": everybody[::2],
         "neutral": everybody[1::2],
     }
@@ -128,12 +128,12 @@ def settings_types():
         registry.POLICIES,
         registry.LEARNERS,
         registry.PREFERENCES,
-        registry.GUARDS,
+        registry.SHIELDS,
         registry.ADVISORS,
     )
-    kinds = [TrainSettings, StopSettings, SeatedRun, *(lookup.settings_type(t, n) for t in tables for n in t)]
-    nested = [type(spec.default_factory()) for kind in kinds for spec in made_settings(kind)]
-    return kinds + nested
+    agent_types = [TrainSettings, StopSettings, SeatedRun, *(lookup.settings_type(t, n) for t in tables for n in t)]
+    nested = [type(spec.default_factory()) for kind in agent_types for spec in made_settings(kind)]
+    return agent_types + nested
 
 
 def made_settings(kind):

@@ -15,7 +15,7 @@ from coterie.nn import kernels
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.learners import _leaves, _same
 from helpers.dqn import learn, lived, make_learner, q_network, target, told, values, weights
-from helpers.small_worlds import experience, generator, place
+from helpers.small_worlds import experience, generator, group_spec
 
 # Both paths --------------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ POLICY_FIELDS = ("dueling", "hidden", "activation", "identity", "normalize_obser
 def test_the_compiled_path_equals_autograd(case):
     case = dict(case)
     masked = case.pop("masked", False)
-    where = place(**{k: case.pop(k) for k in PLACE_FIELDS if k in case})
+    where = group_spec(**{k: case.pop(k) for k in PLACE_FIELDS if k in case})
     fields = {k: case.pop(k) for k in POLICY_FIELDS if k in case}
     settings = {"learning_rate": 1e-3, "gamma": 0.9, "updates_per_step": 0.1} | case
     fast, slow = (
@@ -100,7 +100,7 @@ NETWORK = {"now": ([1.0, 2.0, 0.0], [0.0, 0.0, 1.0]), "target": ([0.5, -1.0, 3.0
 
 def by_hand(q_learner, dueling=False, **settings):
     """An agent that sees one number x: its network says (x, 2x, 1), the target (x/2 + 1, −x, 3x), for x above 0."""
-    where = place(Discrete(3), Box((1,), 0.0, 9.0), agents=1)
+    where = group_spec(Discrete(3), Box((1,), 0.0, 9.0), agents=1)
     policy = q_network(where, hidden=(1,), dueling=False, compiled=q_learner.keywords["compiled"])
     one = q_learner(where, policy=policy, gamma=0.5, n_steps=1, batch_size=1, updates_per_step=0.5, **settings)
     for net, (weight, bias) in zip((one.policy.net, one.target), NETWORK.values(), strict=True):
@@ -148,7 +148,7 @@ def test_the_target_by_hand(q_learner, double, end, legal, aim):
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_one_step_descends_the_weighted_loss(q_learner, parameters):
-    where = place(agents=2, parameters=parameters)
+    where = group_spec(agents=2, parameters=parameters)
     settings = {"learning_rate": 0.01, "max_grad_norm": 1e9, "huber": 1.5, "n_steps": 2, "gamma": 0.9}
     one, other = (q_learner(where, batch_size=20, **settings) for _ in range(2))
     own = lived(one, masked=True)
@@ -157,7 +157,7 @@ def test_one_step_descends_the_weighted_loss(q_learner, parameters):
         for replay in each.replays:
             replay.prioritise(np.arange(replay.size), generator().random(replay.size))
         each.target.out.weight.data *= 3
-    uniform, losses = generator().random((where.stacks, 1, 20)), []
+    uniform, losses = generator().random((where.parameter_sets, 1, 20)), []
     run = one.compiled_steps if one.compiled else one.autograd_steps
     loss, _, _ = run(uniform, 0.01, 0.7)
     for stack, replay in enumerate(other.replays):
@@ -169,7 +169,7 @@ def test_one_step_descends_the_weighted_loss(q_learner, parameters):
             x = x[:, 0]
             if parameters == "shared":
                 x = np.concatenate([x, np.eye(2, dtype=np.float32)[agents]], axis=1)
-            stacked = torch.from_numpy(np.repeat(x[None], where.stacks, axis=0))
+            stacked = torch.from_numpy(np.repeat(x[None], where.parameter_sets, axis=0))
             return other.policy.values(net(stacked)[0])[stack]
 
         with torch.no_grad():
@@ -190,7 +190,7 @@ def test_one_step_descends_the_weighted_loss(q_learner, parameters):
 
 def test_values_become_those_of_a_known_chain(q_learner):
     # Two decisions, paid 1 and 2, then the end: worth 1 + ½·2 and 2.
-    where = place(Discrete(1), Box((1,), 0.0, 9.0), agents=1)
+    where = group_spec(Discrete(1), Box((1,), 0.0, 9.0), agents=1)
     one = q_learner(where, gamma=0.5, n_steps=1, learning_rate=0.02, updates_per_step=5.0, target={"period": 10})
     seen = np.tile(np.array([1, 2], np.float32), 5)[:9].reshape(9, 1, 1, 1)
     own = experience([[1], [2]] * 4, terminated=[(t, 0) for t in (1, 3, 5, 7)], observation=seen)
@@ -200,7 +200,7 @@ def test_values_become_those_of_a_known_chain(q_learner):
 
 
 def test_observation_statistics_take_in_the_decisions_after_learning(q_learner):
-    one = q_learner(place(agents=2, parameters="individual"))
+    one = q_learner(group_spec(agents=2, parameters="individual"))
     own = lived(one)
     learn(one, own)
     closed = own.closed()
@@ -242,9 +242,11 @@ def alone_with(own, a):
 
 @pytest.mark.parametrize("dueling", [True, False])
 def test_individual_agents_learn_as_if_alone(q_learner, dueling):
-    where = place(agents=2, parameters="individual")
+    where = group_spec(agents=2, parameters="individual")
     both = q_learner(where, dueling=dueling, learning_rate=0.01, target={"period": 4})
-    alone = [q_learner(place(agents=1), dueling=dueling, learning_rate=0.01, target={"period": 4}) for _ in range(2)]
+    alone = [
+        q_learner(group_spec(agents=1), dueling=dueling, learning_rate=0.01, target={"period": 4}) for _ in range(2)
+    ]
     for a, one in enumerate(alone):
         one.policy.flat.array[0] = one.target_flat.array[0] = both.policy.flat.array[a]
     for seed in range(3):
@@ -265,7 +267,7 @@ def test_individual_agents_learn_as_if_alone(q_learner, dueling):
 def test_groups_do_not_touch_each_other(q_learner):
     found = []
     for neighbour in (False, True):
-        one, other = (q_learner(place(group=group)) for group in ("team", "others"))
+        one, other = (q_learner(group_spec(group=group)) for group in ("team", "others"))
         own, theirs = lived(one, 0), lived(other, 1)
         table = {"team": own} | (
             {"others": dataclasses.replace(theirs, reward=theirs.reward * 99)} if neighbour else {}
@@ -296,7 +298,7 @@ def test_divergence_is_named(q_learner, bad, priority):
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("normal", [True, False])
 def test_one_observation_that_is_no_number_is_enough(q_learner, bad, normal):
-    where = place()
+    where = group_spec()
     fields = {"compiled": q_learner.keywords["compiled"], "normalize_observations": normal}
     one = q_learner(where, policy=q_network(where, **fields), batch_size=256)
     own = lived(one)
@@ -346,7 +348,7 @@ def test_remembered_decisions_are_learned_from_while_nobody_acts(q_learner):
 def test_who_begins_later_learns_as_if_alone(q_learner, compiled, update):
     """An agent that does not act at first keeps nobody from learning, and later has its own Adam and target."""
     settings = {"compiled": compiled, "target": {"update": update, "period": 3, "rate": 0.1}}
-    both = q_learner(place(parameters="individual"), **settings)
+    both = q_learner(group_spec(parameters="individual"), **settings)
     before = weights(both)
     own = lived(both)
     idle = dataclasses.replace(own, active=own.active & np.array([True, False]))
@@ -356,7 +358,7 @@ def test_who_begins_later_learns_as_if_alone(q_learner, compiled, update):
     assert np.array_equal(weights(both)[1], before[1])
     assert both.policy.flat.steps[0] > both.policy.flat.steps[1] == 0
     learn(both, own, 3)
-    twin = q_learner(place(parameters="individual"), **settings)
+    twin = q_learner(group_spec(parameters="individual"), **settings)
     twin.policy.normalizer.load(both.policy.normalizer.state())
     first = twin.policy.flat.array[1].copy()
     assert np.array_equal(first, before[1])

@@ -13,7 +13,7 @@ from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from helpers.dqn import learn, make_learner, q_network
 from helpers.run import train as train_run
 from helpers.run import written
-from helpers.small_worlds import Bandit, Rounds, place_in, seats
+from helpers.small_worlds import Bandit, Rounds, actors, place_in
 
 FIELDS = {"learning_rate": 0.01, "updates_per_step": 0.1, "batch_size": 32, "n_steps": 1, "target": {"period": 20}}
 
@@ -24,7 +24,7 @@ def play(world, iterations=30, steps=4, parameters="shared", opponents=(), netwo
     where = dataclasses.replace(where, simultaneous=world.simultaneous)
     policy = q_network(where, **network or {})
     one = make_learner(where, policy=policy, **FIELDS | fields)
-    table = seats((where, policy), *opponents)
+    table = actors((where, policy), *opponents)
     runner = Runner(world, table, seed=0)
     for i in range(iterations):
         own = runner.play(steps, i).experiences["team"]
@@ -61,11 +61,11 @@ class Turns(Rounds):
     def step(self, actions):
         moving = np.arange(self.agents) == (self.clock % self.agents)[:, None]
         owed = np.where(moving, actions["player"] == 3, self.owed)
-        ticks = super().step(actions)
-        tick = ticks.kinds["player"]
+        timestep = super().step(actions)
+        agent_step = timestep.agent_types["player"]
         paid = np.where(moving, 0, self.owed).astype(np.float32)
-        self.owed = np.where(ticks.ended[:, None], 0, np.where(moving, owed, 0))
-        return dataclasses.replace(ticks, kinds={"player": dataclasses.replace(tick, reward=paid)})
+        self.owed = np.where(timestep.ended[:, None], 0, np.where(moving, owed, 0))
+        return dataclasses.replace(timestep, agent_types={"player": dataclasses.replace(agent_step, reward=paid)})
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.dqn.mixing import LEAK, QMIX, VDN, mixer
 from coterie.algorithms.dqn.transitions import Transitions
-from coterie.core.types import Box, Discrete, Joint, Kind, StateRows, Tick, Ticks
+from coterie.core.types import AgentStep, AgentType, Box, Discrete, Joint, StateRows, TimeStep
 from coterie.testing.learners import _leaves, _same, _stored
 from coterie.training.runner import Runner
 from helpers.dqn import learn, lived, make_learner, q_network, told, values, weights
-from helpers.small_worlds import Bandit, experience, generator, place, place_in, seats
+from helpers.small_worlds import Bandit, actors, experience, generator, group_spec, place_in
 
 both_kinds = pytest.mark.parametrize("parameters", ["shared", "individual"])
 both_mixers = pytest.mark.parametrize("name", ["vdn", "qmix"])
@@ -23,7 +23,7 @@ both_mixers = pytest.mark.parametrize("name", ["vdn", "qmix"])
 
 def team(name, parameters="shared", **settings):
     """Two agents whose observations side by side, six numbers, are the table's state."""
-    return make_learner(place(parameters=parameters, state_size=6), mixer=name, **settings)
+    return make_learner(group_spec(parameters=parameters, state_size=6), mixer=name, **settings)
 
 
 def stirred(one, seed=0):
@@ -125,7 +125,9 @@ def test_a_step_descends_the_error_of_the_teams_value(name, parameters, double):
         each.remember(own, told(each, own))
         each.target.out.weight.data *= 3
         each.state_normalizer.update([generator(5).standard_normal((20, 6)) * 2 + 1])
-        each.policy.normalizer.update([generator(s).standard_normal((20, 3)) + s for s in range(each.place.stacks)])
+        each.policy.normalizer.update(
+            [generator(s).standard_normal((20, 3)) + s for s in range(each.group_spec.parameter_sets)]
+        )
         each.replays[0].prioritise(np.arange(each.replays[0].size), generator().random(each.replays[0].size))
     uniform = generator().random((1, 1, 20))
     loss, mean, size = one.autograd_steps(uniform, 0.01, 0.7)
@@ -193,7 +195,7 @@ def test_the_state_is_normalised_by_what_was_seen():
 
 
 def test_the_worlds_own_state_is_used_where_it_tells_one():
-    one = make_learner(place(state_size=4), mixer="qmix")
+    one = make_learner(group_spec(state_size=4), mixer="qmix")
     own = lived(one)
     rows = generator(1).standard_normal((len(own.active) + 1, own.active.shape[1], 4), np.float32)
     finals = generator(2).standard_normal((len(own.finals.index), 4), np.float32)
@@ -227,7 +229,7 @@ def test_a_mixer_that_is_no_number_is_named():
 @both_mixers
 def test_a_world_of_turns_is_refused(name):
     with pytest.raises(ValueError, match=f"mixer '{name}' needs a world in which everybody acts at once"):
-        make_learner(dataclasses.replace(place(state_size=6), simultaneous=False), mixer=name)
+        make_learner(dataclasses.replace(group_spec(state_size=6), simultaneous=False), mixer=name)
 
 
 # Games -------------------------------------------------------------------------------------------------
@@ -237,11 +239,11 @@ def train(world, name, parameters="shared", iterations=30, steps=4, state_size=2
     where = dataclasses.replace(place_in(world, parameters=parameters), state_size=state_size)
     policy = q_network(where, dueling=False)
     one = make_learner(where, policy=policy, mixer=name, **fields)
-    runner = Runner(world, seats((where, policy)), seed=0)
+    runner = Runner(world, actors((where, policy)), seed=0)
     for i in range(iterations):
         own = runner.play(steps, i).experiences["team"]
         learn(one, own, i, progress=i / iterations, ahead=(i + 1) / iterations)
-    return Runner(world, seats((where, policy)), seed=1, greedy=True).play(2, 0).experiences["team"], one
+    return Runner(world, actors((where, policy)), seed=1, greedy=True).play(2, 0).experiences["team"], one
 
 
 @both_kinds
@@ -266,14 +268,14 @@ class TwoSteps:
 
     def __init__(self, copies):
         self.copies = copies
-        self.kinds = {"player": Kind(("agent_0", "agent_1"), Box((3,), 0.0, 1.0), Discrete(2))}
+        self.agent_types = {"player": AgentType(("agent_0", "agent_1"), Box((3,), 0.0, 1.0), Discrete(2))}
 
     def tell(self, reward, over):
         rows = (self.copies, 2)
         seen = np.repeat(np.eye(3, dtype=np.float32)[self.where][:, None], 2, axis=1)
         ends = np.repeat(over[:, None], 2, axis=1)
         paid = np.repeat(reward[:, None], 2, axis=1).astype(np.float32)
-        return Ticks({"player": Tick(seen, np.ones(rows, bool), paid, ends, np.zeros(rows, bool), seen)}, over)
+        return TimeStep({"player": AgentStep(seen, np.ones(rows, bool), paid, ends, np.zeros(rows, bool), seen)}, over)
 
     def reset(self, seed):
         self.where = np.zeros(self.copies, np.int64)  # 0: the choice; 1, 2: the games

@@ -15,7 +15,7 @@ from coterie.training import loop
 from coterie.training.run import Run
 from helpers.dqn import learn, lived, make_learner
 from helpers.run import assert_same_end, environment, files, numbers, train, written
-from helpers.small_worlds import place
+from helpers.small_worlds import group_spec
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
@@ -157,7 +157,7 @@ def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_a_used_learner_that_is_loaded_goes_on_as_the_saved_one(q_learner, parameters):
-    where = place(parameters=parameters)
+    where = group_spec(parameters=parameters)
     one, other = (q_learner(where, n_steps=3, replay={"size": 100}) for _ in range(2))
     learn(one, lived(one, 0))
     for seed in range(4):

@@ -9,7 +9,7 @@ import pytest
 from coterie.algorithms.dqn.dqn import DQNSettings, EpsilonSettings, TargetSettings
 from coterie.algorithms.replay import ReplaySettings
 from helpers.dqn import learn, lived, make_learner, target, told, weights
-from helpers.small_worlds import experience, place
+from helpers.small_worlds import experience, group_spec
 
 STEPS = 36  # of the world, in `lived`: 12 rows of 3 copies
 ONCE = {"updates_per_step": 1 / STEPS}
@@ -65,7 +65,7 @@ def test_learning_rate_and_its_schedule(q_learner):
 
 def test_gamma_discounts_rewards_and_what_follows():
     own = experience([[1.0]] * 5)
-    rows = after(lambda **s: make_learner(place(agents=1), **s), own, 1, gamma=0.5, n_steps=2).replays[0].rows
+    rows = after(lambda **s: make_learner(group_spec(agents=1), **s), own, 1, gamma=0.5, n_steps=2).replays[0].rows
     assert rows.reward[:3].tolist() == [1.5] * 3
     assert rows.discount[:3].tolist() == [0.25] * 3
 
@@ -73,7 +73,7 @@ def test_gamma_discounts_rewards_and_what_follows():
 def test_n_steps():
     own = experience([[1.0]] * 9)
     for steps in (1, 4):
-        one = after(lambda **s: make_learner(place(agents=1), **s), own, 1, gamma=1.0, n_steps=steps)
+        one = after(lambda **s: make_learner(group_spec(agents=1), **s), own, 1, gamma=1.0, n_steps=steps)
         assert one.replays[0].size == 9 - steps
         assert one.replays[0].rows.reward[: 9 - steps].tolist() == [steps] * (9 - steps)
 
@@ -96,7 +96,7 @@ def test_batch_size(q_learner, size):
 
 
 def test_every_stack_draws_for_itself(q_learner):
-    one = q_learner(place(parameters="individual"))
+    one = q_learner(group_spec(parameters="individual"))
     seen = watch(one)
     learn(one, lived(one))
     uniform = seen[0][0]
@@ -118,7 +118,7 @@ def test_updates_per_step_counts_environment_steps_and_carries_fractions(q_learn
 
 
 def test_a_row_left_open_by_the_last_rollout_is_no_step_of_its_own():
-    one = make_learner(dataclasses.replace(place(), simultaneous=False), updates_per_step=1.0)
+    one = make_learner(dataclasses.replace(group_spec(), simultaneous=False), updates_per_step=1.0)
     assert learn(one, lived(one))["updates"] == 33
 
 
@@ -136,7 +136,7 @@ def test_steps_before_learning_starts_are_not_made_up_for(q_learner):
 
 @pytest.mark.parametrize(("huber", "size"), [(None, 1.0), (1.0, 1.0), (0.25, 1.0), (1.0, 4.0)])
 def test_huber_by_hand(q_learner, huber, size):
-    one = q_learner(place(agents=1), huber=huber, batch_size=1, updates_per_step=1.0)
+    one = q_learner(group_spec(agents=1), huber=huber, batch_size=1, updates_per_step=1.0)
     one.policy.flat.array[:] = 0  # values nothing
     metrics = learn(one, experience([[size]], terminated=[(0, 0)]))
     expected = size**2 / 2 if huber is None or size < huber else huber * (size - huber / 2)
@@ -243,7 +243,7 @@ def test_replay_size_and_starts(q_learner):
     metrics = learn(one, own)
     assert one.replays[0].size == metrics["replay"] == 20
     assert len(one.replays[0].rows.reward) == 20
-    two = q_learner(place(parameters="individual"), replay={"size": 20, "starts": 20})
+    two = q_learner(group_spec(parameters="individual"), replay={"size": 20, "starts": 20})
     assert learn(two, lived(two))["replay"] > 20  # one for each agent
     assert [replay.settings.size for replay in two.replays] == [20, 20]
 
@@ -251,7 +251,7 @@ def test_replay_size_and_starts(q_learner):
 def test_priority_draws_large_errors_more_often(q_learner):
     drawn = {}
     for priority in (0.0, 1.0):
-        one = q_learner(place(agents=1), replay={"priority": priority}, batch_size=200, updates_per_step=1.0)
+        one = q_learner(group_spec(agents=1), replay={"priority": priority}, batch_size=200, updates_per_step=1.0)
         own = experience([[100.0], [0], [0], [0]], terminated=[(t, 0) for t in range(4)])
         one.policy.flat.array[:] = 0
         learn(one, own)  # after this the errors are known
@@ -273,7 +273,7 @@ def test_importance_grows_to_1_over_the_run(q_learner):
 def test_importance_weighs_the_loss(q_learner):
     losses = {}
     for importance in (0.0, 1.0):
-        one = q_learner(place(agents=1), replay={"importance": importance, "priority": 1.0}, batch_size=4)
+        one = q_learner(group_spec(agents=1), replay={"importance": importance, "priority": 1.0}, batch_size=4)
         one.policy.flat.array[:] = one.target_flat.array[:] = 0
         own = experience([[2.0], [1.0]], terminated=[(0, 0), (1, 0)])
         one.remember(own, told(one, own))

@@ -13,7 +13,7 @@ from coterie.core.types import Decision, Finals, StateRows
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.small_worlds import Rounds, experience, generator, place_in, seats
+from helpers.small_worlds import Rounds, actors, experience, generator, place_in
 
 GAMMA = 0.5  # its powers, and sums of small whole numbers weighted by them, are exact
 
@@ -33,9 +33,9 @@ def lived(reward, finals=(), masks=None, **fields):
     return experience(reward, **given | fields)
 
 
-def cut(own, steps=1, stacks=1, queues=None, gamma=GAMMA):
+def cut(own, steps=1, parameter_sets=1, queues=None, gamma=GAMMA):
     """The transitions of every stack."""
-    parts = lanes_of(own, own.observation, own.finals.observation, own.reward, stacks)
+    parts = lanes_of(own, own.observation, own.finals.observation, own.reward, parameter_sets)
     queues = queues or [empty_queue(p.active.shape[1], steps, no_rows(0, 1, 3, 2, 0)) for p in parts]
     return [complete(part, queue, gamma) for part, queue in zip(parts, queues, strict=True)], queues
 
@@ -147,7 +147,7 @@ def test_windows_across_rollouts():
 
 def test_agents_of_individual_stacks_are_kept_apart():
     own = lived([[1, 10], [2, 20], [4, 40]], active=[[1, 1], [0, 1], [1, 1]])
-    parts, _ = cut(own, stacks=2)
+    parts, _ = cut(own, parameter_sets=2)
     assert [brief(rows) for rows in parts] == [[(0, 3, 0.5, 2, 0)], [(0, 10, 0.5, 1, 0), (1, 20, 0.5, 2, 0)]]
     assert [rows.agent.tolist() for rows in parts] == [[0], [1, 1]]
     (both,), _ = cut(own)
@@ -239,17 +239,17 @@ class Watched:
 
     def __init__(self, world):
         self.world, self.log = world, []
-        self.kinds, self.copies, self.simultaneous = world.kinds, world.copies, world.simultaneous
+        self.agent_types, self.copies, self.simultaneous = world.agent_types, world.copies, world.simultaneous
 
     def reset(self, seed):
         return self.world.reset(seed)
 
     def step(self, actions):
-        ticks = self.world.step(actions)
-        (tick,) = ticks.kinds.values()
-        after = np.where(ticks.ended[:, None, None], tick.final_observation, tick.observation)
-        self.log.append([a.copy() for a in (tick.reward, tick.terminated, tick.truncated, after)])
-        return ticks
+        timestep = self.world.step(actions)
+        (agent_step,) = timestep.agent_types.values()
+        after = np.where(timestep.ended[:, None, None], agent_step.final_observation, agent_step.observation)
+        self.log.append([a.copy() for a in (agent_step.reward, agent_step.terminated, agent_step.truncated, after)])
+        return timestep
 
 
 def read_slowly(policy, world, columns, copy, agent, steps):
@@ -317,12 +317,12 @@ def test_however_experience_is_cut_the_transitions_are_those_of_whole_episodes(
     policy, queues, found = Wanderer(actions, seed), None, []
     idle = place_in(world, [c for c in range(len(where.spaces.agents)) if c not in where.columns], "others")
     table = [(where, policy), (idle, Wanderer(actions, seed + 1))] if idle.agents else [(where, policy)]
-    runner = Runner(world, seats(*table), seed)
-    for iteration, ticks in enumerate(cuts):
-        own = runner.play(ticks, iteration).experiences["team"]
+    runner = Runner(world, actors(*table), seed)
+    for iteration, timestep in enumerate(cuts):
+        own = runner.play(timestep, iteration).experiences["team"]
         if own.mask is None:
             own = dataclasses.replace(own, mask=np.ones((*own.active.shape, actions), bool))
-        parts = lanes_of(own, own.observation, own.finals.observation, own.reward, where.stacks)
+        parts = lanes_of(own, own.observation, own.finals.observation, own.reward, where.parameter_sets)
         if queues is None:
             queues = [empty_queue(p.active.shape[1], steps, no_rows(0, 1, size, actions, 0)) for p in parts]
         for part, queue in zip(parts, queues, strict=True):
@@ -346,10 +346,10 @@ def test_a_team_cut_anyhow(steps):
         world = Gridworld(GRID, 3)
         where = place_in(world)
         policy, size = Wanderer(where.spaces.action.n, 0), where.spaces.observation.shape[0]
-        runner, rows = Runner(world, seats((where, policy)), 0), []
+        runner, rows = Runner(world, actors((where, policy)), 0), []
         queue = empty_queue(3, steps, no_rows(0, 2, size, policy.actions, 2 * size))
-        for iteration, ticks in enumerate(cuts):
-            own = runner.play(ticks, iteration).experiences["team"]
+        for iteration, timestep in enumerate(cuts):
+            own = runner.play(timestep, iteration).experiences["team"]
             own = dataclasses.replace(own, mask=np.ones((*own.active.shape, policy.actions), bool))
             told = StateRows(*(a.reshape(*a.shape[:-2], 2 * size) for a in (own.observation, own.finals.observation)))
             part = team_of(own, own.observation, own.finals.observation, own.reward, told)

@@ -28,7 +28,7 @@ from helpers.maddpg import (
     told,
     weights,
 )
-from helpers.small_worlds import experience, generator, place
+from helpers.small_worlds import experience, generator, group_spec
 
 both_kinds = pytest.mark.parametrize("parameters", ["shared", "individual"])
 both_spaces = pytest.mark.parametrize("action", SPACES)
@@ -52,7 +52,7 @@ def by_hand(table_learner, **settings):
     Its target policy always does 1.5, 0.5 when encoded. The critics say 1 + 2 · own action + 4 · the other's, the
     twins 0.5 more where they have a say; targets a tenth of it.
     """
-    where, _ = at_one_table(place(RANGE, NUMBER, agents=1), place(RANGE, NUMBER, agents=1, group="other"))
+    where, _ = at_one_table(group_spec(RANGE, NUMBER, agents=1), group_spec(RANGE, NUMBER, agents=1, group="other"))
     fields = {"gamma": 0.5, "batch_size": 1, "updates_per_step": 1.0} | settings
     one = table_learner(where, **fields)
     say(one.actor.target, [math.atanh(0.5)])
@@ -80,7 +80,7 @@ def moment(end=None, actions=((0.5, 1.5), (2.0, 0.0))):
     ends = {end: [(0, 0)]} if end else {}
     made = []
     for who in (0, 1):
-        done = np.array([tick[who] for tick in actions], np.float32).reshape(2, 1, 1, 1)
+        done = np.array([agent_step[who] for agent_step in actions], np.float32).reshape(2, 1, 1, 1)
         made.append(experience([[3], [0]], observation=seen, finals=finals, action=done, **ends))
     return made
 
@@ -156,7 +156,7 @@ def test_smoothing_moves_target_actions_and_keeps_them_in_the_box(table_learner)
 
 def table_of(action, parameters, sees, compiled=True, **settings):
     """A learning group of two beside a group of three; everything stirred."""
-    where, other = place(SPACES[action], parameters=parameters), place(Discrete(3), group="other", agents=3)
+    where, other = group_spec(SPACES[action], parameters=parameters), group_spec(Discrete(3), group="other", agents=3)
     other, where = at_one_table(other, where)  # the other group's numbers come first
     one = make_learner(where, compiled=compiled, critic={"sees": sees} | settings.pop("critic", {}), **settings)
     stir(one.policy, scale=0.5)
@@ -168,19 +168,19 @@ def table_of(action, parameters, sees, compiled=True, **settings):
 
 def critic_row(one, net, table, done, agent):
     """A critic's values `[B]` of an agent's decisions; `table [B, O]`, `done [B, U]` for that agent's critic."""
-    span, stacks = one.table.own, one.place.stacks
+    span, parameter_sets = one.table.own, one.group_spec.parameter_sets
     if one.central:
         parts = [table]
-        if stacks == 1:
+        if parameter_sets == 1:
             parts.append(np.eye(2, dtype=np.float32)[agent][None].repeat(len(table), 0))
         parts = [torch.from_numpy(p) for p in parts] + [done]
     else:
         parts = [torch.from_numpy(span.observations(table)[:, agent])]
-        if stacks == 1:
+        if parameter_sets == 1:
             parts.append(torch.eye(2)[agent][None].repeat(len(table), 1))
         parts.append(done[:, span.done][:, agent * span.width : (agent + 1) * span.width])
-    x = torch.cat(parts, dim=1)[None].repeat(stacks, 1, 1)
-    return net(x)[0][agent if stacks > 1 else 0, :, 0]
+    x = torch.cat(parts, dim=1)[None].repeat(parameter_sets, 1, 1)
+    return net(x)[0][agent if parameter_sets > 1 else 0, :, 0]
 
 
 @both_kinds
@@ -252,7 +252,7 @@ def test_preferences_act_at_the_learners_door(table_learner):
 
 
 def test_observation_statistics_take_in_the_decisions_after_learning(table_learner):
-    one = table_learner(place(SPACES["box"], parameters="individual"))
+    one = table_learner(group_spec(SPACES["box"], parameters="individual"))
     own = lived(one)
     learn(one, own)
     for a in (0, 1):
@@ -266,8 +266,10 @@ def test_observation_statistics_take_in_the_decisions_after_learning(table_learn
 
 def two_groups(table_learner, sees="central"):
     """Two groups at one table, one of choices and one of a box, with what both lived through."""
-    places = at_one_table(place(SPACES["box"], group="team"), place(SPACES["discrete"], group="others", agents=3))
-    learners = [table_learner(where, critic={"sees": sees}) for where in places]
+    group_specs = at_one_table(
+        group_spec(SPACES["box"], group="team"), group_spec(SPACES["discrete"], group="others", agents=3)
+    )
+    learners = [table_learner(where, critic={"sees": sees}) for where in group_specs]
     own = lived(learners[0])
     return learners, {"team": own, "others": aligned(lived(learners[1], 1), own)}
 
@@ -276,11 +278,11 @@ def two_groups(table_learner, sees="central"):
 def test_an_update_changes_no_other_groups_parameters(table_learner, sees):
     (one, other), table = two_groups(table_learner, sees)
     for each in (one, other):
-        name = each.place.group
+        name = each.group_spec.group
         bystander = other if each is one else one
         before = _leaves(bystander.state()), _leaves(bystander.policy.state())
         mine = weights(each)
-        joint = told(each, table[name], others=table, peers={g.place.group: g.peer() for g in (one, other)})
+        joint = told(each, table[name], others=table, peers={g.group_spec.group: g.peer() for g in (one, other)})
         each.learn(table[name], joint, generator())
         assert not np.array_equal(weights(each), mine)
         _same("learner", before[0], bystander.state())
@@ -294,9 +296,9 @@ def test_peers_are_those_of_the_iterations_start_whoever_learns_first(table_lear
     for order in ((0, 1), (1, 0)):
         learners, table = two_groups(table_learner)
         for iteration in (1, 2):
-            peers = {one.place.group: one.peer() for one in learners}
+            peers = {one.group_spec.group: one.peer() for one in learners}
             for i in order:
-                own = table[learners[i].place.group]
+                own = table[learners[i].group_spec.group]
                 joint = told(learners[i], own, others=table, peers=peers, iteration=iteration)
                 learners[i].learn(own, joint, generator(iteration))
         found.append([weights(one) for one in learners])
@@ -377,4 +379,4 @@ def test_a_group_that_never_acts(table_learner):
 
 def test_worlds_in_which_agents_take_turns_are_refused():
     with pytest.raises(ValueError, match="needs a world in which everybody acts at once"):
-        make_learner(dataclasses.replace(place(SPACES["box"]), simultaneous=False))
+        make_learner(dataclasses.replace(group_spec(SPACES["box"]), simultaneous=False))

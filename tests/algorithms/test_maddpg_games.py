@@ -29,7 +29,7 @@ from helpers.dqn import view
 from helpers.maddpg import at_one_table, deterministic, learn, make_learner
 from helpers.run import train as train_run
 from helpers.run import written
-from helpers.small_worlds import Bandit, place_in, seats
+from helpers.small_worlds import Bandit, actors, place_in
 
 FIELDS = {"learning_rate": 3e-3, "updates_per_step": 0.2, "batch_size": 64, "replay": {"size": 2000, "starts": 64}}
 
@@ -39,7 +39,7 @@ def play(world, iterations=40, steps=4, parameters="shared", network=None, prefe
     (where,) = at_one_table(place_in(world, parameters=parameters))
     policy = deterministic(where, **{"hidden": (32,), "normalize_observations": False} | (network or {}))
     one = make_learner(where, preference, policy, **FIELDS | fields)
-    table = seats((where, policy))
+    table = actors((where, policy))
     runner = Runner(world, table, seed=0)
     for i in range(iterations):
         own = runner.play(steps, i).experiences["team"]

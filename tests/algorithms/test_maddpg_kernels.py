@@ -10,7 +10,7 @@ from coterie.core.types import Box, Discrete
 from coterie.nn import kernels
 from coterie.preferences.standard import CPT, CPTSettings, CVaR, CVaRSettings, MeanVariance, MeanVarianceSettings
 from helpers.maddpg import aligned, at_one_table, deterministic, learn, lived, make_learner, weights
-from helpers.small_worlds import ACTIONS, place
+from helpers.small_worlds import ACTIONS, group_spec
 
 PLACE_FIELDS = ("parameters", "agents", "observation")
 RISKS = (
@@ -78,8 +78,8 @@ def odd_cases():
 def test_the_compiled_path_equals_autograd(case):
     case = dict(case)
     masked, action, zeros = case.pop("masked", False), ACTIONS[case.pop("action")], case.pop("zeros", 0.0)
-    where = place(action, **{k: case.pop(k) for k in PLACE_FIELDS if k in case})
-    other = place(Discrete(3), group="others", agents=2)
+    where = group_spec(action, **{k: case.pop(k) for k in PLACE_FIELDS if k in case})
+    other = group_spec(Discrete(3), group="others", agents=2)
     other, where = at_one_table(other, where)
     fields = {k: case.pop(k) for k in POLICY_FIELDS if k in case}
     settings = {"learning_rate": 1e-3, "gamma": 0.9, "updates_per_step": 0.2} | case

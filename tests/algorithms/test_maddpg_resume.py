@@ -8,7 +8,7 @@ import coterie
 from coterie.config.schema import ConfigError
 from helpers.maddpg import SPACES, learn, lived, make_learner
 from helpers.run import assert_same_end, files, numbers, train, written
-from helpers.small_worlds import place
+from helpers.small_worlds import group_spec
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
@@ -101,7 +101,7 @@ def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("action", SPACES)
 def test_a_loaded_learner_goes_on_as_the_saved_one(table_learner, action, parameters):
-    where = place(SPACES[action], parameters=parameters)
+    where = group_spec(SPACES[action], parameters=parameters)
     fields = {"critic": {"twin": True}, "delay": 2, "updates_per_step": 0.11}
     one, other = table_learner(where, **fields), table_learner(where, **fields)
     for seed in range(2):

@@ -15,7 +15,7 @@ from coterie.algorithms.maddpg.maddpg import (
     TurnSettings,
 )
 from helpers.maddpg import SPACES, critic_weights, learn, lived, told, weights
-from helpers.small_worlds import generator, place
+from helpers.small_worlds import generator, group_spec
 
 STEPS = 36  # of the world, in `lived`: 12 rows of 3 copies
 ONCE = {"updates_per_step": 1 / STEPS}
@@ -90,7 +90,7 @@ def test_relative_decides_what_is_learned_from_told_distributions(table_learner)
 
 
 def test_temperature_reaches_choices_alone(table_learner):
-    where = {name: place(SPACES[name]) for name in ("box", "discrete")}
+    where = {name: group_spec(SPACES[name]) for name in ("box", "discrete")}
     for name, matters in (("discrete", True), ("box", False)):
         found = [weights(after(table_learner, where=where[name], temperature=t)) for t in (1.0, 0.3)]
         assert np.array_equal(*found) is not matters
@@ -107,14 +107,14 @@ class Nothing:
 
 
 def test_gumbel_noise_is_always_a_number(table_learner):
-    one = table_learner(place(SPACES["discrete"]))
+    one = table_learner(group_spec(SPACES["discrete"]))
     own = lived(one)
     one.remember(own, told(one, own))
     assert np.isfinite(one.draw(2, told(one, own), Nothing()).gumbel).all()
 
 
 def test_smoothing_reaches_boxes_alone(table_learner):
-    where = place(SPACES["discrete"])
+    where = group_spec(SPACES["discrete"])
     found = [weights(after(table_learner, where=where, target={"noise": noise})) for noise in (0.0, 0.2)]
     assert np.array_equal(*found)
 
@@ -189,9 +189,9 @@ def test_critics_are_as_wide_as_asked_and_see_what_they_should(table_learner):
     assert sizes(hurdle=True) == [12, 16, 2]  # whether there is something, and how much
     assert sizes(hurdle=True, quantiles=3) == [12, 16, 7]  # and which of three amounts
     assert sizes(sees="own") == [3 + 2 + 2, 16, 1]
-    assert sizes(place(box, parameters="individual")) == [10, 16, 1]
-    assert sizes(place(box, parameters="individual"), sees="own") == [5, 16, 1]
-    assert sizes(place(box, agents=1)) == [5, 16, 1]
+    assert sizes(group_spec(box, parameters="individual")) == [10, 16, 1]
+    assert sizes(group_spec(box, parameters="individual"), sees="own") == [5, 16, 1]
+    assert sizes(group_spec(box, agents=1)) == [5, 16, 1]
     assert [len(table_learner(critic={"twin": twin}).critics) for twin in (False, True)] == [1, 2]
     one = table_learner(critic={"twin": True})
     assert not np.array_equal(critic_weights(one, 0), critic_weights(one, 1))

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from coterie.algorithms.maddpg.transitions import Table
-from coterie.core.group import Party
-from coterie.core.types import Box, Discrete, Experience, Finals, Joint, Kind, MultiDiscrete
+from coterie.core.group import GroupInfo
+from coterie.core.types import AgentType, Box, Discrete, Experience, Finals, Joint, MultiDiscrete
 from coterie.nn.packing import encode
 from coterie.training.runner import Runner
 from coterie.worlds.mpe.world import Tag, TagSettings
 from helpers.maddpg import at_one_table, deterministic
-from helpers.small_worlds import experience, place_in, seats
+from helpers.small_worlds import actors, experience, place_in
 
 NUMBER = Box((1,), 0.0, 99.0)
-HUNTER = Kind(("h0", "h1"), NUMBER, Discrete(3))
-PREY = Kind(("p0",), Box((2,), 0.0, 99.0), Box((1,), 0.0, 4.0))
-PARTIES = (Party("hunters", 2, HUNTER), Party("prey", 1, PREY))
+HUNTER = AgentType(("h0", "h1"), NUMBER, Discrete(3))
+PREY = AgentType(("p0",), Box((2,), 0.0, 99.0), Box((1,), 0.0, 4.0))
+PARTIES = (GroupInfo("hunters", 2, HUNTER), GroupInfo("prey", 1, PREY))
 
 
 def rollout(rows, first=0, hunters=None, prey=None, final=None):
@@ -181,10 +181,10 @@ def test_what_is_legal_now_and_next():
 
 
 def test_several_choices_at_once_are_read_without_their_mask():
-    kind = Kind(("a",), NUMBER, MultiDiscrete((2, 3)))
+    agent_type = AgentType(("a",), NUMBER, MultiDiscrete((2, 3)))
     own = experience([[0]] * 2, observation=np.zeros((3, 1, 1, 1), "f4"), action=np.array([[[[1, 2]]], [[[0, 0]]]]))
     own = dataclasses.replace(own, finals=Finals(np.zeros((0, 2), int), np.zeros((0, 1, 1), "f4")))
-    rows, _ = cut(Table((Party("a", 1, kind),), "a"), {"a": own})
+    rows, _ = cut(Table((GroupInfo("a", 1, agent_type),), "a"), {"a": own})
     assert rows.action.tolist() == [[0, 1, 0, 0, 1]]
 
 
@@ -192,37 +192,37 @@ def test_several_choices_at_once_are_read_without_their_mask():
 def test_what_a_real_world_did(continuous):
     """Tag is played for two rollouts; every row agrees with what was written down."""
     world = Tag(TagSettings(max_steps=7, continuous_actions=continuous), 5)
-    places = [place_in(world, group=kind, kind=kind) for kind in world.kinds]
-    places = at_one_table(*places)
-    table = Table(places[0].table, places[1].group)
-    runner = Runner(world, seats(*((p, deterministic(p)) for p in places)), seed=0)
+    group_specs = [place_in(world, group=agent_type, agent_type=agent_type) for agent_type in world.agent_types]
+    group_specs = at_one_table(*group_specs)
+    table = Table(group_specs[0].table, group_specs[1].group)
+    runner = Runner(world, actors(*((p, deterministic(p)) for p in group_specs)), seed=0)
     held, lived, total = None, [], 0
     for iteration in range(2):
         lived.append(runner.play(10, iteration).experiences)
         rows, held = cut(table, lived[-1], held, 0.9)
         total += len(rows.reward)
-        own = lived[-1][places[1].group]
+        own = lived[-1][group_specs[1].group]
         assert (rows.discount == np.float32(0.9)).all()  # time alone ends an episode
         assert rows.going.all()
         cuts = rows.next_action == rows.action
         if continuous:
             assert cuts.all(axis=1).sum() == own.truncated[..., 0].sum()
-        seen = {o.tobytes() for e in lived for o in e[places[1].group].observation.reshape(-1, 14)}
-        seen |= {o.tobytes() for e in lived for o in e[places[1].group].finals.observation.reshape(-1, 14)}
+        seen = {o.tobytes() for e in lived for o in e[group_specs[1].group].observation.reshape(-1, 14)}
+        seen |= {o.tobytes() for e in lived for o in e[group_specs[1].group].finals.observation.reshape(-1, 14)}
         for observation in (rows.observation, rows.following):
             for one in table.own.observations(observation).reshape(-1, 14):
                 assert one.tobytes() in seen
     assert total == 5 * 20 - int(held.active.any(axis=1).sum())
     assert isinstance(lived[0]["adversary"], Experience)
-    space = places[0].spaces.action
+    space = group_specs[0].spaces.action
     assert np.array_equal(
         table.spans["adversary"].actions(rows.action)[0], encode(space, lived[0]["adversary"].action[-1, 0])
     )
 
 
 def test_everybodys_observations_keep_their_bounds():
-    free = Kind(("f0",), Box((1,), -np.inf, 5.0), Discrete(2))
-    seen = Table((Party("prey", 2, PREY), Party("free", 1, free)), "prey").sees()
+    free = AgentType(("f0",), Box((1,), -np.inf, 5.0), Discrete(2))
+    seen = Table((GroupInfo("prey", 2, PREY), GroupInfo("free", 1, free)), "prey").sees()
     assert seen.shape == (5,)
     np.testing.assert_allclose(seen.low, [0, 0, 0, 0, -1], atol=1e-5)
     np.testing.assert_allclose(seen.high, [99, 99, 99, 99, 1])

@@ -15,7 +15,7 @@ from coterie.core.types import Finals
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.learners import _experience, _leaves, _same
 from helpers.ppo import SameShuffle, actor, critic, judge, learn, lived, values_of, watch
-from helpers.small_worlds import ACTIONS, experience, generator, joint, network, place
+from helpers.small_worlds import ACTIONS, experience, generator, group_spec, joint, network
 
 # The update ------------------------------------------------------------------------------------------------
 
@@ -23,7 +23,7 @@ from helpers.small_worlds import ACTIONS, experience, generator, joint, network,
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_the_ratio_is_1_at_first_and_differs_later(learner, action, parameters):
-    one = learner(place(ACTIONS[action], agents=3, parameters=parameters), learning_rate=0.01)
+    one = learner(group_spec(ACTIONS[action], agents=3, parameters=parameters), learning_rate=0.01)
     for iteration in range(2):  # again with observations normalised
         seen = watch(one)
         learn(one, lived(one, iteration))
@@ -84,7 +84,7 @@ def test_every_decision_is_used_once_a_pass(learner):
 
 @pytest.mark.parametrize(("action", "parameters"), [("box", "individual"), ("multi-discrete", "shared")])
 def test_what_belongs_together_stays_together(learner, action, parameters):
-    one = learner(place(ACTIONS[action], agents=3, parameters=parameters))
+    one = learner(group_spec(ACTIONS[action], agents=3, parameters=parameters))
     own = lived(one)
     own.log_prob[:] = -1 - np.arange(own.log_prob.size).reshape(own.log_prob.shape) * 1e-4  # tells rows apart
     seen = watch(one)
@@ -103,9 +103,9 @@ def test_what_belongs_together_stays_together(learner, action, parameters):
 
 def test_truncation_bootstraps_from_the_final_observation(learner):
     for parameters in ("shared", "individual"):
-        one = learner(place(agents=2, parameters=parameters), normalize_returns=False)
+        one = learner(group_spec(agents=2, parameters=parameters), normalize_returns=False)
         own = lived(one)
-        one.policy.normalizer.update([generator(s).random((9, 3)) * 5 for s in range(one.place.stacks)])
+        one.policy.normalizer.update([generator(s).random((9, 3)) * 5 for s in range(one.group_spec.parameter_sets)])
 
         values = values_of(one, own.observation)
         found = one.bootstrap(own, None, values)
@@ -139,7 +139,7 @@ def test_large_experience_is_evaluated_in_chunks(learner, monkeypatch):
 
 
 def test_observation_statistics_take_in_the_decisions_after_learning(learner):
-    one = learner(place(agents=2, parameters="individual"))
+    one = learner(group_spec(agents=2, parameters="individual"))
     own = lived(one)
     learn(one, own)
     closed = own.closed()
@@ -168,14 +168,14 @@ def test_preferences_act_at_the_learners_door(learner):
 @pytest.mark.parametrize("action", ACTIONS)
 def test_individual_agents_learn_as_if_alone(learner, action):
     settings = {"learning_rate": 0.01, "epochs": 3, "value_clip": 0.5}
-    where = place(ACTIONS[action], agents=2, parameters="individual")
+    where = group_spec(ACTIONS[action], agents=2, parameters="individual")
     both = learner(where, **settings)
     own = _experience(where, both.policy, False, 0)
     own = dataclasses.replace(own, active=np.ones_like(own.active), acting=np.ones_like(own.acting))
     own = dataclasses.replace(own, reward=own.reward * np.float32([1, 30]) + np.float32([0, 7]))
     alone = []
     for a in (0, 1):
-        solo = place(ACTIONS[action], agents=1)
+        solo = group_spec(ACTIONS[action], agents=1)
         one = learner(solo, **settings)
         for mine, theirs in ((one.policy.net, both.policy.net), (one.critic, both.critic)):
             for left, right in zip(mine.parameters(), theirs.parameters(), strict=True):
@@ -205,7 +205,7 @@ def test_individual_agents_learn_as_if_alone(learner, action):
 
 
 def test_an_agent_without_decisions_does_not_disturb_the_others(learner):
-    where = place(agents=2, parameters="individual")
+    where = group_spec(agents=2, parameters="individual")
     one = learner(where)
     own = lived(one)
     active = own.active.copy()
@@ -226,7 +226,7 @@ def test_an_agent_without_decisions_does_not_disturb_the_others(learner):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("action", ["discrete", "box"])
 def test_divergence_is_named(learner, bad, action):
-    one = learner(place(ACTIONS[action]))
+    one = learner(group_spec(ACTIONS[action]))
     own = lived(one)
     own.reward[3] = bad
     with pytest.raises(Diverged, match="group 'team': learning diverged"):
@@ -238,7 +238,7 @@ def test_divergence_is_named(learner, bad, action):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("normal", [True, False])
 def test_one_observation_that_is_no_number_is_enough(learner, bad, activation, normal):
-    where, compiled = place(), learner.keywords["compiled"]
+    where, compiled = group_spec(), learner.keywords["compiled"]
     for iteration in (1, 2):  # the second with observations normalised, where infinity is held at 10
         fields = {"activation": activation, "compiled": compiled, "normalize_observations": normal}
         one = learner(where, policy=network(where, **fields))
@@ -256,7 +256,7 @@ def test_one_observation_that_is_no_number_is_enough(learner, bad, activation, n
 def test_padding_may_hold_anything(learner):
     found = []
     for rubbish in (False, True):
-        one = learner(place(agents=3, parameters="individual"))
+        one = learner(group_spec(agents=3, parameters="individual"))
         own = lived(one)
         own.active[:, :, 1] &= own.active[:, :, 0]  # lanes of unequal length
         own.active[0] = False
@@ -279,7 +279,7 @@ def test_nothing_to_learn_from_leaves_everything_as_it_was(learner):
 
 
 def test_an_open_decision_alone_is_not_learned_from(learner):
-    one = learner(place(agents=1))
+    one = learner(group_spec(agents=1))
     assert learn(one, experience([[1], [1]], active=[[1], [0]], acting=[False])) == {"decisions": 0.0}
 
 

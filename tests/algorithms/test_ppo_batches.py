@@ -7,9 +7,9 @@ from coterie.algorithms.ppo.batches import Batch, minibatches, rows_of, take
 from coterie.nn import networks
 
 
-def batch(stacks, rows, steps=None, masked=True):
+def batch(parameter_sets, rows, steps=None, masked=True):
     """Every field of row m of stack s (at step t) holds 100·s + 10·m + t."""
-    lead = (stacks, rows) if steps is None else (stacks, rows, steps)
+    lead = (parameter_sets, rows) if steps is None else (parameter_sets, rows, steps)
     number = np.zeros(lead, np.float32)
     for at in np.ndindex(lead):
         number[at] = 100 * at[0] + 10 * at[1] + (at[2] if steps else 0)
@@ -22,9 +22,9 @@ def batch(stacks, rows, steps=None, masked=True):
 
 @pytest.mark.parametrize("steps", [None, 4])
 @pytest.mark.parametrize("stacks", [1, 3])
-def test_picked_rows_are_whole(stacks, steps):
-    whole = batch(stacks, 6, steps)
-    index = np.array([[5, 0, 2], [1, 1, 4], [3, 2, 5]])[:stacks]
+def test_picked_rows_are_whole(parameter_sets, steps):
+    whole = batch(parameter_sets, 6, steps)
+    index = np.array([[5, 0, 2], [1, 1, 4], [3, 2, 5]])[:parameter_sets]
     picked = take(whole, index)
     for s, k in np.ndindex(index.shape):
         for name, array in whole._asdict().items():

@@ -45,7 +45,7 @@ class Seated:
     def joint(self):
         self.iteration += 1
         rollout = self.workers.play(self.iteration)
-        spaces = {group.name: group.seat.place.spaces for group in self.groups}
+        spaces = {group.name: group.actor.group_spec.spaces for group in self.groups}
         return Joint(rollout.experiences, self.iteration, 0.0, spaces, rollout.state)
 
     def advance(self):
@@ -94,14 +94,14 @@ def test_it_predicts_what_depends_on_others(tmp_path, told, parameters, memory, 
 def test_a_told_state_is_written_at_every_row(tmp_path):
     seated = Seated(table(tmp_path, told=True))
     runner = seated.workers.runners[0]
-    told, step = [runner.ticks.state.copy()], runner.world.step
+    told, step = [runner.timestep.state.copy()], runner.world.step
     finals = []
 
     def watched(actions):
-        ticks = step(actions)
-        told.append(ticks.state.copy())
-        finals.extend(ticks.final_state[ticks.ended].copy())
-        return ticks
+        timestep = step(actions)
+        told.append(timestep.state.copy())
+        finals.extend(timestep.final_state[timestep.ended].copy())
+        return timestep
 
     runner.world.step = watched
     joint = seated.joint()
@@ -124,11 +124,11 @@ def test_last_states_belong_to_the_moments_of_every_groups_finals(tmp_path, told
     assert not twos.terminated.any()
     assert np.array_equal(ones.finals.index, twos.finals.index)
     state = table_state(joint)
-    places = [0, 1, 2] if told else [0, 1, 3]  # where coins lie in the state
-    assert np.array_equal(state.finals[:, places[0]], ones.finals.observation[:, 0, 0])
-    assert np.array_equal(state.finals[:, places[1:]], twos.finals.observation[:, :, 0])
-    assert np.array_equal(state.rows[..., places[0]], ones.observation[..., 0, 0])
-    assert np.array_equal(state.rows[..., places[1:]], twos.observation[..., 0])
+    group_specs = [0, 1, 2] if told else [0, 1, 3]  # where coins lie in the state
+    assert np.array_equal(state.finals[:, group_specs[0]], ones.finals.observation[:, 0, 0])
+    assert np.array_equal(state.finals[:, group_specs[1:]], twos.finals.observation[:, :, 0])
+    assert np.array_equal(state.rows[..., group_specs[0]], ones.observation[..., 0, 0])
+    assert np.array_equal(state.rows[..., group_specs[1:]], twos.observation[..., 0])
 
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
@@ -150,7 +150,7 @@ def test_truncation_bootstraps_from_the_last_state(tmp_path, parameters):
 def test_every_agent_sees_its_own_copys_state():
     world = Peers(PeersSettings(told=True), 3)
     for parameters in ("shared", "individual"):
-        where = dataclasses.replace(place_in(world, kind="right", parameters=parameters), state_size=4)
+        where = dataclasses.replace(place_in(world, agent_type="right", parameters=parameters), state_size=4)
         one = make_learner(where, policy=network(where), central_critic=True)
         state = generator().standard_normal((5, 3, 4), np.float32)
         x = one.policy.inputs(np.zeros((5, 3, 2, 2), np.float32))
@@ -191,7 +191,7 @@ def test_shards_are_joined_in_their_order(tmp_path, told):
     settings = table(tmp_path, told=told, shards=4)
     seated = Seated(settings)
     parts = [build.build_runner(settings, shard, seated.groups).play(8, 1) for shard in range(4)]
-    spaces = {group.name: group.seat.place.spaces for group in seated.groups}
+    spaces = {group.name: group.actor.group_spec.spaces for group in seated.groups}
     apart = [table_state(Joint(p.experiences, 1, 0.0, spaces, p.state)) for p in parts]
     joint = seated.joint()
     both = table_state(joint)

@@ -8,18 +8,18 @@ import pytest
 from coterie.core.types import Box, Discrete, MultiDiscrete
 from coterie.training.runner import Runner
 from helpers.ppo import make_learner
-from helpers.small_worlds import Bandit, Rounds, generator, joint, network, place_in, seats
+from helpers.small_worlds import Bandit, Rounds, actors, generator, joint, network, place_in
 
 
 def train(world, iterations=30, steps=4, parameters="shared", network_settings=None, **settings):
     where = place_in(world, parameters=parameters)
     policy = network(where, **network_settings or {})
     one = make_learner(where, policy=policy, **{"learning_rate": 0.02, "entropy_coefficient": 0.0} | settings)
-    runner = Runner(world, seats((where, policy)), seed=0)
+    runner = Runner(world, actors((where, policy)), seed=0)
     for i in range(iterations):
         own = runner.play(steps, i).experiences["team"]
         one.learn(own, joint(own, i / iterations), generator(i))
-    greedy = Runner(world, seats((where, policy)), seed=1, greedy=True).play(2, 0).experiences["team"]
+    greedy = Runner(world, actors((where, policy)), seed=1, greedy=True).play(2, 0).experiences["team"]
     return greedy
 
 
@@ -69,11 +69,11 @@ def test_learns_where_agents_take_turns(fields):
         def step(self, actions):
             moving = np.arange(self.agents) == (self.clock % self.agents)[:, None]
             owed = np.where(moving, actions["player"] == 3, self.owed)
-            ticks = super().step(actions)
-            tick = ticks.kinds["player"]
+            timestep = super().step(actions)
+            agent_step = timestep.agent_types["player"]
             paid = np.where(moving, 0, self.owed).astype(np.float32)
-            self.owed = np.where(ticks.ended[:, None], 0, np.where(moving, owed, 0))
-            return dataclasses.replace(ticks, kinds={"player": dataclasses.replace(tick, reward=paid)})
+            self.owed = np.where(timestep.ended[:, None], 0, np.where(moving, owed, 0))
+            return dataclasses.replace(timestep, agent_types={"player": dataclasses.replace(agent_step, reward=paid)})
 
         owed = 0
 

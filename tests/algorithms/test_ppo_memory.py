@@ -12,7 +12,7 @@ from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
 from helpers.ppo import learn, lived, make_learner, values_of, watch
-from helpers.small_worlds import ACTIONS, Recall, Rounds, generator, joint, network, place, place_in, seats
+from helpers.small_worlds import ACTIONS, Recall, Rounds, actors, generator, group_spec, joint, network, place_in
 
 WORLDS = {
     "recall": lambda: Recall(copies=3, agents=2, length=4),
@@ -29,7 +29,7 @@ def remembering(world, parameters="shared", **settings):
     for i, parameter in enumerate(policy.net.parameters()):
         parameter.data += 0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(i))
     one = make_learner(where, policy=policy, **{"learning_rate": 0.01} | settings)
-    return one, Runner(world, seats((where, policy)), seed=0)
+    return one, Runner(world, actors((where, policy)), seed=0)
 
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
@@ -62,7 +62,7 @@ def test_every_sequence_is_used_once_a_pass():
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_contracts_hold_with_memory(action, parameters):
-    where = place(ACTIONS[action], agents=3, parameters=parameters)
+    where = group_spec(ACTIONS[action], agents=3, parameters=parameters)
     check_policy(lambda where: network(where, memory=4), where)
     check_learner(lambda where: make_learner(where, policy=network(where, memory=4)), where)
 
@@ -79,7 +79,7 @@ def test_truncation_bootstraps_from_what_was_remembered_then(parameters):
     for k, (t, n) in enumerate(own.finals.index):
         assert found[t, n].tolist() == pytest.approx(final[k].tolist(), abs=1e-6)
         assert not own.memory[t + 1, n].any()  # the next episode remembers nothing
-        view = dataclasses.replace(runner.view(runner.seats[0]), observation=own.observation[t], memory=own.memory[t])
+        view = dataclasses.replace(runner.view(runner.actors[0]), observation=own.observation[t], memory=own.memory[t])
         assert np.allclose(own.finals.memory[k], one.policy.act(view).memory[n], atol=1e-6)
     forgotten = dataclasses.replace(own.finals, memory=np.zeros_like(own.finals.memory))
     other = one.bootstrap(dataclasses.replace(own, finals=forgotten), None, values)
@@ -143,11 +143,11 @@ def success(memory, agents=1, parameters="shared", iterations=40, seed=0):
     where = place_in(world, parameters=parameters, seed=seed)
     policy = network(where, memory=memory)
     one = make_learner(where, policy=policy, learning_rate=0.01, learning_rate_schedule="constant")
-    runner = Runner(world, seats((where, policy)), seed=seed)
+    runner = Runner(world, actors((where, policy)), seed=seed)
     for i in range(iterations):
         own = runner.play(20, i).experiences["team"]
         one.learn(own, joint(own, i / iterations), generator(i))
-    found = Runner(Recall(copies=200, agents=agents, length=5), seats((where, policy)), seed=1, greedy=True)
+    found = Runner(Recall(copies=200, agents=agents, length=5), actors((where, policy)), seed=1, greedy=True)
     return float(found.play(5, 0).episodes.returns["team"].mean())
 
 

@@ -10,7 +10,7 @@ import torch
 from coterie.algorithms.ppo.ppo import PPOSettings
 from coterie.algorithms.ppo.returns import advantages
 from helpers.ppo import actor, critic, learn, lived, values_of, watch
-from helpers.small_worlds import experience, place
+from helpers.small_worlds import experience, group_spec
 
 
 def moved(learner, own=None, progress=0.0, epochs=1, minibatches=1, **settings):
@@ -44,7 +44,7 @@ def test_clip_and_its_schedule(learner):
         seen = watch(one)
         for progress in (0.0, 0.75):
             learn(one, lived(one), progress=progress)
-        assert [seen[0].dials.clip, seen[-1].dials.clip] == pytest.approx(expected)
+        assert [seen[0].hyperparams.clip, seen[-1].hyperparams.clip] == pytest.approx(expected)
 
 
 def test_clipping_acts_when_steps_are_large(learner):
@@ -86,7 +86,7 @@ def test_epochs_and_minibatches(learner):
 
 def test_more_minibatches_than_decisions(learner):
     own = experience([[1]], terminated=[(0, 0)])
-    one = learner(place(agents=1), minibatches=8, epochs=1)
+    one = learner(group_spec(agents=1), minibatches=8, epochs=1)
     assert learn(one, own)["minibatches"] == 1
 
 
@@ -105,7 +105,7 @@ def test_value_clip(learner):
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_a_new_scale_of_returns_moves_no_value(learner, parameters):
-    one = learner(place(parameters=parameters), value_clip=0.2)
+    one = learner(group_spec(parameters=parameters), value_clip=0.2)
     for iteration in range(3):
         own = lived(one, iteration)
         own = dataclasses.replace(own, reward=own.reward * np.float32([3, 20]) + 50 * (1 + iteration))
@@ -128,7 +128,7 @@ def test_a_new_scale_of_returns_moves_no_value(learner, parameters):
 
 
 def test_returns_that_are_all_alike_are_no_scale(learner):
-    one = learner(place(agents=1))
+    one = learner(group_spec(agents=1))
     own = experience([[0.0]] * 8, terminated=[(t, 0) for t in range(8)])
     for _ in range(3):
         assert learn(one, own)["value_loss"] < 1e5
@@ -201,7 +201,7 @@ def test_normalize_advantages(learner):
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_a_single_decision_is_safe(learner, normalize):
-    one = learner(place(agents=1), normalize_advantages=normalize)
+    one = learner(group_spec(agents=1), normalize_advantages=normalize)
     metrics = learn(one, experience([[5]], terminated=[(0, 0)]))
     assert metrics["decisions"] == 1
     assert np.isfinite([*metrics.values()]).all()

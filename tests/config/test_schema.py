@@ -149,11 +149,11 @@ train: {stop: {return_mean: 4, group: b}}
     assert loaded.world.settings == run_cases.OddSettings(lengths=(3, 4))
     assert loaded.groups["b"].learner.settings == run_cases.CountingSettings(4)
     assert loaded.train.stop == StopSettings(4.0, group="b")
-    assert schema.resolve(schema.to_plain(loaded), "a") == loaded
+    assert schema.resolve(schema.to_dict(loaded), "a") == loaded
 
 
 def test_another_schema_is_refused():
-    plain = schema.to_plain(schema.load(COOPERATIVE)) | {"schema": schema.SCHEMA + 1}
+    plain = schema.to_dict(schema.load(COOPERATIVE)) | {"schema": schema.SCHEMA + 1}
     with pytest.raises(
         ConfigError, match=f"schema: this version reads schema {schema.SCHEMA}, got {schema.SCHEMA + 1}"
     ):

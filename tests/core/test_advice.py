@@ -122,7 +122,7 @@ def test_ratios_begin_at_one(path, way, words):
 def test_a_mixtures_ratios_are_to_the_mixture(path):
     own, group = played(path, f"{ADVISE}.use.way=mixture", f"{ADVISE}.use.strength=0.4")
     share = UseSettings(strength=0.4).at(0.25)
-    out = group.policy.answer(group.policy.pack(own.observation[0]), seen(grid(4), group.seat.place))[0]
+    out = group.policy.answer(group.policy.pack(own.observation[0]), seen(grid(4), group.actor.group_spec))[0]
     mixed = (1 - share) * softmax(out.astype(np.float64)) + share * own.notes[0, ..., 1:]
     expected = np.log(np.take_along_axis(mixed, own.action[0][..., None], axis=-1))[..., 0]
     np.testing.assert_allclose(own.log_prob[0], expected, atol=1e-5)

@@ -3,11 +3,11 @@
 import numpy as np
 
 from coterie.core.types import (
+    AgentType,
     Box,
     Dict,
     Discrete,
     Finals,
-    Kind,
     MultiDiscrete,
     action_dtype,
     action_shape,
@@ -32,12 +32,12 @@ def test_boxes_are_equal_when_their_bounds_are():
 
 
 def test_kinds_can_be_compared_and_hashed():
-    def kind(n):
-        return Kind(("a",), Dict({"x": Box((n,), 0.0, 1.0)}, (("x",),)), Discrete(3))
+    def agent_type(n):
+        return AgentType(("a",), Dict({"x": Box((n,), 0.0, 1.0)}, (("x",),)), Discrete(3))
 
-    assert kind(2) == kind(2)
-    assert hash(kind(2)) == hash(kind(2))
-    assert kind(2) != kind(3)
+    assert agent_type(2) == agent_type(2)
+    assert hash(agent_type(2)) == hash(agent_type(2))
+    assert agent_type(2) != agent_type(3)
 
 
 def test_shapes_and_types_of_actions():

@@ -19,18 +19,18 @@ def test_a_copy_goes_on_alike_and_alone(name, twin):
     world = build.build_world(schema.part(registry.WORLDS, {"name": name}, "world"), 3)
     inner = getattr(world, "inner", world)  # CartPole is hosted
     random = np.random.default_rng(0)
-    ticks = inner.reset(1)
+    timestep = inner.reset(1)
     for _ in range(3):
-        ticks = inner.step(random_actions(ticks, inner.kinds, random))
+        timestep = inner.step(random_actions(timestep, inner.agent_types, random))
     other = twin(inner)
     for _ in range(40):
-        actions = random_actions(ticks, inner.kinds, random)
-        ticks = inner.step(actions)
+        actions = random_actions(timestep, inner.agent_types, random)
+        timestep = inner.step(actions)
         again = other.step(actions)
-        for kind, tick in ticks.kinds.items():
-            np.testing.assert_array_equal(tick.observation, again.kinds[kind].observation)
-            np.testing.assert_array_equal(tick.reward, again.kinds[kind].reward)
-        np.testing.assert_array_equal(ticks.ended, again.ended)
-    before = ticks.kinds[next(iter(ticks.kinds))].observation.copy()
+        for agent_type, agent_step in timestep.agent_types.items():
+            np.testing.assert_array_equal(agent_step.observation, again.agent_types[agent_type].observation)
+            np.testing.assert_array_equal(agent_step.reward, again.agent_types[agent_type].reward)
+        np.testing.assert_array_equal(timestep.ended, again.ended)
+    before = timestep.agent_types[next(iter(timestep.agent_types))].observation.copy()
     other.reset(7)
-    np.testing.assert_array_equal(ticks.kinds[next(iter(ticks.kinds))].observation, before)
+    np.testing.assert_array_equal(timestep.agent_types[next(iter(timestep.agent_types))].observation, before)

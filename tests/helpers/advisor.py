@@ -9,7 +9,7 @@ from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.types import View
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.load import LMSettings
-from coterie.roles.advisor import HeuristicAdvisor, HeuristicAdvisorSettings, LanguageAdvisor, LanguageAdvisorSettings
+from coterie.roles.advisor import ExpertAdvisor, ExpertAdvisorSettings, LanguageAdvisor, LanguageAdvisorSettings
 from coterie.training import build
 from coterie.training.runner import Runner
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
@@ -38,7 +38,7 @@ def advisor(world, model="COPIER", ask=None, use=None, around=None, home="helper
     where = place_in(world)
     parts = {"ask": AskSettings(**ask or {}), "use": UseSettings(**use or {})} | settings
     if model is None:
-        made = HeuristicAdvisor(HeuristicAdvisorSettings(**parts), where)
+        made = ExpertAdvisor(ExpertAdvisorSettings(**parts), where)
     else:
         lm = LMSettings(f"{home}:{model}", **around or {})
         made = LanguageAdvisor(LanguageAdvisorSettings(lm=lm, **parts), where)
@@ -47,16 +47,16 @@ def advisor(world, model="COPIER", ask=None, use=None, around=None, home="helper
 
 def seen(world, where, seed=0, **fields):
     """A moment of training."""
-    tick = world.reset(seed).kinds[where.kind]
+    agent_step = world.reset(seed).agent_types[where.agent_type]
     fields = {"progress": 0.0} | fields
     few = np.arange(len(where.agents))
     return View(
-        tick.observation,
-        tick.acting,
+        agent_step.observation,
+        agent_step.acting,
         few,
         generator(seed),
         world=world,
-        kind=where.kind,
+        agent_type=where.agent_type,
         columns=where.columns,
         **fields,
     )
@@ -75,5 +75,5 @@ def played(path, *words, steps=16):
     world = build.build_world(settings.world, settings.train.copies)
     (group,) = build.build_groups(settings, world)
     group.policy.flat.array[:] *= 8  # outputs far from even
-    runner = Runner(world, [group.seat], seed=0)
+    runner = Runner(world, [group.actor], seed=0)
     return runner.play(steps, 1, 0.25).experiences["team"], group

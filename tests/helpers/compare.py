@@ -27,11 +27,11 @@ def fabricate(
     names = list(run.config().groups)
 
     def result(value):
-        return {"groups": {name: {"return_mean": value + place} for place, name in enumerate(names)}}
+        return {"groups": {name: {"return_mean": value + group_spec} for group_spec, name in enumerate(names)}}
 
     lines = [
         {"env_steps": 100 * i, "wall_s": start + i, "team/entropy": 1.0}
-        | {f"{name}/eval/return_mean": value + place for place, name in enumerate(names)}
+        | {f"{name}/eval/return_mean": value + group_spec for group_spec, name in enumerate(names)}
         for i, value in enumerate(curve)
     ]
     run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))

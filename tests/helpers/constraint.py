@@ -7,7 +7,7 @@ import numpy as np
 from coterie.core.types import View
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.load import LMSettings
-from coterie.roles.constraints import ConstraintSettings, LanguageGuard
+from coterie.roles.constraints import ConstraintSettings, LanguageShield
 from helpers.language import race, view_of
 from helpers.small_worlds import place_in
 
@@ -39,7 +39,7 @@ def guard(world=None, *rules, model="CHANNEL", around=None, **settings):
     world = world or race(num_agents=2)
     lm = LMSettings(f"helpers.constraint:{model}", **around or {})
     asked = ConstraintSettings(rules or ("never move left",), lm=lm, **settings)
-    return LanguageGuard(asked, place_in(world))
+    return LanguageShield(asked, place_in(world))
 
 
 def seen(world, seed=0, mask=None) -> View:

@@ -9,7 +9,7 @@ from coterie.core.types import Joint, View, leading
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
 from coterie.preferences.standard import Unchanged, UnchangedSettings
 from coterie.testing.learners import _experience
-from helpers.small_worlds import generator, place
+from helpers.small_worlds import generator, group_spec
 
 PARTS = {"epsilon": EpsilonSettings, "target": TargetSettings, "replay": ReplaySettings}
 QUICK = {"batch_size": 16, "updates_per_step": 0.25, "replay": {"size": 300, "starts": 1}}
@@ -27,18 +27,18 @@ def dqn_settings(**fields):
 
 
 def make_learner(where=None, preference=None, policy=None, compiled=True, dueling=True, **settings):
-    where = where or place()
+    where = where or group_spec()
     policy = policy or q_network(where, compiled=compiled, dueling=dueling)
     return DQN(dqn_settings(**settings), policy, where, preference or Unchanged(UnchangedSettings()))
 
 
 def lived(one, seed=0, masked=False):
     """Random experience, with idle rows and both kinds of ends, that the learner's own policy decided in."""
-    return _experience(one.place, one.policy, masked, seed)
+    return _experience(one.group_spec, one.policy, masked, seed)
 
 
 def told(one, own, progress=0.0, ahead=0.0):
-    return Joint({one.place.group: own}, 1, progress, {one.place.group: one.place.spaces}, None, ahead)
+    return Joint({one.group_spec.group: own}, 1, progress, {one.group_spec.group: one.group_spec.spaces}, None, ahead)
 
 
 def learn(one, own, seed=0, progress=0.0, ahead=0.0):

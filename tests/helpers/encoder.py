@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from coterie.algorithms.ppo.ppo import PPO, PPOSettings
-from coterie.core.types import Box, Dict, Discrete, Kind, Tick, Ticks, View
+from coterie.core.types import AgentStep, AgentType, Box, Dict, Discrete, TimeStep, View
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.interface import LanguageModel, Unsupported
 from coterie.policies.network import NetworkPolicy, NetworkSettings
@@ -29,7 +29,7 @@ class Hall:
     def __init__(self, observation=VECTOR, copies=4, agents=2, length=1):
         self.copies, self.length, self.space = copies, length, observation
         names = tuple(f"agent_{i}" for i in range(agents))
-        self.kinds = {"player": Kind(names, observation, Discrete(2))}
+        self.agent_types = {"player": AgentType(names, observation, Discrete(2))}
         self.rows = (copies, agents)
 
     def look(self):
@@ -47,18 +47,18 @@ class Hall:
             seen[..., -1] = self.asked
         return seen
 
-    def tick(self, reward, over):
+    def agent_step(self, reward, over):
         seen, ends = self.look(), np.full(self.rows, over)
-        tick = Tick(seen, np.ones(self.rows, bool), reward, ends, np.zeros(self.rows, bool), seen)
-        return Ticks({"player": tick}, np.full(self.copies, over))
+        agent_step = AgentStep(seen, np.ones(self.rows, bool), reward, ends, np.zeros(self.rows, bool), seen)
+        return TimeStep({"player": agent_step}, np.full(self.copies, over))
 
     def reset(self, seed):
         self.random, self.clock = np.random.default_rng(seed), 0
-        return self.tick(np.zeros(self.rows, np.float32), False)
+        return self.step_count(np.zeros(self.rows, np.float32), False)
 
     def step(self, actions):
         self.clock += 1
-        return self.tick((actions["player"] == self.asked).astype(np.float32), self.clock % self.length == 0)
+        return self.step_count((actions["player"] == self.asked).astype(np.float32), self.clock % self.length == 0)
 
 
 class HallText:
@@ -66,7 +66,7 @@ class HallText:
 
     prompt, choices, idle = "numbers", WORDS, None
 
-    def __init__(self, world, kind):
+    def __init__(self, world, agent_type):
         self.rows = 0  # described so far
 
     def describe(self, observation):
@@ -84,9 +84,9 @@ class HallText:
 class HallWords(HallText):
     """The same with instructions."""
 
-    def __init__(self, world, kind):
-        super().__init__(world, kind)
-        space = world.kinds[kind].observation
+    def __init__(self, world, agent_type):
+        super().__init__(world, agent_type)
+        space = world.agent_types[agent_type].observation
         self.silent = Box((space.shape[0] - 1,), space.low, space.high)
 
     def instruct(self, observation):
@@ -149,7 +149,7 @@ def policy(world=None, parameters="shared", network=None, **settings):
 
 
 def learner(made, **settings):
-    return PPO(PPOSettings(**settings), made, made.place, Unchanged(UnchangedSettings()))
+    return PPO(PPOSettings(**settings), made, made.group_spec, Unchanged(UnchangedSettings()))
 
 
 def seen(rows, agents=2):

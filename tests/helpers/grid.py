@@ -24,7 +24,7 @@ def arrange(world, agents=None, targets=None, walls=None):
         state["walls"][0] = False
         for cell in walls:
             state["walls"][0][cell] = True
-    return world.load(state).kinds["agent"]
+    return world.load(state).agent_types["agent"]
 
 
 def start(agents, targets, walls=None, **fields):
@@ -39,13 +39,13 @@ def step(world, *actions):
     return world.step({"agent": np.array([actions])})
 
 
-def rewards(ticks):
-    return ticks.kinds["agent"].reward[0].tolist()
+def rewards(timestep):
+    return timestep.agent_types["agent"].reward[0].tolist()
 
 
 def seen(world, a=0):
     """A copy of what agent a of copy 0 sees now."""
-    return map_tree(lambda x: x[0, a].copy(), world.load(world.save()).kinds["agent"].observation)
+    return map_tree(lambda x: x[0, a].copy(), world.load(world.save()).agent_types["agent"].observation)
 
 
 def same(left, right):
@@ -62,10 +62,12 @@ def play(world, steps, seed=0):
         action = random.integers(0, 5, shape)
         if world.settings.messages:
             action = np.stack([action, random.integers(0, world.settings.messages, shape)], axis=-1)
-        ticks = world.step({"agent": action})
-        tick = ticks.kinds["agent"]
-        arrays = [tick.reward, tick.terminated, tick.truncated, ticks.ended, ticks.success]
-        arrays += [*tick.observation.values()] if isinstance(tick.observation, dict) else [tick.observation]
+        timestep = world.step({"agent": action})
+        agent_step = timestep.agent_types["agent"]
+        arrays = [agent_step.reward, agent_step.terminated, agent_step.truncated, timestep.ended, timestep.success]
+        arrays += (
+            [*agent_step.observation.values()] if isinstance(agent_step.observation, dict) else [agent_step.observation]
+        )
         log.append([array.copy() for array in arrays])
     return log
 

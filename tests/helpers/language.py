@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.types import View
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.load import LMSettings
@@ -42,7 +42,7 @@ class Numbers:
 
     prompt, choices, idle = "numbers", ("0", "1"), None
 
-    def __init__(self, world, kind):
+    def __init__(self, world, agent_type):
         pass
 
     def describe(self, observation):
@@ -63,22 +63,24 @@ def race(copies=4, **settings):
     return Gridworld(GridworldSettings(**{"grid_size": 5, "mode": "race"} | settings), copies)
 
 
-def player(world, model="COPIER", columns=None, kind=None, around=None, **settings):
+def player(world, model="COPIER", columns=None, agent_type=None, around=None, **settings):
     lm = LMSettings(model if model == "embedded" else f"helpers.language:{model}", **around or {})
-    return LanguagePolicy(LanguageSettings(lm=lm, **settings), place_in(world, columns, kind=kind))
+    return LanguagePolicy(LanguageSettings(lm=lm, **settings), place_in(world, columns, agent_type=agent_type))
 
 
-def view_of(world, place: Place, seed=0, greedy=True):
-    tick = world.reset(seed).kinds[place.kind]
-    mask = None if tick.mask is None else tick.mask[:, place.columns]
+def view_of(world, group_spec: GroupSpec, seed=0, greedy=True):
+    agent_step = world.reset(seed).agent_types[group_spec.agent_type]
+    mask = None if agent_step.mask is None else agent_step.mask[:, group_spec.columns]
     return View(
-        tick.observation[:, place.columns] if not isinstance(tick.observation, dict) else tick.observation,
-        tick.acting[:, place.columns],
-        np.arange(len(place.agents)),
+        agent_step.observation[:, group_spec.columns]
+        if not isinstance(agent_step.observation, dict)
+        else agent_step.observation,
+        agent_step.acting[:, group_spec.columns],
+        np.arange(len(group_spec.agents)),
         generator(seed),
         greedy,
         mask,
         world=world,
-        kind=place.kind,
-        columns=place.columns,
+        agent_type=group_spec.agent_type,
+        columns=group_spec.columns,
     )

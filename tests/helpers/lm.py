@@ -55,8 +55,8 @@ class Counting(LanguageModel):
         self._note("embed", list(prompts))
         return self.inner.embed(prompts)
 
-    def most_read(self, prompt, choices=()):
-        return self.inner.most_read(prompt, choices)
+    def max_prompt_tokens(self, prompt, choices=()):
+        return self.inner.max_prompt_tokens(prompt, choices)
 
 
 def tiny_model(seed=0, **changes):
@@ -94,19 +94,19 @@ def tiny(seed=0, **settings):
 
 
 @functools.cache
-def _embedded(kind):
+def _embedded(agent_type):
     from coterie.lm.backends import embedded
 
     try:
-        return embedded.gguf_file() if kind == "gguf" else embedded.folder()
+        return embedded.gguf_file() if agent_type == "gguf" else embedded.folder()
     except Missing as error:
         return error
 
 
-def embedded_file(kind):
+def embedded_file(agent_type):
     """The embedded model's file ('gguf') or directory ('folder'); skips where it cannot be fetched."""
     pytest.importorskip("transformers", reason="needs coterie[lm]")
-    found = _embedded(kind)
+    found = _embedded(agent_type)
     if isinstance(found, Missing):
         if "could not be fetched" not in str(found):
             raise found

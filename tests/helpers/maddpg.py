@@ -14,13 +14,13 @@ from coterie.algorithms.maddpg.maddpg import (
     TargetSettings,
     TurnSettings,
 )
-from coterie.core.group import Party
+from coterie.core.group import GroupInfo
 from coterie.core.types import Finals, Joint
 from coterie.lm.backends.scripted import Scripted
 from coterie.policies.deterministic import DeterministicPolicy, DeterministicSettings
 from coterie.preferences.standard import Unchanged, UnchangedSettings
 from coterie.testing.learners import _experience
-from helpers.small_worlds import ACTIONS, generator, place
+from helpers.small_worlds import ACTIONS, generator, group_spec
 
 PARTS = {
     "noise": NoiseSettings,
@@ -46,20 +46,20 @@ def maddpg_settings(**fields):
 
 
 def make_learner(where=None, preference=None, policy=None, compiled=True, **settings):
-    where = where or place(BOX)
+    where = where or group_spec(BOX)
     policy = policy or deterministic(where, compiled=compiled)
     return MADDPG(maddpg_settings(**settings), policy, where, preference or Unchanged(UnchangedSettings()))
 
 
-def at_one_table(*places):
+def at_one_table(*group_specs):
     """Places of groups that know of each other."""
-    table = tuple(Party(p.group, len(p.agents), p.spaces) for p in places)
-    return [dataclasses.replace(p, table=table) for p in places]
+    table = tuple(GroupInfo(p.group, len(p.agents), p.spaces) for p in group_specs)
+    return [dataclasses.replace(p, table=table) for p in group_specs]
 
 
 def lived(one, seed=0, masked=False):
     """Random experience, with idle rows and both kinds of ends, that the learner's own policy decided in."""
-    return _experience(one.place, one.policy, masked, seed)
+    return _experience(one.group_spec, one.policy, masked, seed)
 
 
 def aligned(theirs, own):
@@ -71,8 +71,8 @@ def aligned(theirs, own):
 
 
 def told(one, own, progress=0.0, ahead=0.0, iteration=1, others=None, peers=None):
-    everybody = {one.place.group: own} | (others or {})
-    spaces = {party.group: party.spaces for party in one.place.table or (one.place.party,)}
+    everybody = {one.group_spec.group: own} | (others or {})
+    spaces = {party.group: party.spaces for party in one.group_spec.table or (one.group_spec.party,)}
     return Joint(everybody, iteration, progress, spaces, None, ahead, peers or {})
 
 

@@ -7,21 +7,21 @@ import numpy as np
 import torch
 
 from coterie.algorithms.ppo.batches import Batch, rows_of, take
-from coterie.algorithms.ppo.ppo import PPO, Dials, PPOSettings
+from coterie.algorithms.ppo.ppo import PPO, Hyperparams, PPOSettings
 from coterie.preferences.standard import Unchanged, UnchangedSettings
 from coterie.testing.learners import _experience
-from helpers.small_worlds import generator, joint, network, place
+from helpers.small_worlds import generator, group_spec, joint, network
 
 
 def make_learner(where=None, preference=None, policy=None, compiled=True, **settings):
-    where = where or place()
+    where = where or group_spec()
     policy = policy or network(where, compiled=compiled)
     return PPO(PPOSettings(**settings), policy, where, preference or Unchanged(UnchangedSettings()))
 
 
 def lived(one, seed=0, masked=False):
     """Random experience that the learner's own policy decided in."""
-    return _experience(one.place, one.policy, masked, seed)
+    return _experience(one.group_spec, one.policy, masked, seed)
 
 
 def learn(one, own, seed=0, progress=0.0):
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     """One minibatch."""
 
     part: Batch
-    dials: Dials
+    hyperparams: Hyperparams
     ratio: torch.Tensor  # [S, M] of the policy to the one that decided, before the step
     found: np.ndarray  # the losses that the step says
 
@@ -48,14 +48,14 @@ def watch(one):
     seen, name = [], "compiled_pass" if one.compiled else "autograd_pass"
     run = getattr(one, name)
 
-    def watched(batch, order, bounds, dials):
+    def watched(batch, order, bounds, hyperparams):
         total = 0
         for start, stop in itertools.pairwise(bounds):
             part = take(batch, order[:, start:stop])
             with torch.no_grad():
                 ratio = (judge(one, part)[0] - rows_of(part).log_prob).exp()
-            found = run(batch, order[:, start:stop], np.array([0, stop - start]), dials)
-            seen.append(Seen(part, dials, ratio, found))
+            found = run(batch, order[:, start:stop], np.array([0, stop - start]), hyperparams)
+            seen.append(Seen(part, hyperparams, ratio, found))
             total = total + found
         return total
 
@@ -74,7 +74,7 @@ def critic(one):
 def values_of(one, observation, memory=None, state=None):
     """The critic's values of observations `[…, A, shape]`, as `[…, A]`."""
     seen = one.add_context(one.policy.inputs(observation), memory, state)
-    lead = observation.shape[: observation.ndim - len(one.place.spaces.observation.shape)]
+    lead = observation.shape[: observation.ndim - len(one.group_spec.spaces.observation.shape)]
     return one.policy.restore_order(one.evaluate(seen), lead)
 
 

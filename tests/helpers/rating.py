@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import coterie
-from coterie.core.types import Box, Discrete, Kind, Tick, Ticks
+from coterie.core.types import AgentStep, AgentType, Box, Discrete, TimeStep
 from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import GaveUp
+from coterie.lm.interface import RetriesExhausted
 from helpers.run import written
 from helpers.small_worlds import generator
 
@@ -26,7 +26,7 @@ class Lights:
 
     def __init__(self, settings: LightsSettings, copies: int) -> None:
         self.settings, self.copies = settings, copies
-        self.kinds = {"agent": Kind(("agent_0",), Box((4,), 0.0, 1.0), Discrete(3))}
+        self.agent_types = {"agent": AgentType(("agent_0",), Box((4,), 0.0, 1.0), Discrete(3))}
         self.reset(0)
 
     def reset(self, seed):
@@ -46,8 +46,8 @@ class Lights:
         shown = np.concatenate([np.eye(3)[self.light], self.age[:, None] / 8], axis=-1)
         seen = shown[:, None].astype(np.float32)
         every, over = np.ones((self.copies, 1), bool), ended[:, None].copy()
-        tick = Tick(seen, every, np.float32(reward)[:, None], over, np.zeros_like(over), seen.copy())
-        return Ticks({"agent": tick}, ended)
+        agent_step = AgentStep(seen, every, np.float32(reward)[:, None], over, np.zeros_like(over), seen.copy())
+        return TimeStep({"agent": agent_step}, ended)
 
     def save(self):
         return {"light": self.light.copy(), "age": self.age.copy(), "random": self.random.bit_generator.state}
@@ -97,7 +97,7 @@ def silent(prompt, choice):
     """A server that answers twice, and then no more."""
     ASKED.append(prompt)
     if len(set(ASKED)) > 2:
-        raise GaveUp("gave up after 5 attempts: connection refused")
+        raise RetriesExhausted("gave up after 5 attempts: connection refused")
     return -1.0 if choice == " A" else -2.0
 
 

@@ -51,16 +51,16 @@ FOLLOWER = Scripted(_silent, _follow, "follower")
 
 
 class Stages:
-    """Tells the number at `place` of every observation, and grades it."""
+    """Tells the number at `group_spec` of every observation, and grades it."""
 
-    prompt, choices, idle, place = "numbers", ("0", "1", "2"), None, 1
+    prompt, choices, idle, group_spec = "numbers", ("0", "1", "2"), None, 1
     grades, grade_prompt = ("low", "high"), "numbers"
 
-    def __init__(self, world: World, kind: str) -> None:
+    def __init__(self, world: World, agent_type: str) -> None:
         pass
 
     def _numbers(self, observation):
-        return observation.reshape(len(observation), -1)[:, self.place].astype(float)
+        return observation.reshape(len(observation), -1)[:, self.group_spec].astype(float)
 
     def describe(self, observation):
         return [f"x = {number:g}" for number in self._numbers(observation)]
@@ -87,8 +87,8 @@ class Ungraded(Stages):
 class Told(Stages):
     """The same with an instruction: to choose the number of one's copy, modulo 3."""
 
-    def __init__(self, world: World, kind: str) -> None:
-        self.silent = world.kinds[kind].observation
+    def __init__(self, world: World, agent_type: str) -> None:
+        self.silent = world.agent_types[agent_type].observation
 
     def instruct(self, observation):
         return [f"Choose {int(number) % 3}." for number in observation.reshape(len(observation), -1)[:, 0]]
@@ -100,16 +100,16 @@ class Told(Stages):
 class Corner(Stages):
     """For the grid world: how far down one stands, on a grid of 5."""
 
-    place = 0
+    group_spec = 0
 
     def _numbers(self, observation):
         return np.rint(super()._numbers(observation) * 4)
 
 
-def shaped(place, gamma=0.9, codec="Stages", **settings):
+def shaped(group_spec, gamma=0.9, codec="Stages", **settings):
     """Φ of numbers as `potential` says."""
     lm = settings.pop("lm", LMSettings("helpers.reward:GRADER"))
     given = {"calibration": "none", "examples": "none"} | settings
     made = Shaped(ShapedSettings(lm=lm, codec=f"helpers.reward:{codec}", **given))
-    made.settle(place, gamma)
+    made.settle(group_spec, gamma)
     return made

@@ -10,7 +10,7 @@ import numpy as np
 
 import coterie
 from coterie.core import seeding
-from coterie.core.types import Box, CoterieError, Decision, Discrete, Kind, Tick, Ticks
+from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Decision, Discrete, TimeStep
 from coterie.training import checkpoint
 
 TESTS = Path(__file__).parent.parent
@@ -99,14 +99,14 @@ class Odd:
     def __init__(self, settings: OddSettings, copies: int) -> None:
         self.settings, self.copies = settings, copies
         self.agents = tuple(f"agent_{i}" for i in range(settings.agents))
-        self.kinds = {"agent": Kind(self.agents, Box((1,), 0.0, 1.0), Discrete(2))}
+        self.agent_types = {"agent": AgentType(self.agents, Box((1,), 0.0, 1.0), Discrete(2))}
         self.steps = 0
         self.reset(0)
 
     def reset(self, seed):
         self.seed = seed
         self.episode, self.age = np.zeros(self.copies, np.int64), np.zeros(self.copies, np.int64)
-        return self.tick(np.zeros(self.copies, bool), 0.0)
+        return self.step_count(np.zeros(self.copies, bool), 0.0)
 
     def length(self, copy, episode):
         return int(seeding.generator(self.seed, "length", int(copy), int(episode)).choice(self.settings.lengths))
@@ -130,15 +130,15 @@ class Odd:
         ended = np.array([self.age[n] >= self.length(n, self.episode[n]) for n in range(self.copies)])
         self.episode += ended
         self.age[ended] = 0
-        return self.tick(ended, reward)
+        return self.step_count(ended, reward)
 
-    def tick(self, ended, reward):
+    def agent_step(self, ended, reward):
         shape = (self.copies, len(self.agents))
         paid = np.broadcast_to(reward * (1.0 + np.arange(len(self.agents))), shape).astype(np.float32)
         seen = np.broadcast_to((self.age / 32)[:, None, None], (*shape, 1)).astype(np.float32)
         over = np.broadcast_to(ended[:, None], shape).copy()
         every = np.ones(shape, bool)
-        return Ticks({"agent": Tick(seen, every, paid, over, np.zeros(shape, bool), seen.copy())}, ended)
+        return TimeStep({"agent": AgentStep(seen, every, paid, over, np.zeros(shape, bool), seen.copy())}, ended)
 
     def save(self):
         return {"episode": self.episode.copy(), "age": self.age.copy(), "seed": self.seed, "steps": self.steps}
@@ -146,16 +146,16 @@ class Odd:
     def load(self, state):
         self.episode, self.age = state["episode"].copy(), state["age"].copy()
         self.seed, self.steps = state["seed"], state["steps"]
-        return self.tick(np.zeros(self.copies, bool), 0.0)
+        return self.step_count(np.zeros(self.copies, bool), 0.0)
 
 
 class Crooked(Odd):
     """Breaks the contract: observations leave their bounds."""
 
-    def tick(self, ended, reward):
-        ticks = super().tick(ended, reward)
-        ticks.kinds["agent"].observation[:] += 2
-        return ticks
+    def agent_step(self, ended, reward):
+        timestep = super().step_count(ended, reward)
+        timestep.agent_types["agent"].observation[:] += 2
+        return timestep
 
 
 # A policy, a learner and a preference of one's own ------------------------------------------------------
@@ -171,7 +171,7 @@ class Stubborn:
 
     memory_size = 0
 
-    def __init__(self, settings: StubbornSettings, place) -> None:
+    def __init__(self, settings: StubbornSettings, group_spec) -> None:
         self.action = settings.action
 
     def act(self, view):
@@ -192,7 +192,7 @@ class CountingSettings:
 class Counting:
     """Learns nothing but how often it was asked to, and what it was paid."""
 
-    def __init__(self, settings: CountingSettings, policy, place, preference) -> None:
+    def __init__(self, settings: CountingSettings, policy, group_spec, preference) -> None:
         self.count, self.policy, self.preference = settings.first, policy, preference
 
     def learn(self, own, joint, random):

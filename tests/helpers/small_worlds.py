@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.group import Place, Seat
+from coterie.core.group import Actor, GroupSpec
 from coterie.core.types import (
+    AgentStep,
+    AgentType,
     Box,
     Decision,
     Dict,
@@ -14,10 +16,8 @@ from coterie.core.types import (
     Experience,
     Finals,
     Joint,
-    Kind,
     MultiDiscrete,
-    Tick,
-    Ticks,
+    TimeStep,
 )
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 
@@ -38,24 +38,24 @@ NAMED = Dict(
 )
 
 
-def place(
+def group_spec(
     action=ACTIONS["discrete"],
     observation=VECTOR,
     agents=2,
     parameters="shared",
     columns=None,
     group="team",
-    kind="player",
+    agent_type="player",
     seed=0,
     state_size=0,
 ):
     """A group of some or all agents of a kind."""
     columns = np.arange(agents) if columns is None else np.array(columns)
     names = tuple(f"agent_{i}" for i in range(agents))
-    return Place(
+    return GroupSpec(
         group,
-        kind,
-        Kind(names, observation, action),
+        agent_type,
+        AgentType(names, observation, action),
         tuple(names[c] for c in columns),
         columns,
         parameters,
@@ -64,13 +64,13 @@ def place(
     )
 
 
-def place_in(world, columns=None, group="team", parameters="shared", seed=0, kind=None):
+def place_in(world, columns=None, group="team", parameters="shared", seed=0, agent_type=None):
     """A group in a world, of its first kind unless told otherwise."""
-    kind = kind or next(iter(world.kinds))
-    spaces = world.kinds[kind]
+    agent_type = agent_type or next(iter(world.agent_types))
+    spaces = world.agent_types[agent_type]
     columns = np.arange(len(spaces.agents)) if columns is None else np.array(columns)
     names = tuple(spaces.agents[c] for c in columns)
-    return Place(group, kind, spaces, names, columns, parameters, seed, world=world)
+    return GroupSpec(group, agent_type, spaces, names, columns, parameters, seed, world=world)
 
 
 def network(where, **settings):
@@ -118,13 +118,13 @@ class Bandit:
     def __init__(self, action, pay, copies=64, agents=1):
         self.copies, self.pay, self.agents = copies, pay, agents
         names = tuple(f"agent_{i}" for i in range(agents))
-        self.kinds = {"player": Kind(names, Box((1,), 0.0, 1.0), action)}
+        self.agent_types = {"player": AgentType(names, Box((1,), 0.0, 1.0), action)}
 
     def tell(self, reward, over):
         rows = (self.copies, self.agents)
         same, ends = np.ones((*rows, 1), np.float32), np.full(rows, over)
-        tick = Tick(same, np.ones(rows, bool), reward.astype(np.float32), ends, np.zeros(rows, bool), same)
-        return Ticks({"player": tick}, np.full(self.copies, over))
+        agent_step = AgentStep(same, np.ones(rows, bool), reward.astype(np.float32), ends, np.zeros(rows, bool), same)
+        return TimeStep({"player": agent_step}, np.full(self.copies, over))
 
     def reset(self, seed):
         return self.tell(np.zeros((self.copies, self.agents)), False)
@@ -151,7 +151,7 @@ class Rounds:
     def __init__(self, copies=2, agents=3, length=7):
         self.copies, self.agents, self.length = copies, agents, length
         names = tuple(f"agent_{i}" for i in range(agents))
-        self.kinds = {"player": Kind(names, Box((3,), 0.0, 100.0), Discrete(5))}
+        self.agent_types = {"player": AgentType(names, Box((3,), 0.0, 100.0), Discrete(5))}
         self.played = []
 
     def look(self):
@@ -165,7 +165,7 @@ class Rounds:
         cut[:, 0] = over
         acting = np.arange(self.agents) == (self.clock % self.agents)[:, None]
         zeros = np.zeros(rows, np.float32)
-        tick = Tick(
+        agent_step = AgentStep(
             self.look(),
             acting,
             zeros if reward is None else reward.astype(np.float32),
@@ -173,7 +173,7 @@ class Rounds:
             cut,
             self.look() if final is None else final,
         )
-        return Ticks({"player": tick}, over)
+        return TimeStep({"player": agent_step}, over)
 
     def reset(self, seed):
         self.clock = np.arange(self.copies) % self.length  # copies are out of step with each other
@@ -206,7 +206,7 @@ class Recall:
     def __init__(self, copies=32, agents=1, length=5, cues=2, truncates=False):
         self.copies, self.agents, self.length, self.cues, self.truncates = copies, agents, length, cues, truncates
         names = tuple(f"agent_{i}" for i in range(agents))
-        self.kinds = {"player": Kind(names, Box((cues + 1,), 0.0, 1.0), Discrete(cues))}
+        self.agent_types = {"player": AgentType(names, Box((cues + 1,), 0.0, 1.0), Discrete(cues))}
 
     def look(self):
         shown = np.eye(self.cues)[self.cue] * (self.clock == 0)[:, None, None]
@@ -220,8 +220,8 @@ class Recall:
         reward = np.zeros(rows, np.float32) if reward is None else reward.astype(np.float32)
         seen = self.look()
         both = (none, ends) if self.truncates else (ends, none)
-        tick = Tick(seen, np.ones(rows, bool), reward, *both, seen if final is None else final)
-        return Ticks({"player": tick}, over, reward.all(axis=1))
+        agent_step = AgentStep(seen, np.ones(rows, bool), reward, *both, seen if final is None else final)
+        return TimeStep({"player": agent_step}, over, reward.all(axis=1))
 
     def reset(self, seed):
         self.random = generator(seed)
@@ -265,9 +265,9 @@ class Peers:
 
     def __init__(self, settings: PeersSettings, copies: int) -> None:
         self.settings, self.copies = settings, copies
-        self.kinds = {
-            "left": Kind(("left_0",), Box((1,), -1.0, 1.0), Discrete(2)),
-            "right": Kind(("right_0", "right_1"), Box((2,), -1.0, 1.0), Discrete(3)),
+        self.agent_types = {
+            "left": AgentType(("left_0",), Box((1,), -1.0, 1.0), Discrete(2)),
+            "right": AgentType(("right_0", "right_1"), Box((2,), -1.0, 1.0), Discrete(3)),
         }
         if settings.told:
             self.state_size = 4
@@ -283,16 +283,19 @@ class Peers:
         return np.concatenate([coins, clock[:, None]], axis=1).astype(np.float32) if self.settings.told else None
 
     def tell(self, reward, over, final, last):
-        kinds, seen = {}, self.look(self.coins)
-        for name, kind in self.kinds.items():
-            rows = (self.copies, len(kind.agents))
+        agent_types, seen = {}, self.look(self.coins)
+        for name, agent_type in self.agent_types.items():
+            rows = (self.copies, len(agent_type.agents))
             ends, none = np.repeat(over[:, None], rows[1], axis=1), np.zeros(rows, bool)
             both = (ends, none) if name == "left" else (none, ends)
-            kinds[name] = Tick(seen[name], np.ones(rows, bool), reward[name], *both, final[name])
-        return Ticks(kinds, over, state=self.whole(self.coins, self.clock), final_state=last)
+            agent_types[name] = AgentStep(seen[name], np.ones(rows, bool), reward[name], *both, final[name])
+        return TimeStep(agent_types, over, state=self.whole(self.coins, self.clock), final_state=last)
 
     def calm(self):
-        zeros = {name: np.zeros((self.copies, len(kind.agents)), np.float32) for name, kind in self.kinds.items()}
+        zeros = {
+            name: np.zeros((self.copies, len(agent_type.agents)), np.float32)
+            for name, agent_type in self.agent_types.items()
+        }
         seen = self.look(self.coins)
         return self.tell(zeros, np.zeros(self.copies, bool), seen, self.whole(self.coins, self.clock))
 
@@ -361,5 +364,5 @@ class Numbered:
         pass
 
 
-def seats(*pairs):
-    return [Seat(where, policy) for where, policy in pairs]
+def actors(*pairs):
+    return [Actor(where, policy) for where, policy in pairs]

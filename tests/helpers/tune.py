@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from coterie.core.search_space import Choice, Real, Space
-from coterie.core.types import Box, CoterieError, Decision, Kind, Tick, Ticks
+from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Decision, TimeStep
 from coterie.studies.tune.tune import Plan
 from helpers.run import GRID, written
 
@@ -54,30 +54,32 @@ class Paying:
 
     def __init__(self, settings: PayingSettings, copies: int) -> None:
         self.settings, self.copies = settings, copies
-        self.kinds = {"agent": Kind(("agent_0",), Box((1,), 0.0, 1.0), Box((1,), 0.0, 10.0))}
+        self.agent_types = {"agent": AgentType(("agent_0",), Box((1,), 0.0, 1.0), Box((1,), 0.0, 10.0))}
         self.reset(0)
 
     def reset(self, seed):
         self.age = 0
-        return self.tick(np.zeros((self.copies, 1)))
+        return self.step_count(np.zeros((self.copies, 1)))
 
     def step(self, actions):
         self.age = (self.age + 1) % self.settings.length
-        return self.tick(actions["agent"].reshape(self.copies, 1), self.age == 0)
+        return self.step_count(actions["agent"].reshape(self.copies, 1), self.age == 0)
 
-    def tick(self, reward, over=False):
+    def agent_step(self, reward, over=False):
         shape = (self.copies, 1)
         seen = np.zeros((*shape, 1), np.float32)
         ended = np.full(shape, over)
-        tick = Tick(seen, np.ones(shape, bool), reward.astype(np.float32), ended, np.zeros(shape, bool), seen)
-        return Ticks({"agent": tick}, ended[:, 0])
+        agent_step = AgentStep(
+            seen, np.ones(shape, bool), reward.astype(np.float32), ended, np.zeros(shape, bool), seen
+        )
+        return TimeStep({"agent": agent_step}, ended[:, 0])
 
     def save(self):
         return {"age": self.age}
 
     def load(self, state):
         self.age = state["age"]
-        return self.tick(np.zeros((self.copies, 1)))
+        return self.step_count(np.zeros((self.copies, 1)))
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Skilled:
 
     memory_size = 0
 
-    def __init__(self, settings: SkilledSettings, place) -> None:
+    def __init__(self, settings: SkilledSettings, group_spec) -> None:
         self.skill = settings.talent.skill
 
     def act(self, view):
@@ -122,7 +124,7 @@ class IdleSettings:
 class Idle:
     """Learns nothing, or less."""
 
-    def __init__(self, settings: IdleSettings, policy, place, preference) -> None:
+    def __init__(self, settings: IdleSettings, policy, group_spec, preference) -> None:
         self.settings, self.policy = settings, policy
 
     def learn(self, own, joint, random):
@@ -148,5 +150,5 @@ class MistakenSettings:
 class Mistaken(Idle):
     """Declares a range that cannot hold its own default."""
 
-    def __init__(self, settings: MistakenSettings, policy, place, preference) -> None:
-        super().__init__(IdleSettings(), policy, place, preference)
+    def __init__(self, settings: MistakenSettings, policy, group_spec, preference) -> None:
+        super().__init__(IdleSettings(), policy, group_spec, preference)

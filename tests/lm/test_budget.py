@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.lm import Sampling
-from coterie.lm.interface import GaveUp, Refused, Rejected, Unavailable
+from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, Unavailable
 from coterie.lm.wrappers.budget import Budget, BudgetSettings
 from coterie.lm.wrappers.concurrency import Spread
 from coterie.lm.wrappers.retry import Retry, RetrySettings, wait_before
@@ -45,7 +45,7 @@ def test_the_worst_case_is_reserved_and_the_real_one_settled():
 )
 def test_what_may_not_fit_is_refused_and_not_asked(limit, ask):
     inner, ledger = Counting(), Ledger()
-    with pytest.raises(Refused, match="left"):
+    with pytest.raises(BudgetDenied, match="left"):
         ask(Budget(inner, BudgetSettings(**limit), ledger=ledger))
     assert inner.asked == []
     assert ledger.metrics()["lm/refusals"] == 1
@@ -54,7 +54,7 @@ def test_what_may_not_fit_is_refused_and_not_asked(limit, ask):
 def test_what_just_fits_is_asked():
     lm = Budget(Counting(), BudgetSettings(calls=1, tokens=14))
     assert lm.complete(["sky?"], 1, TEN)[0][0].text == "blue"
-    with pytest.raises(Refused):
+    with pytest.raises(BudgetDenied):
         lm.complete(["sky?"], 1, TEN)
 
 
@@ -65,7 +65,7 @@ def test_a_failed_call_costs_nothing_unless_it_may_have_been_worked_for():
     assert lm.state()["calls"] == 0
     retry = Retry(Counting(failures=[Unavailable("lost", billed=True)] * 3), RetrySettings(3), sleep=lambda s: None)
     lm = Budget(retry, BudgetSettings(), attempts=3, lost=retry.lost)
-    with pytest.raises(GaveUp):
+    with pytest.raises(RetriesExhausted):
         lm.complete(["sky?"], 1, TEN)
     assert lm.state() == {"calls": 3, "tokens": 42, "money": 0.0}
 
@@ -148,7 +148,7 @@ def test_an_account_is_shared_through_the_store(tmp_path):
     second = Budget(Counting(), BudgetSettings(calls=3), Store(tmp_path / "j.db"))
     third = Budget(Counting(), BudgetSettings(calls=3, account="mine"), Store(tmp_path / "j.db"))
     first.embed(["a", "b"])
-    with pytest.raises(Refused):
+    with pytest.raises(BudgetDenied):
         second.embed(["a", "b"])
     third.embed(["a", "b", "c"])
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from coterie.lm.backends.scripted import Scripted
-from coterie.lm.choice import LONGEST_REST, Answers, Chooser
-from coterie.lm.interface import GaveUp, Refused, Rejected, Unavailable
+from coterie.lm.choice import LONGEST_REST, Answers, ChoiceScorer
+from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, Unavailable
 from coterie.lm.load import LMSettings, surround
-from coterie.lm.prompts import Asking
+from coterie.lm.prompts import PromptTemplate
 from helpers.language import player, race, view_of
 from helpers.lm import Counting
 
-DEAD = GaveUp("gave up after 5 attempts: cannot reach the server")
+DEAD = RetriesExhausted("gave up after 5 attempts: cannot reach the server")
 
 
 def questioned(fails):
@@ -30,7 +30,7 @@ def questioned(fails):
 
 
 def test_what_is_known_or_refused_is_not_asked_again():
-    answers, asked = questioned(lambda _, questions: Refused("spent") if 3 in questions else None)
+    answers, asked = questioned(lambda _, questions: BudgetDenied("spent") if 3 in questions else None)
     answers.ask([1, 2, 2, 3])
     assert asked == [[1, 2, 3], [1], [2, 3], [2], [3]]  # what fits is found by halves
     assert (set(answers.known), answers.refused) == ({1, 2}, {3})
@@ -41,10 +41,10 @@ def test_what_is_known_or_refused_is_not_asked_again():
 def test_a_dead_server_is_left_alone_for_longer_and_longer(caplog):
     answers, asked = questioned(lambda time, _: DEAD)
     tried = []
-    for tick in range(300):
+    for agent_step in range(300):
         before = len(asked)
         answers.ask([1])
-        tried += [tick] * (len(asked) - before)
+        tried += [agent_step] * (len(asked) - before)
     assert tried == [0, 2, 5, 10, 19, 36, 69, 134, 199, 264]
     assert np.diff(tried).max() == LONGEST_REST + 1
     assert [r.message for r in caplog.records if r.levelno == logging.WARNING] == [
@@ -63,14 +63,14 @@ def test_a_server_that_is_back_is_asked_at_once_and_trusted_again():
 
 
 def test_after_giving_up_on_one_half_the_other_is_not_tried():
-    answers, asked = questioned(lambda time, _: Refused("spent") if time == 1 else DEAD)
+    answers, asked = questioned(lambda time, _: BudgetDenied("spent") if time == 1 else DEAD)
     answers.ask([1, 2])
     assert asked == [[1, 2], [1]]
     assert not answers.refused
 
 
 def test_texts_without_an_answer_are_abstentions_at_every_time():
-    chooser = Chooser(LMSettings("helpers.language:COPIER"), Asking("", "{state}"), ("up", "down"))
+    chooser = ChoiceScorer(LMSettings("helpers.language:COPIER"), PromptTemplate("", "{state}"), ("up", "down"))
     inner = Counting(Scripted(lambda prompt, random: "", lambda prompt, choice: -1.0), [DEAD])
     chooser.lm = surround(inner, LMSettings())
     for asked in (1, 1):
@@ -80,17 +80,17 @@ def test_texts_without_an_answer_are_abstentions_at_every_time():
 
 
 @pytest.mark.parametrize(("way", "ticks"), [("score", 12), ("complete", 12)])
-def test_a_player_counts_every_decision_without_an_answer(way, ticks):
+def test_a_player_counts_every_decision_without_an_answer(way, timestep):
     world = race(4)
     policy = player(world, way=way, calibration="none")
     inner = Counting(policy.lm.backend, [DEAD] * 4)
     policy.chooser.lm = surround(inner, LMSettings())
     view = view_of(world, policy.place)
-    for _ in range(ticks):
+    for _ in range(timestep):
         policy.act(view)
     assert len(inner.asked) == 4  # at ticks 0, 2, 5 and 10
     counts = policy.metrics()
-    assert counts["abstentions"] == counts["fallbacks"] == counts["decisions"] == ticks * view.acting.sum()
+    assert counts["abstentions"] == counts["fallbacks"] == counts["decisions"] == timestep * view.acting.sum()
 
 
 def test_a_question_that_is_rejected_counts_as_an_abstention(caplog):

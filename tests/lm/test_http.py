@@ -7,7 +7,7 @@ import pytest
 
 from coterie.lm import Sampling, load
 from coterie.lm.backends.http import HttpSettings
-from coterie.lm.interface import GaveUp, Refused, Rejected, Unsupported
+from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, Unsupported
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.retry import RetrySettings
 from helpers.fault_server import FaultServer
@@ -69,14 +69,14 @@ def test_every_passing_fault_is_retried(server, lm, fault):
 @pytest.mark.parametrize("fault", [429, 500, "slow", "cut", "garbage"])
 def test_what_does_not_pass_is_given_up(server, lm, fault):
     server.faults = [fault] * 9
-    with pytest.raises(GaveUp, match="after 3 attempts"):
+    with pytest.raises(RetriesExhausted, match="after 3 attempts"):
         lm.complete(["Is it?"])
     assert len(server.requests) == 3
 
 
 def test_a_long_retry_after_is_not_waited_for(server, lm):
     server.faults, server.retry_after = [429], "3600"
-    with pytest.raises(GaveUp, match="asks to wait 3600 s"):
+    with pytest.raises(RetriesExhausted, match="asks to wait 3600 s"):
         lm.complete(["Is it?"])
     assert len(server.requests) == 1
 
@@ -96,7 +96,7 @@ def test_a_refusal_is_final_and_the_key_stays_secret(server, lm, caplog):
 
 def test_nobody_there_is_given_up():
     lm = load("http://127.0.0.1:9/v1", retry=QUICK, http=HttpSettings(model="any", timeout=1))
-    with pytest.raises(GaveUp, match="cannot reach"):
+    with pytest.raises(RetriesExhausted, match="cannot reach"):
         lm.complete(["Is it?"])
 
 
@@ -114,7 +114,7 @@ def test_requests_go_out_together_but_not_too_many(server, lm):
 def test_answers_that_came_are_kept_when_others_fail(server, tmp_path):
     lm = load(server.url, cache=tmp_path / "a.db", retry=RetrySettings(attempts=1), http=HttpSettings(at_once=1))
     server.faults = [None, 500, None]
-    with pytest.raises(GaveUp):
+    with pytest.raises(RetriesExhausted):
         lm.complete(["a", "b", "c"])
     assert len(lm.complete(["a", "b", "c"])) == 3
     assert [body["prompt"] for _, body, _ in server.requests] == ["a", "b", "c", "b"]
@@ -134,7 +134,7 @@ def test_lost_attempts_are_billed_at_their_worst(server):
 
 def test_the_worst_case_covers_every_attempt(server):
     lm = load(server.url, budget=BudgetSettings(calls=2), retry=QUICK)
-    with pytest.raises(Refused, match="2 of 2 calls left, the call may need 3"):
+    with pytest.raises(BudgetDenied, match="2 of 2 calls left, the call may need 3"):
         lm.complete(["Is it?"])
     assert server.requests == []
 
@@ -167,7 +167,7 @@ def test_a_failure_after_answered_requests_is_billed(server):
     limits = BudgetSettings(tokens=10_000)
     lm = load(server.url, budget=limits, retry=RetrySettings(attempts=1), http=HttpSettings(model="words"))
     server.faults = [None, 429]
-    with pytest.raises(GaveUp):
+    with pytest.raises(RetriesExhausted):
         lm.score(["one two"], [[" x", " y"]])
     assert lm.budget.state()["tokens"] == 2 * (15 + 2) * 2
     lm.close()

@@ -15,7 +15,7 @@ from coterie.lm.backends.http import HttpSettings
 from coterie.lm.backends.llamacpp import LlamaCppSettings
 from coterie.lm.backends.local_settings import LocalSettings
 from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import LMError, Missing, Refused
+from coterie.lm.interface import BudgetDenied, LMError, Missing
 from coterie.lm.load import check_model, surround
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
@@ -48,7 +48,7 @@ def test_everything_around_a_model_works_together(tmp_path):
     lm = surround(inner, settings)
     lm.score(["sky?", "grass?"], [["blue"], ["green"]])
     lm.score(["sky?", "grass?"], [["blue"], ["green"]])  # known: free
-    with pytest.raises(Refused):
+    with pytest.raises(BudgetDenied):
         lm.score(["sky?"], [["grey"]])
     found = {name: count for name, count in lm.metrics().items() if count and name != "lm/seconds"}
     assert found == {
@@ -60,7 +60,7 @@ def test_everything_around_a_model_works_together(tmp_path):
     again.load(state)
     again.score(["sky?"], [["blue"]])
     assert again.metrics()["lm/cache_hits"] == 3
-    with pytest.raises(Refused):
+    with pytest.raises(BudgetDenied):
         again.score(["sky?"], [["grey"]])
     again.close()
 

@@ -22,10 +22,10 @@ def adapted(base, seed=0, **settings):
 
 
 def train(lm, steps=3):
-    flat = networks.Flat(lm.model, 1)
+    flat = networks.FlatParams(lm.model, 1)
     for _ in range(steps):
         loss = -lm.choice_logprobs(PROMPTS, CHOICES).log_softmax(-1)[:, 0].sum()
-        networks.descend([flat], loss, 1e-2, 1.0)
+        networks.adam_step([flat], loss, 1e-2, 1.0)
 
 
 def test_an_adapted_model_begins_as_it_was():

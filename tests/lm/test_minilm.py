@@ -63,7 +63,7 @@ def test_it_embeds_and_nothing_else(mini):
         mini.embed([[{"role": "user", "content": "Go"}]])
     with pytest.raises(Rejected, match="602 tokens does not fit into the encoder's 512"):
         mini.embed(["a " * 600])
-    assert mini.most_read("Go up") == 4
+    assert mini.max_prompt_tokens("Go up") == 4
 
 
 def test_it_cannot_play(mini):

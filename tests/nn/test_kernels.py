@@ -12,7 +12,7 @@ from coterie.algorithms.ppo.batches import Batch
 from coterie.core.types import Box, Discrete, Joint, MultiDiscrete, StateRows
 from coterie.nn import kernels
 from helpers.ppo import actor, critic, judge, learn, lived, make_learner
-from helpers.small_worlds import ACTIONS, generator, network, place
+from helpers.small_worlds import ACTIONS, generator, group_spec, network
 
 # Activations ------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ def test_relu():
 @pytest.mark.parametrize("identity", [True, False])
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_inputs_are_normalised_arranged_and_told_who_they_are(parameters, identity):
-    policy = network(place(agents=3, parameters=parameters), identity=identity)
+    policy = network(group_spec(agents=3, parameters=parameters), identity=identity)
     packed = generator().standard_normal((5, 3, 3), np.float32) * 30
     agents = np.array([2, 0, 1])
     for _ in range(2):  # before and after the first statistics
@@ -60,12 +60,14 @@ def test_inputs_are_normalised_arranged_and_told_who_they_are(parameters, identi
         assert found.dtype == np.float32
         assert found.shape == x.shape
         assert np.allclose(found, x, atol=1e-6)
-        policy.normalizer.update([generator(s).standard_normal((9, 3)) + s for s in range(policy.place.stacks)])
+        policy.normalizer.update(
+            [generator(s).standard_normal((9, 3)) + s for s in range(policy.group_spec.parameter_sets)]
+        )
     assert np.abs(found[..., :3]).max() == 10
 
 
 def test_inputs_that_are_no_numbers_stay_so():
-    policy = network(place())
+    policy = network(group_spec())
     packed = np.zeros((4, 2, 3), np.float32)
     packed[1, 1, 2] = math.nan
     for _ in range(2):
@@ -101,7 +103,7 @@ def softmax(logits):
 
 def test_choices_come_as_often_as_their_probabilities_say():
     logits, rows = [0.3, -1.0, 2.0, 0.0], 40_000
-    policy = say(network(place(agents=1)), logits)
+    policy = say(network(group_spec(agents=1)), logits)
     action, log_prob = draw(policy, rows)
     expected = softmax(logits)
     often = np.bincount(action[:, 0], minlength=4) / rows
@@ -110,7 +112,7 @@ def test_choices_come_as_often_as_their_probabilities_say():
 
 
 def test_several_choices_are_independent():
-    policy = say(network(place(MultiDiscrete((3, 2)), agents=1)), [0.3, -1.0, 1.0, 0.5, -0.5])
+    policy = say(network(group_spec(MultiDiscrete((3, 2)), agents=1)), [0.3, -1.0, 1.0, 0.5, -0.5])
     action, log_prob = draw(policy, 40_000)
     one, two = softmax([0.3, -1.0, 1.0]), softmax([0.5, -0.5])
     both = np.zeros((3, 2))
@@ -120,7 +122,7 @@ def test_several_choices_are_independent():
 
 
 def test_what_is_illegal_is_never_chosen():
-    policy = say(network(place(agents=1)), [50.0, -30.0, -31.0, 49.0])
+    policy = say(network(group_spec(agents=1)), [50.0, -30.0, -31.0, 49.0])
     mask = np.array([False, True, True, False])
     for greedy in (False, True):
         action, log_prob = draw(policy, 20_000, mask, greedy)
@@ -129,14 +131,14 @@ def test_what_is_illegal_is_never_chosen():
 
 
 def test_greedy_takes_the_first_of_the_likeliest():
-    assert set(draw(say(network(place(agents=1)), [0.0, 1.0, 1.0, 1.0]), 5, greedy=True)[0][:, 0]) == {1}
+    assert set(draw(say(network(group_spec(agents=1)), [0.0, 1.0, 1.0, 1.0]), 5, greedy=True)[0][:, 0]) == {1}
     mask = np.array([True, False, False, True])
-    assert set(draw(say(network(place(agents=1)), [1.0, 1.0, 1.0, 1.0]), 5, mask, greedy=True)[0][:, 0]) == {0}
+    assert set(draw(say(network(group_spec(agents=1)), [1.0, 1.0, 1.0, 1.0]), 5, mask, greedy=True)[0][:, 0]) == {0}
 
 
 @pytest.mark.parametrize("u", [0.0, np.nextafter(1.0, 0.0)])
 def test_the_edges_of_the_uniform_are_legal(u):
-    policy = say(network(place(agents=1)), [0.0, 3.0, 1.0, 0.0])
+    policy = say(network(group_spec(agents=1)), [0.0, 3.0, 1.0, 0.0])
     mask = np.array([[[False, True, True, False]]])
     x, uniform = np.zeros((1, 1, 3), np.float32), np.full((1, 1, 1), u)
     action, _ = kernels.act(policy.flat.array, *policy.spec, x, mask, policy.choices, uniform, False)
@@ -147,7 +149,7 @@ def test_the_edges_of_the_uniform_are_legal(u):
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("action", ["discrete", "multi-discrete"])
 def test_log_probabilities_equal_those_of_heads(action, activation, hidden):
-    policy = network(place(ACTIONS[action], agents=1), hidden=hidden, activation=activation)
+    policy = network(group_spec(ACTIONS[action], agents=1), hidden=hidden, activation=activation)
     policy.flat.array[:] = generator().standard_normal(policy.flat.array.shape) * 0.6
     x, rows = generator(1).standard_normal((1, 1100, 3), np.float32), 1100  # more than two blocks
     mask = generator(2).random((1, rows, policy.head.outputs)) < 0.7
@@ -168,7 +170,7 @@ def test_log_probabilities_equal_those_of_heads(action, activation, hidden):
 
 
 def test_values_equal_the_networks():
-    one = make_learner(place(agents=1), compiled=True)
+    one = make_learner(group_spec(agents=1), compiled=True)
     x = generator().standard_normal((1, 1500, 3), np.float32)
     with torch.no_grad():
         expected = one.critic(torch.from_numpy(x))[0][..., 0].numpy()
@@ -241,7 +243,7 @@ PLACE_FIELDS = ("action", "parameters", "state_size")
 
 def pair(case):
     """The same learner on either path."""
-    where = place(agents=2, **{k: v for k, v in case.items() if k in PLACE_FIELDS})
+    where = group_spec(agents=2, **{k: v for k, v in case.items() if k in PLACE_FIELDS})
     fields = {"hidden": (16, 16)} | {k: v for k, v in case.items() if k in POLICY_FIELDS}
     other = (*POLICY_FIELDS, *PLACE_FIELDS, "masked", "padded", "rows")
     settings = {"learning_rate": 1e-3, "epochs": 3, "minibatches": 4, "gamma": 0.9}
@@ -249,29 +251,31 @@ def pair(case):
     made = [make_learner(where, policy=network(where, compiled=c, **fields), **settings) for c in (True, False)]
     assert [one.compiled for one in made] == [True, False]
     for one in made:  # so that returns have a scale, and outputs differ
-        one.returns.update(generator().standard_normal((where.stacks, 9)) * 3, np.ones((where.stacks, 9)))
+        one.returns.update(
+            generator().standard_normal((where.parameter_sets, 9)) * 3, np.ones((where.parameter_sets, 9))
+        )
         one.policy.net.out.weight.data *= 50
     return made
 
 
 def random_batch(one, case, seed):
     """Rows of random numbers in every field, decided by a policy not far from this one."""
-    random, stacks, rows = generator(seed), one.place.stacks, case.get("rows", 100)
-    x = random.standard_normal((stacks, rows, one.policy.net.sizes[0]), np.float32)
-    seen = random.standard_normal((stacks, rows, one.critic.sizes[0]), np.float32)
+    random, parameter_sets, rows = generator(seed), one.group_spec.parameter_sets, case.get("rows", 100)
+    x = random.standard_normal((parameter_sets, rows, one.policy.net.sizes[0]), np.float32)
+    seen = random.standard_normal((parameter_sets, rows, one.critic.sizes[0]), np.float32)
     sizes = one.policy.choices
-    action = np.stack([random.integers(size, size=(stacks, rows)) for size in sizes], axis=-1)
+    action = np.stack([random.integers(size, size=(parameter_sets, rows)) for size in sizes], axis=-1)
     mask = None
     if case.get("masked"):
-        mask = random.random((stacks, rows, sizes.sum())) < 0.6
+        mask = random.random((parameter_sets, rows, sizes.sum())) < 0.6
         for k, start in enumerate(np.cumsum([0, *sizes[:-1]])):
             np.put_along_axis(mask, start + action[..., k : k + 1], True, axis=-1)
-    weight = np.ones((stacks, rows), np.float32)
+    weight = np.ones((parameter_sets, rows), np.float32)
     if case.get("padded"):
-        for stack in range(stacks):
+        for stack in range(parameter_sets):
             weight[stack, rows - 7 - 30 * stack :] = 0
-    action = action[..., 0] if isinstance(one.place.spaces.action, Discrete) else action
-    numbers = [random.standard_normal((stacks, rows), np.float32) for _ in range(4)]
+    action = action[..., 0] if isinstance(one.group_spec.spaces.action, Discrete) else action
+    numbers = [random.standard_normal((parameter_sets, rows), np.float32) for _ in range(4)]
     batch = Batch(x, seen, action, mask, numbers[0], numbers[1] * 3 + 1, numbers[2], numbers[3], weight)
     with torch.no_grad():
         log_prob = judge(one, batch)[0].numpy() + numbers[0] * np.float32(0.2)
@@ -326,7 +330,7 @@ def test_a_step_that_is_no_number_is_not_hidden():
 
 
 def test_continuous_actions_take_the_other_path():
-    one = make_learner(place(Box((2,), -1.0, 1.0)), compiled=True)
+    one = make_learner(group_spec(Box((2,), -1.0, 1.0)), compiled=True)
     assert not one.compiled
     learn(one, lived(one))
 

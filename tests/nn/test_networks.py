@@ -16,8 +16,8 @@ def shape(**fields):
     )
 
 
-def rows(stacks, count, size, seed=0):
-    return torch.from_numpy(generator(seed).standard_normal((stacks, count, size), np.float32))
+def rows(parameter_sets, count, size, seed=0):
+    return torch.from_numpy(generator(seed).standard_normal((parameter_sets, count, size), np.float32))
 
 
 def said(net, x):
@@ -216,17 +216,17 @@ def test_encoders_are_chosen_and_refused():
 
 @pytest.mark.parametrize("stacks", [1, 3])
 @pytest.mark.parametrize("fields", [{}, {"memory": 5}, {"encoder": "set"}], ids=["plain", "memory", "set"])
-def test_descending_is_pytorchs_adam_on_the_network(stacks, fields):
+def test_descending_is_pytorchs_adam_on_the_network(parameter_sets, fields):
     lay = layout(NAMED)
-    net, plain = (networks.Net(shape(**fields), lay, 2, 1.0, list(range(stacks))) for _ in range(2))
-    flat, adam = networks.Flat(net), torch.optim.Adam(plain.parameters(), lr=0.01, eps=1e-5)
-    assert flat.array.shape == (stacks, sum(p.numel() for p in net.parameters()) // stacks)
-    held = torch.zeros(stacks, 6, 5) if "memory" in fields else None
+    net, plain = (networks.Net(shape(**fields), lay, 2, 1.0, list(range(parameter_sets))) for _ in range(2))
+    flat, adam = networks.FlatParams(net), torch.optim.Adam(plain.parameters(), lr=0.01, eps=1e-5)
+    assert flat.array.shape == (parameter_sets, sum(p.numel() for p in net.parameters()) // parameter_sets)
+    held = torch.zeros(parameter_sets, 6, 5) if "memory" in fields else None
     for step in range(5):
         for mine, theirs in zip(net.parameters(), plain.parameters(), strict=True):
             assert torch.allclose(mine, theirs, atol=1e-6)
-        x = rows(stacks, 6, lay.size, seed=step)
-        networks.descend([flat], net(x, held)[0].square().sum(), 0.01, 1e9)
+        x = rows(parameter_sets, 6, lay.size, seed=step)
+        networks.adam_step([flat], net(x, held)[0].square().sum(), 0.01, 1e9)
         plain.zero_grad()
         plain(x, held)[0].square().sum().backward()
         adam.step()
@@ -242,7 +242,7 @@ def test_one_stack_of_any_shapes_learns_and_what_is_frozen_stays(away):
         one[1].weight.data = one[1].weight.data.to(torch.float64 if away else torch.float32)  # not what Flat holds
         one[1].bias.data = one[1].bias.data.to(one[1].weight.dtype)
     first = networks.export(net)
-    flat = networks.Flat(net, stacks=1)
+    flat = networks.FlatParams(net, parameter_sets=1)
     adam = torch.optim.Adam([p for p in plain.parameters() if p.requires_grad], lr=0.01, eps=1e-5)
     assert flat.array.shape == (1, 12 + 6 + 2)
     assert list(first) == ["0.weight", "1.weight", "1.bias"]
@@ -252,7 +252,7 @@ def test_one_stack_of_any_shapes_learns_and_what_is_frozen_stays(away):
         def loss(one, x=x):
             return one[1](one[0](x).to(one[1].weight.dtype)).square().sum()
 
-        networks.descend([flat], loss(net), 0.01, 1e9)
+        networks.adam_step([flat], loss(net), 0.01, 1e9)
         plain.zero_grad()
         loss(plain).backward()
         adam.step()
@@ -260,7 +260,7 @@ def test_one_stack_of_any_shapes_learns_and_what_is_frozen_stays(away):
             assert torch.allclose(mine, theirs, atol=1e-5)
     networks.restore(net, first, "net")
     assert all(np.array_equal(array, first[name]) for name, array in networks.export(net).items())
-    networks.descend([flat], loss(net), 0.0, 1e9)
+    networks.adam_step([flat], loss(net), 0.0, 1e9)
     for name, array in networks.export(
         net
     ).items():  # a restored parameter is where the next step begins, wherever it lies
@@ -273,7 +273,7 @@ def test_pytorch_finds_nothing_to_warn_of(recwarn):
     torch.set_warn_always(True)  # otherwise only the first of its kind in a process
     try:
         for _ in range(2):
-            networks.descend([networks.Flat(net)], net(rows(3, 6, 4))[0].sum(), 0.01, 0.5)
+            networks.adam_step([networks.FlatParams(net)], net(rows(3, 6, 4))[0].sum(), 0.01, 0.5)
     finally:
         torch.set_warn_always(False)
     assert not recwarn.list
@@ -282,8 +282,8 @@ def test_pytorch_finds_nothing_to_warn_of(recwarn):
 def test_what_a_loss_does_not_touch_stays():
     lay = things(0)  # an empty set: its reader is never asked
     net = networks.Net(shape(encoder="set"), lay, 2, 1.0, [0])
-    flat, before = networks.Flat(net), networks.export(net)
-    networks.descend([flat], net(rows(1, 5, lay.size))[0].square().sum(), 0.01, 0.5)
+    flat, before = networks.FlatParams(net), networks.export(net)
+    networks.adam_step([flat], net(rows(1, 5, lay.size))[0].square().sum(), 0.01, 0.5)
     for name, array in networks.export(net).items():
         assert np.array_equal(before[name], array) is name.startswith("encode."), name
 
@@ -291,7 +291,7 @@ def test_what_a_loss_does_not_touch_stays():
 def test_restoring_writes_through_the_flat_matrix():
     lay = layout(Box((4,), 0.0, 1.0))
     net, other = (networks.Net(shape(), lay, 2, 1.0, [seed]) for seed in (0, 1))
-    flat, theirs = networks.Flat(net), networks.Flat(other)
+    flat, theirs = networks.FlatParams(net), networks.FlatParams(other)
     kept = networks.export(other)
     networks.restore(net, kept, "net")
     assert np.array_equal(flat.array, theirs.array)
@@ -302,27 +302,27 @@ def test_restoring_writes_through_the_flat_matrix():
 def test_moments_are_saved_as_copies_and_loaded():
     lay = layout(Box((4,), 0.0, 1.0))
 
-    def descend(flat, net, seed):
-        networks.descend([flat], net(rows(2, 6, 4, seed))[0].square().sum(), 0.01, 0.5)
+    def adam_step(flat, net, seed):
+        networks.adam_step([flat], net(rows(2, 6, 4, seed))[0].square().sum(), 0.01, 0.5)
 
     net, other = (networks.Net(shape(), lay, 2, 1.0, [0, 1]) for _ in range(2))
-    flat, later = networks.Flat(net), networks.Flat(other)
-    descend(flat, net, 0)
+    flat, later = networks.FlatParams(net), networks.FlatParams(other)
+    adam_step(flat, net, 0)
     state, weights = flat.state(), networks.export(net)
-    descend(flat, net, 1)
+    adam_step(flat, net, 1)
     networks.restore(other, weights, "net")
     later.load(state)
     assert (later.steps == 1).all()
-    descend(later, other, 1)
+    adam_step(later, other, 1)
     assert np.array_equal(later.array, flat.array)
     assert np.array_equal(later.square, flat.square)
 
 
 def test_gradients_are_scaled_stack_by_stack():
     net = networks.Net(shape(), layout(Box((4,), 0.0, 1.0)), 2, 1.0, [0, 1])
-    flat, factors = networks.Flat(net), torch.tensor([1e-4, 3.0])
+    flat, factors = networks.FlatParams(net), torch.tensor([1e-4, 3.0])
     loss = sum((p.flatten(1).sum(1) * factors).sum() for p in net.parameters())  # every number's slope is its factor
-    networks.descend([flat], loss, 0.01, 0.5)
+    networks.adam_step([flat], loss, 0.01, 0.5)
     size = flat.array.shape[1]
     assert torch.equal(flat.grad, factors[:, None].expand(2, size))
     assert (flat.mean * 10).tolist() == [pytest.approx([1e-4] * size), pytest.approx([0.5 / size**0.5] * size)]

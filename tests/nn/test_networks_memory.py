@@ -23,27 +23,27 @@ def recurrent(seeds=(0,), space=None, encoder="auto", **fields):
     return net
 
 
-def sequences(stacks, lanes=4, steps=7, size=SIZE, seed=0):
+def sequences(parameter_sets, lanes=4, steps=7, size=SIZE, seed=0):
     random = generator(seed)
     past = networks.Past(
-        random.standard_normal((stacks, lanes, WIDTH), np.float32),
-        random.random((stacks, lanes, steps)) < 0.3,
-        random.random((stacks, lanes, steps)) < 0.6,
+        random.standard_normal((parameter_sets, lanes, WIDTH), np.float32),
+        random.random((parameter_sets, lanes, steps)) < 0.3,
+        random.random((parameter_sets, lanes, steps)) < 0.6,
     )
-    return random.standard_normal((stacks, lanes, steps, size), np.float32), past
+    return random.standard_normal((parameter_sets, lanes, steps, size), np.float32), past
 
 
 def step_by_step(net, x, past):
     """What the runner does: forget at a new episode, ask, and keep the answer where somebody acted."""
-    stacks, lanes, steps = x.shape[:3]
-    out = torch.zeros(stacks, lanes, steps, 2)
+    parameter_sets, lanes, steps = x.shape[:3]
+    out = torch.zeros(parameter_sets, lanes, steps, 2)
     memory = torch.from_numpy(past.memory).clone()
     for t in range(steps):
-        for s, lane in np.ndindex(stacks, lanes):
+        for s, lane in np.ndindex(parameter_sets, lanes):
             if past.fresh[s, lane, t]:
                 memory[s, lane] = 0
         out[:, :, t], after = net(torch.from_numpy(x[:, :, t]), memory)
-        for s, lane in np.ndindex(stacks, lanes):
+        for s, lane in np.ndindex(parameter_sets, lanes):
             if past.active[s, lane, t]:
                 memory[s, lane] = after[s, lane]
     return out

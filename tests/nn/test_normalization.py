@@ -9,9 +9,9 @@ from coterie.nn.packing import layout
 from helpers.small_worlds import generator
 
 
-def normalizer(space, stacks=1, enabled=True):
+def normalizer(space, parameter_sets=1, enabled=True):
     lay = layout(space)
-    return Normalizer(lay.slots, lay.width, stacks, enabled)
+    return Normalizer(lay.slots, lay.width, parameter_sets, enabled)
 
 
 def vector(size):
@@ -26,7 +26,7 @@ def seen(copies=6, size=3, seed=0):
 
 
 def test_moments_equal_numpys_over_all_batches_together():
-    one = normalizer(vector(3), stacks=2)
+    one = normalizer(vector(3), parameter_sets=2)
     batches = [generator(i).standard_normal((2, 5 + 7 * i, 3), np.float32) * 3 + 2 for i in range(4)]
     for batch in batches:
         one.update(list(batch))
@@ -39,7 +39,7 @@ def test_moments_equal_numpys_over_all_batches_together():
 
 
 def test_stacks_of_unequal_size_keep_their_own_moments():
-    one = normalizer(vector(3), stacks=3)
+    one = normalizer(vector(3), parameter_sets=3)
     parts = [
         [generator(10 * i + j).standard_normal((count, 3)) + j for j, count in enumerate((4, 9, 0))] for i in range(2)
     ]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.core.types import Box, Dict, Discrete, Finals, Joint, Kind, StateRows
+from coterie.core.types import AgentType, Box, Dict, Discrete, Finals, Joint, StateRows
 from coterie.nn.packing import joined_size, layout, pack, table_state
 from helpers.small_worlds import NAMED, experience, generator
 
@@ -67,7 +67,10 @@ def test_a_single_choice_is_one_hot():
 
 def two_groups():
     """Two agents that see vectors, one that sees names; two copies, three rows, two of them cut short."""
-    kinds = {"a": Kind(("a_0", "a_1"), Box((3,), -1.0, 1.0), Discrete(2)), "b": Kind(("b_0",), NAMED, Discrete(3))}
+    agent_types = {
+        "a": AgentType(("a_0", "a_1"), Box((3,), -1.0, 1.0), Discrete(2)),
+        "b": AgentType(("b_0",), NAMED, Discrete(3)),
+    }
     random = generator()
 
     def named(*lead):
@@ -81,13 +84,13 @@ def two_groups():
         finals=Finals(cut, random.random((2, 2, 3), np.float32)),
     )
     two = experience(np.zeros((2, 1)), observation=named(3, 2, 1), finals=Finals(cut, named(2, 1)))
-    return kinds, Joint({"a": one, "b": two}, 1, 0.0, kinds)
+    return agent_types, Joint({"a": one, "b": two}, 1, 0.0, agent_types)
 
 
 def test_everybodys_observations_lie_side_by_side():
-    kinds, joint = two_groups()
+    agent_types, joint = two_groups()
     state = table_state(joint)
-    assert joined_size(kinds) == 3 * 2 + 15
+    assert joined_size(agent_types) == 3 * 2 + 15
     assert state.rows.shape == (3, 2, 21)
     assert state.finals.shape == (2, 21)
     own, other = joint.experiences["a"], joint.experiences["b"]
@@ -101,6 +104,6 @@ def test_everybodys_observations_lie_side_by_side():
 
 
 def test_a_worlds_own_state_goes_before():
-    kinds, joint = two_groups()
+    agent_types, joint = two_groups()
     told = StateRows(np.zeros((3, 2, 5), np.float32), np.zeros((2, 5), np.float32))
-    assert table_state(Joint(joint.experiences, 1, 0.0, kinds, told)) is told
+    assert table_state(Joint(joint.experiences, 1, 0.0, agent_types, told)) is told

@@ -12,7 +12,7 @@ from coterie.nn.packing import bounds, encode, encoded_size
 from coterie.policies.deterministic import DeterministicSettings
 from helpers.dqn import seen, view
 from helpers.maddpg import BOX, deterministic, greedy_points, say, stir
-from helpers.small_worlds import ACTIONS, generator, place
+from helpers.small_worlds import ACTIONS, generator, group_spec
 
 PICTURE = Box((2, 4, 4), 0.0, 1.0)
 NAMED = Dict({"own": Box((2,), 0.0, 1.0), "at": Box((3, 2), 0.0, 1.0)}, (("at",),))
@@ -51,8 +51,8 @@ def test_actions_are_encoded_as_numbers_between_minus_1_and_1():
 @both_kinds
 @every_space
 def test_greedy_play_is_the_networks_answer(action, parameters, compiled):
-    policy = stir(deterministic(place(ACTIONS[action], agents=3, parameters=parameters), compiled=compiled))
-    policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.place.stacks)])
+    policy = stir(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters), compiled=compiled))
+    policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.group_spec.parameter_sets)])
     observation = seen(copies=200, agents=3)
     said = policy.act(view(observation))
     wanted = greedy_points(policy, policy.net, observation)
@@ -63,7 +63,7 @@ def test_greedy_play_is_the_networks_answer(action, parameters, compiled):
 
 @both_ways
 def test_greedy_choices_are_legal(compiled):
-    policy = stir(deterministic(place(agents=3), compiled=compiled))
+    policy = stir(deterministic(group_spec(agents=3), compiled=compiled))
     observation, mask = seen(copies=200, agents=3), random_mask((200, 3))
     said = policy.act(view(observation, mask=mask))
     assert np.array_equal(encode(Discrete(4), said.action), greedy_points(policy, policy.net, observation, mask))
@@ -73,7 +73,7 @@ def test_greedy_choices_are_legal(compiled):
 @both_ways
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.5])
 def test_boxes_are_explored_by_noise_of_a_share_of_their_range(noise, compiled):
-    policy = deterministic(place(BOX, agents=1), compiled=compiled)
+    policy = deterministic(group_spec(BOX, agents=1), compiled=compiled)
     say(policy.net, [0.0, np.arctanh(0.5)])
     policy.noise = noise
     said = policy.act(view(np.zeros((20_000, 1, 3), np.float32), greedy=False))
@@ -91,7 +91,7 @@ def test_boxes_are_explored_by_noise_of_a_share_of_their_range(noise, compiled):
 
 @both_ways
 def test_choices_are_explored_in_proportion_to_the_exponential_of_the_outputs(compiled):
-    policy = deterministic(place(agents=1), compiled=compiled)
+    policy = deterministic(group_spec(agents=1), compiled=compiled)
     say(policy.net, [0.0, 1.0, 2.0, 0.5])
     rows, legal = 20_000, np.array([True, True, True, False])
     for mask in (None, np.broadcast_to(legal, (rows, 1, 4)).copy()):
@@ -107,13 +107,13 @@ def test_choices_are_explored_in_proportion_to_the_exponential_of_the_outputs(co
 @every_space
 @pytest.mark.parametrize("greedy", [True, False])
 def test_both_ways_of_computing_say_the_same(action, parameters, greedy):
-    where = place(ACTIONS[action], agents=3, parameters=parameters)
+    where = group_spec(ACTIONS[action], agents=3, parameters=parameters)
     fast, slow = (stir(deterministic(where, compiled=c), scale=0.5) for c in (True, False))
     assert (fast.spec is not None, slow.spec is not None) == (True, False)
     observation = seen(copies=700, agents=3)  # more rows than one block
     for policy in (fast, slow):
         policy.noise = 0.2
-        policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(where.stacks)])
+        policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(where.parameter_sets)])
     one, two = (policy.act(view(observation, greedy=greedy)) for policy in (fast, slow))
     if action == "box":
         assert np.allclose(one.action, two.action, atol=1e-5)
@@ -126,7 +126,7 @@ def test_both_ways_of_computing_say_the_same(action, parameters, greedy):
 @every_space
 @pytest.mark.parametrize("asked", [[2], [0, 2], [2, 1, 0], [1, 1], [0, 1, 2, 0]])
 def test_any_agents_may_be_asked_in_any_order(asked, action, parameters, compiled):
-    policy = stir(deterministic(place(ACTIONS[action], agents=3, parameters=parameters), compiled=compiled))
+    policy = stir(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters), compiled=compiled))
     observation = seen(copies=50, agents=3)
     everyone = policy.act(view(observation)).action
     some = policy.act(view(observation[:, asked], agents=asked)).action
@@ -135,14 +135,14 @@ def test_any_agents_may_be_asked_in_any_order(asked, action, parameters, compile
 
 def test_boxes_without_bounds_are_refused():
     with pytest.raises(ValueError, match="bounded on both sides"):
-        deterministic(place(Box((1,), -np.inf, 1.0)))
+        deterministic(group_spec(Box((1,), -np.inf, 1.0)))
 
 
 # What gradients pass ---------------------------------------------------------------------------------------
 
 
 def test_relaxed_choices_are_drawn_choices_with_the_gradient_of_the_softmax():
-    policy = deterministic(place(MultiDiscrete((3, 2))))
+    policy = deterministic(group_spec(MultiDiscrete((3, 2))))
     out = torch.tensor([[1.0, 0.0, -1.0, 0.3, 0.2]], requires_grad=True)
     gumbel, legal = torch.tensor([[0.0, 2.0, 0.0, 0.0, 0.0]]), torch.ones(1, 5, dtype=torch.bool)
     legal[0, 2] = False
@@ -159,7 +159,7 @@ def test_relaxed_choices_are_drawn_choices_with_the_gradient_of_the_softmax():
 
 
 def test_relaxed_boxes_are_the_answer_itself():
-    policy = deterministic(place(BOX))
+    policy = deterministic(group_spec(BOX))
     out = torch.tensor([[0.5, -2.0]], requires_grad=True)
     found = policy.relax(out, torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2), 1.0)
     assert torch.allclose(found, torch.tanh(out))
@@ -169,18 +169,18 @@ def test_relaxed_boxes_are_the_answer_itself():
 @both_kinds
 @every_space
 def test_a_peer_stays_as_it_was(action, parameters):
-    policy = stir(deterministic(place(ACTIONS[action], agents=3, parameters=parameters)))
+    policy = stir(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters)))
     observation = seen(copies=40, agents=3)
     wanted = greedy_points(policy, policy.net, observation)
     peer = policy.peer(policy.net)
     policy.flat.array += 1
-    policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 9 + 5 for s in range(policy.place.stacks)])
+    policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 9 + 5 for s in range(policy.group_spec.parameter_sets)])
     assert not np.allclose(greedy_points(policy, policy.net, observation), wanted)
     assert np.allclose(peer(observation, np.ones(wanted.shape, bool)), wanted, atol=1e-6)
 
 
 def test_a_peer_respects_what_is_legal():
-    policy = stir(deterministic(place(agents=2)))
+    policy = stir(deterministic(group_spec(agents=2)))
     observation, mask = seen(copies=40), random_mask((40, 2))
     said = policy.peer(policy.net)(observation, mask)
     assert (said.sum(-1) == 1).all()
@@ -191,9 +191,11 @@ def test_a_peer_respects_what_is_legal():
 
 
 def test_hidden_and_activation_are_those_asked_for():
-    policy = deterministic(place(BOX), hidden=(5, 7))
+    policy = deterministic(group_spec(BOX), hidden=(5, 7))
     assert [tuple(layer.weight.shape[1:]) for layer in policy.net.body.layers] == [(5, 5), (5, 7)]  # 3 + 2 agents
-    hidden = {a: deterministic(place(BOX), activation=a).net.body(torch.ones(1, 9, 5) * 9) for a in ("tanh", "relu")}
+    hidden = {
+        a: deterministic(group_spec(BOX), activation=a).net.body(torch.ones(1, 9, 5) * 9) for a in ("tanh", "relu")
+    }
     assert hidden["tanh"].abs().max() <= 1
     assert hidden["relu"].max() > 1
 
@@ -202,7 +204,7 @@ def test_hidden_and_activation_are_those_asked_for():
 def test_activation_reaches_both_ways(compiled):
     said = {}
     for activation in ("tanh", "relu"):
-        policy = stir(deterministic(place(BOX), activation=activation, compiled=compiled))
+        policy = stir(deterministic(group_spec(BOX), activation=activation, compiled=compiled))
         said[activation] = policy.act(view(seen())).action
         assert np.allclose(encode(BOX, said[activation]), greedy_points(policy, policy.net, seen()), atol=1e-5)
     assert not np.allclose(said["tanh"], said["relu"])
@@ -213,18 +215,18 @@ def test_activation_reaches_both_ways(compiled):
 def test_encoders_and_channels(action, parameters):
     picture = generator().random((4, 2, 2, 4, 4), np.float32)
     named = {"own": generator().random((4, 2, 2), np.float32), "at": generator().random((4, 2, 3, 2), np.float32)}
-    kinds = {
+    agent_types = {
         ("auto", "picture"): networks.Convolutions,
         ("mlp", "picture"): type(None),
         ("set", "named"): networks.SetEncoder,
     }
-    for (encoder, space), kind in kinds.items():
-        where = place(ACTIONS[action], PICTURE if space == "picture" else NAMED, parameters=parameters)
+    for (encoder, space), kind in agent_types.items():
+        where = group_spec(ACTIONS[action], PICTURE if space == "picture" else NAMED, parameters=parameters)
         policy = deterministic(where, encoder=encoder, channels=(3, 5))
         assert type(policy.net.encode) is kind
         assert (policy.spec is None) is (encoder != "mlp")
         assert policy.act(view(picture if space == "picture" else named, greedy=False)).action.shape[:2] == (4, 2)
-    kernels = deterministic(place(observation=PICTURE), channels=(3, 5)).net.encode.kernels
+    kernels = deterministic(group_spec(observation=PICTURE), channels=(3, 5)).net.encode.kernels
     assert [tuple(k.shape[1:3]) for k in kernels] == [(3, 2), (5, 3)]
 
 
@@ -232,7 +234,7 @@ def test_encoders_and_channels(action, parameters):
 def test_a_shared_network_tells_agents_apart_only_by_identity(compiled):
     alike = np.repeat(generator().random((99, 1, 3), np.float32), 2, axis=1)
     for identity in (True, False):
-        policy = stir(deterministic(place(BOX), identity=identity, compiled=compiled))
+        policy = stir(deterministic(group_spec(BOX), identity=identity, compiled=compiled))
         said = policy.act(view(alike)).action
         assert np.array_equal(said[:, 0], said[:, 1]) is not identity
 
@@ -241,7 +243,7 @@ def test_a_shared_network_tells_agents_apart_only_by_identity(compiled):
 def test_normalize_observations(compiled):
     observation = seen(copies=99) * 100 + 500
     for wanted in (True, False):
-        policy = stir(deterministic(place(BOX), normalize_observations=wanted, compiled=compiled), scale=1e-3)
+        policy = stir(deterministic(group_spec(BOX), normalize_observations=wanted, compiled=compiled), scale=1e-3)
         before = policy.act(view(observation)).action
         policy.normalizer.update([observation.reshape(-1, 3)])
         assert np.array_equal(before, policy.act(view(observation)).action) is not wanted
@@ -258,18 +260,18 @@ def test_impossible_settings_are_refused():
 def test_outputs_bend_towards_the_bounds_or_are_cut_off_there(compiled):
     observation = np.zeros((1, 1, 3), np.float32)
     for squash, wanted in (("tanh", [np.tanh(0.5), np.tanh(3.0)]), ("clip", [0.5, 1.0])):
-        policy = deterministic(place(BOX, agents=1), compiled=compiled, squash=squash)
+        policy = deterministic(group_spec(BOX, agents=1), compiled=compiled, squash=squash)
         say(policy.net, [0.5, 3.0])
         assert np.allclose(encode(BOX, policy.act(view(observation)).action)[0, 0], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_bends_reach_the_network(normalize):
-    where = place(BOX, observation=Box((1,), 0.0, 8.0))
+    where = group_spec(BOX, observation=Box((1,), 0.0, 8.0))
     plain, bent = (deterministic(where, bends=b, normalize_observations=normalize).net.body for b in (0.0, 2.0))
     assert not plain.layers[0].bias.any()
-    places = -(bent.layers[0].bias[0, 0] / bent.layers[0].weight[0, 0]).detach().numpy()
-    assert (places.max() > 2) is not normalize  # within ±1 of what is normalised, in [0, 8] of what is not
+    group_specs = -(bent.layers[0].bias[0, 0] / bent.layers[0].weight[0, 0]).detach().numpy()
+    assert (group_specs.max() > 2) is not normalize  # within ±1 of what is normalised, in [0, 8] of what is not
     with pytest.raises(ValueError, match="bends must be at least 0"):
         DeterministicSettings(bends=-1)
 
@@ -283,9 +285,9 @@ def test_every_setting_has_a_test_here():
 @both_kinds
 @every_space
 def test_a_loaded_policy_acts_as_the_saved_one(action, parameters):
-    where = place(ACTIONS[action], parameters=parameters)
+    where = group_spec(ACTIONS[action], parameters=parameters)
     one, other = stir(deterministic(where)), deterministic(where)
-    one.normalizer.update([seen(seed=s).reshape(-1, 3) + 1 for s in range(where.stacks)])
+    one.normalizer.update([seen(seed=s).reshape(-1, 3) + 1 for s in range(where.parameter_sets)])
     one.noise = 0.25
     other.load(one.state())
     assert other.noise == 0.25

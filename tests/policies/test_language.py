@@ -22,7 +22,7 @@ from coterie.worlds.gridworld.text import tell
 from helpers.language import player, race, view_of
 from helpers.lm import embedded_file
 from helpers.run import written
-from helpers.small_worlds import place
+from helpers.small_worlds import group_spec
 
 TABLE = """\
 world: {name: gridworld, mode: race, grid_size: 5, num_agents: 3, max_steps: 20}
@@ -40,7 +40,7 @@ def test_calibration_takes_out_the_favourite():
     world = race(100)
     for calibration, optimal in (("batch", 1.0), ("content_free", 1.0), ("none", None)):
         policy = player(world, calibration=calibration)
-        action = policy.act(view_of(world, policy.place)).action
+        action = policy.act(view_of(world, policy.group_spec)).action
         if optimal is None:
             assert (action == 2).all()  # left, whatever it sees
         else:
@@ -53,7 +53,7 @@ def test_log_probs_are_those_of_the_choices():
     weights = np.exp(policy.log_probs(["The target is 2 steps up."])[0])
     np.testing.assert_allclose(weights, np.array([np.e**2, 1, 1, 1]) / (np.e**2 + 3), rtol=1e-6)
     half = player(world, temperature=2.0)
-    decision = half.act(view_of(world, half.place, greedy=False))
+    decision = half.act(view_of(world, half.group_spec, greedy=False))
     odds = np.exp(1.0) / (np.exp(1.0) + 3), 1 / (np.exp(1.0) + 3)
     assert all(np.isclose(np.exp(p), odds).any() for p in decision.log_prob.ravel())
 
@@ -61,7 +61,7 @@ def test_log_probs_are_those_of_the_choices():
 def test_at_temperature_0_nothing_is_drawn():
     world = race(20)
     policy = player(world)
-    one, other = (policy.act(view_of(world, policy.place, greedy=False)) for _ in range(2))
+    one, other = (policy.act(view_of(world, policy.group_spec, greedy=False)) for _ in range(2))
     np.testing.assert_array_equal(one.action, other.action)
     assert (one.log_prob == 0).all()
 
@@ -70,8 +70,8 @@ def test_every_description_is_asked_about_once():
     world = race(200)
     policy = player(world)
     for _ in range(3):
-        policy.act(view_of(world, policy.place))
-    told = policy.codec.describe(world.reset(0).kinds["agent"].observation.reshape(400, -1))
+        policy.act(view_of(world, policy.group_spec))
+    told = policy.codec.describe(world.reset(0).agent_types["agent"].observation.reshape(400, -1))
     assert policy.metrics()["lm/calls"] == len({*told, *policy.codec.samples()})
     assert policy.metrics()["decisions"] == 1200
 
@@ -79,11 +79,11 @@ def test_every_description_is_asked_about_once():
 def test_only_legal_cells_are_chosen():
     world = Tictactoe(TictactoeSettings(), 5)
     policy = player(world, calibration="none")
-    view = view_of(world, policy.place)
+    view = view_of(world, policy.group_spec)
     cells = policy.act(view).action[:, 0]
     world.step({"player": np.stack([cells, cells], axis=1)})
-    tick = world._ticks.kinds["player"]
-    after = replace(view, observation=tick.observation, acting=tick.acting, mask=tick.mask)
+    agent_step = world._timestep.agent_types["player"]
+    after = replace(view, observation=agent_step.observation, acting=agent_step.acting, mask=agent_step.mask)
     again = policy.act(after).action[:, 1]
     assert (again != cells).all()
 
@@ -91,7 +91,7 @@ def test_only_legal_cells_are_chosen():
 def test_a_spent_budget_is_abstention_and_not_failure():
     world = race(50)
     policy = player(world, around={"budget": BudgetSettings(calls=20)})
-    decision = policy.act(view_of(world, policy.place))
+    decision = policy.act(view_of(world, policy.group_spec))
     metrics = policy.metrics()
     assert metrics["lm/calls"] == 20  # what still fits is asked
     assert 0 < metrics["abstentions"] < 100
@@ -104,14 +104,14 @@ def test_a_cache_answers_for_the_model(tmp_path):
     world = race(20)
     kept = {"cache": CacheSettings(str(tmp_path / "answers.db"))}
     first = player(world, around=kept)
-    said = first.act(view_of(world, first.place)).action
+    said = first.act(view_of(world, first.group_spec)).action
     again = player(world, around={"cache": CacheSettings(str(tmp_path / "answers.db"), "replay-only")})
-    np.testing.assert_array_equal(again.act(view_of(world, again.place)).action, said)
+    np.testing.assert_array_equal(again.act(view_of(world, again.group_spec)).action, said)
     assert again.metrics()["lm/calls"] == 0
     unheard = player(
         world, calibration="content_free", around={"cache": CacheSettings(str(tmp_path / "x.db"), "replay-only")}
     )
-    unheard.act(view_of(world, unheard.place))
+    unheard.act(view_of(world, unheard.group_spec))
     assert unheard.metrics()["abstentions"] == 40
 
 
@@ -146,7 +146,7 @@ def test_longer_names_come_first_and_numbers_stay_whole():
 def test_a_text_is_played():
     world = race(60)
     policy = player(world, way="complete")
-    decision = policy.act(view_of(world, policy.place))
+    decision = policy.act(view_of(world, policy.group_spec))
     metrics = policy.metrics()
     assert (metrics["optimal"], metrics["illegal"], decision.log_prob) == (1.0, 0.0, None)
 
@@ -162,7 +162,7 @@ def test_a_text_is_played():
 def test_what_is_no_choice_is_counted(illegal, counts):
     world = race(20)
     policy = player(world, "RAMBLER", way="complete", illegal=illegal, retries=2)
-    action = policy.act(view_of(world, policy.place)).action
+    action = policy.act(view_of(world, policy.group_spec)).action
     assert {name: policy.metrics()[name] for name in counts} == counts
     assert (action == 4).all() == (illegal == "forfeit")  # who forfeits stays
 
@@ -170,32 +170,32 @@ def test_what_is_no_choice_is_counted(illegal, counts):
 def test_who_forfeits_sends_no_symbol_that_is_none():
     world = race(3, messages=2)
     policy = player(world, "RAMBLER", way="complete", illegal="forfeit")
-    assert policy.act(view_of(world, policy.place)).action[0, 0].tolist() == [4, 0]
+    assert policy.act(view_of(world, policy.group_spec)).action[0, 0].tolist() == [4, 0]
 
 
 def test_a_second_question_says_what_may_be_chosen():
     world = race(20)
     policy = player(world, "REPENTANT", way="complete")
-    assert (policy.act(view_of(world, policy.place)).action == 1).all()
+    assert (policy.act(view_of(world, policy.group_spec)).action == 1).all()
     assert (policy.metrics()["illegal"], policy.metrics()["fallbacks"]) == (40, 0)
 
 
 def test_drawn_texts_differ_between_equal_rows_and_ticks():
     world = race(200)
     policy = player(world, "FICKLE", way="complete", temperature=1.0)
-    view = view_of(world, policy.place, greedy=False)
+    view = view_of(world, policy.group_spec, greedy=False)
     one, other = policy.act(view).action, policy.act(view).action
     assert (one != other).mean() > 0.5
     told = policy.codec.describe(view.observation.reshape(400, -1))
     common = max(set(told), key=told.count)
     assert len(set(one.ravel()[[text == common for text in told]])) > 1
-    check_policy(lambda where: policy, policy.place, world=world)
+    check_policy(lambda where: policy, policy.group_spec, world=world)
 
 
 def test_completions_also_stop_at_the_budget():
     world = race(50)
     policy = player(world, way="complete", around={"budget": BudgetSettings(calls=5)})
-    policy.act(view_of(world, policy.place))
+    policy.act(view_of(world, policy.group_spec))
     assert policy.metrics()["lm/calls"] == 5
     assert policy.metrics()["abstentions"] > 0
 
@@ -222,7 +222,7 @@ def test_ones_own_files(tmp_path):
 def test_where_no_word_is_allowed_the_first_other_action_is_played(way):
     world = race(4, num_agents=1)
     made = player(world, way=way)
-    view = view_of(world, made.place)
+    view = view_of(world, made.group_spec)
     mask = np.zeros((*view.acting.shape, 5), bool)
     mask[..., 4] = True  # to stay has no word here
     mask[0] = True
@@ -288,7 +288,7 @@ def test_what_is_refused_before_anything_starts(world, more, reason, tmp_path):
 
 def test_a_place_without_a_world_is_refused():
     with pytest.raises(ValueError, match="must be seated in a world"):
-        LanguagePolicy(LanguageSettings(), place())
+        LanguagePolicy(LanguageSettings(), group_spec())
 
 
 def test_a_learner_has_nothing_to_improve(tmp_path):
@@ -316,7 +316,7 @@ def test_a_model_plays_beside_ppo_and_a_script(run):
 def test_a_run_with_a_model_is_loaded_asked_and_matched(run):
     loaded = table.load(run.path)
     assert loaded.evaluate(4).returns["model"].shape == (4, 1)
-    observation = race(7, num_agents=3).reset(0).kinds["agent"].observation[:, 0]
+    observation = race(7, num_agents=3).reset(0).agent_types["agent"].observation[:, 0]
     assert loaded.act("agent_0", observation).shape == (7,)
     players = match.open_players([str(run.path), "random"], "best")
     assert len(match.cross_play(players, loaded.config, 2, 0)) == 2
@@ -333,7 +333,7 @@ def test_workers_load_models_of_their_own(run, tmp_path):
 def test_a_name_is_short_for_a_section(tmp_path):
     settings = schema.load(str(written(tmp_path / "t.yaml", TABLE)))
     assert settings.groups["model"].policy.settings.lm.name == "helpers.language:COPIER"
-    assert schema.resolve(schema.to_plain(settings), "t") == settings
+    assert schema.resolve(schema.to_dict(settings), "t") == settings
 
 
 def test_the_embedded_model_walks_straight():

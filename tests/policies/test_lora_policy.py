@@ -60,18 +60,18 @@ def plain_logits(policy, texts):
 
 def lived(policy, world, steps=6):
     """What a policy's group lives through."""
-    from coterie.core.group import Seat
+    from coterie.core.group import Actor
 
-    runner = Runner(world, [Seat(policy.place, policy)], 0)
-    return runner.play(steps, 1, 0.0).experiences[policy.place.group]
+    runner = Runner(world, [Actor(policy.group_spec, policy)], 0)
+    return runner.play(steps, 1, 0.0).experiences[policy.group_spec.group]
 
 
 def learner_of(policy, **settings):
-    return PPO(PPOSettings(**settings), policy, policy.place, Unchanged(UnchangedSettings()))
+    return PPO(PPOSettings(**settings), policy, policy.group_spec, Unchanged(UnchangedSettings()))
 
 
 def learn(learner, own, seed=0):
-    return learner.learn(own, Joint({learner.place.group: own}, 1, 0.0), generator(seed))
+    return learner.learn(own, Joint({learner.group_spec.group: own}, 1, 0.0), generator(seed))
 
 
 # Acting -----------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def learn(learner, own, seed=0):
 def test_choices_are_drawn_from_the_models_own_scores(temperature, normalise):
     world = race(300)
     policy = policy_in(world, temperature=temperature, normalise=normalise)
-    view = view_of(world, policy.place, greedy=False)
+    view = view_of(world, policy.group_spec, greedy=False)
     decision = policy.act(view)
     texts = policy.codec.describe(view.observation.reshape(600, -1))
     sizes = np.array([3, 5, 5, 6]) if normalise == "mean" else 1  # bytes, the space included
@@ -99,7 +99,7 @@ def test_choices_are_drawn_from_the_models_own_scores(temperature, normalise):
 def test_each_description_is_asked_about_once_until_weights_change():
     world = race(200)
     policy = policy_in(world)
-    view = view_of(world, policy.place)
+    view = view_of(world, policy.group_spec)
     distinct = len(set(policy.codec.describe(view.observation.reshape(400, -1))))
     for _ in range(2):
         policy.act(view)
@@ -190,14 +190,14 @@ def test_a_tiny_model_learns_to_go_right():
 def test_kl_to_start_by_hand():
     world = race(4)
     policy = policy_in(world)
-    policy.act(view_of(world, policy.place))
+    policy.act(view_of(world, policy.group_spec))
     assert policy.metrics()["kl_to_start"] == pytest.approx(0, abs=1e-6)
     random = generator(3)
     with torch.no_grad():
         for parameter in policy.flat.parameters:
             parameter.add_(torch.from_numpy(random.normal(0, 0.05, parameter.shape).astype(np.float32)))
     policy.loads += 1  # as if they had been loaded
-    policy.act(view_of(world, policy.place))
+    policy.act(view_of(world, policy.group_spec))
     texts = list(policy.known)
     now, then = policy.net.logits(texts), plain_logits(policy, texts)
     now, then = (a - np.log(np.exp(a).sum(1, keepdims=True)) for a in (now, then))
@@ -380,5 +380,5 @@ def test_the_embedded_model_moves():
     told = learn(learner_of(policy, learning_rate=3e-4, epochs=1, minibatches=1), own)
     assert told["kl"] < 1e-4  # in float32, by two ways of reading
     assert policy.metrics()["kl_to_start"] < 1e-6  # as it was when it was last learned from
-    policy.act(view_of(world, policy.place))
+    policy.act(view_of(world, policy.group_spec))
     assert policy.metrics()["kl_to_start"] > 1e-6

@@ -10,7 +10,7 @@ from coterie.core.types import Box, Dict
 from coterie.nn import networks
 from coterie.policies.q_network import QNetworkSettings
 from helpers.dqn import learn, lived, make_learner, q_network, say, seen, stir, target, values, view
-from helpers.small_worlds import ACTIONS, generator, place
+from helpers.small_worlds import ACTIONS, generator, group_spec
 
 PICTURE = Box((2, 4, 4), 0.0, 1.0)
 NAMED = Dict({"own": Box((2,), 0.0, 1.0), "at": Box((3, 2), 0.0, 1.0)}, (("at",),))
@@ -32,8 +32,8 @@ def random_mask(rows, seed=0):
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("masked", [True, False])
 def test_greedy_play_takes_the_best_legal_action(masked, dueling, parameters, compiled):
-    policy = stir(q_network(place(agents=3, parameters=parameters), compiled=compiled, dueling=dueling))
-    policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.place.stacks)])
+    policy = stir(q_network(group_spec(agents=3, parameters=parameters), compiled=compiled, dueling=dueling))
+    policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.group_spec.parameter_sets)])
     observation = seen(copies=200, agents=3)
     mask = random_mask((200, 3)) if masked else None
     said = policy.act(view(observation, mask=mask))
@@ -46,7 +46,7 @@ def test_greedy_play_takes_the_best_legal_action(masked, dueling, parameters, co
 
 @both_ways
 def test_greedy_play_takes_the_first_of_the_best(compiled):
-    policy = say(q_network(place(), compiled=compiled, dueling=False), [0.0, 2.0, 2.0, 1.0])
+    policy = say(q_network(group_spec(), compiled=compiled, dueling=False), [0.0, 2.0, 2.0, 1.0])
     assert (policy.act(view(seen())).action == 1).all()
     mask = np.broadcast_to([True, False, True, True], (6, 2, 4)).copy()
     assert (policy.act(view(seen(), mask=mask)).action == 2).all()
@@ -54,7 +54,7 @@ def test_greedy_play_takes_the_first_of_the_best(compiled):
 
 @both_ways
 def test_values_far_below_zero_are_better_than_an_illegal_action(compiled):
-    policy = say(q_network(place(), compiled=compiled, dueling=False), [9.0, -1e12, -2e12, 9.0])
+    policy = say(q_network(group_spec(), compiled=compiled, dueling=False), [9.0, -1e12, -2e12, 9.0])
     mask = np.broadcast_to([False, True, True, False], (6, 2, 4)).copy()
     assert (policy.act(view(seen(), mask=mask)).action == 1).all()
 
@@ -63,7 +63,7 @@ def test_values_far_below_zero_are_better_than_an_illegal_action(compiled):
 @pytest.mark.parametrize("epsilon", [1.0, 0.3, 0.0])
 @pytest.mark.parametrize("masked", [True, False])
 def test_actions_come_as_often_as_they_should_and_log_probabilities_say_so(epsilon, masked, compiled):
-    policy = say(q_network(place(agents=1), compiled=compiled, dueling=False), [0.0, 5.0, 1.0, 9.0])
+    policy = say(q_network(group_spec(agents=1), compiled=compiled, dueling=False), [0.0, 5.0, 1.0, 9.0])
     policy.epsilon = epsilon
     rows, legal = 20_000, np.array([True, True, True, not masked])
     mask = np.broadcast_to(legal, (rows, 1, 4)).copy() if masked else None
@@ -78,7 +78,7 @@ def test_actions_come_as_often_as_they_should_and_log_probabilities_say_so(epsil
 
 @both_ways
 def test_every_row_has_its_own_mask_and_chance(compiled):
-    policy = q_network(place(agents=3), compiled=compiled)
+    policy = q_network(group_spec(agents=3), compiled=compiled)
     mask = random_mask((700, 3))  # more rows than one block
     said = policy.act(view(seen(copies=700, agents=3), greedy=False, mask=mask))  # ε is 1 at first
     assert np.take_along_axis(mask, said.action[..., None], axis=-1).all()
@@ -87,7 +87,7 @@ def test_every_row_has_its_own_mask_and_chance(compiled):
 
 @both_ways
 def test_an_idle_row_without_any_legal_action_does_no_harm(compiled):
-    policy = q_network(place(), compiled=compiled)
+    policy = q_network(group_spec(), compiled=compiled)
     mask = np.zeros((6, 2, 4), bool)
     mask[:, 0] = True
     said = policy.act(view(seen(), greedy=False, mask=mask))
@@ -99,13 +99,13 @@ def test_an_idle_row_without_any_legal_action_does_no_harm(compiled):
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("masked", [True, False])
 def test_both_ways_of_computing_say_the_same(masked, dueling, parameters):
-    where = place(agents=3, parameters=parameters)
+    where = group_spec(agents=3, parameters=parameters)
     fast, slow = (stir(q_network(where, compiled=c, dueling=dueling)) for c in (True, False))
     assert (fast.spec is not None, slow.spec is not None) == (True, False)
     observation, mask = seen(copies=700, agents=3), random_mask((700, 3)) if masked else None
     for policy in (fast, slow):
         policy.epsilon = 0.4
-        policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(where.stacks)])
+        policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(where.parameter_sets)])
     for greedy in (True, False):
         one, two = (policy.act(view(observation, greedy=greedy, mask=mask)) for policy in (fast, slow))
         assert np.array_equal(one.action, two.action)
@@ -116,8 +116,8 @@ def test_both_ways_of_computing_say_the_same(masked, dueling, parameters):
 @both_kinds
 @pytest.mark.parametrize("asked", [[2], [0, 2], [2, 1, 0], [1, 1], [0, 1, 2, 0]])
 def test_any_agents_may_be_asked_in_any_order(asked, parameters, compiled):
-    policy = stir(q_network(place(agents=3, parameters=parameters), compiled=compiled))
-    policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.place.stacks)])
+    policy = stir(q_network(group_spec(agents=3, parameters=parameters), compiled=compiled))
+    policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.group_spec.parameter_sets)])
     observation, mask = seen(copies=50, agents=3), random_mask((50, 3))
     for legal in (None, mask):
         everyone = policy.act(view(observation, mask=legal)).action
@@ -128,19 +128,19 @@ def test_any_agents_may_be_asked_in_any_order(asked, parameters, compiled):
 @pytest.mark.parametrize("action", ["multi-discrete", "box"])
 def test_other_spaces_of_actions_are_refused_with_a_cure(action):
     with pytest.raises(ValueError, match=r"one choice among finitely many actions, and 'agent_0' acts in .*'ppo'"):
-        q_network(place(ACTIONS[action]))
+        q_network(group_spec(ACTIONS[action]))
 
 
 # Dueling -------------------------------------------------------------------------------------------------
 
 
 def test_advantages_have_a_mean_of_0():
-    policy = stir(q_network(place()))
+    policy = stir(q_network(group_spec()))
     out = torch.from_numpy(generator().standard_normal((1, 9, 5)).astype(np.float32))
     worth = policy.values(out)
     assert torch.allclose(worth.mean(-1), out[..., 0], atol=1e-6)
     assert torch.allclose(worth - worth[..., :1], out[..., 1:] - out[..., 1:2], atol=1e-6)
-    plain = q_network(place(), dueling=False)
+    plain = q_network(group_spec(), dueling=False)
     assert plain.net.out.weight.shape[-1] == 4
     assert plain.values(out) is out
 
@@ -148,7 +148,7 @@ def test_advantages_have_a_mean_of_0():
 @both_ways
 @both_kinds
 def test_the_two_streams_stay_apart_while_learning(parameters, compiled):
-    one = make_learner(place(parameters=parameters), compiled=compiled, target={"update": "soft", "rate": 0.5})
+    one = make_learner(group_spec(parameters=parameters), compiled=compiled, target={"update": "soft", "rate": 0.5})
     first = one.policy.net.out.weight.detach().clone()
     for seed in range(2):
         learn(one, lived(one, seed), seed)
@@ -165,9 +165,9 @@ def test_the_two_streams_stay_apart_while_learning(parameters, compiled):
 
 
 def test_hidden_and_activation_are_those_asked_for():
-    policy = q_network(place(), hidden=(5, 7))
+    policy = q_network(group_spec(), hidden=(5, 7))
     assert [tuple(layer.weight.shape[1:]) for layer in policy.net.body.layers] == [(5, 5), (5, 7)]  # 3 + 2 agents
-    hidden = {a: q_network(place(), activation=a).net.body(torch.ones(1, 9, 5) * 9) for a in ("tanh", "relu")}
+    hidden = {a: q_network(group_spec(), activation=a).net.body(torch.ones(1, 9, 5) * 9) for a in ("tanh", "relu")}
     assert hidden["tanh"].abs().max() <= 1
     assert hidden["relu"].max() > 1
 
@@ -176,7 +176,7 @@ def test_hidden_and_activation_are_those_asked_for():
 def test_activation_reaches_both_ways(compiled):
     said = {}
     for activation in ("tanh", "relu"):
-        policy = stir(q_network(place(), activation=activation, compiled=compiled))
+        policy = stir(q_network(group_spec(), activation=activation, compiled=compiled))
         said[activation] = policy.act(view(seen(copies=99))).action
         assert np.array_equal(said[activation], values(policy, seen(copies=99)).argmax(-1))
     assert not np.array_equal(said["tanh"], said["relu"])
@@ -186,18 +186,18 @@ def test_activation_reaches_both_ways(compiled):
 def test_encoders_and_channels(parameters):
     picture = generator().random((4, 2, 2, 4, 4), np.float32)
     named = {"own": generator().random((4, 2, 2), np.float32), "at": generator().random((4, 2, 3, 2), np.float32)}
-    kinds = {
+    agent_types = {
         ("auto", "picture"): networks.Convolutions,
         ("mlp", "picture"): type(None),
         ("set", "named"): networks.SetEncoder,
     }
-    for (encoder, space), kind in kinds.items():
-        where = place(observation=PICTURE if space == "picture" else NAMED, parameters=parameters)
+    for (encoder, space), kind in agent_types.items():
+        where = group_spec(observation=PICTURE if space == "picture" else NAMED, parameters=parameters)
         policy = q_network(where, encoder=encoder, channels=(3, 5))
         assert type(policy.net.encode) is kind
         assert (policy.spec is None) is (encoder != "mlp")
         assert policy.act(view(picture if space == "picture" else named, greedy=False)).action.shape == (4, 2)
-    kernels = q_network(place(observation=PICTURE), channels=(3, 5)).net.encode.kernels
+    kernels = q_network(group_spec(observation=PICTURE), channels=(3, 5)).net.encode.kernels
     assert [tuple(k.shape[1:3]) for k in kernels] == [(3, 2), (5, 3)]
 
 
@@ -205,14 +205,14 @@ def test_encoders_and_channels(parameters):
 def test_a_shared_network_tells_agents_apart_only_by_identity(compiled):
     alike = np.repeat(generator().random((99, 1, 3), np.float32), 2, axis=1)
     for identity in (True, False):
-        policy = stir(q_network(place(), identity=identity, compiled=compiled))
+        policy = stir(q_network(group_spec(), identity=identity, compiled=compiled))
         said = policy.act(view(alike)).action
         assert np.array_equal(said[:, 0], said[:, 1]) is not identity
-    assert q_network(place(parameters="individual")).shape.extra == 0
+    assert q_network(group_spec(parameters="individual")).shape.extra == 0
 
 
 def test_individual_agents_have_their_own_weights():
-    policy = stir(q_network(place(agents=3, parameters="individual")))
+    policy = stir(q_network(group_spec(agents=3, parameters="individual")))
     out = values(policy, np.repeat(seen(agents=1), 3, axis=1))
     assert not np.allclose(out[:, 0], out[:, 1])
     assert not np.allclose(out[:, 1], out[:, 2])
@@ -222,7 +222,7 @@ def test_individual_agents_have_their_own_weights():
 def test_normalize_observations(compiled):
     observation = seen(copies=99) * 100 + 500
     for wanted in (True, False):
-        policy = stir(q_network(place(), normalize_observations=wanted, compiled=compiled))
+        policy = stir(q_network(group_spec(), normalize_observations=wanted, compiled=compiled))
         before = policy.act(view(observation)).action
         policy.normalizer.update([observation.reshape(-1, 3)])
         assert np.array_equal(before, policy.act(view(observation)).action) is not wanted
@@ -250,9 +250,9 @@ def test_every_setting_has_a_test_here():
 
 @both_kinds
 def test_a_loaded_policy_acts_as_the_saved_one(parameters):
-    where = place(parameters=parameters)
+    where = group_spec(parameters=parameters)
     one, other = stir(q_network(where)), q_network(where)
-    one.normalizer.update([seen(seed=s).reshape(-1, 3) + 1 for s in range(where.stacks)])
+    one.normalizer.update([seen(seed=s).reshape(-1, 3) + 1 for s in range(where.parameter_sets)])
     one.epsilon = 0.125
     other.load(one.state())
     assert other.epsilon == 0.125
@@ -264,6 +264,6 @@ def test_a_loaded_policy_acts_as_the_saved_one(parameters):
 
 def test_weights_of_another_network_are_refused():
     with pytest.raises(ValueError, match=r"group 'team': 'out.weight' is"):
-        q_network(place(), dueling=False).load(q_network(place()).state())
+        q_network(group_spec(), dueling=False).load(q_network(group_spec()).state())
     with pytest.raises(ValueError, match=r"group 'team': 'body.layers.0.weight' .* A set network"):
-        q_network(place()).load(q_network(place(observation=Box((4,), -1.0, 1.0))).state())
+        q_network(group_spec()).load(q_network(group_spec(observation=Box((4,), -1.0, 1.0))).state())

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from coterie.core.types import Box, Discrete, MultiDiscrete, View
-from coterie.policies.scripted import HeuristicPolicy, HeuristicSettings, RandomPolicy, RandomSettings
+from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.small_worlds import generator, place, place_in
+from helpers.small_worlds import generator, group_spec, place_in
 
 
 def play(action, copies=20_000, mask=None, greedy=False):
-    where = place(action, agents=1)
+    where = group_spec(action, agents=1)
     acting = np.ones((copies, 1), bool)
     view = View(np.zeros((copies, 1, 3), np.float32), acting, np.arange(1), generator(), greedy, mask)
     return RandomPolicy(RandomSettings(), where).act(view)
@@ -52,39 +52,39 @@ def test_greedy_random_play_is_still_random():
 
 def test_the_heuristic_plays_its_own_columns():
     world = Tictactoe(TictactoeSettings(), 4)
-    tick = world.reset(0).kinds["player"]
+    agent_step = world.reset(0).agent_types["player"]
     for column in (0, 1):
         where = place_in(world, [column])
         view = View(
-            tick.observation[:, [column]],
-            tick.acting[:, [column]],
+            agent_step.observation[:, [column]],
+            agent_step.acting[:, [column]],
             np.arange(1),
             generator(),
             world=world,
-            kind="player",
+            agent_type="player",
             columns=where.columns,
         )
-        said = HeuristicPolicy(HeuristicSettings(), where).act(view)
+        said = ExpertPolicy(ExpertSettings(), where).act(view)
         assert said.action.tolist() == world.heuristic("player", generator())[:, [column]].tolist()
         assert said.action.tolist() == ([[4]] * 4 if column == 0 else [[0]] * 4)  # the first move is the centre
 
 
 def test_the_heuristic_needs_a_world():
-    where = place()
+    where = group_spec()
     view = View(np.zeros((2, 2, 3)), np.ones((2, 2), bool), np.arange(2), generator())
     with pytest.raises(ValueError, match="plays by the world's state"):
-        HeuristicPolicy(HeuristicSettings(), where).act(view)
+        ExpertPolicy(ExpertSettings(), where).act(view)
 
 
 def test_the_heuristic_gives_way_where_its_move_is_barred():
     world = Gridworld(GridworldSettings(grid_size=4, num_agents=2), 16)
     where = place_in(world)
-    tick = world.reset(0).kinds[where.kind]
-    wanted = world.heuristic(where.kind, generator())
-    rest = {"world": world, "kind": where.kind, "columns": where.columns}
+    agent_step = world.reset(0).agent_types[where.agent_type]
+    wanted = world.heuristic(where.agent_type, generator())
+    rest = {"world": world, "kind": where.agent_type, "columns": where.columns}
     barred = ~np.eye(5, dtype=bool)[wanted]
     barred[0] = True  # nothing is barred to the first copy's agents
-    view = View(tick.observation, tick.acting, np.arange(2), generator(), mask=barred, **rest)
-    action = HeuristicPolicy(HeuristicSettings(), where).act(view).action
+    view = View(agent_step.observation, agent_step.acting, np.arange(2), generator(), mask=barred, **rest)
+    action = ExpertPolicy(ExpertSettings(), where).act(view).action
     assert np.take_along_axis(barred, action[..., None], axis=-1).all()
     assert (action[0] == wanted[0]).all()

@@ -10,9 +10,9 @@ import torch
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core.group import Reporting, Seat
+from coterie.core.group import Actor, Reporting
 from coterie.core.types import Box
-from coterie.lm.interface import Refused
+from coterie.lm.interface import BudgetDenied
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 from coterie.policies.network import NetworkPolicy, NetworkSettings
@@ -27,7 +27,7 @@ from helpers import encoder as encoder_cases
 from helpers.dqn import make_learner as make_q_learner
 from helpers.encoder import PICTURE, ROWS, THINGS, Hall, learner, outputs, policy, seen, view
 from helpers.run import GRID, files, numbers
-from helpers.small_worlds import generator, joint, place_in, seats
+from helpers.small_worlds import actors, generator, joint, place_in
 
 # Reading ----------------------------------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ def test_what_was_read_and_what_it_took_is_reported():
     made = policy(reads="instruction")
     assert isinstance(made, Reporting)
     made.pack(ROWS)
-    told = reports([Seat(made.place, made)])["team"]
+    told = reports([Actor(made.group_spec, made)])["team"]
     assert (told["text/distinct"], told["text/calls"]) == (2, 3)  # one more says how long vectors are
     assert told["text/seconds"] > 0
     assert told["text/prompt_tokens"] == sum(len(text) for text in ("What is seen, in words.", "Go left.", "Go right."))
@@ -130,14 +130,14 @@ def test_every_encoder_reads_text(space, encoder, join):
     made = policy(world, network={"encoder": encoder, "channels": (4,)}, words=False, join=join)
     with torch.no_grad():
         made.net.out.weight.normal_(generator=torch.Generator().manual_seed(0))
-    x = torch.from_numpy(made.inputs(world.reset(0).kinds["player"].observation))
+    x = torch.from_numpy(made.inputs(world.reset(0).agent_types["player"].observation))
     start = made.layout.size if made.apart else made.layout.size - made.reader.width
     changed = x.clone()
     changed[..., start : start + made.reader.width] += 1
     with torch.no_grad():
         assert not torch.allclose(made.net(x)[0], made.net(changed)[0])
     own = learner(made)
-    lived = Runner(world, seats((made.place, made)), seed=0).play(4, 1).experiences["team"]
+    lived = Runner(world, actors((made.group_spec, made)), seed=0).play(4, 1).experiences["team"]
     before = made.flat.array.copy()
     own.learn(lived, joint(lived), generator())
     assert not np.array_equal(made.flat.array, before)
@@ -160,7 +160,7 @@ def test_a_set_network_with_text_plays_with_any_number():
 def test_frozen_features_keep_the_contract_of_learners(parameters, network, join):
     world = Hall()
     check_learner(
-        lambda place: learner(policy(world, parameters, network, join=join, reads="both"), minibatches=2),
+        lambda group_spec: learner(policy(world, parameters, network, join=join, reads="both"), minibatches=2),
         place_in(world, parameters=parameters),
     )
 
@@ -169,7 +169,9 @@ def test_frozen_features_keep_the_contract_of_learners(parameters, network, join
 def test_trained_features_keep_it_too(join):
     world = Hall()
     check_learner(
-        lambda place: learner(policy(world, model="BLIND", join=join, reads="both", trainable=True), minibatches=2),
+        lambda group_spec: learner(
+            policy(world, model="BLIND", join=join, reads="both", trainable=True), minibatches=2
+        ),
         place_in(world),
     )
 
@@ -180,13 +182,13 @@ def test_trained_features_keep_it_too(join):
 def test_action_values_read_as_well(parameters, mixer, join):
     world = Hall()
 
-    def make(place):
+    def make(group_spec):
         chosen = QNetworkSettings(hidden=(16,), text=encoder_cases.text(join=join, reads="both"))
-        return make_q_learner(place, policy=QNetworkPolicy(chosen, place), mixer=mixer)
+        return make_q_learner(group_spec, policy=QNetworkPolicy(chosen, group_spec), mixer=mixer)
 
-    place = place_in(world, parameters=parameters)
-    check_learner(make, place, remembers=True)
-    given = make(place).policy.inputs(world.reset(0).kinds["player"].observation)
+    group_spec = place_in(world, parameters=parameters)
+    check_learner(make, group_spec, remembers=True)
+    given = make(group_spec).policy.inputs(world.reset(0).agent_types["player"].observation)
     assert given.shape[-1] == {"concat": 14, "add": 14, "alone": 12}[join] + 2 * (parameters == "shared")
 
 
@@ -195,9 +197,9 @@ def test_action_values_read_as_well(parameters, mixer, join):
 def test_hints_stand_behind_what_is_read(join, trainable):
     """What an advisor shows joins the same rows: the actor must see in learning what it saw in deciding."""
     hints = SimpleNamespace(shown=2, bends=False, followed=lambda out, mask, notes: out)
-    place = dataclasses.replace(place_in(Hall()), advice=hints)
+    group_spec = dataclasses.replace(place_in(Hall()), advice=hints)
     chosen = encoder_cases.text("BLIND" if trainable else "HASHES", join=join, reads="both", trainable=trainable)
-    made = NetworkPolicy(NetworkSettings(hidden=(16,), text=chosen), place)
+    made = NetworkPolicy(NetworkSettings(hidden=(16,), text=chosen), group_spec)
     with torch.no_grad():
         made.net.out.weight.normal_(generator=torch.Generator().manual_seed(0))
     notes = generator().standard_normal((*ROWS.shape[:2], 2)).astype(np.float32)
@@ -215,11 +217,11 @@ def trained_for(iterations, **settings):
     world = Hall(copies=32, agents=1)
     made = policy(world, network={"memory": settings.pop("memory", 0)}, **settings)
     one = learner(made, learning_rate=0.02, entropy_coefficient=0.0)
-    runner = Runner(world, seats((made.place, made)), seed=0)
+    runner = Runner(world, actors((made.group_spec, made)), seed=0)
     for i in range(iterations):
         own = runner.play(4, i).experiences["team"]
         one.learn(own, joint(own, i / iterations), generator(i))
-    greedy = Runner(world, seats((made.place, made)), seed=1, greedy=True).play(8, 0).experiences["team"]
+    greedy = Runner(world, actors((made.group_spec, made)), seed=1, greedy=True).play(8, 0).experiences["team"]
     return greedy.reward.mean()
 
 
@@ -242,7 +244,7 @@ def test_adapters_learn_to_tell_texts_apart_that_the_frozen_model_cannot(memory)
 def test_memory_is_empty_where_an_episode_begins():
     world = Hall(length=3)
     made = policy(world, network={"memory": 4}, reads="both")
-    own = Runner(world, seats((made.place, made)), seed=0).play(9, 1).experiences["team"]
+    own = Runner(world, actors((made.group_spec, made)), seed=0).play(9, 1).experiences["team"]
     empty = (own.memory[:9] == 0).all(axis=(1, 2, 3))
     assert empty.tolist() == [True, False, False] * 3
 
@@ -298,7 +300,7 @@ def test_children_read_the_same(tmp_path):
 def test_a_loaded_run_reads_what_it_is_shown(tmp_path):
     train(tmp_path / "run", *LEARNING)
     table = coterie.load(tmp_path / "run")
-    shown = table.groups[0].policy.place.spaces.observation
+    shown = table.groups[0].policy.group_spec.spaces.observation
     actions = table.act("agent_0", np.zeros((2, *shown.shape), np.float32))
     assert actions.shape == (2,)
     assert table.groups[0].policy.reader.texts
@@ -316,7 +318,7 @@ def test_the_cache_s_file_keeps_what_was_spent_and_nothing_else_does(tmp_path):
         made = reader(cache)
         for number in range(left):
             made.add(f"text {number}")
-        with pytest.raises(Refused):
+        with pytest.raises(BudgetDenied):
             made.add("one more")
 
 
@@ -360,5 +362,5 @@ def test_the_model_is_minilm_unless_told_otherwise():
     assert read(f"{TEXT}.reads=state") == TextSettings()
     assert read(f"{TEXT}.lm.cache.path=a.db").lm.name == "minilm"
     assert read(f"{TEXT}.lm=embedded").lm.name == "embedded"
-    written_out = schema.resolve(schema.to_plain(schema.load("gridworld-cooperative", [f"{TEXT}.lm=embedded"])), "x")
+    written_out = schema.resolve(schema.to_dict(schema.load("gridworld-cooperative", [f"{TEXT}.lm=embedded"])), "x")
     assert written_out.groups["team"].policy.settings.text == read(f"{TEXT}.lm=embedded")

@@ -12,7 +12,7 @@ from coterie.training.runner import Runner
 from helpers import encoder as encoder_cases
 from helpers.encoder import ROWS, Hall, learner, outputs, policy, seen
 from helpers.ppo import lived
-from helpers.small_worlds import generator, joint, place_in, seats
+from helpers.small_worlds import actors, generator, joint, place_in
 
 # Adapters ---------------------------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ def test_what_was_decided_is_what_is_learned_from():
     world = Hall()
     made = policy(world, model="BLIND", reads="both", trainable=True)
     made.net.reader.model.out.lora_B["default"].weight.data.normal_(generator=torch.Generator().manual_seed(0))
-    own = Runner(world, seats((made.place, made)), seed=0).play(6, 1).experiences["team"]
+    own = Runner(world, actors((made.group_spec, made)), seed=0).play(6, 1).experiences["team"]
     x, critic = made.sights(own.observation)
     out = made.net.unroll(x[:, : own.action.size], None)
     log_prob, _ = made.head.judge(out, torch.from_numpy(own.action.reshape(1, -1)), None)

@@ -26,7 +26,18 @@ from coterie.training.run import Run
 from coterie.training.runner import Runner
 from helpers.ppo import actor, critic, learn, lived, make_learner, watch
 from helpers.run import DUEL, ODD, assert_same_end, written
-from helpers.small_worlds import Bandit, Numbered, Rounds, experience, generator, joint, network, place, place_in, seats
+from helpers.small_worlds import (
+    Bandit,
+    Numbered,
+    Rounds,
+    actors,
+    experience,
+    generator,
+    group_spec,
+    joint,
+    network,
+    place_in,
+)
 
 TASTE = CPT(CPTSettings(way="episodic"))
 WORST = CVaR(CVaRSettings(way="episodic", level=0.4))
@@ -76,9 +87,9 @@ def test_agents_that_share_parameters_are_ranked_together_others_apart():
     np.testing.assert_allclose(apart.reward[:2, 0, 1], TASTE.influence(np.array(second)), rtol=1e-6)
     worth = (3 * TASTE.value(np.array(first)) + 2 * TASTE.value(np.array(second))) / 5
     assert metrics == {"episodes_judged": 5.0, "worth": pytest.approx(float(worth))}
-    for parameters, stacks in (("shared", 1), ("individual", 2)):
-        one = make_learner(place(parameters=parameters), TASTE, gamma=1.0)
-        assert one.outcomes.stacks == stacks
+    for parameters, parameter_sets in (("shared", 1), ("individual", 2)):
+        one = make_learner(group_spec(parameters=parameters), TASTE, gamma=1.0)
+        assert one.outcomes.parameter_sets == parameter_sets
 
 
 # Episodes that span rollouts ------------------------------------------------------------------------------
@@ -87,7 +98,7 @@ def test_agents_that_share_parameters_are_ranked_together_others_apart():
 def returns_of(world, steps):
     """Returns `[E, A]` of 60 ticks in rollouts of so many, as they are judged and as the runner tells them."""
     where = place_in(world)
-    runner, outcomes = Runner(world, seats((where, Numbered())), 0), EpisodeReturns(TASTE, 1)
+    runner, outcomes = Runner(world, actors((where, Numbered())), 0), EpisodeReturns(TASTE, 1)
     found, told = [], []
     for i in range(60 // steps):
         rollout = runner.play(steps, i)
@@ -115,7 +126,7 @@ def test_idle_agents_are_paid_at_the_end_for_their_latest_decision():
     own = experience(
         [[0, 1], [5, 2], [0, -3]], active=[[0, 1], [1, 0], [0, 0]], terminated=[(2, 0), (2, 1)], acting=[True, False]
     )
-    one = make_learner(place(), TASTE, gamma=1.0, gae_lambda=1.0, normalize_returns=False, minibatches=1, epochs=1)
+    one = make_learner(group_spec(), TASTE, gamma=1.0, gae_lambda=1.0, normalize_returns=False, minibatches=1, epochs=1)
     seen = watch(one)
     learn(one, own)
     paid = TASTE.influence(np.array([5.0, 0.0]))
@@ -261,7 +272,7 @@ def play(pay, preference, iterations=30, steps=8, copies=256, seed=0):
     policy = network(where)
     settings = {"learning_rate_schedule": "constant", "entropy_coefficient": 0.0, "minibatches": 1}
     one = make_learner(where, preference, policy, gamma=1.0, learning_rate=0.01, **settings)
-    runner = Runner(world, seats((where, policy)), seed)
+    runner = Runner(world, actors((where, policy)), seed)
     taken = []
     for i in range(iterations):
         own = runner.play(steps, i).experiences["team"]
@@ -325,8 +336,8 @@ def test_nothing_is_bootstrapped_where_an_episode_is_cut_off(learner):
 
 
 def test_the_taste_reaches_the_policy_and_the_metrics(learner):
-    kinds = (TASTE, CPT(CPTSettings(way="episodic", loss_aversion=1.0)), WORST, STEADY)
-    learners = [learner(preference=risk, gamma=1.0, learning_rate=0.01) for risk in (*kinds, PLAIN)]
+    agent_types = (TASTE, CPT(CPTSettings(way="episodic", loss_aversion=1.0)), WORST, STEADY)
+    learners = [learner(preference=risk, gamma=1.0, learning_rate=0.01) for risk in (*agent_types, PLAIN)]
     own = lived(learners[0])
     told = [learn(one, own) for one in learners]
     for left, right in itertools.combinations(learners, 2):

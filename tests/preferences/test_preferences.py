@@ -106,9 +106,9 @@ def test_values_are_those_of_prospect():
         (MeanVariance, MeanVarianceSettings, "aversion", 0.5),
     ],
 )
-def test_every_setting_matters_to_all_three(made, kind, setting, value):
+def test_every_setting_matters_to_all_three(made, agent_type, setting, value):
     """To values, to what samples move and to compiled critics."""
-    usual, other = made(kind()), made(kind(**{setting: value}))
+    usual, other = made(agent_type()), made(agent_type(**{setting: value}))
     rows = np.random.default_rng(2).normal(size=(1, 16))
     for ask in (
         lambda risk: risk.value(rows),

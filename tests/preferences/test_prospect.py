@@ -249,23 +249,23 @@ def test_without_curvature_it_is_the_mean(lot):
 
 
 @given(distributions(), st.sampled_from(TASTES), st.integers(0, 5), st.integers(1, 10))
-def test_more_is_better(lot, taste, place, gain):
+def test_more_is_better(lot, taste, group_spec, gain):
     """First-order stochastic dominance."""
     outcomes, chances = lot
     more = outcomes.copy()
-    more[place % len(more)] += gain / 10
+    more[group_spec % len(more)] += gain / 10
     assert value(taste, more, chances) >= value(taste, outcomes, chances) - 1e-12
     assert value_of_samples(taste, more) >= value_of_samples(taste, outcomes) - 1e-12
     assert prospect.cvar(more, chances, 0.4) >= prospect.cvar(outcomes, chances, 0.4) - 1e-12
 
 
 @given(distributions(), st.sampled_from(TASTES), st.integers(0, 5), st.floats(0, 1))
-def test_an_outcome_in_two_parts_is_the_same_outcome(lot, taste, place, share):
+def test_an_outcome_in_two_parts_is_the_same_outcome(lot, taste, group_spec, share):
     outcomes, chances = lot
-    place %= len(outcomes)
-    parts = np.append(chances, chances[place] * share)
-    parts[place] *= 1 - share
-    halves = np.append(outcomes, outcomes[place])
+    group_spec %= len(outcomes)
+    parts = np.append(chances, chances[group_spec] * share)
+    parts[group_spec] *= 1 - share
+    halves = np.append(outcomes, outcomes[group_spec])
     assert value(taste, halves, parts) == pytest.approx(float(value(taste, outcomes, chances)), abs=1e-7)
     assert prospect.cvar(halves, parts, 0.3) == pytest.approx(float(prospect.cvar(outcomes, chances, 0.3)), abs=1e-9)
 

@@ -11,9 +11,9 @@ import coterie
 from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
 from coterie.preferences.reward_model import Rated, RatedSettings, read_pairs
-from coterie.studies.rate.episodes import Looks, play, read_library
+from coterie.studies.rate.episodes import ViewOptions, play, read_library
 from coterie.studies.rate.judges import ByReturn
-from coterie.studies.rate.rate import Contest, episodes_file, rate
+from coterie.studies.rate.rate import RatingSession, episodes_file, rate
 from coterie.training.table import load
 from helpers import run as run_cases
 from helpers.rating import Lights, LightsSettings, contenders, lights
@@ -25,7 +25,7 @@ def rated(tmp_path_factory):
     """Three runs and 60 ratings of their sampled episodes by return."""
     folder = tmp_path_factory.mktemp("rated")
     runs = contenders(folder)
-    rate(Contest(tuple(runs), "return", episodes=8, sample=True), ByReturn(), folder / "r.jsonl", 60)
+    rate(RatingSession(tuple(runs), "return", episodes=8, sample=True), ByReturn(), folder / "r.jsonl", 60)
     return runs, folder / "r.jsonl"
 
 
@@ -42,7 +42,7 @@ def sums(made, episodes):
 def test_the_model_ranks_episodes_that_nobody_rated_like_their_returns(rated):
     runs, path = rated
     made = settled(path)
-    fresh = [e for run in runs for e in play(load(run), "all", 10, 99, Looks(), greedy=False)]
+    fresh = [e for run in runs for e in play(load(run), "all", 10, 99, ViewOptions(), greedy=False)]
     assert made.accuracy > 0.95
     assert spearmanr(sums(made, fresh), [e.returns for e in fresh]).statistic > 0.9
     linear = settled(path, hidden=())  # what to do depends on what is seen: no sum of both says that
@@ -63,13 +63,13 @@ def test_the_reward_has_the_deviation_that_the_weight_says_and_the_worlds_own_be
 
 
 def experience():
-    from coterie.core.group import Seat
+    from coterie.core.group import Actor
     from coterie.policies.scripted import RandomPolicy, RandomSettings
     from coterie.training.runner import Runner
 
     world = Lights(LightsSettings(), 4)
     where = place_in(world)
-    return Runner(world, [Seat(where, RandomPolicy(RandomSettings(), where))], 0).play(12, 0).experiences["team"]
+    return Runner(world, [Actor(where, RandomPolicy(RandomSettings(), where))], 0).play(12, 0).experiences["team"]
 
 
 def test_settings_of_the_fit_matter(rated):

@@ -12,10 +12,10 @@ import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.advice import AskSettings, UseSettings, own_log_probs
-from coterie.core.group import Seat
+from coterie.core.group import Actor
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
-from coterie.roles.advisor import HeuristicAdvisorSettings, LanguageAdvisorSettings
+from coterie.roles.advisor import ExpertAdvisorSettings, LanguageAdvisorSettings
 from coterie.studies import match
 from coterie.studies.exploit.deviations import Frozen, FrozenSettings
 from coterie.training import build, loop, table
@@ -45,7 +45,7 @@ def test_every_so_many_ticks():
     world = grid()
     made, where = advisor(world, ask={"every": 3})
     policy = network(where)
-    told = [not np.isnan(made.note(seen(world, where, tick=t), policy)).all() for t in range(7)]
+    told = [not np.isnan(made.note(seen(world, where, step_count=t), policy)).all() for t in range(7)]
     assert told == [True, False, False, True, False, False, True]
 
 
@@ -126,7 +126,7 @@ def test_evaluations_are_played_alone_unless_wanted():
         ({"way": "mixture", "evaluate": True}, True),
     ):
         made, where = advisor(world, None, use=use)
-        evaluate(world, [Seat(where, network(where), annotator=made)], 4, seed=0)
+        evaluate(world, [Actor(where, network(where), annotator=made)], 4, seed=0)
         assert (made.metrics()["advice/decisions"] > 0) == always
     made, _ = advisor(world, None, use={"way": "hint", "evaluate": False})
     assert not made.always
@@ -328,7 +328,7 @@ def test_hints_are_given_wherever_a_run_plays(path):
     loaded = table.load(run.path)
     assert loaded.evaluate(4).returns["team"].shape == (4, 2)
     (group,) = loaded.groups
-    assert group.seat.annotator.metrics()["advice/decisions"] > 0
+    assert group.actor.annotator.metrics()["advice/decisions"] > 0
     players = match.open_players([str(run.path), "random"], "best")
     assert len(match.cross_play(players, loaded.config, 2, 0)) == 2
 
@@ -336,16 +336,19 @@ def test_hints_are_given_wherever_a_run_plays(path):
 def test_bare_observations_and_seats_elsewhere_bring_hints_along(path):
     run = coterie.train(str(path), [f"{ADVISE}.use.way=hint"], out=path.parent / "run", quiet=True)
     loaded = table.load(run.path)
-    observations = build.build_world(loaded.config.world, 3).reset(0).kinds["agent"].observation[:, 0]
-    before = loaded.groups[0].seat.annotator.counts["asked"]
+    observations = build.build_world(loaded.config.world, 3).reset(0).agent_types["agent"].observation[:, 0]
+    before = loaded.groups[0].actor.annotator.counts["asked"]
     loaded.act("agent_0", observations)
-    assert loaded.groups[0].seat.annotator.counts["asked"] == before + 3
+    assert loaded.groups[0].actor.annotator.counts["asked"] == before + 3
     seated = [f"groups.team.policy.run={run.path}", "groups.team.learner=none", "groups.team.advisor=none"]
     (group,) = build.build_groups(schema.load(str(path), seated), build.build_world(loaded.config.world, 1))
-    assert group.seat.annotator.always
-    assert group.policy.act(dataclasses.replace(seen(grid(2), group.seat.place), notes=None)).action.shape == (2, 2)
-    frozen = Frozen(FrozenSettings(str(run.path), "best", "team", True), loaded.groups[0].seat.place)
-    frozen.act(seen(grid(2), loaded.groups[0].seat.place))
+    assert group.actor.annotator.always
+    assert group.policy.act(dataclasses.replace(seen(grid(2), group.actor.group_spec), notes=None)).action.shape == (
+        2,
+        2,
+    )
+    frozen = Frozen(FrozenSettings(str(run.path), "best", "team", True), loaded.groups[0].actor.group_spec)
+    frozen.act(seen(grid(2), loaded.groups[0].actor.group_spec))
     assert frozen.annotator.counts["asked"] == 4
 
 
@@ -353,7 +356,7 @@ def test_every_setting_has_a_test_here():
     ways = {"ask", "use", "smoothing"}
     asked = {"lm", "codec", "template", "examples", "normalise", "calibration", "temperature"}
     assert {f.name for f in dataclasses.fields(LanguageAdvisorSettings)} == asked | ways
-    assert {f.name for f in dataclasses.fields(HeuristicAdvisorSettings)} == ways
+    assert {f.name for f in dataclasses.fields(ExpertAdvisorSettings)} == ways
     assert {f.name for f in dataclasses.fields(AskSettings)} == {"every", "entropy", "disagreement", "share", "frames"}
     assert {f.name for f in dataclasses.fields(UseSettings)} == {"way", "strength", "final", "until", "evaluate"}
 
@@ -379,12 +382,12 @@ def test_advice_in_turns_and_among_legal_actions(tmp_path):
     assert records[-1]["cross/advice/abstentions"] == 0
     world, settings = Tictactoe(TictactoeSettings(), 3), UseSettings("prior")
     made, where = advisor(world, "CENTRE", use=dataclasses.asdict(settings), home="helpers.advisor", calibration="none")
-    tick = world.reset(0).kinds["player"]
-    mask = tick.mask.copy()
+    agent_step = world.reset(0).agent_types["player"]
+    mask = agent_step.mask.copy()
     mask[0, :, 4] = False
-    view = dataclasses.replace(seen(world, where), acting=tick.acting, mask=mask)
+    view = dataclasses.replace(seen(world, where), acting=agent_step.acting, mask=mask)
     notes = made.note(view, network(where))
-    acting = np.flatnonzero(tick.acting[0])[0]
+    acting = np.flatnonzero(agent_step.acting[0])[0]
     assert notes[0, acting, 1 + 4] == 0  # the centre is taken here, and advised elsewhere
     assert notes[1, acting, 1:].argmax() == 4
     np.testing.assert_allclose(notes[:, acting, 1:].sum(-1), 1, rtol=1e-5)

@@ -8,12 +8,12 @@ import pytest
 
 import coterie
 from coterie.config.schema import ConfigError
-from coterie.core.group import Seat
+from coterie.core.group import Actor
 from coterie.lm.load import LMSettings
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.preferences.standard import CPT, CPTSettings, Team, TeamSettings, Unchanged, UnchangedSettings
-from coterie.roles.constraints import Case, Channel, ConstraintSettings, Direct, LanguageGuard
+from coterie.roles.constraints import Case, Channel, ConstraintSettings, Direct, LanguageShield
 from coterie.studies.exploit.deviations import Frozen, FrozenSettings
 from coterie.studies.match import Player
 from coterie.training.runner import Runner
@@ -36,8 +36,8 @@ def _nothing_asked():
 
 def played(keeper, world, steps=40):
     """What somebody lives through who draws among the actions that are left."""
-    seat = Seat(place_in(world), RandomPolicy(RandomSettings(), place_in(world)), guard=keeper)
-    return Runner(world, [seat], 0).play(steps, 0, 0.5).experiences["team"]
+    actor = Actor(place_in(world), RandomPolicy(RandomSettings(), place_in(world)), guard=keeper)
+    return Runner(world, [actor], 0).play(steps, 0, 0.5).experiences["team"]
 
 
 # Veto -----------------------------------------------------------------------------------------------------
@@ -303,10 +303,10 @@ def test_a_veto_holds_wherever_the_run_plays(tmp_path, no_drawing, coterie_):
     run = run_cases.train(tmp_path / "run", *still, "train.total_steps=32")
     loaded = coterie.load(run.path)
     assert (loaded.act("agent_0", np.random.default_rng(0).random((50, *seen_shape(loaded)))) == STAY).all()
-    where = loaded.groups[0].seat.place
+    where = loaded.groups[0].actor.group_spec
     view = seen(where.world)
     assert (Frozen(FrozenSettings(str(run.path), "last", "team"), where).act(view).action == STAY).all()
-    player = Player("it", loaded).seat("agent_0", where.world, 0)
+    player = Player("it", loaded).actor("agent_0", where.world, 0)
     assert not player.guard.allowed(view)[..., :STAY].any()
     code, out, _ = coterie_("eval", run.path, "--episodes", 4, "--json")
     assert code == 0
@@ -316,7 +316,7 @@ def test_a_veto_holds_wherever_the_run_plays(tmp_path, no_drawing, coterie_):
 
 
 def seen_shape(loaded):
-    return loaded.groups[0].seat.place.spaces.observation.shape
+    return loaded.groups[0].actor.group_spec.spaces.observation.shape
 
 
 # Refusals -------------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_ways_of_asking_that_cannot_be_are_refused():
 def test_actions_that_are_no_choices_are_refused(tmp_path):
     world = Spread(SpreadSettings(continuous_actions=True), 1)
     with pytest.raises(ValueError, match="needs discrete actions"):
-        LanguageGuard(ConstraintSettings(("never sing",)), place_in(world))
+        LanguageShield(ConstraintSettings(("never sing",)), place_in(world))
     with pytest.raises(ConfigError, match=r"groups.team.constraints.*: rules must hold"):
         run_cases.train(tmp_path / "run", "groups.team.constraints.way=veto")
     taste = ["groups.team.preference.name=cvar", "groups.team.preference.way=episodic", "groups.team.learner.gamma=1"]

@@ -16,7 +16,7 @@ from coterie.training import build
 from coterie.training.runner import Runner
 from helpers.dqn import learn, lived, make_learner
 from helpers.reward import potential, shaped
-from helpers.small_worlds import Rounds, experience, place, place_in, seats
+from helpers.small_worlds import Rounds, actors, experience, group_spec, place_in
 
 SEEN = Box((3,), 0.0, 100.0)
 TABLE = """\
@@ -110,7 +110,7 @@ def play(rollouts, steps):
     world = Rounds(copies=3, length=7)
     where = place_in(world)
     taste = shaped(where)
-    runner = Runner(world, seats((where, RandomPolicy(RandomSettings(), where))), seed=0)
+    runner = Runner(world, actors((where, RandomPolicy(RandomSettings(), where))), seed=0)
     return taste, [runner.play(steps, i + 1).experiences["team"] for i in range(rollouts)]
 
 
@@ -247,7 +247,7 @@ def test_a_run_learns_from_it_and_records_raw_returns(tmp_path):
 
 def test_q_learning_replays_shaped_rewards():
     taste = shaped(place_in(Rounds()))
-    one = make_learner(place(observation=SEEN, action=Discrete(3)), preference=taste, n_steps=1)
+    one = make_learner(group_spec(observation=SEEN, action=Discrete(3)), preference=taste, n_steps=1)
     own = lived(one)
     own = replace(
         own,
@@ -256,7 +256,7 @@ def test_q_learning_replays_shaped_rewards():
     )
     learn(one, own)
     kept = one.replays[0].rows.reward[: one.replays[0].size]
-    plain = make_learner(place(observation=SEEN, action=Discrete(3)), n_steps=1)
+    plain = make_learner(group_spec(observation=SEEN, action=Discrete(3)), n_steps=1)
     learn(plain, own)
     world = plain.replays[0].rows.reward[: plain.replays[0].size]
     added = (taste.rewards(own) - own.reward)[own.closed()]

@@ -38,8 +38,8 @@ def test_the_last_policies_can_be_scored(sweep):
 
 
 def test_the_order_of_arguments_changes_nothing(sweep):
-    there = compare.as_plain(compared(sweep / "fast", sweep / "slow", threshold=5.0))["contenders"]
-    back = compare.as_plain(compared(sweep / "slow", sweep / "fast", threshold=5.0))["contenders"]
+    there = compare.to_dict(compared(sweep / "fast", sweep / "slow", threshold=5.0))["contenders"]
+    back = compare.to_dict(compared(sweep / "slow", sweep / "fast", threshold=5.0))["contenders"]
     assert there == back[::-1]
 
 
@@ -84,7 +84,7 @@ def test_times_to_a_threshold_are_of_one_world_each(tmp_path):
     by_label = {one.contender.label.split("=")[-1]: one.reaching for one in found.standings}
     assert by_label["0.01"] == {small: Reaching(2, 1, 100, 100, 100), large: Reaching(2, 2, 400, 400, 400)}
     assert by_label["0.001"] == {small: Reaching(2, 1, 100, 100, 100), large: Reaching(2, 2, 200, 200, 400)}
-    plain = {one["label"].split("=")[-1]: one for one in compare.as_plain(found)["contenders"]}
+    plain = {one["label"].split("=")[-1]: one for one in compare.to_dict(found)["contenders"]}
     assert plain["0.001"]["frames_to_threshold"][large] == {
         **{"runs": 2, "reached": 2, "median": 200, "restricted_mean": 200, "horizon": 400},
     }
@@ -101,15 +101,15 @@ def test_every_contender_has_its_own_runs(tmp_path):
     """Two of one learner and one of another: what tells the two apart is a setting of the part that differs."""
     for name, words in {"a": (FAST,), "b": (SLOW,), "c": ("groups.team.learner.name=dqn", "train.steps=4")}.items():
         fabricate(tmp_path / name, *words)
-    plain = compare.as_plain(compared(tmp_path))["contenders"]
+    plain = compare.to_dict(compared(tmp_path))["contenders"]
     assert len({one["label"] for one in plain}) == 3
     assert [[run["run"] for run in one["runs"]] for one in plain] == [[str(tmp_path / name)] for name in "abc"]
 
 
 def test_without_a_heuristic_the_best_contender_is_the_reference(tmp_path):
-    for place, (rate, score) in enumerate(((FAST, 5.0), (SLOW, 3.0))):
+    for group_spec, (rate, score) in enumerate(((FAST, 5.0), (SLOW, 3.0))):
         for size in (4, 5):
-            path = tmp_path / f"{place}-{size}"
+            path = tmp_path / f"{group_spec}-{size}"
             fabricate(path, rate, f"world.grid_size={size}", score=score * size, others=(0.0,))
     found = compared(tmp_path)
     assert [one.aggregates["mean"].value for one in found.standings] == pytest.approx([1.0, 0.6])

@@ -88,25 +88,25 @@ def test_a_lone_agent_has_nobody_to_meet(tmp_path):
 # Seats --------------------------------------------------------------------------------------------------
 
 
-def played(seat, observation):
+def played(actor, observation):
     """What a seat says of an observation `[N, …]`."""
-    size = seat.policy.memory_size
+    size = actor.policy.memory_size
     view = View(
         observation[:, None],
         np.ones((len(observation), 1), bool),
-        seat.members,
+        actor.members,
         generator(),
         greedy=True,
         memory=np.zeros((len(observation), 1, size), np.float32) if size else None,
     )
-    return seat.policy.act(view)
+    return actor.policy.act(view)
 
 
 @pytest.mark.parametrize("name", ["shared", "apart", "memory"])
 def test_a_policy_plays_every_seat_as_it_learned_to(runs, name):
     (player,) = open_players([runs[name]], "best")
     world = build.build_world(player.table.config.world, 7)
-    seen = world.reset(0).kinds["agent"].observation
+    seen = world.reset(0).agent_types["agent"].observation
     policy = player.table.groups[0].policy
     size = policy.memory_size
     everyone = policy.act(
@@ -120,9 +120,13 @@ def test_a_policy_plays_every_seat_as_it_learned_to(runs, name):
         )
     )
     for i, agent in enumerate(("agent_0", "agent_1")):
-        seat = player.seat(agent, world, 0)
-        assert (seat.place.agents, seat.place.columns.tolist(), seat.members.tolist()) == ((agent,), [i], [i])
-        said = played(seat, seen[:, i])
+        actor = player.actor(agent, world, 0)
+        assert (actor.group_spec.agents, actor.group_spec.columns.tolist(), actor.members.tolist()) == (
+            (agent,),
+            [i],
+            [i],
+        )
+        said = played(actor, seen[:, i])
         assert np.allclose(said.log_prob[:, 0], everyone.log_prob[:, i], atol=1e-5)
         assert np.array_equal(said.action[:, 0], everyone.action[:, i])
 
@@ -138,9 +142,9 @@ groups:
     world = build.build_world(given.world, 2)
     player = Player("lone", table.Table(given, build.build_groups(given, world, learning=False), 0))
     for agent in ("agent_0", "agent_1"):
-        seat = player.seat(agent, world, 0)
-        assert seat.policy is player.table.groups[1].policy
-        assert seat.members.tolist() == [0]
+        actor = player.actor(agent, world, 0)
+        assert actor.policy is player.table.groups[1].policy
+        assert actor.members.tolist() == [0]
 
 
 def test_groups_take_the_seats_of_their_kind(runs):
@@ -148,9 +152,9 @@ def test_groups_take_the_seats_of_their_kind(runs):
     world = build.build_world(player.table.config.world, 2)
     groups = {group.name: group for group in player.table.groups}
     for agent, group, member in (("agent_0", "prey", 0), ("adversary_0", "hunters", 0), ("adversary_2", "hunters", 2)):
-        seat = player.seat(agent, world, 0)
-        assert seat.policy is groups[group].policy
-        assert seat.members.tolist() == [member]
+        actor = player.actor(agent, world, 0)
+        assert actor.policy is groups[group].policy
+        assert actor.members.tolist() == [member]
 
 
 def test_scripted_players_sit_anywhere(tmp_path):
@@ -158,9 +162,9 @@ def test_scripted_players_sit_anywhere(tmp_path):
     for name in ("random", "heuristic"):
         (player,) = open_players([name], "best")
         for agent in ("agent_0", "adversary_1"):
-            seat = player.seat(agent, world, 0)
-            assert seat.place.agents == (agent,)
-            assert type(seat.policy) is lookup.look_up(registry.POLICIES, name)
+            actor = player.actor(agent, world, 0)
+            assert actor.group_spec.agents == (agent,)
+            assert type(actor.policy) is lookup.look_up(registry.POLICIES, name)
 
 
 # The matrix ---------------------------------------------------------------------------------------------
@@ -171,7 +175,7 @@ def test_the_tictactoe_heuristic_beats_random_from_both_seats(tmp_path):
     world = build.build_world(given.world, 64)
     heuristic, random = open_players(["heuristic", "random"], "best")
     for first, second in (("player_0", "player_1"), ("player_1", "player_0")):
-        seats = [heuristic.seat(first, world, 0), random.seat(second, world, 0)]
+        seats = [heuristic.actor(first, world, 0), random.actor(second, world, 0)]
         found = match.evaluate(world, seats, 64, 0)
         assert found.returns[first].mean() > 0.5
         assert found.returns[second].mean() < -0.5

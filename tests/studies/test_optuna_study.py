@@ -15,7 +15,7 @@ from coterie.config.schema import ConfigError
 from coterie.core.search_space import Real
 from coterie.studies import report
 from coterie.studies.tune import tune as tuning
-from coterie.studies.tune.optuna import Terms, open_study
+from coterie.studies.tune.optuna import StudySpec, open_study
 from coterie.studies.tune.tune import Plan, tune
 from coterie.training import loop
 from coterie.training.run import Run
@@ -93,11 +93,11 @@ def test_kill_9_and_the_same_command(tmp_path):
         *((optuna.Trial, moment) for moment in ("suggest_float", "report", "should_prune")),
     ],
 )
-def test_wherever_a_study_is_cut_off_it_goes_on_alike(skills, whole, monkeypatch, kind, moment):
+def test_wherever_a_study_is_cut_off_it_goes_on_alike(skills, whole, monkeypatch, agent_type, moment):
     """Between any two commits to its database, in the first trial and in a later one."""
     for trials in (1, 2):
         with monkeypatch.context() as patch:
-            patch.setattr(kind, moment, cut)
+            patch.setattr(agent_type, moment, cut)
             if trials == 1 or moment != "enqueue_trial":  # only the first one is given
                 with pytest.raises(KeyboardInterrupt):
                     tune(skills(trials), silent)
@@ -125,7 +125,7 @@ def test_a_trial_cut_off_after_it_was_pruned_ends_at_the_same_step(skills, monke
 
 
 def test_nine_trials_after_the_own_settings_are_drawn_evenly(tmp_path):
-    terms = Terms({"experiment": "x", "seed": 0}, {"x": Real(0.0, 1.0)}, {"x": 0.5}, 1, "none", 8)
+    terms = StudySpec({"experiment": "x", "seed": 0}, {"x": Real(0.0, 1.0)}, {"x": 0.5}, 1, "none", 8)
     drawn = {}
     for sign in (-1, 1):  # what is good in one study is bad in the other
         with open_study(tmp_path / f"{sign}.db", terms, tmp_path / f"{sign}.lock", "") as study:

@@ -8,9 +8,9 @@ import pytest
 from coterie.core.types import CoterieError
 from coterie.studies.rate import judges, show
 from coterie.studies.rate import rate as rating
-from coterie.studies.rate.episodes import Episode, Looks, key_moments, play, read_library
+from coterie.studies.rate.episodes import Episode, ViewOptions, key_moments, play, read_library
 from coterie.studies.rate.judges import ByReturn, Model, ModelOptions, Person
-from coterie.studies.rate.rate import Contest, Left, Pair, Rating, pairs, rate, standings, tally
+from coterie.studies.rate.rate import Pair, Rating, RatingSession, StopRating, pairs, rate, standings, tally
 from coterie.training.table import load
 from helpers import run as run_cases
 from helpers.rating import ASKED, contenders
@@ -86,7 +86,7 @@ def test_wins_ties_and_skips_are_counted():
 
 def test_the_return_ranks_runs_as_their_returns_do(runs, tmp_path):
     kept = tmp_path / "r.jsonl"
-    contest = Contest((runs[1], runs[2], runs[0]), "return", episodes=6)
+    contest = RatingSession((runs[1], runs[2], runs[0]), "return", episodes=6)
     given = rate(contest, ByReturn(), kept, 30)
     assert len(given) == 30
     found = standings(contest.runs, given)
@@ -101,29 +101,29 @@ def test_the_return_ranks_runs_as_their_returns_do(runs, tmp_path):
 
 def test_episodes_begin_alike_and_depend_on_the_seed(runs):
     tables = [load(run) for run in runs[:2]]
-    one, other = (play(table, "all", 4, 3, Looks()) for table in tables)
+    one, other = (play(table, "all", 4, 3, ViewOptions()) for table in tables)
     for mine, theirs in zip(one, other, strict=True):
         assert np.array_equal(mine.observation, theirs.observation)  # lights do not depend on what is done
-    again = play(tables[0], "all", 4, 4, Looks())
+    again = play(tables[0], "all", 4, 4, ViewOptions())
     assert not all(np.array_equal(a.observation, b.observation) for a, b in zip(one, again, strict=True))
-    drawn = play(tables[1], "all", 4, 3, Looks(), greedy=False)
+    drawn = play(tables[1], "all", 4, 3, ViewOptions(), greedy=False)
     assert not all(np.array_equal(a.action, b.action) for a, b in zip(other, drawn, strict=True))
 
 
 def test_the_checkpoint_is_the_one_that_is_named_and_actions_are_drawn_if_so_asked(runs, tmp_path):
     asked = {"plain": {}, "drawn": {"sample": True}}
     for name, change in asked.items():
-        rate(Contest(tuple(runs[:2]), "return", episodes=4, **change), ByReturn(), tmp_path / f"{name}.jsonl", 1)
+        rate(RatingSession(tuple(runs[:2]), "return", episodes=4, **change), ByReturn(), tmp_path / f"{name}.jsonl", 1)
     plain, drawn = (read_library(tmp_path / f"{name}.jsonl.npz") for name in ("plain", "drawn"))
     assert not np.array_equal(plain.action, drawn.action)
     with pytest.raises(CoterieError, match="12345"):
-        rate(Contest(tuple(runs[:2]), "return", checkpoint="12345"), ByReturn(), tmp_path / "none.jsonl", 1)
+        rate(RatingSession(tuple(runs[:2]), "return", checkpoint="12345"), ByReturn(), tmp_path / "none.jsonl", 1)
 
 
 def test_a_run_that_is_advised_by_hints_can_be_rated(tmp_path, no_drawing):
     advised = ["groups.team.advisor.name=heuristic", "groups.team.advisor.use.way=hint", "train.total_steps=64"]
     made = [str(run_cases.train(tmp_path / name, *advised, f"seed={name}").path) for name in ("1", "2")]
-    given = rate(Contest(tuple(made), "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 3)
+    given = rate(RatingSession(tuple(made), "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 3)
     assert len(given) == 3
 
 
@@ -140,7 +140,7 @@ def test_a_run_that_is_advised_by_hints_can_be_rated(tmp_path, no_drawing):
 )
 def test_runs_that_cannot_be_compared_are_refused(runs, grids, tmp_path, chosen, said):
     with pytest.raises(CoterieError, match=said):
-        rate(Contest(tuple(chosen(runs, grids)), "return"), ByReturn(), tmp_path / "r.jsonl", 2)
+        rate(RatingSession(tuple(chosen(runs, grids)), "return"), ByReturn(), tmp_path / "r.jsonl", 2)
     assert not list(tmp_path.iterdir())
 
 
@@ -149,9 +149,9 @@ def test_a_world_with_other_settings_is_another_world(runs, tmp_path, grids):
 
     other = lights(tmp_path, "longer", "world.length=7", "train.total_steps=384")
     with pytest.raises(CoterieError, match="length is 6 and 7"):
-        rate(Contest((runs[0], str(other.path)), "return"), ByReturn(), tmp_path / "r.jsonl", 2)
+        rate(RatingSession((runs[0], str(other.path)), "return"), ByReturn(), tmp_path / "r.jsonl", 2)
     with pytest.raises(CoterieError, match="no group 'nobody' here; there are all"):
-        rate(Contest(tuple(runs), "return", group="nobody"), ByReturn(), tmp_path / "r.jsonl", 2)
+        rate(RatingSession(tuple(runs), "return", group="nobody"), ByReturn(), tmp_path / "r.jsonl", 2)
 
 
 # A model --------------------------------------------------------------------------------------------------
@@ -175,16 +175,16 @@ def test_the_place_of_an_episode_does_not_matter():
 
 def test_a_model_is_told_no_returns_and_its_budget_ends_the_session(grids, tmp_path):
     judge = model(calls=3, moments=3)
-    given = rate(Contest(tuple(grids), "m", episodes=3), judge, tmp_path / "r.jsonl", 5)
+    given = rate(RatingSession(tuple(grids), "m", episodes=3), judge, tmp_path / "r.jsonl", 5)
     assert len(given) == 1  # two questions to a pair; the third call is none
     assert len(set(ASKED)) == 2
     assert not any(word in ASKED[0].lower() for word in ("return", "reward"))
     assert ASKED[0].count("Step ") <= 2 * 2 * 3  # two agents, two episodes
     more = model(cache=str(tmp_path / "c.db"))
-    assert len(rate(Contest(tuple(grids), "m", episodes=3), more, tmp_path / "r.jsonl", 5)) == 5
+    assert len(rate(RatingSession(tuple(grids), "m", episodes=3), more, tmp_path / "r.jsonl", 5)) == 5
     assert len(set(ASKED)) == 2 * 4  # all but the first session's pair
     again = model(cache=str(tmp_path / "c.db"))
-    assert len(rate(Contest(tuple(grids), "m", episodes=3), again, tmp_path / "s.jsonl", 5)) == 5
+    assert len(rate(RatingSession(tuple(grids), "m", episodes=3), again, tmp_path / "s.jsonl", 5)) == 5
     assert len(set(ASKED)) == 2  # the first session's pair; the others came from the cache
 
 
@@ -227,7 +227,7 @@ def test_keys_of_a_person():
     for word, score in (("a", 1.0), ("B", 0.0), ("tie", 0.5), ("skip", None)):
         assert person(word)[0].compare(episode(), episode()) == score
     for leaving in (["q"], [], ["what", "quit"]):
-        with pytest.raises(Left):
+        with pytest.raises(StopRating):
             person(*leaving)[0].compare(episode(), episode())
     judge, said = person("r", "a")
     judge.compare(episode(frames=("#" * 70,)), episode())
@@ -250,7 +250,7 @@ def test_a_person_rates_in_the_terminal(grids, tmp_path, coterie_, monkeypatch):
 
 def test_what_can_be_neither_drawn_nor_told_is_refused(runs, tmp_path):
     with pytest.raises(CoterieError, match="--judge return"):
-        rate(Contest(tuple(runs), "person"), person("a")[0], tmp_path / "r.jsonl", 1)
+        rate(RatingSession(tuple(runs), "person"), person("a")[0], tmp_path / "r.jsonl", 1)
 
 
 # The command ----------------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def test_without_a_comparison_there_is_no_table(grids, tmp_path, coterie_, monke
 
 
 def test_long_names_fit_the_table():
-    contest = Contest(("a" * 60, "b"), "return")
+    contest = RatingSession(("a" * 60, "b"), "return")
     given = [Rating(Pair((0, 0), (1, 0)), 1.0)]
     shown = show.as_table(contest, given, standings(contest.runs, given))
     assert max(map(len, shown.splitlines())) <= 80

@@ -10,7 +10,7 @@ import coterie
 from coterie.core.types import CoterieError
 from coterie.studies.rate import rate as rating
 from coterie.studies.rate.judges import ByReturn
-from coterie.studies.rate.rate import Contest, Left, rate
+from coterie.studies.rate.rate import RatingSession, StopRating, rate
 from helpers.rating import contenders
 
 
@@ -27,13 +27,13 @@ class Tired(ByReturn):
 
     def compare(self, first, second):
         if len(self.seen) == self.patience:
-            raise Left
+            raise StopRating
         self.seen.append((first, second))
         return super().compare(first, second)
 
 
 def test_leaving_loses_nothing_and_nothing_is_asked_twice(runs, tmp_path):
-    contest = Contest(tuple(runs), "return", episodes=4)
+    contest = RatingSession(tuple(runs), "return", episodes=4)
     whole = rate(contest, ByReturn(), tmp_path / "whole.jsonl", 12)
     kept = tmp_path / "parts.jsonl"
     assert len(rate(contest, Tired(5), kept, 12)) == 5
@@ -49,7 +49,7 @@ def test_leaving_loses_nothing_and_nothing_is_asked_twice(runs, tmp_path):
 
 
 def test_what_was_said_survives_an_interrupt_while_it_is_read_again(runs, tmp_path, monkeypatch):
-    contest = Contest(tuple(runs), "return", episodes=4)
+    contest = RatingSession(tuple(runs), "return", episodes=4)
     kept = tmp_path / "r.jsonl"
     rate(contest, ByReturn(), kept, 5)
     whole, before = kept.read_bytes(), kept.stat().st_ino
@@ -74,24 +74,24 @@ def test_what_was_said_survives_an_interrupt_while_it_is_read_again(runs, tmp_pa
 
 
 def test_every_line_is_on_disk_before_the_next_pair(runs, tmp_path, monkeypatch):
-    rate(Contest(tuple(runs), "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 1)
+    rate(RatingSession(tuple(runs), "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 1)
     real, synced = os.fsync, []
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append((tmp_path / "r.jsonl").read_text()), real(file)))
-    rate(Contest(tuple(runs), "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 4)
+    rate(RatingSession(tuple(runs), "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 4)
     assert [text.count("score") for text in synced] == [2, 3, 4]
 
 
 def test_files_of_similar_names_do_not_share_episodes(runs, tmp_path):
     for name in ("my.v1", "my.v2"):
-        rate(Contest(tuple(runs), "return", episodes=2), ByReturn(), tmp_path / name, 1)
+        rate(RatingSession(tuple(runs), "return", episodes=2), ByReturn(), tmp_path / name, 1)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["my.v1", "my.v1.npz", "my.v2", "my.v2.npz"]
 
 
 def test_another_contest_is_not_mixed_in(runs, tmp_path):
     kept = tmp_path / "r.jsonl"
-    rate(Contest(tuple(runs), "return", episodes=2), ByReturn(), kept, 2)
+    rate(RatingSession(tuple(runs), "return", episodes=2), ByReturn(), kept, 2)
     with pytest.raises(CoterieError, match="holds ratings with seed 0, not 1; choose another --ratings"):
-        rate(Contest(tuple(runs), "return", episodes=2, seed=1), ByReturn(), kept, 2)
+        rate(RatingSession(tuple(runs), "return", episodes=2, seed=1), ByReturn(), kept, 2)
     (tmp_path / "odd.jsonl").write_text("{}\n")
     with pytest.raises(CoterieError, match="no ratings file of"):
         rating.read(tmp_path / "odd.jsonl")
@@ -121,7 +121,7 @@ def test_files_that_hold_no_ratings_are_refused_by_a_sentence(tmp_path, text, sa
 
 
 def test_places_that_cannot_hold_ratings_are_refused(runs, tmp_path):
-    contest = Contest(tuple(runs), "return", episodes=2)
+    contest = RatingSession(tuple(runs), "return", episodes=2)
     with pytest.raises(CoterieError, match="is a folder"):
         rate(contest, ByReturn(), tmp_path, 2)
     with pytest.raises(CoterieError, match=r"name a \.jsonl file"):
@@ -143,10 +143,10 @@ def test_places_that_cannot_hold_ratings_are_refused(runs, tmp_path):
 def test_one_run_is_one_however_its_path_is_written(runs, tmp_path):
     twice = (runs[0], f"{Path(runs[0]).parent}/./{Path(runs[0]).name}/")
     with pytest.raises(CoterieError, match="with itself"):
-        rate(Contest(twice, "return"), ByReturn(), tmp_path / "r.jsonl", 2)
-    rate(Contest(tuple(runs), "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 2)
+        rate(RatingSession(twice, "return"), ByReturn(), tmp_path / "r.jsonl", 2)
+    rate(RatingSession(tuple(runs), "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 2)
     same = tuple(f"{run}/" for run in runs)
-    assert len(rate(Contest(same, "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 3)) == 3
+    assert len(rate(RatingSession(same, "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 3)) == 3
 
 
 def test_runs_that_went_on_are_not_mixed_in(runs, tmp_path, no_drawing):
@@ -155,7 +155,7 @@ def test_runs_that_went_on_are_not_mixed_in(runs, tmp_path, no_drawing):
     young = lights(
         tmp_path, "young", "train.total_steps=384", "groups.all.learner.learning_rate=1e-9", "train.best=last"
     )
-    contest = Contest((runs[0], str(young.path)), "return", episodes=3, checkpoint="last")
+    contest = RatingSession((runs[0], str(young.path)), "return", episodes=3, checkpoint="last")
     rate(contest, ByReturn(), tmp_path / "r.jsonl", 2)
     words = ["train.total_steps=6000", "groups.all.learner.learning_rate=1e-2"]
     coterie.training.table.resume(young.path, words, quiet=True)

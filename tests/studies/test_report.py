@@ -21,7 +21,7 @@ from helpers.run import ODD, train, written
 
 def pictures(page):
     found = re.findall(r'src="data:(image/\w+);base64,([^"]+)"', page.read_text())
-    return [(kind, Image.open(io.BytesIO(base64.b64decode(data)))) for kind, data in found]
+    return [(agent_type, Image.open(io.BytesIO(base64.b64decode(data)))) for agent_type, data in found]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,10 @@ def runs(tmp_path_factory):
 def test_a_report_of_one_run(tmp_path, runs):
     page = report.write_report(runs[:1], tmp_path / "deep" / "page.html", tmp_path / "figures" / "curves.png")
     text = page.read_text()
-    assert [(kind, image.format) for kind, image in pictures(page)] == [("image/png", "PNG"), ("image/gif", "GIF")]
+    assert [(agent_type, image.format) for agent_type, image in pictures(page)] == [
+        ("image/png", "PNG"),
+        ("image/gif", "GIF"),
+    ]
     summary = runs[0].summary()
     for policy in ("best", "last", "step 0", "random", "heuristic"):
         assert f"<td>{policy}<td>0<td>team" in text
@@ -81,8 +84,8 @@ def test_bands_are_bootstrap_intervals_of_the_mean(tmp_path, runs, monkeypatch):
 
     drawn, members = [], []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
-    for place, entropy in enumerate((0.0, 0.0, 0.0, 0.0, 1.0)):
-        members.append(Run.create(tmp_path / str(place), runs[0].config()))
+    for group_spec, entropy in enumerate((0.0, 0.0, 0.0, 0.0, 1.0)):
+        members.append(Run.create(tmp_path / str(group_spec), runs[0].config()))
         records = [{"env_steps": s, "wall_s": s / 8, "team/entropy": entropy} for s in (0, 8, 16)]
         members[-1].metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
     report.draw_curves(members)
@@ -130,8 +133,8 @@ def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):
 def exploited(run, *gains, **asked):
     """Write into a run what `coterie exploit` would have found: a group's own return is 2 plus its place."""
     responses = []
-    for place, (group, preference, gain) in enumerate(gains):
-        own, who = Score(2.0 + place, 1.0 + place, 3.0 + place), Deviation(group, (f"{group}_0",), group)
+    for group_spec, (group, preference, gain) in enumerate(gains):
+        own, who = Score(2.0 + group_spec, 1.0 + group_spec, 3.0 + group_spec), Deviation(group, (f"{group}_0",), group)
         response = Score(*(x + gain[0] for x in own))
         how = Responder("ppo", preference, 1024, 1, str(run.path / "exploit" / group))
         responses.append(Response(who, "learned", own, response, Score(*gain), {"learned": response.mean}, how))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.core.types import Box, CoterieError, Dict, Discrete, Kind, MultiDiscrete, Tick, Ticks
+from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Dict, Discrete, MultiDiscrete, TimeStep
 from coterie.testing.learners import ContractError, check_world, random_actions
 
 MULTIPLIER, INCREMENT = np.uint64(6364136223846793005), np.uint64(1442695040888963407)
@@ -22,21 +22,21 @@ class Corridor:
         self.copies, self.defect = copies, defect
         guards = {"names repeat": ("short",), "no agents": ()}.get(defect, ("guard",))
         seen = Dict({"clock": Discrete(6), "luck": Box((1,), 0.0, 1.0)})
-        self.kinds = {
-            "runner": Kind(("short", "long"), Box((2,), 0.0, 1.0), Discrete(3)),
-            "guard": Kind(guards, seen, MultiDiscrete((2, 3))),
+        self.agent_types = {
+            "runner": AgentType(("short", "long"), Box((2,), 0.0, 1.0), Discrete(3)),
+            "guard": AgentType(guards, seen, MultiDiscrete((2, 3))),
         }
         if defect == "no kinds":
-            self.kinds = {}
+            self.agent_types = {}
         if defect == "copies":
             self.copies = copies + 1
-        self.clock, self.place = np.zeros(copies, np.int64), np.zeros(copies, np.int64)
+        self.clock, self.group_spec = np.zeros(copies, np.int64), np.zeros(copies, np.int64)
         self.random = np.zeros(copies, np.uint64)
 
     def reset(self, seed):
         self.clock[:] = 0
         if self.defect != "reset forgets":
-            self.place[:] = 0
+            self.group_spec[:] = 0
         own = self.copies if self.defect == "number of copies" else 0
         self.random = np.arange(self.copies, dtype=np.uint64) * MULTIPLIER + np.uint64(seed + own)
         return self.tell(earned=float(self.defect == "reset rewards"))
@@ -45,22 +45,22 @@ class Corridor:
         runner, guard = actions["runner"], actions["guard"]
         self.random = self.random * MULTIPLIER + INCREMENT
         short = runner[:, 0] if self.defect == "idle counts" else np.where(self.clock < 3, runner[:, 0], 0)
-        self.place[:] = (self.place + short + runner[:, 1] + guard[:, 0].sum(-1)) % 8
+        self.group_spec[:] = (self.group_spec + short + runner[:, 1] + guard[:, 0].sum(-1)) % 8
         self.clock += 1
         if self.defect == "coupled":
-            self.place[1:] = (self.place[1:] + self.place[0]) % 8
+            self.group_spec[1:] = (self.group_spec[1:] + self.group_spec[0]) % 8
         if self.defect == "actions changed":
             runner[:] = 7
-        last, final, earned = self.clock.copy(), self.look(), self.place.copy()
+        last, final, earned = self.clock.copy(), self.look(), self.group_spec.copy()
         over = last == 5
-        self.clock[over], self.place[over] = 0, 0
+        self.clock[over], self.group_spec[over] = 0, 0
         return self.tell(last, final, earned)
 
     def look(self):
         luck = (self.random >> np.uint64(40)).astype(np.float32) / 2**24
         if self.defect == "chance":
             luck[:] = np.random.default_rng().random()
-        runner = np.stack([self.place / np.float32(8), luck], -1).astype(np.float32)
+        runner = np.stack([self.group_spec / np.float32(8), luck], -1).astype(np.float32)
         guard = {"clock": self.clock[:, None].copy(), "luck": luck[:, None, None]}
         return np.stack([runner, runner], 1), guard
 
@@ -75,73 +75,75 @@ class Corridor:
         acting = np.stack([self.clock < 3, ~never], 1)
         ends = np.stack([done, never], 1), np.stack([never, over], 1)
         mask = np.ones((n, 2, 3), bool)
-        one = Tick(runner, acting, reward, *ends, final_runner, mask)
-        two = Tick(guard, ~never[:, None], reward[:, :1].copy(), over[:, None].copy(), never[:, None], final_guard)
-        ticks = Ticks({"runner": one, "guard": two}, over, over & (earned == 0))
-        return SPOILS.get(self.defect, lambda ticks, clock: ticks)(ticks, clock)
+        one = AgentStep(runner, acting, reward, *ends, final_runner, mask)
+        two = AgentStep(guard, ~never[:, None], reward[:, :1].copy(), over[:, None].copy(), never[:, None], final_guard)
+        timestep = TimeStep({"runner": one, "guard": two}, over, over & (earned == 0))
+        return SPOILS.get(self.defect, lambda timestep, clock: timestep)(timestep, clock)
 
     def save(self):
-        state = {"clock": self.clock, "place": self.place, "random": self.random}
+        state = {"clock": self.clock, "place": self.group_spec, "random": self.random}
         if self.defect == "random unsaved":
             del state["random"]
         return state if self.defect == "save aliases" else {key: array.copy() for key, array in state.items()}
 
     def load(self, state):
         self.random = state.get("random", self.random)
-        self.clock, self.place = state["clock"].copy(), state["place"].copy()
+        self.clock, self.group_spec = state["clock"].copy(), state["place"].copy()
         if self.defect == "load aliases":
-            self.place = state["place"]
+            self.group_spec = state["place"]
         return self.tell(earned=float(self.defect == "load rewards"))
 
 
-def runner_with(**make: Callable[[Tick], object]) -> Callable[[Ticks, np.ndarray], Ticks]:
+def runner_with(**make: Callable[[AgentStep], object]) -> Callable[[TimeStep, np.ndarray], TimeStep]:
     """A spoil that replaces fields of the runners' tick."""
 
-    def spoil(ticks: Ticks, clock: np.ndarray) -> Ticks:
-        tick = ticks.kinds["runner"]
-        changed = replace(tick, **{field: function(tick) for field, function in make.items()})
-        return replace(ticks, kinds={**ticks.kinds, "runner": changed})
+    def spoil(timestep: TimeStep, clock: np.ndarray) -> TimeStep:
+        agent_step = timestep.agent_types["runner"]
+        changed = replace(agent_step, **{field: function(agent_step) for field, function in make.items()})
+        return replace(timestep, agent_types={**timestep.agent_types, "runner": changed})
 
     return spoil
 
 
-def writing(field: str, value: object, at: int, agent: int = 1) -> Callable[[Ticks, np.ndarray], Ticks]:
+def writing(field: str, value: object, at: int, agent: int = 1) -> Callable[[TimeStep, np.ndarray], TimeStep]:
     """A spoil that overwrites a runner's field in copy 1 once the clock shows `at`."""
 
-    def spoil(ticks: Ticks, clock: np.ndarray) -> Ticks:
+    def spoil(timestep: TimeStep, clock: np.ndarray) -> TimeStep:
         if len(clock) > 1 and clock[1] == at:
-            getattr(ticks.kinds["runner"], field)[1, agent] = value
-        return ticks
+            getattr(timestep.agent_types["runner"], field)[1, agent] = value
+        return timestep
 
     return spoil
 
 
-def silence(ticks: Ticks, clock: np.ndarray) -> Ticks:
-    for tick in ticks.kinds.values():
-        tick.acting[clock == 2] = False
-    return ticks
+def silence(timestep: TimeStep, clock: np.ndarray) -> TimeStep:
+    for agent_step in timestep.agent_types.values():
+        agent_step.acting[clock == 2] = False
+    return timestep
 
 
-def early_reset(ticks: Ticks, clock: np.ndarray) -> Ticks:
-    return replace(ticks, ended=ticks.ended | (clock == 4))
+def early_reset(timestep: TimeStep, clock: np.ndarray) -> TimeStep:
+    return replace(timestep, ended=timestep.ended | (clock == 4))
 
 
-def masked_guard(ticks: Ticks, clock: np.ndarray) -> Ticks:
-    guard = replace(ticks.kinds["guard"], mask=np.ones((len(clock), 1, 5), bool))
-    return replace(ticks, kinds={**ticks.kinds, "guard": guard})
+def masked_guard(timestep: TimeStep, clock: np.ndarray) -> TimeStep:
+    guard = replace(timestep.agent_types["guard"], mask=np.ones((len(clock), 1, 5), bool))
+    return replace(timestep, agent_types={**timestep.agent_types, "guard": guard})
 
 
-def blind_guard(ticks: Ticks, clock: np.ndarray) -> Ticks:
-    guard = replace(ticks.kinds["guard"], observation={"clock": ticks.kinds["guard"].observation["clock"]})
-    return replace(ticks, kinds={**ticks.kinds, "guard": guard})
+def blind_guard(timestep: TimeStep, clock: np.ndarray) -> TimeStep:
+    guard = replace(
+        timestep.agent_types["guard"], observation={"clock": timestep.agent_types["guard"].observation["clock"]}
+    )
+    return replace(timestep, agent_types={**timestep.agent_types, "guard": guard})
 
 
-def late_clock(ticks: Ticks, clock: np.ndarray) -> Ticks:
-    ticks.kinds["guard"].observation["clock"][clock == 2] = 6
-    return ticks
+def late_clock(timestep: TimeStep, clock: np.ndarray) -> TimeStep:
+    timestep.agent_types["guard"].observation["clock"][clock == 2] = 6
+    return timestep
 
 
-SPOILS: dict[str, Callable[[Ticks, np.ndarray], Ticks]] = {
+SPOILS: dict[str, Callable[[TimeStep, np.ndarray], TimeStep]] = {
     "observation float64": runner_with(observation=lambda t: t.observation.astype(np.float64)),
     "observation shape": runner_with(observation=lambda t: t.observation[..., :1]),
     "observation list": runner_with(observation=lambda t: t.observation.tolist()),
@@ -162,9 +164,9 @@ SPOILS: dict[str, Callable[[Ticks, np.ndarray], Ticks]] = {
     "idle": writing("acting", False, at=1, agent=0),
     "nobody acts": silence,
     "reset early": early_reset,
-    "ended int": lambda ticks, clock: replace(ticks, ended=ticks.ended.astype(int)),
-    "success float": lambda ticks, clock: replace(ticks, success=ticks.ended * 1.0),
-    "kind missing": lambda ticks, clock: replace(ticks, kinds={"runner": ticks.kinds["runner"]}),
+    "ended int": lambda timestep, clock: replace(timestep, ended=timestep.ended.astype(int)),
+    "success float": lambda timestep, clock: replace(timestep, success=timestep.ended * 1.0),
+    "kind missing": lambda timestep, clock: replace(timestep, agent_types={"runner": timestep.agent_types["runner"]}),
 }
 
 LONG = "step {}, kind 'runner', agent 'long', copy 1"
@@ -239,15 +241,17 @@ def test_random_actions_are_legal_and_reach_everything_legal():
     rows = (500, 2)
     mask = np.zeros((*rows, 4), bool)
     mask[:, 0, [1, 3]] = True  # the second agent has nothing legal, as an idle one may
-    kinds = {
-        "masked": Kind(("a", "b"), Discrete(1), Discrete(4)),
-        "free": Kind(("c", "d"), Discrete(1), Discrete(3)),
-        "vector": Kind(("e", "f"), Discrete(1), MultiDiscrete((2, 5))),
-        "real": Kind(("g", "h"), Discrete(1), Box((2,), np.array([0.0, -np.inf]), np.array([100.0, np.inf]))),
+    agent_types = {
+        "masked": AgentType(("a", "b"), Discrete(1), Discrete(4)),
+        "free": AgentType(("c", "d"), Discrete(1), Discrete(3)),
+        "vector": AgentType(("e", "f"), Discrete(1), MultiDiscrete((2, 5))),
+        "real": AgentType(("g", "h"), Discrete(1), Box((2,), np.array([0.0, -np.inf]), np.array([100.0, np.inf]))),
     }
-    blank = Tick(np.zeros(rows, int), *[np.zeros(rows, bool)] * 4, np.zeros(rows, int))
-    ticks = Ticks({name: replace(blank, mask=mask if name == "masked" else None) for name in kinds}, np.zeros(500))
-    actions = random_actions(ticks, kinds, np.random.default_rng(0))
+    blank = AgentStep(np.zeros(rows, int), *[np.zeros(rows, bool)] * 4, np.zeros(rows, int))
+    timestep = TimeStep(
+        {name: replace(blank, mask=mask if name == "masked" else None) for name in agent_types}, np.zeros(500)
+    )
+    actions = random_actions(timestep, agent_types, np.random.default_rng(0))
     assert set(actions["masked"][:, 0].tolist()) == {1, 3}
     assert set(actions["masked"][:, 1].tolist()) == {0}
     assert set(actions["free"].ravel().tolist()) == {0, 1, 2}
@@ -257,5 +261,5 @@ def test_random_actions_are_legal_and_reach_everything_legal():
     assert actions["real"].dtype == np.float32
     low, high = actions["real"].min((0, 1)), actions["real"].max((0, 1))
     assert ((low >= [0, -10]) & (low < [5, -9]) & (high <= [100, 10]) & (high > [95, 9])).all()
-    again = random_actions(ticks, kinds, np.random.default_rng(0))
-    assert all(np.array_equal(actions[name], again[name]) for name in kinds)
+    again = random_actions(timestep, agent_types, np.random.default_rng(0))
+    assert all(np.array_equal(actions[name], again[name]) for name in agent_types)

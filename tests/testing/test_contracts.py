@@ -13,7 +13,7 @@ from coterie.core import lookup
 from coterie.core.types import Box, Decision, Dict, Discrete, Experience
 from coterie.lm.load import LMSettings
 from coterie.testing.learners import ContractError, check_learner, check_policy, check_world
-from helpers.small_worlds import ACTIONS, place, place_in
+from helpers.small_worlds import ACTIONS, group_spec, place_in
 
 OBSERVATIONS = {
     "vector": Box((5,), -1.0, 1.0),
@@ -82,7 +82,7 @@ def test_worlds(name):
 @pytest.mark.parametrize("name", [name for name in registry.POLICIES if name not in WORLD_BOUND])
 def test_policies(name, action, masked, parameters):
     for observation in OBSERVATIONS.values():
-        where = place(ACTIONS[action], observation, agents=3, parameters=parameters)
+        where = group_spec(ACTIONS[action], observation, agents=3, parameters=parameters)
         if refused(policy_maker(name), name, where):
             continue
         check_policy(policy_maker(name), where, masked, steady=name not in RESTLESS)
@@ -95,9 +95,9 @@ def test_policies_in_worlds(name, world):
     made = lookup.look_up(registry.POLICIES, name)
     if hasattr(made, "needs") and not isinstance(table, made.needs):
         pytest.skip(f"{world} is not {made.needs.__name__}")
-    for kind, spaces in table.kinds.items():
+    for agent_type, spaces in table.agent_types.items():
         for columns in (None, [len(spaces.agents) - 1]):
-            where = place_in(table, columns, kind=kind)
+            where = place_in(table, columns, agent_type=agent_type)
             if refused(policy_maker(name), name, where):
                 continue
             check_policy(policy_maker(name), where, steady=name not in RESTLESS, world=table)
@@ -107,7 +107,7 @@ def test_policies_in_worlds(name, world):
 @pytest.mark.parametrize(("action", "masked"), SPACES)
 @pytest.mark.parametrize("name", registry.LEARNERS)
 def test_learners(name, action, masked, parameters):
-    where = place(ACTIONS[action], agents=3, parameters=parameters)
+    where = group_spec(ACTIONS[action], agents=3, parameters=parameters)
     if not refused(learner_maker(name), name, where):
         check_learner(learner_maker(name), where, masked, remembers=name in REMEMBERS)
 
@@ -115,7 +115,7 @@ def test_learners(name, action, masked, parameters):
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 @pytest.mark.parametrize("name", registry.LEARNERS)
 def test_learners_of_every_observation(name, observation):
-    where = place(observation=OBSERVATIONS[observation], agents=2, parameters="individual")
+    where = group_spec(observation=OBSERVATIONS[observation], agents=2, parameters="individual")
     check_learner(learner_maker(name), where, remembers=name in REMEMBERS)
 
 
@@ -137,7 +137,7 @@ def test_learners_with_every_preference(name, preference, parameters):
     for way in lookup.look_up(registry.LEARNERS, name).ways:
         if risky == (way != "step"):
             make = learner_maker(name, preference, way)
-            check_learner(make, place(parameters=parameters), remembers=name in REMEMBERS)
+            check_learner(make, group_spec(parameters=parameters), remembers=name in REMEMBERS)
 
 
 # The checks themselves: each defect below is found and named ---------------------------------------------
@@ -202,13 +202,13 @@ POLICY_DEFECTS = {
 @pytest.mark.parametrize("defect", POLICY_DEFECTS)
 def test_a_broken_policy_is_named(defect):
     with pytest.raises(ContractError, match=POLICY_DEFECTS[defect]):
-        check_policy(lambda where: Spoiled(defect, where), place(), masked=True)
+        check_policy(lambda where: Spoiled(defect, where), group_spec(), masked=True)
 
 
 @pytest.mark.parametrize("action", ["multi-discrete", "box"])
 def test_a_wrong_density_is_named(action):
     with pytest.raises(ContractError, match="log_prob to match"):
-        check_policy(lambda where: Spoiled("wrong log_prob", where), place(ACTIONS[action]))
+        check_policy(lambda where: Spoiled("wrong log_prob", where), group_spec(ACTIONS[action]))
 
 
 class SpoiledLearner:
@@ -258,4 +258,4 @@ LEARNER_DEFECTS = {
 @pytest.mark.parametrize("defect", LEARNER_DEFECTS)
 def test_a_broken_learner_is_named(defect):
     with pytest.raises(ContractError, match=LEARNER_DEFECTS[defect]):
-        check_learner(lambda where: SpoiledLearner(defect, where), place())
+        check_learner(lambda where: SpoiledLearner(defect, where), group_spec())

@@ -7,7 +7,7 @@ import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.policies.network import NetworkPolicy
-from coterie.policies.scripted import HeuristicPolicy, RandomPolicy
+from coterie.policies.scripted import ExpertPolicy, RandomPolicy
 from coterie.testing import learners
 from coterie.training import build, workers
 from coterie.training.run import Run
@@ -51,8 +51,8 @@ def test_patterns_names_and_order(tmp_path):
     _, groups = table(
         tmp_path, "  a: {agents: [agent_2, agent_0], policy: random}\n  b: {agents: '*_1', policy: random}"
     )
-    assert [g.seat.place.agents for g in groups] == [("agent_0", "agent_2"), ("agent_1",)]
-    assert [g.seat.place.columns.tolist() for g in groups] == [[0, 2], [1]]
+    assert [g.actor.group_spec.agents for g in groups] == [("agent_0", "agent_2"), ("agent_1",)]
+    assert [g.actor.group_spec.columns.tolist() for g in groups] == [[0, 2], [1]]
 
 
 MODELS = [
@@ -125,7 +125,7 @@ def test_scripted_frozen_and_learning_groups_at_one_table(tmp_path):
 """
     loaded, (a, b, c) = table(tmp_path, groups, "train.copies=2", "train.steps=3")
     assert a.learner.settings.learning_rate == 1e-3
-    assert isinstance(b.policy, HeuristicPolicy)
+    assert isinstance(b.policy, ExpertPolicy)
     assert b.learner is None
     assert isinstance(c.policy, NetworkPolicy)
     assert c.learner is None
@@ -143,7 +143,7 @@ def test_two_groups_keep_their_own_learners_settings(tmp_path):
     assert (b.learner.settings.learning_rate, b.learner.settings.gamma, b.learner.settings.epochs) == (2.5e-4, 0.99, 7)
     assert type(a.learner.preference).__name__ == "Team"
     assert type(b.learner.preference).__name__ == "Unchanged"
-    assert (a.seat.place.stacks, b.seat.place.stacks) == (1, 2)
+    assert (a.actor.group_spec.parameter_sets, b.actor.group_spec.parameter_sets) == (1, 2)
 
 
 def test_individual_parameters_differ_from_the_start(tmp_path):
@@ -273,7 +273,7 @@ def test_a_shared_policy_of_many_takes_one_seat_as_the_agent_of_that_name(tmp_pa
     settings = schema.resolve(table, "table")
     stage = build.build_world(settings.world, 1)
     groups = build.build_groups(settings, stage, learning=False)
-    assert groups[0].seat.members.tolist() == [1]
+    assert groups[0].actor.members.tolist() == [1]
     seated, original = groups[0].policy, coterie.load(tmp_path / "a")
     seen = np.random.default_rng(0).random((64, 15), np.float32)
     assert (seated.layout.size,) == seen.shape[1:]
@@ -297,7 +297,7 @@ def test_rules_come_along_with_a_group_of_an_earlier_run(tmp_path):
     seated = [f"groups.all.policy.run={run.path}", "groups.all.learner=none"]
     settings = schema.load(str(tmp_path / "a.yaml"), [*seated, "groups.all.constraints=none"])
     (group,) = build.build_groups(settings, build.build_world(settings.world, 1))
-    assert group.seat.guard.settings.rules == ("never move left",)
+    assert group.actor.guard.settings.rules == ("never move left",)
     own = schema.load(str(tmp_path / "a.yaml"), [*seated, "groups.all.constraints.rules=[never move up]"])
     (group,) = build.build_groups(own, build.build_world(own.world, 1))
-    assert group.seat.guard.settings.rules == ("never move up",)
+    assert group.actor.guard.settings.rules == ("never move up",)

@@ -8,7 +8,7 @@ import pytest
 import coterie
 from coterie.config import schema
 from coterie.core import seeding
-from coterie.core.group import Seat
+from coterie.core.group import Actor
 from coterie.core.types import CoterieError
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training import build, evaluate, loop
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.usefixtures("no_drawing")
 def seated(tmp_path, copies, **settings):
     loaded = schema.load(str(written(tmp_path / "odd.yaml", ODD)))
     world = run_cases.Odd(run_cases.OddSettings(**settings), copies)
-    places = build.build_places(loaded, world)
-    return world, [Seat(p, RandomPolicy(RandomSettings(), p)) for p in places.values()]
+    group_specs = build.build_group_specs(loaded, world)
+    return world, [Actor(p, RandomPolicy(RandomSettings(), p)) for p in group_specs.values()]
 
 
 @pytest.mark.parametrize(("copies", "episodes"), [(1, 1), (1, 5), (4, 4), (4, 7), (4, 30), (7, 3)])
 def test_every_copy_contributes_its_share_however_short_its_episodes(tmp_path, copies, episodes):
-    world, seats = seated(tmp_path, copies)
-    result = evaluate.evaluate(world, seats, episodes, seed=5)
+    world, actors = seated(tmp_path, copies)
+    result = evaluate.evaluate(world, actors, episodes, seed=5)
     share = [episodes // copies + (copy < episodes % copies) for copy in range(copies)]
     expected = [world.length(copy, e) for copy in range(copies) for e in range(share[copy])]
     assert sorted(result.length.tolist()) == sorted(expected)
@@ -40,14 +40,14 @@ def test_every_copy_contributes_its_share_however_short_its_episodes(tmp_path, c
 
 def test_short_episodes_are_not_favoured(tmp_path):
     """Taking the first episodes that end would give nearly all of length 2; the true mean is 11."""
-    world, seats = seated(tmp_path, 100)
-    lengths = evaluate.evaluate(world, seats, 400, seed=0).length
+    world, actors = seated(tmp_path, 100)
+    lengths = evaluate.evaluate(world, actors, 400, seed=0).length
     assert abs(lengths.mean() - 11) < 4 * 9 / np.sqrt(400)
 
 
 def test_returns_average_a_groups_agents_in_raw_reward(tmp_path):
-    world, seats = seated(tmp_path, 2, lengths=(4,))
-    plain = evaluate.evaluate(world, seats, 2, seed=0).plain()
+    world, actors = seated(tmp_path, 2, lengths=(4,))
+    plain = evaluate.evaluate(world, actors, 2, seed=0).plain()
     assert plain == {
         "groups": {"all": {"return_mean": 6.0, "return_ci95": [6.0, 6.0], "length_mean": 4.0}},
         "success_rate": None,
@@ -76,14 +76,14 @@ def test_a_preference_does_not_touch_what_is_reported(tmp_path):
 
 def test_an_endless_world_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "PATIENCE", 200)
-    world, seats = seated(tmp_path, 2, lengths=(1000,))
+    world, actors = seated(tmp_path, 2, lengths=(1000,))
     with pytest.raises(CoterieError, match="no episode ended within 200 ticks; give the world a time limit"):
-        evaluate.evaluate(world, seats, 2, seed=0)
+        evaluate.evaluate(world, actors, 2, seed=0)
 
 
 def test_seeds_decide_everything(tmp_path):
-    world, seats = seated(tmp_path, 8)
-    first, again, other = (evaluate.evaluate(world, seats, 16, seed=s).length.tolist() for s in (1, 1, 2))
+    world, actors = seated(tmp_path, 8)
+    first, again, other = (evaluate.evaluate(world, actors, 16, seed=s).length.tolist() for s in (1, 1, 2))
     assert first == again
     assert first != other
 
@@ -92,14 +92,14 @@ def test_validation_evaluation_and_training_use_different_seeds(tmp_path, monkey
     """The best checkpoint is chosen on other episodes than the ones it is judged by."""
     used, judge = {}, loop.Training.judge
 
-    def spy(self, purpose, seats=None):
+    def spy(self, purpose, actors=None):
         def note(world, chosen, episodes, seed, greedy=True):
             used.setdefault(purpose, set()).add(seed)
             assert greedy
             return evaluate.evaluate(world, chosen, episodes, seed, greedy)
 
         monkeypatch.setattr(loop, "evaluate", note)
-        return judge(self, purpose, seats)
+        return judge(self, purpose, actors)
 
     monkeypatch.setattr(loop.Training, "judge", spy)
     run = train(tmp_path / "run")
@@ -147,6 +147,6 @@ def test_a_set_network_plays_with_any_number_of_agents_and_an_mlp_says_why_not(t
 
 
 def test_a_result_is_frozen(tmp_path):
-    world, seats = seated(tmp_path, 1)
+    world, actors = seated(tmp_path, 1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        evaluate.evaluate(world, seats, 1, seed=0).length = None
+        evaluate.evaluate(world, actors, 1, seed=0).length = None

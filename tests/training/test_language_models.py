@@ -7,7 +7,7 @@ import pytest
 
 import coterie
 from coterie.config import schema
-from coterie.lm.interface import Spent
+from coterie.lm.interface import BudgetExceeded
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 from coterie.training import language_models
@@ -79,7 +79,9 @@ def test_a_larger_budget_is_used_by_a_run_that_goes_on(tmp_path):
 def test_a_spent_budget_ends_the_run_where_it_is_to(tmp_path):
     experiment = written(tmp_path / "race.yaml", RACE)
     stop = "groups.model.policy.lm.budget={calls: 20, at_limit: stop}"
-    with pytest.raises(Spent, match=r"of 20 calls left.*at_limit=stop ends the run: raise the limit and go on"):
+    with pytest.raises(
+        BudgetExceeded, match=r"of 20 calls left.*at_limit=stop ends the run: raise the limit and go on"
+    ):
         train(tmp_path / "run", stop, experiment=experiment)
     assert (tmp_path / "run" / "answers.sqlite").exists()
 
@@ -89,11 +91,11 @@ def test_free_text_is_replayed_as_it_was(tmp_path):
     world, file = race(50), str(tmp_path / "answers.db")
     around = {"cache": CacheSettings(file), "budget": BudgetSettings(calls=20)}
     first = player(world, way="complete", around=around)
-    said = [first.act(view_of(world, first.place)).action for _ in range(2)]
+    said = [first.act(view_of(world, first.group_spec)).action for _ in range(2)]
     assert 0 < first.metrics()["abstentions"] < 200
     assert first.metrics()["lm/refusals"] < 150  # what was refused is not offered again
     again = player(world, way="complete", around={"cache": CacheSettings(file, "replay-only")})
-    replayed = [again.act(view_of(world, again.place)).action for _ in range(2)]
+    replayed = [again.act(view_of(world, again.group_spec)).action for _ in range(2)]
     assert np.array_equal(said, replayed)
     assert again.metrics()["abstentions"] == first.metrics()["abstentions"]
     assert again.metrics()["lm/calls"] == 0

@@ -141,19 +141,19 @@ PLACES = {
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("place", PLACES)
-def test_a_failure_anywhere_leaves_a_run_that_can_go_on(tmp_path, whole, monkeypatch, place, after):
-    owner, name, count = PLACES[place]
+@pytest.mark.parametrize("group_spec", PLACES)
+def test_a_failure_anywhere_leaves_a_run_that_can_go_on(tmp_path, whole, monkeypatch, group_spec, after):
+    owner, name, count = PLACES[group_spec]
     real, calls = getattr(owner, name), 0
 
     def fail(*arguments, **options):
         nonlocal calls
         calls += 1
         if calls == count and not after:
-            raise InterruptedError(place)
+            raise InterruptedError(group_spec)
         result = real(*arguments, **options)
         if calls == count:
-            raise InterruptedError(place)
+            raise InterruptedError(group_spec)
         return result
 
     monkeypatch.setattr(owner, name, fail)
@@ -163,7 +163,7 @@ def test_a_failure_anywhere_leaves_a_run_that_can_go_on(tmp_path, whole, monkeyp
     monkeypatch.setattr(report, "draw_curves", lambda runs: b"")
     coterie.resume(tmp_path / "run", quiet=True)
     assert_same_end(Run.open(tmp_path / "run"), whole["grid"][1])
-    assert (tmp_path / "run" / "report.html").exists() or place == "reporting"
+    assert (tmp_path / "run" / "report.html").exists() or group_spec == "reporting"
 
 
 # What resuming does -----------------------------------------------------------------------------------------

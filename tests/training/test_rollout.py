@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from coterie.core.group import Seat
-from coterie.core.types import Decision, Tick, Ticks, View
+from coterie.core.group import Actor
+from coterie.core.types import AgentStep, Decision, TimeStep, View
 from coterie.testing.learners import _same
-from coterie.training.rollout import StateWriter, Writer, cut_short, open_decisions, picker
-from helpers.small_worlds import Counting, Numbered, experience, generator, place
+from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, open_decisions, picker
+from helpers.small_worlds import Counting, Numbered, experience, generator, group_spec
 
 
-def tick(copies=2, agents=3, seed=0, **fields):
+def agent_step(copies=2, agents=3, seed=0, **fields):
     """Random numbers everywhere; nobody's episode is over."""
     random, rows = generator(seed), (copies, agents)
     given = {
@@ -24,17 +24,17 @@ def tick(copies=2, agents=3, seed=0, **fields):
         "final_observation": random.random((*rows, 3), np.float32),
         "mask": random.random((*rows, 4)) < 0.5,
     }
-    return Tick(**given | fields)
+    return AgentStep(**given | fields)
 
 
 def writer(columns=(2, 0), policy=None, rows=4):
-    where = place(agents=3, columns=list(columns))
-    return Writer(Seat(where, policy or Counting()), 2, rows, tick())
+    where = group_spec(agents=3, columns=list(columns))
+    return RolloutBuffer(Actor(where, policy or Counting()), 2, rows, agent_step())
 
 
 def decide(one, t, seed=0):
     """Write a random decision at row t; returns what was seen and said."""
-    pick, now, random = picker(one.place), tick(seed=seed), generator(seed)
+    pick, now, random = picker(one.group_spec), agent_step(seed=seed), generator(seed)
     held = random.random((2, 2, 1), np.float32)
     view = View(pick(now.observation), random.random((2, 2)) < 0.5, np.arange(2), random, False, pick(now.mask), held)
     said = Decision(random.integers(4, size=(2, 2)), random.random((2, 2), np.float32))
@@ -48,9 +48,9 @@ def decide(one, t, seed=0):
 def test_a_groups_columns_are_written_in_its_order():
     one = writer()
     view, said = decide(one, 1)
-    came = tick(seed=5, terminated=np.eye(2, 3, dtype=bool), truncated=np.eye(2, 3, 2, dtype=bool))
+    came = agent_step(seed=5, terminated=np.eye(2, 3, dtype=bool), truncated=np.eye(2, 3, 2, dtype=bool))
     one.arrived(1, came, np.zeros(0, np.int64), np.zeros((2, 2, 1), np.float32))
-    last, held = tick(seed=6, acting=np.array([[1, 0, 0], [0, 0, 1]], bool)), np.full((2, 2, 1), 9.0)
+    last, held = agent_step(seed=6, acting=np.array([[1, 0, 0], [0, 0, 1]], bool)), np.full((2, 2, 1), 9.0)
     own = one.finish(last, held)
     assert np.array_equal(own.observation[1], view.observation)
     assert np.array_equal(own.active[1], view.acting)
@@ -68,22 +68,22 @@ def test_a_groups_columns_are_written_in_its_order():
 
 
 def test_without_masks_and_memory_there_are_none():
-    where = place(agents=3)
-    first = tick(mask=None)
-    own = Writer(Seat(where, Numbered()), 2, 3, first).finish(first, None)
+    where = group_spec(agents=3)
+    first = agent_step(mask=None)
+    own = RolloutBuffer(Actor(where, Numbered()), 2, 3, first).finish(first, None)
     assert own.mask is own.memory is own.finals.memory is None
 
 
 def test_last_observations_are_kept_with_what_was_remembered():
     one = writer()
     held = generator().random((2, 2, 1), np.float32)
-    first, second = tick(seed=1), tick(seed=2)
+    first, second = agent_step(seed=1), agent_step(seed=2)
     one.arrived(0, first, np.array([1]), held)
     one.arrived(1, second, np.zeros(0, np.int64), held)
     one.arrived(3, second, np.array([0, 1]), held + 1)
-    own = one.finish(tick(seed=3), held)
+    own = one.finish(agent_step(seed=3), held)
     assert own.finals.index.tolist() == [[0, 1], [3, 0], [3, 1]]
-    pick = picker(one.place)
+    pick = picker(one.group_spec)
     expected = np.concatenate([pick(first.final_observation)[1:], pick(second.final_observation)])
     assert np.array_equal(own.finals.observation, expected)
     assert np.array_equal(own.finals.memory, np.concatenate([held[1:], held + 1]))
@@ -92,7 +92,7 @@ def test_last_observations_are_kept_with_what_was_remembered():
 
 
 def test_where_nobody_was_cut_short_finals_are_empty_but_shaped():
-    own = writer().finish(tick(), np.zeros((2, 2, 1), np.float32))
+    own = writer().finish(agent_step(), np.zeros((2, 2, 1), np.float32))
     assert own.finals.index.shape == (0, 2)
     assert own.finals.observation.shape == (0, 2, 3)
     assert own.finals.memory.shape == (0, 2, 1)
@@ -108,30 +108,30 @@ def test_a_copy_is_cut_short_when_anybody_of_any_kind_was_truncated():
     ended = np.array([True, True, True, False])
     right[3, 0] = True  # truncated, but the copy goes on: the next row shows where
 
-    def ticks(ended):
-        kinds = {"a": tick(4, 2, terminated=~left, truncated=left), "b": tick(4, 2, truncated=right)}
-        return Ticks(kinds, ended)
+    def timestep(ended):
+        agent_types = {"a": agent_step(4, 2, terminated=~left, truncated=left), "b": agent_step(4, 2, truncated=right)}
+        return TimeStep(agent_types, ended)
 
-    assert cut_short(ticks(ended)).tolist() == [1, 2]
-    assert cut_short(ticks(np.zeros(4, bool))).tolist() == []
+    assert cut_short(timestep(ended)).tolist() == [1, 2]
+    assert cut_short(timestep(np.zeros(4, bool))).tolist() == []
 
 
 def test_states_are_written_at_every_row_and_for_who_was_cut_short():
     states = generator().random((4, 3, 5), np.float32)
     last = generator(1).random((3, 5), np.float32)
-    one = StateWriter(3, states[0])
+    one = StateBuffer(3, states[0])
     for t in range(3):
         one.seen(t, states[t])
-    ticks = Ticks({}, np.ones(3, bool), state=states[1], final_state=last)
-    one.arrived(ticks, np.zeros(0, np.int64))
-    one.arrived(ticks, np.array([0, 2]))
-    one.arrived(ticks, np.array([1]))
+    timestep = TimeStep({}, np.ones(3, bool), state=states[1], final_state=last)
+    one.arrived(timestep, np.zeros(0, np.int64))
+    one.arrived(timestep, np.array([0, 2]))
+    one.arrived(timestep, np.array([1]))
     kept = last.copy()
     last[:] = 0  # arrays belong to the world
     found = one.finish(states[3])
     assert np.array_equal(found.rows, states)
     assert np.array_equal(found.finals, kept[[0, 2, 1]])
-    assert StateWriter(3, states[0]).finish(states[0]).finals.shape == (0, 5)
+    assert StateBuffer(3, states[0]).finish(states[0]).finals.shape == (0, 5)
 
 
 # Openings -----------------------------------------------------------------------------------------------
@@ -193,6 +193,6 @@ def test_an_opening_is_row_0_of_the_next_rollout(columns):
         memory=random.random((copies, agents, 1), np.float32),
     )
     one.open(opening)
-    found = one.finish(tick(), np.zeros((copies, agents, 1), np.float32))
+    found = one.finish(agent_step(), np.zeros((copies, agents, 1), np.float32))
     for name in ("active", "observation", "action", "log_prob", "reward", "mask", "memory"):
         _same(name, getattr(opening, name), getattr(found, name)[0])

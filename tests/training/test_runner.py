@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.group import Seat
+from coterie.core.group import Actor
 from coterie.core.types import Decision, Discrete, View, merge
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.testing.learners import _leaves, _same
 from coterie.training.runner import Runner, join_episodes
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.small_worlds import Bandit, Counting, Numbered, Rounds, generator, network, place_in, seats
+from helpers.small_worlds import Bandit, Counting, Numbered, Rounds, actors, generator, network, place_in
 
 
 def grid(copies=3, **fields):
@@ -49,33 +49,33 @@ class FixedPlay:
 
 def test_row_t_holds_what_was_seen_and_done_and_what_followed():
     world = grid()
-    runner = Runner(world, seats(random_seat(world)), seed=1)
+    runner = Runner(world, actors(random_seat(world)), seed=1)
     twin = grid()
-    runner_2 = Runner(twin, seats(random_seat(twin)), seed=1)
+    runner_2 = Runner(twin, actors(random_seat(twin)), seed=1)
     own = runner.play(20, 1).experiences["team"]
     runner_2.begin(1)
     for t in range(20):
-        tick = runner_2.ticks.kinds["agent"]
-        assert np.array_equal(own.observation[t], tick.observation)
-        assert np.array_equal(own.active[t], tick.acting)
+        agent_step = runner_2.timestep.agent_types["agent"]
+        assert np.array_equal(own.observation[t], agent_step.observation)
+        assert np.array_equal(own.active[t], agent_step.acting)
         runner_2.step()
-        tick = runner_2.ticks.kinds["agent"]
-        assert np.array_equal(own.reward[t], tick.reward)
-        assert np.array_equal(own.terminated[t], tick.terminated)
-        assert np.array_equal(own.truncated[t], tick.truncated)
+        agent_step = runner_2.timestep.agent_types["agent"]
+        assert np.array_equal(own.reward[t], agent_step.reward)
+        assert np.array_equal(own.terminated[t], agent_step.terminated)
+        assert np.array_equal(own.truncated[t], agent_step.truncated)
         for (row, copy), final in zip(own.finals.index, own.finals.observation, strict=True):
             if row == t:
-                assert runner_2.ticks.ended[copy]
-                assert np.array_equal(final, tick.final_observation[copy])
+                assert runner_2.timestep.ended[copy]
+                assert np.array_equal(final, agent_step.final_observation[copy])
                 assert not np.array_equal(final, own.observation[t + 1, copy])
-    assert np.array_equal(own.observation[20], tick.observation)
+    assert np.array_equal(own.observation[20], agent_step.observation)
     assert own.truncated.any()
     assert {tuple(i) for i in own.finals.index} == {(t, n) for t, n, _ in np.argwhere(own.truncated)}
 
 
 def test_the_rollouts_arrays_are_its_own():
     world = grid()
-    runner = Runner(world, seats(random_seat(world)), seed=1)
+    runner = Runner(world, actors(random_seat(world)), seed=1)
     own = runner.play(5, 1).experiences["team"]
     kept = _leaves(own)
     runner.play(5, 2)
@@ -86,7 +86,7 @@ def test_log_probabilities_are_written_down():
     world = grid()
     where = place_in(world)
     policy = network(where)
-    own = Runner(world, seats((where, policy)), seed=1).play(4, 1).experiences["team"]
+    own = Runner(world, actors((where, policy)), seed=1).play(4, 1).experiences["team"]
     view = View(own.observation[2], own.active[2], np.arange(2), generator())
     again = policy.act(dataclasses.replace(view, random=generator()))
     same = again.action == own.action[2]
@@ -97,7 +97,7 @@ def test_log_probabilities_are_written_down():
 
 def test_iterations_draw_fresh_numbers_and_the_same_iteration_the_same():
     world = grid()
-    runner = Runner(world, seats(random_seat(world)), seed=1)
+    runner = Runner(world, actors(random_seat(world)), seed=1)
     state = runner.save()
     first = runner.play(5, 1).experiences["team"]
     runner.load(state)
@@ -112,7 +112,7 @@ def test_shards_and_groups_have_their_own_streams():
     played = []
     for shard, group in ((0, "team"), (1, "team"), (0, "others")):
         world = Bandit(Discrete(1000), lambda a: a * 1.0, copies=8)
-        runner = Runner(world, seats(random_seat(world, group=group)), seed=1, shard=shard)
+        runner = Runner(world, actors(random_seat(world, group=group)), seed=1, shard=shard)
         played.append(runner.play(3, 1).experiences[group].action.tolist())
     assert played[0] != played[1] != played[2] != played[0]
 
@@ -140,14 +140,14 @@ def decisions(runner, lengths):
 
 
 def still_open(runner):
-    return int(runner.openings["team"].active.sum())
+    return int(runner.pending["team"].active.sum())
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=12))
 def test_tictactoe_is_the_same_however_it_is_cut_into_rollouts(lengths):
     worlds = [Tictactoe(TictactoeSettings(), 3) for _ in range(2)]
-    cut, whole = (Runner(w, seats((place_in(w), FixedPlay())), seed=0) for w in worlds)
+    cut, whole = (Runner(w, actors((place_in(w), FixedPlay())), seed=0) for w in worlds)
     assert decisions(cut, lengths) == decisions(whole, [sum(lengths)])
     assert still_open(cut) == still_open(whole)
 
@@ -156,19 +156,19 @@ def test_tictactoe_is_the_same_however_it_is_cut_into_rollouts(lengths):
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_rewards_for_the_idle_and_truncated_are_the_same_however_cut(lengths):
     pair = [(w, place_in(w)) for w in (Rounds(), Rounds())]
-    cut, whole = (Runner(w, seats((p, Numbered())), seed=0) for w, p in pair)
+    cut, whole = (Runner(w, actors((p, Numbered())), seed=0) for w, p in pair)
     assert decisions(cut, lengths) == decisions(whole, [sum(lengths)])
 
 
 def test_every_decision_of_a_turn_based_world_is_counted_once():
     world = Tictactoe(TictactoeSettings(), 3)
-    runner = Runner(world, seats((place_in(world), FixedPlay())), seed=0)
+    runner = Runner(world, actors((place_in(world), FixedPlay())), seed=0)
     assert len(decisions(runner, [1] * 20)) == 3 * 20 - still_open(runner)
 
 
 def test_the_losers_last_move_gets_the_loss():
     world = Tictactoe(TictactoeSettings(), 4)
-    runner = Runner(world, seats(random_seat(world)), seed=0)
+    runner = Runner(world, actors(random_seat(world)), seed=0)
     found = decisions(runner, [7] * 20)
     ended = [one for one in found if one[-1] == "terminated"]
     by_reward = {value: sum(one[5] == value for one in ended) for value in (-1.0, 0.0, 1.0)}
@@ -178,21 +178,21 @@ def test_the_losers_last_move_gets_the_loss():
 
 def test_an_agents_reward_while_idle_belongs_to_its_latest_decision():
     world = Rounds(copies=1, agents=3, length=7)
-    runner = Runner(world, seats((place_in(world), Numbered())), seed=0)
+    runner = Runner(world, actors((place_in(world), Numbered())), seed=0)
     # Agent 1 decides at clocks 1 and 4 and earns 100 + clock at every tick.
     found = [one for one in decisions(runner, [3, 2, 9]) if one[1] == 1 and one[2][1] == 1]
     assert found[0][5] == 101 + 102 + 103
     # Agent 0's third decision, at clock 6, is its last before the time limit.
-    runner = Runner(world, seats((place_in(world), Numbered())), seed=0)
+    runner = Runner(world, actors((place_in(world), Numbered())), seed=0)
     assert [one[5:] for one in decisions(runner, [7]) if one[1] == 0][-1] == (6.0, "truncated")
 
 
 def test_a_simultaneous_world_leaves_nothing_open_and_has_no_extra_row():
     world = grid(mode="race", max_steps=30)
-    runner = Runner(world, seats(random_seat(world)), seed=0)
+    runner = Runner(world, actors(random_seat(world)), seed=0)
     own = runner.play(40, 1).experiences["team"]
     assert len(own.active) == 40
-    assert not runner.openings
+    assert not runner.pending
     assert np.array_equal(own.closed(), own.active)
 
 
@@ -201,7 +201,7 @@ def test_a_simultaneous_world_leaves_nothing_open_and_has_no_extra_row():
 
 def test_memory_counts_own_decisions_from_every_episodes_start():
     world = Rounds(copies=2, agents=3, length=7)
-    runner = Runner(world, seats((place_in(world), Counting())), seed=0)
+    runner = Runner(world, actors((place_in(world), Counting())), seed=0)
     for iteration, steps in enumerate((4, 5, 12), 1):
         own = runner.play(steps, iteration).experiences["team"]
         assert own.memory.shape == (*own.observation.shape[:3], 1)  # one row more than decisions
@@ -213,7 +213,7 @@ def test_memory_counts_own_decisions_from_every_episodes_start():
 
 def test_memory_is_kept_while_idle_and_cleared_with_the_copy():
     world = Rounds(copies=1, agents=2, length=4)
-    runner = Runner(world, seats((place_in(world), Counting())), seed=0)
+    runner = Runner(world, actors((place_in(world), Counting())), seed=0)
     runner.begin(1)
     seen = []
     for _ in range(6):
@@ -224,12 +224,12 @@ def test_memory_is_kept_while_idle_and_cleared_with_the_copy():
 
 def test_memory_is_saved_and_loaded():
     world = Rounds()
-    runner = Runner(world, seats((place_in(world), Counting())), seed=0)
+    runner = Runner(world, actors((place_in(world), Counting())), seed=0)
     runner.play(5, 1)
     state, kept = runner.save(), runner.memories["team"].copy()
     assert kept.any()
     rest = runner.play(6, 2).experiences["team"]
-    other = Runner(Rounds(), seats((place_in(world), Counting())), seed=0)
+    other = Runner(Rounds(), actors((place_in(world), Counting())), seed=0)
     other.load(state)
     assert np.array_equal(other.memories["team"], kept)
     _same("after loading", rest, other.play(6, 2).experiences["team"])
@@ -243,7 +243,7 @@ def test_groups_see_and_act_for_their_own_agents():
     few, many = Numbered(), Numbered()
     runner = Runner(
         world,
-        seats((place_in(world, [2], "few"), few), (place_in(world, [3, 0, 1], "many"), many)),
+        actors((place_in(world, [2], "few"), few), (place_in(world, [3, 0, 1], "many"), many)),
         seed=0,
     )
     rollout = runner.play(12, 1)
@@ -272,7 +272,7 @@ def test_a_seat_may_hold_some_of_a_policys_agents():
             asked.append(view.agents.tolist())
             return super().act(view)
 
-    halves = [Seat(place_in(world, [0, 1], "a"), Asked()), Seat(place_in(world, [2], "b"), Asked(), np.array([1]))]
+    halves = [Actor(place_in(world, [0, 1], "a"), Asked()), Actor(place_in(world, [2], "b"), Asked(), np.array([1]))]
     Runner(world, halves, seed=0).play(1, 1)
     assert asked == [[0, 1], [1]]
 
@@ -280,7 +280,7 @@ def test_a_seat_may_hold_some_of_a_policys_agents():
 def test_a_part_of_a_kind_is_masked_as_itself():
     world = Tictactoe(TictactoeSettings(), 5)
     one, two = (random_seat(world, columns=[c], group=f"g{c}") for c in (0, 1))
-    rollout = Runner(world, seats(one, two), seed=3).play(30, 1)  # an illegal move would raise
+    rollout = Runner(world, actors(one, two), seed=3).play(30, 1)  # an illegal move would raise
     for c in (0, 1):
         own = rollout.experiences[f"g{c}"]
         assert own.mask.shape == (31, 5, 1, 9)
@@ -294,7 +294,7 @@ def test_a_part_of_a_kind_is_masked_as_itself():
 
 def test_episodes_are_tallied_across_rollouts():
     world = Rounds(copies=2, agents=2, length=5)
-    runner = Runner(world, seats((place_in(world), Numbered())), seed=0)
+    runner = Runner(world, actors((place_in(world), Numbered())), seed=0)
     first, second = runner.play(3, 1).episodes, runner.play(9, 2).episodes
     assert len(first.at) == 0
     assert first.returns["team"].shape == (0, 2)
@@ -308,7 +308,7 @@ def test_episodes_are_tallied_across_rollouts():
 
 def test_success_is_reported_where_a_world_knows_it():
     world = grid(copies=8, max_steps=30)
-    episodes = Runner(world, seats(random_seat(world)), seed=0).play(120, 1).episodes
+    episodes = Runner(world, actors(random_seat(world)), seed=0).play(120, 1).episodes
     assert episodes.success.dtype == bool
     assert np.array_equal(episodes.success, episodes.length < 30)
     assert episodes.success.any()
@@ -318,7 +318,7 @@ def test_episodes_of_shards_are_joined_by_time():
     parts = []
     for length in (3, 5):
         world = Rounds(copies=1, agents=2, length=length)
-        parts.append(Runner(world, seats((place_in(world), Numbered())), seed=0).play(10, 1).episodes)
+        parts.append(Runner(world, actors((place_in(world), Numbered())), seed=0).play(10, 1).episodes)
     both = join_episodes(parts)
     assert both.at.tolist() == [2, 4, 5, 8, 9]
     assert both.length.tolist() == [3, 5, 3, 3, 5]
@@ -328,12 +328,12 @@ def test_episodes_of_shards_are_joined_by_time():
 # Shards ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["grid", "turns"])
-def test_merged_shards_equal_the_shards_apart(kind):
+@pytest.mark.parametrize("agent_type", ["grid", "turns"])
+def test_merged_shards_equal_the_shards_apart(agent_type):
     rollouts = []
     for shard in range(3):
-        world = grid(copies=2) if kind == "grid" else Rounds(copies=2, length=5 + shard)
-        rollouts.append(Runner(world, seats(random_seat(world)), seed=1, shard=shard).play(9, 1))
+        world = grid(copies=2) if agent_type == "grid" else Rounds(copies=2, length=5 + shard)
+        rollouts.append(Runner(world, actors(random_seat(world)), seed=1, shard=shard).play(9, 1))
     parts = [r.experiences["team"] for r in rollouts]
     both = merge(parts)
     for shard, part in enumerate(parts):
@@ -350,14 +350,14 @@ def test_merged_shards_equal_the_shards_apart(kind):
 # Save and load ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["grid", "tictactoe", "rounds"])
-def test_a_loaded_runner_goes_on_exactly(kind):
+@pytest.mark.parametrize("agent_type", ["grid", "tictactoe", "rounds"])
+def test_a_loaded_runner_goes_on_exactly(agent_type):
     def make():
         world = {"grid": grid, "tictactoe": lambda: Tictactoe(TictactoeSettings(first="random"), 3), "rounds": Rounds}[
-            kind
+            agent_type
         ]()
         where = place_in(world)
-        return Runner(world, seats((where, network(where))), seed=4)
+        return Runner(world, actors((where, network(where))), seed=4)
 
     runner = make()
     for iteration in (1, 2):
@@ -377,7 +377,7 @@ def test_a_loaded_runner_goes_on_exactly(kind):
 
 def test_the_first_rollout_of_turns_begins_with_an_empty_row():
     world = Tictactoe(TictactoeSettings(), 2)
-    own = Runner(world, seats(random_seat(world)), seed=0).play(4, 1).experiences["team"]
+    own = Runner(world, actors(random_seat(world)), seed=0).play(4, 1).experiences["team"]
     assert len(own.active) == 5
     assert not own.active[0].any()
     assert own.active[1:].any(axis=2).all()
@@ -393,5 +393,5 @@ def test_greedy_runners_ask_for_greedy_play():
 
     for greedy in (False, True):
         world = Rounds()
-        Runner(world, seats((place_in(world), Asked())), seed=0, greedy=greedy).play(1, 1)
+        Runner(world, actors((place_in(world), Asked())), seed=0, greedy=greedy).play(1, 1)
     assert asked == [False, True]

@@ -36,7 +36,7 @@ def test_the_readme_in_a_few_lines(tmp_path):
     table = coterie.load(str(tmp_path / "a"), checkpoint="best")
     assert table.config == run.config()
     world = build.build_world(table.config.world, 5)
-    observations = world.reset(0).kinds["agent"].observation[:, 0]
+    observations = world.reset(0).agent_types["agent"].observation[:, 0]
     actions = table.act("agent_0", observations, greedy=True)
     assert actions.shape == (5,)
     assert actions.dtype == np.int64
@@ -47,15 +47,15 @@ def test_the_readme_in_a_few_lines(tmp_path):
 def test_an_agent_asked_alone_acts_as_it_does_in_the_world(runs, name):
     table = coterie.load(runs[name].path, checkpoint="last")
     world = build.build_world(table.config.world, 6)
-    runner = Runner(world, [g.seat for g in table.groups], seed=3, greedy=True)
+    runner = Runner(world, [g.actor for g in table.groups], seed=3, greedy=True)
     runner.begin(0)
     for _ in range(5):
         expected, asked = {}, {}
         for group in table.groups:
-            place = group.seat.place
-            view = runner.view(group.seat)
+            group_spec = group.actor.group_spec
+            view = runner.view(group.actor)
             together = group.policy.act(view).action
-            for i, agent in enumerate(place.agents):
+            for i, agent in enumerate(group_spec.agents):
                 seen = map_tree(lambda a, i=i: a[:, i], view.observation)
                 mask = None if view.mask is None else view.mask[:, i]
                 acting = view.acting[:, i]
@@ -69,14 +69,14 @@ def test_individual_agents_answer_differently(runs):
     table = coterie.load(runs["individual"].path, checkpoint="last")
     state = table.groups[0].policy.state()
     state["net"] = {k: v.copy() for k, v in state["net"].items()}
-    observations = build.build_world(table.config.world, 64).reset(0).kinds["agent"].observation[:, 0]
+    observations = build.build_world(table.config.world, 64).reset(0).agent_types["agent"].observation[:, 0]
     shown = [table.act(agent, observations, greedy=False).tolist() for agent in ("agent_0", "agent_1")]
     assert shown[0] != shown[1]
 
 
 def test_sampling_is_seeded(runs):
     table = coterie.load(runs["shared"].path)
-    observations = build.build_world(table.config.world, 64).reset(0).kinds["agent"].observation[:, 0]
+    observations = build.build_world(table.config.world, 64).reset(0).agent_types["agent"].observation[:, 0]
     draws = [table.act("agent_0", observations, greedy=False, seed=s).tolist() for s in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
 
@@ -139,7 +139,7 @@ def test_rounding_whole_numbers_and_empty_batches_are_let_through(auction):
 def test_every_entry_of_a_dict_is_looked_at(runs):
     table = coterie.load(runs["dict"].path)
     seen = map_tree(
-        lambda a: a[:, 0].copy(), build.build_world(table.config.world, 3).reset(0).kinds["agent"].observation
+        lambda a: a[:, 0].copy(), build.build_world(table.config.world, 3).reset(0).agent_types["agent"].observation
     )
     table.act("agent_0", seen)
     name = [*seen][-1]
@@ -152,7 +152,7 @@ def test_bounds_of_third_parties_do_not_count_but_numbers_must_be_finite(tmp_pat
     text = AUCTION.replace("name: auction", "name: gymnasium/CartPole-v1")
     table = coterie.load(train(tmp_path / "run", experiment=written(tmp_path / "pole.yaml", text)).path)
     beyond = np.array([[9.0, 0.0, 0.0, 0.0]])
-    assert table.groups[0].seat.place.spaces.observation.high[0] < 9
+    assert table.groups[0].actor.group_spec.spaces.observation.high[0] < 9
     assert table.act("agent_0", beyond).shape == (1,)
     with pytest.raises(CoterieError, match=r"'agent_0': observations must be finite, got nan at \[0, 0\]"):
         table.act("agent_0", beyond * np.nan)

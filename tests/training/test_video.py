@@ -14,7 +14,7 @@ from helpers import run as run_cases
 def seated(part):
     world = build.build_world(part, 1)
     loaded = schema.load("gridworld-cooperative", ["groups.team.policy=random", "groups.team.learner=null"])
-    return world, [group.seat for group in build.build_groups(loaded, world)]
+    return world, [group.actor for group in build.build_groups(loaded, world)]
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def odd():
 
 
 def test_a_film_has_every_step_of_the_episode(tmp_path, grid):
-    world, seats = grid
-    path = video.write_video(world, seats, seed=1, path=tmp_path / "new" / "a.gif", fps=5)
+    world, actors = grid
+    path = video.write_video(world, actors, seed=1, path=tmp_path / "new" / "a.gif", fps=5)
     film = Image.open(path)
-    scenes = len(list(video.scenes(Runner(world, seats, 1, greedy=True))))
+    scenes = len(list(video.scenes(Runner(world, actors, 1, greedy=True))))
     assert scenes == 7  # before each of six steps, and the end
     assert 1 < film.n_frames <= scenes + 1  # equal frames in a row become one that lasts longer
     assert film.info["duration"] % 200 == 0
@@ -44,38 +44,38 @@ def test_a_film_has_every_step_of_the_episode(tmp_path, grid):
 
 
 def test_several_episodes_are_longer_and_differ(tmp_path, grid):
-    world, seats = grid
-    one = Image.open(video.write_video(world, seats, 1, tmp_path / "one.gif"))
-    two = Image.open(video.write_video(world, seats, 1, tmp_path / "two.gif", episodes=2))
+    world, actors = grid
+    one = Image.open(video.write_video(world, actors, 1, tmp_path / "one.gif"))
+    two = Image.open(video.write_video(world, actors, 1, tmp_path / "two.gif", episodes=2))
     assert two.n_frames > one.n_frames
 
 
 def test_the_same_seed_gives_the_same_film(tmp_path, grid):
-    world, seats = grid
+    world, actors = grid
     films = [
-        video.write_video(world, seats, seed, tmp_path / f"{i}.gif").read_bytes() for i, seed in enumerate((1, 1, 2))
+        video.write_video(world, actors, seed, tmp_path / f"{i}.gif").read_bytes() for i, seed in enumerate((1, 1, 2))
     ]
     assert films[0] == films[1] != films[2]
 
 
 def test_an_episode_never_shows_the_next_one(odd):
     """A world that cannot show its end any more is left one step before it."""
-    world, seats = odd
-    shown = [(int(world.age[0]), over) for over in video.scenes(Runner(world, seats, 0))]
+    world, actors = odd
+    shown = [(int(world.age[0]), over) for over in video.scenes(Runner(world, actors, 0))]
     assert shown == [(age, False) for age in range(5)]
 
 
 def test_a_world_that_can_shows_its_end(grid):
-    world, seats = grid
-    shown = [(over, video.picture(world, over).copy()) for over in video.scenes(Runner(world, seats, 1))]
+    world, actors = grid
+    shown = [(over, video.picture(world, over).copy()) for over in video.scenes(Runner(world, actors, 1))]
     assert [over for over, _ in shown] == [False] * 6 + [True]
     assert np.array_equal(shown[-1][1], world.final_frame(0))
     assert not np.array_equal(world.final_frame(0), world.frame(0))  # by now the next episode has begun
 
 
 def test_a_terminal_shows_frames_and_returns(grid, capsys):
-    world, seats = grid
-    video.show_in_terminal(world, seats, seed=1, episodes=2, greedy=True, fps=60)
+    world, actors = grid
+    video.show_in_terminal(world, actors, seed=1, episodes=2, greedy=True, fps=60)
     said = capsys.readouterr().out
     assert "episode 1, step 0" in said
     assert "episode 2, step 5" in said
@@ -88,8 +88,8 @@ def test_a_window_opens_and_closes(grid, monkeypatch):
     pygame = pytest.importorskip("pygame")
     shown = []
     monkeypatch.setattr(pygame.display, "flip", lambda: shown.append(pygame.display.get_surface().get_size()))
-    world, seats = grid
-    video.show_in_window(world, seats, seed=1, episodes=1, greedy=True, fps=60)
+    world, actors = grid
+    video.show_in_window(world, actors, seed=1, episodes=1, greedy=True, fps=60)
     assert shown == [world.frame(0).shape[1::-1]] * 7
     assert not pygame.display.get_init()
 
@@ -97,13 +97,13 @@ def test_a_window_opens_and_closes(grid, monkeypatch):
 def test_a_window_that_nobody_could_see_is_refused(grid, monkeypatch):
     pygame = pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "offscreen")
-    world, seats = grid
+    world, actors = grid
     with pytest.raises(CoterieError, match=r"no window can be opened here \(no screen\); 'coterie watch RUN' writes"):
-        video.show_in_window(world, seats, seed=1, episodes=1, greedy=True, fps=60)
+        video.show_in_window(world, actors, seed=1, episodes=1, greedy=True, fps=60)
     assert not pygame.display.get_init()
 
 
 def test_a_world_without_pictures_says_so(odd, tmp_path):
-    world, seats = odd
+    world, actors = odd
     with pytest.raises(CoterieError, match="'odd' cannot be drawn"):
-        video.write_video(world, seats, 0, tmp_path / "a.gif")
+        video.write_video(world, actors, 0, tmp_path / "a.gif")

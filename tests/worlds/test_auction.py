@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from coterie.core.world import EndRenderable, Guided, Informative, Renderable, Stateful
+from coterie.core.world import EndRenderable, HasExpert, HasInfo, Renderable, Stateful
 from coterie.testing.learners import check_world
 from coterie.worlds.auction.valuations import ValuationSettings
 from coterie.worlds.auction.world import Auction, AuctionSettings, parallel_env
 from helpers.auction import POINTS, VARIANTS, auction, bid, value
 
 
-def rewards(ticks):
-    return ticks.kinds["bidder"].reward[0].tolist()
+def rewards(timestep):
+    return timestep.agent_types["bidder"].reward[0].tolist()
 
 
 # By hand ------------------------------------------------------------------------------------------------
@@ -22,12 +22,12 @@ def rewards(ticks):
     [("first_price", [0, 0.9 - 0.5, 0]), ("second_price", [0, 0.9 - 0.25, 0]), ("all_pay", [-0.25, 0.9 - 0.5, -0.125])],
 )
 def test_who_pays_what(rule, expected):
-    ticks = bid(auction([0.4, 0.9, 0.3], rule=rule), 0.25, 0.5, 0.125)
-    np.testing.assert_allclose(rewards(ticks), expected, atol=1e-7)
-    assert ticks.ended.all()
-    assert ticks.success.all()
-    assert ticks.kinds["bidder"].terminated.all()
-    assert not ticks.kinds["bidder"].truncated.any()
+    timestep = bid(auction([0.4, 0.9, 0.3], rule=rule), 0.25, 0.5, 0.125)
+    np.testing.assert_allclose(rewards(timestep), expected, atol=1e-7)
+    assert timestep.ended.all()
+    assert timestep.success.all()
+    assert timestep.agent_types["bidder"].terminated.all()
+    assert not timestep.agent_types["bidder"].truncated.any()
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_who_pays_what(rule, expected):
     ],
 )
 def test_a_bid_below_the_reserve_is_none(rule, bids, expected):
-    ticks = bid(auction([0.9, 0.8], rule=rule, reserve=0.5), *bids)
-    np.testing.assert_allclose(rewards(ticks), expected, atol=1e-7)
-    assert ticks.success.item() == (max(bids) >= 0.5)
+    timestep = bid(auction([0.9, 0.8], rule=rule, reserve=0.5), *bids)
+    np.testing.assert_allclose(rewards(timestep), expected, atol=1e-7)
+    assert timestep.success.item() == (max(bids) >= 0.5)
 
 
 def test_success_is_that_the_highest_valuation_wins():
@@ -68,8 +68,8 @@ def test_ties_are_decided_by_lot_among_the_highest(rule):
 
 def test_a_choice_is_a_bid_on_the_grid():
     world = auction([0.9, 0.5], bid_levels=5)
-    ticks = world.step({"bidder": np.array([[3, 2]])})
-    np.testing.assert_allclose(rewards(ticks), [0.9 - 0.75, 0], atol=1e-7)
+    timestep = world.step({"bidder": np.array([[3, 2]])})
+    np.testing.assert_allclose(rewards(timestep), [0.9 - 0.75, 0], atol=1e-7)
     world.step({"bidder": np.array([[4, 0]])})
     assert world._sale.bid.tolist() == [[1, 0]]
 
@@ -79,26 +79,26 @@ def test_a_choice_is_a_bid_on_the_grid():
 
 def test_rounds_are_remembered_in_what_is_seen():
     world = auction([0.4, 0.9], rounds=3, budget=0.8, reserve=0.125)
-    seen = world.load(world.save()).kinds["bidder"].observation[0]
+    seen = world.load(world.save()).agent_types["bidder"].observation[0]
     np.testing.assert_allclose(seen, [[0.4, 0, 0, 0, 0, 1], [0.9, 0, 0, 0, 0, 1]], atol=1e-7)
-    ticks = bid(world, 0.25, 0.5)
-    np.testing.assert_allclose(rewards(ticks), [0, 0.4], atol=1e-7)
-    assert not ticks.ended.any()
-    ticks = value(world, [0.3, 0.7])
+    timestep = bid(world, 0.25, 0.5)
+    np.testing.assert_allclose(rewards(timestep), [0, 0.4], atol=1e-7)
+    assert not timestep.ended.any()
+    timestep = value(world, [0.3, 0.7])
     np.testing.assert_allclose(
-        ticks.kinds["bidder"].observation[0],
+        timestep.agent_types["bidder"].observation[0],
         [[0.3, 1 / 3, 1, 0.5, 0, 1], [0.7, 1 / 3, 1, 0.5, 1, 0.375]],
         atol=1e-7,
     )
-    np.testing.assert_allclose(ticks.state[0], [0.3, 0.7, 1 / 3, 1, 0.5, 0, 1, 1, 0.375], atol=1e-7)
-    ticks = bid(world, 0.0, 0.0)  # nobody bids
-    np.testing.assert_allclose(ticks.kinds["bidder"].observation[0, :, 1:5], [[2 / 3, 0, 0, 0]] * 2, atol=1e-7)
-    ticks = bid(world, 0.75, 0.25)
-    assert ticks.ended.all()
-    last = ticks.kinds["bidder"].final_observation[0]
+    np.testing.assert_allclose(timestep.state[0], [0.3, 0.7, 1 / 3, 1, 0.5, 0, 1, 1, 0.375], atol=1e-7)
+    timestep = bid(world, 0.0, 0.0)  # nobody bids
+    np.testing.assert_allclose(timestep.agent_types["bidder"].observation[0, :, 1:5], [[2 / 3, 0, 0, 0]] * 2, atol=1e-7)
+    timestep = bid(world, 0.75, 0.25)
+    assert timestep.ended.all()
+    last = timestep.agent_types["bidder"].final_observation[0]
     np.testing.assert_allclose(last[:, 1:], [[1, 1, 0.75, 1, 0.0625], [1, 1, 0.75, 0, 0.375]], atol=1e-6)
-    np.testing.assert_allclose(ticks.final_state[0, 2:], [1, 1, 0.75, 1, 0, 0.0625, 0.375], atol=1e-6)
-    np.testing.assert_allclose(ticks.kinds["bidder"].observation[0, :, 1:], [[0, 0, 0, 0, 1]] * 2)
+    np.testing.assert_allclose(timestep.final_state[0, 2:], [1, 1, 0.75, 1, 0, 0.0625, 0.375], atol=1e-6)
+    np.testing.assert_allclose(timestep.agent_types["bidder"].observation[0, :, 1:], [[0, 0, 0, 0, 1]] * 2)
 
 
 def test_bids_are_cut_to_what_is_left():
@@ -122,7 +122,7 @@ def test_losers_of_an_all_pay_auction_spend_their_budget():
 def test_a_budget_holds_in_a_single_round_too():
     world = auction([1.0, 0.9], budget=0.375)
     np.testing.assert_allclose(rewards(bid(world, 0.75, 0.25)), [0.625, 0])
-    assert world.kinds["bidder"].observation.shape == (1,)
+    assert world.agent_types["bidder"].observation.shape == (1,)
 
 
 def test_an_episode_of_rounds_succeeds_when_all_were_efficient():
@@ -135,7 +135,7 @@ def test_an_episode_of_rounds_succeeds_when_all_were_efficient():
 
 def test_every_round_has_new_valuations():
     world = Auction(AuctionSettings(rounds=4), 5)
-    seen = [bid(world, 0.1, 0.2).kinds["bidder"].observation[..., 0].copy() for _ in range(6)]
+    seen = [bid(world, 0.1, 0.2).agent_types["bidder"].observation[..., 0].copy() for _ in range(6)]
     assert len(np.unique(seen)) == 6 * 5 * 2
 
 
@@ -154,8 +154,8 @@ def test_every_round_has_new_valuations():
 def test_valuations_are_drawn_as_told(settings):
     made = AuctionSettings(3, valuations=settings)
     world, table = Auction(made, 20000), made.market.valuations
-    for ticks in (world.reset(5), bid(world, 0.1, 0.2, 0.3)):
-        drawn = ticks.kinds["bidder"].observation[..., 0]
+    for timestep in (world.reset(5), bid(world, 0.1, 0.2, 0.3)):
+        drawn = timestep.agent_types["bidder"].observation[..., 0]
         assert drawn.min() >= table.low - 1e-7
         assert drawn.max() <= table.high + 1e-7
         for level in (0.1, 0.3, 0.6, 0.9):
@@ -175,15 +175,15 @@ def test_keeps_the_contract(settings):
 
 def test_capabilities_and_spaces():
     world = Auction(AuctionSettings(3, rounds=2, budget=1), 2)
-    for capability in (Guided, Renderable, EndRenderable, Stateful, Informative):
+    for capability in (HasExpert, Renderable, EndRenderable, Stateful, HasInfo):
         assert isinstance(world, capability)
-    assert world.kinds["bidder"].agents == ("bidder_0", "bidder_1", "bidder_2")
-    assert (world.kinds["bidder"].observation.shape, world.state_size) == ((6,), 12)
+    assert world.agent_types["bidder"].agents == ("bidder_0", "bidder_1", "bidder_2")
+    assert (world.agent_types["bidder"].observation.shape, world.state_size) == ((6,), 12)
     assert world.reset(0).state.shape == (2, 12)
     single = Auction(AuctionSettings(3), 2)
-    assert (single.kinds["bidder"].observation.shape, single.state_size) == ((1,), 3)
-    ticks = single.reset(0)
-    np.testing.assert_array_equal(ticks.state, ticks.kinds["bidder"].observation[..., 0])
+    assert (single.agent_types["bidder"].observation.shape, single.state_size) == ((1,), 3)
+    timestep = single.reset(0)
+    np.testing.assert_array_equal(timestep.state, timestep.agent_types["bidder"].observation[..., 0])
 
 
 def test_seeds_make_the_difference():
@@ -297,6 +297,6 @@ def test_bidding_less_or_more_than_the_equilibrium_earns_less():
         world.reset(2)
         bids = world.heuristic("bidder", np.random.default_rng(0))
         bids[:, 0] = np.clip(bids[:, 0] * factor, 0, 1)
-        earned[factor] = world.step({"bidder": bids}).kinds["bidder"].reward[:, 0].mean()
+        earned[factor] = world.step({"bidder": bids}).agent_types["bidder"].reward[:, 0].mean()
     assert earned[1.0] == pytest.approx(1 / 6, abs=5e-3)
     assert earned[1.0] > max(earned[0.6], earned[1.4]) + 0.01

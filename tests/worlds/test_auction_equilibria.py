@@ -177,10 +177,10 @@ def test_a_mixed_table_lies_between_the_pure_ones():
 def play(settings, curves, copies=40000, seed=0):
     """One step of many copies; rewards and what was paid."""
     world = Auction(settings, copies)
-    values = world.reset(seed).kinds["bidder"].observation[..., 0].astype(float)
+    values = world.reset(seed).agent_types["bidder"].observation[..., 0].astype(float)
     bids = np.stack([curve(values[:, i]) for i, curve in enumerate(curves)], axis=1)
-    ticks = world.step({"bidder": bids[..., None].astype(np.float32)})
-    return ticks.kinds["bidder"].reward.copy(), world._sale.paid.sum(axis=1), ticks.success.mean()
+    timestep = world.step({"bidder": bids[..., None].astype(np.float32)})
+    return timestep.agent_types["bidder"].reward.copy(), world._sale.paid.sum(axis=1), timestep.success.mean()
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -56,7 +56,7 @@ def test_an_auction_can_be_named_in_a_config(tmp_path):
     (tmp_path / "mine.yaml").write_text(text)
     loaded = schema.load(str(tmp_path / "mine.yaml"))
     assert loaded.world.settings.valuations == ValuationSettings("beta", alpha=2, beta=3)
-    again = schema.resolve(schema.to_plain(loaded), "again")
+    again = schema.resolve(schema.to_dict(loaded), "again")
     assert again.world == loaded.world
     with pytest.raises(schema.ConfigError, match=r"valuations: high must lie in \[0, 1\], got 3"):
         schema.load(str(tmp_path / "mine.yaml"), ["world.valuations.name=uniform", "world.valuations.high=3"])

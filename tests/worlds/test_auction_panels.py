@@ -44,7 +44,11 @@ def test_panels_of_what_comes_of_the_bids(monkeypatch):
         assert bars[0] == pytest.approx(learned["interval"])
         assert len(bars) == 1  # theory has none
         assert words[0] == (f"{learned['value']:.3f}" if name == "revenue" else f"{learned['value']:.1%}")
-        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["learned", "equilibrium", "all\nrisk-neutral"]
+        assert [agent_step.get_text() for agent_step in axes.get_xticklabels()] == [
+            "learned",
+            "equilibrium",
+            "all\nrisk-neutral",
+        ]
         low, high = axes.get_ylim()
         assert low < min(y for _, y in dots) <= max(y for _, y in dots) < high
     dots, bars, words, axes = shown["payoff per auction and bidder"]
@@ -68,8 +72,8 @@ def test_panels_of_one_run_and_without_theory(monkeypatch):
     theory = measures.theorise(AuctionSettings(budget=0.5), {"all": (0, 1)}, {"all": NEUTRAL})
     falling = measures.judge(theory, [curve(theory.market, lambda v: (1 - v) / 2)] * 2)
     shown = panels_of((theory, [falling]), monkeypatch)
-    ticks = [[tick.get_text() for tick in axes.get_xticklabels()] for *_, axes in shown.values()]
-    assert [["unknown" in words for words in below] for below in ticks] == [
+    timestep = [[agent_step.get_text() for agent_step in axes.get_xticklabels()] for *_, axes in shown.values()]
+    assert [["unknown" in words for words in below] for below in timestep] == [
         *([False, True, True], [False, True, True], [True, True, True], [False, True, True])
     ]
     assert shown["highest valuation wins"][0] == []

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
-from coterie.core.types import Box, CoterieError, Dict, Discrete, Kind, MultiDiscrete, Tick, Ticks
-from coterie.worlds.adapters.export import ParallelFace, gymnasium_space
+from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Dict, Discrete, MultiDiscrete, TimeStep
+from coterie.worlds.adapters.export import PettingZooEnv, gymnasium_space
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings, parallel_env
 
 MODES = ("cooperative", "competitive", "meet", "race")
@@ -101,7 +101,7 @@ def test_seeded_resets_repeat_and_others_differ():
 
 def test_seeded_episode_is_the_worlds_own():
     world = Gridworld(GridworldSettings(), 1)
-    expected = world.reset(11).kinds["agent"].observation[0, 1]
+    expected = world.reset(11).agent_types["agent"].observation[0, 1]
     assert np.array_equal(parallel_env().reset(seed=11)[0]["agent_1"], expected)
 
 
@@ -181,39 +181,41 @@ class Countdown:
     simultaneous, copies = True, 1
 
     def __init__(self):
-        self.kinds = {
-            "near": Kind(("a", "b"), Box((1,), 0.0, 9.0), Discrete(3)),
-            "far": Kind(("c",), Box((1,), 0.0, 9.0), Box((1,), -1.0, 1.0)),
+        self.agent_types = {
+            "near": AgentType(("a", "b"), Box((1,), 0.0, 9.0), Discrete(3)),
+            "far": AgentType(("c",), Box((1,), 0.0, 9.0), Box((1,), -1.0, 1.0)),
         }
         self.time = 0
         self.given = None
 
-    def _ticks(self, ended=False):
+    def _timestep(self, ended=False):
         b_ends, all_end = self.time == 1, self.time == 2
-        kinds = {}
-        for name, kind in self.kinds.items():
-            a = len(kind.agents)
+        agent_types = {}
+        for name, agent_type in self.agent_types.items():
+            a = len(agent_type.agents)
             ends = np.full((1, a), all_end)
             if name == "near" and b_ends:
                 ends[0, 1] = True
             mask = np.array([[[True, False, True]] * a]) if name == "near" else None
             now = np.full((1, a, 1), 0 if ended else self.time, np.float32)
             last = np.full((1, a, 1), self.time, np.float32)
-            kinds[name] = Tick(now, ~ends, np.ones((1, a), np.float32), ends, np.zeros_like(ends), last, mask)
-        return Ticks(kinds, np.array([ended]))
+            agent_types[name] = AgentStep(
+                now, ~ends, np.ones((1, a), np.float32), ends, np.zeros_like(ends), last, mask
+            )
+        return TimeStep(agent_types, np.array([ended]))
 
     def reset(self, seed):
         self.time = 0
-        return self._ticks()
+        return self._timestep()
 
     def step(self, actions):
         self.given, self.time = actions, self.time + 1
-        return self._ticks(ended=self.time == 2)
+        return self._timestep(ended=self.time == 2)
 
 
 def test_agents_of_several_kinds_may_end_one_by_one():
     world = Countdown()
-    env = ParallelFace(world, "countdown")
+    env = PettingZooEnv(world, "countdown")
     _, infos = env.reset(seed=0)
     assert infos["a"]["action_mask"].tolist() == [True, False, True]
     assert infos["c"] == {}
@@ -231,15 +233,15 @@ def test_agents_of_several_kinds_may_end_one_by_one():
 
 def test_only_single_simultaneous_visible_worlds_have_a_face():
     with pytest.raises(ValueError, match="one copy, got 2 copies"):
-        ParallelFace(Gridworld(GridworldSettings(), 2), "gridworld")
+        PettingZooEnv(Gridworld(GridworldSettings(), 2), "gridworld")
     with pytest.raises(ValueError, match="needs a world that can be looked at"):
-        ParallelFace(Countdown(), "countdown", "ansi")
+        PettingZooEnv(Countdown(), "countdown", "ansi")
     with pytest.raises(ValueError, match="render_mode must be one of human, rgb_array, ansi, got 'svg'"):
         parallel_env(render_mode="svg")
     turns = Countdown()
     turns.simultaneous = False
     with pytest.raises(ValueError, match="simultaneous"):
-        ParallelFace(turns, "countdown")
+        PettingZooEnv(turns, "countdown")
 
 
 def test_settings_reach_the_world():

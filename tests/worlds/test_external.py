@@ -19,7 +19,7 @@ from coterie.core.types import CoterieError
 from coterie.testing.learners import check_world, random_actions
 from coterie.training import checkpoint
 from coterie.training.build import build_world
-from coterie.worlds.adapters.batch import GuestError, as_text
+from coterie.worlds.adapters.batch import ExternalEnvError, as_text
 from coterie.worlds.adapters.external import newest
 from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld
 from coterie.worlds.adapters.pettingzoo import PettingzooSettings, PettingzooWorld
@@ -32,19 +32,22 @@ def broken(copies=2, defect="", options=None, **settings):
     return GymnasiumWorld(GymnasiumSettings("helpers.guest:Broken-v0", options, **settings), copies)
 
 
-def play(world, steps, seed=0, ticks=None):
+def play(world, steps, seed=0, timestep=None):
     """Copies of what was told at every tick."""
     random = seeding.generator(seed, "play")
-    ticks = world.reset(seed) if ticks is None else ticks
+    timestep = world.reset(seed) if timestep is None else timestep
     told = []
     for _ in range(steps):
-        ticks = world.step(random_actions(ticks, world.kinds, random))
-        told.append({name: _copied(tick) for name, tick in ticks.kinds.items()} | {"ended": ticks.ended.copy()})
+        timestep = world.step(random_actions(timestep, world.agent_types, random))
+        told.append(
+            {name: _copied(agent_step) for name, agent_step in timestep.agent_types.items()}
+            | {"ended": timestep.ended.copy()}
+        )
     return told
 
 
-def _copied(tick):
-    return {field: getattr(tick, field).copy() for field in ("observation", "acting", "reward", "truncated")}
+def _copied(agent_step):
+    return {field: getattr(agent_step, field).copy() for field in ("observation", "acting", "reward", "truncated")}
 
 
 def assert_equal(one, other, copies=slice(None)):
@@ -78,14 +81,14 @@ def assert_equal(one, other, copies=slice(None)):
 )
 def test_a_failure_says_which_environment_copy_and_step_and_what_was_expected(defect, message):
     where = r"^gymnasium/helpers.guest:Broken-v0, copy 0, episode 0, step 3: "
-    with pytest.raises(GuestError, match=where + message):
+    with pytest.raises(ExternalEnvError, match=where + message):
         play(broken(defect=defect), 6)
 
 
 def test_a_guest_that_cannot_be_built_or_reset_says_so():
-    with pytest.raises(GuestError, match=r"Broken-v0: cannot be built: raised RuntimeError: no licence"):
+    with pytest.raises(ExternalEnvError, match=r"Broken-v0: cannot be built: raised RuntimeError: no licence"):
         broken(defect="constructor")
-    with pytest.raises(GuestError, match=r"copy 0, episode 0, reset: raised RuntimeError: cannot begin"):
+    with pytest.raises(ExternalEnvError, match=r"copy 0, episode 0, reset: raised RuntimeError: cannot begin"):
         broken(defect="reset").reset(0)
 
 
@@ -107,21 +110,23 @@ def test_the_last_good_observation_is_the_final_one(tmp_path):
     world = broken(defect="nan", options={"mark": str(tmp_path / "mark")}, restarts=1)
     told = play(world, 2)
     last = told[-1]["agent"]["observation"].copy()
-    ticks = world.step({"agent": np.zeros((2, 1), np.int64)})
-    np.testing.assert_array_equal(ticks.kinds["agent"].final_observation[0], last[0])
-    assert ticks.kinds["agent"].observation[0, 0, 0] == 0  # a new episode
+    timestep = world.step({"agent": np.zeros((2, 1), np.int64)})
+    np.testing.assert_array_equal(timestep.agent_types["agent"].final_observation[0], last[0])
+    assert timestep.agent_types["agent"].observation[0, 0, 0] == 0  # a new episode
 
 
 def test_the_budget_of_restarts_is_kept():
     world = broken(defect="raise", restarts=3)
-    with pytest.raises(GuestError, match=r"\(all 3 restarts are used up\)"):
+    with pytest.raises(ExternalEnvError, match=r"\(all 3 restarts are used up\)"):
         play(world, 20)
     assert world.inner.restarts == 3
 
 
 def test_a_guest_that_cannot_be_built_again_uses_up_the_budget(tmp_path):
     world = broken(defect="rebuild", options={"mark": str(tmp_path / "mark")}, restarts=2)
-    with pytest.raises(GuestError, match=r"copy 0, episode 2, reset: raised RuntimeError: no licence .*all 2 restarts"):
+    with pytest.raises(
+        ExternalEnvError, match=r"copy 0, episode 2, reset: raised RuntimeError: no licence .*all 2 restarts"
+    ):
         play(world, 6)
 
 
@@ -149,7 +154,7 @@ def test_an_illegal_action_is_the_callers_mistake():
 def test_a_child_that_hangs_or_dies_is_named(defect, message):
     world = broken(defect=defect, options={"odd_seeds_only": True}, processes=1, timeout=1.5)
     seed = next(s for s in range(99) if _odd(s, 0, 0) == 0 and _odd(s, 1, 0))
-    with pytest.raises(GuestError, match=r"Broken-v0, copy 1, episode 0, step 3: " + message):
+    with pytest.raises(ExternalEnvError, match=r"Broken-v0, copy 1, episode 0, step 3: " + message):
         play(world, 6, seed)
     world.inner.close()
     assert not multiprocessing.active_children()
@@ -215,7 +220,7 @@ def test_no_process_outlives_its_world():
 
 
 def test_an_environment_that_cannot_be_built_in_a_child_says_so():
-    with pytest.raises(GuestError, match=r"cannot be built: raised RuntimeError: no licence"):
+    with pytest.raises(ExternalEnvError, match=r"cannot be built: raised RuntimeError: no licence"):
         broken(defect="constructor", processes=1)
     with pytest.raises(CoterieError, match="no such environment is registered"):
         GymnasiumWorld(GymnasiumSettings("Nothing-v0", processes=1), 1)
@@ -254,13 +259,17 @@ def test_a_checkpoint_resumes_exactly(name, settings, tmp_path):
     np.testing.assert_equal(play_plain(again, 20, again.load(state)), expected)
 
 
-def play_plain(world, steps, ticks):
+def play_plain(world, steps, timestep):
     random, told = seeding.generator(7, "on"), []
     for _ in range(steps):
-        ticks = world.step(random_actions(ticks, world.kinds, random))
-        for tick in ticks.kinds.values():
-            parts = tick.observation.values() if isinstance(tick.observation, dict) else [tick.observation]
-            told += [part.copy() for part in parts] + [tick.reward.copy(), tick.acting.copy()]
+        timestep = world.step(random_actions(timestep, world.agent_types, random))
+        for agent_step in timestep.agent_types.values():
+            parts = (
+                agent_step.observation.values()
+                if isinstance(agent_step.observation, dict)
+                else [agent_step.observation]
+            )
+            told += [part.copy() for part in parts] + [agent_step.reward.copy(), agent_step.acting.copy()]
     return told
 
 
@@ -279,12 +288,12 @@ def test_a_replay_that_differs_is_named_and_its_episode_starts_anew(caplog):
     state = world.save()
     other = GymnasiumWorld(GymnasiumSettings("helpers.guest:Forgetful-v0"), 2)
     with caplog.at_level(logging.WARNING, "coterie"):
-        ticks = other.load(state)
+        timestep = other.load(state)
     assert "Forgetful-v0, copy 0: replay differs (the last observation is another)" in caplog.text
     assert "copy 1: replay differs" in caplog.text
     assert "world.fresh: true" in caplog.text
-    np.testing.assert_array_equal(ticks.kinds["agent"].observation, 0)
-    assert len(play_plain(other, 6, ticks)) == 18
+    np.testing.assert_array_equal(timestep.agent_types["agent"].observation, 0)
+    assert len(play_plain(other, 6, timestep)) == 18
     check_world(lambda n: GymnasiumWorld(GymnasiumSettings("helpers.guest:Forgetful-v0", fresh=True), n), 30)
 
 

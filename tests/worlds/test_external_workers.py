@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coterie.core.types import CoterieError
-from coterie.worlds.adapters.export import SoloFace
+from coterie.worlds.adapters.export import GymnasiumEnv
 from coterie.worlds.gridworld import world
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,7 +25,7 @@ def test_one_agent_passes_gymnasiums_own_check():
 
 def test_a_table_of_two_is_no_gymnasium_environment():
     with pytest.raises(CoterieError, match="one agent, this world 2"):
-        SoloFace(world.Gridworld(world.GridworldSettings(num_agents=2), 1), "gridworld")
+        GymnasiumEnv(world.Gridworld(world.GridworldSettings(num_agents=2), 1), "gridworld")
 
 
 def played(model, env, episodes=50):

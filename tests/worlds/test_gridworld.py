@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.world import Guided, Renderable
+from coterie.core.world import HasExpert, Renderable
 from coterie.worlds.gridworld.world import GridworldSettings
 from helpers.grid import (
     DOWN,
@@ -76,12 +76,12 @@ def test_cooperative_step_by_step():
     assert rewards(step(world, RIGHT, LEFT)) == pytest.approx([-0.1, -0.1])
     assert rewards(step(world, RIGHT, LEFT)) == pytest.approx([9.9, 9.9])
     step(world, STAY, LEFT)
-    ticks = step(world, STAY, LEFT)
-    assert rewards(ticks) == pytest.approx([29.9, 29.9])
-    assert ticks.kinds["agent"].terminated.all()
-    assert not ticks.kinds["agent"].truncated.any()
-    assert ticks.ended.all()
-    assert ticks.success.all()
+    timestep = step(world, STAY, LEFT)
+    assert rewards(timestep) == pytest.approx([29.9, 29.9])
+    assert timestep.agent_types["agent"].terminated.all()
+    assert not timestep.agent_types["agent"].truncated.any()
+    assert timestep.ended.all()
+    assert timestep.success.all()
 
 
 def test_cooperative_target_reached_by_two_pays_once():
@@ -98,9 +98,9 @@ def test_competitive_step_by_step():
     world = start([(0, 0), (4, 4), (4, 0)], [(0, 1), (4, 3)], grid_size=5, num_targets=2, mode="competitive")
     assert rewards(step(world, RIGHT, UP, STAY)) == [20.0, -5.0, -5.0]
     assert rewards(step(world, STAY, DOWN, STAY)) == [0.0, 0.0, 0.0]
-    ticks = step(world, STAY, LEFT, STAY)
-    assert rewards(ticks) == [-5.0, 20.0, -5.0]
-    assert ticks.kinds["agent"].terminated.all()
+    timestep = step(world, STAY, LEFT, STAY)
+    assert rewards(timestep) == [-5.0, 20.0, -5.0]
+    assert timestep.agent_types["agent"].terminated.all()
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
@@ -118,25 +118,25 @@ def test_meet_pays_first_arrivals_once_and_ends_with_all_present():
     assert rewards(step(world, RIGHT, STAY)) == [0.0, 0.0]  # stepping on and off earns nothing
     assert rewards(step(world, LEFT, LEFT)) == [0.0, 0.0]
     # Agent 0 comes back as agent 1 arrives: presence is tested after everybody moved.
-    ticks = step(world, RIGHT, LEFT)
-    assert rewards(ticks) == [10.0, 11.0]
-    assert ticks.kinds["agent"].terminated.all()
-    assert ticks.success.all()
+    timestep = step(world, RIGHT, LEFT)
+    assert rewards(timestep) == [10.0, 11.0]
+    assert timestep.agent_types["agent"].terminated.all()
+    assert timestep.success.all()
 
 
 def test_meet_does_not_end_when_one_leaves_as_the_other_arrives():
     world = start([(0, 1), (0, 2)], [(0, 1)], grid_size=5, mode="meet")
-    ticks = step(world, LEFT, LEFT)
-    assert rewards(ticks) == [0.0, 1.0]
-    assert not ticks.ended.any()
+    timestep = step(world, LEFT, LEFT)
+    assert rewards(timestep) == [0.0, 1.0]
+    assert not timestep.ended.any()
 
 
 def test_race_one_winner_ends_it():
     world = start([(0, 0), (4, 4), (2, 2)], [(0, 1), (4, 2), (0, 0)], grid_size=5, mode="race")
-    ticks = step(world, RIGHT, LEFT, STAY)
-    assert rewards(ticks) == [10.0, -5.0, -5.0]
-    assert ticks.kinds["agent"].terminated.all()
-    assert ticks.success.all()
+    timestep = step(world, RIGHT, LEFT, STAY)
+    assert rewards(timestep) == [10.0, -5.0, -5.0]
+    assert timestep.agent_types["agent"].terminated.all()
+    assert timestep.success.all()
 
 
 def test_race_several_may_win_and_losers_pay_once():
@@ -146,9 +146,9 @@ def test_race_several_may_win_and_losers_pay_once():
 
 def test_race_anothers_target_is_worth_nothing():
     world = start([(0, 0), (4, 4)], [(4, 3), (0, 1)], grid_size=5, mode="race")
-    ticks = step(world, RIGHT, LEFT)
-    assert rewards(ticks) == [0.0, 0.0]
-    assert not ticks.ended.any()
+    timestep = step(world, RIGHT, LEFT)
+    assert rewards(timestep) == [0.0, 0.0]
+    assert not timestep.ended.any()
 
 
 def test_given_rewards_replace_the_modes():
@@ -167,19 +167,19 @@ def test_time_limit_is_truncation(mode):
     arrange(world, [(0, 0), (0, 0)], [(4, 4), (4, 3), (4, 2)][:corners])
     for _ in range(2):
         assert not step(world, STAY, STAY).ended.any()
-    ticks = step(world, STAY, STAY)
-    assert ticks.kinds["agent"].truncated.all()
-    assert not ticks.kinds["agent"].terminated.any()
-    assert ticks.ended.all()
-    assert not ticks.success.any()
+    timestep = step(world, STAY, STAY)
+    assert timestep.agent_types["agent"].truncated.all()
+    assert not timestep.agent_types["agent"].terminated.any()
+    assert timestep.ended.all()
+    assert not timestep.success.any()
     assert world.places.time[0] == 0
 
 
 def test_done_at_the_limit_is_termination():
     world = start([(0, 0)], [(0, 1)], grid_size=5, num_targets=1, max_steps=1)
-    ticks = step(world, RIGHT)
-    assert ticks.kinds["agent"].terminated.all()
-    assert not ticks.kinds["agent"].truncated.any()
+    timestep = step(world, RIGHT)
+    assert timestep.agent_types["agent"].terminated.all()
+    assert not timestep.agent_types["agent"].truncated.any()
 
 
 # Moving ---------------------------------------------------------------------------------------------
@@ -258,12 +258,12 @@ def test_loading_continues_exactly(mode):
     first = play(world, 40, seed=1)
     other = make(4, **RICH, mode=mode)
     other.reset(99)
-    ticks = other.load(state)
-    tick = ticks.kinds["agent"]
-    assert np.array_equal(tick.observation, before)
-    assert not tick.reward.any()
-    assert not (tick.terminated | tick.truncated).any()
-    assert not ticks.ended.any()
+    timestep = other.load(state)
+    agent_step = timestep.agent_types["agent"]
+    assert np.array_equal(agent_step.observation, before)
+    assert not agent_step.reward.any()
+    assert not (agent_step.terminated | agent_step.truncated).any()
+    assert not timestep.ended.any()
     assert equal_logs(play(other, 40, seed=1), first)
 
 
@@ -328,14 +328,14 @@ def test_invariants_hold_in_any_world(data):
                 assert len({*standing, *aims}) == agents + targets
             if mode in ("cooperative", "competitive"):
                 assert not {*standing} & {*aims}
-        ticks = world.step({"agent": random.integers(0, 5, (3, agents))})
-        tick = ticks.kinds["agent"]
-        assert np.array_equal(ticks.ended, (tick.terminated | tick.truncated).all(axis=1))
-        assert not (tick.terminated & tick.truncated).any()
-        assert np.array_equal(places.time == 0, ticks.ended)
-        assert np.abs(places.targets - before)[~ticks.ended].sum(axis=-1).max(initial=0) <= 1
+        timestep = world.step({"agent": random.integers(0, 5, (3, agents))})
+        agent_step = timestep.agent_types["agent"]
+        assert np.array_equal(timestep.ended, (agent_step.terminated | agent_step.truncated).all(axis=1))
+        assert not (agent_step.terminated & agent_step.truncated).any()
+        assert np.array_equal(places.time == 0, timestep.ended)
+        assert np.abs(places.targets - before)[~timestep.ended].sum(axis=-1).max(initial=0) <= 1
         if mode == "cooperative":
-            assert (tick.reward == tick.reward[:, :1]).all()
+            assert (agent_step.reward == agent_step.reward[:, :1]).all()
 
 
 def test_targets_move_as_often_as_asked():
@@ -355,11 +355,11 @@ def test_a_surrounded_target_stays():
 
 def test_a_target_that_was_reached_does_not_run_away():
     world = start([(2, 1)], [(2, 2)], grid_size=5, mode="meet", target_move_probability=1.0)
-    ticks = step(world, RIGHT)
-    assert ticks.success.all()
-    assert ticks.kinds["agent"].final_observation[0, 0].tolist() == [0.5, 0.5, 0, 0, 1]
+    timestep = step(world, RIGHT)
+    assert timestep.success.all()
+    assert timestep.agent_types["agent"].final_observation[0, 0].tolist() == [0.5, 0.5, 0, 0, 1]
 
 
 def test_world_is_guided_and_renderable():
-    assert isinstance(make(), Guided)
+    assert isinstance(make(), HasExpert)
     assert isinstance(make(), Renderable)

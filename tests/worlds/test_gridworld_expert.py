@@ -16,10 +16,10 @@ def guided_episodes(world, episodes, seed=0):
     total, length, open_ = np.zeros(world.copies), np.zeros(world.copies, int), np.ones(world.copies, bool)
     random = np.random.default_rng(0)
     while open_.any():
-        ticks = world.step({"agent": world.heuristic("agent", random)})
-        total += open_ * ticks.kinds["agent"].reward.mean(axis=1, dtype=np.float64)
+        timestep = world.step({"agent": world.heuristic("agent", random)})
+        total += open_ * timestep.agent_types["agent"].reward.mean(axis=1, dtype=np.float64)
         length += open_
-        open_ &= ~ticks.ended
+        open_ &= ~timestep.ended
     return total[:episodes], length[:episodes]
 
 
@@ -133,9 +133,9 @@ def test_heuristic_walks_around_walls():
     path = []
     for _ in range(6):
         path.append(moves_of(world)[0])
-        ticks = step(world, path[-1])
+        timestep = step(world, path[-1])
     assert path == [DOWN, DOWN, RIGHT, RIGHT, UP, UP]
-    assert ticks.success.all()
+    assert timestep.success.all()
 
 
 def test_heuristic_sends_symbol_zero():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.types import Dict
-from coterie.core.world import Informative, Instructing, Oracle
+from coterie.core.world import HasInfo, Instructing, Oracle
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.text_encoder import EncoderModel, TextSettings
 from coterie.training import table
@@ -79,23 +79,23 @@ def test_first_is_followed_step_by_step():
     world = told([(0, 0)], [(0, 1), (0, 2), (0, 3)], FIRST, RED, grid_size=5)
     assert rewards(step(world, RIGHT)) == pytest.approx([9.9])
     assert rewards(step(world, RIGHT)) == pytest.approx([9.9])
-    ticks = step(world, RIGHT)
-    assert rewards(ticks) == pytest.approx([29.9])
-    assert ticks.success.all()
+    timestep = step(world, RIGHT)
+    assert rewards(timestep) == pytest.approx([29.9])
+    assert timestep.success.all()
     assert world.info("agent_0", 0) == {"instruction": "Collect the red target first.", "broken": False}
 
 
 def test_a_target_out_of_turn_pays_nothing_and_the_episode_goes_on_without_success():
     world = told([(0, 0)], [(0, 2), (0, 1), (0, 3)], FIRST, RED, grid_size=5)
-    ticks = step(world, RIGHT)  # onto green
-    assert rewards(ticks) == pytest.approx([-0.1])
-    assert not ticks.ended.any()
+    timestep = step(world, RIGHT)  # onto green
+    assert rewards(timestep) == pytest.approx([-0.1])
+    assert not timestep.ended.any()
     assert world.info("agent_0", 0)["broken"]
     assert rewards(step(world, RIGHT)) == pytest.approx([9.9])
-    ticks = step(world, RIGHT)
-    assert rewards(ticks) == pytest.approx([9.9])  # no reward for being done
-    assert ticks.kinds["agent"].terminated.all()
-    assert not ticks.success.any()
+    timestep = step(world, RIGHT)
+    assert rewards(timestep) == pytest.approx([9.9])  # no reward for being done
+    assert timestep.agent_types["agent"].terminated.all()
+    assert not timestep.success.any()
     assert world.info("agent_0", 0) == {"instruction": "Collect the red target first.", "broken": True}
     assert not world.told.broken[0]  # a new episode
 
@@ -106,32 +106,32 @@ def test_last_is_last_only_when_all_others_are_gone():
         assert rewards(step(world, RIGHT)) == pytest.approx([9.9])
     for _ in range(2):
         step(world, LEFT)
-    ticks = step(world, LEFT)
-    assert rewards(ticks) == pytest.approx([29.9])
-    assert ticks.success.all()
+    timestep = step(world, LEFT)
+    assert rewards(timestep) == pytest.approx([29.9])
+    assert timestep.success.all()
     world = told([(0, 1)], [(0, 0), (0, 2), (0, 3)], LAST, RED, grid_size=5)
     step(world, RIGHT)
     for _ in range(2):
-        ticks = step(world, LEFT)
-    assert rewards(ticks) == pytest.approx([-0.1])  # blue is still there
+        timestep = step(world, LEFT)
+    assert rewards(timestep) == pytest.approx([-0.1])  # blue is still there
     assert world.told.broken[0]
 
 
 @pytest.mark.parametrize(("order", "colour"), [(FIRST, RED), (FIRST, GREEN), (LAST, RED), (LAST, GREEN)])
 def test_who_comes_at_the_same_time_does_not_come_before(order, colour):
     world = told([(0, 0), (4, 0)], [(0, 1), (4, 1)], order, colour, grid_size=5)
-    ticks = step(world, RIGHT, RIGHT)
-    assert ticks.ended.all()
-    assert not ticks.success.any()
-    assert rewards(ticks) == pytest.approx([9.9, 9.9])  # one of the two was in turn
+    timestep = step(world, RIGHT, RIGHT)
+    assert timestep.ended.all()
+    assert not timestep.success.any()
+    assert rewards(timestep) == pytest.approx([9.9, 9.9])  # one of the two was in turn
 
 
 def test_time_runs_out_on_who_does_nothing():
     world = told([(0, 0)], [(4, 1), (4, 2)], FIRST, RED, grid_size=5, max_steps=2)
     step(world, STAY)
-    ticks = step(world, STAY)
-    assert ticks.kinds["agent"].truncated.all()
-    assert not ticks.success.any()
+    timestep = step(world, STAY)
+    assert timestep.agent_types["agent"].truncated.all()
+    assert not timestep.success.any()
 
 
 # Nothing else moves ---------------------------------------------------------------------------------
@@ -151,8 +151,8 @@ def test_without_instructions_all_is_as_it_was_before_there_were_any():
         for observation in ("flat", "dict", "image"):
             world = make(4, mode=mode, observation=observation, max_steps=15, **rich)
             world.reset(3)
-            for tick in play(world, 60):
-                for array in tick:
+            for agent_step in play(world, 60):
+                for array in agent_step:
                     found.update(array.tobytes())
             for name, array in sorted(world.save().items()):
                 found.update(name.encode() + array.tobytes())
@@ -164,8 +164,8 @@ def test_without_instructions_all_is_as_it_was_before_there_were_any():
 def test_instructions_leave_the_first_places_alone():
     plain, asked = make(8), make(8, instructions="train")
     plain.reset(5), asked.reset(5)
-    assert np.array_equal(plain.places.agents, asked.places.agents)
-    assert np.array_equal(plain.places.targets, asked.places.targets)
+    assert np.array_equal(plain.group_specs.agents, asked.group_specs.agents)
+    assert np.array_equal(plain.group_specs.targets, asked.group_specs.targets)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_flat_observations_end_with_the_number():
 
 def test_dict_observations_tell_colours_within_the_set():
     world = told([(0, 0)], [(0, 1), (2, 2), (4, 4)], FIRST, BLUE, grid_size=5, observation="dict", num_obstacles=1)
-    space = world.kinds["agent"].observation
+    space = world.agent_types["agent"].observation
     assert isinstance(space, Dict)
     assert space.sets[1] == ("target_pos", "target_status", "target_colour")
     row = seen(world)
@@ -213,7 +213,7 @@ def test_dict_observations_tell_colours_within_the_set():
 @pytest.mark.parametrize("observation", ["flat", "dict"])
 def test_the_codec_reads_the_number_and_can_leave_it_out(observation):
     world = make(50, instructions="held_out", observation=observation, view=2, messages=2, num_obstacles=3)
-    rows = world.reset(0).kinds["agent"].observation
+    rows = world.reset(0).agent_types["agent"].observation
     rows = {k: a[:, 0] for k, a in rows.items()} if observation == "dict" else rows[:, 0]
     codec = gridworld_text(world, "agent")
     assert isinstance(codec, Instructing)
@@ -275,13 +275,13 @@ def test_pictures_show_colours_and_the_instruction():
 
 def possible(world, n):
     """Whether copy n can be played as told, by walking around what must wait."""
-    places, targets = world.places, world.settings.targets
+    group_specs, targets = world.group_specs, world.settings.targets
     order, colour = divmod(int(world.told.sentence[n]) // words.PHRASINGS, targets)
-    cells = [tuple(map(int, cell)) for cell in places.targets[n]]
+    cells = [tuple(map(int, cell)) for cell in group_specs.targets[n]]
     others = {cell for k, cell in enumerate(cells) if k != colour}
     wanted, shut = ({cells[colour]}, others) if order == FIRST else (others, {cells[colour]})
-    walls = set(zip(*map(list, np.nonzero(places.walls[n])), strict=True))
-    frontier = [tuple(map(int, cell)) for cell in places.agents[n]]
+    walls = set(zip(*map(list, np.nonzero(group_specs.walls[n])), strict=True))
+    frontier = [tuple(map(int, cell)) for cell in group_specs.agents[n]]
     reached = set(frontier)
     while frontier:
         row, column = frontier.pop()
@@ -300,9 +300,9 @@ def test_the_reference_player_follows_wherever_it_can(fields):
     can = np.array([possible(world, n) for n in range(200)])
     over, success = np.zeros(200, bool), np.zeros(200, bool)
     for _ in range(60):
-        ticks = world.step({"agent": world.heuristic("agent", np.random.default_rng(0))})
-        success |= ticks.success & ~over
-        over |= ticks.ended
+        timestep = world.step({"agent": world.heuristic("agent", np.random.default_rng(0))})
+        success |= timestep.success & ~over
+        over |= timestep.ended
     assert over.all()
     assert np.array_equal(success, can)
     assert can.mean() > 0.75
@@ -322,11 +322,11 @@ def test_the_oracle_keeps_off_what_must_wait():
 def test_what_nobody_can_reach_otherwise_is_reached_over_others():
     world = told([(3, 3)], [(0, 0), (0, 1), (1, 0)], FIRST, RED, grid_size=4)
     for _ in range(6):
-        ticks = step(world, int(world.heuristic("agent", np.random.default_rng(0))[0, 0]))
-        if ticks.ended.any():
+        timestep = step(world, int(world.heuristic("agent", np.random.default_rng(0))[0, 0]))
+        if timestep.ended.any():
             break
-    assert world.told.broken[0] or ticks.ended.any()
-    assert not ticks.success.any()
+    assert world.told.broken[0] or timestep.ended.any()
+    assert not timestep.success.any()
 
 
 # Exactness ------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_it_is_a_pettingzoo_environment_that_names_its_instruction():
         api.parallel_api_test(parallel_env(**settings), num_cycles=60)
         api.parallel_seed_test(lambda settings=settings: parallel_env(**settings))
     env = parallel_env(grid_size=5, instructions="held_out")
-    assert isinstance(env.world, Informative)
+    assert isinstance(env.world, HasInfo)
     _, infos = env.reset(seed=1)
     assert infos["agent_0"]["instruction"] in env.world.sentences
     assert infos["agent_0"] == infos["agent_1"]
@@ -371,13 +371,13 @@ def test_a_run_on_train_wordings_plays_held_out_ones_by_one_override(tmp_path):
 
 def test_a_network_reads_the_words_in_place_of_the_number_as_loud_as_it_is_asked_to():
     world = make(40, grid_size=5, num_agents=1, instructions="train")
-    seen = world.reset(0).kinds["agent"].observation
-    kind = world.kinds["agent"]
-    place = Place("team", "agent", kind, kind.agents, np.arange(1), world=world)
+    seen = world.reset(0).agent_types["agent"].observation
+    agent_type = world.agent_types["agent"]
+    group_spec = GroupSpec("team", "agent", agent_type, agent_type.agents, np.arange(1), world=world)
 
     def inputs(scale):
         text = TextSettings(EncoderModel("helpers.encoder:HASHES"), "instruction", scale=scale)
-        return NetworkPolicy(NetworkSettings(text=text), place).inputs(seen)[0]
+        return NetworkPolicy(NetworkSettings(text=text), group_spec).inputs(seen)[0]
 
     plain, soft = inputs(1.0), inputs(0.25)
     assert seen.shape[-1] == 11 + len(world.sentences)

@@ -40,7 +40,7 @@ def test_dict_observation_by_hand():
     assert view["other_visible"].tolist() == [1]
     assert view["target_pos"].tolist() == [[0.5, 0.5], [0, 0]]
     assert view["target_status"].tolist() == [1, 0]
-    space = world.kinds["agent"].observation
+    space = world.agent_types["agent"].observation
     assert space.sets == (("other_pos", "other_visible", "other_message"), ("target_pos", "target_status"))
 
 
@@ -69,8 +69,8 @@ def test_observations_lie_within_their_space(observation, agents, extra):
         world = make(8, grid_size=4, num_agents=agents, mode=mode, observation=observation, max_steps=9, **extra)
         world.reset(1)
         play(world, 25)
-        space, tick = world.kinds["agent"].observation, world._ticks.kinds["agent"]
-        for tree in (tick.observation, tick.final_observation):
+        space, agent_step = world.agent_types["agent"].observation, world._timestep.agent_types["agent"]
+        for tree in (agent_step.observation, agent_step.final_observation):
             boxes = {"": space} if isinstance(space, Box) else space.entries
             arrays = {"": tree} if isinstance(space, Box) else tree
             assert arrays.keys() == boxes.keys()
@@ -95,9 +95,9 @@ def test_extreme_offsets_meet_the_bounds_exactly():
 
 
 def test_spaces_of_actions():
-    assert make().kinds["agent"].action == Discrete(5)
-    assert make(messages=4).kinds["agent"].action == MultiDiscrete((5, 4))
-    assert make(num_agents=3).kinds["agent"].agents == ("agent_0", "agent_1", "agent_2")
+    assert make().agent_types["agent"].action == Discrete(5)
+    assert make(messages=4).agent_types["agent"].action == MultiDiscrete((5, 4))
+    assert make(num_agents=3).agent_types["agent"].agents == ("agent_0", "agent_1", "agent_2")
 
 
 @pytest.mark.parametrize("observation", OBSERVATIONS)
@@ -141,18 +141,18 @@ def test_messages_are_heard_after_the_step_by_the_others_only(observation):
 def test_symbols_are_forgotten_at_the_start_of_an_episode():
     world = make(messages=2, max_steps=1, num_targets=1)
     world.reset(0)
-    tick = step(world, [STAY, 1], [STAY, 1]).kinds["agent"]
-    assert tick.final_observation[0, 0, 4:6].tolist() == [0, 1]
-    assert tick.observation[0, 0, 4:6].tolist() == [0, 0]
+    agent_step = step(world, [STAY, 1], [STAY, 1]).agent_types["agent"]
+    assert agent_step.final_observation[0, 0, 4:6].tolist() == [0, 1]
+    assert agent_step.observation[0, 0, 4:6].tolist() == [0, 0]
 
 
 def test_final_observation_is_written_for_ended_copies_only():
     world = make(2, grid_size=5, num_agents=1, num_targets=1)
     world.reset(0)
     world.places.agents[:, 0], world.places.targets[:, 0] = (0, 0), [(0, 1), (0, 2)]
-    ticks = world.step({"agent": np.array([[RIGHT], [RIGHT]])})
-    tick = ticks.kinds["agent"]
-    assert ticks.ended.tolist() == [True, False]
-    assert tick.final_observation[0, 0].tolist() == [0, 0.25, 0, 0, 0]
-    assert not tick.final_observation[1].any()
-    assert tick.observation[1, 0].tolist() == [0, 0.25, 0, 0.25, 1]
+    timestep = world.step({"agent": np.array([[RIGHT], [RIGHT]])})
+    agent_step = timestep.agent_types["agent"]
+    assert timestep.ended.tolist() == [True, False]
+    assert agent_step.final_observation[0, 0].tolist() == [0, 0.25, 0, 0, 0]
+    assert not agent_step.final_observation[1].any()
+    assert agent_step.observation[1, 0].tolist() == [0, 0.25, 0, 0.25, 1]

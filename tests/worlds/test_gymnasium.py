@@ -12,7 +12,7 @@ from coterie.core.types import Box, CoterieError, Dict, Discrete, MultiDiscrete
 from coterie.testing.learners import check_world, random_actions
 from coterie.training.build import build_world
 from coterie.worlds.adapters import spaces
-from coterie.worlds.adapters.external import GuestWorld
+from coterie.worlds.adapters.external import ExternalWorld
 from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld, MinigridSettings, MinigridWorld
 from coterie.worlds.cartpole.world import CartPole
 from helpers import guest as guest_cases
@@ -50,7 +50,7 @@ def test_cartpole_moves_as_gymnasiums_step_by_step():
     native, random = CartPole(3, limit=60), seeding.generator(3, "pushes")
     twins = [gymnasium.make("CartPole-v1", max_episode_steps=60) for _ in range(3)]
     ended = {"terminated": 0, "truncated": 0}
-    ticks = native.reset(5)
+    timestep = native.reset(5)
 
     def follow(copy):
         twins[copy].reset(seed=0)
@@ -63,17 +63,17 @@ def test_cartpole_moves_as_gymnasiums_step_by_step():
         # A sensible push keeps poles up until the limit; copy 0 pushes at random and falls.
         pushes = (place[:, 2] + 0.5 * place[:, 3] > 0).astype(np.int64)[:, None]
         pushes[0] = random.integers(2)
-        ticks = native.step({"agent": pushes})
-        tick = ticks.kinds["agent"]
+        timestep = native.step({"agent": pushes})
+        agent_step = timestep.agent_types["agent"]
         for copy, twin in enumerate(twins):
             seen, reward, terminated, truncated, _ = twin.step(int(pushes[copy, 0]))
             over = terminated or truncated
-            told = tick.final_observation if over else tick.observation
+            told = agent_step.final_observation if over else agent_step.observation
             np.testing.assert_allclose(told[copy, 0], seen, rtol=1e-6, atol=1e-7)
-            assert tick.reward[copy, 0] == reward == 1
-            assert tick.terminated[copy, 0] == terminated
-            assert tick.truncated[copy, 0] == (truncated and not terminated)
-            assert ticks.ended[copy] == over
+            assert agent_step.reward[copy, 0] == reward == 1
+            assert agent_step.terminated[copy, 0] == terminated
+            assert agent_step.truncated[copy, 0] == (truncated and not terminated)
+            assert timestep.ended[copy] == over
             if over:
                 ended["terminated" if terminated else "truncated"] += 1
                 follow(copy)
@@ -83,7 +83,7 @@ def test_cartpole_moves_as_gymnasiums_step_by_step():
 
 
 def test_cartpole_starts_spread_as_gymnasiums_do():
-    starts = CartPole(4000).reset(1).kinds["agent"].observation[:, 0]
+    starts = CartPole(4000).reset(1).agent_types["agent"].observation[:, 0]
     assert abs(starts).max() <= 0.05
     np.testing.assert_allclose(starts.mean(0), 0, atol=0.002)
     np.testing.assert_allclose(starts.std(0), 0.1 / np.sqrt(12), rtol=0.05)
@@ -97,9 +97,9 @@ def test_cartpole_lasts_500_steps_and_refuses_what_is_no_push():
         place = native.save()["place"]
         # A steadying push, which also brings the cart back to the middle.
         push = place[0, 2] + 0.5 * place[0, 3] + 0.05 * place[0, 0] + 0.1 * place[0, 1] > 0
-        ticks = native.step({"agent": np.array([[int(push)]])})
-        assert ticks.ended[0] == (step == 500)
-    assert ticks.kinds["agent"].truncated[0, 0]
+        timestep = native.step({"agent": np.array([[int(push)]])})
+        assert timestep.ended[0] == (step == 500)
+    assert timestep.agent_types["agent"].truncated[0, 0]
     before = native.save()
     with pytest.raises(ValueError, match="copy 0: an action must be 0 or 1, got 2"):
         native.step({"agent": np.array([[2]])})
@@ -111,7 +111,7 @@ def test_cartpole_lasts_500_steps_and_refuses_what_is_no_push():
 def test_cartpole_is_native_only_with_default_options():
     assert isinstance(world("gymnasium/CartPole-v1").inner, CartPole)
     for settings in ({"native": False}, {"options": {"sutton_barto_reward": True}}):
-        assert isinstance(world("gymnasium/CartPole-v1", **settings).inner, GuestWorld)
+        assert isinstance(world("gymnasium/CartPole-v1", **settings).inner, ExternalWorld)
     cut = world("gymnasium/CartPole-v1", max_episode_steps=3)
     cut.reset(0)
     ends = [cut.step({"agent": np.array([[0], [1]])}).ended.copy() for _ in range(3)]
@@ -131,19 +131,19 @@ def test_a_guest_plays_exactly_what_gymnasium_plays():
         environment.reset(seed=seeding.integer(9, "guest", copy, 0) % 2**31)
     for _ in range(300):
         actions = random.integers(4, size=(2, 1))
-        ticks = ours.step({"agent": actions})
-        tick = ticks.kinds["agent"]
+        timestep = ours.step({"agent": actions})
+        agent_step = timestep.agent_types["agent"]
         for copy, environment in enumerate(plain):
             seen, reward, terminated, truncated, _ = environment.step(int(actions[copy, 0]))
-            assert tick.reward[copy, 0] == np.float32(reward)
-            assert tick.terminated[copy, 0] == terminated
-            assert tick.truncated[copy, 0] == (truncated and not terminated)
-            if ticks.ended[copy]:
-                np.testing.assert_array_equal(tick.final_observation[copy, 0], seen)
+            assert agent_step.reward[copy, 0] == np.float32(reward)
+            assert agent_step.terminated[copy, 0] == terminated
+            assert agent_step.truncated[copy, 0] == (truncated and not terminated)
+            if timestep.ended[copy]:
+                np.testing.assert_array_equal(agent_step.final_observation[copy, 0], seen)
                 episode[copy] += 1
                 cut += truncated and not terminated
                 seen, _ = environment.reset(seed=seeding.integer(9, "guest", copy, episode[copy]) % 2**31)
-            np.testing.assert_array_equal(tick.observation[copy, 0], seen)
+            np.testing.assert_array_equal(agent_step.observation[copy, 0], seen)
     assert min(episode) >= 3
     assert cut
 
@@ -152,21 +152,21 @@ def test_nested_spaces_become_flat(caplog):
     with caplog.at_level(logging.WARNING, "coterie"):
         nested = world("gymnasium/helpers.guest:Nested-v0", 1)
     assert "text left out of the observation: says" in caplog.text
-    kind = nested.kinds["agent"]
-    assert kind.action == MultiDiscrete((2, 3))
-    assert isinstance(kind.observation, Dict)
-    entries = kind.observation.entries
+    agent_type = nested.agent_types["agent"]
+    assert agent_type.action == MultiDiscrete((2, 3))
+    assert isinstance(agent_type.observation, Dict)
+    entries = agent_type.observation.entries
     assert entries["eye"] == Box((3, 6, 5), 0.0, 255.0, "uint8")
     assert entries["body/0"] == Discrete(4)
     assert entries["body/1"] == Box((2,), 0.0, 1.0)
     assert entries["body/2"] == Box((2,), 0.0, np.array([2, 1], np.float32))
     assert entries["speed"] == Box((), -np.inf, np.inf)
-    seen = nested.reset(0).kinds["agent"].observation
+    seen = nested.reset(0).agent_types["agent"].observation
     assert seen["eye"][0, 0, 0, 1, 2] == 200  # channel, row, column
     assert seen["body/0"][0, 0] == 0
     np.testing.assert_array_equal(seen["body/1"][0, 0], [1, 0])
     np.testing.assert_array_equal(seen["body/2"][0, 0], [0, 1])
-    assert nested.step({"agent": np.array([[[1, 2]]])}).kinds["agent"].reward[0, 0] == 3
+    assert nested.step({"agent": np.array([[[1, 2]]])}).agent_types["agent"].reward[0, 0] == 3
 
 
 @pytest.mark.parametrize(
@@ -244,22 +244,22 @@ def test_actions_arrive_as_the_environment_counts_them():
 
 def test_minigrid_shows_symbols_in_unit_range_and_knows_success():
     grid = MinigridWorld(MinigridSettings("Empty-5x5"), 1)
-    space = grid.kinds["agent"].observation
+    space = grid.agent_types["agent"].observation
     assert space.entries == {"direction": Discrete(4), "image": Box((3, 7, 7), 0.0, 1.0)}
     grid.reset(0)
     for action in (2, 2, 1, 2):  # forward twice, turn right, forward
-        ticks = grid.step({"agent": np.array([[action]])})
-        assert not ticks.ended[0]
-    ticks = grid.step({"agent": np.array([[2]])})
-    assert ticks.ended[0]
-    assert ticks.success[0]
-    assert ticks.kinds["agent"].reward[0, 0] > 0.9
+        timestep = grid.step({"agent": np.array([[action]])})
+        assert not timestep.ended[0]
+    timestep = grid.step({"agent": np.array([[2]])})
+    assert timestep.ended[0]
+    assert timestep.success[0]
+    assert timestep.agent_types["agent"].reward[0, 0] > 0.9
     lost = MinigridWorld(MinigridSettings("MiniGrid-Empty-5x5-v0", max_episode_steps=2), 1)
     lost.reset(0)
     lost.step({"agent": np.array([[0]])})
-    ticks = lost.step({"agent": np.array([[0]])})
-    assert ticks.kinds["agent"].truncated[0, 0]
-    assert not ticks.success[0]
+    timestep = lost.step({"agent": np.array([[0]])})
+    assert timestep.agent_types["agent"].truncated[0, 0]
+    assert not timestep.success[0]
 
 
 # Pictures ---------------------------------------------------------------------------------------------
@@ -274,13 +274,13 @@ def test_pictures_on_request(name):
     with pytest.raises(CoterieError, match=r"nothing to draw[:;] set world"):
         dark.frame(0)
     lit = world(name, render=True)
-    ticks = lit.reset(0)
+    timestep = lit.reset(0)
     first = lit.frame(1).copy()
     assert first.dtype == np.uint8
     assert first.ndim == 3
     assert first.std() > 0
     random = seeding.generator(0, "look")
     for _ in range(3):
-        ticks = lit.step(random_actions(ticks, lit.kinds, random))
+        timestep = lit.step(random_actions(timestep, lit.agent_types, random))
     assert (lit.frame(1) != first).any()
     assert lit.ansi(1)

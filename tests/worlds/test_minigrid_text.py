@@ -75,14 +75,14 @@ def test_what_is_out_of_sight_is_not_told():
 
 def test_words_of_the_real_world_follow_what_is_done():
     world = MinigridWorld(MinigridSettings("MiniGrid-DoorKey-5x5-v0"), 1)
-    words, tick = MinigridText(world, "agent"), world.reset(4).kinds["agent"]
+    words, agent_step = MinigridText(world, "agent"), world.reset(4).agent_types["agent"]
     inner = world.inner._hosts[0].stage.guests[0].environment.unwrapped
     told = []
     random = np.random.default_rng(0)
     for _ in range(400):
-        told.append(words.describe({k: a[:, 0] for k, a in tick.observation.items()})[0])
+        told.append(words.describe({k: a[:, 0] for k, a in agent_step.observation.items()})[0])
         assert ("You carry the key" in told[-1]) == (inner.carrying is not None)
-        tick = world.step({"agent": random.choice([0, 1, 2, 2, 3, 5], (1, 1))}).kinds["agent"]
+        agent_step = world.step({"agent": random.choice([0, 1, 2, 2, 3, 5], (1, 1))}).agent_types["agent"]
     assert any("You carry the key." in text for text in told)
     assert all("yellow" not in text for text in told)  # one key and one door: colours say nothing
 

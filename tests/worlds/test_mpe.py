@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from coterie.core.world import Guided, Renderable
+from coterie.core.world import HasExpert, Renderable
 from coterie.testing.learners import check_world, random_actions
-from coterie.worlds.adapters.export import ParallelFace
+from coterie.worlds.adapters.export import PettingZooEnv
 from coterie.worlds.mpe.world import Spread, SpreadSettings, Tag, TagSettings
 
 simple_spread_v3 = pytest.importorskip("mpe2.simple_spread_v3")
@@ -60,9 +60,9 @@ def begin(env, world, copy, crowded):
     return {agent.name: env.unwrapped.observe(agent.name) for agent in theirs.agents}
 
 
-def equal(kind, ours, theirs):
+def equal(agent_type, ours, theirs):
     """`ours` [N, A, …] is what mpe2 tells each copy's agents by name, as precisely as float32 can say it."""
-    expected = np.array([[told[agent] for agent in kind.agents] for told in theirs], np.float32)
+    expected = np.array([[told[agent] for agent in agent_type.agents] for told in theirs], np.float32)
     np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
 
 
@@ -71,22 +71,26 @@ def compare(world, make_env):
     random, contacts = np.random.default_rng(7), 0
     envs = [make_env() for _ in range(world.copies)]
     seen = [begin(env, world, copy, crowded=copy % 2 == 1) for copy, env in enumerate(envs)]
-    ticks = world.load(world.save())
-    for name, kind in world.kinds.items():
-        equal(kind, ticks.kinds[name].observation, seen)
+    timestep = world.load(world.save())
+    for name, agent_type in world.agent_types.items():
+        equal(agent_type, timestep.agent_types[name].observation, seen)
     for step in range(1, 26):
-        actions = random_actions(ticks, world.kinds, random)
-        places = [(name, agent, i) for name, kind in world.kinds.items() for i, agent in enumerate(kind.agents)]
+        actions = random_actions(timestep, world.agent_types, random)
+        places = [
+            (name, agent, i)
+            for name, agent_type in world.agent_types.items()
+            for i, agent in enumerate(agent_type.agents)
+        ]
         told = [env.step({agent: actions[name][copy, i] for name, agent, i in places}) for copy, env in enumerate(envs)]
         seen, rewards, terminations, truncations, _ = zip(*told, strict=True)
-        ticks = world.step(actions)
-        assert ticks.ended.tolist() == [step == 25] * world.copies
-        for name, kind in world.kinds.items():
-            tick = ticks.kinds[name]
-            equal(kind, tick.final_observation if step == 25 else tick.observation, seen)
-            equal(kind, tick.reward, rewards)
-            equal(kind, tick.terminated, terminations)
-            equal(kind, tick.truncated, truncations)
+        timestep = world.step(actions)
+        assert timestep.ended.tolist() == [step == 25] * world.copies
+        for name, agent_type in world.agent_types.items():
+            agent_step = timestep.agent_types[name]
+            equal(agent_type, agent_step.final_observation if step == 25 else agent_step.observation, seen)
+            equal(agent_type, agent_step.reward, rewards)
+            equal(agent_type, agent_step.terminated, terminations)
+            equal(agent_type, agent_step.truncated, truncations)
         for env in envs:
             bodies, touch = env.unwrapped.world.agents, env.unwrapped.scenario.is_collision
             contacts += sum(touch(a, b) for i, a in enumerate(bodies) for b in bodies[:i])
@@ -136,7 +140,7 @@ def test_names_and_spaces_are_those_of_mpe2(continuous):
             simple_tag_v3.parallel_env(num_good=2, continuous_actions=continuous),
         ),
     ):
-        face = ParallelFace(world, "mpe")
+        face = PettingZooEnv(world, "mpe")
         assert face.possible_agents == env.possible_agents
         for agent in face.possible_agents:
             assert face.observation_space(agent) == env.observation_space(agent)
@@ -170,7 +174,7 @@ def test_keep_the_contract(continuous):
 
 def test_seeds_make_the_difference():
     world = Spread(SpreadSettings(), 3)
-    first, again, other = (world.reset(seed).kinds["agent"].observation.copy() for seed in (1, 1, 2))
+    first, again, other = (world.reset(seed).agent_types["agent"].observation.copy() for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert not (first[..., :14] == other[..., :14])[..., 2:].any()
     assert not (first[0] == first[1])[:, 2:14].any()
@@ -178,9 +182,12 @@ def test_seeds_make_the_difference():
 
 def test_kinds_and_capabilities():
     world = Tag(TagSettings(2, 3, 1), 1)
-    assert isinstance(world, Guided)
+    assert isinstance(world, HasExpert)
     assert isinstance(world, Renderable)
-    assert {name: kind.observation.shape for name, kind in world.kinds.items()} == {"adversary": (18,), "agent": (16,)}
+    assert {name: agent_type.observation.shape for name, agent_type in world.agent_types.items()} == {
+        "adversary": (18,),
+        "agent": (16,),
+    }
 
 
 @pytest.mark.parametrize("action", [-1, 5])
@@ -240,10 +247,10 @@ def test_a_state_of_other_size_is_refused_and_nothing_is_loaded():
 
 def test_a_push_moves_from_the_next_step_on():
     world = spread([(0, 0)], [(1, 0)], [(1, 0)])
-    tick = world.step({"agent": np.array([[UP]])}).kinds["agent"]
+    agent_step = world.step({"agent": np.array([[UP]])}).agent_types["agent"]
     # moved by 0.1 · 1, kept 0.75 of it, pushed by 5 · 0.1
-    np.testing.assert_allclose(tick.observation[0, 0], [0.75, 0.5, 0.1, 0, 0.9, 0], rtol=1e-6)
-    np.testing.assert_allclose(tick.reward, [[-0.45]], rtol=1e-6)
+    np.testing.assert_allclose(agent_step.observation[0, 0], [0.75, 0.5, 0.1, 0, 0.9, 0], rtol=1e-6)
+    np.testing.assert_allclose(agent_step.reward, [[-0.45]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -251,43 +258,45 @@ def test_a_push_moves_from_the_next_step_on():
 )
 def test_directions(action, velocity):
     world = tag([(0.5, 0.5)], [(-0.5, -0.5)])
-    tick = world.step({"adversary": np.array([[action]]), "agent": np.array([[0]])}).kinds["adversary"]
-    np.testing.assert_allclose(tick.observation[0, 0, :2], velocity, rtol=1e-6)
+    agent_step = world.step({"adversary": np.array([[action]]), "agent": np.array([[0]])}).agent_types["adversary"]
+    np.testing.assert_allclose(agent_step.observation[0, 0, :2], velocity, rtol=1e-6)
 
 
 def test_spread_charges_each_of_two_that_collide_but_nobody_for_itself():
     positions, landmarks = [(0, 0), (0.2, 0), (0.9, 0.9)], [(0, 0), (0.2, 0), (0.9, 0.5)]
     world = spread(positions, landmarks, local_ratio=0.25)
-    tick = world.step({"agent": np.zeros((1, 3), int)}).kinds["agent"]
-    np.testing.assert_allclose(tick.reward, [[-0.4 * 0.75 - 0.25, -0.4 * 0.75 - 0.25, -0.4 * 0.75]], rtol=1e-6)
+    agent_step = world.step({"agent": np.zeros((1, 3), int)}).agent_types["agent"]
+    np.testing.assert_allclose(agent_step.reward, [[-0.4 * 0.75 - 0.25, -0.4 * 0.75 - 0.25, -0.4 * 0.75]], rtol=1e-6)
 
 
 def test_tag_pays_all_adversaries_for_each_catch_and_charges_the_caught():
     adversaries, good = [(0, 0), (0.1, 0.1), (-0.8, -0.8)], [(0.05, 0.05), (0.95, 0)]
-    ticks = tag(adversaries, good).step({"adversary": np.zeros((1, 3), int), "agent": np.zeros((1, 2), int)})
-    assert ticks.kinds["adversary"].reward.tolist() == [[20, 20, 20]]
-    np.testing.assert_allclose(ticks.kinds["agent"].reward, [[-20, -0.5]], rtol=1e-6)
+    timestep = tag(adversaries, good).step({"adversary": np.zeros((1, 3), int), "agent": np.zeros((1, 2), int)})
+    assert timestep.agent_types["adversary"].reward.tolist() == [[20, 20, 20]]
+    np.testing.assert_allclose(timestep.agent_types["agent"].reward, [[-20, -0.5]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("x", "cost"), [(0.89, 0), (-0.95, 0.5), (1.5, np.e), (-9, 10)])
 def test_leaving_costs_good_agents_only(x, cost):
-    ticks = tag([(x, 0)], [(x, 0.5)]).step({"adversary": np.array([[0]]), "agent": np.array([[0]])})
-    np.testing.assert_allclose(ticks.kinds["agent"].reward, [[-cost]], rtol=1e-5)
-    assert not ticks.kinds["adversary"].reward.any()
+    timestep = tag([(x, 0)], [(x, 0.5)]).step({"adversary": np.array([[0]]), "agent": np.array([[0]])})
+    np.testing.assert_allclose(timestep.agent_types["agent"].reward, [[-cost]], rtol=1e-5)
+    assert not timestep.agent_types["adversary"].reward.any()
 
 
 def test_speed_is_limited_in_tag_alone():
     world = tag([(0, 0)], [(0.5, 0.5)], velocities=[(3, 4), (30, 40)])
-    ticks = world.step({"adversary": np.array([[0]]), "agent": np.array([[0]])})
-    np.testing.assert_allclose(ticks.kinds["adversary"].observation[0, 0, :2], [0.6, 0.8], rtol=1e-6)
-    np.testing.assert_allclose(ticks.kinds["agent"].observation[0, 0, :2], [0.78, 1.04], rtol=1e-6)
-    tick = spread([(0, 0)], [(0, 0)], [(30, 40)]).step({"agent": np.array([[0]])}).kinds["agent"]
-    np.testing.assert_allclose(tick.observation[0, 0, :2], [22.5, 30], rtol=1e-6)
+    timestep = world.step({"adversary": np.array([[0]]), "agent": np.array([[0]])})
+    np.testing.assert_allclose(timestep.agent_types["adversary"].observation[0, 0, :2], [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(timestep.agent_types["agent"].observation[0, 0, :2], [0.78, 1.04], rtol=1e-6)
+    agent_step = spread([(0, 0)], [(0, 0)], [(30, 40)]).step({"agent": np.array([[0]])}).agent_types["agent"]
+    np.testing.assert_allclose(agent_step.observation[0, 0, :2], [22.5, 30], rtol=1e-6)
 
 
 def test_bodies_on_the_same_point_stay_finite():
-    tick = spread([(0, 0), (0, 0)], [(0, 0), (1, 1)]).step({"agent": np.array([[RIGHT, LEFT]])}).kinds["agent"]
-    np.testing.assert_allclose(tick.observation[0, :, :2], [[0.5, 0], [-0.5, 0]])
+    agent_step = (
+        spread([(0, 0), (0, 0)], [(0, 0), (1, 1)]).step({"agent": np.array([[RIGHT, LEFT]])}).agent_types["agent"]
+    )
+    np.testing.assert_allclose(agent_step.observation[0, :, :2], [[0.5, 0], [-0.5, 0]])
 
 
 def test_spread_succeeds_when_every_landmark_is_covered_at_the_end():
@@ -301,25 +310,28 @@ def test_spread_succeeds_when_every_landmark_is_covered_at_the_end():
 def test_tag_succeeds_when_somebody_was_caught_also_if_he_got_away():
     world = tag([(0, 0)], [(0.11, 0)], max_steps=6)
     rest = {"adversary": np.array([[0]]), "agent": np.array([[RIGHT]])}
-    ticks = [(tick.kinds["adversary"].reward.item(), tick.success.item()) for tick in map(world.step, [rest] * 6)]
-    assert ticks[0] == (10, False)
-    assert ticks[-1] == (0, True)
+    timestep = [
+        (agent_step.agent_types["adversary"].reward.item(), agent_step.success.item())
+        for agent_step in map(world.step, [rest] * 6)
+    ]
+    assert timestep[0] == (10, False)
+    assert timestep[-1] == (0, True)
     assert not world.save()["caught"].any()
 
 
 # Reference players ------------------------------------------------------------------------------------
 
 
-def mean_return(world, kind, guided):
+def mean_return(world, agent_type, guided):
     """What a kind earns in one episode when the named kinds follow their reference players and the others chance."""
     random = np.random.default_rng(0)
-    ticks, total = world.reset(5), 0.0
+    timestep, total = world.reset(5), 0.0
     for _ in range(world.settings.max_steps):
-        actions = random_actions(ticks, world.kinds, random)
+        actions = random_actions(timestep, world.agent_types, random)
         actions |= {name: world.heuristic(name, random) for name in guided}
-        ticks = world.step(actions)
-        total += ticks.kinds[kind].reward.mean()
-    return total, ticks.success.mean()
+        timestep = world.step(actions)
+        total += timestep.agent_types[agent_type].reward.mean()
+    return total, timestep.success.mean()
 
 
 @pytest.mark.parametrize("continuous", [False, True])

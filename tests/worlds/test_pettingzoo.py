@@ -7,7 +7,7 @@ from coterie.config import registry, schema
 from coterie.core.types import Box, CoterieError, Discrete
 from coterie.testing.learners import check_world
 from coterie.training.build import build_world
-from coterie.worlds.adapters.batch import GuestError
+from coterie.worlds.adapters.batch import ExternalEnvError
 from coterie.worlds.adapters.pettingzoo import kind_name
 
 
@@ -39,12 +39,12 @@ def test_the_contract_is_kept(name, settings):
 
 def test_kinds_are_agents_of_equal_spaces_named_by_what_they_share():
     tag = world("mpe/simple_tag")
-    assert {name: kind.agents for name, kind in tag.kinds.items()} == {
+    assert {name: agent_type.agents for name, agent_type in tag.agent_types.items()} == {
         "adversary": ("adversary_0", "adversary_1", "adversary_2"),
         "agent": ("agent_0",),
     }
     assert tag.simultaneous
-    assert set(world("mpe/simple_speaker_listener").kinds) == {"speaker", "listener"}
+    assert set(world("mpe/simple_speaker_listener").agent_types) == {"speaker", "listener"}
     assert kind_name(["archer_0", "archer_1", "knight_0"], []) == "archer_knight"
     assert kind_name(["agent_1"], ["agent", "agent_2"]) == "agent_3"
     assert kind_name(["0", "1"], []) == "agent"
@@ -53,20 +53,20 @@ def test_kinds_are_agents_of_equal_spaces_named_by_what_they_share():
 def test_agents_leave_early_and_appear_late():
     coming = world("pettingzoo/helpers.guest:Coming")
     assert not coming.simultaneous
-    assert {n: k.agents for n, k in coming.kinds.items()} == {
+    assert {n: k.agents for n, k in coming.agent_types.items()} == {
         "early_late_never": ("early_0", "late_0", "never_0"),
         "stays": ("stays_0",),
     }
-    ticks = coming.reset(0)
-    three = ticks.kinds["early_late_never"]
+    timestep = coming.reset(0)
+    three = timestep.agent_types["early_late_never"]
     acting, told = [three.acting[0].tolist()], []
     for _ in range(4):
-        ticks = coming.step({"early_late_never": np.full((1, 3), 2), "stays": np.full((1, 1), 2)})
+        timestep = coming.step({"early_late_never": np.full((1, 3), 2), "stays": np.full((1, 1), 2)})
         acting.append(three.acting[0].tolist())
         told.append([three.reward[0].tolist(), three.terminated[0].tolist(), three.truncated[0].tolist()])
         if len(told) < 4:
-            assert not ticks.ended[0]
-    assert ticks.ended[0]
+            assert not timestep.ended[0]
+    assert timestep.ended[0]
     early, late = [True, False, False], [False, True, False]
     assert acting == [early, [True, True, False], late, late, early]
     assert [step[0] for step in told] == [[2, 0, 0], [2, 2, 0], [0, 2, 0], [0, 2, 0]]
@@ -81,7 +81,7 @@ def test_agents_leave_early_and_appear_late():
 
 def test_masks_come_from_infos_too_and_idle_rows_are_all_legal():
     coming = world("pettingzoo/helpers.guest:Coming")
-    mask = coming.reset(0).kinds["early_late_never"].mask[0]
+    mask = coming.reset(0).agent_types["early_late_never"].mask[0]
     np.testing.assert_array_equal(mask, [[True, False, True], [True] * 3, [True] * 3])
 
 
@@ -98,42 +98,44 @@ def test_masks_come_from_infos_too_and_idle_rows_are_all_legal():
 def test_what_parallel_environments_get_wrong_is_named(options, message):
     coming = world("pettingzoo/helpers.guest:Coming", options=options)
     coming.reset(0)
-    with pytest.raises(GuestError, match=message):
+    with pytest.raises(ExternalEnvError, match=message):
         coming.step({"early_late_never": np.zeros((1, 3), int), "stays": np.zeros((1, 1), int)})
 
 
 def test_rewards_and_ends_of_turns_arrive_at_once():
     """hunter_0 is shot on another's turn and never acts again; the last reward goes to an idle agent."""
     duel = world("pettingzoo/helpers.guest:Duel")
-    tick = duel.reset(0).kinds["hunter"]
-    told = [(tick.acting[0].argmax(), 0, 0, 0)]
+    agent_step = duel.reset(0).agent_types["hunter"]
+    told = [(agent_step.acting[0].argmax(), 0, 0, 0)]
     for _ in range(5):
-        ticks = duel.step({"hunter": np.zeros((1, 3), int)})
-        told.append((tick.acting[0].argmax(), *(getattr(tick, f)[0].tolist() for f in ("reward", "terminated"))))
+        timestep = duel.step({"hunter": np.zeros((1, 3), int)})
+        told.append(
+            (agent_step.acting[0].argmax(), *(getattr(agent_step, f)[0].tolist() for f in ("reward", "terminated")))
+        )
     no = [False] * 3
     assert [t[0] for t in told] == [0, 1, 2, 1, 2, 0]
     assert [t[1] for t in told[1:]] == [[0, 0, 0], [-1, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0.5, 0]]
     assert [t[2] for t in told[1:]] == [no, [True, False, False], no, no, no]
-    assert ticks.ended[0]
-    assert tick.truncated[0].tolist() == [False, True, True]
-    assert tick.final_observation[0].tolist() == [2, 5, 5]
+    assert timestep.ended[0]
+    assert agent_step.truncated[0].tolist() == [False, True, True]
+    assert agent_step.final_observation[0].tolist() == [2, 5, 5]
 
 
 def test_tictactoe_sees_planes_and_legal_moves_and_pays_both():
     game = world("pettingzoo/classic/tictactoe")
-    kind = game.kinds["player"]
-    assert kind.observation == Box((2, 3, 3), 0.0, 1.0)
-    assert kind.action == Discrete(9)
-    tick = game.reset(0).kinds["player"]
+    agent_type = game.agent_types["player"]
+    assert agent_type.observation == Box((2, 3, 3), 0.0, 1.0)
+    assert agent_type.action == Discrete(9)
+    agent_step = game.reset(0).agent_types["player"]
     for cell in (0, 3, 1, 4):
         game.step({"player": np.full((1, 2), cell)})
-    assert tick.mask[0, 0].tolist() == [c not in (0, 1, 3, 4) for c in range(9)]
-    assert tick.mask[0, 1].all()
-    ticks = game.step({"player": np.full((1, 2), 2)})
-    assert ticks.ended[0]
-    assert tick.reward[0].tolist() == [1, -1]
-    assert tick.terminated[0].all()
-    assert tick.final_observation[0, 0, 0].sum() == 3
+    assert agent_step.mask[0, 0].tolist() == [c not in (0, 1, 3, 4) for c in range(9)]
+    assert agent_step.mask[0, 1].all()
+    timestep = game.step({"player": np.full((1, 2), 2)})
+    assert timestep.ended[0]
+    assert agent_step.reward[0].tolist() == [1, -1]
+    assert agent_step.terminated[0].all()
+    assert agent_step.final_observation[0, 0, 0].sum() == 3
 
 
 def test_mpe_plays_exactly_what_mpe2_plays():
@@ -142,22 +144,28 @@ def test_mpe_plays_exactly_what_mpe2_plays():
     from coterie.core import seeding
 
     ours, plain = world("mpe/simple_tag"), simple_tag_v3.parallel_env()
-    ticks = ours.reset(4)
+    timestep = ours.reset(4)
     seen, _ = plain.reset(seed=seeding.integer(4, "guest", 0, 0) % 2**31)
     random = seeding.generator(0, "tag")
     for step in range(25):
-        for name, kind in ours.kinds.items():
-            for column, agent in enumerate(kind.agents):
-                told = ticks.kinds[name].final_observation if ticks.ended[0] else ticks.kinds[name].observation
+        for name, agent_type in ours.agent_types.items():
+            for column, agent in enumerate(agent_type.agents):
+                told = (
+                    timestep.agent_types[name].final_observation
+                    if timestep.ended[0]
+                    else timestep.agent_types[name].observation
+                )
                 np.testing.assert_array_equal(told[0, column], seen[agent])
-        actions = {name: random.integers(5, size=(1, len(kind.agents))) for name, kind in ours.kinds.items()}
-        named = {a: int(actions[n][0, c]) for n, k in ours.kinds.items() for c, a in enumerate(k.agents)}
-        ticks = ours.step(actions)
+        actions = {
+            name: random.integers(5, size=(1, len(agent_type.agents))) for name, agent_type in ours.agent_types.items()
+        }
+        named = {a: int(actions[n][0, c]) for n, k in ours.agent_types.items() for c, a in enumerate(k.agents)}
+        timestep = ours.step(actions)
         seen, rewards, _, _, _ = plain.step(named)
-        for name, kind in ours.kinds.items():
-            expected = np.float32([rewards[agent] for agent in kind.agents])
-            np.testing.assert_array_equal(ticks.kinds[name].reward[0], expected)
-        assert ticks.ended[0] == (step == 24)
+        for name, agent_type in ours.agent_types.items():
+            expected = np.float32([rewards[agent] for agent in agent_type.agents])
+            np.testing.assert_array_equal(timestep.agent_types[name].reward[0], expected)
+        assert timestep.ended[0] == (step == 24)
 
 
 def test_what_cannot_be_found_is_named_with_its_cure():
@@ -185,6 +193,6 @@ def test_late_agents_must_be_announced():
 
     coming = world("pettingzoo/helpers.guest:Coming", options={"late": False})
     coming.inner._hosts[0].stage.guests[0].table.agents.append("somebody")  # as if seen in the first look
-    with pytest.raises(GuestError, match=r"reset: expected all of .* from the start .*world.late: true"):
+    with pytest.raises(ExternalEnvError, match=r"reset: expected all of .* from the start .*world.late: true"):
         coming.reset(0)
     assert guest_cases.Coming().possible_agents[2] == "late_0"

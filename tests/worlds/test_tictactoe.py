@@ -5,20 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.types import Ticks
-from coterie.core.world import Guided, Renderable
+from coterie.core.types import TimeStep
+from coterie.core.world import HasExpert, Renderable
 from coterie.testing.learners import check_world, random_actions
 from coterie.worlds.boards.tictactoe import EMPTY, LINES, Tictactoe, TictactoeSettings
 
 
-def play(world: Tictactoe, cells: list[int]) -> Ticks:
+def play(world: Tictactoe, cells: list[int]) -> TimeStep:
     """Play the same cells in every copy; idle rows hold nonsense, which must not matter."""
     for cell in cells:
         mover = world.save()["mover"]
         actions = np.full((world.copies, 2), 99)
         actions[np.arange(world.copies), mover] = cell
-        ticks = world.step({"player": actions})
-    return ticks
+        timestep = world.step({"player": actions})
+    return timestep
 
 
 def stones(row: np.ndarray) -> tuple[list[int], list[int]]:
@@ -40,22 +40,22 @@ def test_keeps_the_contract(first):
 
 def test_offers_a_reference_player_and_a_picture():
     world = Tictactoe(TictactoeSettings(), 1)
-    assert isinstance(world, Guided)
+    assert isinstance(world, HasExpert)
     assert isinstance(world, Renderable)
 
 
 def test_each_player_sees_its_own_stones_first():
-    tick = play(Tictactoe(TictactoeSettings(), 2), [4, 0, 8]).kinds["player"]
+    agent_step = play(Tictactoe(TictactoeSettings(), 2), [4, 0, 8]).agent_types["player"]
     for copy in range(2):
-        assert stones(tick.observation[copy, 0]) == ([4, 8], [0])
-        assert stones(tick.observation[copy, 1]) == ([0], [4, 8])
+        assert stones(agent_step.observation[copy, 0]) == ([4, 8], [0])
+        assert stones(agent_step.observation[copy, 1]) == ([0], [4, 8])
 
 
 def test_the_mask_shows_free_cells_to_the_mover_and_everything_to_the_idle():
-    tick = play(Tictactoe(TictactoeSettings(), 1), [4, 0, 8]).kinds["player"]
-    assert tick.acting.tolist() == [[False, True]]
-    assert np.flatnonzero(tick.mask[0, 1]).tolist() == [1, 2, 3, 5, 6, 7]
-    assert tick.mask[0, 0].all()
+    agent_step = play(Tictactoe(TictactoeSettings(), 1), [4, 0, 8]).agent_types["player"]
+    assert agent_step.acting.tolist() == [[False, True]]
+    assert np.flatnonzero(agent_step.mask[0, 1]).tolist() == [1, 2, 3, 5, 6, 7]
+    assert agent_step.mask[0, 0].all()
 
 
 @pytest.mark.parametrize("line", LINES.tolist())
@@ -63,47 +63,47 @@ def test_every_line_wins_and_the_loser_is_told_on_the_winning_move(line):
     world = Tictactoe(TictactoeSettings(win_reward=2, loss_reward=-3), 3)
     # Not itself a line: the loser's two stones lie where the winner's do not.
     away = [cell for cell in range(9) if cell not in line][:2]
-    ticks = play(world, [line[0], away[0], line[1], away[1]])
-    assert not ticks.ended.any()
-    assert not ticks.kinds["player"].reward.any()
-    ticks = play(world, [line[2]])
-    tick = ticks.kinds["player"]
-    assert ticks.ended.all()
-    assert ticks.success is None
-    assert tick.reward.tolist() == [[2, -3]] * 3
-    assert tick.terminated.all()
-    assert not tick.truncated.any()
-    assert stones(tick.final_observation[2, 0]) == (sorted(line), sorted(away))
-    assert stones(tick.final_observation[2, 1]) == (sorted(away), sorted(line))
-    assert not tick.observation.any()
-    assert tick.acting.tolist() == [[True, False]] * 3
-    assert tick.mask.all()
+    timestep = play(world, [line[0], away[0], line[1], away[1]])
+    assert not timestep.ended.any()
+    assert not timestep.agent_types["player"].reward.any()
+    timestep = play(world, [line[2]])
+    agent_step = timestep.agent_types["player"]
+    assert timestep.ended.all()
+    assert timestep.success is None
+    assert agent_step.reward.tolist() == [[2, -3]] * 3
+    assert agent_step.terminated.all()
+    assert not agent_step.truncated.any()
+    assert stones(agent_step.final_observation[2, 0]) == (sorted(line), sorted(away))
+    assert stones(agent_step.final_observation[2, 1]) == (sorted(away), sorted(line))
+    assert not agent_step.observation.any()
+    assert agent_step.acting.tolist() == [[True, False]] * 3
+    assert agent_step.mask.all()
 
 
 def test_the_second_player_can_win():
-    tick = play(Tictactoe(TictactoeSettings(), 1), [0, 2, 1, 4, 8, 6]).kinds["player"]
-    assert tick.reward.tolist() == [[-1, 1]]
+    agent_step = play(Tictactoe(TictactoeSettings(), 1), [0, 2, 1, 4, 8, 6]).agent_types["player"]
+    assert agent_step.reward.tolist() == [[-1, 1]]
 
 
 def test_a_full_board_without_a_line_is_a_draw():
-    ticks = play(Tictactoe(TictactoeSettings(draw_reward=0.25), 1), [0, 1, 2, 4, 3, 5, 7, 6, 8])
-    assert ticks.ended.tolist() == [True]
-    assert ticks.kinds["player"].reward.tolist() == [[0.25, 0.25]]
-    assert ticks.kinds["player"].terminated.all()
+    timestep = play(Tictactoe(TictactoeSettings(draw_reward=0.25), 1), [0, 1, 2, 4, 3, 5, 7, 6, 8])
+    assert timestep.ended.tolist() == [True]
+    assert timestep.agent_types["player"].reward.tolist() == [[0.25, 0.25]]
+    assert timestep.agent_types["player"].terminated.all()
 
 
 def test_a_line_on_the_last_free_cell_is_a_win():
-    ticks = play(Tictactoe(TictactoeSettings(draw_reward=0.5), 1), [0, 1, 2, 3, 4, 5, 7, 6, 8])
-    assert ticks.kinds["player"].reward.tolist() == [[1, -1]]
+    timestep = play(Tictactoe(TictactoeSettings(draw_reward=0.5), 1), [0, 1, 2, 3, 4, 5, 7, 6, 8])
+    assert timestep.agent_types["player"].reward.tolist() == [[1, -1]]
 
 
 def test_rewards_and_ends_are_gone_one_tick_later():
     world = Tictactoe(TictactoeSettings(), 1)
-    ticks = play(world, [0, 3, 1, 4, 2, 8])
-    assert not ticks.ended.any()
-    assert not ticks.kinds["player"].reward.any()
-    assert not ticks.kinds["player"].terminated.any()
-    assert stones(ticks.kinds["player"].observation[0, 0]) == ([8], [])
+    timestep = play(world, [0, 3, 1, 4, 2, 8])
+    assert not timestep.ended.any()
+    assert not timestep.agent_types["player"].reward.any()
+    assert not timestep.agent_types["player"].terminated.any()
+    assert stones(timestep.agent_types["player"].observation[0, 0]) == ([8], [])
 
 
 @pytest.mark.parametrize(("cell", "reason"), [(4, "occupied"), (9, "not on the board"), (-1, "not on the board")])
@@ -143,31 +143,31 @@ def test_a_state_of_other_size_is_refused():
 def test_turns_alternate_and_stones_stay_balanced(seed, first):
     world = Tictactoe(TictactoeSettings(first=first), 4)
     random = np.random.default_rng(seed)
-    ticks = world.reset(seed)
-    opener = ticks.kinds["player"].acting.argmax(1)
+    timestep = world.reset(seed)
+    opener = timestep.agent_types["player"].acting.argmax(1)
     moves = np.zeros(4, int)
     for _ in range(30):
-        ticks = world.step({"player": random_actions(ticks, world.kinds, random)["player"]})
-        tick = ticks.kinds["player"]
-        moves = np.where(ticks.ended, 0, moves + 1)
-        opener = np.where(ticks.ended, tick.acting.argmax(1), opener)
-        assert (tick.acting.sum(1) == 1).all()
-        assert (tick.acting.argmax(1) == (opener + moves) % 2).all()
-        own = tick.observation[np.arange(4), opener]
+        timestep = world.step({"player": random_actions(timestep, world.agent_types, random)["player"]})
+        agent_step = timestep.agent_types["player"]
+        moves = np.where(timestep.ended, 0, moves + 1)
+        opener = np.where(timestep.ended, agent_step.acting.argmax(1), opener)
+        assert (agent_step.acting.sum(1) == 1).all()
+        assert (agent_step.acting.argmax(1) == (opener + moves) % 2).all()
+        own = agent_step.observation[np.arange(4), opener]
         assert (own[:, :9].sum(1) == (moves + 1) // 2).all()
         assert (own[:, 9:].sum(1) == moves // 2).all()
-        assert (tick.observation[:, 0] == np.roll(tick.observation[:, 1], 9, axis=1)).all()
-        assert (tick.reward.sum(1) == 0).all()
+        assert (agent_step.observation[:, 0] == np.roll(agent_step.observation[:, 1], 9, axis=1)).all()
+        assert (agent_step.reward.sum(1) == 0).all()
 
 
 def test_random_openers_come_half_and_half():
     world = Tictactoe(TictactoeSettings(first="random"), 4000)
-    at_reset = world.reset(3).kinds["player"].acting[:, 0].mean()
+    at_reset = world.reset(3).agent_types["player"].acting[:, 0].mean()
     seen: list[bool] = []
     random = np.random.default_rng(0)
     for _ in range(9):
-        ticks = world.step({"player": world.heuristic("player", random)})
-        seen += ticks.kinds["player"].acting[ticks.ended, 0].tolist()
+        timestep = world.step({"player": world.heuristic("player", random)})
+        seen += timestep.agent_types["player"].acting[timestep.ended, 0].tolist()
     assert abs(at_reset - 0.5) < 0.03
     assert len(seen) >= 4000
     assert abs(np.mean(seen) - 0.5) < 0.03
@@ -175,16 +175,16 @@ def test_random_openers_come_half_and_half():
 
 def test_openers_of_neighbouring_copies_and_later_games_are_unrelated():
     world = Tictactoe(TictactoeSettings(first="random"), 2000)
-    now = world.reset(0).kinds["player"].acting[:, 0].copy()
-    later = play(world, [0, 3, 1, 4, 2]).kinds["player"].acting[:, 0]
+    now = world.reset(0).agent_types["player"].acting[:, 0].copy()
+    later = play(world, [0, 3, 1, 4, 2]).agent_types["player"].acting[:, 0]
     assert abs(np.mean(now[1:] == later[:-1]) - 0.5) < 0.05
     assert abs(np.mean(now == later) - 0.5) < 0.05
 
 
 def test_another_seed_gives_other_openers():
     world = Tictactoe(TictactoeSettings(first="random"), 64)
-    one = world.reset(1).kinds["player"].acting.copy()
-    assert (world.reset(2).kinds["player"].acting != one).any()
+    one = world.reset(1).agent_types["player"].acting.copy()
+    assert (world.reset(2).agent_types["player"].acting != one).any()
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_the_reference_player_follows_its_rules(board, mover, cells):
 def test_the_reference_player_never_misses_a_win_or_a_block():
     world = Tictactoe(TictactoeSettings(first="random"), 256)
     random = np.random.default_rng(1)
-    ticks = world.reset(1)
+    timestep = world.reset(1)
     wins = blocks = 0
     for _ in range(40):
         chosen = world.heuristic("player", random)
@@ -220,7 +220,7 @@ def test_the_reference_player_never_misses_a_win_or_a_block():
             assert action[mover] in (own or other or range(9))
             wins, blocks = wins + bool(own), blocks + bool(other and not own)
         # Random moves lead to positions that the reference player alone would never reach.
-        ticks = world.step({"player": random_actions(ticks, world.kinds, random)["player"]})
+        timestep = world.step({"player": random_actions(timestep, world.agent_types, random)["player"]})
     assert wins > 100
     assert blocks > 100
 

@@ -36,7 +36,7 @@ def test_every_view_of_the_grid_says_the_same(mode):
     shown = []
     for observation in ("flat", "dict", "image"):
         world = race(50, mode=mode, observation=observation, num_obstacles=3)
-        seen = world.reset(3).kinds["agent"].observation
+        seen = world.reset(3).agent_types["agent"].observation
         rows = {k: a[:, 0] for k, a in seen.items()} if isinstance(seen, dict) else seen[:, 0]
         shown.append(GridworldText(world, "agent").describe(rows))
     assert shown[0] == shown[1] == shown[2]
@@ -45,7 +45,7 @@ def test_every_view_of_the_grid_says_the_same(mode):
 
 def test_what_is_out_of_sight_is_not_told():
     world = race(50, grid_size=8, view=2)
-    told = GridworldText(world, "agent").describe(world.reset(0).kinds["agent"].observation[:, 0])
+    told = GridworldText(world, "agent").describe(world.reset(0).agent_types["agent"].observation[:, 0])
     away = abs(world.places.targets[:, 0] - world.places.agents[:, 0]).max(axis=1)
     assert [text == "No target is in sight." for text in told] == (away > 2).tolist()
 
@@ -79,15 +79,15 @@ def test_bids_in_words():
     assert levels.codec.actions(np.array([3])).tolist() == [3]
 
 
-@pytest.mark.parametrize("kind", ["agent", "adversary"])
-def test_hunters_go_to_the_prey_and_prey_goes_away(kind):
+@pytest.mark.parametrize("agent_type", ["agent", "adversary"])
+def test_hunters_go_to_the_prey_and_prey_goes_away(agent_type):
     world = Tag(TagSettings(num_obstacles=0, num_adversaries=1), 1)
     world.reset(0)
     world.bodies.position[0] = [[0.0, 0.0], [0.5, 0.0]]  # the hunter, then the prey
-    observation = world.load(world.save()).kinds[kind].observation[:, 0]
-    (told,) = player(world, kind=kind).codec.describe(observation)
+    observation = world.load(world.save()).agent_types[agent_type].observation[:, 0]
+    (told,) = player(world, agent_type=agent_type).codec.describe(observation)
     assert told == (
-        "The prey is 5 steps right." if kind == "adversary" else "Away from the nearest hunter is 5 steps right."
+        "The prey is 5 steps right." if agent_type == "adversary" else "Away from the nearest hunter is 5 steps right."
     )
 
 
@@ -105,9 +105,9 @@ WORLDS = {
 @pytest.mark.parametrize("name", WORLDS)
 def test_every_world_with_words_seats_a_model(name):
     world = WORLDS[name]()
-    kind = next(iter(world.kinds))
-    check_policy(lambda where: player(world, kind=kind), place_in(world), world=world)
-    policy = player(world, kind=kind)
+    agent_type = next(iter(world.agent_types))
+    check_policy(lambda where: player(world, agent_type=agent_type), place_in(world), world=world)
+    policy = player(world, agent_type=agent_type)
     assert set(policy.codec.samples())
     assert len(policy.of_choice) == len(policy.codec.choices)
 

@@ -60,7 +60,7 @@ def match(
     if figure is not None:
         matches.draw_heatmap(met, matrix, Path(figure))
     if as_json:
-        print(json.dumps(matches.as_plain(met, matrix, episodes, seed)))
+        print(json.dumps(matches.to_dict(met, matrix, episodes, seed)))
     else:
         print(matches.as_table(met, matrix))
 
@@ -120,7 +120,7 @@ def tune(
 
     plan = tuning.Plan(experiment, tuple(overrides or ()), trials, study, tuple(only or ()), seeds, pruner)  # type: ignore[arg-type]  # checked above
     tuned = tuning.tune(plan, (lambda text: None) if as_json else print)
-    print(json.dumps(tuning.as_plain(tuned)) if as_json else "\n".join(tuning.conclusion(tuned)))
+    print(json.dumps(tuning.to_dict(tuned)) if as_json else "\n".join(tuning.conclusion(tuned)))
 
 
 @app.command()
@@ -152,7 +152,7 @@ def compare(
         show.write_page(found, score, Path(out), skipped)
     if as_json:
         head = {"score": score, "group": group, "skipped": [str(path) for path in skipped]}
-        print(json.dumps(head | comparing.as_plain(found)))
+        print(json.dumps(head | comparing.to_dict(found)))
     else:
         print(show.as_table(found, score, skipped))
 
@@ -207,10 +207,10 @@ def rate(
     seen = who.looks.moments if who.looks.words else None
     asking = who.template if isinstance(who, judges.Model) else None
     named = tuple(str(Path(run)) for run in runs)
-    contest = rate.Contest(named, judge, told, group, episodes, seed, checkpoint, sample, seen, asking)
+    contest = rate.RatingSession(named, judge, told, group, episodes, seed, checkpoint, sample, seen, asking)
     given = rate.rate(contest, who, kept, pairs)
     found = rate.standings(named, given) if any(one.score is not None for one in given) else []
-    plain = show.as_plain(contest, given, found, kept)
+    plain = show.to_dict(contest, given, found, kept)
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(plain, indent=2) + "\n")

@@ -101,7 +101,7 @@ def evaluate(
     mode = "sample" if sample else "greedy"
     head = {"run": run, "checkpoint": checkpoint, "mode": mode, "episodes": episodes, "seed": seed}
     if as_json:
-        told = reports([group.seat for group in loaded.groups])
+        told = reports([group.actor for group in loaded.groups])
         print(json.dumps(head | {"env_steps": loaded.env_steps} | result | ({"reports": told} if told else {})))
         return
     print(f"{run}, checkpoint {checkpoint} ({loaded.env_steps:,} steps), {mode}, {episodes} episodes, seed {seed}")
@@ -127,12 +127,12 @@ def watch(
 
     loaded = table.load(run, checkpoint, overrides)
     world = build.build_stage(loaded.config.world)
-    seats = [group.seat for group in loaded.groups]
+    actors = [group.actor for group in loaded.groups]
     start = evaluation_seed(seed)
     if window:
-        video.show_in_window(world, seats, start, episodes, not sample, fps)
+        video.show_in_window(world, actors, start, episodes, not sample, fps)
     elif terminal:
-        video.show_in_terminal(world, seats, start, episodes, not sample, fps)
+        video.show_in_terminal(world, actors, start, episodes, not sample, fps)
     else:
         path = Path(out) if out else Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif"
-        print(video.write_video(world, seats, start, path, episodes, not sample, fps))
+        print(video.write_video(world, actors, start, path, episodes, not sample, fps))

@@ -46,7 +46,7 @@ ADVISORS = {
     "language": "coterie.roles.advisor:LanguageAdvisor",
     "heuristic": "coterie.roles.advisor:HeuristicAdvisor",
 }
-GUARDS = {
+SHIELDS = {
     "language": "coterie.roles.constraints:LanguageGuard",
 }
 PREFERENCES = {

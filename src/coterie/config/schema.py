@@ -265,7 +265,7 @@ def load(experiment: str, overrides: list[str] | None = None) -> Config:
     return resolve(merge(read(path), parse_overrides(overrides or [])), name_of(path))
 
 
-def to_plain(config: Config) -> dict[str, Any]:
+def to_dict(config: Config) -> dict[str, Any]:
     """The whole config with every default written out; `resolve` takes it back."""
 
     def written(value: Part | SeatedRun | None) -> dict[str, Any] | None:
@@ -303,7 +303,7 @@ def to_plain(config: Config) -> dict[str, Any]:
 
 def to_yaml(config: Config) -> str:
     """The resolved config as text."""
-    return OmegaConf.to_yaml(OmegaConf.create(to_plain(config)))
+    return OmegaConf.to_yaml(OmegaConf.create(to_dict(config)))
 
 
 def _interpolated(layer: dict[str, Any]) -> dict[str, Any]:
@@ -341,7 +341,7 @@ def _group(value: Any, path: str) -> GroupConfig:
         part(registry.PREFERENCES, value.get("preference") or {}, f"{path}.preference"),
         _value(Parameters, value.get("parameters", "shared"), f"{path}.parameters"),
         optional(registry.ADVISORS, "advisor"),
-        optional(registry.GUARDS, "constraints"),
+        optional(registry.SHIELDS, "constraints"),
     )
 
 

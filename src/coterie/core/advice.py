@@ -46,7 +46,7 @@ class AskSettings:
     def due(self, view: View) -> bool:
         """Whether anybody is to be advised at this tick; the run's first steps are over in no evaluation."""
         past = self.frames is not None and view.progress is not None and view.frames >= self.frames
-        return view.tick % self.every == 0 and not past
+        return view.step_count % self.every == 0 and not past
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Groups: agents that share a policy, a learner and a preference.
 
-A `Place` is where a group sits (which agents, of which kind); a `Seat` is the acting half that runners
+A `GroupSpec` is where a group sits (which agents, of which kind); a `Actor` is the acting half that runners
 need; a `Group` adds the learning half. Nothing here knows the loop.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 
-from coterie.core.types import Array, Decision, Experience, Joint, Kind, Metrics, Peer, State, View
+from coterie.core.types import AgentType, Array, Decision, Experience, Joint, Metrics, Peer, State, View
 
 if TYPE_CHECKING:
     from coterie.core.advice import Advice
@@ -22,40 +22,40 @@ if TYPE_CHECKING:
 Parameters = Literal["shared", "individual"]
 
 
-class Party(NamedTuple):
+class GroupInfo(NamedTuple):
     """One group at a table, as the others know it."""
 
     group: str
     agents: int
-    spaces: Kind
+    spaces: AgentType
 
 
 @dataclass(frozen=True)
-class Place:
+class GroupSpec:
     """Where a group sits at the table: all a policy or learner may know of it when it is built."""
 
     group: str
-    kind: str
-    spaces: Kind
+    agent_type: str
+    spaces: AgentType
     agents: tuple[str, ...]
     columns: Array  # [A] int: place of each agent within its kind
     parameters: Parameters = "shared"
     seed: int = 0
     state_size: int = 0  # numbers of the table's joint state, for central critics
     simultaneous: bool = True  # everybody acts at every tick
-    table: tuple[Party, ...] = ()  # all groups in the config's order, this one among them; empty: it sits alone
+    table: tuple[GroupInfo, ...] = ()  # all groups in the config's order, this one among them; empty: it sits alone
     world: World | None = None  # as it was built, for who must know more of it than spaces; None: nobody says
     advice: Advice | None = None  # what its decisions are advised by; None: by nobody
 
     @property
-    def stacks(self) -> int:
+    def parameter_sets(self) -> int:
         """How many sets of parameters the group has: one, or one for each agent."""
         return len(self.agents) if self.parameters == "individual" else 1
 
     @property
-    def party(self) -> Party:
+    def party(self) -> GroupInfo:
         """This group as the others know it."""
-        return Party(self.group, len(self.agents), self.spaces)
+        return GroupInfo(self.group, len(self.agents), self.spaces)
 
     @functools.cached_property
     def whole(self) -> bool:
@@ -116,7 +116,7 @@ class Advised(Protocol):
     advice: Advice
 
 
-class Guard(Protocol):
+class ActionShield(Protocol):
     """What keeps a group from some of its actions, in training and ever after."""
 
     choices: int  # actions of the group's agents
@@ -166,7 +166,7 @@ class Learner(Protocol):
 
 
 @runtime_checkable
-class Peered(Protocol):
+class HasTargetPolicy(Protocol):
     """A learner that shows others where its policy is going, so that their critics need not look back."""
 
     def peer(self) -> Peer:
@@ -197,7 +197,7 @@ class Preference(Protocol):
 class Settled(Protocol):
     """A preference that has to know whose it is."""
 
-    def settle(self, place: Place, gamma: float) -> None:
+    def settle(self, group_spec: GroupSpec, gamma: float) -> None:
         """Told once, before anything is valued: where the group sits, and its learner's discount."""
         ...
 
@@ -233,28 +233,28 @@ class Risk(Preference, Protocol):
 
 
 @dataclass(frozen=True)
-class Seat:
+class Actor:
     """The acting half of a group. `members` says which of the policy's own agents sit here; None: all."""
 
-    place: Place
+    group_spec: GroupSpec
     policy: Policy
     members: Array | None = None  # [A] int
     annotator: Annotator | None = None  # who comments on its decisions
-    guard: Guard | None = None  # who keeps it from some
+    guard: ActionShield | None = None  # who keeps it from some
 
 
 @dataclass(frozen=True)
 class Group:
     """A seat and, unless the group is frozen, what improves its policy."""
 
-    seat: Seat
+    actor: Actor
     learner: Learner | None = None
     preference: Preference | None = None  # the learner's
 
     @property
     def name(self) -> str:
-        return self.seat.place.group
+        return self.actor.group_spec.group
 
     @property
     def policy(self) -> Policy:
-        return self.seat.policy
+        return self.actor.policy

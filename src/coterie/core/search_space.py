@@ -129,6 +129,6 @@ def _check_bounds(low: float, high: float, log: bool, least: float) -> None:
         raise ValueError(f"a log scale needs bounds above 0, got {low!r} and {high!r}")
 
 
-def _check_number(value: Any, kinds: tuple[type, ...]) -> None:
-    if not isinstance(value, kinds) or isinstance(value, bool):
+def _check_number(value: Any, agent_types: tuple[type, ...]) -> None:
+    if not isinstance(value, agent_types) or isinstance(value, bool):
         raise ValueError(f"a range of numbers cannot hold {value!r}")

@@ -104,7 +104,7 @@ def action_dtype(space: ActionSpace) -> str:
 
 
 @dataclass(frozen=True)
-class Kind:
+class AgentType:
     """Agents of equal observation and action spaces; every group lies inside one kind."""
 
     agents: tuple[str, ...]
@@ -116,7 +116,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Tick:
+class AgentStep:
     """What a world tells one kind of agents after a reset or a step.
 
     Arrays belong to the world and are valid until its next step. An end is true once; afterwards the
@@ -134,10 +134,10 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Ticks:
+class TimeStep:
     """One tick for every kind, and what concerns the copy as a whole."""
 
-    kinds: Mapping[str, Tick]
+    agent_types: Mapping[str, AgentStep]
     ended: Array  # [N] bool: an episode ended in this step and the copy was reset
     success: Array | None = None  # [N] bool: valid where ended; always None in a world without the notion
     state: Array | None = None  # [N, Z] float32: the whole world, for central critics; None: everybody's observations
@@ -159,11 +159,11 @@ class View:
     mask: Array | None = None  # [N, A, actions] bool
     memory: Array | None = None  # [N, A, M]: what the policy returned last time, zero at an episode's start
     world: World | None = None  # None when observations come from outside a table
-    kind: str = ""
+    agent_type: str = ""
     columns: Array | None = None  # [A] int: place of each agent within its kind
     notes: Array | None = None  # [N, A, W]: what an annotator says to this decision; NaN: nothing
     progress: float | None = None  # share of the run's iterations before this one; None: this is no training
-    tick: int = 0  # ticks played before this one, since the run or the evaluation began
+    step_count: int = 0  # ticks played before this one, since the run or the evaluation began
     frames: int = 0  # the same in environment steps of all copies and shards
 
 
@@ -242,7 +242,7 @@ class Joint:
     experiences: Mapping[str, Experience]
     iteration: int
     progress: float  # share of the run's steps taken before this iteration, in [0, 1]
-    spaces: Mapping[str, Kind] = field(default_factory=dict)  # group -> what its agents see and do
+    spaces: Mapping[str, AgentType] = field(default_factory=dict)  # group -> what its agents see and do
     state: StateRows | None = None  # where the world tells one
     ahead: float = 0.0  # share of the run's steps taken once this iteration is over
     peers: Mapping[str, Peer] = field(default_factory=dict)  # group -> its target policy when the iteration began

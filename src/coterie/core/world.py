@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.core.types import Array, Kind, ObservationSpace, State, Ticks, Tree
+from coterie.core.types import AgentType, Array, ObservationSpace, State, TimeStep, Tree
 
 if TYPE_CHECKING:
-    from coterie.studies.html import Chapter
+    from coterie.studies.html import ReportSection
     from coterie.training.run import Run
 
 
 class World(Protocol):
     """N copies of one environment. Copies that end are reset by the world itself, within `step`."""
 
-    kinds: Mapping[str, Kind]
+    agent_types: Mapping[str, AgentType]
     copies: int
     simultaneous: bool  # every agent still in its episode acts at every tick
 
-    def reset(self, seed: int) -> Ticks:
+    def reset(self, seed: int) -> TimeStep:
         """Start every copy anew; the same seed gives the same future."""
         ...
 
-    def step(self, actions: Mapping[str, Array]) -> Ticks:
+    def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Take one action per agent, `[N, A, …]` for each kind; rows of idle agents are ignored."""
         ...
 
@@ -37,7 +37,7 @@ class World(Protocol):
         """All that decides the future, random state included."""
         ...
 
-    def load(self, state: State) -> Ticks:
+    def load(self, state: State) -> TimeStep:
         """Return to a saved moment and say again what the agents see there (rewards and ends are empty)."""
         ...
 
@@ -53,23 +53,23 @@ def rebuild(make: Callable[..., World], arguments: tuple[Any, ...], state: State
 
 
 @runtime_checkable
-class Guided(Protocol):
+class HasExpert(Protocol):
     """A world that brings its own reference player."""
 
-    def heuristic(self, kind: str, random: np.random.Generator) -> Array:
+    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
         """The reference player's action for every agent of a kind, `[N, A, …]`."""
         ...
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A world that tells its whole state with every tick (`Ticks.state`)."""
+    """A world that tells its whole state with every tick (`TimeStep.state`)."""
 
     state_size: int  # numbers of one copy's state
 
 
 @runtime_checkable
-class Informative(Protocol):
+class HasInfo(Protocol):
     """A world that has more to tell of its latest step than a tick holds, for the infos of its faces."""
 
     def info(self, agent: str, copy: int) -> dict[str, Any]:
@@ -104,16 +104,16 @@ class Renderable(Protocol):
 
 
 @runtime_checkable
-class Chaptered(Protocol):
+class HasReportSection(Protocol):
     """A world class (not its instances) with more to say in a report than scores and curves."""
 
-    def chapter(self, runs: Sequence[Run]) -> Chapter:
+    def chapter(self, runs: Sequence[Run]) -> ReportSection:
         """Pages, pictures and numbers for runs of one experiment in this world; a static method."""
         ...
 
 
-class Codec(Protocol):
-    """How a world and a language model understand each other; made as `Name(world, kind)`, beside the world.
+class TextCodec(Protocol):
+    """How a world and a language model understand each other; made as `Name(world, agent_type)`, beside the world.
 
     It reads observations alone, so that nobody is told what its agent does not see.
     """

@@ -18,9 +18,17 @@ import numpy as np
 
 from coterie.core.types import Array
 from coterie.lm import calibration as calibrate
-from coterie.lm.interface import GaveUp, LanguageModel, Normalise, NotRecorded, Refused, Rejected, Unavailable
+from coterie.lm.interface import (
+    BudgetDenied,
+    LanguageModel,
+    Normalise,
+    NotRecorded,
+    Rejected,
+    RetriesExhausted,
+    Unavailable,
+)
 from coterie.lm.load import LMSettings, LoadedModel, backend_of, open_backend, surround
-from coterie.lm.prompts import Asking
+from coterie.lm.prompts import PromptTemplate
 
 log = logging.getLogger("coterie")
 Question = TypeVar("Question")
@@ -45,7 +53,7 @@ class Patience:
         self.left -= self.resting
         return self.resting
 
-    def failed(self, error: GaveUp | Unavailable) -> None:
+    def failed(self, error: RetriesExhausted | Unavailable) -> None:
         """It gave up."""
         if not self.failures:
             log.warning("language model: %s; what it does not answer counts as abstentions", error)
@@ -80,7 +88,7 @@ class Answers(Generic[Question, Said]):
     def _ask(self, new: list[Question]) -> None:
         try:
             found = self.score(new)
-        except (Refused, NotRecorded, Rejected) as error:  # what fits, or was recorded, may still be among them
+        except (BudgetDenied, NotRecorded, Rejected) as error:  # what fits, or was recorded, may still be among them
             if len(new) == 1:
                 self.refused.update(new)
                 if isinstance(error, Rejected):
@@ -90,20 +98,20 @@ class Answers(Generic[Question, Said]):
             self._ask(new[: len(new) // 2])
             if not self.patience.resting:  # it may have given up on the first half
                 self._ask(new[len(new) // 2 :])
-        except (GaveUp, Unavailable) as error:
+        except (RetriesExhausted, Unavailable) as error:
             self.patience.failed(error)
         else:
             self.patience.answered()
             self.known.update(zip(new, found, strict=True))
 
 
-class Chooser:
+class ChoiceScorer:
     """Scores of the same words after many texts."""
 
     def __init__(
         self,
         lm: LMSettings,
-        asking: Asking,
+        asking: PromptTemplate,
         words: Sequence[str],
         samples: Sequence[str] = (),
         calibration: Calibration = "none",

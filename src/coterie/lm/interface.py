@@ -53,7 +53,7 @@ class Unavailable(LMError):
         self.billed = billed  # it may have worked for us, and count that
 
 
-class GaveUp(LMError):
+class RetriesExhausted(LMError):
     """Every attempt failed; the message tells of the last one."""
 
 
@@ -61,11 +61,11 @@ class NotRecorded(LMError):
     """The cache may only replay, and does not hold this answer."""
 
 
-class Refused(LMError):
+class BudgetDenied(LMError):
     """The budget does not cover the worst case of this call: nothing was asked."""
 
 
-class Spent(LMError):
+class BudgetExceeded(LMError):
     """The same where that is to end the run."""
 
 
@@ -149,7 +149,7 @@ class LanguageModel(ABC):
         """[P, C]: log-probability of each choice after its prompt; -inf where a prompt has fewer choices."""
         return self.scores(prompts, choices).normalised(normalise)
 
-    def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
+    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
         """No more tokens than this are read to complete the prompt once, or to score the choices after it.
 
         A token is at least a byte; templates add a little; a server may read the prompt again for every

@@ -81,8 +81,8 @@ class LoadedModel(LanguageModel):
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
         return self.outer.embed(prompts) if prompts else np.zeros((0, 0), np.float32)
 
-    def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.outer.most_read(prompt, choices)
+    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
+        return self.outer.max_prompt_tokens(prompt, choices)
 
     def close(self) -> None:
         self.outer.close()

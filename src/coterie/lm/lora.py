@@ -2,7 +2,7 @@
 
 An adapted layer gives W x + (alpha / rank) B A x (section 4.1); only A and B learn, and B begins at zero, so an adapted
 model begins as the model it was. Models that share weights may each have adapters of their own (`twin`). What moves
-the numbers, and when, is the learner's affair: `nets.Flat`, `nets.export` and `nets.restore` take all that learns.
+the numbers, and when, is the learner's affair: `nets.FlatParams`, `nets.export` and `nets.restore` take all that learns.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Small networks without a framework: forward, backward, Adam and discrete choices
 
 A two-layer perceptron of width 64 spends most of its time in PyTorch's bookkeeping. These functions do the
 same arithmetic (equal to autograd within 1e-5, which tests hold) on the same flat parameters. They serve
-perceptrons; everything else goes through autograd, and both share `adam`. Parameters lie as in `nets.Flat`:
+perceptrons; everything else goes through autograd, and both share `adam`. Parameters lie as in `nets.FlatParams`:
 for every layer the weights `[inputs, outputs]`, then the biases. An algorithm's losses are beside it.
 """
 
@@ -177,12 +177,12 @@ def prepare(packed: Array, shift: Array, scale: Array, limit: float, agents: Arr
 
     With one stack the result is `[1, R·A, size + identities]`, else `[A, R, size + identities]`.
     """
-    stacks = shift.shape[0]
+    parameter_sets = shift.shape[0]
     rows, count, size = packed.shape
-    result = np.zeros((stacks, rows * count // stacks, size + identities), np.float32)
+    result = np.zeros((parameter_sets, rows * count // parameter_sets, size + identities), np.float32)
     for r in range(rows):
         for a in range(count):
-            s, m = (0, r * count + a) if stacks == 1 else (a, r)
+            s, m = (0, r * count + a) if parameter_sets == 1 else (a, r)
             into = result[s, m]
             for j in range(size):
                 into[j] = min(max((packed[r, a, j] - shift[s, j]) * scale[s, j], -limit), limit)
@@ -246,13 +246,13 @@ def act(
 
     `mask [S, M, outputs]` tells what is legal; an empty one allows everything.
     """
-    stacks, rows = x.shape[:2]
+    parameter_sets, rows = x.shape[:2]
     action = np.empty(uniform.shape, np.int64)
-    log_prob = np.empty((stacks, rows), np.float32)
+    log_prob = np.empty((parameter_sets, rows), np.float32)
     masked = mask.shape[0] > 0
     legal = mask[0, 0] if masked else np.zeros(0, np.bool_)
     store = np.empty(min(rows, BLOCK) * sizes[1:].sum(), np.float32)
-    for s in range(stacks):
+    for s in range(parameter_sets):
         for first in range(0, rows, BLOCK):
             block = x[s, first : first + BLOCK]
             out = forward(flats[s], sizes, relu, block, store)
@@ -324,10 +324,10 @@ def decide_bounded(
 ) -> Array:
     """Outputs squashed to [−1, 1] by tanh, or clipped, plus noise `[S, M, K]`, kept in there: `[S, M, K]`."""
     x = prepare(asked.packed, asked.shift, asked.scale, asked.limit, asked.agents, asked.identities)
-    stacks, rows = x.shape[:2]
+    parameter_sets, rows = x.shape[:2]
     found = np.empty(noise.shape, np.float32)
     store = np.empty(min(rows, BLOCK) * asked.sizes[1:].sum(), np.float32)
-    for s in range(stacks):
+    for s in range(parameter_sets):
         for first in range(0, rows, BLOCK):
             out = forward(asked.flats[s], asked.sizes, asked.relu, x[s, first : first + BLOCK], store)
             for i in range(out.shape[0]):
@@ -389,11 +389,11 @@ def decide_by_value(
 ) -> tuple[Array, Array]:
     """`prepare`, `forward` and `epsilon_greedy` in one call: actions and log-probabilities `[S, M]`."""
     x = prepare(asked.packed, asked.shift, asked.scale, asked.limit, asked.agents, asked.identities)
-    stacks, rows = x.shape[:2]
-    action, log_prob = np.empty((stacks, rows), np.int64), np.empty((stacks, rows), np.float32)
+    parameter_sets, rows = x.shape[:2]
+    action, log_prob = np.empty((parameter_sets, rows), np.int64), np.empty((parameter_sets, rows), np.float32)
     store = np.empty(min(rows, BLOCK) * asked.sizes[1:].sum(), np.float32)
     legal = np.zeros((0, 0), np.bool_)
-    for s in range(stacks):
+    for s in range(parameter_sets):
         for a in range(0, rows, BLOCK):
             b = min(a + BLOCK, rows)
             out = forward(asked.flats[s], asked.sizes, asked.relu, x[s, a:b], store)

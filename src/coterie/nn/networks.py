@@ -92,11 +92,11 @@ class Convolutions(nn.Module):
         self.outputs = sizes[-1] * image[1] * image[2]
 
     def forward(self, x: Tensor) -> Tensor:
-        stacks, rows = x.shape[:2]
-        x = x.view(stacks, rows, *self.image).transpose(0, 1).flatten(1, 2)  # [M, S·C, H, W]
+        parameter_sets, rows = x.shape[:2]
+        x = x.view(parameter_sets, rows, *self.image).transpose(0, 1).flatten(1, 2)  # [M, S·C, H, W]
         for kernel, bias in zip(self.kernels, self.biases, strict=True):
-            x = torch.relu(torch.conv2d(x, kernel.flatten(0, 1), bias.flatten(), padding=1, groups=stacks))
-        return x.reshape(rows, stacks, self.outputs).transpose(0, 1)
+            x = torch.relu(torch.conv2d(x, kernel.flatten(0, 1), bias.flatten(), padding=1, groups=parameter_sets))
+        return x.reshape(rows, parameter_sets, self.outputs).transpose(0, 1)
 
 
 class SetEncoder(nn.Module):
@@ -119,18 +119,18 @@ class SetEncoder(nn.Module):
         self.outputs = own + 2 * width * len(lay.sets)
 
     def forward(self, x: Tensor) -> Tensor:
-        stacks, rows = x.shape[:2]
+        parameter_sets, rows = x.shape[:2]
         own = torch.cat([x[..., :0], *(x[..., entry.start : entry.stop] for entry in self.own)], dim=-1)
         parts = [own]
         for names, reader in zip(self.lay.sets, self.readers, strict=True):
             entries = [self.lay.entries[name] for name in names]
             count = entries[0].shape[0]
             if count == 0:  # nobody else is here
-                parts.append(x.new_zeros(stacks, rows, 2 * self.width))
+                parts.append(x.new_zeros(parameter_sets, rows, 2 * self.width))
                 continue
-            things = [x[..., e.start : e.stop].reshape(stacks, rows, count, -1) for e in entries]
+            things = [x[..., e.start : e.stop].reshape(parameter_sets, rows, count, -1) for e in entries]
             things.append(own.unsqueeze(2).expand(-1, -1, count, -1))
-            read = reader(torch.cat(things, dim=-1).flatten(1, 2)).view(stacks, rows, count, -1)
+            read = reader(torch.cat(things, dim=-1).flatten(1, 2)).view(parameter_sets, rows, count, -1)
             parts += [read.mean(dim=2), read.amax(dim=2)]
         return torch.cat(parts, dim=-1)
 
@@ -248,8 +248,8 @@ class Net(nn.Module):
         rows = torch.from_numpy(x)
         if past is None or self.cell is None:
             return self.forward(rows)[0]
-        stacks, lanes, steps = rows.shape[:3]
-        h = self.read(rows.flatten(1, 2)).view(stacks, lanes, steps, -1)
+        parameter_sets, lanes, steps = rows.shape[:3]
+        h = self.read(rows.flatten(1, 2)).view(parameter_sets, lanes, steps, -1)
         memory, fresh, active = (torch.from_numpy(array) for array in past)
         states = []
         for t in range(steps):
@@ -260,22 +260,22 @@ class Net(nn.Module):
         return self.out(torch.stack(states, dim=2).flatten(1, 2))
 
 
-class Flat:
+class FlatParams:
     """The parameters of a module that learn, their gradient and Adam moments as matrices `[S, P]`.
 
     The module's tensors are views of the first, except those on another device, which are copied to and fro.
-    Every parameter has the leading axis S; with `stacks=1` it may have any shape.
+    Every parameter has the leading axis S; with `parameter_sets=1` it may have any shape.
     """
 
-    def __init__(self, net: nn.Module, stacks: int | None = None) -> None:
+    def __init__(self, net: nn.Module, parameter_sets: int | None = None) -> None:
         self.parameters = [p for p in net.parameters() if p.requires_grad]
-        stacks = self.parameters[0].shape[0] if stacks is None else stacks
-        total = sum(p.numel() // stacks for p in self.parameters)
-        value, self.grad = torch.empty(stacks, total), torch.zeros(stacks, total)
+        parameter_sets = self.parameters[0].shape[0] if parameter_sets is None else parameter_sets
+        total = sum(p.numel() // parameter_sets for p in self.parameters)
+        value, self.grad = torch.empty(parameter_sets, total), torch.zeros(parameter_sets, total)
         self.away: list[tuple[nn.Parameter, Tensor]] = []  # parameters on another device, and their place here
         start = 0
         for parameter in self.parameters:
-            stop = start + parameter.numel() // stacks
+            stop = start + parameter.numel() // parameter_sets
             here = value[:, start:stop].view(parameter.shape)
             here.copy_(parameter.data)
             if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
@@ -285,19 +285,19 @@ class Flat:
             start = stop
         self.array = value.numpy()
         self.mean, self.square = np.zeros_like(self.array), np.zeros_like(self.array)
-        self.steps = np.zeros(stacks, np.int64)  # Adam steps that each stack has taken
+        self.steps = np.zeros(parameter_sets, np.int64)  # Adam steps that each stack has taken
 
-    def step(self, rate: float, limit: float, stacks: Array | None = None) -> None:
+    def step(self, rate: float, limit: float, parameter_sets: Array | None = None) -> None:
         """One Adam step along the gradient that autograd left, scaled per stack to at most `limit`.
 
-        `stacks` says which of them learn, by number; None: all.
+        `parameter_sets` says which of them learn, by number; None: all.
         """
         found = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
         rows = [grad.reshape(len(self.grad), -1).to("cpu", torch.float32) for grad in found]
         torch.cat(rows, dim=1, out=self.grad)
         for parameter, here in self.away:
             here.copy_(parameter.data)
-        for i in range(len(self.grad)) if stacks is None else stacks:
+        for i in range(len(self.grad)) if parameter_sets is None else parameter_sets:
             self.steps[i] += 1
             flat, mean, square = self.pair(i)
             kernels.adam(flat, self.grad[i].numpy(), mean, square, int(self.steps[i]), rate, limit)
@@ -316,13 +316,15 @@ class Flat:
         self.mean[:], self.square[:], self.steps[:] = state["mean"], state["square"], state["steps"]
 
 
-def descend(flats: Sequence[Flat], loss: Tensor, rate: float, limit: float, stacks: Array | None = None) -> None:
+def adam_step(
+    flats: Sequence[FlatParams], loss: Tensor, rate: float, limit: float, parameter_sets: Array | None = None
+) -> None:
     """One Adam step of each network along the loss's gradient, scaled per network and stack to at most `limit`."""
     for parameter in itertools.chain.from_iterable(flat.parameters for flat in flats):
         parameter.grad = None  # autograd hands over its own tensors: no zeros to write, nothing to add up
     loss.backward()
     for flat in flats:
-        flat.step(rate, limit, stacks)
+        flat.step(rate, limit, parameter_sets)
 
 
 def export(net: nn.Module) -> dict[str, Array]:

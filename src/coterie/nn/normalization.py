@@ -16,13 +16,15 @@ class Normalizer:
     learning, so that acting and learning see the same numbers.
     """
 
-    def __init__(self, slots: Array, width: int, stacks: int, enabled: bool, weight: Array | None = None) -> None:
+    def __init__(
+        self, slots: Array, width: int, parameter_sets: int, enabled: bool, weight: Array | None = None
+    ) -> None:
         """`weight` [size]: what each number is multiplied with in the end; None: nothing."""
         self.slots, self.enabled, self.weight = slots, enabled, weight
         self.repeats = np.bincount(slots, minlength=width)
-        self.count = np.zeros(stacks)
-        self.mean = np.zeros((stacks, width))
-        self.square = np.ones((stacks, width))  # variance
+        self.count = np.zeros(parameter_sets)
+        self.mean = np.zeros((parameter_sets, width))
+        self.square = np.ones((parameter_sets, width))  # variance
         self._refresh()
 
     def _refresh(self) -> None:
@@ -71,8 +73,12 @@ class Normalizer:
 class RunningMoments:
     """Running mean and deviation of each stack's returns, so that the critic predicts numbers near 1."""
 
-    def __init__(self, stacks: int) -> None:
-        self.count, self.mean, self.variance = np.zeros((stacks, 1)), np.zeros((stacks, 1)), np.ones((stacks, 1))
+    def __init__(self, parameter_sets: int) -> None:
+        self.count, self.mean, self.variance = (
+            np.zeros((parameter_sets, 1)),
+            np.zeros((parameter_sets, 1)),
+            np.ones((parameter_sets, 1)),
+        )
 
     @property
     def shift(self) -> Array:

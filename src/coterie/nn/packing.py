@@ -11,12 +11,12 @@ import numpy as np
 
 from coterie.core.types import (
     ActionSpace,
+    AgentType,
     Array,
     Box,
     Dict,
     Discrete,
     Joint,
-    Kind,
     MultiDiscrete,
     ObservationSpace,
     StateRows,
@@ -135,9 +135,9 @@ def encode(space: ActionSpace, action: Array) -> Array:
             return ((flat - centre) / half).astype(np.float32, copy=False)
 
 
-def joined_size(kinds: Mapping[str, Kind]) -> int:
+def joined_size(agent_types: Mapping[str, AgentType]) -> int:
     """How many numbers everybody's observations make, side by side."""
-    return sum(layout(kind.observation).size * len(kind.agents) for kind in kinds.values())
+    return sum(layout(agent_type.observation).size * len(agent_type.agents) for agent_type in agent_types.values())
 
 
 def table_state(joint: Joint) -> StateRows:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
 from coterie.core.types import Array, Box, Decision, Discrete, MultiDiscrete, Peer, State, View, action_shape
 from coterie.core.validation import at_least
@@ -49,11 +49,11 @@ class DeterministicSettings:
 class DeterministicPolicy(Body):
     """A network whose outputs are the action itself, encoded as in `layout.encode`: K numbers."""
 
-    def __init__(self, settings: DeterministicSettings, place: Place) -> None:
-        s, space = settings, place.spaces.action
+    def __init__(self, settings: DeterministicSettings, group_spec: GroupSpec) -> None:
+        s, space = settings, group_spec.spaces.action
         self.size = encoded_size(space)
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0, bends=s.bends)
-        super().__init__(place, shape, self.size, 0.01, s.identity, s.normalize_observations)
+        super().__init__(group_spec, shape, self.size, 0.01, s.identity, s.normalize_observations)
         self.spec = self.compile(s.compiled)
         self.clipped = s.squash == "clip"
         self.noise = 0.1  # deviation as a share of a box's range; the learner's schedule moves it
@@ -73,7 +73,7 @@ class DeterministicPolicy(Body):
 
     def act(self, view: View) -> Decision:
         packed, lead = pack(self.layout, view.observation), view.acting.shape
-        shape = (*lead, *action_shape(self.place.spaces.action))
+        shape = (*lead, *action_shape(self.group_spec.spaces.action))
         if self.head is None:
             return Decision(self.stretch(self.explore(packed, view)).reshape(shape))
         if self.spec is not None and self.straight(view):
@@ -132,7 +132,7 @@ class DeterministicPolicy(Body):
 
     def peer(self, net: networks.Net) -> Peer:
         """This policy with a net's present weights, for other groups to look ahead with."""
-        net, normal, agents = copy.deepcopy(net), copy.copy(self.normalizer), np.arange(len(self.place.agents))
+        net, normal, agents = copy.deepcopy(net), copy.copy(self.normalizer), np.arange(len(self.group_spec.agents))
 
         def act(packed: Array, legal: Array) -> Array:
             rows = np.ascontiguousarray(packed)

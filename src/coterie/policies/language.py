@@ -16,13 +16,13 @@ import numpy as np
 
 from coterie.config import registry
 from coterie.core import lookup, seeding
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.types import Array, Decision, Discrete, Metrics, State, View, action_dtype, action_shape, map_tree
 from coterie.core.validation import at_least, positive
-from coterie.core.world import Codec, Guided, Oracle
+from coterie.core.world import HasExpert, Oracle, TextCodec
 from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
-from coterie.lm.choice import Answers, Calibration, Chooser
+from coterie.lm.choice import Answers, Calibration, ChoiceScorer
 from coterie.lm.interface import Sampling
 from coterie.lm.load import LMSettings, LoadedModel
 
@@ -66,9 +66,9 @@ class LanguagePolicy:
 
     memory_size = 0
 
-    def __init__(self, settings: LanguageSettings, place: Place) -> None:
-        self.settings, self.place = settings, place
-        self.codec = find_codec(settings.codec, place)
+    def __init__(self, settings: LanguageSettings, group_spec: GroupSpec) -> None:
+        self.settings, self.group_spec = settings, group_spec
+        self.codec = find_text_codec(settings.codec, group_spec)
         if settings.illegal == "forfeit" and self.codec.idle is None:
             raise ValueError("illegal=forfeit needs an action that does nothing, which this world has not")
         choices = self.codec.choices
@@ -76,7 +76,7 @@ class LanguagePolicy:
         self.of_choice = self.codec.actions(np.arange(len(choices)))  # [C, …]
         calibration = settings.calibration if settings.way == "score" else "none"
         samples = self.codec.samples() if calibration == "batch" else ()
-        self.chooser = Chooser(settings.lm, self.asking, choices, samples, calibration, settings.normalise)
+        self.chooser = ChoiceScorer(settings.lm, self.asking, choices, samples, calibration, settings.normalise)
         # Greedy completions of prompts, one for each.
         self.texts: Answers[str, list[str]] = Answers(lambda new: self._sample(new, 1, 0.0, 0))
         self.counts = dict.fromkeys(COUNTS, 0)
@@ -122,7 +122,7 @@ class LanguagePolicy:
 
     def _actions(self, chosen: Array, asked: Array, rows: tuple[int, ...]) -> Array:
         """[N, A, …] from choices; a forfeited turn is −1."""
-        space = self.place.spaces.action
+        space = self.group_spec.spaces.action
         action = np.zeros((*rows, *action_shape(space)), action_dtype(space))
         mine = self.of_choice[np.maximum(chosen, 0)]
         if self.codec.idle is not None:
@@ -185,13 +185,13 @@ class LanguagePolicy:
 
     def _read(self, prompt: Sequence[str], legal: Array, first: int, cold: bool) -> list[Answer]:
         """What the model says to each prompt, understood; equal prompts have samples of their own unless cold."""
-        places: dict[str, list[int]] = {}
+        group_specs: dict[str, list[int]] = {}
         for i, text in enumerate(prompt):
-            places.setdefault(text, []).append(i)
+            group_specs.setdefault(text, []).append(i)
         answers: list[Answer] = [None] * len(prompt)
-        most = 1 if cold else max(map(len, places.values()), default=1)
-        for text, said in self._complete(list(places), most, first, cold).items():
-            for i, words in zip(places[text], said * len(places[text]) if cold else said):
+        most = 1 if cold else max(map(len, group_specs.values()), default=1)
+        for text, said in self._complete(list(group_specs), most, first, cold).items():
+            for i, words in zip(group_specs[text], said * len(group_specs[text]) if cold else said):
                 answers[i] = understood(words, self.codec.choices, legal[i])
                 self.counts["illegal"] += isinstance(answers[i], Illegal)
         return answers
@@ -214,7 +214,7 @@ class LanguagePolicy:
     # What is counted ----------------------------------------------------------------------------------
 
     def _judge(self, action: Array, view: View) -> None:
-        for name, good in good_actions(self.codec, self.place, action, view).items():
+        for name, good in good_actions(self.codec, self.group_spec, action, view).items():
             self._count(name, good)
 
     def _count(self, name: str, good: Array) -> None:
@@ -237,9 +237,9 @@ class LanguagePolicy:
         """Nothing was saved."""
 
 
-def find_codec(name: str, place: Place) -> Codec:
+def find_text_codec(name: str, group_spec: GroupSpec) -> TextCodec:
     """The codec of a world, or the one that is named."""
-    world = place.world
+    world = group_spec.world
     if world is None:
         raise ValueError("a language model must be seated in a world that says what its agents see")
     if name == "auto":
@@ -256,24 +256,24 @@ def find_codec(name: str, place: Place) -> Codec:
         made = lookup.look_up(registry.CODECS, name)
     except LookupError as error:
         raise ValueError(f"codec: {error}") from None
-    codec: Codec = made(world, place.kind)
+    codec: TextCodec = made(world, group_spec.agent_type)
     if not codec.choices:
         raise ValueError(f"codec '{name}' offers no choices; a language model chooses among words")
     return codec
 
 
-def good_actions(codec: Codec, place: Place, action: Array, view: View) -> dict[str, Array]:
+def good_actions(codec: TextCodec, group_spec: GroupSpec, action: Array, view: View) -> dict[str, Array]:
     """Which actions of those who act are the oracle's, and the reference player's, where the world has one."""
     found: dict[str, Array] = {}
     if view.world is None or view.columns is None:
         return found
     if isinstance(codec, Oracle):
-        everybody = np.zeros((view.world.copies, len(place.spaces.agents), *action.shape[2:]), action.dtype)
+        everybody = np.zeros((view.world.copies, len(group_spec.spaces.agents), *action.shape[2:]), action.dtype)
         everybody[:, view.columns] = action
         found["optimal"] = codec.optimal(view.world, everybody)[:, view.columns][view.acting]
-    if isinstance(view.world, Guided) and isinstance(place.spaces.action, Discrete):
-        random = seeding.generator(place.seed, "agreement")  # a stream of its own: looking changes nothing
-        guided = view.world.heuristic(view.kind, random)[:, view.columns]
+    if isinstance(view.world, HasExpert) and isinstance(group_spec.spaces.action, Discrete):
+        random = seeding.generator(group_spec.seed, "agreement")  # a stream of its own: looking changes nothing
+        guided = view.world.heuristic(view.agent_type, random)[:, view.columns]
         found["agreement"] = (guided == action)[view.acting]
     return found
 

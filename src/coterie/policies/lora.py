@@ -17,7 +17,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from coterie.core import seeding
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.types import Array, Decision, Metrics, State, Tree, View, map_tree
 from coterie.core.validation import positive
 from coterie.lm import lora, prompts
@@ -30,7 +30,7 @@ from coterie.nn import kernels, networks
 from coterie.nn.distributions import Choices
 from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import layout, pack
-from coterie.policies.language import find_codec, good_actions
+from coterie.policies.language import find_text_codec, good_actions
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Words:
 class AdaptedModel(torch.nn.Module):
     """A local model whose adapters learn what to choose after prompts."""
 
-    def __init__(self, settings: LoraSettings, asking: prompts.Asking, words: Sequence[str], seed: int) -> None:
+    def __init__(self, settings: LoraSettings, asking: prompts.PromptTemplate, words: Sequence[str], seed: int) -> None:
         super().__init__()
         local = settings.lm.local
         if local.dtype == "auto" and device_of(local.device).type != "cpu":
@@ -169,25 +169,27 @@ class LoraPolicy:
     spec = None  # no compiled path
     shown = apart = 0  # neither hints nor features of texts
 
-    def __init__(self, settings: LoraSettings, place: Place) -> None:
-        if place.parameters == "individual" and len(place.agents) > 1:
+    def __init__(self, settings: LoraSettings, group_spec: GroupSpec) -> None:
+        if group_spec.parameters == "individual" and len(group_spec.agents) > 1:
             raise ValueError("adapters are a group's own: for one set per agent, give every agent a group of its own")
-        if place.advice is not None:
+        if group_spec.advice is not None:
             raise ValueError("a model that learns to play takes no advice; advise a network instead")
-        self.settings, self.place = settings, place
-        self.codec = find_codec(settings.codec, place)
+        self.settings, self.group_spec = settings, group_spec
+        self.codec = find_text_codec(settings.codec, group_spec)
         words = self.codec.choices
         self.head = Words(self.codec.actions(np.arange(len(words))))
         self.choices = np.array([len(words)])
-        self.layout = layout(place.spaces.observation)
+        self.layout = layout(group_spec.spaces.observation)
         encoder = networks.choose_encoder("auto", self.layout)
-        self.identities = len(place.agents) if len(place.agents) > 1 else 0  # the critic is told whom it values
+        self.identities = (
+            len(group_spec.agents) if len(group_spec.agents) > 1 else 0
+        )  # the critic is told whom it values
         self.shape = networks.Shape(settings.hidden, "tanh", encoder, (16, 32), self.identities)  # of the critic
         normal = settings.normalize_observations and self.layout.image is None
         self.normalizer = Normalizer(self.layout.slots, self.layout.width, 1, normal)
         asking = prompts.read(settings.template, settings.examples, self.codec.prompt, words)
         self.net = AdaptedModel(settings, asking, words, self.seeds("adapters")[0])
-        self.flat = networks.Flat(self.net, 1)
+        self.flat = networks.FlatParams(self.net, 1)
         self.loads = 0
         self.known: dict[str, Array] = {}  # text -> logits [C] that the model gives now
         self.asked_by: tuple[Any, ...] = ()  # whose answers they are
@@ -202,7 +204,7 @@ class LoraPolicy:
         logits[asked] = self.answers(self.codec.describe(seen), view)
         logits = logits.reshape(*rows.shape, -1)
         action, log_prob = self.head.act(logits, view.mask, view.random, view.greedy)
-        for name, good in good_actions(self.codec, self.place, action, view).items():
+        for name, good in good_actions(self.codec, self.group_spec, action, view).items():
             tally = self.judged.setdefault(f"eval/{name}" if view.greedy else name, [0, 0])
             tally[0] += int(good.sum())
             tally[1] += good.size
@@ -226,7 +228,7 @@ class LoraPolicy:
 
     def seeds(self, purpose: str) -> list[int]:
         """One seed: there is one set of parameters."""
-        return [seeding.integer(self.place.seed, purpose, self.place.group, 0)]
+        return [seeding.integer(self.group_spec.seed, purpose, self.group_spec.group, 0)]
 
     def arrange(self, packed: Array) -> Array:
         """Rows `[…, A, size]` one after the other, `[1, M, size]`."""
@@ -244,7 +246,11 @@ class LoraPolicy:
         """Texts `[1, M]` for the model, and for the critic rows of numbers `[1, M, size + identities]`."""
         packed = np.ascontiguousarray(self.pack(observation))
         each = map_tree(lambda a: a.reshape(-1, *a.shape[packed.ndim - 1 :]), observation)
-        rows, who, normal = packed.reshape(-1, *packed.shape[-2:]), np.arange(len(self.place.agents)), self.normalizer
+        rows, who, normal = (
+            packed.reshape(-1, *packed.shape[-2:]),
+            np.arange(len(self.group_spec.agents)),
+            self.normalizer,
+        )
         seen = kernels.prepare(rows, normal.shift, normal.scale, normal.limit, who, self.identities)
         return np.array(self.codec.describe(each)).reshape(1, -1), seen
 
@@ -276,7 +282,7 @@ class LoraPolicy:
         return {"adapters": networks.export(self.net), "normalizer": self.normalizer.state()}
 
     def load(self, state: State) -> None:
-        what = f"group '{self.place.group}'"
+        what = f"group '{self.group_spec.group}'"
         if state["normalizer"]["mean"].shape != self.normalizer.mean.shape:
             raise ValueError(f"{what}: the saved observation statistics have another width than this world's")
         networks.restore(self.net, state["adapters"], what)

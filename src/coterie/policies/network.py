@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from coterie.core import seeding
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
 from coterie.core.types import Array, Decision, State, Tree, View, action_shape
 from coterie.core.validation import at_least, positive
@@ -33,12 +33,12 @@ class Body:
     reader: Reader | None = None  # who puts observations into words; a policy that wants one sets it first
 
     def __init__(
-        self, place: Place, shape: networks.Shape, outputs: int, gain: float, told: bool, normal: bool
+        self, group_spec: GroupSpec, shape: networks.Shape, outputs: int, gain: float, told: bool, normal: bool
     ) -> None:
         """`told`: say to a shared network which agent it plays; `normal`: normalise observations."""
-        self.place = place
+        self.group_spec = group_spec
         self.memory_size = shape.memory
-        rows = layout(place.spaces.observation) if self.reader is None else self.reader.silent
+        rows = layout(group_spec.spaces.observation) if self.reader is None else self.reader.silent
         self.layout = rows  # what the encoder reads; `rows` become whole packed rows
         picture, join = rows.image is not None, None if self.reader is None else self.reader.settings.join
         self.apart = 0  # numbers of packed rows behind the layout's: features that skip the encoder
@@ -48,21 +48,23 @@ class Body:
             self.layout = self.layout if self.apart else rows
             self.metrics = self.reader.metrics
         encoder = networks.choose_encoder(shape.encoder, self.layout)
-        told = told and encoder != "set" and place.parameters == "shared" and len(place.agents) > 1
-        self.identities = len(place.agents) if told else 0  # numbers that say which agent it plays
+        told = told and encoder != "set" and group_spec.parameters == "shared" and len(group_spec.agents) > 1
+        self.identities = len(group_spec.agents) if told else 0  # numbers that say which agent it plays
         extra, words = self.apart + self.identities + shape.extra, self.apart if join == "add" else 0
         self.shape = replace(shape, encoder=encoder, extra=extra, words=words, scaled=normal)
         self.net = networks.Net(self.shape, self.layout, outputs, gain, self.seeds("actor"))
         weight = None if self.reader is None else self.reader.weigh(rows.size)
-        self.normalizer = Normalizer(rows.slots, rows.width, place.stacks, normal and not picture, weight)
+        self.normalizer = Normalizer(rows.slots, rows.width, group_spec.parameter_sets, normal and not picture, weight)
         if self.reader is not None and self.reader.settings.trainable:
             self.net.reader = Trained(self.reader, rows.size, self.identities, self.normalizer)
-        self.flat = networks.Flat(self.net, place.stacks)
+        self.flat = networks.FlatParams(self.net, group_spec.parameter_sets)
 
     def seeds(self, purpose: str) -> list[int]:
         """One seed for each stack's first weights."""
-        place = self.place
-        return [seeding.integer(place.seed, purpose, place.group, i) for i in range(place.stacks)]
+        group_spec = self.group_spec
+        return [
+            seeding.integer(group_spec.seed, purpose, group_spec.group, i) for i in range(group_spec.parameter_sets)
+        ]
 
     def compile(self, wanted: bool) -> kernels.Spec | None:
         """The network as `kernels.py` knows it, where that serves: perceptrons without memory."""
@@ -74,13 +76,13 @@ class Body:
     def arrange(self, packed: Array) -> Array:
         """Put rows `[…, A, size]` in the order of the parameters: one stack `[1, M, size]`, or one per agent."""
         flat = packed.reshape(-1, *packed.shape[-2:])
-        if self.place.stacks == 1:
+        if self.group_spec.parameter_sets == 1:
             return flat.reshape(1, -1, flat.shape[-1])
         return np.ascontiguousarray(flat.transpose(1, 0, 2))
 
     def restore_order(self, rows: Array, lead: tuple[int, ...]) -> Array:
         """The inverse of `arrange`: `[S, M, …]` back to `[…, A, …]`."""
-        if self.place.stacks > 1:
+        if self.group_spec.parameter_sets > 1:
             rows = np.ascontiguousarray(rows.swapaxes(0, 1))
         return rows.reshape(*lead, *rows.shape[2:])
 
@@ -109,7 +111,7 @@ class Body:
     def inputs(self, observation: Tree, agents: Array | None = None) -> Array:
         """Observations `[…, A, shape]` as the network takes them, `[S, M, size + identities]`."""
         packed = self.pack(observation)
-        who = np.arange(len(self.place.agents)) if agents is None else agents
+        who = np.arange(len(self.group_spec.agents)) if agents is None else agents
         return self.prepare(packed.reshape(-1, *packed.shape[-2:]), who)
 
     def prepare(self, packed: Array, agents: Array) -> Array:
@@ -122,8 +124,8 @@ class Body:
 
     def straight(self, view: View) -> bool:
         """Whether the view shows the group's own agents in their order, so that each stack reads its own rows."""
-        stacks = self.place.stacks
-        return stacks == 1 or np.array_equal(view.agents, np.arange(stacks))
+        parameter_sets = self.group_spec.parameter_sets
+        return parameter_sets == 1 or np.array_equal(view.agents, np.arange(parameter_sets))
 
     def answer(self, packed: Array, view: View) -> tuple[Array, Array | None]:
         """Outputs `[N, A, outputs]` for packed observations `[N, A, size]`, and what is remembered after them."""
@@ -136,13 +138,17 @@ class Body:
 
     def answer_others(self, packed: Array, view: View) -> tuple[Array, Array | None]:
         """The same for some agents, or in another order: every stack reads every row, each agent keeps its own's."""
-        stacks, (copies, agents) = self.place.stacks, view.acting.shape
-        everyone = np.repeat(packed.reshape(-1, 1, packed.shape[-1]), stacks, axis=1)
-        held = None if view.memory is None else view.memory.reshape(1, -1, self.memory_size).repeat(stacks, axis=0)
-        found = self.respond(self.prepare(everyone, np.zeros(stacks, np.int64)), held)
+        parameter_sets, (copies, agents) = self.group_spec.parameter_sets, view.acting.shape
+        everyone = np.repeat(packed.reshape(-1, 1, packed.shape[-1]), parameter_sets, axis=1)
+        held = (
+            None if view.memory is None else view.memory.reshape(1, -1, self.memory_size).repeat(parameter_sets, axis=0)
+        )
+        found = self.respond(self.prepare(everyone, np.zeros(parameter_sets, np.int64)), held)
 
         def own(rows: Array) -> Array:
-            return rows.reshape(stacks, copies, agents, -1)[view.agents, :, np.arange(agents)].transpose(1, 0, 2)
+            return rows.reshape(parameter_sets, copies, agents, -1)[view.agents, :, np.arange(agents)].transpose(
+                1, 0, 2
+            )
 
         return own(found[0]), None if found[1] is None else own(found[1])
 
@@ -161,7 +167,7 @@ class Body:
     def choose(self, spec: kernels.Spec, choices: Array, packed: Array, view: View) -> tuple[Array, Array]:
         """Choices `[N, A, K]` among `choices [K]` each, drawn by outputs as logits, by the compiled path."""
         lead = view.acting.shape
-        shape = (self.place.stacks, lead[0] * lead[1] // self.place.stacks, len(choices))
+        shape = (self.group_spec.parameter_sets, lead[0] * lead[1] // self.group_spec.parameter_sets, len(choices))
         action, log_prob = kernels.decide(
             self.asked(spec, packed, view.agents),
             kernels.NO_MASK if view.mask is None else self.arrange(view.mask),
@@ -177,7 +183,7 @@ class Body:
         return {"net": networks.export(self.net), "normalizer": self.normalizer.state()}
 
     def load(self, state: State) -> None:
-        what = f"group '{self.place.group}'"
+        what = f"group '{self.group_spec.group}'"
         try:
             networks.restore(self.net, state["net"], what)
         except ValueError as error:
@@ -224,28 +230,28 @@ def check_widths(hidden: tuple[int, ...], channels: tuple[int, ...]) -> None:
 class NetworkPolicy(Body):
     """A network that acts for a group by drawing from a distribution."""
 
-    def __init__(self, settings: NetworkSettings, place: Place) -> None:
+    def __init__(self, settings: NetworkSettings, group_spec: GroupSpec) -> None:
         s = settings
-        self.head = head(place.spaces.action, s.continuous)
-        self.reader = None if s.text is None else Reader(s.text, place)
-        self.shown = 0 if place.advice is None else place.advice.shown  # numbers of a hint that it sees
+        self.head = head(group_spec.spaces.action, s.continuous)
+        self.reader = None if s.text is None else Reader(s.text, group_spec)
+        self.shown = 0 if group_spec.advice is None else group_spec.advice.shown  # numbers of a hint that it sees
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, self.shown, s.memory)
-        super().__init__(place, shape, self.head.outputs, 0.01, s.identity, s.normalize_observations)
+        super().__init__(group_spec, shape, self.head.outputs, 0.01, s.identity, s.normalize_observations)
         self.spec = self.compile(s.compiled and isinstance(self.head, Choices))
         self.choices = np.array(self.head.sizes) if isinstance(self.head, Choices) else np.zeros(0, np.int64)
 
     def act(self, view: View) -> Decision:
-        lead, advice = view.acting.shape, self.place.advice
+        lead, advice = view.acting.shape, self.group_spec.advice
         packed = self.sight(view)
         bent = advice is not None and view.notes is not None and advice.bends
         if self.spec is not None and self.straight(view) and not self.shown and not bent:
             action, log_prob = self.choose(self.spec, self.choices, packed, view)
-            return Decision(action.reshape(*lead, *action_shape(self.place.spaces.action)), log_prob)
+            return Decision(action.reshape(*lead, *action_shape(self.group_spec.spaces.action)), log_prob)
         out, memory = self.answer(packed, view)
         if advice is not None and view.notes is not None:
             out = advice.followed(out, view.mask, view.notes)
         action, log_prob = self.head.act(np.ascontiguousarray(out), view.mask, view.random, view.greedy)
-        return Decision(action.reshape(*lead, *action_shape(self.place.spaces.action)), log_prob, memory)
+        return Decision(action.reshape(*lead, *action_shape(self.group_spec.spaces.action)), log_prob, memory)
 
     def sight(self, view: View) -> Array:
         """What is seen, packed: observations `[N, A, size]` and behind them a hint, where one is shown."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
 from coterie.core.types import Array, Decision, Discrete, State, View
 from coterie.nn import kernels, networks
@@ -48,17 +48,17 @@ class QNetworkSettings:
 class QNetworkPolicy(Body):
     """A network that tells what every action is worth; outputs are `[state value,] one number for each action`."""
 
-    def __init__(self, settings: QNetworkSettings, place: Place) -> None:
-        s, space = settings, place.spaces.action
+    def __init__(self, settings: QNetworkSettings, group_spec: GroupSpec) -> None:
+        s, space = settings, group_spec.spaces.action
         if not isinstance(space, Discrete):
             raise ValueError(
-                f"action values need one choice among finitely many actions, and '{place.agents[0]}' acts in "
+                f"action values need one choice among finitely many actions, and '{group_spec.agents[0]}' acts in "
                 f"{space}; policy 'network' with learner 'ppo' serves it"
             )
         self.actions, self.first = space.n, int(s.dueling)  # action j's output stands at first + j
-        self.reader = None if s.text is None else Reader(s.text, place)
+        self.reader = None if s.text is None else Reader(s.text, group_spec)
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
-        super().__init__(place, shape, self.first + self.actions, 0.5, s.identity, s.normalize_observations)
+        super().__init__(group_spec, shape, self.first + self.actions, 0.5, s.identity, s.normalize_observations)
         self.spec = self.compile(s.compiled)
         self.epsilon = 1.0  # chance of any legal action; the learner's schedule moves it
         if s.dueling:

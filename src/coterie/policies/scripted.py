@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.types import Box, Decision, Discrete, MultiDiscrete, State, View, leading
-from coterie.core.world import Guided
+from coterie.core.world import HasExpert
 from coterie.nn.distributions import Choices
 
 
@@ -22,8 +22,8 @@ class RandomPolicy:
 
     memory_size = 0
 
-    def __init__(self, settings: RandomSettings, place: Place) -> None:
-        self.space = place.spaces.action
+    def __init__(self, settings: RandomSettings, group_spec: GroupSpec) -> None:
+        self.space = group_spec.spaces.action
 
     def act(self, view: View) -> Decision:
         lead = leading(view.observation).shape[:2]
@@ -47,24 +47,24 @@ class RandomPolicy:
 
 
 @dataclass(frozen=True)
-class HeuristicSettings:
+class ExpertSettings:
     """Nothing to set."""
 
 
-class HeuristicPolicy:
+class ExpertPolicy:
     """The reference player that the world brings along (grid world: shortest paths)."""
 
     memory_size = 0
-    needs = Guided
+    needs = HasExpert
 
-    def __init__(self, settings: HeuristicSettings, place: Place) -> None:
-        self.place = place
+    def __init__(self, settings: ExpertSettings, group_spec: GroupSpec) -> None:
+        self.group_spec = group_spec
 
     def act(self, view: View) -> Decision:
-        if not isinstance(view.world, Guided) or view.columns is None:
+        if not isinstance(view.world, HasExpert) or view.columns is None:
             raise ValueError("the heuristic plays by the world's state; bare observations do not tell it enough")
-        action = view.world.heuristic(view.kind, view.random)[:, view.columns]
-        if view.mask is not None and isinstance(self.place.spaces.action, Discrete):
+        action = view.world.heuristic(view.agent_type, view.random)[:, view.columns]
+        if view.mask is not None and isinstance(self.group_spec.spaces.action, Discrete):
             barred = ~np.take_along_axis(view.mask, action[..., None], axis=-1)[..., 0]
             if barred.any():  # by whoever watches over the group: something else that is allowed
                 even = Choices((view.mask.shape[-1],), single=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import seeding
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.memoize import Remembered
 from coterie.core.types import Array, Discrete, Metrics, Tree
 from coterie.core.validation import positive
@@ -28,7 +28,7 @@ from coterie.lm.load import LMSettings, LoadedModel, surround
 from coterie.lm.lora import AdapterSettings
 from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import Layout, layout
-from coterie.policies.language import find_codec
+from coterie.policies.language import find_text_codec
 
 PROBE = "What is seen, in words."  # tells how long the model's vectors are
 COUNTED = ("calls", "prompt_tokens", "seconds", "cache_hits")  # of the model's ledger
@@ -70,8 +70,8 @@ class Differentiable(Protocol):
 class Reader:
     """Observations as vectors of what they say."""
 
-    def __init__(self, settings: TextSettings, place: Place) -> None:
-        self.settings, self.place, self.codec = settings, place, find_codec(settings.codec, place)
+    def __init__(self, settings: TextSettings, group_spec: GroupSpec) -> None:
+        self.settings, self.group_spec, self.codec = settings, group_spec, find_text_codec(settings.codec, group_spec)
         self.tellers: list[Callable[[Tree], list[str]]] = []
         if settings.reads != "state":
             if not isinstance(self.codec, Instructing):
@@ -82,7 +82,7 @@ class Reader:
             self.tellers.append(self.codec.instruct)
         if settings.reads != "instruction":
             self.tellers.append(self.codec.describe)
-        if settings.trainable and place.parameters == "individual":
+        if settings.trainable and group_spec.parameters == "individual":
             raise ValueError("text.trainable trains one encoder for the whole group; set parameters=shared")
         plain = LMSettings(**{spec.name: getattr(settings.lm, spec.name) for spec in fields(LMSettings)})
         self.backend = shared_backend(replace(plain, cache=None, budget=None))
@@ -92,7 +92,9 @@ class Reader:
                 f"not '{plain.name}'; set text.trainable=false"
             )
         self.lm: LoadedModel = surround(self.backend, plain)
-        self.layout = self.silent = layout(place.spaces.observation)  # what is put into words; what is seen beside them
+        self.layout = self.silent = layout(
+            group_spec.spaces.observation
+        )  # what is put into words; what is seen beside them
         if settings.reads != "state" and isinstance(self.codec, Instructing):
             self.silent = layout(self.codec.silent)
         self.known = Remembered(lambda seen, tags: self.describe(seen))  # numbers of an observation's texts
@@ -159,8 +161,10 @@ class Trained(nn.Module):
         super().__init__()
         frozen: Any = reader.backend  # a `Differentiable`, as the reader has made sure
         self.model = lora.twin(frozen.model)
-        place = reader.place
-        lora.attach(self.model, reader.settings.adapters, seeding.integer(place.seed, "text adapters", place.group))
+        group_spec = reader.group_spec
+        lora.attach(
+            self.model, reader.settings.adapters, seeding.integer(group_spec.seed, "text adapters", group_spec.group)
+        )
         self.reader, self.normalizer = reader, normalizer
         self.start, self.stop, self.at = size - reader.width, size, size + identities
         self.backend: Any = type(frozen)(self.model, frozen.tokenizer)

@@ -19,12 +19,12 @@ from coterie.training.rollout import open_decisions
 class EpisodeReturns:
     """What episodes have returned so far, and what the ones that end are worth to who learns.
 
-    Agents that share parameters are ranked together, as one agent that plays all their parts: `stacks` is 1. Else it is
+    Agents that share parameters are ranked together, as one agent that plays all their parts: `parameter_sets` is 1. Else it is
     the number of agents, and each is ranked among its own episodes.
     """
 
-    def __init__(self, risk: Risk, stacks: int) -> None:
-        self.risk, self.stacks = risk, stacks
+    def __init__(self, risk: Risk, parameter_sets: int) -> None:
+        self.risk, self.parameter_sets = risk, parameter_sets
         self.running: Array | None = None  # [N, A] float64: of episodes under way; N is seen with the first experience
 
     def judged(self, own: Experience) -> tuple[Experience, Metrics]:
@@ -35,7 +35,9 @@ class EpisodeReturns:
         returns = self.returns(own)
         reward = np.zeros(own.reward.shape, np.float32)
         worth, count = 0.0, 0
-        for agents in [slice(None)] if self.stacks == 1 else [slice(a, a + 1) for a in range(self.stacks)]:
+        for agents in (
+            [slice(None)] if self.parameter_sets == 1 else [slice(a, a + 1) for a in range(self.parameter_sets)]
+        ):
             over = own.ends[:, :, agents]
             samples = returns[:, :, agents][over]
             if len(samples):

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from coterie.core import seeding
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.types import Array, CoterieError, Experience, Metrics, State
 from coterie.core.validation import at_least, positive
 from coterie.nn.packing import Layout, encode, encoded_size, layout, pack
@@ -153,22 +153,22 @@ class Rated:
         self.held_out: float | None = None  # the same of pairs that a fit did not see; None: there are too few
         self.source = ""  # a digest of what it was fitted to
 
-    def settle(self, place: Place, gamma: float) -> None:
+    def settle(self, group_spec: GroupSpec, gamma: float) -> None:
         """Read the ratings and fit the model."""
         path = Path(self.settings.ratings)
         library, pairs, scores = read_pairs(path)
-        self.action = place.spaces.action
-        self.layout: Layout = layout(place.spaces.observation)
-        mine = (self.layout.size, encoded_size(place.spaces.action))
+        self.action = group_spec.spaces.action
+        self.layout: Layout = layout(group_spec.spaces.observation)
+        mine = (self.layout.size, encoded_size(group_spec.spaces.action))
         theirs = (library.observation.shape[1], library.action.shape[1])
         if mine != theirs:
             raise ValueError(
                 f"'{path}' rates agents that see {theirs[0]} numbers and do {theirs[1]}; "
-                f"'{place.group}' sees {mine[0]} and does {mine[1]}: rate runs of this world"
+                f"'{group_spec.group}' sees {mine[0]} and does {mine[1]}: rate runs of this world"
             )
         self.source = _digest(library, pairs, scores)
-        self.held_out = held_out_accuracy(self.settings, (library, pairs, scores), place.seed)
-        self.model = RewardModel(self.settings, library, place.seed)
+        self.held_out = held_out_accuracy(self.settings, (library, pairs, scores), group_spec.seed)
+        self.model = RewardModel(self.settings, library, group_spec.seed)
         self.accuracy = self.model.fit(library, pairs, scores)
         kind, share = ("", self.accuracy) if self.held_out is None else ("held-out ", self.held_out)
         if share < POOR:

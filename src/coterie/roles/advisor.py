@@ -13,16 +13,16 @@ from typing import Literal, Protocol, cast
 import numpy as np
 
 from coterie.core.advice import Advice, AskSettings, UseSettings, own_log_probs
-from coterie.core.group import Place, Policy
+from coterie.core.group import GroupSpec, Policy
 from coterie.core.memoize import Remembered
 from coterie.core.types import Array, Discrete, Metrics, State, View, map_tree
 from coterie.core.validation import at_least, within
-from coterie.core.world import Guided, Oracle
+from coterie.core.world import HasExpert, Oracle
 from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
-from coterie.lm.choice import Calibration, Chooser
+from coterie.lm.choice import Calibration, ChoiceScorer
 from coterie.lm.load import LMSettings
-from coterie.policies.language import find_codec
+from coterie.policies.language import find_text_codec
 from coterie.policies.network import NetworkPolicy
 
 COUNTS = ("decisions", "asked", "advised", "agreed", "kl", "judged", "optimal")  # sums since the advisor was built
@@ -49,7 +49,7 @@ class LanguageAdvisorSettings:
 
 
 @dataclass(frozen=True)
-class HeuristicAdvisorSettings:
+class ExpertAdvisorSettings:
     """How the world's reference player is followed."""
 
     smoothing: float = 0.01  # share of the advice that is spread evenly over the legal actions
@@ -96,9 +96,11 @@ class Source(Protocol):
 class Advisor:
     """Writes notes beside a group's decisions: asks its source where the settings say so, and counts."""
 
-    def __init__(self, ask: AskSettings, use: UseSettings, smoothing: float, place: Place, source: Source) -> None:
-        self.ask, self.smoothing, self.place, self.source = ask, smoothing, place, source
-        self.advice = Advice(use, count_actions(place))
+    def __init__(
+        self, ask: AskSettings, use: UseSettings, smoothing: float, group_spec: GroupSpec, source: Source
+    ) -> None:
+        self.ask, self.smoothing, self.group_spec, self.source = ask, smoothing, group_spec, source
+        self.advice = Advice(use, count_actions(group_spec))
         self.width, self.always = 1 + self.advice.actions, use.always
         self.oracle: Oracle | None = None  # who knows which actions are the best
         self.counts = dict.fromkeys(COUNTS, 0.0)
@@ -152,7 +154,7 @@ class Advisor:
         self.counts["kl"] += float(each.sum())
         if self.oracle is None or view.world is None or view.columns is None:
             return
-        everybody = np.zeros((view.acting.shape[0], len(self.place.spaces.agents)), np.int64)
+        everybody = np.zeros((view.acting.shape[0], len(self.group_spec.spaces.agents)), np.int64)
         mine = np.zeros(view.acting.size, np.int64)
         mine[rows] = best
         everybody[:, view.columns] = mine.reshape(view.acting.shape)
@@ -182,9 +184,9 @@ class Advisor:
         self.source.load(state["source"])
 
 
-def count_actions(place: Place) -> int:
+def count_actions(group_spec: GroupSpec) -> int:
     """K; what is not one choice among few is refused."""
-    space = place.spaces.action
+    space = group_spec.spaces.action
     if not isinstance(space, Discrete):
         what = type(space).__name__
         raise ValueError(f"an advisor speaks to one discrete choice per decision; these agents' actions are a {what}")
@@ -202,26 +204,26 @@ def legal_actions(view: View, rows: Array, actions: int) -> Array:
 class LanguageAdvisor(Advisor):
     """A language model that advises."""
 
-    def __init__(self, settings: LanguageAdvisorSettings, place: Place) -> None:
+    def __init__(self, settings: LanguageAdvisorSettings, group_spec: GroupSpec) -> None:
         s = settings
-        count_actions(place)  # what cannot be advised is refused before any words are looked for
-        source = Words(s, place)
-        super().__init__(s.ask, s.use, s.smoothing, place, source)
+        count_actions(group_spec)  # what cannot be advised is refused before any words are looked for
+        source = Words(s, group_spec)
+        super().__init__(s.ask, s.use, s.smoothing, group_spec, source)
         self.oracle = source.codec if isinstance(source.codec, Oracle) else None
 
 
 class Words:
     """What a language model says to described moments; a text is asked about once."""
 
-    def __init__(self, settings: LanguageAdvisorSettings, place: Place) -> None:
+    def __init__(self, settings: LanguageAdvisorSettings, group_spec: GroupSpec) -> None:
         s = settings
-        self.temperature, self.actions = s.temperature, count_actions(place)
-        self.codec = find_codec(s.codec, place)
+        self.temperature, self.actions = s.temperature, count_actions(group_spec)
+        self.codec = find_text_codec(s.codec, group_spec)
         words = self.codec.choices
         self.of_choice = self.codec.actions(np.arange(len(words)))  # [C]
         asking = prompts.read(s.template, s.examples, self.codec.prompt, words)
         samples = self.codec.samples() if s.calibration == "batch" else ()
-        self.chooser = Chooser(s.lm, asking, words, samples, s.calibration, s.normalise)
+        self.chooser = ChoiceScorer(s.lm, asking, words, samples, s.calibration, s.normalise)
         self.described = Remembered(lambda seen, tags: self.codec.describe(seen))
 
     def known(self, view: View, rows: Array) -> Array:
@@ -236,10 +238,10 @@ class Words:
 
     def weights(self, view: View, rows: Array) -> Array:
         texts = self.describe(view, rows)
-        places = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-        if not places:
+        group_specs = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        if not group_specs:
             return np.zeros((0, self.actions))
-        scores = self.chooser.log_probs(list(places))[[places[text] for text in texts]]  # [R, C]
+        scores = self.chooser.log_probs(list(group_specs))[[group_specs[text] for text in texts]]  # [R, C]
         scores = np.where(legal_actions(view, rows, self.actions)[:, self.of_choice], scores, -np.inf)
         heard = np.isfinite(scores).any(axis=1) & ~np.isnan(scores).any(axis=1)
         found = np.full((len(rows), self.actions), np.nan)
@@ -290,14 +292,14 @@ class Words:
 # The reference player ---------------------------------------------------------------------------------------
 
 
-class HeuristicAdvisor(Advisor):
+class ExpertAdvisor(Advisor):
     """The world's reference player as an advisor."""
 
-    def __init__(self, settings: HeuristicAdvisorSettings, place: Place) -> None:
-        actions = count_actions(place)
-        if not isinstance(place.world, Guided):
+    def __init__(self, settings: ExpertAdvisorSettings, group_spec: GroupSpec) -> None:
+        actions = count_actions(group_spec)
+        if not isinstance(group_spec.world, HasExpert):
             raise ValueError("the advisor 'heuristic' needs a world that brings its own reference player")
-        super().__init__(settings.ask, settings.use, settings.smoothing, place, Reference(actions))
+        super().__init__(settings.ask, settings.use, settings.smoothing, group_spec, Reference(actions))
 
 
 class Reference:
@@ -308,10 +310,10 @@ class Reference:
         self.drawn: tuple[View, Array] | None = None  # what it does at the latest moment
 
     def known(self, view: View, rows: Array) -> Array:
-        if not isinstance(view.world, Guided) or view.columns is None:
+        if not isinstance(view.world, HasExpert) or view.columns is None:
             return np.full(len(rows), -1)  # bare observations do not tell it enough
         if self.drawn is None or self.drawn[0] is not view:  # what is compared is what is advised
-            self.drawn = view, view.world.heuristic(view.kind, view.random)[:, view.columns].reshape(-1).copy()
+            self.drawn = view, view.world.heuristic(view.agent_type, view.random)[:, view.columns].reshape(-1).copy()
         return self.drawn[1][rows]
 
     def weights(self, view: View, rows: Array) -> Array:

@@ -12,14 +12,14 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.types import Array, Box, Dict, Discrete, Experience, Metrics, State, Tree
 from coterie.core.validation import at_least
-from coterie.core.world import Codec, Graded, Instructing
+from coterie.core.world import Graded, Instructing, TextCodec
 from coterie.lm import prompts
-from coterie.lm.choice import Calibration, Chooser
+from coterie.lm.choice import Calibration, ChoiceScorer
 from coterie.nn.normalization import RunningMoments
-from coterie.policies.language import find_codec
+from coterie.policies.language import find_text_codec
 from coterie.preferences import bradley_terry
 from coterie.roles.shaping import JudgeSettings, Tally, Values, asked, following, seen
 
@@ -56,10 +56,10 @@ class Preferred:
         self.moments = RunningMoments(1)
         self.judged: list[tuple[float, int]] = []  # strength and true grade of distinct observations
 
-    def settle(self, place: Place, gamma: float) -> None:
+    def settle(self, group_spec: GroupSpec, gamma: float) -> None:
         """Find words for the world, and texts to compare with."""
         s = self.settings
-        self.codec = find_codec(s.codec, place)
+        self.codec = find_text_codec(s.codec, group_spec)
         self.graded = isinstance(self.codec, Graded) and bool(self.codec.grades)
         samples = self.codec.appraisals() if isinstance(self.codec, Graded) and self.graded else self.codec.samples()
         self.references = _spread(list(dict.fromkeys(samples)), s.references)
@@ -67,7 +67,7 @@ class Preferred:
             raise ValueError("the codec has no samples of descriptions to compare with; name one that has")
         name = f"{self.codec.prompt}-pairs"
         default = name if (prompts.FOLDER / f"{name}.txt").is_file() else "pairs"
-        self.chooser = Chooser(
+        self.chooser = ChoiceScorer(
             s.lm, prompts.read(s.template, s.examples, default, ("A", "B")), ("A", "B"), normalise=s.normalise
         )
         self.strengths = Values(self._strength)
@@ -111,8 +111,8 @@ class Preferred:
         led = closed & (found.next >= 0)
         bonus = np.full(experience.reward.shape, np.nan)
         if led.any():
-            places, back = np.unique(found.next[led], return_inverse=True)
-            bonus[led] = self.strengths.of(seen(experience, places))[back]
+            group_specs, back = np.unique(found.next[led], return_inverse=True)
+            bonus[led] = self.strengths.of(seen(experience, group_specs))[back]
         bonus = scaled(bonus, self.moments, self.settings.scale)
         return (experience.reward + self.tally.add(self.settings.weight * bonus, led)).astype(np.float32)
 
@@ -152,20 +152,20 @@ class Instructed:
         self.moments = RunningMoments(1)
         self.unsaid = 0  # decisions of the latest rollout that no choice of the codec's stands for
 
-    def settle(self, place: Place, gamma: float) -> None:
+    def settle(self, group_spec: GroupSpec, gamma: float) -> None:
         """Find words for the world, its instructions and its actions."""
-        s, codec = self.settings, find_codec(self.settings.codec, place)
+        s, codec = self.settings, find_text_codec(self.settings.codec, group_spec)
         if not isinstance(codec, Instructing):
             raise ValueError(
                 f"'{codec.prompt}' gives no instructions; name a codec that is coterie.core.world.Instructing"
             )
-        codec.instruct(_blank(place))  # refuses a world that could give instructions, but does not
-        self.codec: Codec = codec
+        codec.instruct(_blank(group_spec))  # refuses a world that could give instructions, but does not
+        self.codec: TextCodec = codec
         self.of_choice = codec.actions(np.arange(len(codec.choices)))  # [C, …]
         asking = prompts.read(s.template, s.examples, "following", self.answers)
         samples = [_done(text, word) for text in codec.samples() for word in codec.choices]
         samples = samples if s.calibration == "batch" else []
-        self.chooser = Chooser(s.lm, asking, self.answers, samples, s.calibration, s.normalise)
+        self.chooser = ChoiceScorer(s.lm, asking, self.answers, samples, s.calibration, s.normalise)
         self.verdicts = Values(self._verdict)
 
     def _verdict(self, observation: Tree, tags: Array) -> Array:
@@ -251,11 +251,11 @@ def _done(text: str, word: str) -> str:
     return f"{text} Move: {word}."
 
 
-def _blank(place: Place) -> Tree:
+def _blank(group_spec: GroupSpec) -> Tree:
     """An observation `[1, …]` that shows nothing."""
 
     def zeros(space: Box | Discrete) -> Array:
         return np.zeros((1, *space.shape), space.dtype) if isinstance(space, Box) else np.zeros(1, np.int64)
 
-    space = place.spaces.observation
+    space = group_spec.spaces.observation
     return {name: zeros(entry) for name, entry in space.entries.items()} if isinstance(space, Dict) else zeros(space)

@@ -22,15 +22,15 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from coterie.core.group import Place, Preference, Risk
+from coterie.core.group import GroupSpec, Preference, Risk
 from coterie.core.memoize import Remembered
 from coterie.core.types import Array, Discrete, Experience, Metrics, State, Tree, View, map_tree
 from coterie.core.validation import at_least, within
 from coterie.core.world import Foretelling
 from coterie.lm import prompts
-from coterie.lm.choice import Answers, Calibration, Chooser, open_shared
+from coterie.lm.choice import Answers, Calibration, ChoiceScorer, open_shared
 from coterie.lm.load import LMSettings, LoadedModel
-from coterie.policies.language import find_codec
+from coterie.policies.language import find_text_codec
 
 ANSWERS = ("yes", "no")
 
@@ -63,7 +63,7 @@ class Direct:
         asking = prompts.read(template, examples, "constraints", ANSWERS)
         if calibration == "batch":
             raise ValueError("calibration=batch needs known cases of both kinds; set content_free or none")
-        self.chooser = Chooser(lm, asking, ANSWERS, (), calibration)
+        self.chooser = ChoiceScorer(lm, asking, ANSWERS, (), calibration)
 
     @property
     def lm(self) -> LoadedModel:
@@ -101,9 +101,9 @@ class Channel:
         same = np.array([[text == rule for text in self.others] for rule in told]).reshape(len(cases), -1)
         # A rule is not compared with itself where the examples hold it, too.
         rest = np.where(same, -np.inf, found[:, 1:])
-        kinds = np.maximum((~same).sum(axis=1), 1)
+        agent_types = np.maximum((~same).sum(axis=1), 1)
         with np.errstate(invalid="ignore"):  # NaN where the model was not allowed to read
-            return _even(found[:, 0] - np.logaddexp.reduce(rest, axis=1) + np.log(kinds))
+            return _even(found[:, 0] - np.logaddexp.reduce(rest, axis=1) + np.log(agent_types))
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> Array:
         """[R], from the model."""
@@ -149,18 +149,18 @@ class Verdicts(NamedTuple):
     silent: Array  # [R] int: deeds that the model did not judge
 
 
-class LanguageGuard:
+class LanguageShield:
     """Keeps a group to rules in words."""
 
-    def __init__(self, settings: ConstraintSettings, place: Place) -> None:
-        space = place.spaces.action
+    def __init__(self, settings: ConstraintSettings, group_spec: GroupSpec) -> None:
+        space = group_spec.spaces.action
         if not isinstance(space, Discrete):
             raise ValueError(
                 f"constraints in words judge one action after the other, which needs discrete actions; "
-                f"'{place.kind}' has a {type(space).__name__}"
+                f"'{group_spec.agent_type}' has a {type(space).__name__}"
             )
         self.settings, self.choices = settings, space.n
-        self.codec = find_codec(settings.codec, place)
+        self.codec = find_text_codec(settings.codec, group_spec)
         self.of_choice = self.codec.actions(np.arange(len(self.codec.choices)))  # [C]
         self.rules = tuple(rule.strip().rstrip(".") for rule in settings.rules)
         asked = (settings.lm, settings.template, settings.examples)
@@ -286,7 +286,7 @@ class LanguageGuard:
 class Constrained:
     """A preference whose owner is watched, and charged for what breaks a rule. Stored rewards stay as they are."""
 
-    def __init__(self, inner: Preference, guard: LanguageGuard) -> None:
+    def __init__(self, inner: Preference, guard: LanguageShield) -> None:
         self.inner, self.guard = inner, guard
         self.way = getattr(inner, "way", "step")  # one's own preferences need not say
 

@@ -18,15 +18,15 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from coterie.core.group import Place
+from coterie.core.group import GroupSpec
 from coterie.core.memoize import Remembered
 from coterie.core.types import Array, Experience, Metrics, Tree, map_tree
 from coterie.core.validation import positive
 from coterie.core.world import Graded
 from coterie.lm import prompts
-from coterie.lm.choice import Calibration, Chooser
+from coterie.lm.choice import Calibration, ChoiceScorer
 from coterie.lm.load import LMSettings
-from coterie.policies.language import find_codec
+from coterie.policies.language import find_text_codec
 
 END, OPEN = -1, -2  # what follows a decision: a true end, or nothing that is known yet
 
@@ -42,26 +42,26 @@ class Following(NamedTuple):
 def following(experience: Experience) -> Following:
     """Where each decision led, scanning backwards over idle ticks."""
     rows, copies, agents = experience.active.shape
-    place = np.arange((rows + 1) * copies * agents).reshape(rows + 1, copies, agents)
-    cut = place[1:].copy()  # where an agent alone is cut short, its copy goes on and it sees the next row
+    group_spec = np.arange((rows + 1) * copies * agents).reshape(rows + 1, copies, agents)
+    cut = group_spec[1:].copy()  # where an agent alone is cut short, its copy goes on and it sees the next row
     for k, (t, n) in enumerate(experience.finals.index.tolist()):
-        cut[t, n] = place.size + k * agents + np.arange(agents)
-    ahead, over = np.where(experience.acting, place[rows], OPEN), np.zeros((copies, agents), bool)
+        cut[t, n] = group_spec.size + k * agents + np.arange(agents)
+    ahead, over = np.where(experience.acting, group_spec[rows], OPEN), np.zeros((copies, agents), bool)
     found, last = np.empty((rows, copies, agents), np.int64), np.empty((rows, copies, agents), bool)
     for t in range(rows - 1, -1, -1):
         ahead = np.where(experience.terminated[t], END, ahead)
         ahead = np.where(experience.truncated[t], cut[t], ahead)
         over |= experience.terminated[t] | experience.truncated[t]
         found[t], last[t] = ahead, over
-        ahead, over = np.where(experience.active[t], place[t], ahead), over & ~experience.active[t]
-    return Following(place[:-1], found, last)
+        ahead, over = np.where(experience.active[t], group_spec[t], ahead), over & ~experience.active[t]
+    return Following(group_spec[:-1], found, last)
 
 
-def seen(experience: Experience, places: Array) -> Tree:
+def seen(experience: Experience, group_specs: Array) -> Tree:
     """The observations `[R, …]` at such places: rows first, then last observations of copies that were cut short."""
     tree: Tree = map_tree(
         lambda rows, finals: np.concatenate([rows.reshape(-1, *rows.shape[3:]), finals.reshape(-1, *rows.shape[3:])])[
-            places
+            group_specs
         ],
         experience.observation,
         experience.finals.observation,
@@ -151,10 +151,10 @@ class Shaped:
         self.settings, self.tally = settings, Tally()
         self.right, self.told = 0, 0  # grades that are the true ones, and those that can be checked
 
-    def settle(self, place: Place, gamma: float) -> None:
+    def settle(self, group_spec: GroupSpec, gamma: float) -> None:
         """Find words for the world, and take over the learner's discount."""
         s, self.gamma = self.settings, gamma
-        codec = find_codec(s.codec, place)
+        codec = find_text_codec(s.codec, group_spec)
         if not isinstance(codec, Graded) or not codec.grades:
             raise ValueError(
                 f"'{codec.prompt}' has no grades to judge by; name a codec that is coterie.core.world.Graded"
@@ -165,7 +165,7 @@ class Shaped:
         self.worth = np.array(s.worth) if s.worth else np.linspace(-1.0, 0.0, len(codec.grades))
         asking = prompts.read(s.template, s.examples, codec.grade_prompt, codec.grades)
         samples = codec.appraisals() if s.calibration == "batch" else ()
-        self.chooser = Chooser(s.lm, asking, codec.grades, samples, s.calibration, s.normalise)
+        self.chooser = ChoiceScorer(s.lm, asking, codec.grades, samples, s.calibration, s.normalise)
         self.potential = Values(self._potential)
 
     def _potential(self, observation: Tree, tags: Array) -> Array:
@@ -187,8 +187,8 @@ class Shaped:
     def _differences(self, experience: Experience, found: Following, closed: Array) -> Array:
         """γ Φ(o′) − Φ(o) of every closed decision; NaN where either Φ is not known."""
         at, after = found.at[closed], found.next[closed]
-        places, back = np.unique(np.concatenate([at, after[after != END]]), return_inverse=True)
-        potential = self.potential.of(seen(experience, places))[back]
+        group_specs, back = np.unique(np.concatenate([at, after[after != END]]), return_inverse=True)
+        potential = self.potential.of(seen(experience, group_specs))[back]
         then = np.zeros(len(at))  # Φ of a true end
         then[after != END] = potential[len(at) :]
         return self.gamma * then - potential[: len(at)]
@@ -199,7 +199,7 @@ class Shaped:
         return asked(self.chooser, self.potential) | self.tally.metrics() | told
 
 
-def asked(chooser: Chooser, values: Values) -> Metrics:
+def asked(chooser: ChoiceScorer, values: Values) -> Metrics:
     """How much was told apart, and what the model was asked."""
     counted = {"judge/distinct": float(values.distinct), "judge/texts": float(len(chooser.known))}
     return counted | ({f"judge/{k}": v for k, v in chooser.lm.metrics().items()} if chooser.known else {})

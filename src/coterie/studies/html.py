@@ -29,7 +29,7 @@ DASHES = (":", "-.", (0, (3, 1, 1, 1, 1, 1)))  # of lines that nobody learned
 
 
 @dataclass(frozen=True)
-class Chapter:
+class ReportSection:
     """What a world adds to a report of its runs."""
 
     parts: list[str]  # HTML, a heading first; pictures inside it

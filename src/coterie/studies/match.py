@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from coterie.config import registry, schema
-from coterie.core.group import Group, Place, Seat
+from coterie.core.group import Actor, Group, GroupSpec
 from coterie.core.types import Array, CoterieError
 from coterie.core.world import World
 from coterie.nn.threads import fixed_threads
@@ -32,42 +32,44 @@ class Player:
     name: str
     table: Table | None  # None: the policy of that name
 
-    def seat(self, agent: str, world: World, seed: int) -> Seat:
+    def actor(self, agent: str, world: World, seed: int) -> Actor:
         """This player in one agent's seat."""
-        place = place_of(agent, world, seed)
+        group_spec = place_of(agent, world, seed)
         if self.table is None:
             part = schema.part(registry.POLICIES, {"name": self.name}, f"player '{self.name}'")
-            return Seat(place, build.build_policy(part, place, world))
-        group, index = self.fitting(agent, place)
-        return Seat(place, group.policy, np.array([index]), group.seat.annotator, group.seat.guard)
+            return Actor(group_spec, build.build_policy(part, group_spec, world))
+        group, index = self.fitting(agent, group_spec)
+        return Actor(group_spec, group.policy, np.array([index]), group.actor.annotator, group.actor.guard)
 
-    def fitting(self, agent: str, place: Place) -> tuple[Group, int]:
+    def fitting(self, agent: str, group_spec: GroupSpec) -> tuple[Group, int]:
         """The group that plays an agent: one that learned this seat, else one that learned such a seat."""
         assert self.table is not None
         learned = [g for g in self.table.groups if self.table.config.groups[g.name].learner is not None]
-        own = [g for g in (*learned, *self.table.groups) if agent in g.seat.place.agents]
-        like = [g for g in learned if _fits(g.seat.place, place)]
+        own = [g for g in (*learned, *self.table.groups) if agent in g.actor.group_spec.agents]
+        like = [g for g in learned if _fits(g.actor.group_spec, group_spec)]
         if own and (own[0] in learned or not like):
             chosen = own[0]
         elif like:
             chosen = like[0]
         else:
             raise CoterieError(f"'{self.name}' has no policy for '{agent}': nobody there learned such a seat")
-        if not _fits(chosen.seat.place, place):
+        if not _fits(chosen.actor.group_spec, group_spec):
             raise CoterieError(f"'{self.name}' was trained in another world: its '{agent}' sees or does other things")
-        members = chosen.seat.place.agents
+        members = chosen.actor.group_spec.agents
         return chosen, members.index(agent) if agent in members else 0
 
 
-def _fits(one: Place, other: Place) -> bool:
+def _fits(one: GroupSpec, other: GroupSpec) -> bool:
     return one.spaces.observation == other.spaces.observation and one.spaces.action == other.spaces.action
 
 
-def place_of(agent: str, world: World, seed: int) -> Place:
+def place_of(agent: str, world: World, seed: int) -> GroupSpec:
     """A place for a single agent."""
-    for kind, spaces in world.kinds.items():
+    for agent_type, spaces in world.agent_types.items():
         if agent in spaces.agents:
-            return Place(agent, kind, spaces, (agent,), np.array([spaces.agents.index(agent)]), seed=seed, world=world)
+            return GroupSpec(
+                agent, agent_type, spaces, (agent,), np.array([spaces.agents.index(agent)]), seed=seed, world=world
+            )
     raise CoterieError(f"the world has no agent '{agent}'")
 
 
@@ -95,13 +97,13 @@ class Pairing:
 
 def sides(table: schema.Config, world: World) -> list[tuple[list[str], list[str]]]:
     """All ways to seat two sides: one for fixed seats, every rotation for symmetric ones."""
-    places = list(build.build_places(table, world).values())
-    agents = [agent for kind in world.kinds.values() for agent in kind.agents]
+    group_specs = list(build.build_group_specs(table, world).values())
+    agents = [agent for agent_type in world.agent_types.values() for agent in agent_type.agents]
     if len(agents) < 2:
         raise CoterieError("a match needs at least two agents at the table")
-    first = list(places[0].agents) if len(places) > 1 else agents[:1]
+    first = list(group_specs[0].agents) if len(group_specs) > 1 else agents[:1]
     rest = [agent for agent in agents if agent not in first]
-    if len(world.kinds) > 1:
+    if len(world.agent_types) > 1:
         return [(first, rest)]
     order = first + rest
     turned = [order[i:] + order[:i] for i in range(len(order))]
@@ -116,9 +118,9 @@ def cross_play(
     seatings = sides(table, world)
     agents = [agent for side in seatings[0] for agent in side]
     # everybody in every seat at once: who does not fit is refused before the first game
-    seated = [{agent: player.seat(agent, world, table.seed) for agent in agents} for player in players]
+    seated = [{agent: player.actor(agent, world, table.seed) for agent in agents} for player in players]
 
-    def meet(one: Mapping[str, Seat], other: Mapping[str, Seat]) -> Pairing:
+    def meet(one: Mapping[str, Actor], other: Mapping[str, Actor]) -> Pairing:
         parts = []
         for first, second in seatings:
             seats = [one[agent] for agent in first] + [other[agent] for agent in second]
@@ -187,7 +189,7 @@ def as_table(players: Sequence[Player], matrix: list[list[Pairing]]) -> str:
     return "\n".join(lines)
 
 
-def as_plain(players: Sequence[Player], matrix: list[list[Pairing]], episodes: int, seed: int) -> dict[str, Any]:
+def to_dict(players: Sequence[Player], matrix: list[list[Pairing]], episodes: int, seed: int) -> dict[str, Any]:
     """The matrix as JSON."""
     return {
         "players": [player.name for player in players],
@@ -214,8 +216,8 @@ def draw_heatmap(players: Sequence[Player], matrix: list[list[Pairing]], path: P
         for j, entry in enumerate(row):
             plain = entry.plain()
             half = (plain["return_ci95"][1] - plain["return_ci95"][0]) / 2
-            place = (means[i, j] - means.min()) / (np.ptp(means) or 1.0)
-            colour = "black" if 0.2 < place < 0.8 else "white"
+            group_spec = (means[i, j] - means.min()) / (np.ptp(means) or 1.0)
+            colour = "black" if 0.2 < group_spec < 0.8 else "white"
             words = f"{plain['return_mean']:.2f}\n± {half:.2f}"
             axes.text(j, i, words, ha="center", va="center", fontsize=9, color=colour)
     figure.colorbar(image, shrink=0.8)

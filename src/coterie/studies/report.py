@@ -1,7 +1,7 @@
 """One HTML page for one run or several: scores, curves, the world's chapter, exploitability, videos, the config.
 
 The page is a single file: pictures are inside it. Several runs of one experiment are drawn as a mean with
-its 95% interval, from `statistics.py`. A world class may add a chapter (`world.Chaptered`); none is known here.
+its 95% interval, from `statistics.py`. A world class may add a chapter (`world.HasReportSection`); none is known here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coterie.config import registry
 from coterie.config.schema import to_yaml
 from coterie.core import lookup
 from coterie.core.types import CoterieError
-from coterie.core.world import Chaptered
+from coterie.core.world import HasReportSection
 from coterie.studies import statistics
 from coterie.studies.exploit import exploit
 from coterie.studies.exploit.exploit import Exploited, Score
@@ -28,7 +28,7 @@ from coterie.studies.html import (
     DASHES,
     SECONDS,
     STEPS,
-    Chapter,
+    ReportSection,
     as_png,
     draw_estimate,
     dress,
@@ -71,14 +71,14 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
     return write_page(path, title, parts)
 
 
-def _chapter(runs: Sequence[Run]) -> Chapter | None:
+def _chapter(runs: Sequence[Run]) -> ReportSection | None:
     """What the world of these runs has to say of them; nothing where they play in several."""
     worlds = {run.config().world.name for run in runs}
     made = lookup.look_up(registry.WORLDS, worlds.pop())
-    return made.chapter(runs) if not worlds and isinstance(made, Chaptered) else None
+    return made.chapter(runs) if not worlds and isinstance(made, HasReportSection) else None
 
 
-def _write_pictures(figure: Path | None, chapter: Chapter) -> None:
+def _write_pictures(figure: Path | None, chapter: ReportSection) -> None:
     """Beside the figure of the curves, with a word in the name."""
     if figure is not None:
         for word, png in chapter.pictures.items():
@@ -86,7 +86,7 @@ def _write_pictures(figure: Path | None, chapter: Chapter) -> None:
 
 
 def _write_numbers(
-    path: Path, chapters: dict[str, Chapter | None], exploited: dict[str, list[tuple[int, Exploited]]]
+    path: Path, chapters: dict[str, ReportSection | None], exploited: dict[str, list[tuple[int, Exploited]]]
 ) -> None:
     """By experiment: the world's own numbers, and what was found by exploiting its runs."""
     found: dict[str, dict[str, Any]] = {}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.group import Learner, Place, Policy
+from coterie.core.group import GroupSpec, Learner, Policy
 from coterie.core.types import (
     Array,
     Box,
@@ -48,51 +48,58 @@ ROWS = 12  # of made-up experience
 
 
 def check_policy(
-    make_policy: Callable[[Place], Policy],
-    place: Place,
+    make_policy: Callable[[GroupSpec], Policy],
+    group_spec: GroupSpec,
     masked: bool = False,
     steady: bool = True,
     world: World | None = None,
 ) -> None:
-    """Raise `ContractError` unless `make_policy(place)` keeps the `Policy` contract.
+    """Raise `ContractError` unless `make_policy(group_spec)` keeps the `Policy` contract.
 
     Views are drawn at random from the place's spaces, or taken from a `world` for policies that play by its
     state. `steady=False` is for policies that draw lots even when asked to be greedy.
     """
-    policy = make_policy(place)
-    view = _view(place, seeding.generator(0, "check_policy"), masked, policy.memory_size, world)
+    policy = make_policy(group_spec)
+    view = _view(group_spec, seeding.generator(0, "check_policy"), masked, policy.memory_size, world)
     shown, state = _leaves(view), _leaves(policy.state())
     for greedy in (False, True):
         said, title = _act(policy, view, 1, greedy), f"greedy={greedy}"
-        _check_decision(place, view, said, policy.memory_size)
+        _check_decision(group_spec, view, said, policy.memory_size)
         _same(f"{title}, the view after act", shown, view)
         _same(f"{title}, same generator", said, _act(policy, view, 1, greedy))
         if greedy and steady:
             _same("greedy=True, another generator", said, _act(policy, view, 2, greedy))
-        loaded = make_policy(place)
+        loaded = make_policy(group_spec)
         loaded.load(_stored(policy.state()))
         _same(f"{title}, saved and loaded", said, _act(loaded, view, 1, greedy))
     _same("the state after act", state, policy.state())
     if world is None:
-        _check_log_prob(place, policy, view)
+        _check_log_prob(group_spec, policy, view)
 
 
 def _act(policy: Policy, view: View, seed: int, greedy: bool = False) -> Decision:
     return policy.act(replace(view, greedy=greedy, random=seeding.generator(seed, "check act")))
 
 
-def _view(place: Place, random: np.random.Generator, masked: bool, memory: int, world: World | None = None) -> View:
-    rows, space = (COPIES, len(place.agents)), place.spaces.action
+def _view(
+    group_spec: GroupSpec, random: np.random.Generator, masked: bool, memory: int, world: World | None = None
+) -> View:
+    rows, space = (COPIES, len(group_spec.agents)), group_spec.spaces.action
     held = random.random((*rows, memory), np.float32) if memory else None
-    seen, acting, mask = _observe(place.spaces.observation, rows, random), np.ones(rows, bool), None
+    seen, acting, mask = _observe(group_spec.spaces.observation, rows, random), np.ones(rows, bool), None
     if world is not None:
-        tick = world.reset(0).kinds[place.kind]
-        seen, acting = map_tree(lambda a: a[:, place.columns], tick.observation), tick.acting[:, place.columns]
-        mask = None if tick.mask is None else tick.mask[:, place.columns]
+        agent_step = world.reset(0).agent_types[group_spec.agent_type]
+        seen, acting = (
+            map_tree(lambda a: a[:, group_spec.columns], agent_step.observation),
+            agent_step.acting[:, group_spec.columns],
+        )
+        mask = None if agent_step.mask is None else agent_step.mask[:, group_spec.columns]
     elif masked and isinstance(space, Discrete):
         mask = random.random((*rows, space.n)) < 0.5
         np.put_along_axis(mask, random.integers(space.n, size=(*rows, 1)), True, axis=-1)
-    return View(seen, acting, np.arange(rows[1]), random, False, mask, held, world, place.kind, place.columns)
+    return View(
+        seen, acting, np.arange(rows[1]), random, False, mask, held, world, group_spec.agent_type, group_spec.columns
+    )
 
 
 def _observe(space: ObservationSpace, rows: tuple[int, ...], random: np.random.Generator) -> Any:
@@ -106,9 +113,13 @@ def _observe(space: ObservationSpace, rows: tuple[int, ...], random: np.random.G
             return random.uniform(low, high, size=(*rows, *shape)).astype(dtype)
 
 
-def _check_decision(place: Place, view: View, said: Decision, memory: int) -> None:
+def _check_decision(group_spec: GroupSpec, view: View, said: Decision, memory: int) -> None:
     """Actions of who acts lie in the space and are legal; log-probabilities are numbers."""
-    space, rows, where = place.spaces.action, view.acting.shape, Where("act", place.kind, place.agents)
+    space, rows, where = (
+        group_spec.spaces.action,
+        view.acting.shape,
+        Where("act", group_spec.agent_type, group_spec.agents),
+    )
     check_array("act", "action", said.action, rows + action_shape(space), action_dtype(space))
     match space:
         case Box(_, low, high):
@@ -128,7 +139,7 @@ def _check_decision(place: Place, view: View, said: Decision, memory: int) -> No
         check_array("act", "memory", said.memory, (*rows, memory), "float32")
 
 
-def _check_log_prob(place: Place, policy: Policy, view: View) -> None:
+def _check_log_prob(group_spec: GroupSpec, policy: Policy, view: View) -> None:
     """Actions come as often as their log-probabilities say.
 
     For every region R of actions the mean of 1[a ∈ R]/p(a) must be R's size: 1 for a single choice, its
@@ -139,8 +150,8 @@ def _check_log_prob(place: Place, policy: Policy, view: View) -> None:
     said = _act(policy, replace(view, **tile), 3)
     if said.log_prob is None:
         return
-    space = place.spaces.action
-    for a, agent in enumerate(place.agents):
+    space = group_spec.spaces.action
+    for a, agent in enumerate(group_spec.agents):
         action, size = said.action[:, a].reshape(DRAWS, -1), 1.0
         if isinstance(space, Box):
             low, high = (np.broadcast_to(np.float64(b), space.shape).reshape(-1) for b in (space.low, space.high))
@@ -163,60 +174,60 @@ def _first_copy_often(array: Array) -> Array:
 
 
 def check_learner(
-    make_learner: Callable[[Place], Learner], place: Place, masked: bool = False, remembers: bool = False
+    make_learner: Callable[[GroupSpec], Learner], group_spec: GroupSpec, masked: bool = False, remembers: bool = False
 ) -> None:
-    """Raise `ContractError` unless `make_learner(place)`, always the same at first, keeps the `Learner` contract.
+    """Raise `ContractError` unless `make_learner(group_spec)`, always the same at first, keeps the `Learner` contract.
 
     `remembers=True` is for learners that go on learning from earlier experience while nobody decides.
     """
-    learner, bystander, again = (make_learner(place) for _ in range(3))
-    lived = _experience(place, learner.policy, masked, 0)
-    other = _experience(place, learner.policy, masked, 1)
+    learner, bystander, again = (make_learner(group_spec) for _ in range(3))
+    lived = _experience(group_spec, learner.policy, masked, 0)
+    other = _experience(group_spec, learner.policy, masked, 1)
     first, kept = _whole(learner), _leaves(lived)
-    _learn(place, learner, lived, 1)
+    _learn(group_spec, learner, lived, 1)
     once = _whole(learner)
     _same("another learner after learn", first, _whole(bystander))
     _same("the experience after learn", kept, lived)
     before, after = _leaves(first["policy"]), _leaves(once["policy"])
     require(any(not np.array_equal(before[key], after[key]) for key in before), "learn", "a changed policy", "none")
-    _learn(place, again, _spoil_idle_rows(lived, other), 1)
+    _learn(group_spec, again, _spoil_idle_rows(lived, other), 1)
     _same("same experience, rubbish in idle rows", once, _whole(again))
 
-    _learn(place, learner, other, 2)
+    _learn(group_spec, learner, other, 2)
     twice = _whole(learner)
     for title, resumed in (("a new learner", bystander), ("a used learner", again)):
         _restore(resumed, once)
-        _learn(place, resumed, other, 2)
+        _learn(group_spec, resumed, other, 2)
         _same(f"learn after loading into {title}", twice, _whole(resumed))
     _restore(learner, first)
-    _learn(place, learner, lived, 1)
+    _learn(group_spec, learner, lived, 1)
     _same("learn after loading the beginning", once, _whole(learner))
 
     nobody = replace(lived, active=np.zeros_like(lived.active))
-    _learn(place, learner, nobody, 3)
+    _learn(group_spec, learner, nobody, 3)
     if not remembers:
         _same("the policy after no decision was closed", once["policy"], learner.policy.state())
     alone = lived.active.copy()
     alone[:, :, 1:] = False
-    _learn(place, learner, replace(lived, active=alone), 4)
+    _learn(group_spec, learner, replace(lived, active=alone), 4)
 
 
-def _learn(place: Place, learner: Learner, lived: Experience, seed: int) -> None:
-    joint = Joint({place.group: lived}, seed, 0.1 * seed, {place.group: place.spaces})
+def _learn(group_spec: GroupSpec, learner: Learner, lived: Experience, seed: int) -> None:
+    joint = Joint({group_spec.group: lived}, seed, 0.1 * seed, {group_spec.group: group_spec.spaces})
     metrics = learner.learn(lived, joint, seeding.generator(seed, "check_learner"))
     for name, value in metrics.items():
         require(isinstance(value, float) and np.isfinite(value), "learn", f"a finite metric {name!r}", value)
 
 
-def _experience(place: Place, policy: Policy, masked: bool, seed: int) -> Experience:
+def _experience(group_spec: GroupSpec, policy: Policy, masked: bool, seed: int) -> Experience:
     """Random observations and rewards, with idle rows and both kinds of ends; the policy's own decisions."""
-    random, shape = seeding.generator(seed, "check_learner"), (ROWS, COPIES, len(place.agents))
-    views = [_view(place, random, masked, policy.memory_size) for _ in range(ROWS + 1)]
+    random, shape = seeding.generator(seed, "check_learner"), (ROWS, COPIES, len(group_spec.agents))
+    views = [_view(group_spec, random, masked, policy.memory_size) for _ in range(ROWS + 1)]
     said = [_act(policy, view, t) for t, view in enumerate(views[:-1])]
     ended = random.random((ROWS, COPIES, 1)) < 0.2
     truncated = ended & (random.random(shape) < 0.5)
     index = np.argwhere(truncated.any(axis=2))
-    finals = _observe(place.spaces.observation, (len(index), shape[2]), random)
+    finals = _observe(group_spec.spaces.observation, (len(index), shape[2]), random)
     zeros, size = np.zeros(shape[1:], np.float32), policy.memory_size
     return Experience(
         observation=map_tree(lambda *a: np.stack(a), *(view.observation for view in views)),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.types import Array, Box, CoterieError, Dict, Discrete, Kind, MultiDiscrete, Tick, Ticks
+from coterie.core.types import AgentStep, AgentType, Array, Box, CoterieError, Dict, Discrete, MultiDiscrete, TimeStep
 from coterie.core.world import World
 
 COPIES = 3
@@ -45,16 +45,18 @@ def check_world(world_factory: WorldFactory, steps: int = 200, seed: int = 0) ->
 # Playing ----------------------------------------------------------------------------------------------
 
 
-def random_actions(ticks: Ticks, kinds: Mapping[str, Kind], random: np.random.Generator) -> dict[str, Array]:
+def random_actions(
+    timestep: TimeStep, agent_types: Mapping[str, AgentType], random: np.random.Generator
+) -> dict[str, Array]:
     """Uniform legal actions for every agent, `[N, A, …]` for each kind; boxes without a bound end at ±10."""
-    return {name: draw(kind, ticks.kinds[name], random) for name, kind in kinds.items()}
+    return {name: draw(agent_type, timestep.agent_types[name], random) for name, agent_type in agent_types.items()}
 
 
-def draw(kind: Kind, tick: Tick, random: np.random.Generator) -> Array:
-    rows = tick.acting.shape
-    match kind.action:
+def draw(agent_type: AgentType, agent_step: AgentStep, random: np.random.Generator) -> Array:
+    rows = agent_step.acting.shape
+    match agent_type.action:
         case Discrete(n):
-            mask = np.ones((*rows, n), bool) if tick.mask is None else tick.mask
+            mask = np.ones((*rows, n), bool) if agent_step.mask is None else agent_step.mask
             return np.where(mask, random.random(mask.shape), -1.0).argmax(-1)
         case MultiDiscrete(sizes):
             return random.integers(sizes, size=(*rows, len(sizes)))
@@ -75,19 +77,19 @@ class Rollout:
 def record(world: World, steps: int, seed: int) -> Rollout:
     """Play random legal actions, checking each tick and that `step` leaves the passed actions alone."""
     random = seeding.generator(seed, "check_world")
-    ticks = world.reset(seed)
-    check_tick(world, ticks, 0)
-    rollout = Rollout(seed, [_moment(ticks)], [])
+    timestep = world.reset(seed)
+    check_time_step(world, timestep, 0)
+    rollout = Rollout(seed, [_moment(timestep)], [])
     _compare("reset", 0, world, _at_rest(rollout.moments[0]), rollout.moments[0])
     for step in range(1, steps + 1):
-        actions = random_actions(ticks, world.kinds, random)
+        actions = random_actions(timestep, world.agent_types, random)
         rollout.actions.append({name: action.copy() for name, action in actions.items()})
-        ticks = world.step(actions)
+        timestep = world.step(actions)
         for name, before in rollout.actions[-1].items():
             unchanged = np.array_equal(before, actions[name])
             require(unchanged, f"step {step}, kind {name!r}", "the passed actions unchanged", "other values")
-        check_tick(world, ticks, step)
-        rollout.moments.append(_moment(ticks))
+        check_time_step(world, timestep, step)
+        rollout.moments.append(_moment(timestep))
     return rollout
 
 
@@ -104,60 +106,67 @@ def replay(title: str, world: World, rollout: Rollout) -> None:
 def check_kinds(world: World) -> None:
     """There are agents, no two share a name, and the world has the copies that it was asked for."""
     require(world.copies == COPIES, "world", f"{COPIES} copies", world.copies)
-    require(len(world.kinds) > 0, "world", "at least one kind", "none")
-    for name, kind in world.kinds.items():
-        require(len(kind.agents) > 0, f"kind {name!r}", "at least one agent", "none")
-    agents = [agent for kind in world.kinds.values() for agent in kind.agents]
+    require(len(world.agent_types) > 0, "world", "at least one kind", "none")
+    for name, agent_type in world.agent_types.items():
+        require(len(agent_type.agents) > 0, f"kind {name!r}", "at least one agent", "none")
+    agents = [agent for agent_type in world.agent_types.values() for agent in agent_type.agents]
     require(len(set(agents)) == len(agents), "world", "agent names to differ, across kinds too", agents)
 
 
-def check_tick(world: World, ticks: Ticks, step: int) -> None:
+def check_time_step(world: World, timestep: TimeStep, step: int) -> None:
     """Every array has its declared shape and type, lies inside its bounds, and somebody acts."""
     where = f"step {step}"
-    require(set(ticks.kinds) == set(world.kinds), where, f"ticks of {[*world.kinds]}", [*ticks.kinds])
-    check_array(where, "ended", ticks.ended, (world.copies,), "bool")
-    if ticks.success is not None:
-        check_array(where, "success", ticks.success, (world.copies,), "bool")
-    for name, kind in world.kinds.items():
-        tick, place = ticks.kinds[name], Where(where, name, kind.agents)
-        rows = (world.copies, len(kind.agents))
+    require(
+        set(timestep.agent_types) == set(world.agent_types),
+        where,
+        f"ticks of {[*world.agent_types]}",
+        [*timestep.agent_types],
+    )
+    check_array(where, "ended", timestep.ended, (world.copies,), "bool")
+    if timestep.success is not None:
+        check_array(where, "success", timestep.success, (world.copies,), "bool")
+    for name, agent_type in world.agent_types.items():
+        agent_step, group_spec = timestep.agent_types[name], Where(where, name, agent_type.agents)
+        rows = (world.copies, len(agent_type.agents))
         for flag in ("acting", "terminated", "truncated"):
-            check_array(str(place), flag, getattr(tick, flag), rows, "bool")
-        check_array(str(place), "reward", tick.reward, rows, "float32")
-        place.demand(np.isfinite(tick.reward), "a finite reward", tick.reward)
-        place.demand(~(tick.terminated & tick.truncated), "terminated or truncated", "both")
+            check_array(str(group_spec), flag, getattr(agent_step, flag), rows, "bool")
+        check_array(str(group_spec), "reward", agent_step.reward, rows, "float32")
+        group_spec.demand(np.isfinite(agent_step.reward), "a finite reward", agent_step.reward)
+        group_spec.demand(~(agent_step.terminated & agent_step.truncated), "terminated or truncated", "both")
         everywhere = np.ones(world.copies, bool)
-        _check_observation(place, "observation", kind, tick.observation, everywhere)
-        _check_observation(place, "final_observation", kind, tick.final_observation, ticks.ended)
-        if tick.mask is not None:
-            _check_mask(place, kind, tick.mask, tick.acting)
-    somebody = np.any([tick.acting.any(1) for tick in ticks.kinds.values()], axis=0)
+        _check_observation(group_spec, "observation", agent_type, agent_step.observation, everywhere)
+        _check_observation(group_spec, "final_observation", agent_type, agent_step.final_observation, timestep.ended)
+        if agent_step.mask is not None:
+            _check_mask(group_spec, agent_type, agent_step.mask, agent_step.acting)
+    somebody = np.any([agent_step.acting.any(1) for agent_step in timestep.agent_types.values()], axis=0)
     require(somebody.all(), f"{where}, copy {somebody.argmin()}", "somebody acting", "nobody")
 
 
-def _check_mask(place: Where, kind: Kind, mask: Array, acting: Array) -> None:
-    choices = kind.action.n if isinstance(kind.action, Discrete) else None
-    require(choices, str(place), f"no mask beside {kind.action}", "one")
-    check_array(str(place), "mask", mask, (*acting.shape, choices), "bool")
-    place.demand(mask.any(-1) | ~acting, "a legal action in the mask of who acts", "none")
+def _check_mask(group_spec: Where, agent_type: AgentType, mask: Array, acting: Array) -> None:
+    choices = agent_type.action.n if isinstance(agent_type.action, Discrete) else None
+    require(choices, str(group_spec), f"no mask beside {agent_type.action}", "one")
+    check_array(str(group_spec), "mask", mask, (*acting.shape, choices), "bool")
+    group_spec.demand(mask.any(-1) | ~acting, "a legal action in the mask of who acts", "none")
 
 
-def _check_observation(place: Where, name: str, kind: Kind, tree: Any, valid: Array) -> None:
+def _check_observation(group_spec: Where, name: str, agent_type: AgentType, tree: Any, valid: Array) -> None:
     """`valid` [N] says in which copies the values mean something."""
     parts: dict[str, Any] = tree if isinstance(tree, dict) else {"": tree}
-    spaces = kind.observation.entries if isinstance(kind.observation, Dict) else {"": kind.observation}
-    require(set(parts) == set(spaces), str(place), f"{name} with entries {[*spaces]}", [*parts])
+    spaces = (
+        agent_type.observation.entries if isinstance(agent_type.observation, Dict) else {"": agent_type.observation}
+    )
+    require(set(parts) == set(spaces), str(group_spec), f"{name} with entries {[*spaces]}", [*parts])
     for key, part in spaces.items():
-        array, rows, label = parts[key], (len(valid), len(place.agents)), f"{name} {key}".strip()
+        array, rows, label = parts[key], (len(valid), len(group_spec.agents)), f"{name} {key}".strip()
         if isinstance(part, Box):
-            check_array(str(place), label, array, rows + part.shape, part.dtype)
+            check_array(str(group_spec), label, array, rows + part.shape, part.dtype)
             low, high = (np.asarray(bound).astype(part.dtype) for bound in (part.low, part.high))
         else:
-            check_array(str(place), label, array, rows, "int64")
+            check_array(str(group_spec), label, array, rows, "int64")
             low, high = np.asarray(0), np.asarray(part.n - 1)
         ignored = ~valid.reshape(-1, *[1] * (array.ndim - 1))
-        place.demand(np.isfinite(array) | ignored, f"a finite {label}", array)
-        place.demand(((array >= low) & (array <= high)) | ignored, f"{label} inside {part}", array)
+        group_spec.demand(np.isfinite(array) | ignored, f"a finite {label}", array)
+        group_spec.demand(((array >= low) & (array <= high)) | ignored, f"{label} inside {part}", array)
 
 
 # Promises about a rollout -------------------------------------------------------------------------------
@@ -165,18 +174,18 @@ def _check_observation(place: Where, name: str, kind: Kind, tree: Any, valid: Ar
 
 def check_episodes(world: World, rollout: Rollout) -> None:
     """An agent ends once and is idle from then on; a copy is reset only when all its agents have ended."""
-    for name, kind in world.kinds.items():
-        alive = np.ones((world.copies, len(kind.agents)), bool)
+    for name, agent_type in world.agent_types.items():
+        alive = np.ones((world.copies, len(agent_type.agents)), bool)
         for step, moment in enumerate(rollout.moments):
-            place, acting = Where(f"step {step}", name, kind.agents), moment[name, "acting"]
+            group_spec, acting = Where(f"step {step}", name, agent_type.agents), moment[name, "acting"]
             ends = moment[name, "terminated"] | moment[name, "truncated"]
-            place.demand(alive | ~ends, "an end to be told once", "a second one")
+            group_spec.demand(alive | ~ends, "an end to be told once", "a second one")
             alive &= ~ends
             reset = np.broadcast_to(moment["", "ended"][:, None], alive.shape)
-            place.demand(~(alive & reset), "an end before the copy is reset", "none")
+            group_spec.demand(~(alive & reset), "an end before the copy is reset", "none")
             alive |= reset
-            place.demand(alive | ~acting, "an agent to be idle after its end", "acting")
-            place.demand(acting | ~(alive & world.simultaneous), "all to act in a simultaneous world", "idle")
+            group_spec.demand(alive | ~acting, "an agent to be idle after its end", "acting")
+            group_spec.demand(acting | ~(alive & world.simultaneous), "all to act in a simultaneous world", "idle")
 
 
 def check_idle_actions_ignored(factory: WorldFactory, rollout: Rollout) -> None:
@@ -211,13 +220,13 @@ def check_copies_independent(factory: WorldFactory, rollout: Rollout) -> None:
     replay("copy 0 alone", factory(1), Rollout(rollout.seed, moments, given))
 
     world, random = factory(COPIES), seeding.generator(rollout.seed, "copy 0")
-    ticks = world.reset(rollout.seed)
+    timestep = world.reset(rollout.seed)
     for step, recorded in enumerate(rollout.actions, 1):
-        actions = random_actions(ticks, world.kinds, random)
+        actions = random_actions(timestep, world.agent_types, random)
         for name, action in actions.items():
             action[1:] = recorded[name][1:]
-        ticks = world.step(actions)
-        got = _moment(ticks)
+        timestep = world.step(actions)
+        got = _moment(timestep)
         for key, array in rollout.moments[step].items():
             got[key][0] = array[0]  # copy 0 may differ, the others may not
         _compare("other actions in copy 0", step, world, rollout.moments[step], got)
@@ -231,11 +240,11 @@ class Where:
     """Where we are looking; turns the first wrong entry of an array `[N, A, …]` into a message."""
 
     step: str
-    kind: str
+    agent_type: str
     agents: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.step}, kind {self.kind!r}" if self.kind else self.step
+        return f"{self.step}, kind {self.agent_type!r}" if self.agent_type else self.step
 
     def demand(self, good: Array, expected: Array | str, got: Array | str, what: str = "") -> None:
         if good.all():
@@ -258,12 +267,12 @@ def check_array(where: str, name: str, array: Any, shape: tuple[Any, ...], dtype
     require(array.dtype == np.dtype(dtype), where, f"{name} of type {dtype}", array.dtype)
 
 
-def _moment(ticks: Ticks) -> Moment:
+def _moment(timestep: TimeStep) -> Moment:
     """Copies of all arrays, which outlive the world's next step."""
-    moment: dict[tuple[str, str], Any] = {("", "ended"): ticks.ended, ("", "success"): ticks.success}
-    for name, tick in ticks.kinds.items():
-        for spec in fields(tick):
-            value = getattr(tick, spec.name)
+    moment: dict[tuple[str, str], Any] = {("", "ended"): timestep.ended, ("", "success"): timestep.success}
+    for name, agent_step in timestep.agent_types.items():
+        for spec in fields(agent_step):
+            value = getattr(agent_step, spec.name)
             parts = value if isinstance(value, dict) else {"": value}
             moment |= {(name, f"{spec.name} {key}".strip()): part for key, part in parts.items()}
     return {key: array.copy() for key, array in moment.items() if array is not None}
@@ -280,9 +289,9 @@ def _compare(title: str, step: int, world: World, expected: Moment, got: Moment)
     where, ended = f"{title}: step {step}", expected["", "ended"]
     require(expected.keys() == got.keys(), where, f"fields {[*expected]}", [*got])
     for (name, field), array in expected.items():
-        place = Where(where, name, world.kinds[name].agents if name else ())
-        check_array(str(place), field, got[name, field], array.shape, array.dtype)
+        group_spec = Where(where, name, world.agent_types[name].agents if name else ())
+        check_array(str(group_spec), field, got[name, field], array.shape, array.dtype)
         equal = array == got[name, field]
         if field.startswith(("final_observation", "success")):  # valid only where a copy has ended
             equal |= ~ended.reshape(-1, *[1] * (equal.ndim - 1))
-        place.demand(equal, array, got[name, field], f"{field} ")
+        group_spec.demand(equal, array, got[name, field], f"{field} ")

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.config import registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.core import lookup
-from coterie.core.group import Advised, Charging, Group, Place, Policy, Preference, Risk, Seat, Settled
+from coterie.core.group import Actor, Advised, Charging, Group, GroupSpec, Policy, Preference, Risk, Settled
 from coterie.core.types import CoterieError, UnknownName
 from coterie.core.world import Stateful, World
 from coterie.nn.packing import joined_size
@@ -41,11 +41,11 @@ def build_stage(part: Part) -> World:
     return build_world(Part(part.name, settings), 1)
 
 
-def build_places(config: Config, world: World) -> dict[str, Place]:
+def build_group_specs(config: Config, world: World) -> dict[str, GroupSpec]:
     """Who sits where: every agent in exactly one group, every group inside one kind."""
     seated: dict[str, str] = {}
-    places = {}
-    every = [agent for kind in world.kinds.values() for agent in kind.agents]
+    group_specs = {}
+    every = [agent for agent_type in world.agent_types.values() for agent in agent_type.agents]
     for name, group in config.groups.items():
         members = [agent for agent in every if any(fnmatch.fnmatchcase(agent, p) for p in group.agents)]
         path = f"groups.{name}.agents"
@@ -55,54 +55,56 @@ def build_places(config: Config, world: World) -> dict[str, Place]:
             if agent in seated:
                 raise ConfigError(f"{path}: '{agent}' already sits in group '{seated[agent]}'")
             seated[agent] = name
-        kinds = [kind for kind, spaces in world.kinds.items() if any(a in spaces.agents for a in members)]
-        if len(kinds) > 1:
-            raise ConfigError(f"{path}: agents of different kinds ({', '.join(kinds)}) cannot share a group")
-        spaces = world.kinds[kinds[0]]
+        agent_types = [
+            agent_type for agent_type, spaces in world.agent_types.items() if any(a in spaces.agents for a in members)
+        ]
+        if len(agent_types) > 1:
+            raise ConfigError(f"{path}: agents of different kinds ({', '.join(agent_types)}) cannot share a group")
+        spaces = world.agent_types[agent_types[0]]
         columns = np.array([spaces.agents.index(agent) for agent in members])
-        places[name] = Place(
+        group_specs[name] = GroupSpec(
             name,
-            kinds[0],
+            agent_types[0],
             spaces,
             tuple(members),
             columns,
             group.parameters,
             config.seed,
-            world.state_size if isinstance(world, Stateful) else joined_size(world.kinds),
+            world.state_size if isinstance(world, Stateful) else joined_size(world.agent_types),
             world.simultaneous,
             world=world,
         )
     missing = [agent for agent in every if agent not in seated]
     if missing:
         raise ConfigError(f"groups: nobody plays {', '.join(missing)}; put them into a group")
-    table = tuple(place.party for place in places.values())
-    return {name: dataclasses.replace(place, table=table) for name, place in places.items()}
+    table = tuple(group_spec.party for group_spec in group_specs.values())
+    return {name: dataclasses.replace(group_spec, table=table) for name, group_spec in group_specs.items()}
 
 
-def seat_group(group: GroupConfig, place: Place, world: World) -> Seat:
+def build_actor(group: GroupConfig, group_spec: GroupSpec, world: World) -> Actor:
     """A group's policy in its place, and who sits beside it."""
-    place, parts = build_company(group, place)
-    if place.advice is not None:
-        check_advice(group, place.group, place.advice.use.way)
-    return dataclasses.replace(build_seat(group.policy, place, world, group.learner is not None), **parts)
+    group_spec, parts = build_company(group, group_spec)
+    if group_spec.advice is not None:
+        check_advice(group, group_spec.group, group_spec.advice.use.way)
+    return dataclasses.replace(build_group_actor(group.policy, group_spec, world, group.learner is not None), **parts)
 
 
-def build_company(group: GroupConfig, place: Place) -> tuple[Place, dict[str, Any]]:
-    """Who sits beside a group's policy, by their place in a `Seat`, and the place where advice is known of."""
+def build_company(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, dict[str, Any]]:
+    """Who sits beside a group's policy, by their place in a `Actor`, and the place where advice is known of."""
     parts: dict[str, Any] = {}
     for name, key, table, chosen in (
         ("annotator", "advisor", registry.ADVISORS, group.advisor),
-        ("guard", "constraints", registry.GUARDS, group.constraints),
+        ("guard", "constraints", registry.SHIELDS, group.constraints),
     ):
         if chosen is not None:
             try:
-                parts[name] = lookup.look_up(table, chosen.name)(chosen.settings, place)
+                parts[name] = lookup.look_up(table, chosen.name)(chosen.settings, group_spec)
             except ValueError as error:
-                raise ConfigError(f"groups.{place.group}.{key}: {error}") from None
+                raise ConfigError(f"groups.{group_spec.group}.{key}: {error}") from None
     advisor = parts.get("annotator")
     if isinstance(advisor, Advised):  # one's own annotator need not advise
-        place = dataclasses.replace(place, advice=advisor.advice)
-    return place, parts
+        group_spec = dataclasses.replace(group_spec, advice=advisor.advice)
+    return group_spec, parts
 
 
 def check_advice(group: GroupConfig, name: str, way: str) -> None:
@@ -121,31 +123,31 @@ def follows(learner: str) -> tuple[str, ...]:
     return served
 
 
-def build_seat(chosen: Part | SeatedRun, place: Place, world: World, learns: bool) -> Seat:
+def build_group_actor(chosen: Part | SeatedRun, group_spec: GroupSpec, world: World, learns: bool) -> Actor:
     """A group's policy in its place; one seated from an earlier run comes with its weights."""
     if isinstance(chosen, SeatedRun):
-        return seat_run(chosen, place, world, learns)
-    return Seat(place, build_policy(chosen, place, world))
+        return build_run_actor(chosen, group_spec, world, learns)
+    return Actor(group_spec, build_policy(chosen, group_spec, world))
 
 
-def build_policy(chosen: Part, place: Place, world: World) -> Policy:
+def build_policy(chosen: Part, group_spec: GroupSpec, world: World) -> Policy:
     """A policy by name, without any weights of an earlier run."""
-    path = f"groups.{place.group}.policy"
+    path = f"groups.{group_spec.group}.policy"
     made = lookup.look_up(registry.POLICIES, chosen.name)
     needs = getattr(made, "needs", None)  # a class attribute: the capability it asks of the world
     if needs is not None and not isinstance(world, needs):
         raise ConfigError(
-            f"group '{place.group}': policy '{chosen.name}' needs a world that {NEEDS[needs.__name__]}; "
+            f"group '{group_spec.group}': policy '{chosen.name}' needs a world that {NEEDS[needs.__name__]}; "
             f"'{type(world).__name__.lower()}' does not"
         )
     try:
-        policy: Policy = made(chosen.settings, place)
+        policy: Policy = made(chosen.settings, group_spec)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
     return policy
 
 
-def seat_run(seated: SeatedRun, place: Place, world: World, learns: bool) -> Seat:
+def build_run_actor(seated: SeatedRun, group_spec: GroupSpec, world: World, learns: bool) -> Actor:
     """A group of an earlier run in this place, with its weights.
 
     Where the group had other agents than this one (a shared network knows how many), it keeps its own build
@@ -157,43 +159,46 @@ def seat_run(seated: SeatedRun, place: Place, world: World, learns: bool) -> Sea
     try:
         directory = run.Run.open(seated.run)
         earlier = directory.config()
-        name = earlier_group(seated, place, earlier)
+        name = earlier_group(seated, group_spec, earlier)
         saved = directory.load_checkpoint(seated.checkpoint)["policies"][name]
     except ConfigError:
         raise
     except CoterieError as error:
-        raise ConfigError(f"groups.{place.group}.policy: {error}") from None
-    place, company = company_of(earlier.groups[name], place)
+        raise ConfigError(f"groups.{group_spec.group}.policy: {error}") from None
+    group_spec, company = company_of(earlier.groups[name], group_spec)
     try:
-        policy = build_seat(earlier.groups[name].policy, place, world, learns).policy
+        policy = build_group_actor(earlier.groups[name].policy, group_spec, world, learns).policy
         policy.load(saved)
-        return Seat(place, policy, **company)
+        return Actor(group_spec, policy, **company)
     except ValueError as error:
         stage = build_world(earlier.world, 1)
-        before = dataclasses.replace(build_places(earlier, stage)[name], advice=place.advice)
-        alike = (before.spaces.observation, before.spaces.action) == (place.spaces.observation, place.spaces.action)
+        before = dataclasses.replace(build_group_specs(earlier, stage)[name], advice=group_spec.advice)
+        alike = (before.spaces.observation, before.spaces.action) == (
+            group_spec.spaces.observation,
+            group_spec.spaces.action,
+        )
         if learns or not alike:
-            raise ConfigError(f"groups.{place.group}.policy: {error}") from None
-    policy = build_seat(earlier.groups[name].policy, before, stage, learns).policy
+            raise ConfigError(f"groups.{group_spec.group}.policy: {error}") from None
+    policy = build_group_actor(earlier.groups[name].policy, before, stage, learns).policy
     policy.load(saved)
     own = before.agents
-    members = [own.index(a) if a in own else i % len(own) for i, a in enumerate(place.agents)]
-    return Seat(place, policy, np.array(members), **company)
+    members = [own.index(a) if a in own else i % len(own) for i, a in enumerate(group_spec.agents)]
+    return Actor(group_spec, policy, np.array(members), **company)
 
 
-def company_of(group: GroupConfig, place: Place) -> tuple[Place, dict[str, Any]]:
+def company_of(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, dict[str, Any]]:
     """Who comes along with a group of an earlier run: its rules hold wherever it plays, hints it cannot do without."""
-    told, company = build_company(group, place)
+    told, company = build_company(group, group_spec)
     annotator = company.get("annotator")
     if annotator is None or annotator.always:
         return told, company
-    return place, {name: part for name, part in company.items() if name != "annotator"}  # it advised the learner
+    return group_spec, {name: part for name, part in company.items() if name != "annotator"}  # it advised the learner
 
 
-def earlier_group(seated: SeatedRun, place: Place, earlier: Config) -> str:
+def earlier_group(seated: SeatedRun, group_spec: GroupSpec, earlier: Config) -> str:
     """Which group of an earlier run is meant."""
-    name = seated.group or (place.group if place.group in earlier.groups else None)
-    path = f"groups.{place.group}.policy.group"
+    name = seated.group or (group_spec.group if group_spec.group in earlier.groups else None)
+    path = f"groups.{group_spec.group}.policy.group"
     if name is None:
         if len(earlier.groups) > 1:
             raise ConfigError(f"{path}: {seated.run} has the groups {', '.join(earlier.groups)}; name one")
@@ -210,54 +215,56 @@ def build_groups(config: Config, world: World, learning: bool = True) -> list[Gr
         refuse_split_budgets(config.groups)
     if learning:  # who only plays may never ask an advisor that taught it
         refuse_unknown_models(config.groups)
-    for name, place in build_places(config, world).items():
+    for name, group_spec in build_group_specs(config, world).items():
         group = config.groups[name]
-        seat = seat_group(group, place, world)
-        preference = build_preference(group, seat.place) if learning and group.learner is not None else None
-        learner = None if preference is None else build_learner(group, seat, preference)
-        groups.append(Group(seat, learner, preference))
+        actor = build_actor(group, group_spec, world)
+        preference = build_preference(group, actor.group_spec) if learning and group.learner is not None else None
+        learner = None if preference is None else build_learner(group, actor, preference)
+        groups.append(Group(actor, learner, preference))
     return groups
 
 
-def build_preference(group: GroupConfig, place: Place) -> Preference:
+def build_preference(group: GroupConfig, group_spec: GroupSpec) -> Preference:
     """How a group that learns values its rewards."""
     assert group.learner is not None
     preference: Preference = lookup.look_up(registry.PREFERENCES, group.preference.name)(group.preference.settings)
-    check_way(group, preference, place)
+    check_way(group, preference, group_spec)
     if isinstance(preference, Settled):
         try:
-            preference.settle(place, getattr(group.learner.settings, "gamma", 1.0))  # one's own learner may have none
+            preference.settle(
+                group_spec, getattr(group.learner.settings, "gamma", 1.0)
+            )  # one's own learner may have none
         except ValueError as error:
-            raise ConfigError(f"groups.{place.group}.preference: {error}") from None
+            raise ConfigError(f"groups.{group_spec.group}.preference: {error}") from None
     return preference
 
 
-def build_learner(group: GroupConfig, seat: Seat, preference: Preference) -> Any:
+def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> Any:
     """What improves the group."""
     assert group.learner is not None
-    place, policy = seat.place, seat.policy
+    group_spec, policy = actor.group_spec, actor.policy
     made = lookup.look_up(registry.LEARNERS, group.learner.name)
     wanted = getattr(made, "teaches", None)  # a class attribute: the policies it can improve
     if wanted is not None and not isinstance(policy, (wanted, *getattr(made, "also_teaches", ()))):
         raise ConfigError(
-            f"group '{place.group}': learner '{group.learner.name}' improves a {wanted.__name__}, "
-            f"not a {type(policy).__name__}{_cure(place, wanted)}"
+            f"group '{group_spec.group}': learner '{group.learner.name}' improves a {wanted.__name__}, "
+            f"not a {type(policy).__name__}{_cure(group_spec, wanted)}"
         )
-    if isinstance(seat.guard, Charging):
+    if isinstance(actor.guard, Charging):
         try:
-            preference = seat.guard.charge(preference)
+            preference = actor.guard.charge(preference)
         except ValueError as error:
-            raise ConfigError(f"groups.{place.group}.constraints: {error}") from None
+            raise ConfigError(f"groups.{group_spec.group}.constraints: {error}") from None
     try:
-        return made(group.learner.settings, policy, place, preference)
+        return made(group.learner.settings, policy, group_spec, preference)
     except ValueError as error:
-        raise ConfigError(f"groups.{place.group}.learner: {error}") from None
+        raise ConfigError(f"groups.{group_spec.group}.learner: {error}") from None
 
 
-def check_way(group: GroupConfig, preference: Preference, place: Place) -> None:
+def check_way(group: GroupConfig, preference: Preference, group_spec: GroupSpec) -> None:
     """Refuse a preference that the group's learner cannot follow."""
     assert group.learner is not None
-    path, learner, liked = f"groups.{place.group}", group.learner.name, group.preference.name
+    path, learner, liked = f"groups.{group_spec.group}", group.learner.name, group.preference.name
     way = getattr(preference, "way", "step")  # one's own preferences need not say
     if way not in ("step", *SERVES):
         raise ConfigError(f"{path}.preference: '{liked}' has the way '{way}'; there are step, {', '.join(SERVES)}")
@@ -281,14 +288,14 @@ def ways(learner: str) -> tuple[str, ...]:
     return served
 
 
-def _cure(place: Place, wanted: type[Any]) -> str:
+def _cure(group_spec: GroupSpec, wanted: type[Any]) -> str:
     """How to name the policy that a learner wants, if it has a name here."""
     address = f"{wanted.__module__}:{wanted.__qualname__}"
     name = next((name for name, known in registry.POLICIES.items() if known == address), None)
-    return "" if name is None else f"; set groups.{place.group}.policy.name={name}"
+    return "" if name is None else f"; set groups.{group_spec.group}.policy.name={name}"
 
 
 def build_runner(config: Config, shard: int, groups: list[Group]) -> Runner:
     """One shard of the config's world with everybody seated."""
     world = build_world(config.world, config.train.copies // config.train.shards)
-    return Runner(world, [group.seat for group in groups], config.seed, shard, shards=config.train.shards)
+    return Runner(world, [group.actor for group in groups], config.seed, shard, shards=config.train.shards)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.group import Reporting, Seat
+from coterie.core.group import Actor, Reporting
 from coterie.core.types import Array, CoterieError, Metrics
 from coterie.core.world import World
 from coterie.training.runner import Runner
@@ -58,9 +58,9 @@ def evaluation_copies(episodes: int) -> int:
     return min(episodes, COPIES)
 
 
-def evaluate(world: World, seats: Sequence[Seat], episodes: int, seed: int, greedy: bool = True) -> Result:
+def evaluate(world: World, actors: Sequence[Actor], episodes: int, seed: int, greedy: bool = True) -> Result:
     """Play a number of episodes, an equal share in every copy so that short ones are not favoured."""
-    runner = Runner(world, seats, seed, greedy=greedy)
+    runner = Runner(world, actors, seed, greedy=greedy)
     runner.begin(0)
     quota = np.full(world.copies, episodes // world.copies)
     quota[: episodes % world.copies] += 1
@@ -68,7 +68,7 @@ def evaluate(world: World, seats: Sequence[Seat], episodes: int, seed: int, gree
     while (played < quota).any():
         runner.step()
         waited += 1
-        if waited % 64 == 0 or runner.ticks.ended.any():
+        if waited % 64 == 0 or runner.timestep.ended.any():
             ended = runner.tally.drain()
             take = [i for i, copy in enumerate(ended.copy) if _count(played, quota, copy)]
             parts.append((ended, np.array(take, np.int64)))
@@ -84,13 +84,13 @@ def evaluate(world: World, seats: Sequence[Seat], episodes: int, seed: int, gree
     )
 
 
-def reports(seats: Sequence[Seat], beside: bool = True) -> dict[str, Metrics]:
+def reports(actors: Sequence[Actor], beside: bool = True) -> dict[str, Metrics]:
     """What policies and who sits beside them tell of themselves since they were built, by group."""
     found: dict[str, Metrics] = {}
-    for seat in seats:
-        for part in (seat.policy, *((seat.annotator, seat.guard) if beside else ())):
+    for actor in actors:
+        for part in (actor.policy, *((actor.annotator, actor.guard) if beside else ())):
             if isinstance(part, Reporting):
-                found.setdefault(seat.place.group, {}).update(part.metrics())
+                found.setdefault(actor.group_spec.group, {}).update(part.metrics())
     return found
 
 

@@ -20,11 +20,11 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError
 from coterie.core import seeding
-from coterie.core.group import Group, Kept, Peered, Reporting, Seat
+from coterie.core.group import Actor, Group, HasTargetPolicy, Kept, Reporting
 from coterie.core.types import CoterieError, Joint, State
-from coterie.core.world import Guided
+from coterie.core.world import HasExpert
 from coterie.nn.threads import fixed_threads
-from coterie.policies.scripted import HeuristicPolicy, HeuristicSettings, RandomPolicy, RandomSettings
+from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.training import workers
 from coterie.training.build import build_groups, build_stage, build_world
 from coterie.training.evaluate import Result, evaluate, evaluation_copies, reports
@@ -44,12 +44,12 @@ class Training:
     def __init__(self, config: Config, run: Run) -> None:
         self.config, self.run = keep_answers(config, run.path), run
         config, settings = self.config, config.train
-        self.referee = build_world(config.world, evaluation_copies(settings.evaluate_episodes))
-        self.groups = build_groups(config, self.referee)
+        self.eval_world = build_world(config.world, evaluation_copies(settings.evaluate_episodes))
+        self.groups = build_groups(config, self.eval_world)
         self.learning = [group.name for group in self.groups if group.learner is not None]
-        self.peered: dict[str, Peered] = {}
+        self.peered: dict[str, HasTargetPolicy] = {}
         for group in self.groups:
-            if isinstance(group.learner, Peered):
+            if isinstance(group.learner, HasTargetPolicy):
                 self.peered[group.name] = group.learner
         self.kept: dict[str, Kept] = {}
         for group in self.groups:
@@ -74,7 +74,7 @@ class Training:
         settings = self.config.train
         progress = self.env_steps / settings.total_steps
         ahead = (self.env_steps + settings.iteration_steps) / settings.total_steps
-        spaces = {group.name: group.seat.place.spaces for group in self.groups}
+        spaces = {group.name: group.actor.group_spec.spaces for group in self.groups}
         peers = {name: learner.peer() for name, learner in self.peered.items()}  # before anybody learns
         joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, peers)
         metrics = self.count(rollout.episodes)
@@ -107,7 +107,7 @@ class Training:
 
         Who sits beside a policy in child processes is not heard here: it says nothing rather than half.
         """
-        found = reports([group.seat for group in self.groups], beside=not self.config.train.workers)
+        found = reports([group.actor for group in self.groups], beside=not self.config.train.workers)
         for group in self.groups:
             if isinstance(group.preference, Reporting):
                 found.setdefault(group.name, {}).update(group.preference.metrics())
@@ -124,11 +124,11 @@ class Training:
 
     # Evaluation ---------------------------------------------------------------------------------------
 
-    def judge(self, purpose: str, seats: list[Seat] | None = None) -> Result:
+    def judge(self, purpose: str, actors: list[Actor] | None = None) -> Result:
         """Greedy episodes on the seeds of a purpose."""
         seed = seeding.integer(self.config.seed, purpose) if purpose == "validate" else evaluation_seed(0)
-        chosen = seats or [group.seat for group in self.groups]
-        return evaluate(self.referee, chosen, self.config.train.evaluate_episodes, seed)
+        chosen = actors or [group.actor for group in self.groups]
+        return evaluate(self.eval_world, chosen, self.config.train.evaluate_episodes, seed)
 
     def validate(self) -> dict[str, float]:
         """Evaluate on validation seeds, and keep these policies if they are the best so far."""
@@ -151,17 +151,19 @@ class Training:
         """Random and heuristic players in the learning groups' seats, on the same seeds as the evaluation."""
         found = {}
         for name, make in self.stand_ins().items():
-            seats = [make(g) if g.learner is not None else g.seat for g in self.groups]
-            found[name] = self.judge("evaluate", seats).plain()
+            actors = [make(g) if g.learner is not None else g.actor for g in self.groups]
+            found[name] = self.judge("evaluate", actors).plain()
         return found
 
-    def stand_ins(self) -> dict[str, Callable[[Group], Seat]]:
+    def stand_ins(self) -> dict[str, Callable[[Group], Actor]]:
         """What can take a learning group's place for comparison."""
-        makers: dict[str, Callable[[Group], Seat]] = {
-            "random": lambda g: Seat(g.seat.place, RandomPolicy(RandomSettings(), g.seat.place))
+        makers: dict[str, Callable[[Group], Actor]] = {
+            "random": lambda g: Actor(g.actor.group_spec, RandomPolicy(RandomSettings(), g.actor.group_spec))
         }
-        if isinstance(self.referee, Guided):
-            makers["heuristic"] = lambda g: Seat(g.seat.place, HeuristicPolicy(HeuristicSettings(), g.seat.place))
+        if isinstance(self.eval_world, HasExpert):
+            makers["heuristic"] = lambda g: Actor(
+                g.actor.group_spec, ExpertPolicy(ExpertSettings(), g.actor.group_spec)
+            )
         return makers
 
     # State --------------------------------------------------------------------------------------------
@@ -188,7 +190,7 @@ class Training:
             "policies": self.policies(),
             "learners": {g.name: g.learner.state() for g in self.groups if g.learner is not None},
             "preferences": {name: preference.state() for name, preference in self.kept.items()},
-            "beside": {g.name: [part.state() for part in beside(g.seat)] for g in self.groups},
+            "beside": {g.name: [part.state() for part in beside(g.actor)] for g in self.groups},
             "shards": self.workers.save(),
         }
         self.run.save_checkpoint(state, self.config.train.keep)
@@ -212,7 +214,7 @@ class Training:
             for name, preference in self.kept.items():
                 preference.load(state["preferences"][name])
             for group in self.groups:
-                for part, held in zip(beside(group.seat), state.get("beside", {}).get(group.name, [])):
+                for part, held in zip(beside(group.actor), state.get("beside", {}).get(group.name, [])):
                     part.load(held)
             self.workers.load(shards)
         except ValueError as error:
@@ -335,7 +337,7 @@ def film(training: Training) -> None:
     world = build_stage(training.config.world)
     if isinstance(world, Renderable):
         path = training.run.path / "videos" / "eval" / f"step-{training.best_step:012d}.gif"
-        write_video(world, [group.seat for group in training.groups], evaluation_seed(0), path)
+        write_video(world, [group.actor for group in training.groups], evaluation_seed(0), path)
 
 
 def describe(training: Training, metrics: dict[str, float]) -> str:

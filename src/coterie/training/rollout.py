@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.group import Place, Seat
+from coterie.core.group import Actor, GroupSpec
 from coterie.core.types import (
+    AgentStep,
     Array,
     Decision,
     Experience,
     Finals,
     StateRows,
-    Tick,
-    Ticks,
+    TimeStep,
     Tree,
     View,
     action_dtype,
@@ -28,7 +28,7 @@ from coterie.core.types import (
 
 
 @dataclass(frozen=True)
-class Opening:
+class PendingTransitions:
     """Decisions that were still open when the last rollout ended: row 0 of the next."""
 
     active: Array  # [N, A] bool
@@ -41,32 +41,32 @@ class Opening:
     notes: Array | None = None  # [N, A, W]
 
 
-class Writer:
+class RolloutBuffer:
     """The growing Experience of one group during one rollout."""
 
-    def __init__(self, seat: Seat, copies: int, rows: int, first: Tick) -> None:
-        place = seat.place
-        shape = (rows, copies, len(place.agents))
-        self.place = place
+    def __init__(self, actor: Actor, copies: int, rows: int, first: AgentStep) -> None:
+        group_spec = actor.group_spec
+        shape = (rows, copies, len(group_spec.agents))
+        self.group_spec = group_spec
         self.observation = map_tree(
-            lambda a: np.zeros((rows + 1, copies, len(place.agents), *a.shape[2:]), a.dtype),
+            lambda a: np.zeros((rows + 1, copies, len(group_spec.agents), *a.shape[2:]), a.dtype),
             first.observation,
         )
-        space = place.spaces.action
+        space = group_spec.spaces.action
         self.action = np.zeros((*shape, *action_shape(space)), action_dtype(space))
         self.log_prob = np.zeros(shape, np.float32)
         self.reward = np.zeros(shape, np.float32)
         self.active = np.zeros(shape, bool)
         self.terminated = np.zeros(shape, bool)
         self.truncated = np.zeros(shape, bool)
-        choices = seat.guard.choices if seat.guard else None if first.mask is None else first.mask.shape[-1]
+        choices = actor.guard.choices if actor.guard else None if first.mask is None else first.mask.shape[-1]
         self.mask = None if choices is None else np.ones((*shape, choices), bool)
-        self.notes = np.full((*shape, seat.annotator.width), np.nan, np.float32) if seat.annotator else None
-        size = seat.policy.memory_size
+        self.notes = np.full((*shape, actor.annotator.width), np.nan, np.float32) if actor.annotator else None
+        size = actor.policy.memory_size
         self.memory = np.zeros((rows + 1, *shape[1:], size), np.float32) if size else None
         self.finals: list[tuple[Array, Tree, Array | None]] = []
 
-    def open(self, opening: Opening) -> None:
+    def open(self, opening: PendingTransitions) -> None:
         """Begin with decisions left open by the last rollout."""
         map_tree(lambda into, a: into.__setitem__(0, a), self.observation, opening.observation)
         self.active[0], self.action[0] = opening.active, opening.action
@@ -92,21 +92,21 @@ class Writer:
         if self.notes is not None:
             self.notes[t] = view.notes
 
-    def arrived(self, t: int, tick: Tick, cut: Array, memory: Array | None) -> None:
+    def arrived(self, t: int, agent_step: AgentStep, cut: Array, memory: Array | None) -> None:
         """Write down what followed from row t; copies in `cut` were reset before somebody's episode was over."""
-        pick = picker(self.place)
-        self.reward[t] = pick(tick.reward)
-        self.terminated[t] = pick(tick.terminated)
-        self.truncated[t] = pick(tick.truncated)
+        pick = picker(self.group_spec)
+        self.reward[t] = pick(agent_step.reward)
+        self.terminated[t] = pick(agent_step.terminated)
+        self.truncated[t] = pick(agent_step.truncated)
         if len(cut):
             index = np.stack([np.full(len(cut), t), cut], axis=1)
-            last = map_tree(lambda a: pick(a)[cut], tick.final_observation)
+            last = map_tree(lambda a: pick(a)[cut], agent_step.final_observation)
             self.finals.append((index, last, None if memory is None else memory[cut]))
 
-    def finish(self, tick: Tick, memory: Array | None) -> Experience:
+    def finish(self, agent_step: AgentStep, memory: Array | None) -> Experience:
         """Close the rollout at the present tick."""
-        pick = picker(self.place)
-        map_tree(lambda into, a: into.__setitem__(-1, pick(a)), self.observation, tick.observation)
+        pick = picker(self.group_spec)
+        map_tree(lambda into, a: into.__setitem__(-1, pick(a)), self.observation, agent_step.observation)
         if self.memory is not None:
             self.memory[-1] = memory
         if self.finals:
@@ -124,7 +124,7 @@ class Writer:
             self.active,
             self.terminated,
             self.truncated,
-            pick(tick.acting).copy(),
+            pick(agent_step.acting).copy(),
             Finals(index, final, held),
             self.mask,
             self.memory,
@@ -132,12 +132,12 @@ class Writer:
         )
 
 
-def picker(place: Place) -> Any:
+def picker(group_spec: GroupSpec) -> Any:
     """A function that takes a group's columns out of a kind's array `[N, A, …]`."""
-    return (lambda a: a) if place.whole else (lambda a: a[:, place.columns])
+    return (lambda a: a) if group_spec.whole else (lambda a: a[:, group_spec.columns])
 
 
-def open_decisions(experience: Experience) -> Opening:
+def open_decisions(experience: Experience) -> PendingTransitions:
     """The decisions that a finished rollout leaves open, with what has arrived for them."""
     open_rows = experience.active & ~experience.closed()
     rows, copies, agents = open_rows.shape
@@ -149,7 +149,7 @@ def open_decisions(experience: Experience) -> Opening:
     memory = None
     if experience.memory is not None:  # who left nothing open goes on from what is remembered now
         memory = np.where(active[..., None], experience.memory[at, n, a], experience.memory[-1])
-    return Opening(
+    return PendingTransitions(
         active,
         map_tree(lambda o: o[at, n, a], experience.observation),
         experience.action[at, n, a],
@@ -161,7 +161,7 @@ def open_decisions(experience: Experience) -> Opening:
     )
 
 
-class StateWriter:
+class StateBuffer:
     """The growing record of the whole world's state, where it tells one."""
 
     def __init__(self, rows: int, first: Array) -> None:
@@ -172,10 +172,10 @@ class StateWriter:
         """Write down the state that row t was decided in."""
         self.rows[t] = state
 
-    def arrived(self, ticks: Ticks, cut: Array) -> None:
+    def arrived(self, timestep: TimeStep, cut: Array) -> None:
         """Write down the last states of copies that were cut short."""
-        if len(cut) and ticks.final_state is not None:
-            self.finals.append(ticks.final_state[cut].copy())
+        if len(cut) and timestep.final_state is not None:
+            self.finals.append(timestep.final_state[cut].copy())
 
     def finish(self, state: Array) -> StateRows:
         """Close the rollout at the present state."""
@@ -184,11 +184,11 @@ class StateWriter:
         return StateRows(self.rows, np.concatenate(self.finals) if self.finals else none)
 
 
-def cut_short(ticks: Ticks) -> Array:
+def cut_short(timestep: TimeStep) -> Array:
     """Copies that were reset although somebody's episode was not over: their last observations count."""
-    if not ticks.ended.any():
+    if not timestep.ended.any():
         return np.zeros(0, np.int64)
-    truncated = np.zeros_like(ticks.ended)
-    for tick in ticks.kinds.values():
-        truncated |= tick.truncated.any(axis=1)
-    return np.flatnonzero(ticks.ended & truncated)
+    truncated = np.zeros_like(timestep.ended)
+    for agent_step in timestep.agent_types.values():
+        truncated |= agent_step.truncated.any(axis=1)
+    return np.flatnonzero(timestep.ended & truncated)

@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.group import Annotator, Guard, Place, Seat
+from coterie.core.group import ActionShield, Actor, Annotator, GroupSpec
 from coterie.core.types import (
     Array,
     Decision,
     Experience,
     State,
     StateRows,
-    Ticks,
+    TimeStep,
     View,
     action_dtype,
     action_shape,
     map_tree,
 )
 from coterie.core.world import World
-from coterie.training.rollout import Opening, StateWriter, Writer, cut_short, open_decisions, picker
+from coterie.training.rollout import PendingTransitions, RolloutBuffer, StateBuffer, cut_short, open_decisions, picker
 
 
 @dataclass(frozen=True)
@@ -69,33 +69,33 @@ class Rollout:
 class Tally:
     """Running return and length of every copy's present episode."""
 
-    def __init__(self, copies: int, places: Sequence[Place]) -> None:
-        self.places = places
+    def __init__(self, copies: int, group_specs: Sequence[GroupSpec]) -> None:
+        self.group_specs = group_specs
         self.length = np.zeros(copies, np.int64)
-        self.running = {p.group: np.zeros((copies, len(p.agents))) for p in places}
+        self.running = {p.group: np.zeros((copies, len(p.agents))) for p in group_specs}
         self._clear()
 
     def _clear(self) -> None:
-        self.tick = 0
+        self.step_count = 0
         self.done: list[tuple[Array, ...]] = []
-        self.returns: dict[str, list[Array]] = {p.group: [] for p in self.places}
+        self.returns: dict[str, list[Array]] = {p.group: [] for p in self.group_specs}
 
-    def add(self, ticks: Ticks) -> None:
+    def add(self, timestep: TimeStep) -> None:
         """Take in what one step brought."""
         self.length += 1
-        for place in self.places:
-            reward = ticks.kinds[place.kind].reward
-            self.running[place.group] += reward if place.whole else reward[:, place.columns]
-        if ticks.ended.any():
-            over = np.flatnonzero(ticks.ended)
-            success = np.zeros(len(over), bool) if ticks.success is None else ticks.success[over]
-            self.done.append((np.full(len(over), self.tick), over, self.length[over], success))
-            self.has_success = ticks.success is not None
+        for group_spec in self.group_specs:
+            reward = timestep.agent_types[group_spec.agent_type].reward
+            self.running[group_spec.group] += reward if group_spec.whole else reward[:, group_spec.columns]
+        if timestep.ended.any():
+            over = np.flatnonzero(timestep.ended)
+            success = np.zeros(len(over), bool) if timestep.success is None else timestep.success[over]
+            self.done.append((np.full(len(over), self.step_count), over, self.length[over], success))
+            self.has_success = timestep.success is not None
             self.length[over] = 0
             for group, running in self.running.items():
                 self.returns[group].append(running[over])
                 running[over] = 0
-        self.tick += 1
+        self.step_count += 1
 
     def drain(self) -> Episodes:
         """Hand over the episodes that ended since the last call."""
@@ -105,7 +105,7 @@ class Tally:
             episodes = Episodes(at, copy, length, returns, success if self.has_success else None)
         else:
             none = np.zeros(0, np.int64)
-            returns = {p.group: np.zeros((0, len(p.agents))) for p in self.places}
+            returns = {p.group: np.zeros((0, len(p.agents))) for p in self.group_specs}
             episodes = Episodes(none, none, none, returns, None)
         self._clear()
         return episodes
@@ -122,109 +122,116 @@ class Runner:
     """One shard: a world, the groups' seats around it, and everything between two of its iterations."""
 
     def __init__(
-        self, world: World, seats: Sequence[Seat], seed: int, shard: int = 0, greedy: bool = False, shards: int = 1
+        self, world: World, actors: Sequence[Actor], seed: int, shard: int = 0, greedy: bool = False, shards: int = 1
     ) -> None:
         self.progress: float | None = None  # share of a run's iterations that are over; None: this is no training
-        self.tick, self.frames_per_tick = 0, world.copies * shards
-        self.world, self.seats, self.seed, self.shard, self.greedy = world, seats, seed, shard, greedy
-        self.ticks = world.reset(seeding.integer(seed, "world", shard))
-        self.tally = Tally(world.copies, [seat.place for seat in seats])
-        self.openings: dict[str, Opening] = {}
+        self.step_count, self.frames_per_step = 0, world.copies * shards
+        self.world, self.actors, self.seed, self.shard, self.greedy = world, actors, seed, shard, greedy
+        self.timestep = world.reset(seeding.integer(seed, "world", shard))
+        self.tally = Tally(world.copies, [actor.group_spec for actor in actors])
+        self.pending: dict[str, PendingTransitions] = {}
         self.memories = {
-            s.place.group: np.zeros((world.copies, len(s.place.agents), s.policy.memory_size), np.float32)
-            for s in seats
+            s.group_spec.group: np.zeros((world.copies, len(s.group_spec.agents), s.policy.memory_size), np.float32)
+            for s in actors
             if s.policy.memory_size
         }
 
     def play(self, steps: int, iteration: int, progress: float | None = None) -> Rollout:
         """Play `steps` ticks of every copy."""
         self.begin(iteration)
-        self.progress, self.tick = progress, (iteration - 1) * steps
+        self.progress, self.step_count = progress, (iteration - 1) * steps
         offset = 0 if self.world.simultaneous else 1
         writers = {}
-        for seat in self.seats:
-            name = seat.place.group
-            tick = self.ticks.kinds[seat.place.kind]
-            writers[name] = Writer(seat, self.world.copies, steps + offset, tick)
-            if name in self.openings:
-                writers[name].open(self.openings[name])
-        states = None if self.ticks.state is None else StateWriter(steps + offset, self.ticks.state)
+        for actor in self.actors:
+            name = actor.group_spec.group
+            agent_step = self.timestep.agent_types[actor.group_spec.agent_type]
+            writers[name] = RolloutBuffer(actor, self.world.copies, steps + offset, agent_step)
+            if name in self.pending:
+                writers[name].open(self.pending[name])
+        states = None if self.timestep.state is None else StateBuffer(steps + offset, self.timestep.state)
         for t in range(offset, steps + offset):
-            if states is not None and self.ticks.state is not None:
-                states.seen(t, self.ticks.state)
+            if states is not None and self.timestep.state is not None:
+                states.seen(t, self.timestep.state)
             self.step(writers, t, states)
         experiences = {}
-        for seat in self.seats:
-            name = seat.place.group
-            experiences[name] = writers[name].finish(self.ticks.kinds[seat.place.kind], self.memories.get(name))
+        for actor in self.actors:
+            name = actor.group_spec.group
+            experiences[name] = writers[name].finish(
+                self.timestep.agent_types[actor.group_spec.agent_type], self.memories.get(name)
+            )
         if not self.world.simultaneous:
-            self.openings = {name: open_decisions(e) for name, e in experiences.items()}
-        state = None if states is None or self.ticks.state is None else states.finish(self.ticks.state)
+            self.pending = {name: open_decisions(e) for name, e in experiences.items()}
+        state = None if states is None or self.timestep.state is None else states.finish(self.timestep.state)
         return Rollout(experiences, self.tally.drain(), state)
 
     def begin(self, iteration: int) -> None:
         """Draw fresh random streams for an iteration."""
         self.random = {
-            s.place.group: seeding.generator(self.seed, "act", iteration, self.shard, s.place.group) for s in self.seats
+            s.group_spec.group: seeding.generator(self.seed, "act", iteration, self.shard, s.group_spec.group)
+            for s in self.actors
         }
 
-    def step(self, writers: Mapping[str, Writer] | None = None, t: int = 0, states: StateWriter | None = None) -> None:
+    def step(
+        self, writers: Mapping[str, RolloutBuffer] | None = None, t: int = 0, states: StateBuffer | None = None
+    ) -> None:
         """Let everybody decide once, step the world, and write both down if asked to."""
         actions: dict[str, Array] = {}
-        for seat in self.seats:
-            place = seat.place
-            view = self.view(seat)
-            decision = seat.policy.act(view)
-            if seat.guard is not None:
-                seat.guard.witness(view, decision.action)
-            self.remember(place.group, view, decision)
+        for actor in self.actors:
+            group_spec = actor.group_spec
+            view = self.view(actor)
+            decision = actor.policy.act(view)
+            if actor.guard is not None:
+                actor.guard.witness(view, decision.action)
+            self.remember(group_spec.group, view, decision)
             if writers is not None:
-                writers[place.group].decided(t, view, decision)
-            if place.whole:
-                actions[place.kind] = decision.action
+                writers[group_spec.group].decided(t, view, decision)
+            if group_spec.whole:
+                actions[group_spec.agent_type] = decision.action
             else:
-                if place.kind not in actions:
-                    space = place.spaces.action
-                    shape = (self.world.copies, len(place.spaces.agents), *action_shape(space))
-                    actions[place.kind] = np.zeros(shape, action_dtype(space))
-                actions[place.kind][:, place.columns] = decision.action
-        self.ticks = self.world.step(actions)
-        self.tally.add(self.ticks)
-        self.tick += 1
+                if group_spec.agent_type not in actions:
+                    space = group_spec.spaces.action
+                    shape = (self.world.copies, len(group_spec.spaces.agents), *action_shape(space))
+                    actions[group_spec.agent_type] = np.zeros(shape, action_dtype(space))
+                actions[group_spec.agent_type][:, group_spec.columns] = decision.action
+        self.timestep = self.world.step(actions)
+        self.tally.add(self.timestep)
+        self.step_count += 1
         if writers is not None:
-            cut = cut_short(self.ticks)
-            for seat in self.seats:
-                name = seat.place.group
-                writers[name].arrived(t, self.ticks.kinds[seat.place.kind], cut, self.memories.get(name))
+            cut = cut_short(self.timestep)
+            for actor in self.actors:
+                name = actor.group_spec.group
+                writers[name].arrived(
+                    t, self.timestep.agent_types[actor.group_spec.agent_type], cut, self.memories.get(name)
+                )
             if states is not None:
-                states.arrived(self.ticks, cut)
+                states.arrived(self.timestep, cut)
         for memory in self.memories.values():
-            memory[self.ticks.ended] = 0
+            memory[self.timestep.ended] = 0
 
-    def view(self, seat: Seat) -> View:
+    def view(self, actor: Actor) -> View:
         """What a group sees now."""
-        place, tick = seat.place, self.ticks.kinds[seat.place.kind]
-        pick = picker(place)
+        group_spec, agent_step = actor.group_spec, self.timestep.agent_types[actor.group_spec.agent_type]
+        pick = picker(group_spec)
         view = View(
-            observation=map_tree(pick, tick.observation),
-            acting=pick(tick.acting),
-            agents=np.arange(len(place.agents)) if seat.members is None else seat.members,
-            random=self.random[place.group],
+            observation=map_tree(pick, agent_step.observation),
+            acting=pick(agent_step.acting),
+            agents=np.arange(len(group_spec.agents)) if actor.members is None else actor.members,
+            random=self.random[group_spec.group],
             greedy=self.greedy,
-            mask=None if tick.mask is None else pick(tick.mask),
-            memory=self.memories.get(place.group),
+            mask=None if agent_step.mask is None else pick(agent_step.mask),
+            memory=self.memories.get(group_spec.group),
             world=self.world,
-            kind=place.kind,
-            columns=place.columns,
+            agent_type=group_spec.agent_type,
+            columns=group_spec.columns,
             progress=self.progress,
-            tick=self.tick,
-            frames=self.tick * self.frames_per_tick,
+            step_count=self.step_count,
+            frames=self.step_count * self.frames_per_step,
         )
-        if seat.guard is not None:
-            view = replace(view, mask=seat.guard.allowed(view))
-        if seat.annotator is not None:
-            asked = self.progress is not None or seat.annotator.always
-            view = replace(view, notes=seat.annotator.note(view, seat.policy) if asked else None)
+        if actor.guard is not None:
+            view = replace(view, mask=actor.guard.allowed(view))
+        if actor.annotator is not None:
+            asked = self.progress is not None or actor.annotator.always
+            view = replace(view, notes=actor.annotator.note(view, actor.policy) if asked else None)
         return view
 
     def remember(self, group: str, view: View, decision: Decision) -> None:
@@ -239,25 +246,25 @@ class Runner:
             "world": self.world.save(),
             "tally": self.tally.state(),
             "memories": {name: memory.copy() for name, memory in self.memories.items()},
-            "openings": {name: _opening_state(opening) for name, opening in self.openings.items()},
-            "beside": {seat.place.group: [part.state() for part in beside(seat)] for seat in self.seats},
+            "openings": {name: _opening_state(opening) for name, opening in self.pending.items()},
+            "beside": {actor.group_spec.group: [part.state() for part in beside(actor)] for actor in self.actors},
         }
 
     def load(self, state: State) -> None:
         """Return to a saved moment."""
-        self.ticks = self.world.load(state["world"])
+        self.timestep = self.world.load(state["world"])
         self.tally.load(state["tally"])
         self.memories = {name: memory.copy() for name, memory in state["memories"].items()}
-        self.openings = {name: Opening(**held) for name, held in state["openings"].items()}
-        for seat in self.seats:
-            for part, held in zip(beside(seat), state.get("beside", {}).get(seat.place.group, [])):
+        self.pending = {name: PendingTransitions(**held) for name, held in state["openings"].items()}
+        for actor in self.actors:
+            for part, held in zip(beside(actor), state.get("beside", {}).get(actor.group_spec.group, [])):
                 part.load(held)
 
 
-def beside(seat: Seat) -> list[Annotator | Guard]:
+def beside(actor: Actor) -> list[Annotator | ActionShield]:
     """Who sits beside a policy and has a state of its own."""
-    return [part for part in (seat.annotator, seat.guard) if part is not None]
+    return [part for part in (actor.annotator, actor.guard) if part is not None]
 
 
-def _opening_state(opening: Opening) -> State:
-    return {name: getattr(opening, name) for name in Opening.__dataclass_fields__}
+def _opening_state(opening: PendingTransitions) -> State:
+    return {name: getattr(opening, name) for name in PendingTransitions.__dataclass_fields__}

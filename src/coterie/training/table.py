@@ -51,14 +51,14 @@ class Table:
         NaN, infinity and numbers beyond the space's bounds are refused. Bounds of a third party (worlds named
         `gymnasium/…` and the like) do not count: not every environment keeps its own.
         """
-        group = next((g for g in self.groups if agent in g.seat.place.agents), None)
+        group = next((g for g in self.groups if agent in g.actor.group_spec.agents), None)
         if group is None:
-            names = ", ".join(a for g in self.groups for a in g.seat.place.agents)
+            names = ", ".join(a for g in self.groups for a in g.actor.group_spec.agents)
             raise CoterieError(f"no agent '{agent}' at this table; there are {names}")
-        place = group.seat.place
-        _demand_shape(agent, place.spaces.observation, observations)
-        _demand_values(agent, place.spaces.observation, observations, bounded="/" not in self.config.world.name)
-        members = np.arange(len(place.agents)) if group.seat.members is None else group.seat.members
+        group_spec = group.actor.group_spec
+        _demand_shape(agent, group_spec.spaces.observation, observations)
+        _demand_values(agent, group_spec.spaces.observation, observations, bounded="/" not in self.config.world.name)
+        members = np.arange(len(group_spec.agents)) if group.actor.members is None else group.actor.members
         one = (
             {k: np.asarray(v)[:, None] for k, v in observations.items()}
             if isinstance(observations, dict)
@@ -68,23 +68,23 @@ class Table:
         view = View(
             observation=one,
             acting=np.ones((count, 1), bool),
-            agents=members[[place.agents.index(agent)]],
+            agents=members[[group_spec.agents.index(agent)]],
             random=seeding.generator(seed, "ask", agent),
             greedy=greedy,
             mask=None if mask is None else np.asarray(mask)[:, None],
             memory=np.zeros((count, 1, group.policy.memory_size), np.float32) if group.policy.memory_size else None,
         )
-        if group.seat.guard is not None:
-            view = replace(view, mask=group.seat.guard.allowed(view))
-        if group.seat.annotator is not None and group.seat.annotator.always:
-            view = replace(view, notes=group.seat.annotator.note(view, group.policy))
+        if group.actor.guard is not None:
+            view = replace(view, mask=group.actor.guard.allowed(view))
+        if group.actor.annotator is not None and group.actor.annotator.always:
+            view = replace(view, notes=group.actor.annotator.note(view, group.policy))
         return group.policy.act(view).action[:, 0]
 
     def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:
         """Play whole episodes on evaluation seeds."""
         world = build.build_world(self.config.world, evaluation_copies(episodes))
         with fixed_threads(self.config.train.threads):
-            return evaluate(world, [g.seat for g in self.groups], episodes, evaluation_seed(seed), greedy)
+            return evaluate(world, [g.actor for g in self.groups], episodes, evaluation_seed(seed), greedy)
 
 
 def _demand_shape(agent: str, space: ObservationSpace, observations: Tree) -> None:
@@ -125,8 +125,8 @@ def _demand_values(agent: str, space: ObservationSpace, observations: Tree, boun
         lowest, highest = low - ROUNDING * np.maximum(1, np.abs(low)), high + ROUNDING * np.maximum(1, np.abs(high))
         if (least < lowest).any() or (most > highest).any():
             outside = (given < lowest) | (given > highest)
-            place = tuple(np.argwhere(outside)[0][1:])
-            bounds = ", ".join(f"{np.broadcast_to(bound, given.shape[1:])[place]:g}" for bound in (low, high))
+            group_spec = tuple(np.argwhere(outside)[0][1:])
+            bounds = ", ".join(f"{np.broadcast_to(bound, given.shape[1:])[group_spec]:g}" for bound in (low, high))
             raise CoterieError(f"{what}: observations must lie in [{bounds}], got {_first(outside, given)}")
 
 
@@ -172,7 +172,7 @@ def check(experiment: str, overrides: list[str] | None = None) -> schema.Config:
     groups = build.build_groups(settings, world)
     learners = [group.learner for group in groups]
     if any(isinstance(learner, Probing) for learner in learners):
-        glimpse = Runner(world, [group.seat for group in groups], settings.seed).play(1, 0)
+        glimpse = Runner(world, [group.actor for group in groups], settings.seed).play(1, 0)
         for group, learner in zip(groups, learners, strict=True):
             if isinstance(learner, Probing):
                 probe(group.name, learner, glimpse.experiences[group.name])

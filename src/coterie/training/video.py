@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from coterie.core.group import Seat
+from coterie.core.group import Actor
 from coterie.core.types import Array, CoterieError
 from coterie.core.world import EndRenderable, Renderable, World
 from coterie.training.runner import Runner
@@ -26,7 +26,7 @@ def scenes(runner: Runner) -> Iterator[bool]:
     for _ in range(LIMIT):
         yield False
         runner.step()
-        if runner.ticks.ended[0]:
+        if runner.timestep.ended[0]:
             if isinstance(runner.world, EndRenderable):
                 yield True
             return
@@ -51,7 +51,7 @@ def renderable(world: World) -> Renderable:
 
 def write_video(
     world: World,
-    seats: Sequence[Seat],
+    actors: Sequence[Actor],
     seed: int,
     path: Path,
     episodes: int = 1,
@@ -68,7 +68,7 @@ def write_video(
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # guests draw with SDL, which would look for a screen
     frames: list[Array] = []
     for number in range(episodes):
-        runner = Runner(world, seats, seed + number, greedy=greedy)
+        runner = Runner(world, actors, seed + number, greedy=greedy)
         frames += [picture(world, over).copy() for over in scenes(runner)]
         frames.append(frames[-1])  # a pause between episodes
     pace = fps or min(max(len(frames) // 15, 4), 30)
@@ -79,14 +79,14 @@ def write_video(
 
 
 def show_in_terminal(
-    world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int | None
+    world: World, actors: Sequence[Actor], seed: int, episodes: int, greedy: bool, fps: int | None
 ) -> None:
     """Play episodes in the terminal; on anything else every frame is printed below the last."""
     renderable(world)
     fps = fps or 4
     live = sys.stdout.isatty()
     for number in range(episodes):
-        runner = Runner(world, seats, seed + number, greedy=greedy)
+        runner = Runner(world, actors, seed + number, greedy=greedy)
         for step, over in enumerate(scenes(runner)):
             if live:
                 print("\x1b[H\x1b[2J", end="")
@@ -99,7 +99,7 @@ def show_in_terminal(
 
 
 def show_in_window(
-    world: World, seats: Sequence[Seat], seed: int, episodes: int, greedy: bool, fps: int | None
+    world: World, actors: Sequence[Actor], seed: int, episodes: int, greedy: bool, fps: int | None
 ) -> None:
     """Play episodes in a window; closing it ends the show."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -120,7 +120,7 @@ def show_in_window(
     clock = pygame.time.Clock()
     try:
         for number in range(episodes):
-            for over in scenes(Runner(world, seats, seed + number, greedy=greedy)):
+            for over in scenes(Runner(world, actors, seed + number, greedy=greedy)):
                 if any(event.type == pygame.QUIT for event in pygame.event.get()):
                     return
                 pygame.surfarray.blit_array(screen, picture(world, over).swapaxes(0, 1))

@@ -199,9 +199,9 @@ def _answer(runner: Any, place: int, request: str, arguments: list[Any], config:
 
 
 def _set_weights(runner: Any, weights: Mapping[str, State]) -> None:
-    for seat in runner.seats:
-        if seat.place.group in weights:
-            seat.policy.load(weights[seat.place.group])
+    for actor in runner.actors:
+        if actor.group_spec.group in weights:
+            actor.policy.load(weights[actor.group_spec.group])
 
 
 def start(config: Config, groups: list[Group]) -> Workers:

@@ -19,8 +19,8 @@ from torch import Tensor
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.dqn import kernels, mixing
 from coterie.algorithms.dqn.transitions import (
-    Lived,
     Queue,
+    Trajectories,
     Transitions,
     complete,
     empty_queue,
@@ -29,7 +29,7 @@ from coterie.algorithms.dqn.transitions import (
     team_of,
 )
 from coterie.algorithms.replay import Drawn, Replay, ReplaySettings
-from coterie.core.group import Place, Preference
+from coterie.core.group import GroupSpec, Preference
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
 from coterie.core.validation import at_least, positive, within
@@ -132,34 +132,37 @@ class DQN:
     teaches = QNetworkPolicy
     ways = ("step",)
 
-    def __init__(self, settings: DQNSettings, policy: QNetworkPolicy, place: Place, preference: Preference) -> None:
-        self.settings, self.policy, self.place, self.preference = settings, policy, place, preference
+    def __init__(
+        self, settings: DQNSettings, policy: QNetworkPolicy, group_spec: GroupSpec, preference: Preference
+    ) -> None:
+        self.settings, self.policy, self.group_spec, self.preference = settings, policy, group_spec, preference
         self.team = settings.mixer != "none"
-        if self.team and not place.simultaneous:
+        if self.team and not group_spec.simultaneous:
             raise ValueError(f"mixer '{settings.mixer}' needs a world in which everybody acts at once")
         policy.epsilon = settings.epsilon.at(0.0)
         self.target = networks.Net(
             policy.shape, policy.layout, policy.first + policy.actions, 0.5, policy.seeds("target")
         )
-        self.target_flat = networks.Flat(self.target)
+        self.target_flat = networks.FlatParams(self.target)
         self.target_flat.array[:] = policy.flat.array
         self.mixer, self.target_mixer = (self.make_mixer() for _ in range(2))
         self.mixer_flat, self.target_mixer_flat = (
-            networks.Flat(mixer) if settings.mixer == "qmix" else None for mixer in (self.mixer, self.target_mixer)
+            networks.FlatParams(mixer) if settings.mixer == "qmix" else None
+            for mixer in (self.mixer, self.target_mixer)
         )
-        self.state_size = place.state_size if settings.mixer == "qmix" else 0
+        self.state_size = group_spec.state_size if settings.mixer == "qmix" else 0
         self.state_normalizer = Normalizer(np.arange(self.state_size), self.state_size, 1, True)
-        members = len(place.agents) if self.team else 1
+        members = len(group_spec.agents) if self.team else 1
         like = no_rows(0, members, policy.layout.size + policy.apart, policy.actions, self.state_size)
-        self.replays = [Replay(settings.replay, like) for _ in range(1 if self.team else place.stacks)]
+        self.replays = [Replay(settings.replay, like) for _ in range(1 if self.team else group_spec.parameter_sets)]
         self.queues: list[Queue] = []  # how many copies there are is seen with the first experience
         self.due = 0.0  # gradient steps not yet taken
 
     def make_mixer(self) -> torch.nn.Module:
         """The mixer with its first weights."""
-        s, place = self.settings, self.place
+        s, group_spec = self.settings, self.group_spec
         seed = self.policy.seeds("mixer")[0]
-        return mixing.mixer(s.mixer, len(place.agents), place.state_size, s.mixing_width, seed)
+        return mixing.mixer(s.mixer, len(group_spec.agents), group_spec.state_size, s.mixing_width, seed)
 
     @property
     def compiled(self) -> bool:
@@ -171,7 +174,7 @@ class DQN:
         self.remember(own, joint)
         metrics: Metrics = {"replay": float(sum(replay.size for replay in self.replays))}
         if any(replay.ready for replay in self.replays):
-            rows = len(own.active) - (0 if self.place.simultaneous else 1)  # row 0 is a decision left open
+            rows = len(own.active) - (0 if self.group_spec.simultaneous else 1)  # row 0 is a decision left open
             self.due += s.updates_per_step * rows * own.active.shape[1]
             steps, self.due = int(self.due), self.due % 1
             importance = s.replay.importance + (1 - s.replay.importance) * min(joint.progress, 1.0)
@@ -185,7 +188,7 @@ class DQN:
         self.watch(own, joint)
         seen = [self.policy.normalizer.mean, self.state_normalizer.mean]
         flats = [self.policy.flat] if self.mixer_flat is None else [self.policy.flat, self.mixer_flat]
-        demand_finite(self.place.group, metrics, seen, [flat.array for flat in flats])
+        demand_finite(self.group_spec.group, metrics, seen, [flat.array for flat in flats])
         self.policy.epsilon = s.epsilon.at(joint.ahead)
         return metrics | {"epsilon": self.policy.epsilon}
 
@@ -195,11 +198,11 @@ class DQN:
         rewards = self.preference.rewards(own)
         if own.mask is None:
             own = replace(own, mask=np.ones((*own.active.shape, self.policy.actions), bool))
-        lived: list[Lived]
+        lived: list[Trajectories]
         if self.team:
             lived = [team_of(own, packed, final, rewards, self.table_state(own, joint))]
         else:
-            lived = lanes_of(own, packed, final, rewards, self.place.stacks)
+            lived = lanes_of(own, packed, final, rewards, self.group_spec.parameter_sets)
         if not self.queues:
             steps, like = self.settings.n_steps, self.replays[0].rows
             self.queues = [empty_queue(one.active.shape[1], steps, like) for one in lived]
@@ -227,7 +230,7 @@ class DQN:
         """All steps through `dqn_kernels.py`; returns sums of (loss, mean value, mean error), averaged over stacks."""
         s, policy, flat = self.settings, self.policy, self.policy.flat
         assert policy.spec is not None
-        dials = kernels.Dials(
+        hyperparams = kernels.Hyperparams(
             rate,
             s.max_grad_norm,
             np.inf if s.huber is None else s.huber,
@@ -253,7 +256,7 @@ class DQN:
                 policy.spec,
                 flat.pair(i),
                 self.target_flat.array[i],
-                dials,
+                hyperparams,
                 int(flat.steps[i]),
             )
             flat.steps[i] += uniform.shape[1]
@@ -298,7 +301,7 @@ class DQN:
         loss = (torch.from_numpy(weight) * each).mean(dim=1)
         flats = [policy.flat] if self.mixer_flat is None else [policy.flat, self.mixer_flat]
         ready = None if self.team else np.flatnonzero([replay.ready for replay in self.replays])
-        networks.descend(flats, loss.sum(), rate, s.max_grad_norm, ready)
+        networks.adam_step(flats, loss.sum(), rate, s.max_grad_norm, ready)
         error = (value - aim).detach()
         numbers = torch.stack([loss.detach(), value.detach().mean(dim=1), error.abs().mean(dim=1)], dim=1)
         return numbers.numpy().astype(np.float64), error.numpy()
@@ -322,7 +325,7 @@ class DQN:
         """What the network takes for observations `[S, B, M, D]`."""
         policy = self.policy
         if self.team:
-            return torch.from_numpy(policy.prepare(observation[0], np.arange(len(self.place.agents))))
+            return torch.from_numpy(policy.prepare(observation[0], np.arange(len(self.group_spec.agents))))
         x = policy.normalizer(observation[:, :, 0])
         if policy.identities:
             x = np.concatenate([x, np.eye(policy.identities, dtype=np.float32)[agent]], axis=-1)
@@ -336,8 +339,8 @@ class DQN:
         """The inverse: values of the network's rows as `[S, B, M]`."""
         if not self.team:
             return values.unsqueeze(-1)
-        members = len(self.place.agents)
-        return (values.view(-1, members) if self.place.stacks == 1 else values.T).unsqueeze(0)
+        members = len(self.group_spec.agents)
+        return (values.view(-1, members) if self.group_spec.parameter_sets == 1 else values.T).unsqueeze(0)
 
     def mix(self, mixer: torch.nn.Module, values: Tensor, state: Array) -> Tensor:
         """One value `[S, B]` for the members' `[S, B, M]`."""
@@ -363,7 +366,7 @@ class DQN:
         }
 
     def load(self, state: State) -> None:
-        where = f"group '{self.place.group}'"
+        where = f"group '{self.group_spec.group}'"
         if state["mixing"] != self.settings.mixer:
             raise ValueError(f"{where}: learner.mixer cannot change from {state['mixing']} to {self.settings.mixer}")
         networks.restore(self.target, state["target"], f"{where}, target network")

@@ -25,7 +25,7 @@ class Normal(NamedTuple):
     identities: int
 
 
-class Dials(NamedTuple):
+class Hyperparams(NamedTuple):
     """The numbers of one iteration."""
 
     rate: float
@@ -66,42 +66,56 @@ def _value(out: Array, action: int, dueling: bool) -> float:
 
 @njit(cache=True, error_model="numpy")
 def _targets(
-    rows: Transitions, index: Array, x: Array, spec: Spec, flat: Array, target: Array, store: Array, dials: Dials
+    rows: Transitions,
+    index: Array,
+    x: Array,
+    spec: Spec,
+    flat: Array,
+    target: Array,
+    store: Array,
+    hyperparams: Hyperparams,
 ) -> Array:
     """What the values should be (Mnih et al. 2015; double: van Hasselt et al. 2016, eq. 4)."""
-    first = 1 if dials.dueling else 0
+    first = 1 if hyperparams.dueling else 0
     best = np.empty(len(index), np.int64)
     result = np.empty(len(index), np.float32)
-    out = forward(flat if dials.double else target, spec.sizes, spec.relu, x, store)
+    out = forward(flat if hyperparams.double else target, spec.sizes, spec.relu, x, store)
     for i in range(len(index)):
         best[i] = best_of(out[i], first, rows.mask[index[i], 0], True)
-    if dials.double:
+    if hyperparams.double:
         out = forward(target, spec.sizes, spec.relu, x, store)
     for i in range(len(index)):
         r = index[i]
         result[i] = rows.reward[r]
         if rows.discount[r] > 0:  # what follows an end may be anything
-            result[i] += rows.discount[r] * _value(out[i], best[i], dials.dueling)
+            result[i] += rows.discount[r] * _value(out[i], best[i], hyperparams.dueling)
     return result
 
 
 @njit(cache=True, error_model="numpy")
 def _loss(
-    out: Array, rows: Transitions, index: Array, weight: Array, target: Array, dials: Dials, error: Array, sums: Array
+    out: Array,
+    rows: Transitions,
+    index: Array,
+    weight: Array,
+    target: Array,
+    hyperparams: Hyperparams,
+    error: Array,
+    sums: Array,
 ) -> None:
     """Turn outputs into the gradient of the mean weighted Huber loss, in place."""
     count = np.float32(len(index))
     for i in range(len(index)):
         action = rows.action[index[i], 0]
-        value = _value(out[i], action, dials.dueling)
+        value = _value(out[i], action, hyperparams.dueling)
         error[i] = value - target[i]
         size = abs(error[i])
-        bend = min(size, dials.huber)
+        bend = min(size, hyperparams.huber)
         sums[0] += weight[i] * bend * (size - 0.5 * bend) / count
         sums[1] += value / count
         sums[2] += size / count
         slope = np.float32(weight[i] * bend * np.sign(error[i]) / count)
-        if dials.dueling:
+        if hyperparams.dueling:
             actions = out.shape[1] - 1
             out[i, 0] = slope
             for j in range(actions):
@@ -136,7 +150,7 @@ def dqn_steps(
     spec: Spec,
     pair: Pair,
     target: Array,
-    dials: Dials,
+    hyperparams: Hyperparams,
     done: int,
 ) -> tuple[Array, float]:
     """One gradient step for each row of `uniform [steps, B]`, in place; `done` counts those taken before.
@@ -151,26 +165,26 @@ def dqn_steps(
     error, priority = np.empty(batch, np.float32), np.empty(batch)
     sums, top = np.zeros(3), 0.0
     for step in range(len(uniform)):
-        draw(nodes, size, uniform[step], dials.importance, index, weight)
+        draw(nodes, size, uniform[step], hyperparams.importance, index, weight)
         _read(rows.following, rows.agent, index, normal, x)
-        aim = _targets(rows, index, x, spec, pair.flat, target, store, dials)
+        aim = _targets(rows, index, x, spec, pair.flat, target, store, hyperparams)
         _read(rows.observation, rows.agent, index, normal, x)
         out = forward(pair.flat, spec.sizes, spec.relu, x, store)
-        _loss(out, rows, index, weight, aim, dials, error, sums)
+        _loss(out, rows, index, weight, aim, hyperparams, error, sums)
         grad[:] = 0
         backward(pair.flat, spec.sizes, spec.relu, x, store, deltas, part, grad)
-        if dials.dueling:
+        if hyperparams.dueling:
             _keep_streams_apart(grad, spec.sizes)
-        adam(pair.flat, grad, pair.mean, pair.square, done + step + 1, dials.rate, dials.limit)
+        adam(pair.flat, grad, pair.mean, pair.square, done + step + 1, hyperparams.rate, hyperparams.limit)
         if len(nodes):
             for i in range(batch):
                 top = max(top, abs(error[i]))
-                priority[i] = (float(abs(error[i])) + SMALL) ** dials.priority
+                priority[i] = (float(abs(error[i])) + SMALL) ** hyperparams.priority
             set_leaves(nodes, index, priority)
-        if dials.soft > 0:
+        if hyperparams.soft > 0:
             for i in range(len(target)):
-                target[i] += np.float32(dials.soft) * (pair.flat[i] - target[i])
-        elif (done + step + 1) % dials.period == 0:
+                target[i] += np.float32(hyperparams.soft) * (pair.flat[i] - target[i])
+        elif (done + step + 1) % hyperparams.period == 0:
             for i in range(len(target)):
                 target[i] = pair.flat[i]
     return sums, top

@@ -35,7 +35,7 @@ class Transitions(NamedTuple):
     next_state: Array  # [R, Z] float32
 
 
-class Lived(NamedTuple):
+class Trajectories(NamedTuple):
     """Experience of some lanes `[T, L, M, …]`, as the scan reads it."""
 
     observation: Array  # [T+1, L, M, D]
@@ -93,7 +93,7 @@ def no_rows(rows: int, members: int, size: int, actions: int, state: int) -> Tra
     )
 
 
-def complete(lived: Lived, queue: Queue, gamma: float) -> Transitions:
+def complete(lived: Trajectories, queue: Queue, gamma: float) -> Transitions:
     """The transitions that this experience completes; what it leaves incomplete stays in the queue."""
     steps, lanes, members = lived.active.shape
     most = steps * lanes + int(queue.waiting.sum())  # every decision becomes at most one transition
@@ -107,17 +107,17 @@ def complete(lived: Lived, queue: Queue, gamma: float) -> Transitions:
 
 
 @njit(cache=True, error_model="numpy")
-def _emit(queue: Queue, lane: int, place: int, into: Transitions, at: int) -> None:
+def _emit(queue: Queue, lane: int, group_spec: int, into: Transitions, at: int) -> None:
     """Copy a waiting decision into row `at`."""
     members, size = into.observation.shape[1:]
-    into.reward[at] = queue.reward[lane, place]
+    into.reward[at] = queue.reward[lane, group_spec]
     for m in range(members):
-        into.action[at, m] = queue.action[lane, place, m]
-        into.active[at, m] = queue.active[lane, place, m]
+        into.action[at, m] = queue.action[lane, group_spec, m]
+        into.active[at, m] = queue.active[lane, group_spec, m]
         for j in range(size):
-            into.observation[at, m, j] = queue.observation[lane, place, m, j]
+            into.observation[at, m, j] = queue.observation[lane, group_spec, m, j]
     for j in range(into.state.shape[1]):
-        into.state[at, j] = queue.state[lane, place, j]
+        into.state[at, j] = queue.state[lane, group_spec, j]
 
 
 @njit(cache=True, error_model="numpy")
@@ -131,39 +131,39 @@ def _follow(seen: Array, state: Array, into: Transitions, at: int) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def _push(queue: Queue, lane: int, lived: Lived, t: int) -> None:
+def _push(queue: Queue, lane: int, lived: Trajectories, t: int) -> None:
     """Let a decision wait, behind those already waiting."""
-    place = queue.waiting[lane]
+    group_spec = queue.waiting[lane]
     members, size = lived.observation.shape[2:]
-    queue.reward[lane, place] = 0
+    queue.reward[lane, group_spec] = 0
     for m in range(members):
-        queue.action[lane, place, m] = lived.action[t, lane, m]
-        queue.active[lane, place, m] = lived.active[t, lane, m]
+        queue.action[lane, group_spec, m] = lived.action[t, lane, m]
+        queue.active[lane, group_spec, m] = lived.active[t, lane, m]
         for j in range(size):
-            queue.observation[lane, place, m, j] = lived.observation[t, lane, m, j]
+            queue.observation[lane, group_spec, m, j] = lived.observation[t, lane, m, j]
     for j in range(lived.state.shape[2]):
-        queue.state[lane, place, j] = lived.state[t, lane, j]
-    queue.waiting[lane] = place + 1
+        queue.state[lane, group_spec, j] = lived.state[t, lane, j]
+    queue.waiting[lane] = group_spec + 1
 
 
 @njit(cache=True, error_model="numpy")
 def _shift(queue: Queue, lane: int) -> None:
     """Let the oldest go."""
     members, size = queue.observation.shape[2:]
-    for place in range(queue.waiting[lane] - 1):
-        queue.reward[lane, place] = queue.reward[lane, place + 1]
+    for group_spec in range(queue.waiting[lane] - 1):
+        queue.reward[lane, group_spec] = queue.reward[lane, group_spec + 1]
         for m in range(members):
-            queue.action[lane, place, m] = queue.action[lane, place + 1, m]
-            queue.active[lane, place, m] = queue.active[lane, place + 1, m]
+            queue.action[lane, group_spec, m] = queue.action[lane, group_spec + 1, m]
+            queue.active[lane, group_spec, m] = queue.active[lane, group_spec + 1, m]
             for j in range(size):
-                queue.observation[lane, place, m, j] = queue.observation[lane, place + 1, m, j]
+                queue.observation[lane, group_spec, m, j] = queue.observation[lane, group_spec + 1, m, j]
         for j in range(queue.state.shape[2]):
-            queue.state[lane, place, j] = queue.state[lane, place + 1, j]
+            queue.state[lane, group_spec, j] = queue.state[lane, group_spec + 1, j]
     queue.waiting[lane] -= 1
 
 
 @njit(cache=True, error_model="numpy")
-def _look(lived: Lived, t: int, lane: int) -> tuple[bool, bool, bool, bool]:
+def _look(lived: Trajectories, t: int, lane: int) -> tuple[bool, bool, bool, bool]:
     """Whether the lane decides here, knows what came of it, was ended here, and was cut short in that."""
     decides = known = ended = plays_on = cut = False
     for m in range(lived.active.shape[2]):
@@ -178,7 +178,7 @@ def _look(lived: Lived, t: int, lane: int) -> tuple[bool, bool, bool, bool]:
 
 
 @njit(cache=True, error_model="numpy")
-def _scan(lived: Lived, queue: Queue, gamma: float, into: Transitions) -> int:
+def _scan(lived: Trajectories, queue: Queue, gamma: float, into: Transitions) -> int:
     """Fill `into`, in the order of time, and say how many rows there are."""
     steps, lanes, members = lived.active.shape
     depth, rows = queue.reward.shape[1], 0
@@ -204,14 +204,14 @@ def _scan(lived: Lived, queue: Queue, gamma: float, into: Transitions) -> int:
                     _shift(queue, lane)
                 _push(queue, lane, lived, t)
             count = queue.waiting[lane]
-            for place in range(count):
-                queue.reward[lane, place] += gamma ** (count - 1 - place) * lived.reward[t, lane]
+            for group_spec in range(count):
+                queue.reward[lane, group_spec] += gamma ** (count - 1 - group_spec) * lived.reward[t, lane]
             if not ended:
                 continue
             final = lived.final_at[t, lane]
-            for place in range(count):
-                _emit(queue, lane, place, into, rows)
-                into.discount[rows] = gamma ** (count - place) if cut else 0.0
+            for group_spec in range(count):
+                _emit(queue, lane, group_spec, into, rows)
+                into.discount[rows] = gamma ** (count - group_spec) if cut else 0.0
                 into.agent[rows] = lived.agent[lane]
                 if final >= 0:
                     _follow(lived.final[final], lived.final_state[final], into, rows)
@@ -227,20 +227,20 @@ def _scan(lived: Lived, queue: Queue, gamma: float, into: Transitions) -> int:
 # From a group's experience ----------------------------------------------------------------------------
 
 
-def lanes_of(own: Experience, packed: Array, final: Array, rewards: Array, stacks: int) -> list[Lived]:
+def lanes_of(own: Experience, packed: Array, final: Array, rewards: Array, parameter_sets: int) -> list[Trajectories]:
     """One Lived for each stack of parameters: every agent of every copy, or one agent of every copy.
 
     `packed [T+1, N, A, D]` and `final [F, A, D]` are the observations as rows of floats.
     """
     steps, copies, agents = own.active.shape
-    per = agents if stacks == 1 else 1  # agents of a copy that are lanes of one stack
+    per = agents if parameter_sets == 1 else 1  # agents of a copy that are lanes of one stack
     lanes = copies * per
     at = np.full((steps, copies), -1)
     at[tuple(own.finals.index.T)] = np.arange(len(own.finals.index))
     closed = own.closed()
     assert own.mask is not None
     found = []
-    for stack in range(stacks):
+    for stack in range(parameter_sets):
         pick = slice(stack, stack + per)
 
         def rows(array: Array, pick: slice = pick) -> Array:
@@ -249,7 +249,7 @@ def lanes_of(own: Experience, packed: Array, final: Array, rewards: Array, stack
 
         which = at[:, :, None] * per + np.arange(per)
         found.append(
-            Lived(
+            Trajectories(
                 rows(packed),
                 rows(own.action),
                 rows(rewards)[:, :, 0],
@@ -268,13 +268,13 @@ def lanes_of(own: Experience, packed: Array, final: Array, rewards: Array, stack
     return found
 
 
-def team_of(own: Experience, packed: Array, final: Array, rewards: Array, state: StateRows) -> Lived:
+def team_of(own: Experience, packed: Array, final: Array, rewards: Array, state: StateRows) -> Trajectories:
     """The group of every copy as one lane, rewarded by the mean over its agents."""
     steps, copies = own.active.shape[:2]
     at = np.full((steps, copies), -1)
     at[tuple(own.finals.index.T)] = np.arange(len(own.finals.index))
     assert own.mask is not None
-    return Lived(
+    return Trajectories(
         packed,
         own.action,
         rewards.mean(axis=2, dtype=np.float32),

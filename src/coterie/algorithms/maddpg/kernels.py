@@ -77,7 +77,7 @@ class Learned(NamedTuple):
     target: Array
 
 
-class Dials(NamedTuple):
+class Hyperparams(NamedTuple):
     """The numbers of one iteration."""
 
     actor_rate: float
@@ -90,7 +90,7 @@ class Dials(NamedTuple):
     relative: bool
 
 
-class Desk(NamedTuple):
+class Workspace(NamedTuple):
     """Room to work in, for one stack."""
 
     x: Array  # [M, inputs of the policy]
@@ -112,7 +112,7 @@ class Desk(NamedTuple):
 
 
 @njit(cache=True, error_model="numpy")
-def make_desk(rows: int, actor: Spec, critic: Spec, width: int) -> Desk:
+def make_workspace(rows: int, actor: Spec, critic: Spec, width: int) -> Workspace:
     most = 0
     for sizes in (actor.sizes, critic.sizes):
         count = 0
@@ -121,7 +121,7 @@ def make_desk(rows: int, actor: Spec, critic: Spec, width: int) -> Desk:
         most = max(most, count)
     count = count_outcomes(critic.sizes[-1])
     widest = max(actor.sizes.max(), critic.sizes.max())
-    return Desk(
+    return Workspace(
         np.empty((rows, actor.sizes[0]), np.float32),
         np.empty((rows, critic.sizes[0]), np.float32),
         np.empty(rows * actor.sizes[1:].sum(), np.float32),
@@ -145,13 +145,13 @@ def make_desk(rows: int, actor: Spec, critic: Spec, width: int) -> Desk:
 
 
 @njit(cache=True, error_model="numpy")
-def policy_rows(observation: Array, chosen: Array, seats: Seats, normal: Normal, stack: int, x: Array) -> None:
+def policy_rows(observation: Array, chosen: Array, actors: Seats, normal: Normal, stack: int, x: Array) -> None:
     """What the policy's network takes."""
-    per, size = x.shape[0] // len(chosen), seats.size
+    per, size = x.shape[0] // len(chosen), actors.size
     for i in range(len(chosen)):
         for p in range(per):
             a, into = stack + p, x[i * per + p]
-            row = observation[chosen[i], seats.seen + a * size : seats.seen + (a + 1) * size]
+            row = observation[chosen[i], actors.seen + a * size : actors.seen + (a + 1) * size]
             for j in range(size):
                 scaled = (row[j] - normal.shift[stack, j]) * normal.scale[stack, j]
                 into[j] = min(max(scaled, -normal.limit), normal.limit)
@@ -161,7 +161,7 @@ def policy_rows(observation: Array, chosen: Array, seats: Seats, normal: Normal,
 
 @njit(cache=True, error_model="numpy")
 def critic_rows(
-    observation: Array, action: Array, chosen: Array, seats: Seats, normal: Normal, stack: int, x: Array, y: Array
+    observation: Array, action: Array, chosen: Array, actors: Seats, normal: Normal, stack: int, x: Array, y: Array
 ) -> None:
     """What a critic takes: what is seen, who one is, what is done `[B, U]`; `x` are the policy's rows."""
     per, shown = x.shape[0] // len(chosen), observation.shape[1]
@@ -169,12 +169,12 @@ def critic_rows(
         row = observation[chosen[i]]
         for p in range(per):
             into, a = y[i * per + p], stack + p
-            if not seats.central:
+            if not actors.central:
                 width = x.shape[1]
                 for j in range(width):
                     into[j] = x[i * per + p, j]
-                for k in range(seats.width):
-                    into[width + k] = action[i, seats.done + a * seats.width + k]
+                for k in range(actors.width):
+                    into[width + k] = action[i, actors.done + a * actors.width + k]
                 continue
             if p == 0:
                 for j in range(shown):
@@ -190,11 +190,11 @@ def critic_rows(
 
 
 @njit(cache=True, error_model="numpy")
-def place_of_action(seats: Seats, normal: Normal, shown: int, a: int) -> int:
+def place_of_action(actors: Seats, normal: Normal, shown: int, a: int) -> int:
     """Where an agent's own action lies in its critic's row."""
-    if seats.central:
-        return shown + normal.told + seats.done + a * seats.width
-    return seats.size + normal.identities
+    if actors.central:
+        return shown + normal.told + actors.done + a * actors.width
+    return actors.size + normal.identities
 
 
 # Actions ----------------------------------------------------------------------------------------------
@@ -205,27 +205,27 @@ def _target_actions(
     rows: JointTransitions,
     draws: Draws,
     step: int,
-    seats: Seats,
+    actors: Seats,
     normal: Normal,
     spec: Spec,
     target: Array,
-    desk: Desk,
+    workspace: Workspace,
     ahead: Array,
 ) -> None:
     """Put what one's own target policies do next among everybody's next actions `ahead [B, U]`."""
-    chosen, width = draws.chosen[step], seats.width
-    per = desk.x.shape[0] // len(chosen)
+    chosen, width = draws.chosen[step], actors.width
+    per = workspace.x.shape[0] // len(chosen)
     for stack in range(target.shape[0]):
-        policy_rows(rows.following, chosen, seats, normal, stack, desk.x)
-        out = forward(target[stack], spec.sizes, spec.relu, desk.x, desk.actor_store)
+        policy_rows(rows.following, chosen, actors, normal, stack, workspace.x)
+        out = forward(target[stack], spec.sizes, spec.relu, workspace.x, workspace.actor_store)
         for i in range(len(chosen)):
             for p in range(per):
                 a = stack + p
-                first = seats.done + a * width
+                first = actors.done + a * width
                 action = ahead[i, first : first + width]
                 legal = rows.next_legal[chosen[i], first : first + width]
-                settle(out[i * per + p], legal, seats.choices, seats.clipped, action)
-                there = rows.going[chosen[i], seats.first + a]
+                settle(out[i * per + p], legal, actors.choices, actors.clipped, action)
+                there = rows.going[chosen[i], actors.first + a]
                 for k in range(width):
                     if draws.smooth.shape[1] > 0:
                         moved = action[k] + draws.smooth[step, i, a, k]
@@ -255,47 +255,47 @@ def _aims(
     stack: int,
     spec: Spec,
     critics: tuple[Learned, ...],
-    desk: Desk,
+    workspace: Workspace,
 ) -> None:
     """What decisions were worth, from the critics' rows of what follows; the critic that expects less is believed."""
-    per, count = desk.x.shape[0] // len(chosen), desk.aim.shape[1]
-    expected = np.empty(len(desk.share), np.float32)
+    per, count = workspace.x.shape[0] // len(chosen), workspace.aim.shape[1]
+    expected = np.empty(len(workspace.share), np.float32)
     for c in range(len(critics) if ahead else 0):
-        out = forward(critics[c].target[stack], spec.sizes, spec.relu, desk.y, desk.critic_store)
+        out = forward(critics[c].target[stack], spec.sizes, spec.relu, workspace.y, workspace.critic_store)
         for m in range(out.shape[0]):
-            mean = tell(out[m], desk.chances, desk.outcomes)
+            mean = tell(out[m], workspace.chances, workspace.outcomes)
             if c == 0 or np.isnan(mean) or mean < expected[m]:
                 expected[m] = mean
                 for q in range(count):
-                    desk.aim[m, q], desk.odds[m, q] = desk.outcomes[q], desk.chances[q]
+                    workspace.aim[m, q], workspace.odds[m, q] = workspace.outcomes[q], workspace.chances[q]
     live = 0
     for i in range(len(chosen)):
         for p in range(per):
             r, a, m = chosen[i], stack + p, i * per + p
             follows = rows.discount[r, a] > 0
             for q in range(count):
-                later = rows.discount[r, a] * desk.aim[m, q] if follows else np.float32(0)
-                desk.aim[m, q] = rows.reward[r, a] + later
+                later = rows.discount[r, a] * workspace.aim[m, q] if follows else np.float32(0)
+                workspace.aim[m, q] = rows.reward[r, a] + later
                 if not follows:
-                    desk.odds[m, q] = 1 if q == 0 else 0
+                    workspace.odds[m, q] = 1 if q == 0 else 0
             live += rows.live[r, a]
     for i in range(len(chosen)):
         for p in range(per):
-            desk.share[i * per + p] = rows.live[chosen[i], stack + p] / max(live, 1)
+            workspace.share[i * per + p] = rows.live[chosen[i], stack + p] / max(live, 1)
 
 
 @njit(cache=True, error_model="numpy")
 def _critic_step(
-    critic: Learned, stack: int, spec: Spec, desk: Desk, dials: Dials, step: int
+    critic: Learned, stack: int, spec: Spec, workspace: Workspace, hyperparams: Hyperparams, step: int
 ) -> tuple[float, float, float]:
     """One step towards the aims; returns (loss, mean value, mean error)."""
-    out = forward(critic.flat[stack], spec.sizes, spec.relu, desk.y, desk.critic_store)
+    out = forward(critic.flat[stack], spec.sizes, spec.relu, workspace.y, workspace.critic_store)
     loss = mean = error = 0.0
-    amount = unit(desk.aim, desk.odds, desk.share) if hurdled(out.shape[1]) else 1.0
-    for m in range(len(desk.share)):
-        expected, share, aim = tell(out[m], desk.chances, desk.outcomes), desk.share[m], np.float32(0)
-        for q in range(desk.aim.shape[1]):
-            aim += desk.odds[m, q] * desk.aim[m, q]
+    amount = unit(workspace.aim, workspace.odds, workspace.share) if hurdled(out.shape[1]) else 1.0
+    for m in range(len(workspace.share)):
+        expected, share, aim = tell(out[m], workspace.chances, workspace.outcomes), workspace.share[m], np.float32(0)
+        for q in range(workspace.aim.shape[1]):
+            aim += workspace.odds[m, q] * workspace.aim[m, q]
         gap = expected - aim
         mean += share * expected
         error += share * abs(gap)
@@ -303,48 +303,69 @@ def _critic_step(
             loss += share * gap * gap / 2
             out[m, 0] = share * gap
         elif hurdled(out.shape[1]):
-            desk.odd[:] = desk.odds[m]  # all critics aim at the same
-            loss += share * miss_hurdle(out[m], desk.chances, desk.aim[m], desk.odd, desk.slopes, amount, share)
+            workspace.odd[:] = workspace.odds[m]  # all critics aim at the same
+            loss += share * miss_hurdle(
+                out[m], workspace.chances, workspace.aim[m], workspace.odd, workspace.slopes, amount, share
+            )
         else:
-            loss += share * miss_quantiles(out[m], desk.chances, desk.aim[m], desk.odds[m], desk.slopes, share)
-    grad = desk.grad[: critic.flat.shape[1]]
+            loss += share * miss_quantiles(
+                out[m], workspace.chances, workspace.aim[m], workspace.odds[m], workspace.slopes, share
+            )
+    grad = workspace.grad[: critic.flat.shape[1]]
     grad[:] = 0
-    backward(critic.flat[stack], spec.sizes, spec.relu, desk.y, desk.critic_store, desk.deltas, desk.part, grad)
-    adam(critic.flat[stack], grad, critic.mean[stack], critic.square[stack], step, dials.critic_rate, dials.limit)
+    backward(
+        critic.flat[stack],
+        spec.sizes,
+        spec.relu,
+        workspace.y,
+        workspace.critic_store,
+        workspace.deltas,
+        workspace.part,
+        grad,
+    )
+    adam(
+        critic.flat[stack],
+        grad,
+        critic.mean[stack],
+        critic.square[stack],
+        step,
+        hyperparams.critic_rate,
+        hyperparams.limit,
+    )
     return loss, mean, error
 
 
 @njit(cache=True, error_model="numpy")
-def _climb(judge: Judge, out: Array, desk: Desk, m: int) -> float:
+def _climb(judge: Judge, out: Array, workspace: Workspace, m: int) -> float:
     """What row m of a critic is worth to the group; it gives way to the gradient of what is lost."""
-    share, count = desk.share[m], len(desk.chances)
-    expected = tell(out, desk.chances, desk.outcomes)
-    value = judge_row(judge, desk.chances, desk.outcomes, desk.slopes)
+    share, count = workspace.share[m], len(workspace.chances)
+    expected = tell(out, workspace.chances, workspace.outcomes)
+    value = judge_row(judge, workspace.chances, workspace.outcomes, workspace.slopes)
     mean = variance = 0.0
     for q in range(count):
-        mean += desk.chances[q] * desk.slopes.chance[q]
-        variance += desk.chances[q] * (desk.outcomes[q] - expected) ** 2
+        mean += workspace.chances[q] * workspace.slopes.chance[q]
+        variance += workspace.chances[q] * (workspace.outcomes[q] - expected) ** 2
     first = 1 if hurdled(len(out)) else 0  # nothing is told apart from amounts
     if first:
-        out[0] = -share * desk.chances[0] * (mean - desk.slopes.chance[0])
-        mean = (mean - desk.chances[0] * desk.slopes.chance[0]) / max(desk.chances[1:].sum(), TINY)
+        out[0] = -share * workspace.chances[0] * (mean - workspace.slopes.chance[0])
+        mean = (mean - workspace.chances[0] * workspace.slopes.chance[0]) / max(workspace.chances[1:].sum(), TINY)
     told = count - first
     for q in range(told):
         if told > 1:
-            out[first + q] = -share * desk.chances[first + q] * (desk.slopes.chance[first + q] - mean)
-        out[len(out) - told + q] = -share * desk.slopes.outcome[first + q]
-    desk.spread[m] = np.sqrt(variance)
+            out[first + q] = -share * workspace.chances[first + q] * (workspace.slopes.chance[first + q] - mean)
+        out[len(out) - told + q] = -share * workspace.slopes.outcome[first + q]
+    workspace.spread[m] = np.sqrt(variance)
     return value
 
 
 @njit(cache=True, error_model="numpy")
-def _weigh(out: Array, desk: Desk) -> None:
+def _weigh(out: Array, workspace: Workspace) -> None:
     """Let decisions pull by how much they change in deviations of their outcome, as `outcomes.relative`."""
     usual = np.float32(0)
-    for m in range(len(desk.share)):
-        usual += desk.share[m] * desk.spread[m]
-    for m in range(len(desk.share)):
-        factor = (usual + TINY) / (desk.spread[m] + FLOOR * usual + TINY)
+    for m in range(len(workspace.share)):
+        usual += workspace.share[m] * workspace.spread[m]
+    for m in range(len(workspace.share)):
+        factor = (usual + TINY) / (workspace.spread[m] + FLOOR * usual + TINY)
         for k in range(out.shape[1]):
             out[m, k] *= factor
 
@@ -354,62 +375,75 @@ def _actor_step(
     rows: JointTransitions,
     draws: Draws,
     step: int,
-    seats: Seats,
+    actors: Seats,
     normal: Normal,
     stack: int,
     specs: tuple[Spec, Spec],
     actor: Learned,
     critic: Array,
     judge: Judge,
-    desk: Desk,
-    dials: Dials,
+    workspace: Workspace,
+    hyperparams: Hyperparams,
     done: int,
 ) -> float:
-    """One step up the critic; `desk.y` holds its rows, into which one's own actions are put. Returns the mean value."""
-    chosen, width, shown = draws.chosen[step], seats.width, rows.observation.shape[1]
-    per, boxed = desk.x.shape[0] // len(chosen), len(seats.choices) == 0
+    """One step up the critic; `workspace.y` holds its rows, into which one's own actions are put. Returns the mean value."""
+    chosen, width, shown = draws.chosen[step], actors.width, rows.observation.shape[1]
+    per, boxed = workspace.x.shape[0] // len(chosen), len(actors.choices) == 0
     actor_spec, critic_spec = specs
-    out = forward(actor.flat[stack], actor_spec.sizes, actor_spec.relu, desk.x, desk.actor_store)
+    out = forward(actor.flat[stack], actor_spec.sizes, actor_spec.relu, workspace.x, workspace.actor_store)
     for i in range(len(chosen)):
         for p in range(per):
             m, a = i * per + p, stack + p
-            at, first = place_of_action(seats, normal, shown, a), seats.done + a * width
-            action = desk.y[m, at : at + width]
+            at, first = place_of_action(actors, normal, shown, a), actors.done + a * width
+            action = workspace.y[m, at : at + width]
             if boxed:
                 for k in range(width):
-                    action[k] = squash(out[m, k], seats.clipped)
+                    action[k] = squash(out[m, k], actors.clipped)
             else:
                 legal = rows.legal[chosen[i], first : first + width]
                 noise = draws.gumbel[step, i, a]
-                through_choices(out[m], noise, legal, seats.choices, dials.temperature, action, desk.slope[m])
-    value = forward(critic, critic_spec.sizes, critic_spec.relu, desk.y, desk.critic_store)
+                through_choices(
+                    out[m], noise, legal, actors.choices, hyperparams.temperature, action, workspace.slope[m]
+                )
+    value = forward(critic, critic_spec.sizes, critic_spec.relu, workspace.y, workspace.critic_store)
     mean = 0.0
-    for m in range(len(desk.share)):
-        mean += desk.share[m] * _climb(judge, value[m], desk, m)
-    if dials.relative:
-        _weigh(value, desk)
-    inputs = backward_inputs(critic, critic_spec.sizes, critic_spec.relu, desk.y, desk.critic_store, desk.deltas)
-    for m in range(len(desk.share)):
-        at = place_of_action(seats, normal, shown, stack + m % per)
+    for m in range(len(workspace.share)):
+        mean += workspace.share[m] * _climb(judge, value[m], workspace, m)
+    if hyperparams.relative:
+        _weigh(value, workspace)
+    inputs = backward_inputs(
+        critic, critic_spec.sizes, critic_spec.relu, workspace.y, workspace.critic_store, workspace.deltas
+    )
+    for m in range(len(workspace.share)):
+        at = place_of_action(actors, normal, shown, stack + m % per)
         if boxed:
             for k in range(width):
-                out[m, k] = unsquash(inputs[m, at + k], out[m, k], desk.y[m, at + k], seats.clipped)
+                out[m, k] = unsquash(inputs[m, at + k], out[m, k], workspace.y[m, at + k], actors.clipped)
             continue
-        start, hold = 0, np.float32(2 * dials.hold_back / width) * desk.share[m]
-        for size in seats.choices:
+        start, hold = 0, np.float32(2 * hyperparams.hold_back / width) * workspace.share[m]
+        for size in actors.choices:
             pull = np.float32(0)
             for k in range(start, start + size):
-                pull += inputs[m, at + k] * desk.slope[m, k]
+                pull += inputs[m, at + k] * workspace.slope[m, k]
             for k in range(start, start + size):
-                bent = desk.slope[m, k] * (inputs[m, at + k] - pull) / np.float32(dials.temperature)
+                bent = workspace.slope[m, k] * (inputs[m, at + k] - pull) / np.float32(hyperparams.temperature)
                 out[m, k] = bent + hold * out[m, k]
             start += size
-    grad = desk.grad[: actor.flat.shape[1]]
+    grad = workspace.grad[: actor.flat.shape[1]]
     grad[:] = 0
     backward(
-        actor.flat[stack], actor_spec.sizes, actor_spec.relu, desk.x, desk.actor_store, desk.deltas, desk.part, grad
+        actor.flat[stack],
+        actor_spec.sizes,
+        actor_spec.relu,
+        workspace.x,
+        workspace.actor_store,
+        workspace.deltas,
+        workspace.part,
+        grad,
     )
-    adam(actor.flat[stack], grad, actor.mean[stack], actor.square[stack], done, dials.actor_rate, dials.limit)
+    adam(
+        actor.flat[stack], grad, actor.mean[stack], actor.square[stack], done, hyperparams.actor_rate, hyperparams.limit
+    )
     return mean
 
 
@@ -424,13 +458,13 @@ def _follow(learned: Learned, rate: float) -> None:
 def maddpg_updates(
     rows: JointTransitions,
     draws: Draws,
-    seats: Seats,
+    actors: Seats,
     normal: Normal,
     specs: tuple[Spec, Spec],
     actor: Learned,
     critics: tuple[Learned, ...],
     judge: Judge,
-    dials: Dials,
+    hyperparams: Hyperparams,
     done: tuple[int, int],
 ) -> Array:
     """All updates in place; `done` counts the policy's and the critics' steps taken before.
@@ -438,9 +472,9 @@ def maddpg_updates(
     Returns sums over updates of (critics' mean loss, mean value, mean error) and of the policy's mean value, each
     averaged over stacks.
     """
-    stacks, (updates, batch) = actor.flat.shape[0], draws.chosen.shape
+    parameter_sets, (updates, batch) = actor.flat.shape[0], draws.chosen.shape
     actor_spec, critic_spec = specs
-    desk = make_desk(batch * seats.agents // stacks, actor_spec, critic_spec, seats.width)
+    workspace = make_workspace(batch * actors.agents // parameter_sets, actor_spec, critic_spec, actors.width)
     action, sums, taken = np.empty((batch, rows.action.shape[1]), np.float32), np.zeros(4), done[0]
     for step in range(updates):
         chosen, ahead = draws.chosen[step], draws.ahead[step]
@@ -449,18 +483,20 @@ def maddpg_updates(
                 action[i, k] = rows.action[chosen[i], k]
         goes_on = _goes_on(rows, chosen)
         if goes_on:
-            _target_actions(rows, draws, step, seats, normal, actor_spec, actor.target, desk, ahead)
-        moves = (done[1] + step + 1) % dials.delay == 0
+            _target_actions(rows, draws, step, actors, normal, actor_spec, actor.target, workspace, ahead)
+        moves = (done[1] + step + 1) % hyperparams.delay == 0
         taken += moves
-        for stack in range(stacks):
+        for stack in range(parameter_sets):
             if goes_on:
-                policy_rows(rows.following, chosen, seats, normal, stack, desk.x)
-                critic_rows(rows.following, ahead, chosen, seats, normal, stack, desk.x, desk.y)
-            _aims(rows, chosen, goes_on, stack, critic_spec, critics, desk)
-            policy_rows(rows.observation, chosen, seats, normal, stack, desk.x)
-            critic_rows(rows.observation, action, chosen, seats, normal, stack, desk.x, desk.y)
+                policy_rows(rows.following, chosen, actors, normal, stack, workspace.x)
+                critic_rows(rows.following, ahead, chosen, actors, normal, stack, workspace.x, workspace.y)
+            _aims(rows, chosen, goes_on, stack, critic_spec, critics, workspace)
+            policy_rows(rows.observation, chosen, actors, normal, stack, workspace.x)
+            critic_rows(rows.observation, action, chosen, actors, normal, stack, workspace.x, workspace.y)
             for c in range(len(critics)):
-                loss, mean, error = _critic_step(critics[c], stack, critic_spec, desk, dials, done[1] + step + 1)
+                loss, mean, error = _critic_step(
+                    critics[c], stack, critic_spec, workspace, hyperparams, done[1] + step + 1
+                )
                 sums[0] += loss / len(critics)
                 if c == 0:
                     sums[1] += mean
@@ -468,10 +504,10 @@ def maddpg_updates(
             if moves:
                 critic = critics[0].flat[stack]
                 sums[3] += _actor_step(
-                    rows, draws, step, seats, normal, stack, specs, actor, critic, judge, desk, dials, taken
+                    rows, draws, step, actors, normal, stack, specs, actor, critic, judge, workspace, hyperparams, taken
                 )
         if moves:
-            _follow(actor, dials.follow)
+            _follow(actor, hyperparams.follow)
             for critic in critics:
-                _follow(critic, dials.follow)
-    return sums / stacks
+                _follow(critic, hyperparams.follow)
+    return sums / parameter_sets

@@ -28,7 +28,7 @@ from coterie.algorithms.maddpg.kernels import Draws, Learned
 from coterie.algorithms.maddpg.outcomes import Outcomes, lowest, miss, relative, tell, unit, worth
 from coterie.algorithms.maddpg.transitions import Held, JointTransitions, Table
 from coterie.algorithms.replay import Replay, ReplaySettings
-from coterie.core.group import Place, Preference, Risk
+from coterie.core.group import GroupSpec, Preference, Risk
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, CoterieError, Experience, Joint, Metrics, Peer, State
 from coterie.core.validation import at_least, positive, within
@@ -185,8 +185,8 @@ class Batch(NamedTuple):
 class Followed:
     """A network and the slower copy that targets are made of."""
 
-    def __init__(self, net: networks.Net, flat: networks.Flat, target: networks.Net) -> None:
-        self.net, self.flat, self.target, self.target_flat = net, flat, target, networks.Flat(target)
+    def __init__(self, net: networks.Net, flat: networks.FlatParams, target: networks.Net) -> None:
+        self.net, self.flat, self.target, self.target_flat = net, flat, target, networks.FlatParams(target)
         self.target_flat.array[:] = flat.array
 
     @property
@@ -252,17 +252,21 @@ class MADDPG:
     ways = ("step", "interim")
 
     def __init__(
-        self, settings: MADDPGSettings, policy: DeterministicPolicy, place: Place, preference: Preference
+        self, settings: MADDPGSettings, policy: DeterministicPolicy, group_spec: GroupSpec, preference: Preference
     ) -> None:
-        self.settings, self.policy, self.place, self.preference = settings, policy, place, preference
-        if not place.simultaneous:
+        self.settings, self.policy, self.group_spec, self.preference = settings, policy, group_spec, preference
+        if not group_spec.simultaneous:
             raise ValueError("learner 'maddpg' needs a world in which everybody acts at once; 'ppo' and 'dqn' do not")
         policy.noise = settings.noise.at(0.0)
         self.central = settings.critic.sees == "central"
         self.judge = self.make_judge()
         self.outputs = self.count_outputs()
-        self.over = (0,) if place.stacks > 1 else (0, 1)  # axes of [B, A] that a stack's rows are summed over
-        self.table = Table(place.table if self.central and place.table else (place.party,), place.group)
+        self.over = (
+            (0,) if group_spec.parameter_sets > 1 else (0, 1)
+        )  # axes of [B, A] that a stack's rows are summed over
+        self.table = Table(
+            group_spec.table if self.central and group_spec.table else (group_spec.party,), group_spec.group
+        )
         slots = np.arange(self.table.seen)
         self.normalizer = Normalizer(slots, len(slots), 1, self.central and policy.normalizer.enabled)
         target = networks.Net(policy.shape, policy.layout, policy.size, 0.01, policy.seeds("target"))
@@ -310,13 +314,13 @@ class MADDPG:
             lay = policy.layout
             shape = replace(shape, extra=policy.shape.extra + policy.size)
         net, target = (networks.Net(shape, lay, self.outputs, 1.0, policy.seeds(name)) for _ in range(2))
-        return Followed(net, networks.Flat(net), target)
+        return Followed(net, networks.FlatParams(net), target)
 
     @property
     def told(self) -> int:
         """How many numbers tell a central critic whom it values: shared ones are told, individual ones know."""
-        agents = len(self.place.agents)
-        return agents if self.place.stacks == 1 and agents > 1 else 0
+        agents = len(self.group_spec.agents)
+        return agents if self.group_spec.parameter_sets == 1 and agents > 1 else 0
 
     @property
     def compiled(self) -> bool:
@@ -329,7 +333,7 @@ class MADDPG:
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
-        ticks = self.remember(own, joint)
+        timestep = self.remember(own, joint)
         metrics: Metrics = {"replay": float(self.replay.size)}
         if self.replay.ready and (joint.iteration - s.turns.offset) % s.turns.every == 0:
             self.due += s.updates_per_step * own.active.shape[0] * own.active.shape[1]
@@ -344,9 +348,9 @@ class MADDPG:
                 counts = np.array([updates, updates, updates, max(self.actor.steps - first, 1)])
                 metrics |= dict(zip(NAMES, (sums / counts).tolist(), strict=True))
             metrics |= {"updates": float(updates), "learning_rate": rates.actor}
-        self.watch(own, ticks)
+        self.watch(own, timestep)
         learned = [one.flat.array for one in (self.actor, *self.critics)]
-        demand_finite(self.place.group, metrics, [self.policy.normalizer.mean, self.normalizer.mean], learned)
+        demand_finite(self.group_spec.group, metrics, [self.policy.normalizer.mean, self.normalizer.mean], learned)
         self.policy.noise = s.noise.at(joint.ahead)
         return metrics | {"noise": self.policy.noise}
 
@@ -354,24 +358,24 @@ class MADDPG:
         """Refuse to judge interim what cannot be."""
         if isinstance(self.preference, Risk):
             one_amount = self.outputs == 2 and self.held is None  # told by a hurdle; the first experience shows
-            demand_judgeable(f"groups.{self.place.group}", own, self.settings.gamma, one_amount)
+            demand_judgeable(f"groups.{self.group_spec.group}", own, self.settings.gamma, one_amount)
 
     def remember(self, own: Experience, joint: Joint) -> Held:
         """Move the transitions that this experience completes into the replay; returns all its ticks."""
         self.probe(own)
         if self.held is None:
             self.held = self.table.nobody(own.active.shape[1])
-        ticks = self.table.ticks(joint, self.preference.rewards(own))
-        rows, self.held = self.table.complete(ticks, self.table.finals(joint), self.held, self.settings.gamma)
+        timestep = self.table.ticks(joint, self.preference.rewards(own))
+        rows, self.held = self.table.complete(timestep, self.table.finals(joint), self.held, self.settings.gamma)
         self.replay.add(rows)
-        return ticks
+        return timestep
 
-    def watch(self, own: Experience, ticks: Held) -> None:
+    def watch(self, own: Experience, timestep: Held) -> None:
         """Let the running statistics see this experience, once it has been learned from."""
-        rows = self.policy.arrange(self.table.own.observations(ticks.observation))
+        rows = self.policy.arrange(self.table.own.observations(timestep.observation))
         lanes = self.policy.arrange(own.active[..., None])[..., 0]
         self.policy.normalizer.update([stack[lane] for stack, lane in zip(rows, lanes, strict=True)])
-        shown = np.where(ticks.active[..., self.table.who_sees], ticks.observation, 0)
+        shown = np.where(timestep.active[..., self.table.who_sees], timestep.observation, 0)
         self.normalizer.update([shown.reshape(-1, self.table.seen)])
 
     def draw(self, updates: int, joint: Joint, random: np.random.Generator) -> Draws:
@@ -386,7 +390,7 @@ class MADDPG:
                 said = joint.peers[group](seen, other.actions(rows.next_legal[chosen.ravel()]))
                 going = rows.going[chosen.ravel()][:, other.agents, None]
                 ahead[..., other.done] = np.where(going, said, 0).reshape(*shape, -1)
-        each = (*shape, len(self.place.agents), span.width)
+        each = (*shape, len(self.group_spec.agents), span.width)
         smooth = gumbel = np.zeros((updates, 0, 0, 0), np.float32)
         if self.policy.head is not None:
             gumbel = -np.log(np.maximum(random.standard_exponential(each, np.float32), TINY))
@@ -402,8 +406,8 @@ class MADDPG:
         s, policy, span = self.settings, self.policy, self.table.own
         assert policy.spec is not None
         normal, table = policy.normalizer, self.normalizer
-        seats = kernels.Seats(
-            len(self.place.agents),
+        actors = kernels.Seats(
+            len(self.group_spec.agents),
             span.agents.start,
             span.seen.start,
             span.layout.size,
@@ -416,7 +420,7 @@ class MADDPG:
         sums: Array = maddpg_kernels.maddpg_updates(
             self.replay.rows,
             draws,
-            seats,
+            actors,
             kernels.Normal(
                 normal.shift,
                 normal.scale,
@@ -431,7 +435,7 @@ class MADDPG:
             self.actor.learned(),
             tuple(critic.learned() for critic in self.critics),
             self.judge,
-            kernels.Dials(
+            kernels.Hyperparams(
                 rates.actor,
                 rates.critic,
                 s.max_grad_norm,
@@ -481,10 +485,10 @@ class MADDPG:
         told = [self.told_by(critic.net, batch.seen, done) for critic in self.critics]
         amount = unit(aim, batch.share, self.over)
         loss = (batch.share * torch.stack([miss(out, aim, amount) for out in told])).sum()
-        networks.descend([critic.flat for critic in self.critics], loss, rate, self.settings.max_grad_norm)
+        networks.adam_step([critic.flat for critic in self.critics], loss, rate, self.settings.max_grad_norm)
         first = tell(told[0].detach()).mean()
         means = (batch.share * torch.stack([first, (first - aim.mean()).abs()])).sum(dim=(1, 2))
-        return np.array([loss.item() / len(told), *means.tolist()]) / self.place.stacks
+        return np.array([loss.item() / len(told), *means.tolist()]) / self.group_spec.parameter_sets
 
     def actor_step(self, batch: Batch, gumbel: Tensor, rate: float) -> float:
         """One step of the policy up the critic (Lowe et al. 2017, eq. 5): only one's own action is the policy's.
@@ -500,15 +504,15 @@ class MADDPG:
         loss = -(batch.share * pull * value).sum()
         if policy.head is not None:
             loss = loss + HOLD_BACK * (batch.share * (out**2).mean(dim=-1)).sum()
-        networks.descend([policy.flat], loss, rate, self.settings.max_grad_norm)
-        return float((batch.share * value.detach()).sum()) / self.place.stacks
+        networks.adam_step([policy.flat], loss, rate, self.settings.max_grad_norm)
+        return float((batch.share * value.detach()).sum()) / self.group_spec.parameter_sets
 
     # Rows for the stacked networks: [B, A, …] of a batch, [S, M, …] of the parameters ---------------------
 
     def batch(self, rows: JointTransitions) -> Batch:
         """Transitions as the networks take them."""
         live, span = rows.live, self.table.own
-        count = live.sum(axis=0, keepdims=True) if self.place.stacks > 1 else live.sum()
+        count = live.sum(axis=0, keepdims=True) if self.group_spec.parameter_sets > 1 else live.sum()
         x, next_x = (self.policy_rows(observation) for observation in (rows.observation, rows.following))
         return Batch(
             x,
@@ -526,22 +530,26 @@ class MADDPG:
 
     def by_stack(self, rows: Tensor) -> Tensor:
         """`[B, A, F]` in the order of the parameters, `[S, M, F]`."""
-        return rows.transpose(0, 1) if self.place.stacks > 1 else rows.reshape(1, -1, rows.shape[-1])
+        return rows.transpose(0, 1) if self.group_spec.parameter_sets > 1 else rows.reshape(1, -1, rows.shape[-1])
 
     def by_agent(self, rows: Tensor) -> Tensor:
         """The inverse: `[S, M, F]` as `[B, A, F]`."""
-        return rows.transpose(0, 1) if self.place.stacks > 1 else rows.view(-1, len(self.place.agents), rows.shape[-1])
+        return (
+            rows.transpose(0, 1)
+            if self.group_spec.parameter_sets > 1
+            else rows.view(-1, len(self.group_spec.agents), rows.shape[-1])
+        )
 
     def policy_rows(self, observation: Array) -> Tensor:
         """What the policy's network takes, `[S, M, …]`, for everybody's observations `[B, O]`."""
         own = self.table.own.observations(observation)
-        return torch.from_numpy(self.policy.prepare(own, np.arange(len(self.place.agents))))
+        return torch.from_numpy(self.policy.prepare(own, np.arange(len(self.group_spec.agents))))
 
     def seen(self, observation: Array, x: Tensor) -> Tensor:
         """What each agent's critic sees and who it is, `[B, A, …]`, for everybody's observations `[B, O]`."""
         if not self.central:
             return self.by_agent(x)
-        agents = len(self.place.agents)
+        agents = len(self.group_spec.agents)
         table = torch.from_numpy(self.normalizer(observation[None])[0].astype(np.float32, copy=False))
         each = table.unsqueeze(1).expand(-1, agents, -1)
         if not self.told:
@@ -553,7 +561,7 @@ class MADDPG:
 
         With `own [B, A, K]` each agent's critic sees its agent do that, and all others what they did.
         """
-        span, agents = self.table.own, len(self.place.agents)
+        span, agents = self.table.own, len(self.group_spec.agents)
         if not self.central:
             return action.view(len(action), agents, span.width) if own is None else own
         done = action.unsqueeze(1).expand(-1, agents, -1)
@@ -582,7 +590,7 @@ class MADDPG:
         }
 
     def load(self, state: State) -> None:
-        where = f"group '{self.place.group}'"
+        where = f"group '{self.group_spec.group}'"
         if len(state["critics"]) != len(self.critics):
             raise ValueError(f"{where}: {len(state['critics'])} critics were saved; critic.twin cannot change")
         networks.restore(self.actor.target, state["actor"]["target"], f"{where}, target policy")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.core.group import Party
+from coterie.core.group import GroupInfo
 from coterie.core.types import Array, Box, Discrete, Experience, Joint
 from coterie.nn.packing import Layout, encode, encoded_size, layout, pack, reach
 
@@ -47,7 +47,7 @@ class Held(NamedTuple):
 class Span(NamedTuple):
     """Where one group's numbers lie in a table's rows."""
 
-    party: Party
+    party: GroupInfo
     layout: Layout
     agents: slice  # of E
     seen: slice  # of O, agent after agent
@@ -66,7 +66,7 @@ class Span(NamedTuple):
 class Table:
     """Who sits where in a row, and how ticks become rows."""
 
-    def __init__(self, parties: Sequence[Party], group: str) -> None:
+    def __init__(self, parties: Sequence[GroupInfo], group: str) -> None:
         self.spans: dict[str, Span] = {}
         agents = seen = done = 0
         for party in parties:

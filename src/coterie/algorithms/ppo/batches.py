@@ -42,10 +42,10 @@ def minibatches(batch: Batch, order: Array, bounds: Array) -> Iterator[Batch]:
 
 def take(batch: Batch, index: Array) -> Batch:
     """Pick rows `[S, K]` of every field."""
-    stacks = np.arange(len(index))[:, None]
+    parameter_sets = np.arange(len(index))[:, None]
 
     def pick(array: Array) -> Array:
-        return array[0][index[0]][None] if len(index) == 1 else array[stacks, index]
+        return array[0][index[0]][None] if len(index) == 1 else array[parameter_sets, index]
 
     past = None if batch.past is None else networks.Past(*(pick(a) for a in batch.past))
     arrays = {n: None if a is None else pick(a) for n, a in batch._asdict().items() if n != "past"}
@@ -63,8 +63,8 @@ class Targets(NamedTuple):
 
 def gather(policy: Body | LoraPolicy, own: Experience, targets: Targets, x: Array, seen: Array) -> Batch:
     """Arrange decisions of every stack side by side; `x` and `seen` are rows of all moments, the last one included."""
-    stacks = policy.place.stacks
-    rows = targets.valid.size // stacks
+    parameter_sets = policy.group_spec.parameter_sets
+    rows = targets.valid.size // parameter_sets
     trailing = {"action": own.action, "mask": own.mask, "log_prob": own.log_prob, "notes": own.notes}
     trailing |= {"advantage": targets.advantage, "target": targets.returns, "value": targets.values}
     arrays = {name: None if array is None else _rows(policy, array) for name, array in trailing.items()}
@@ -74,7 +74,7 @@ def gather(policy: Body | LoraPolicy, own: Experience, targets: Targets, x: Arra
         return _sequences(policy, batch, own)
     if targets.valid.all():
         return batch
-    mine = lanes(targets.valid, stacks)
+    mine = lanes(targets.valid, parameter_sets)
     index = np.zeros((len(mine), max(len(lane) for lane in mine)), np.int64)
     padding = np.zeros(index.shape, np.float32)
     for i, lane in enumerate(mine):
@@ -83,9 +83,12 @@ def gather(policy: Body | LoraPolicy, own: Experience, targets: Targets, x: Arra
     return take(batch, index)._replace(weight=padding)
 
 
-def lanes(valid: Array, stacks: int) -> list[Array]:
+def lanes(valid: Array, parameter_sets: int) -> list[Array]:
     """Which of its rows each stack learns from: indices `[M]`, of another length for each."""
-    return [np.flatnonzero(lane) for lane in (valid.reshape(1, -1) if stacks == 1 else valid.reshape(-1, stacks).T)]
+    return [
+        np.flatnonzero(lane)
+        for lane in (valid.reshape(1, -1) if parameter_sets == 1 else valid.reshape(-1, parameter_sets).T)
+    ]
 
 
 def _rows(policy: Body | LoraPolicy, array: Array) -> Array:

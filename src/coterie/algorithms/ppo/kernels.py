@@ -28,7 +28,7 @@ class Rows(NamedTuple):
     weight: Array  # [M]
 
 
-class Dials(NamedTuple):
+class Hyperparams(NamedTuple):
     """The numbers of one iteration."""
 
     clip: float
@@ -42,7 +42,7 @@ class Dials(NamedTuple):
 
 @njit(cache=True, error_model="numpy")
 def _policy_loss(
-    out: Array, rows: Rows, at: Array, share: Array, adv: Array, choices: Array, dials: Dials, sums: Array
+    out: Array, rows: Rows, at: Array, share: Array, adv: Array, choices: Array, hyperparams: Hyperparams, sums: Array
 ) -> None:
     """Turn logits into the loss's gradient, in place, and add losses to `sums` (Schulman et al. 2017, eq. 7)."""
     masked = rows.mask.shape[0] > 0
@@ -69,14 +69,14 @@ def _policy_loss(
             start = stop
         log_ratio = log_prob - rows.log_prob[r]
         ratio = np.exp(log_ratio)
-        near = min(max(ratio, np.float32(1 - dials.clip)), np.float32(1 + dials.clip))
+        near = min(max(ratio, np.float32(1 - hyperparams.clip)), np.float32(1 + hyperparams.clip))
         gain = min(ratio * adv[i], near * adv[i])
         sums[0] -= w * gain
         sums[2] += w * own.sum()
         sums[3] += w * (ratio - 1 - log_ratio)
-        sums[4] += w * (abs(ratio - 1) > dials.clip)
+        sums[4] += w * (abs(ratio - 1) > hyperparams.clip)
         push = -w * ratio * adv[i] if ratio * adv[i] <= near * adv[i] else np.float32(0)
-        pull = np.float32(dials.entropy) * w
+        pull = np.float32(hyperparams.entropy) * w
         start = 0
         for k in range(len(choices)):
             stop = start + choices[k]
@@ -141,7 +141,7 @@ def ppo_pass(
     specs: tuple[Spec, Spec],
     pairs: tuple[Pair, Pair],
     choices: Array,
-    dials: Dials,
+    hyperparams: Hyperparams,
     step: int,
 ) -> Array:
     """One pass of minibatch steps over actor and critic, in place.
@@ -160,20 +160,20 @@ def ppo_pass(
     grad, slope = np.empty(len(mine.flat), np.float32), np.empty(len(theirs.flat), np.float32)
     for b in range(len(bounds) - 1):
         whole = order[bounds[b] : bounds[b + 1]]
-        shares, advs = _shares(rows, whole, dials.normalize)
+        shares, advs = _shares(rows, whole, hyperparams.normalize)
         grad[:] = 0
         slope[:] = 0
         for first in range(0, len(whole), BLOCK):
             at, share, adv = whole[first : first + BLOCK], shares[first : first + BLOCK], advs[first : first + BLOCK]
             x = _take(rows.x, at, room)
             out = forward(mine.flat, actor.sizes, actor.relu, x, store)
-            _policy_loss(out, rows, at, share, adv, choices, dials, sums)
+            _policy_loss(out, rows, at, share, adv, choices, hyperparams, sums)
             backward(mine.flat, actor.sizes, actor.relu, x, store, deltas, part, grad)
             x = _take(rows.seen, at, room)
             out = forward(theirs.flat, critic.sizes, critic.relu, x, store)
-            _value_loss(out, rows, at, share, dials.value_clip, sums)
+            _value_loss(out, rows, at, share, hyperparams.value_clip, sums)
             backward(theirs.flat, critic.sizes, critic.relu, x, store, deltas, part, slope)
         step += 1
-        adam(mine.flat, grad, mine.mean, mine.square, step, dials.rate, dials.limit)
-        adam(theirs.flat, slope, theirs.mean, theirs.square, step, dials.critic_rate, dials.limit)
+        adam(mine.flat, grad, mine.mean, mine.square, step, hyperparams.rate, hyperparams.limit)
+        adam(theirs.flat, slope, theirs.mean, theirs.square, step, hyperparams.critic_rate, hyperparams.limit)
     return sums

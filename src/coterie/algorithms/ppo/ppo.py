@@ -19,7 +19,7 @@ from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.ppo import kernels as ppo_kernels
 from coterie.algorithms.ppo.batches import Batch, Targets, gather, lanes, minibatches, rows_of
 from coterie.algorithms.ppo.returns import advantages
-from coterie.core.group import Place, Preference, Risk
+from coterie.core.group import GroupSpec, Preference, Risk
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
 from coterie.core.validation import at_least, positive, within
@@ -82,7 +82,7 @@ class PPOSettings:
                 positive(name, value)
 
 
-class Dials(NamedTuple):
+class Hyperparams(NamedTuple):
     """What the schedules say for this iteration."""
 
     rate: float
@@ -99,31 +99,31 @@ class PPO:
     follows = ("mixture", "kl", "prior", "hint")
 
     def __init__(
-        self, settings: PPOSettings, policy: NetworkPolicy | LoraPolicy, place: Place, preference: Preference
+        self, settings: PPOSettings, policy: NetworkPolicy | LoraPolicy, group_spec: GroupSpec, preference: Preference
     ) -> None:
-        self.settings, self.policy, self.place, self.preference = settings, policy, place, preference
-        if settings.target_kl is not None and place.advice is not None and place.advice.use.way == "mixture":
+        self.settings, self.policy, self.group_spec, self.preference = settings, policy, group_spec, preference
+        if settings.target_kl is not None and group_spec.advice is not None and group_spec.advice.use.way == "mixture":
             raise ValueError(
                 "target_kl measures how far the policy moved; a mixture's actions are not the policy's own"
             )
-        if settings.central_critic and not place.simultaneous:
+        if settings.central_critic and not group_spec.simultaneous:
             raise ValueError("central_critic needs a world in which everybody acts at once")
-        if place.advice is not None and not isinstance(policy, NetworkPolicy):
+        if group_spec.advice is not None and not isinstance(policy, NetworkPolicy):
             raise ValueError("an advisor needs policy.name=network; a language model that learns follows no advice")
         self.outcomes: EpisodeReturns | None = None
         if isinstance(preference, Risk) and preference.way == "episodic":
             if settings.gamma != 1:
-                cure = f"set groups.{place.group}.learner.gamma=1"
+                cure = f"set groups.{group_spec.group}.learner.gamma=1"
                 raise ValueError(f"gamma must be 1 where whole episodes are judged, got {settings.gamma:g}; {cure}")
-            self.outcomes = EpisodeReturns(preference, place.stacks)
+            self.outcomes = EpisodeReturns(preference, group_spec.parameter_sets)
         extra = policy.shape.extra - policy.shown + policy.memory_size
-        extra += place.state_size if settings.central_critic else 0
+        extra += group_spec.state_size if settings.central_critic else 0
         shape = replace(policy.shape, memory=0, extra=extra)
         self.critic = networks.Net(shape, policy.layout, 1, 1.0, policy.seeds("critic"))
-        self.critic_flat = networks.Flat(self.critic)
-        slots = np.arange(place.state_size)
+        self.critic_flat = networks.FlatParams(self.critic)
+        slots = np.arange(group_spec.state_size)
         self.state_normalizer = Normalizer(slots, len(slots), 1, settings.central_critic)
-        self.returns = RunningMoments(place.stacks)
+        self.returns = RunningMoments(group_spec.parameter_sets)
 
     @property
     def compiled(self) -> bool:
@@ -132,7 +132,7 @@ class PPO:
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         own, judged = self.value(own)
-        dials = self.schedule(joint.progress)
+        hyperparams = self.schedule(joint.progress)
         x, sight = self.policy.sights(own.observation)
         state = table_state(joint) if self.settings.central_critic else None
         seen = self.add_context(sight, own.memory, None if state is None else state.rows)
@@ -149,14 +149,14 @@ class PPO:
             return {"decisions": 0.0} | judged
         batch = gather(self.policy, own, Targets(advantage, returns, values[:-1], valid), self.hinted(x, own), seen)
         batch = self.scale(batch)
-        metrics = self.improve(batch, dials, random)
+        metrics = self.improve(batch, hyperparams, random)
         self.watch(own, state, valid)
         seen_means = (self.policy.normalizer.mean, self.state_normalizer.mean)
-        demand_finite(self.place.group, metrics, seen_means, (self.policy.flat.array, self.critic_flat.array))
+        demand_finite(self.group_spec.group, metrics, seen_means, (self.policy.flat.array, self.critic_flat.array))
         return metrics | {
             "decisions": float(valid.sum()),
             "explained_variance": explained_variance(values[:-1][valid], returns[valid]),
-            "learning_rate": dials.rate,
+            "learning_rate": hyperparams.rate,
             **judged,
         }
 
@@ -200,36 +200,36 @@ class PPO:
         """Let the running statistics see this experience, once it has been learned from."""
         rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
         self.policy.normalizer.update(
-            [stack[lane] for stack, lane in zip(rows, lanes(valid, self.place.stacks), strict=True)]
+            [stack[lane] for stack, lane in zip(rows, lanes(valid, self.group_spec.parameter_sets), strict=True)]
         )
         if state is not None:
-            self.state_normalizer.update([state.rows[:-1].reshape(-1, self.place.state_size)])
+            self.state_normalizer.update([state.rows[:-1].reshape(-1, self.group_spec.state_size)])
 
     # Improving ----------------------------------------------------------------------------------------
 
-    def improve(self, batch: Batch, dials: Dials, random: np.random.Generator) -> Metrics:
+    def improve(self, batch: Batch, hyperparams: Hyperparams, random: np.random.Generator) -> Metrics:
         """Several passes of minibatch gradient steps; returns means over the minibatches taken."""
         rows = batch.weight.shape[1]
         parts = min(self.settings.minibatches, rows)
         bounds = np.array([0, *np.cumsum([len(p) for p in np.array_split(np.empty(rows), parts)])])
         sums, taken = np.zeros(len(NAMES)), 0
-        taught = self.place.advice is not None and self.place.advice.taught(batch.notes)
+        taught = self.group_spec.advice is not None and self.group_spec.advice.taught(batch.notes)
         for _ in range(self.settings.epochs):
-            order = np.stack([random.permutation(rows) for _ in range(self.place.stacks)])
+            order = np.stack([random.permutation(rows) for _ in range(self.group_spec.parameter_sets)])
             run = self.compiled_pass if self.compiled and not taught else self.autograd_pass
-            latest = run(batch, order, bounds, dials)
+            latest = run(batch, order, bounds, hyperparams)
             sums, taken = sums + latest, taken + parts
             if self.settings.target_kl is not None and latest[3] / parts > self.settings.target_kl:
                 break
         return dict(zip(NAMES, (sums / taken).tolist(), strict=True)) | {"minibatches": float(taken)}
 
-    def compiled_pass(self, batch: Batch, order: Array, bounds: Array, dials: Dials) -> Array:
+    def compiled_pass(self, batch: Batch, order: Array, bounds: Array, hyperparams: Hyperparams) -> Array:
         """One pass through `ppo_kernels.py`; returns sums of the losses over minibatches, averaged over stacks."""
         s, actor, critic = self.settings, self.policy.flat, self.critic_flat
         assert self.policy.spec is not None
         specs = (self.policy.spec, self.critic.spec())
         sums = np.zeros(len(NAMES))
-        for i in range(self.place.stacks):
+        for i in range(self.group_spec.parameter_sets):
             limit = 0.0 if s.value_clip is None else s.value_clip / float(self.returns.scale[i, 0])
             rows = ppo_kernels.Rows(
                 batch.x[i],
@@ -238,13 +238,13 @@ class PPO:
                 NOTHING if batch.mask is None else batch.mask[i],
                 *(array[i] for array in (batch.log_prob, batch.advantage, batch.target, batch.value, batch.weight)),
             )
-            numbers = ppo_kernels.Dials(
-                dials.clip,
+            numbers = ppo_kernels.Hyperparams(
+                hyperparams.clip,
                 limit,
                 s.entropy_coefficient,
                 s.max_grad_norm,
-                dials.rate,
-                dials.critic_rate,
+                hyperparams.rate,
+                hyperparams.critic_rate,
                 s.normalize_advantages,
             )
             pairs = (actor.pair(i), critic.pair(i))
@@ -253,16 +253,16 @@ class PPO:
             )
         actor.steps += len(bounds) - 1
         critic.steps += len(bounds) - 1
-        return sums / self.place.stacks
+        return sums / self.group_spec.parameter_sets
 
-    def autograd_pass(self, batch: Batch, order: Array, bounds: Array, dials: Dials) -> Array:
+    def autograd_pass(self, batch: Batch, order: Array, bounds: Array, hyperparams: Hyperparams) -> Array:
         """The same through PyTorch."""
         sums = np.zeros(len(NAMES))
         for part in minibatches(batch, order, bounds):
-            sums += self.step(part, dials)
+            sums += self.step(part, hyperparams)
         return sums
 
-    def step(self, part: Batch, dials: Dials) -> Array:
+    def step(self, part: Batch, hyperparams: Hyperparams) -> Array:
         """One gradient step of actor and critic on a minibatch (Schulman et al. 2017, eq. 7)."""
         out = self.policy.net.unroll(part.x, part.past)
         flat = rows_of(part)
@@ -273,19 +273,19 @@ class PPO:
             mean = (weight * advantage).sum(1, keepdim=True)
             variance = (weight * (advantage - mean) ** 2).sum(1, keepdim=True)
             advantage = (advantage - mean) / (variance.sqrt() + 1e-8)
-        advice, notes = self.place.advice, flat.notes
+        advice, notes = self.group_spec.advice, flat.notes
         if advice is not None and notes is not None:
             out = advice.bent(out, notes)
         log_prob, entropy = self.policy.head.judge(out, flat.action, flat.mask)
         log_ratio = torch.where(given, log_prob - flat.log_prob, 0)  # padding may hold anything
         ratio = log_ratio.exp()
-        gain = torch.minimum(ratio * advantage, ratio.clamp(1 - dials.clip, 1 + dials.clip) * advantage)
+        gain = torch.minimum(ratio * advantage, ratio.clamp(1 - hyperparams.clip, 1 + hyperparams.clip) * advantage)
         policy_loss = -(weight * gain).sum()
         entropy_mean = (weight * entropy).sum()
         loss = policy_loss - self.settings.entropy_coefficient * entropy_mean
         if advice is not None and notes is not None:
             loss = loss + (weight * advice.loss(out, flat.mask, notes)).sum()
-        networks.descend([self.policy.flat], loss, dials.rate, self.settings.max_grad_norm)
+        networks.adam_step([self.policy.flat], loss, hyperparams.rate, self.settings.max_grad_norm)
 
         value = self.critic(flat.seen)[0].squeeze(-1)
         error = (value - flat.target) ** 2
@@ -294,21 +294,21 @@ class PPO:
             near = flat.value + (value - flat.value).clamp(-limit, limit)
             error = torch.maximum(error, (near - flat.target) ** 2)
         value_loss = 0.5 * (weight * error).sum()
-        networks.descend([self.critic_flat], value_loss, dials.critic_rate, self.settings.max_grad_norm)
+        networks.adam_step([self.critic_flat], value_loss, hyperparams.critic_rate, self.settings.max_grad_norm)
 
         with torch.no_grad():
             kl = (weight * (ratio - 1 - log_ratio)).sum()  # Schulman's k3 estimator, never negative
-            outside = (weight * ((ratio - 1).abs() > dials.clip)).sum()
+            outside = (weight * ((ratio - 1).abs() > hyperparams.clip)).sum()
             numbers = torch.stack([policy_loss, value_loss, entropy_mean, kl, outside])
-        return numbers.numpy().astype(np.float64) / self.place.stacks
+        return numbers.numpy().astype(np.float64) / self.group_spec.parameter_sets
 
-    def schedule(self, progress: float) -> Dials:
+    def schedule(self, progress: float) -> Hyperparams:
         """Learning rates and clip range for this iteration."""
         s, left = self.settings, max(1.0 - progress, 0.0)
         factor = left if s.learning_rate_schedule == "linear" else 1.0
         critic_rate = s.learning_rate if s.critic_learning_rate is None else s.critic_learning_rate
         clip = s.clip * left if s.clip_schedule == "linear" else s.clip
-        return Dials(s.learning_rate * factor, critic_rate * factor, clip)
+        return Hyperparams(s.learning_rate * factor, critic_rate * factor, clip)
 
     # Values -------------------------------------------------------------------------------------------
 
@@ -318,8 +318,8 @@ class PPO:
         if memory is not None:
             parts.append(self.policy.arrange(memory))
         if state is not None:
-            rows = self.state_normalizer(state.reshape(1, -1, self.place.state_size))[0]
-            parts.append(self.policy.arrange(np.repeat(rows[:, None], len(self.place.agents), axis=1)))
+            rows = self.state_normalizer(state.reshape(1, -1, self.group_spec.state_size))[0]
+            parts.append(self.policy.arrange(np.repeat(rows[:, None], len(self.group_spec.agents), axis=1)))
         return x if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
     def evaluate(self, seen: Array) -> Array:
@@ -343,7 +343,7 @@ class PPO:
             last = None if state is None else state.finals
             final = self.evaluate(self.add_context(sight, own.finals.memory, last))
             t, n = own.finals.index.T
-            result[t, n] = self.policy.restore_order(final, (len(t), len(self.place.agents)))
+            result[t, n] = self.policy.restore_order(final, (len(t), len(self.group_spec.agents)))
         return result
 
     def state(self) -> State:
@@ -357,7 +357,7 @@ class PPO:
         }
 
     def load(self, state: State) -> None:
-        networks.restore(self.critic, state["critic"], f"group '{self.place.group}', critic")
+        networks.restore(self.critic, state["critic"], f"group '{self.group_spec.group}', critic")
         self.policy.flat.load(state["actor_adam"])
         self.critic_flat.load(state["critic_adam"])
         self.returns.load(state["returns"])

@@ -119,7 +119,7 @@ class Local(LanguageModel):
                 found[part] = self._vectors([tokens[i] for i in part]).cpu().numpy()
         return found
 
-    def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
+    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
         return len(self.tokens_of(prompt, 0)) + sum(len(self.tokens_of_choice(choice)) for choice in choices)
 
     # Training -----------------------------------------------------------------------------------------
@@ -328,9 +328,9 @@ def mean_over_tokens(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def attends_to_everything(model: Any) -> bool:
     """Whether every layer attends to all earlier tokens, so that one mask describes who sees whom."""
     config = vars(model.config.get_text_config())
-    kinds = set(config.get("layer_types") or ["full_attention"])
+    agent_types = set(config.get("layer_types") or ["full_attention"])
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    return kinds == {"full_attention"} and (not window or bool(config.get("layer_types")))
+    return agent_types == {"full_attention"} and (not window or bool(config.get("layer_types")))
 
 
 def device_of(name: str) -> torch.device:

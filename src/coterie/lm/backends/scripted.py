@@ -92,7 +92,7 @@ class Scripted(LanguageModel):
             np.array([len(_text(p).encode()) + sum(mine) for p, mine in zip(prompts, sizes)], np.int64),
         )
 
-    def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
+    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
         return len(_text(prompt).encode()) + sum(len(choice.encode()) for choice in choices)
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:

@@ -92,7 +92,7 @@ class Sentences(LanguageModel):
             raise Rejected(f"a text of {len(ids)} tokens does not fit into the encoder's {most}: {prompt[:40]}…")
         return ids
 
-    def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
+    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
         return len(self.tokens_of(prompt))
 
     def _vectors(self, tokens: list[list[int]]) -> torch.Tensor:

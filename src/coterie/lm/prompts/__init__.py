@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Asking:
+class PromptTemplate:
     """How a described state becomes a prompt."""
 
     head: str  # the same for every state, examples included
@@ -31,7 +31,7 @@ class Asking:
         return f"{prompt} {answer.strip()}\nThat is not possible. Choose one of: {', '.join(words)}.\n{last}"
 
 
-def read(template: str, examples: str, default: str, words: Sequence[str] | None) -> Asking:
+def read(template: str, examples: str, default: str, words: Sequence[str] | None) -> PromptTemplate:
     """The prompt of a template and examples by name or path; `auto`: those of the default's name."""
     text = _file(default if template == "auto" else template, "template").rstrip()
     head, gap, question = text.rpartition("{examples}")
@@ -42,7 +42,7 @@ def read(template: str, examples: str, default: str, words: Sequence[str] | None
     if pairs and not gap:
         raise ValueError(f"template '{template}' has no {{examples}}; add them, or set examples=none")
     worked = [f"{question.replace('{state}', state)} {answer}\n\n" for state, answer in pairs]
-    return Asking(head + "".join(worked), question)
+    return PromptTemplate(head + "".join(worked), question)
 
 
 def read_examples(examples: str, default: str, words: Sequence[str] | None) -> list[tuple[str, str]]:

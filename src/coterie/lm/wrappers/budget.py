@@ -16,14 +16,14 @@ import numpy as np
 
 from coterie.core.validation import at_least
 from coterie.lm.interface import (
+    BudgetDenied,
+    BudgetExceeded,
     Completion,
     LanguageModel,
     LMError,
     Prompt,
-    Refused,
     Sampling,
     Scores,
-    Spent,
     Unavailable,
 )
 from coterie.lm.wrappers.sqlite import Store
@@ -87,7 +87,7 @@ class Journal:
                 if limit is not None and would > limit:
                     left = limit - (would - getattr(worst, name))
                     need = getattr(worst, name)
-                    raise Refused(f"budget: {left:g} of {limit:g} {name} left, the call may need {need:g}")
+                    raise BudgetDenied(f"budget: {left:g} of {limit:g} {name} left, the call may need {need:g}")
             self._add(connection, worst)
             row = (self.account, worst.calls, worst.tokens, worst.money)
             made = connection.execute(
@@ -141,7 +141,7 @@ class Budget(LanguageModel):
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
     ) -> list[list[Completion]]:
         # a server may read a prompt once for every sample
-        read = sum(map(self.inner.most_read, prompts)) * n
+        read = sum(map(self.inner.max_prompt_tokens, prompts)) * n
         worst = self._cost(len(prompts), read, len(prompts) * n * sampling.max_tokens)
         with self._reserved(worst) as settle:
             found = self.inner.complete(prompts, n, sampling, first)
@@ -151,21 +151,21 @@ class Budget(LanguageModel):
         return found
 
     def scores(self, prompts: Sequence[Prompt], choices: Sequence[Sequence[str]]) -> Scores:
-        read = sum(self.inner.most_read(prompt, mine) for prompt, mine in zip(prompts, choices))
+        read = sum(self.inner.max_prompt_tokens(prompt, mine) for prompt, mine in zip(prompts, choices))
         with self._reserved(self._cost(len(prompts), read, 0)) as settle:
             found = self.inner.scores(prompts, choices)
             settle(self._cost(len(prompts), int(found.read.sum()), 0))
         return found
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
-        worst = self._cost(len(prompts), sum(map(self.inner.most_read, prompts)), 0)
+        worst = self._cost(len(prompts), sum(map(self.inner.max_prompt_tokens, prompts)), 0)
         with self._reserved(worst) as settle:
             found = self.inner.embed(prompts)
             settle(worst)  # what was read is not told
         return found
 
-    def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.inner.most_read(prompt, choices)
+    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
+        return self.inner.max_prompt_tokens(prompt, choices)
 
     def close(self) -> None:
         self.inner.close()
@@ -188,10 +188,12 @@ class Budget(LanguageModel):
         worst = one.times(self.attempts)
         try:
             number = self.journal.reserve(worst, self.settings)
-        except Refused as error:
+        except BudgetDenied as error:
             self.ledger.add(refusals=1)
             if self.settings.at_limit == "stop":
-                raise Spent(f"{error}; at_limit=stop ends the run: raise the limit and go on with it") from None
+                raise BudgetExceeded(
+                    f"{error}; at_limit=stop ends the run: raise the limit and go on with it"
+                ) from None
             raise
         took = Cost()
 

@@ -150,8 +150,8 @@ class Cache(LanguageModel):
             known |= self._keep({key: np.asarray(row, "<f4").tobytes() for key, row in zip(lacking, found)})
         return np.array([np.frombuffer(known[key], "<f4") for key in keys], np.float32)
 
-    def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.inner.most_read(prompt, choices)
+    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
+        return self.inner.max_prompt_tokens(prompt, choices)
 
     def close(self) -> None:
         self.store.close()

@@ -43,8 +43,8 @@ class Spread(LanguageModel):
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
         return np.array(self._each(len(prompts), lambda i: self.inner.embed([prompts[i]])[0]), np.float32)
 
-    def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.inner.most_read(prompt, choices)
+    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
+        return self.inner.max_prompt_tokens(prompt, choices)
 
     def close(self) -> None:
         self.pool.shutdown()

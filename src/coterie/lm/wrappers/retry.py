@@ -17,7 +17,16 @@ from typing import TypeVar
 import numpy as np
 
 from coterie.core.validation import at_least, positive, within
-from coterie.lm.interface import Completion, GaveUp, LanguageModel, Prompt, Sampling, Scores, Unavailable, spelled
+from coterie.lm.interface import (
+    Completion,
+    LanguageModel,
+    Prompt,
+    RetriesExhausted,
+    Sampling,
+    Scores,
+    Unavailable,
+    spelled,
+)
 from coterie.lm.wrappers.usage import Ledger
 
 log = logging.getLogger("coterie")
@@ -77,8 +86,8 @@ class Retry(LanguageModel):
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
         return self._persist(prompts, lambda: self.inner.embed(prompts))
 
-    def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.inner.most_read(prompt, choices)
+    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
+        return self.inner.max_prompt_tokens(prompt, choices)
 
     def close(self) -> None:
         self.inner.close()
@@ -92,11 +101,11 @@ class Retry(LanguageModel):
             except Unavailable as error:
                 self.memory.lost += error.billed
                 if attempt == self.settings.attempts:
-                    raise GaveUp(f"gave up after {attempt} attempts: {error}") from None
+                    raise RetriesExhausted(f"gave up after {attempt} attempts: {error}") from None
                 question = "".join(map(spelled, prompts))
                 seconds = wait_before(self.settings, attempt, question, error.retry_after)
                 if seconds > self.settings.longest_wait:
-                    raise GaveUp(f"gave up: the server asks to wait {seconds:g} s; {error}") from None
+                    raise RetriesExhausted(f"gave up: the server asks to wait {seconds:g} s; {error}") from None
                 log.info("language model: %s; asking again in %.1f s", error, seconds)
             self.ledger.add(retries=1)
             self.sleep(seconds)

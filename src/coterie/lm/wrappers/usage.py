@@ -77,11 +77,13 @@ class Metered(LanguageModel):
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
         with _Watch(self.ledger, len(prompts)):
             found = self.inner.embed(prompts)
-        self.ledger.add(prompt_tokens=sum(map(self.inner.most_read, prompts)))  # of a server: no more than these
+        self.ledger.add(
+            prompt_tokens=sum(map(self.inner.max_prompt_tokens, prompts))
+        )  # of a server: no more than these
         return found
 
-    def most_read(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.inner.most_read(prompt, choices)
+    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
+        return self.inner.max_prompt_tokens(prompt, choices)
 
     def close(self) -> None:
         self.inner.close()

@@ -18,7 +18,7 @@ import numpy as np
 from coterie.config.schema import ConfigError
 from coterie.core.types import Array, CoterieError
 from coterie.studies import statistics
-from coterie.studies.compare.runs import Contender, Curve, Entrant
+from coterie.studies.compare.runs import Curve, RunResult, Variant
 from coterie.studies.statistics import Estimate, Reaching, Statistic, bootstrap_stream
 
 POINTS = 200  # at most, of a curve
@@ -41,7 +41,7 @@ class Scale:
 class Standing:
     """What is known about one contender."""
 
-    contender: Contender
+    contender: Variant
     seeds: int  # runs, over all worlds
     aggregates: dict[str, Estimate]  # iqm, mean; in several worlds also median, optimality_gap
     area: Estimate  # interquartile mean of the areas under the runs' curves
@@ -66,7 +66,7 @@ class Comparison:
         return len(self.scales) > 1
 
 
-def compare(contenders: Sequence[Contender], threshold: float | None = None) -> Comparison:
+def compare(contenders: Sequence[Variant], threshold: float | None = None) -> Comparison:
     """Hold contenders against each other; the same runs give the same numbers every time."""
     if threshold is not None and not np.isfinite(threshold):
         raise ConfigError(f"--threshold: expected a finite number, got {threshold}")
@@ -103,21 +103,21 @@ def estimate(scores: Sequence[Array], statistic: Statistic) -> Estimate:
     return statistics.stratified_bootstrap(scores, statistic, bootstrap_stream())
 
 
-def strata(contender: Contender, scales: dict[str, Scale], read: Callable[[Entrant], float]) -> list[Array]:
+def strata(contender: Variant, scales: dict[str, Scale], read: Callable[[RunResult], float]) -> list[Array]:
     """One number of every run, world by world, on the common scale."""
     return [scales[world](np.array([read(run) for run in runs])) for world, runs in contender.runs.items()]
 
 
-def _areas(contender: Contender, scales: dict[str, Scale], ends: dict[str, float]) -> list[Array]:
+def _areas(contender: Variant, scales: dict[str, Scale], ends: dict[str, float]) -> list[Array]:
     return [scales[world](np.array([area(run, ends[world]) for run in runs])) for world, runs in contender.runs.items()]
 
 
-def area(run: Entrant, end: float) -> float:
+def area(run: RunResult, end: float) -> float:
     """The area under a run's curve, in its own returns."""
     return statistics.area_under_curve(run.curve.steps, run.curve.value, end)
 
 
-def frames(run: Entrant, scale: Scale, threshold: float) -> float | None:
+def frames(run: RunResult, scale: Scale, threshold: float) -> float | None:
     """Steps until a run's evaluations reach the threshold."""
     return statistics.frames_to_threshold(run.curve.steps, scale(run.curve.value), threshold)
 
@@ -128,7 +128,7 @@ def _aggregates(several: bool) -> dict[str, Statistic]:
     return both | more if several else both
 
 
-def _scale(contenders: Sequence[Contender], world: str, several: bool) -> Scale:
+def _scale(contenders: Sequence[Variant], world: str, several: bool) -> Scale:
     if not several:
         return Scale()
     runs = [run for one in contenders for run in one.runs[world]]
@@ -146,7 +146,7 @@ def _scale(contenders: Sequence[Contender], world: str, several: bool) -> Scale:
     return scale
 
 
-def _references(everyone: dict[str, list[Entrant]], scales: dict[str, Scale]) -> dict[str, float]:
+def _references(everyone: dict[str, list[RunResult]], scales: dict[str, Scale]) -> dict[str, float]:
     """Scores of those who need no training, as far as every run knows them."""
     found = {}
     for name in ("random", "heuristic", "step 0"):
@@ -157,7 +157,7 @@ def _references(everyone: dict[str, list[Entrant]], scales: dict[str, Scale]) ->
 
 
 def _reaching(
-    contender: Contender, scales: dict[str, Scale], threshold: float, horizons: dict[str, float]
+    contender: Variant, scales: dict[str, Scale], threshold: float, horizons: dict[str, float]
 ) -> dict[str, Reaching]:
     """World by world: steps of different worlds are no samples of one time."""
     found = {}
@@ -167,11 +167,11 @@ def _reaching(
     return found
 
 
-def _watched(runs: Sequence[Entrant]) -> list[float]:
+def _watched(runs: Sequence[RunResult]) -> list[float]:
     return [float(run.curve.steps[-1]) for run in runs]
 
 
-def curves(contender: Contender, scales: dict[str, Scale], axis: str) -> tuple[Array, Estimate]:
+def curves(contender: Variant, scales: dict[str, Scale], axis: str) -> tuple[Array, Estimate]:
     """Interquartile means of the runs' evaluations against `steps` or `wall`, as far as all runs go."""
     runs = [(scales[world], run.curve) for world, runs in contender.runs.items() for run in runs]
 
@@ -186,7 +186,7 @@ def curves(contender: Contender, scales: dict[str, Scale], axis: str) -> tuple[A
 # As JSON ----------------------------------------------------------------------------------------------
 
 
-def as_plain(comparison: Comparison) -> dict[str, Any]:
+def to_dict(comparison: Comparison) -> dict[str, Any]:
     """The whole comparison as JSON."""
     several = comparison.normalised
     labels = [one.contender.label for one in comparison.standings]

@@ -33,7 +33,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Entrant:
+class RunResult:
     """One finished run, as far as it is compared."""
 
     path: Path
@@ -50,11 +50,11 @@ class Entrant:
 
 
 @dataclass(frozen=True)
-class Contender:
+class Variant:
     """Runs that count as one."""
 
     label: str
-    runs: dict[str, list[Entrant]]  # world -> its runs
+    runs: dict[str, list[RunResult]]  # world -> its runs
 
 
 # Reading ----------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def find_runs(words: Sequence[str]) -> list[tuple[str, Run]]:
 
 def read(
     words: Sequence[str], scored: str = "best", group: str | None = None, skip_unfinished: bool = False
-) -> tuple[list[Entrant], list[Path]]:
+) -> tuple[list[RunResult], list[Path]]:
     """All runs that arguments name, and those that were left out because they have not finished."""
     if scored not in ("best", "last"):
         raise configs.ConfigError(f"--score: expected best or last, got '{scored}'")
@@ -89,7 +89,7 @@ def read(
     return [enter(word, run, scored, group) for word, run in found if run.path not in skipped], skipped
 
 
-def enter(argument: str, run: Run, scored: str, group: str | None) -> Entrant:
+def enter(argument: str, run: Run, scored: str, group: str | None) -> RunResult:
     """Read a finished run; its score is the mean return of the groups that learn, or of one group."""
     summary = run.summary()
     if summary is None:
@@ -107,12 +107,12 @@ def enter(argument: str, run: Run, scored: str, group: str | None) -> Entrant:
         return float(np.mean([number(run, summary, *path, "groups", name, "return_mean") for name in counted]))
 
     others = {"random": score("baselines", "random"), "step 0": score("step_0")}  # which every run has
-    return Entrant(
+    return RunResult(
         run.path,
         argument,
         settings.experiment,
         settings.seed,
-        {k: v for k, v in flatten(configs.to_plain(settings)).items() if k not in NOT_COMPARED},
+        {k: v for k, v in flatten(configs.to_dict(settings)).items() if k not in NOT_COMPARED},
         score("evaluation" if scored == "best" else "last"),
         score("last"),
         others | {name: score("baselines", name) for name in summary["baselines"]},
@@ -142,7 +142,7 @@ def flatten(plain: dict[str, Any], path: str = "") -> dict[str, Any]:
 # Putting together -------------------------------------------------------------------------------------
 
 
-def gather(entrants: Sequence[Entrant], by: Sequence[str] = ()) -> list[Contender]:
+def gather(entrants: Sequence[RunResult], by: Sequence[str] = ()) -> list[Variant]:
     """Contenders in order of appearance, told apart by all settings outside the world, or by the given ones."""
     known = {ARGUMENT, *(name for one in entrants for name in one.settings)}
     for name in by:
@@ -150,7 +150,7 @@ def gather(entrants: Sequence[Entrant], by: Sequence[str] = ()) -> list[Contende
             hint = configs.suggest(name, known) or "; 'coterie config show' lists settings"
             raise configs.ConfigError(f"--by {name}: none of these runs has such a setting{hint}")
     worlds = _worlds(entrants, by)
-    found: dict[str, list[tuple[str, Entrant]]] = {}
+    found: dict[str, list[tuple[str, RunResult]]] = {}
     for entrant, world in zip(entrants, worlds, strict=True):
         found.setdefault(json.dumps(_identity(entrant, by), sort_keys=True), []).append((world, entrant))
     _refuse_twins(found.values())
@@ -165,22 +165,22 @@ def gather(entrants: Sequence[Entrant], by: Sequence[str] = ()) -> list[Contende
     )
     contenders = []
     for label, group in zip(labels, found.values(), strict=True):
-        runs: dict[str, list[Entrant]] = {world: [] for world in dict.fromkeys(worlds) if world in dict(group)}
+        runs: dict[str, list[RunResult]] = {world: [] for world in dict.fromkeys(worlds) if world in dict(group)}
         for world, entrant in group:
             runs[world].append(entrant)
-        contenders.append(Contender(label, runs))
+        contenders.append(Variant(label, runs))
     _refuse_gaps(contenders)
     return contenders
 
 
-def _identity(entrant: Entrant, by: Sequence[str]) -> dict[str, Any]:
+def _identity(entrant: RunResult, by: Sequence[str]) -> dict[str, Any]:
     """What makes a run part of one contender and not of another."""
     if by:
         return {n: entrant.argument if n == ARGUMENT else entrant.settings.get(n) for n in by}
     return {name: value for name, value in entrant.settings.items() if not name.startswith("world.")}
 
 
-def _worlds(entrants: Sequence[Entrant], by: Sequence[str]) -> list[str]:
+def _worlds(entrants: Sequence[RunResult], by: Sequence[str]) -> list[str]:
     """Every run's world by name, with settings where worlds of one name differ in them."""
     settings = [
         {k: v for k, v in one.settings.items() if k.startswith("world.") and k not in ("world.name", *by)}
@@ -200,7 +200,7 @@ def _refuse_twins(groups: Any) -> None:
             seen[key] = one.path
 
 
-def _refuse_gaps(contenders: Sequence[Contender]) -> None:
+def _refuse_gaps(contenders: Sequence[Variant]) -> None:
     """Everybody must have played in every world, or means over worlds would be of different things."""
     played = {world: runs[0] for one in contenders for world, runs in one.runs.items()}
     for one in contenders:

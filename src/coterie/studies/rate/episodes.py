@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from coterie.config import schema
-from coterie.core.group import Policy, Seat
+from coterie.core.group import Actor, Policy
 from coterie.core.types import Array, CoterieError, Decision, State, Tree, View, map_tree
-from coterie.core.world import Codec, Renderable
+from coterie.core.world import Renderable, TextCodec
 from coterie.nn.packing import encode, layout, pack
 from coterie.nn.threads import fixed_threads
-from coterie.policies.language import find_codec
+from coterie.policies.language import find_text_codec
 from coterie.training import build, video
 from coterie.training.loop import evaluation_seed
 from coterie.training.runner import Runner
@@ -68,7 +68,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class Looks:
+class ViewOptions:
     """What judges want to see."""
 
     words: bool = False  # moments told by the world's codec
@@ -87,7 +87,7 @@ def judged_group(table: Table, name: str | None) -> str:
 
 def same_world(tables: Sequence[Table], names: Sequence[str]) -> None:
     """Refuse runs whose episodes cannot be held against each other."""
-    worlds = [schema.to_plain(table.config)["world"] for table in tables]
+    worlds = [schema.to_dict(table.config)["world"] for table in tables]
     for world, name in zip(worlds[1:], names[1:], strict=True):
         if world["name"] != worlds[0]["name"]:
             raise CoterieError(
@@ -101,18 +101,20 @@ def same_world(tables: Sequence[Table], names: Sequence[str]) -> None:
             )
 
 
-def play(table: Table, group: str, episodes: int, seed: int, looks: Looks, greedy: bool = True) -> list[Episode]:
+def play(table: Table, group: str, episodes: int, seed: int, looks: ViewOptions, greedy: bool = True) -> list[Episode]:
     """Whole episodes of a run's policies, each on a seed of its own."""
     stage = build.build_stage(table.config.world) if looks.frames else build.build_world(table.config.world, 1)
-    seats = [g.seat for g in table.groups]
+    actors = [g.actor for g in table.groups]
     with fixed_threads(table.config.train.threads):
-        return [_one(stage, seats, group, evaluation_seed(seed) + n, looks, greedy) for n in range(episodes)]
+        return [_one(stage, actors, group, evaluation_seed(seed) + n, looks, greedy) for n in range(episodes)]
 
 
-def _one(world: build.World, seats: Sequence[Seat], group: str, seed: int, looks: Looks, greedy: bool) -> Episode:
-    own = next(seat for seat in seats if seat.place.group == group)
+def _one(
+    world: build.World, actors: Sequence[Actor], group: str, seed: int, looks: ViewOptions, greedy: bool
+) -> Episode:
+    own = next(actor for actor in actors if actor.group_spec.group == group)
     watched = Watched(own.policy)
-    runner = Runner(world, [replace(s, policy=watched) if s is own else s for s in seats], seed, greedy=greedy)
+    runner = Runner(world, [replace(s, policy=watched) if s is own else s for s in actors], seed, greedy=greedy)
     runner.begin(0)
     draws = looks.frames and isinstance(world, Renderable)
     frames, paid = [], []
@@ -120,9 +122,9 @@ def _one(world: build.World, seats: Sequence[Seat], group: str, seed: int, looks
         if draws:
             frames.append(video.text(world, over=False))
         runner.step()
-        tick = runner.ticks.kinds[own.place.kind]
-        paid.append(bool(np.any(tick.reward[0, own.place.columns] != 0)))
-        if runner.ticks.ended[0]:
+        agent_step = runner.timestep.agent_types[own.group_spec.agent_type]
+        paid.append(bool(np.any(agent_step.reward[0, own.group_spec.columns] != 0)))
+        if runner.timestep.ended[0]:
             break
     else:
         raise CoterieError(f"no episode ended within {PATIENCE:,} ticks; give the world a time limit")
@@ -130,10 +132,10 @@ def _one(world: build.World, seats: Sequence[Seat], group: str, seed: int, looks
         frames.append(video.text(world, over=True))
     told: tuple[str, ...] = ()
     if looks.words:
-        last = map_tree(lambda a: a[0, own.place.columns].copy(), tick.final_observation)
+        last = map_tree(lambda a: a[0, own.group_spec.columns].copy(), agent_step.final_observation)
         codec = _codec(own, draws)
-        told = () if codec is None else tell(codec, own.place.agents, watched.rows, paid, looks.moments, last)
-    spaces = own.place.spaces
+        told = () if codec is None else tell(codec, own.group_spec.agents, watched.rows, paid, looks.moments, last)
+    spaces = own.group_spec.spaces
     lay = layout(spaces.observation)
     acting = [rows for _, _, rows in watched.rows]
     seen = [pack(lay, o)[a] for (o, _, _), a in zip(watched.rows, acting, strict=True)]
@@ -144,10 +146,10 @@ def _one(world: build.World, seats: Sequence[Seat], group: str, seed: int, looks
     )
 
 
-def _codec(own: Seat, drawn: bool) -> Codec | None:
+def _codec(own: Actor, drawn: bool) -> TextCodec | None:
     """What tells the episode in words; None where pictures must do."""
     try:
-        return find_codec("auto", own.place)
+        return find_text_codec("auto", own.group_spec)
     except ValueError as error:
         if drawn:
             return None
@@ -155,7 +157,7 @@ def _codec(own: Seat, drawn: bool) -> Codec | None:
 
 
 def tell(
-    codec: Codec,
+    codec: TextCodec,
     agents: Sequence[str],
     rows: Sequence[tuple[Tree, Array, Array]],
     paid: Sequence[bool],

@@ -19,13 +19,13 @@ import numpy as np
 from coterie.config.schema import suggest
 from coterie.core.types import CoterieError
 from coterie.lm import prompts
-from coterie.lm.choice import Chooser
-from coterie.lm.interface import GaveUp, Missing, NotRecorded, Refused
+from coterie.lm.choice import ChoiceScorer
+from coterie.lm.interface import BudgetDenied, Missing, NotRecorded, RetriesExhausted
 from coterie.lm.load import LMSettings, check_model
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
-from coterie.studies.rate.episodes import Episode, Looks
-from coterie.studies.rate.rate import Judge, Left
+from coterie.studies.rate.episodes import Episode, ViewOptions
+from coterie.studies.rate.rate import Judge, StopRating
 
 WIDTH = 78
 CLOSE = 0.02  # nearer to 1/2 than this, a model's probability is a tie
@@ -66,7 +66,7 @@ def make(name: str, instruction: str, options: ModelOptions) -> Judge:
 class ByReturn:
     """The greater return in the world's own rewards: a check that the rest ranks right."""
 
-    looks = Looks()
+    looks = ViewOptions()
 
     def compare(self, first: Episode, second: Episode) -> float:
         return 0.5 if first.returns == second.returns else float(first.returns > second.returns)
@@ -77,13 +77,13 @@ class Model:
 
     def __init__(self, name: str, instruction: str, options: ModelOptions) -> None:
         self.name, self.instruction = name, instruction
-        self.looks = Looks(words=True, moments=options.moments)
+        self.looks = ViewOptions(words=True, moments=options.moments)
         cache = None if options.cache is None else CacheSettings(options.cache)
         budget = None if options.calls is None else BudgetSettings(calls=options.calls)
         asking = prompts.read(options.template, "auto", options.template, ("A", "B"))
         text = hashlib.sha256(f"{asking.head}\0{asking.question}".encode()).hexdigest()[:12]
         self.template = f"{Path(options.template).name} {text}"  # a file of the same name may say another thing
-        self.chooser = Chooser(LMSettings(name, cache=cache, budget=budget), asking, ("A", "B"))
+        self.chooser = ChoiceScorer(LMSettings(name, cache=cache, budget=budget), asking, ("A", "B"))
 
     def chance(self, first: Episode, second: Episode) -> float:
         """How probably the first is better; asked of the model itself, since its reasons for silence differ."""
@@ -99,9 +99,9 @@ class Model:
     def compare(self, first: Episode, second: Episode) -> float | None:
         try:
             chance = self.chance(first, second)
-        except (Refused, NotRecorded):
-            raise Left from None  # the pair stays open for a greater budget
-        except GaveUp as error:
+        except (BudgetDenied, NotRecorded):
+            raise StopRating from None  # the pair stays open for a greater budget
+        except RetriesExhausted as error:
             raise CoterieError(f"'{self.name}' does not answer; what it said before is kept: {error}") from None
         if np.isnan(chance):
             raise CoterieError(f"'{self.name}' gives neither answer a probability; see what --template asks")
@@ -114,7 +114,7 @@ class Person:
     def __init__(
         self, instruction: str, moments: int, ask: Callable[[str], str] = input, say: Callable[[str], None] = print
     ) -> None:
-        self.looks = Looks(words=True, frames=True, moments=moments)
+        self.looks = ViewOptions(words=True, frames=True, moments=moments)
         self.instruction, self.ask, self.say, self.number = instruction, ask, say, 0
 
     def compare(self, first: Episode, second: Episode) -> float | None:
@@ -124,11 +124,11 @@ class Person:
             try:
                 word = self.ask("a, b, tie, skip, replay or quit: ").strip().lower()
             except (EOFError, KeyboardInterrupt):
-                raise Left from None
+                raise StopRating from None
             if word[:1] in KEYS:
                 return KEYS[word[0]]
             if word[:1] == "q":
-                raise Left
+                raise StopRating
             if word[:1] == "r":
                 self.show(first, second)
 

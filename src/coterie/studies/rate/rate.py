@@ -24,7 +24,7 @@ from coterie.core.types import Array, CoterieError
 from coterie.preferences import bradley_terry
 from coterie.studies.rate.episodes import (
     Episode,
-    Looks,
+    ViewOptions,
     judged_group,
     play,
     read_library,
@@ -40,7 +40,7 @@ INSTRUCTION = "Which episode shows the better behaviour?"
 
 
 @dataclass(frozen=True)
-class Contest:
+class RatingSession:
     """What is compared: the first line of a ratings file."""
 
     runs: tuple[str, ...]
@@ -75,21 +75,21 @@ class Rating:
 class Judge(Protocol):
     """Who compares episodes."""
 
-    looks: Looks  # what it has to see of them
+    looks: ViewOptions  # what it has to see of them
 
     def compare(self, first: Episode, second: Episode) -> float | None:
-        """1: the first is better, 0: the second, 0.5: a tie; None: it does not say. Stops by raising `Left`."""
+        """1: the first is better, 0: the second, 0.5: a tie; None: it does not say. Stops by raising `StopRating`."""
         ...
 
 
-class Left(Exception):
+class StopRating(Exception):
     """The judge has had enough."""
 
 
 # Pairs ------------------------------------------------------------------------------------------------
 
 
-def most_pairs(contest: Contest) -> int:
+def most_pairs(contest: RatingSession) -> int:
     """How many pairs of episodes there are at all."""
     return math.comb(len(contest.runs), 2) * contest.episodes**2
 
@@ -117,7 +117,7 @@ def episodes_file(ratings: Path) -> Path:
     return ratings.with_name(f"{ratings.name}.npz")
 
 
-def read(path: Path) -> tuple[Contest, list[Rating]]:
+def read(path: Path) -> tuple[RatingSession, list[Rating]]:
     """A contest and what was said so far; a line that was cut off while it was written is left out."""
     check_name(path)
     if not path.is_file():
@@ -133,7 +133,7 @@ def read(path: Path) -> tuple[Contest, list[Rating]]:
     if not rows or not isinstance(rows[0], dict) or rows[0].get("schema") != SCHEMA:
         raise CoterieError(f"'{path}' is no ratings file of 'coterie rate'")
     try:
-        contest = Contest(**rows[0] | {"runs": tuple(rows[0]["runs"])})
+        contest = RatingSession(**rows[0] | {"runs": tuple(rows[0]["runs"])})
     except (KeyError, TypeError):
         raise CoterieError(f"'{path}', line 1: does not say what was compared, as 'coterie rate' writes it") from None
     return contest, [_rating(row, contest, f"'{path}', line {number}") for number, row in enumerate(rows[1:], 2)]
@@ -147,7 +147,7 @@ def check_name(path: Path) -> None:
         raise CoterieError(f"'{path}' is a folder; name a file in it, such as '{path / 'ratings.jsonl'}'")
 
 
-def _rating(row: Any, contest: Contest, where: str) -> Rating:
+def _rating(row: Any, contest: RatingSession, where: str) -> Rating:
     """One line; what stands in it must be in the contest."""
     try:
         ends = [(int(run), int(episode)) for run, episode in (row["first"], row["second"])]
@@ -162,7 +162,7 @@ def _rating(row: Any, contest: Contest, where: str) -> Rating:
 class Ledger:
     """A ratings file that grows."""
 
-    def __init__(self, path: Path, contest: Contest) -> None:
+    def __init__(self, path: Path, contest: RatingSession) -> None:
         self.path, self.given = path, list[Rating]()
         if not path.exists():
             check_name(path)
@@ -186,7 +186,7 @@ class Ledger:
             os.fsync(file.fileno())
         self.given.append(rating)
 
-    def _rewrite(self, contest: Contest) -> None:
+    def _rewrite(self, contest: RatingSession) -> None:
         """The whole file at once: whoever is interrupted here leaves the old one as it was."""
         rows = [asdict(contest), *map(_line, self.given)]
         write_whole(self.path, "".join(map(_text, rows)).encode())
@@ -212,7 +212,7 @@ def _shown(value: Any) -> str:
 # Rating -----------------------------------------------------------------------------------------------
 
 
-def rate(contest: Contest, judge: Judge, ledger: Path, wanted: int) -> list[Rating]:
+def rate(contest: RatingSession, judge: Judge, ledger: Path, wanted: int) -> list[Rating]:
     """Have so many pairs compared, counting those that the file already holds."""
     if len(contest.runs) < 2:
         raise CoterieError("rating compares runs: name at least two")
@@ -243,7 +243,7 @@ def rate(contest: Contest, judge: Judge, ledger: Path, wanted: int) -> list[Rati
         (i, e), (j, f) = pair.first, pair.second
         try:
             score = judge.compare(films[i][e], films[j][f])
-        except Left:
+        except StopRating:
             break
         held.add(Rating(pair, score))
     return held.given

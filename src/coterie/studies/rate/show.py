@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from coterie.studies.match import Player, short_names
-from coterie.studies.rate.rate import Contest, Rating, Standing, most_pairs
+from coterie.studies.rate.rate import Rating, RatingSession, Standing, most_pairs
 
 NAME_WIDTH = 34
 
 
-def as_table(contest: Contest, given: Sequence[Rating], found: Sequence[Standing]) -> str:
+def as_table(contest: RatingSession, given: Sequence[Rating], found: Sequence[Standing]) -> str:
     """Scores with their intervals, and what they come from; without any comparison there are none."""
     names = short_names([Player(standing.run, None) for standing in found])
     skipped = sum(rating.score is None for rating in given)
@@ -30,7 +30,7 @@ def as_table(contest: Contest, given: Sequence[Rating], found: Sequence[Standing
     return "\n".join(lines)
 
 
-def progress(contest: Contest, given: Sequence[Rating], wanted: int) -> str:
+def progress(contest: RatingSession, given: Sequence[Rating], wanted: int) -> str:
     """What is left of the pairs that were asked for; there are only so many."""
     most = most_pairs(contest)
     if len(given) < min(wanted, most):
@@ -40,7 +40,9 @@ def progress(contest: Contest, given: Sequence[Rating], wanted: int) -> str:
     return f"; there are {most} pairs, all of them seen: raise --episodes for more"
 
 
-def as_plain(contest: Contest, given: Sequence[Rating], found: Sequence[Standing], ratings: Path) -> dict[str, Any]:
+def to_dict(
+    contest: RatingSession, given: Sequence[Rating], found: Sequence[Standing], ratings: Path
+) -> dict[str, Any]:
     """The same as JSON."""
     return {
         "judge": contest.judge,

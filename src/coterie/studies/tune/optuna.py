@@ -44,7 +44,7 @@ OUTCOMES: dict[TrialState, Outcome] = {
 
 
 @dataclass(frozen=True)
-class Terms:
+class StudySpec:
     """What all trials of a study have in common; it goes on under the same terms only."""
 
     config: dict[str, Any]  # path -> value of the experiment with its overrides, as JSON
@@ -74,7 +74,7 @@ class Trial:
 
 
 @contextmanager
-def open_study(path: Path, terms: Terms, lock: Path, command: str) -> Iterator[Study]:
+def open_study(path: Path, terms: StudySpec, lock: Path, command: str) -> Iterator[Study]:
     """Create a study or go on with it; nobody else may while it is open."""
     path.parent.mkdir(parents=True, exist_ok=True)
     check_file(path)
@@ -127,7 +127,7 @@ def _found(storage: optuna.storages.RDBStorage, path: Path) -> optuna.Study:
     return optuna.create_study(storage=storage, study_name=NAME, direction="maximize", load_if_exists=True)
 
 
-def check_terms(inner: optuna.Study, terms: Terms, path: Path, command: str) -> None:
+def check_terms(inner: optuna.Study, terms: StudySpec, path: Path, command: str) -> None:
     """Write down the terms of a new study; refuse other ones for one that has begun."""
     now = terms.plain()
     begun = inner.user_attrs
@@ -178,7 +178,7 @@ def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
 class Study:
     """An open study: one trial at a time is under way."""
 
-    def __init__(self, inner: optuna.Study, storage: optuna.storages.RDBStorage, terms: Terms) -> None:
+    def __init__(self, inner: optuna.Study, storage: optuna.storages.RDBStorage, terms: StudySpec) -> None:
         self.inner, self.storage, self.terms = inner, storage, terms
         inner.pruner = make_pruner(terms)
         self.current: optuna.Trial | None = None
@@ -277,7 +277,7 @@ class Study:
         return self.inner.get_trials(deepcopy=False)[self.current.number]
 
 
-def make_pruner(terms: Terms) -> optuna.pruners.BasePruner:
+def make_pruner(terms: StudySpec) -> optuna.pruners.BasePruner:
     """What ends trials that fall behind at the same step."""
     match terms.pruner:
         case "median":  # after Golovin et al. 2017

@@ -25,7 +25,7 @@ from coterie.config import schema as configs
 from coterie.config.schema import Config, ConfigError, Part
 from coterie.core.search_space import Range, declared, written
 from coterie.core.types import CoterieError
-from coterie.studies.tune.optuna import Pruner, Study, Terms, Trial, leaves, open_study
+from coterie.studies.tune.optuna import Pruner, Study, StudySpec, Trial, leaves, open_study
 from coterie.training import loop, table
 from coterie.training.run import Run, write_text
 
@@ -104,7 +104,7 @@ def tune(plan: Plan, say: Callable[[str], None] = print) -> Tuned:
         raise ConfigError(f"the best settings would be written over '{plan.experiment}'; choose another --study")
     own, space = searched(base, plan)
     horizon = base.train.iterations * base.train.iteration_steps
-    terms = Terms(shared_settings(base), space, own, plan.seeds, plan.pruner, horizon)
+    terms = StudySpec(shared_settings(base), space, own, plan.seeds, plan.pruner, horizon)
     with (
         open_study(files.study, terms, files.trials / ".lock", plan.command()) as study,
         loop.interruptible() as interrupted,
@@ -171,7 +171,7 @@ def only_hint(pattern: str, space: dict[str, Range]) -> str:
 
 def shared_settings(base: Config) -> dict[str, Any]:
     """What may not change within a study: path -> value, as JSON."""
-    every = leaves(configs.to_plain(base))
+    every = leaves(configs.to_dict(base))
     return {path: value for path, value in every.items() if path not in configs.WITHOUT_EFFECT}
 
 
@@ -189,7 +189,7 @@ def with_values(plan: Plan, values: dict[str, Any]) -> Config:
 # One trial ----------------------------------------------------------------------------------------------
 
 
-class Gauge:
+class PruningCallback:
     """Tells the study how one training of a trial does, and remembers its best score."""
 
     def __init__(self, study: Study, earlier: list[float], offset: int) -> None:
@@ -213,7 +213,7 @@ def attempt(study: Study, trial: Trial, plan: Plan, files: Files) -> tuple[Trial
         settings = with_values(plan, trial.values)
         for turn in range(plan.seeds):
             once = for_trial(settings, settings.seed + turn)
-            gauge = Gauge(study, scores, turn * study.terms.horizon)
+            gauge = PruningCallback(study, scores, turn * study.terms.horizon)
             run = Run.create(files.trial(trial.number) / f"seed{once.seed}", once)
             end = loop.train(once, run, quiet=True, watch=gauge.watch)
             last = turn + 1 == plan.seeds or gauge.pruned
@@ -263,7 +263,7 @@ def write_best(best: Trial, tuned: Tuned) -> None:
         str(found.relative_to(home).with_suffix("")) if named else os.path.relpath(found, files.best.parent.resolve())
     )
     changed = differences(
-        configs.to_plain(configs.load(plan.experiment)), configs.to_plain(with_values(plan, best.values))
+        configs.to_dict(configs.load(plan.experiment)), configs.to_dict(with_values(plan, best.values))
     )
     title = f"# Score {best.score:.6g} in trial {best.number} of {len(tuned.trials)}: {plan.command()}\n"
     text = yaml.safe_dump({"extends": parent} | changed, sort_keys=False, allow_unicode=True)
@@ -342,7 +342,7 @@ def conclusion(tuned: Tuned) -> list[str]:
     return text
 
 
-def as_plain(tuned: Tuned) -> dict[str, Any]:
+def to_dict(tuned: Tuned) -> dict[str, Any]:
     """What a study has come to, as JSON."""
     best, own = tuned.best, tuned.own
     return {

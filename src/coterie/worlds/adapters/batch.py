@@ -1,6 +1,6 @@
 """Where guests play: the arrays they write into, and the loop that steps a range of copies.
 
-A `Stage` runs in this process or in a child; it stops at the first copy that fails and says which, so that
+A `EnvBatch` runs in this process or in a child; it stops at the first copy that fails and says which, so that
 whoever owns it can decide what becomes of it. Budgets, histories and processes are not its business.
 """
 
@@ -17,12 +17,12 @@ import numpy as np
 
 from coterie.core import seeding
 from coterie.core.types import (
+    AgentType,
     Array,
     Box,
     CoterieError,
     Dict,
     Discrete,
-    Kind,
     ObservationSpace,
     Tree,
     action_dtype,
@@ -31,7 +31,7 @@ from coterie.core.types import (
 )
 
 
-class GuestError(CoterieError):
+class ExternalEnvError(CoterieError):
     """A third-party environment failed; says which, in what copy, and at what step."""
 
 
@@ -52,17 +52,17 @@ class Failure(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Roster:
+class EnvSpec:
     """What an environment says of itself before anything is played."""
 
-    kinds: Mapping[str, Kind]
+    agent_types: Mapping[str, AgentType]
     simultaneous: bool = True
     masked: tuple[str, ...] = ()  # kinds whose legal actions are told
     success: bool = False  # an episode can be won
     notes: tuple[str, ...] = ()  # for the user to know
 
 
-class KindArrays(NamedTuple):
+class AgentTypeArrays(NamedTuple):
     """What one kind of agents is told, of all copies `[N, A, …]` or of one `[A, …]`."""
 
     observation: Tree
@@ -76,13 +76,13 @@ class KindArrays(NamedTuple):
     mask: Array | None  # bool
 
 
-Row = Mapping[str, KindArrays]  # one copy's place in the arrays
+Row = Mapping[str, AgentTypeArrays]  # one copy's place in the arrays
 
 
-class Guest(Protocol):
+class ExternalEnv(Protocol):
     """One copy of a third-party environment, written by an adapter."""
 
-    roster: Roster
+    env_spec: EnvSpec
 
     def sit(self, row: Row) -> None:
         """Write there from now on."""
@@ -109,17 +109,17 @@ class Guest(Protocol):
         ...
 
 
-Maker = Callable[[], Guest]
+Maker = Callable[[], ExternalEnv]
 
 
 class Arrays:
     """All that guests write and a world tells, in one block of memory that processes may share."""
 
-    def __init__(self, roster: Roster, copies: int, memory: Any = None) -> None:
-        self.roster, self.copies = roster, copies
+    def __init__(self, env_spec: EnvSpec, copies: int, memory: Any = None) -> None:
+        self.env_spec, self.copies = env_spec, copies
         self._memory, self._offset = memory, 0
         self.flat: list[Array] = []  # every array that speaks of copies, each `[N, …]`
-        self.kinds = {name: self._kind(name, kind) for name, kind in roster.kinds.items()}
+        self.agent_types = {name: self._kind(name, agent_type) for name, agent_type in env_spec.agent_types.items()}
         self.ended = self._array((copies,), "bool")
         self.success = self._array((copies,), "bool")
         self.episode = self._array((copies,), "int64")
@@ -138,20 +138,20 @@ class Arrays:
         self.flat.append(array)
         return array
 
-    def _kind(self, name: str, kind: Kind) -> KindArrays:
-        rows = (self.copies, len(kind.agents))
-        choices = kind.action.n if isinstance(kind.action, Discrete) else 0
+    def _kind(self, name: str, agent_type: AgentType) -> AgentTypeArrays:
+        rows = (self.copies, len(agent_type.agents))
+        choices = agent_type.action.n if isinstance(agent_type.action, Discrete) else 0
         flags = [self._array(rows, "bool") for _ in range(4)]
-        return KindArrays(
-            observation=self._tree(rows, kind.observation),
-            final=self._tree(rows, kind.observation),
+        return AgentTypeArrays(
+            observation=self._tree(rows, agent_type.observation),
+            final=self._tree(rows, agent_type.observation),
             acting=flags[0],
             reward=self._array(rows, "float32"),
             terminated=flags[1],
             truncated=flags[2],
             gone=flags[3],
-            action=self._array((*rows, *action_shape(kind.action)), action_dtype(kind.action)),
-            mask=self._array((*rows, choices), "bool") if name in self.roster.masked else None,
+            action=self._array((*rows, *action_shape(agent_type.action)), action_dtype(agent_type.action)),
+            mask=self._array((*rows, choices), "bool") if name in self.env_spec.masked else None,
         )
 
     def _tree(self, rows: tuple[int, int], space: ObservationSpace) -> Tree:
@@ -169,16 +169,16 @@ class Arrays:
         def at(value: Any) -> Any:
             return None if value is None else map_tree(lambda array: array[copy], value)
 
-        return {name: KindArrays(*(at(value) for value in arrays)) for name, arrays in self.kinds.items()}
+        return {name: AgentTypeArrays(*(at(value) for value in arrays)) for name, arrays in self.agent_types.items()}
 
 
-class Stage:
+class EnvBatch:
     """Copies `copies` of a world, one guest each."""
 
     def __init__(self, make: Maker, copies: range, fresh: bool) -> None:
         self.make, self.copies, self.fresh, self.seed = make, copies, fresh, 0
         self.guests = [make() for _ in copies]
-        self.roster = self.guests[0].roster
+        self.env_spec = self.guests[0].env_spec
         self.at = np.zeros(1, np.int64)  # the copy that is being stepped or reset
 
     def attach(self, arrays: Arrays, at: Array | None = None) -> None:
@@ -246,8 +246,8 @@ class Stage:
         failure = self.begin(copy)
         guest, row = self.guests[copy - self.copies.start], self.rows[copy]
         for step in range(length if failure is None else 0):
-            for kind, actions in played.items():
-                row[kind].action[...] = actions[step]
+            for agent_type, actions in played.items():
+                row[agent_type].action[...] = actions[step]
             try:
                 over = guest.step()
             except (Exception, SystemExit) as error:
@@ -312,7 +312,7 @@ def _write(into: Array, value: Array) -> None:
     into[...] = value
 
 
-def _close(guest: Guest) -> None:
+def _close(guest: ExternalEnv) -> None:
     try:
         guest.close()
     except Exception:  # it is being thrown away, often because it is broken

@@ -17,20 +17,20 @@ from pettingzoo import ParallelEnv
 from coterie.config.schema import suggest
 from coterie.core.seeding import generator
 from coterie.core.types import (
+    AgentStep,
     Array,
     Box,
     CoterieError,
     Dict,
     Discrete,
     MultiDiscrete,
-    Tick,
-    Ticks,
+    TimeStep,
     Tree,
     action_dtype,
     action_shape,
     map_tree,
 )
-from coterie.core.world import EndRenderable, Informative, Renderable, World
+from coterie.core.world import EndRenderable, HasInfo, Renderable, World
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
 Settings = TypeVar("Settings")
@@ -59,7 +59,7 @@ def gymnasium_space(space: Box | Discrete | MultiDiscrete | Dict) -> gymnasium.S
             return gymnasium.spaces.Dict({key: gymnasium_space(entry) for key, entry in entries.items()})
 
 
-class ParallelFace(ParallelEnv):
+class PettingZooEnv(ParallelEnv):
     """A PettingZoo parallel environment around a world of one copy."""
 
     def __init__(self, world: World, name: str, render_mode: str | None = None) -> None:
@@ -78,12 +78,12 @@ class ParallelFace(ParallelEnv):
         self.world = world
         self.render_mode = render_mode
         # Where each agent sits: its kind and its column there.
-        self._seats = {n: (k, i) for k, kind in world.kinds.items() for i, n in enumerate(kind.agents)}
+        self._seats = {n: (k, i) for k, kind in world.agent_types.items() for i, n in enumerate(kind.agents)}
         self.possible_agents = list(self._seats)
         self.agents: list[str] = []
-        kinds = {agent: world.kinds[kind] for agent, (kind, _) in self._seats.items()}
-        self.observation_spaces = {agent: gymnasium_space(kind.observation) for agent, kind in kinds.items()}
-        self.action_spaces = {agent: gymnasium_space(kind.action) for agent, kind in kinds.items()}
+        agent_types = {agent: world.agent_types[kind] for agent, (kind, _) in self._seats.items()}
+        self.observation_spaces = {agent: gymnasium_space(kind.observation) for agent, kind in agent_types.items()}
+        self.action_spaces = {agent: gymnasium_space(kind.action) for agent, kind in agent_types.items()}
         self._later: np.random.Generator | None = None  # seeds of the episodes that are reset without one
         self._ended = False
         self._window: Any = None
@@ -106,12 +106,12 @@ class ParallelFace(ParallelEnv):
         else:
             self._later = self._later or np.random.default_rng()
             seed = int(self._later.integers(2**63))
-        ticks = self.world.reset(seed)
+        timestep = self.world.reset(seed)
         self.agents = list(self.possible_agents)
         self._ended = False
         if self.render_mode == "human":
             self.render()
-        return self._observations(ticks), self._infos(ticks)
+        return self._observations(timestep), self._infos(timestep)
 
     def step(
         self, actions: Mapping[str, Any]
@@ -119,15 +119,15 @@ class ParallelFace(ParallelEnv):
         """Take everybody's action, matched by name; agents whose episode ends are gone afterwards."""
         if not self.agents:
             raise CoterieError("no episode is running: call reset() before step()")
-        ticks = self.world.step(self._as_arrays(actions))
-        self._ended = bool(ticks.ended[0])
-        observations, infos = self._observations(ticks), self._infos(ticks)
+        timestep = self.world.step(self._as_arrays(actions))
+        self._ended = bool(timestep.ended[0])
+        observations, infos = self._observations(timestep), self._infos(timestep)
         rewards, terminations, truncations = {}, {}, {}
         for agent in self.agents:
-            tick, column = self._tick(ticks, agent)
-            rewards[agent] = float(tick.reward[0, column])
-            terminations[agent] = bool(tick.terminated[0, column])
-            truncations[agent] = bool(tick.truncated[0, column])
+            agent_step, column = self._agent_step(timestep, agent)
+            rewards[agent] = float(agent_step.reward[0, column])
+            terminations[agent] = bool(agent_step.terminated[0, column])
+            truncations[agent] = bool(agent_step.truncated[0, column])
         self.agents = [a for a in self.agents if not (self._ended or terminations[a] or truncations[a])]
         if self.render_mode == "human":
             self.render()
@@ -139,7 +139,7 @@ class ParallelFace(ParallelEnv):
             raise ValueError(f"actions must be given for {self.agents}, got {list(actions)}")
         arrays = {
             name: np.zeros((1, len(kind.agents), *action_shape(kind.action)), action_dtype(kind.action))
-            for name, kind in self.world.kinds.items()
+            for name, kind in self.world.agent_types.items()
         }
         for agent, action in actions.items():
             kind, column = self._seats[agent]
@@ -153,27 +153,27 @@ class ParallelFace(ParallelEnv):
             arrays[kind][0, column] = value
         return arrays
 
-    def _tick(self, ticks: Ticks, agent: str) -> tuple[Tick, int]:
+    def _agent_step(self, timestep: TimeStep, agent: str) -> tuple[AgentStep, int]:
         kind, column = self._seats[agent]
-        return ticks.kinds[kind], column
+        return timestep.agent_types[kind], column
 
-    def _observations(self, ticks: Ticks) -> dict[str, Any]:
+    def _observations(self, timestep: TimeStep) -> dict[str, Any]:
         seen = {}
         for agent in self.agents:
-            tick, column = self._tick(ticks, agent)
-            tree: Tree = tick.final_observation if ticks.ended[0] else tick.observation
+            agent_step, column = self._agent_step(timestep, agent)
+            tree: Tree = agent_step.final_observation if timestep.ended[0] else agent_step.observation
             seen[agent] = map_tree(lambda array, column=column: array[0, column].copy(), tree)
         return seen
 
-    def _infos(self, ticks: Ticks) -> dict[str, dict[str, Any]]:
+    def _infos(self, timestep: TimeStep) -> dict[str, dict[str, Any]]:
         infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
         for agent, info in infos.items():
-            tick, column = self._tick(ticks, agent)
-            if tick.mask is not None and not ticks.ended[0]:
-                info["action_mask"] = tick.mask[0, column].copy()
-            if ticks.success is not None and ticks.ended[0]:
-                info["success"] = bool(ticks.success[0])
-            if isinstance(self.world, Informative):
+            agent_step, column = self._agent_step(timestep, agent)
+            if agent_step.mask is not None and not timestep.ended[0]:
+                info["action_mask"] = agent_step.mask[0, column].copy()
+            if timestep.success is not None and timestep.ended[0]:
+                info["success"] = bool(timestep.success[0])
+            if isinstance(self.world, HasInfo):
                 info |= self.world.info(agent, 0)
         return infos
 
@@ -218,11 +218,11 @@ class ParallelFace(ParallelEnv):
             self._window = None
 
 
-class SoloFace(gymnasium.Env[Any, Any]):
+class GymnasiumEnv(gymnasium.Env[Any, Any]):
     """A world with one agent as a Gymnasium environment."""
 
     def __init__(self, world: World, name: str, render_mode: str | None = None) -> None:
-        self.face = ParallelFace(world, name, render_mode)
+        self.face = PettingZooEnv(world, name, render_mode)
         if len(self.face.possible_agents) != 1:
             raise CoterieError(f"a Gymnasium environment has one agent, this world {len(self.face.possible_agents)}")
         self.agent = self.face.possible_agents[0]

@@ -1,6 +1,6 @@
 """Worlds made of third-party environments: seeds, exact resume by replay, failures and restarts.
 
-`GuestWorld` is the world; a `Guest` is one copy of somebody else's environment, written by an adapter
+`ExternalWorld` is the world; a `ExternalEnv` is one copy of somebody else's environment, written by an adapter
 (`gymnasium.py`, `pettingzoo.py`). Where guests run, here or in child processes, is in `guest_hosts.py`, the
 arrays that they write into are in `guest_stage.py`.
 """
@@ -22,15 +22,15 @@ import numpy as np
 
 from coterie.core.types import (
     ActionSpace,
+    AgentStep,
+    AgentType,
     Array,
     Box,
     CoterieError,
     Discrete,
-    Kind,
     MultiDiscrete,
     State,
-    Tick,
-    Ticks,
+    TimeStep,
     UnknownName,
     action_dtype,
     action_shape,
@@ -38,15 +38,15 @@ from coterie.core.types import (
 )
 from coterie.core.validation import at_least, positive
 from coterie.core.world import World
-from coterie.worlds.adapters.batch import Arrays, Failure, GuestError, Maker, as_text
-from coterie.worlds.adapters.workers import Host, Lodging, close_all, open_hosts
+from coterie.worlds.adapters.batch import Arrays, ExternalEnvError, Failure, Maker, as_text
+from coterie.worlds.adapters.workers import Host, WorkerSpec, close_all, open_hosts
 
 log = logging.getLogger("coterie")
 CURE = "If the environment carries something over from episode to episode, world.fresh: true helps."
 
 
 @dataclass(frozen=True)
-class GuestSettings:
+class ExternalSettings:
     """What every adapter can be told."""
 
     id: str  # the environment's name, the part of the world's name behind the slash
@@ -66,39 +66,39 @@ class GuestSettings:
             at_least("max_episode_steps", self.max_episode_steps, 1)
 
 
-class GuestWorld:
+class ExternalWorld:
     """N copies of a third-party environment.
 
     Every episode is seeded from (seed, copy, episode); a saved state holds the actions of the present
     episodes and is resumed by playing them again. `restarts` counts the episodes that failed and were cut.
     """
 
-    kinds: Mapping[str, Kind]
+    agent_types: Mapping[str, AgentType]
     copies: int
     simultaneous: bool
 
-    def __init__(self, name: str, settings: GuestSettings, make: Maker, copies: int) -> None:
+    def __init__(self, name: str, settings: ExternalSettings, make: Maker, copies: int) -> None:
         at_least("copies", copies, 1)
         self.name, self.settings, self.copies = name, settings, copies
         self.restarts = 0
         processes = min(settings.processes, copies)  # one copy is enough to film, or to see what fits
-        lodging = Lodging(name, make, processes, settings.timeout, settings.fresh)
-        self._hosts, self._roster, self._arrays = open_hosts(lodging, copies)
+        lodging = WorkerSpec(name, make, processes, settings.timeout, settings.fresh)
+        self._hosts, self._env_spec, self._arrays = open_hosts(lodging, copies)
         self._closing = weakref.finalize(self, close_all, self._hosts)
-        for note in self._roster.notes:
+        for note in self._env_spec.notes:
             log.warning("%s: %s", name, note)
-        self.kinds, self.simultaneous = self._roster.kinds, self._roster.simultaneous
+        self.agent_types, self.simultaneous = self._env_spec.agent_types, self._env_spec.simultaneous
         self._seed = 0
-        self._history = _History(self.kinds, copies)
-        self._few_are_legal = {name: _quick_look(kind.action) for name, kind in self.kinds.items()}
+        self._history = _History(self.agent_types, copies)
+        self._few_are_legal = {name: _quick_look(agent_type.action) for name, agent_type in self.agent_types.items()}
         arrays = self._arrays
-        ticks = {
-            kind: Tick(a.observation, a.acting, a.reward, a.terminated, a.truncated, a.final, a.mask)
-            for kind, a in arrays.kinds.items()
+        timestep = {
+            agent_type: AgentStep(a.observation, a.acting, a.reward, a.terminated, a.truncated, a.final, a.mask)
+            for agent_type, a in arrays.agent_types.items()
         }
-        self._ticks = Ticks(ticks, arrays.ended, arrays.success if self._roster.success else None)
+        self._timestep = TimeStep(timestep, arrays.ended, arrays.success if self._env_spec.success else None)
 
-    def reset(self, seed: int) -> Ticks:
+    def reset(self, seed: int) -> TimeStep:
         """Begin episode 0 of every copy."""
         self._seed = seed
         self._arrays.episode[:], self._arrays.clock[:] = 0, 0
@@ -106,24 +106,24 @@ class GuestWorld:
         self._everywhere("start", seed)
         return self._at_rest()
 
-    def step(self, actions: Mapping[str, Array]) -> Ticks:
+    def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Step every copy; one that ends is reset at once."""
         arrays = self._arrays
-        for name, kind in arrays.kinds.items():
+        for name, agent_type in arrays.agent_types.items():
             given = np.asarray(actions[name])
-            if given.shape != kind.action.shape:
-                raise ValueError(f"actions of {name!r} must have shape {kind.action.shape}, got {given.shape}")
-            if given.dtype == kind.action.dtype:
-                kind.action[...] = given
+            if given.shape != agent_type.action.shape:
+                raise ValueError(f"actions of {name!r} must have shape {agent_type.action.shape}, got {given.shape}")
+            if given.dtype == agent_type.action.dtype:
+                agent_type.action[...] = given
             else:
-                np.copyto(kind.action, given, casting="same_kind")
-            if kind.action.size > 64 or not self._few_are_legal[name](kind.action.ravel().tolist()):
+                np.copyto(agent_type.action, given, casting="same_kind")
+            if agent_type.action.size > 64 or not self._few_are_legal[name](agent_type.action.ravel().tolist()):
                 self._refuse_illegal(name)
             if self.settings.restarts:  # what to fall back on when a copy fails
-                map_tree(np.copyto, kind.final, kind.observation)
+                map_tree(np.copyto, agent_type.final, agent_type.observation)
         self._history.add(arrays)
         self._everywhere("step")
-        return self._ticks
+        return self._timestep
 
     def save(self) -> State:
         """Which episodes are being played, and what has been done in them."""
@@ -137,7 +137,7 @@ class GuestWorld:
             "actions": self._history.played(arrays.clock),
         }
 
-    def load(self, state: State) -> Ticks:
+    def load(self, state: State) -> TimeStep:
         """Play the saved episodes again; one that comes out differently is named and begun anew."""
         if len(state["clock"]) != self.copies:
             raise ValueError(f"state holds {len(state['clock'])} copies, this world has {self.copies}")
@@ -149,14 +149,14 @@ class GuestWorld:
             host.use_seed(self._seed)
             for copy in host.copies:
                 start, length = int(starts[copy]), int(state["clock"][copy])
-                played = {kind: array[start : start + length] for kind, array in state["actions"].items()}
+                played = {agent_type: array[start : start + length] for agent_type, array in state["actions"].items()}
                 failure = host.replay(copy, played, length)
                 if failure is None and self._digest(copy) == state["digest"][copy]:
                     self._history.put(copy, played, length)
                     continue
                 why = "the last observation is another" if failure is None else failure.text
                 if failure is not None and failure.dead:
-                    raise GuestError(f"{self.name}, copy {copy}, episode {arrays.episode[copy]}, replay: {why}")
+                    raise ExternalEnvError(f"{self.name}, copy {copy}, episode {arrays.episode[copy]}, replay: {why}")
                 log.warning("%s, copy %d: replay differs (%s); its episode starts anew. %s", self.name, copy, why, CURE)
                 self._settle(host, host.call("begin", copy, True))
         return self._at_rest()
@@ -168,7 +168,7 @@ class GuestWorld:
         host = next(host for host in self._hosts if copy in host.copies)
         picture = host.call("frame", copy)
         if isinstance(picture, Failure):
-            raise GuestError(f"{self.name}, copy {copy}: {picture.text}")
+            raise ExternalEnvError(f"{self.name}, copy {copy}: {picture.text}")
         return np.asarray(picture)
 
     def ansi(self, copy: int) -> str:
@@ -197,7 +197,7 @@ class GuestWorld:
             step = "reset" if failure.during == "reset" else f"step {arrays.clock[copy] + 1}"
             if self.restarts >= self.settings.restarts:
                 used = f" (all {self.settings.restarts} restarts are used up)" if self.settings.restarts else ""
-                raise GuestError(f"{where}, {step}: {failure.text}{used}")
+                raise ExternalEnvError(f"{where}, {step}: {failure.text}{used}")
             self.restarts += 1
             log.warning("%s, %s: %s; restart %d", where, step, failure.text, self.restarts)
             if failure.during == "step":
@@ -209,10 +209,10 @@ class GuestWorld:
 
     def _cut(self, copy: int) -> None:
         """Say that a copy's episode was truncated where it last made sense."""
-        for kind in self._arrays.kinds.values():
-            kind.reward[copy] = 0
-            kind.terminated[copy] = False
-            kind.truncated[copy] = ~kind.gone[copy]
+        for agent_type in self._arrays.agent_types.values():
+            agent_type.reward[copy] = 0
+            agent_type.terminated[copy] = False
+            agent_type.truncated[copy] = ~agent_type.gone[copy]
         self._arrays.ended[copy], self._arrays.success[copy] = True, False
 
     def _bring_back(self, host: Host, failed: int) -> None:
@@ -229,33 +229,37 @@ class GuestWorld:
             failure = host.replay(copy, played, int(clock[copy]))
             if failure is not None or (clock[copy] and self._digest(copy) != digests[copy]):
                 why = "the last observation is another" if failure is None else failure.text
-                raise GuestError(
+                raise ExternalEnvError(
                     f"{self.name}, copy {copy}: lost with its process when copy {failed} failed, and its replay "
                     f"differs ({why}); with processes equal to copies each has a process of its own"
                 )
         for array, values in held:
             array[host.copies.start : host.copies.stop] = values
 
-    def _at_rest(self) -> Ticks:
-        for kind in self._arrays.kinds.values():
-            kind.reward[:], kind.terminated[:], kind.truncated[:] = 0, False, False
+    def _at_rest(self) -> TimeStep:
+        for agent_type in self._arrays.agent_types.values():
+            agent_type.reward[:], agent_type.terminated[:], agent_type.truncated[:] = 0, False, False
         self._arrays.ended[:] = False
-        return self._ticks
+        return self._timestep
 
     def _digest(self, copy: int) -> int:
         """A checksum of what the agents of a copy see."""
         checksum = 0
-        for kind in self._arrays.kinds.values():
-            parts = kind.observation.values() if isinstance(kind.observation, dict) else (kind.observation,)
+        for agent_type in self._arrays.agent_types.values():
+            parts = (
+                agent_type.observation.values()
+                if isinstance(agent_type.observation, dict)
+                else (agent_type.observation,)
+            )
             for part in parts:
                 checksum = zlib.crc32(part[copy].tobytes(), checksum)
         return checksum
 
     def _refuse_illegal(self, name: str) -> None:
         """An action outside its space is the caller's mistake, not the guest's."""
-        arrays, kind = self._arrays.kinds[name], self.kinds[name]
+        arrays, agent_type = self._arrays.agent_types[name], self.agent_types[name]
         good: Array
-        match kind.action:
+        match agent_type.action:
             case Discrete(n):
                 good = (arrays.action >= 0) & (arrays.action < n)
             case MultiDiscrete(sizes):
@@ -266,7 +270,7 @@ class GuestWorld:
         if not good.all():
             copy, agent = np.argwhere(~good)[0]
             raise ValueError(
-                f"copy {copy}, agent {kind.agents[agent]!r}: expected an action of {kind.action}, "
+                f"copy {copy}, agent {agent_type.agents[agent]!r}: expected an action of {agent_type.action}, "
                 f"got {arrays.action[copy, agent]}"
             )
 
@@ -282,21 +286,21 @@ def _quick_look(space: ActionSpace) -> Callable[[list[Any]], bool]:
 
 
 class _History:
-    """The latest actions of all copies, `[ticks, N, A, …]` for each kind, as far back as any episode reaches."""
+    """The latest actions of all copies, `[timestep, N, A, …]` for each kind, as far back as any episode reaches."""
 
-    def __init__(self, kinds: Mapping[str, Kind], copies: int) -> None:
+    def __init__(self, agent_types: Mapping[str, AgentType], copies: int) -> None:
         self.room, self.now = 256, 0
         self.arrays = {
             name: np.zeros((self.room, copies, len(k.agents), *action_shape(k.action)), action_dtype(k.action))
-            for name, k in kinds.items()
+            for name, k in agent_types.items()
         }
 
     def add(self, arrays: Arrays) -> None:
         """Note the actions about to be taken."""
         if self.now == self.room:
             self._forget(int(arrays.clock.max()))
-        for name, kind in arrays.kinds.items():
-            self.arrays[name][self.now] = kind.action
+        for name, agent_type in arrays.agent_types.items():
+            self.arrays[name][self.now] = agent_type.action
         self.now += 1
 
     def _forget(self, kept: int) -> None:
@@ -335,27 +339,27 @@ class Hosted:
 
     def __init__(self, inner: World) -> None:
         self.inner: Any = inner
-        self.kinds, self.copies, self.simultaneous = inner.kinds, inner.copies, inner.simultaneous
+        self.agent_types, self.copies, self.simultaneous = inner.agent_types, inner.copies, inner.simultaneous
 
-    def reset(self, seed: int) -> Ticks:
+    def reset(self, seed: int) -> TimeStep:
         """Start every copy anew."""
-        ticks: Ticks = self.inner.reset(seed)
-        return ticks
+        timestep: TimeStep = self.inner.reset(seed)
+        return timestep
 
-    def step(self, actions: Mapping[str, Array]) -> Ticks:
+    def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Step every copy; one that ends is reset at once."""
-        ticks: Ticks = self.inner.step(actions)
-        return ticks
+        timestep: TimeStep = self.inner.step(actions)
+        return timestep
 
     def save(self) -> State:
         """All that decides the future."""
         state: State = self.inner.save()
         return state
 
-    def load(self, state: State) -> Ticks:
+    def load(self, state: State) -> TimeStep:
         """Return to a saved moment."""
-        ticks: Ticks = self.inner.load(state)
-        return ticks
+        timestep: TimeStep = self.inner.load(state)
+        return timestep
 
     def frame(self, copy: int) -> Array:
         """A picture of one copy; `render` must have been set."""
@@ -368,7 +372,7 @@ class Hosted:
         return text
 
 
-def import_guest(module: str, install: str) -> Any:
+def import_external(module: str, install: str) -> Any:
     """A third-party module, or an error that says how to install it."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # its greeting would end up in our output
     try:

@@ -13,10 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coterie.core.types import Kind, UnknownName
+from coterie.core.types import AgentType, UnknownName
 from coterie.core.world import World
-from coterie.worlds.adapters.batch import Mismatch, Roster, Row, as_flag, as_reward
-from coterie.worlds.adapters.external import GuestSettings, GuestWorld, Hosted, import_guest, import_own, newest
+from coterie.worlds.adapters.batch import EnvSpec, Mismatch, Row, as_flag, as_reward
+from coterie.worlds.adapters.external import (
+    ExternalSettings,
+    ExternalWorld,
+    Hosted,
+    import_external,
+    import_own,
+    newest,
+)
 
 INSTALL = "'coterie[worlds]'"
 AGENT, KIND = "agent_0", "agent"
@@ -24,7 +31,7 @@ SYMBOLS = (10, 5, 3)  # MiniGrid's highest object, colour and state
 
 
 @dataclass(frozen=True)
-class GymnasiumSettings(GuestSettings):
+class GymnasiumSettings(ExternalSettings):
     """A Gymnasium environment; `id` may be `module:Name-v0` to import what registers it."""
 
     channels: Literal["auto", "first", "last"] = "auto"  # where pictures keep their channels; auto: by their shape
@@ -32,7 +39,7 @@ class GymnasiumSettings(GuestSettings):
 
 
 @dataclass(frozen=True)
-class MinigridSettings(GuestSettings):
+class MinigridSettings(ExternalSettings):
     """A MiniGrid environment: `MiniGrid-DoorKey-5x5-v0`, or `DoorKey-5x5` for short."""
 
 
@@ -49,7 +56,7 @@ class MinigridWorld(Hosted):
 
     def __init__(self, settings: MinigridSettings, copies: int) -> None:
         make = functools.partial(make_minigrid, settings)
-        super().__init__(GuestWorld(f"minigrid/{settings.id}", settings, make, copies))
+        super().__init__(ExternalWorld(f"minigrid/{settings.id}", settings, make, copies))
 
 
 def _native_cartpole(settings: GymnasiumSettings, copies: int) -> World:
@@ -60,38 +67,38 @@ def _native_cartpole(settings: GymnasiumSettings, copies: int) -> World:
 
 def _gymnasium_guests(settings: GymnasiumSettings, copies: int) -> World:
     make = functools.partial(make_gymnasium, settings)
-    return GuestWorld(f"gymnasium/{settings.id}", settings, make, copies)
+    return ExternalWorld(f"gymnasium/{settings.id}", settings, make, copies)
 
 
 # One copy -----------------------------------------------------------------------------------------------
 
 
-def make_gymnasium(settings: GymnasiumSettings) -> GymnasiumGuest:
+def make_gymnasium(settings: GymnasiumSettings) -> GymnasiumEnvironment:
     """One copy of an environment."""
-    gymnasium = import_guest("gymnasium", INSTALL)
+    gymnasium = import_external("gymnasium", INSTALL)
     module, colon, name = settings.id.rpartition(":")
     if colon:
         import_own(module, f"gymnasium/{settings.id}")
     if name not in gymnasium.registry:
         raise _unknown("gymnasium", settings.id, list(gymnasium.registry))
     environment, limit = _build(gymnasium, name, settings)
-    return GymnasiumGuest(environment, limit, settings.channels)
+    return GymnasiumEnvironment(environment, limit, settings.channels)
 
 
-def make_minigrid(settings: MinigridSettings) -> GymnasiumGuest:
+def make_minigrid(settings: MinigridSettings) -> GymnasiumEnvironment:
     """One copy of a MiniGrid environment."""
-    gymnasium = import_guest("gymnasium", INSTALL)
-    import_guest("minigrid", "minigrid")
+    gymnasium = import_external("gymnasium", INSTALL)
+    import_external("minigrid", "minigrid")
     known = [name for name in gymnasium.registry if name.startswith(("MiniGrid-", "BabyAI-"))]
     named = (newest(prefix + settings.id, known) for prefix in ("", "MiniGrid-", "BabyAI-"))
     name = next((found for found in named if found), None)
     if name is None:
         raise _unknown("minigrid", settings.id, known)
     environment, limit = _build(gymnasium, name, settings)
-    return GymnasiumGuest(environment, limit, "auto", {"image": SYMBOLS}, wins=True, leave_out="mission")
+    return GymnasiumEnvironment(environment, limit, "auto", {"image": SYMBOLS}, wins=True, leave_out="mission")
 
 
-def _build(gymnasium: Any, name: str, settings: GuestSettings) -> tuple[Any, int | None]:
+def _build(gymnasium: Any, name: str, settings: ExternalSettings) -> tuple[Any, int | None]:
     """The environment and the time limit that is left to us."""
     spec = gymnasium.spec(name)
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
@@ -111,7 +118,7 @@ def _unknown(family: str, name: str, known: list[str]) -> UnknownName:
     return UnknownName(f"{family}/{name}: no such environment is registered{hint}")
 
 
-class GymnasiumGuest:
+class GymnasiumEnvironment:
     """One copy of a Gymnasium environment."""
 
     def __init__(
@@ -130,10 +137,10 @@ class GymnasiumGuest:
         self._limit = limit or 2**62
         self.reading = spaces.read_observation(environment.observation_space, channels, scales)
         action = spaces.read_action(environment.action_space)
-        kind = Kind((AGENT,), self.reading.space, action)
+        agent_type = AgentType((AGENT,), self.reading.space, action)
         notes = tuple(note for note in self.reading.notes if not (leave_out and note.endswith(leave_out)))
         masked = (KIND,) if self.reading.mask is not None else ()
-        self.roster = Roster({KIND: kind}, masked=masked, success=wins, notes=notes)
+        self.env_spec = EnvSpec({KIND: agent_type}, masked=masked, success=wins, notes=notes)
         spaces.trust_choices(environment.unwrapped.action_space)
         self._step = environment.step
         self._clock, self._won = 0, False

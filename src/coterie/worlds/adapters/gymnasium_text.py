@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.core.types import Array, Box, Discrete, Tree
 from coterie.core.world import World
-from coterie.worlds.adapters.external import GuestWorld, Hosted
+from coterie.worlds.adapters.external import ExternalWorld, Hosted
 from coterie.worlds.cartpole.world import CartPole
 
 MOST = 16  # numbers that a prompt may list
@@ -20,14 +20,14 @@ class GymnasiumText:
 
     idle = None
 
-    def __init__(self, world: World, kind: str) -> None:
-        spaces = world.kinds[kind]
+    def __init__(self, world: World, agent_type: str) -> None:
+        spaces = world.agent_types[agent_type]
         if not isinstance(spaces.action, Discrete):
             raise ValueError(f"no choices to put into words in {spaces.action}; name a codec of your own")
         if not isinstance(spaces.observation, Box) or int(np.prod(spaces.observation.shape)) > MOST:
             raise ValueError(f"observations of more than {MOST} numbers have no words; name a codec of your own")
         inner = world.inner if isinstance(world, Hosted) else world
-        name = inner.name if isinstance(inner, GuestWorld) else ""
+        name = inner.name if isinstance(inner, ExternalWorld) else ""
         self.cartpole = isinstance(inner, CartPole) or "CartPole" in name
         self.prompt = "cartpole" if self.cartpole else "numbers"
         self.choices = ("left", "right") if self.cartpole else tuple(map(str, range(spaces.action.n)))

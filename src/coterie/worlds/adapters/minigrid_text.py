@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.core.types import Array, Discrete, Tree
 from coterie.core.world import World
-from coterie.worlds.adapters.external import GuestWorld, Hosted
+from coterie.worlds.adapters.external import ExternalWorld, Hosted
 from coterie.worlds.adapters.gymnasium import SYMBOLS
 
 ACTIONS = ("left", "right", "forward", "pick up", "drop", "open")  # MiniGrid's, in its order; `done` does nothing
@@ -59,13 +59,13 @@ class MinigridText:
     idle = DONE
     grade_prompt = "doorkey-grades"
 
-    def __init__(self, world: World, kind: str) -> None:
-        spaces = world.kinds[kind]
+    def __init__(self, world: World, agent_type: str) -> None:
+        spaces = world.agent_types[agent_type]
         shown = getattr(spaces.observation, "entries", {})
         if "image" not in shown or not isinstance(spaces.action, Discrete):
             raise ValueError("MiniGrid's words need its own view ('image') and actions; name a codec of your own")
         inner = world.inner if isinstance(world, Hosted) else world
-        name = inner.name if isinstance(inner, GuestWorld) else ""
+        name = inner.name if isinstance(inner, ExternalWorld) else ""
         self.door_key = "DoorKey" in name
         self.grades = GRADES if self.door_key else ()
         self.prompt = "doorkey" if self.door_key else "minigrid"

@@ -15,13 +15,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from coterie.core.types import Array, CoterieError, Kind, UnknownName, map_tree
-from coterie.worlds.adapters.batch import KindArrays, Mismatch, Roster, Row, as_flag, as_reward
-from coterie.worlds.adapters.external import GuestSettings, GuestWorld, Hosted, import_guest, import_own, newest
+from coterie.core.types import AgentType, Array, CoterieError, UnknownName, map_tree
+from coterie.worlds.adapters.batch import AgentTypeArrays, EnvSpec, Mismatch, Row, as_flag, as_reward
+from coterie.worlds.adapters.external import (
+    ExternalSettings,
+    ExternalWorld,
+    Hosted,
+    import_external,
+    import_own,
+    newest,
+)
 
 
 @dataclass(frozen=True)
-class PettingzooSettings(GuestSettings):
+class PettingzooSettings(ExternalSettings):
     """`classic/tictactoe_v3`, or one's own `package.module` or `package.module:maker`."""
 
     api: Literal["auto", "parallel", "aec"] = "auto"  # which of the two to play; auto: parallel where it exists
@@ -39,22 +46,22 @@ class PettingzooWorld(Hosted):
 
     def __init__(self, settings: PettingzooSettings, copies: int) -> None:
         make = functools.partial(make_pettingzoo, settings)
-        super().__init__(GuestWorld(f"pettingzoo/{settings.id}", settings, make, copies))
+        super().__init__(ExternalWorld(f"pettingzoo/{settings.id}", settings, make, copies))
 
 
 class MpeWorld(Hosted):
     """N copies of an environment of mpe2."""
 
     def __init__(self, settings: MpeSettings, copies: int) -> None:
-        super().__init__(GuestWorld(f"mpe/{settings.id}", settings, functools.partial(make_mpe, settings), copies))
+        super().__init__(ExternalWorld(f"mpe/{settings.id}", settings, functools.partial(make_mpe, settings), copies))
 
 
 # Making -------------------------------------------------------------------------------------------------
 
 
-def make_pettingzoo(settings: PettingzooSettings) -> ParallelGuest | TurnGuest:
+def make_pettingzoo(settings: PettingzooSettings) -> ParallelEnvironment | TurnBasedEnvironment:
     """One copy of an environment."""
-    import_guest("pettingzoo", "'coterie[worlds]'")
+    import_external("pettingzoo", "'coterie[worlds]'")
     family, slash, name = settings.id.partition("/")
     if not slash:
         module, _, maker = settings.id.partition(":")
@@ -66,9 +73,9 @@ def make_pettingzoo(settings: PettingzooSettings) -> ParallelGuest | TurnGuest:
     return _build(_find(package, name, "pettingzoo", f"{family}/", f"'pettingzoo[{family}]'"), "", settings)
 
 
-def make_mpe(settings: MpeSettings) -> ParallelGuest | TurnGuest:
+def make_mpe(settings: MpeSettings) -> ParallelEnvironment | TurnBasedEnvironment:
     """One copy of an environment of mpe2."""
-    return _build(_find(import_guest("mpe2", "mpe2"), settings.id, "mpe", "", "mpe2"), "", settings)
+    return _build(_find(import_external("mpe2", "mpe2"), settings.id, "mpe", "", "mpe2"), "", settings)
 
 
 def _find(package: Any, name: str, family: str, prefix: str, install: str) -> Any:
@@ -80,10 +87,10 @@ def _find(package: Any, name: str, family: str, prefix: str, install: str) -> An
         close = [other] if other else difflib.get_close_matches(name, known, n=1, cutoff=0.75)
         hint = f"did you mean '{family}/{prefix}{close[0]}'?" if close else f"there are {', '.join(known)}"
         raise UnknownName(f"{family}/{prefix}{name}: no such environment; {hint}")
-    return import_guest(f"{package.__name__}.{chosen}", install)
+    return import_external(f"{package.__name__}.{chosen}", install)
 
 
-def _build(module: Any, maker: str, settings: PettingzooSettings) -> ParallelGuest | TurnGuest:
+def _build(module: Any, maker: str, settings: PettingzooSettings) -> ParallelEnvironment | TurnBasedEnvironment:
     from pettingzoo import AECEnv, ParallelEnv
 
     has = {"parallel": "parallel_env", "aec": "env"}
@@ -94,9 +101,9 @@ def _build(module: Any, maker: str, settings: PettingzooSettings) -> ParallelGue
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
     environment = getattr(module, names[0])(**options)
     if isinstance(environment, ParallelEnv):
-        return ParallelGuest(environment, settings)
+        return ParallelEnvironment(environment, settings)
     if isinstance(environment, AECEnv):
-        return TurnGuest(environment, settings)
+        return TurnBasedEnvironment(environment, settings)
     raise CoterieError(f"{module.__name__}: expected a ParallelEnv or an AECEnv, got {type(environment).__name__}")
 
 
@@ -106,7 +113,7 @@ def _build(module: Any, maker: str, settings: PettingzooSettings) -> ParallelGue
 class Seat(NamedTuple):
     """One agent's place: how to write what it sees and read what it does."""
 
-    arrays: KindArrays
+    arrays: AgentTypeArrays
     column: int
     write: Callable[[Any], None]
     action: Callable[[], Any]
@@ -134,26 +141,26 @@ class Table:
                 groups.append((key, [agent]))
             else:
                 same.append(agent)
-        self.kinds: dict[str, Kind] = {}
+        self.agent_types: dict[str, AgentType] = {}
         self.masked: list[str] = []
         self.places: dict[Any, tuple[str, int]] = {}
         for (observation, action, masked), members in groups:
-            name = kind_name([str(agent) for agent in members], self.kinds)
-            self.kinds[name] = Kind(tuple(map(str, members)), observation, action)
+            name = kind_name([str(agent) for agent in members], self.agent_types)
+            self.agent_types[name] = AgentType(tuple(map(str, members)), observation, action)
             self.places |= {agent: (name, column) for column, agent in enumerate(members)}
             self.masked += [name] * masked
         self.notes = tuple(sorted({note for reading in self.readings.values() for note in reading.notes}))
 
-    def roster(self, simultaneous: bool) -> Roster:
+    def env_spec(self, simultaneous: bool) -> EnvSpec:
         """What the world needs to know."""
-        return Roster(self.kinds, simultaneous, tuple(self.masked), notes=self.notes)
+        return EnvSpec(self.agent_types, simultaneous, tuple(self.masked), notes=self.notes)
 
     def sit(self, row: Row) -> None:
         """Write there from now on."""
         self.rows = list(row.values())
         self.seats: dict[Any, Seat] = {}
-        for agent, (kind, column) in self.places.items():
-            arrays, space = row[kind], self.environment.action_space(agent)
+        for agent, (agent_type, column) in self.places.items():
+            arrays, space = row[agent_type], self.environment.action_space(agent)
             write = self.spaces.write_into(self.readings[agent], arrays.observation, column, arrays.mask)
             self.seats[agent] = Seat(arrays, column, write, self.spaces.read_from(space, arrays.action, column))
 
@@ -171,7 +178,7 @@ class Table:
             row.reward[:], row.terminated[:], row.truncated[:] = 0, False, False
             self._idle(row)
 
-    def _idle(self, row: KindArrays) -> None:
+    def _idle(self, row: AgentTypeArrays) -> None:
         row.acting[:] = False
         if row.mask is not None:
             row.mask[:] = True
@@ -260,7 +267,7 @@ def _require_agents(environment: Any) -> None:
 # The two kinds of environment ---------------------------------------------------------------------------
 
 
-class ParallelGuest:
+class ParallelEnvironment:
     """One copy of a parallel environment: all who are present act together."""
 
     def __init__(self, environment: Any, settings: PettingzooSettings) -> None:
@@ -269,7 +276,7 @@ class ParallelGuest:
         infos = environment.reset(seed=0)[1]
         self.table = Table(environment, settings, infos)
         self.late = settings.late or set(environment.agents) != set(self.table.agents)
-        self.roster = self.table.roster(simultaneous=not self.late)
+        self.env_spec = self.table.env_spec(simultaneous=not self.late)
 
     def sit(self, row: Row) -> None:
         """Write there from now on."""
@@ -326,7 +333,7 @@ class ParallelGuest:
         self.environment.close()
 
 
-class TurnGuest:
+class TurnBasedEnvironment:
     """One copy of an AEC environment: one agent acts at a time."""
 
     def __init__(self, environment: Any, settings: PettingzooSettings) -> None:
@@ -334,7 +341,7 @@ class TurnGuest:
         self.environment = environment
         environment.reset(seed=0)
         self.table = Table(environment, settings, environment.infos)
-        self.roster = self.table.roster(simultaneous=False)
+        self.env_spec = self.table.env_spec(simultaneous=False)
 
     def sit(self, row: Row) -> None:
         """Write there from now on."""

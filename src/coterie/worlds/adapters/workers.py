@@ -21,13 +21,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from coterie.core.types import Array, CoterieError
-from coterie.worlds.adapters.batch import Arrays, Failure, GuestError, Maker, Roster, Stage, describe
+from coterie.worlds.adapters.batch import Arrays, EnvBatch, EnvSpec, ExternalEnvError, Failure, Maker, describe
 
 PATIENCE = 120.0  # seconds for a child to start and build its environments
 
 
 @dataclass(frozen=True)
-class Lodging:
+class WorkerSpec:
     """How guests are to be put up."""
 
     name: str  # the world's, for messages
@@ -74,7 +74,7 @@ class Host(Protocol):
 class LocalHost:
     """All copies in this process. It cannot survive a guest that hangs or kills its process."""
 
-    def __init__(self, stage: Stage, copies: range) -> None:
+    def __init__(self, stage: EnvBatch, copies: range) -> None:
         self.stage, self.copies = stage, copies
         self._answer: Any = None
 
@@ -104,7 +104,7 @@ class LocalHost:
 class ChildHost:
     """Some copies in a child process, which writes into shared memory and answers through a pipe."""
 
-    def __init__(self, lodging: Lodging, copies: range) -> None:
+    def __init__(self, lodging: WorkerSpec, copies: range) -> None:
         self.lodging, self.name, self.timeout, self.copies = lodging, lodging.name, lodging.timeout, copies
         self._pipe: Connection | None = None
         self._process: Any = None
@@ -128,16 +128,16 @@ class ChildHost:
             ) from None
         there.close()
 
-    def opened(self) -> Roster:
+    def opened(self) -> EnvSpec:
         """Wait until the environments are built."""
         self._allowed = PATIENCE
         found = self.answer()
         if isinstance(found, Failure):
-            raise GuestError(f"{self.name}: cannot be built: {found.text}")
+            raise ExternalEnvError(f"{self.name}: cannot be built: {found.text}")
         if isinstance(found, CoterieError):
             raise found
-        roster: Roster = found
-        return roster
+        env_spec: EnvSpec = found
+        return env_spec
 
     def share(self, memory: Memory, arrays: Arrays, offset: int) -> None:
         """Hand over the shared memory; at `offset` the child notes which copy it is busy with."""
@@ -149,7 +149,7 @@ class ChildHost:
         assert self._shared is not None
         assert self._pipe is not None
         memory, arrays, offset = self._shared
-        self.ask("attach", arrays.roster, arrays.copies, memory.size, offset)
+        self.ask("attach", arrays.env_spec, arrays.copies, memory.size, offset)
         memory.send(self._pipe, self._process.pid)
         self.answer()
 
@@ -213,35 +213,35 @@ class ChildHost:
         self._process.join()
 
 
-def open_hosts(lodging: Lodging, copies: int) -> tuple[list[Host], Roster, Arrays]:
+def open_hosts(lodging: WorkerSpec, copies: int) -> tuple[list[Host], EnvSpec, Arrays]:
     """Build all guests and the arrays that they write into."""
     name, processes = lodging.name, lodging.processes
     if not processes:
         try:
-            stage = Stage(lodging.make, range(copies), lodging.fresh)
+            stage = EnvBatch(lodging.make, range(copies), lodging.fresh)
         except CoterieError:
             raise
         except (Exception, SystemExit) as error:  # whatever a third-party constructor may raise
-            raise GuestError(f"{name}: cannot be built: {describe(error)}") from error
-        arrays = Arrays(stage.roster, copies)
+            raise ExternalEnvError(f"{name}: cannot be built: {describe(error)}") from error
+        arrays = Arrays(stage.env_spec, copies)
         stage.attach(arrays)
-        return [LocalHost(stage, range(copies))], stage.roster, arrays
+        return [LocalHost(stage, range(copies))], stage.env_spec, arrays
     edges = [copies * i // processes for i in range(processes + 1)]
     children: list[ChildHost] = []
     try:
         for start, stop in itertools.pairwise(edges):
             children.append(ChildHost(lodging, range(start, stop)))
         rosters = [child.opened() for child in children]
-        roster = rosters[0]
-        size = Arrays(roster, copies).size
+        env_spec = rosters[0]
+        size = Arrays(env_spec, copies).size
         memory = Memory(size + 64 * processes)
-        arrays = Arrays(roster, copies, memory.map)
+        arrays = Arrays(env_spec, copies, memory.map)
         for place, child in enumerate(children):
             child.share(memory, arrays, size + 64 * place)
     except BaseException:
         close_all(children)
         raise
-    return [*children], roster, arrays
+    return [*children], env_spec, arrays
 
 
 def close_all(hosts: Sequence[Host]) -> None:
@@ -268,12 +268,12 @@ class Memory:
 # The child ----------------------------------------------------------------------------------------------
 
 
-def serve(pipe: Connection, lodging: Lodging, copies: range) -> None:
+def serve(pipe: Connection, lodging: WorkerSpec, copies: range) -> None:
     """A child's life: build the environments, then do as asked until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     try:
-        stage = Stage(lodging.make, copies, lodging.fresh)
-        pipe.send(stage.roster)
+        stage = EnvBatch(lodging.make, copies, lodging.fresh)
+        pipe.send(stage.env_spec)
     except CoterieError as error:
         pipe.send(CoterieError(str(error)))
         return
@@ -287,11 +287,11 @@ def serve(pipe: Connection, lodging: Lodging, copies: range) -> None:
             stage.close()
             return
         if verb == "attach":
-            roster, total, size, offset = arguments
+            env_spec, total, size, offset = arguments
             handle = reduction.recv_handle(pipe)
             memory = mmap.mmap(handle, size)
             os.close(handle)
-            stage.attach(Arrays(roster, total, memory), np.frombuffer(memory, np.int64, 1, offset))
+            stage.attach(Arrays(env_spec, total, memory), np.frombuffer(memory, np.int64, 1, offset))
             answer = None
         else:
             answer = getattr(stage, verb)(*arguments)

@@ -154,8 +154,8 @@ def mixed(market: Market, tastes: Sequence[Prospect], counts: Sequence[int], poi
     low, high = slopes.lowest, market.valuations.high
     for _ in range(HALVINGS):
         top = (low + high) / 2
-        low, high = (low, top) if slopes.descend(top)[2] else (top, high)
-    bids, y, _ = slopes.descend(low, points)
+        low, high = (low, top) if slopes.adam_step(top)[2] else (top, high)
+    bids, y, _ = slopes.adam_step(low, points)
     at = ranks(market.valuations, points, entry_rank(market))
     values = market.valuations.quantile(at)
     curves = tuple(Curve(at, values, _on_ranks(at, values, bids, own, slopes.lowest)) for own in y)
@@ -193,7 +193,7 @@ class _Slopes:
                 return [rates[i] - pull if i in active else 0.0 for i in range(len(rates))]
             active -= waiting
 
-    def descend(self, top: float, points: int = 0) -> tuple[Array, Array, bool]:
+    def adam_step(self, top: float, points: int = 0) -> tuple[Array, Array, bool]:
         """Bids [B] falling from `top`, y [tastes, B], and whether a valuation was met by its bid on the way.
 
         Without `points` the bids are those at which the solver happens to stop.

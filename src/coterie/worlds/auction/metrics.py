@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.config.schema import Config, GroupConfig, Part, SeatedRun, to_plain
-from coterie.core.group import Place
+from coterie.config.schema import Config, GroupConfig, Part, SeatedRun, to_dict
+from coterie.core.group import GroupSpec
 from coterie.core.types import Array, CoterieError
 from coterie.preferences.prospect import NEUTRAL, Prospect
 from coterie.studies import statistics
@@ -136,20 +136,20 @@ def _ideal(
         return None, f"no equilibrium is known for the preference of {' and '.join(map(repr, unknown))}"
     if market.valuations.atoms:
         return None, "valuations are single points, where the equilibrium draws lots"
-    kinds = list(dict.fromkeys(known.values()))
+    agent_types = list(dict.fromkeys(known.values()))
     try:
-        if len(kinds) == 1 or market.rule == "second_price":  # at second prices tastes change nothing
-            shared = equilibria.symmetric(market, kinds[0])
+        if len(agent_types) == 1 or market.rule == "second_price":  # at second prices tastes change nothing
+            shared = equilibria.symmetric(market, agent_types[0])
             return [shared for _ in bidders], None
-        counts = [sum(len(members[name]) for name, own in known.items() if own == kind) for kind in kinds]
-        found = equilibria.mixed(market, kinds, counts)
+        counts = [sum(len(members[name]) for name, own in known.items() if own == kind) for kind in agent_types]
+        found = equilibria.mixed(market, agent_types, counts)
     except (ValueError, CoterieError) as error:  # which say what is not solved
         return None, str(error)
     if found.residual > LEFT:
         return None, f"the curves found for it leave {found.residual:.2g} to gain"
     curves = found.curves
     group_of = {seat: name for name, seats in members.items() for seat in seats}
-    return [curves[kinds.index(known[group_of[seat]])] for seat in bidders], None
+    return [curves[agent_types.index(known[group_of[seat]])] for seat in bidders], None
 
 
 # What was learned ---------------------------------------------------------------------------------------
@@ -206,16 +206,16 @@ def curves(run: Run, checkpoint: str = "last") -> list[Curve]:
 
     def ask(values: Array) -> Array:
         world = Auction(settings, len(values))
-        runner = Runner(world, [group.seat for group in loaded.groups], seed=0, greedy=True)
+        runner = Runner(world, [group.actor for group in loaded.groups], seed=0, greedy=True)
         runner.begin(0)
         state = world.save()
         state["valuation"][:] = values[:, None]
-        runner.ticks = world.load(state)
+        runner.timestep = world.load(state)
         bids = np.zeros((len(values), settings.num_bidders))
         for group in loaded.groups:
-            action = group.policy.act(runner.view(group.seat)).action
+            action = group.policy.act(runner.view(group.actor)).action
             chosen = action / (settings.bid_levels - 1) if settings.bid_levels else action[..., 0]
-            bids[:, group.seat.place.columns] = chosen
+            bids[:, group.actor.group_spec.columns] = chosen
         bids = np.clip(bids, 0.0, 1.0 if settings.budget is None else min(settings.budget, 1.0))
         return np.where(bids < settings.reserve, 0.0, bids)
 
@@ -273,7 +273,7 @@ def _judge_seat(
 
 
 def _rivals(seats: Sequence[Curve], seat: int) -> WinChance:
-    return against([other for place, other in enumerate(seats) if place != seat])
+    return against([other for group_spec, other in enumerate(seats) if group_spec != seat])
 
 
 def _counting(market: Market, bids: Array) -> Array:
@@ -305,7 +305,7 @@ def sets(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs put together by table: those that differ in nothing but their seeds and how they were run."""
     found: dict[str, list[Run]] = {}
     for run in runs:
-        plain = to_plain(run.config())
+        plain = to_dict(run.config())
         for group in plain["groups"].values():
             group["policy"].pop("run", None)  # a player of an earlier run: one for each seed, perhaps
         length = plain["train"]["total_steps"]
@@ -315,20 +315,20 @@ def sets(runs: Sequence[Run]) -> list[list[Run]]:
 
 def theory_of(config: Config) -> Theory:
     """What is ideal at a config's table."""
-    places = build.build_places(config, Auction(config.world.settings, 1))
-    members = {name: tuple(map(int, place.columns)) for name, place in places.items()}
-    preferences = {name: _preference(group, places[name]) for name, group in config.groups.items()}
+    group_specs = build.build_group_specs(config, Auction(config.world.settings, 1))
+    members = {name: tuple(map(int, group_spec.columns)) for name, group_spec in group_specs.items()}
+    preferences = {name: _preference(group, group_specs[name]) for name, group in config.groups.items()}
     tastes = {name: taste_of(preference) for name, preference in preferences.items()}
     words = {name: in_words(preference) for name, preference in preferences.items()}
     return dataclasses.replace(theorise(config.world.settings, members, tastes), words=words)
 
 
-def _preference(group: GroupConfig, place: Place) -> Part:
+def _preference(group: GroupConfig, group_spec: GroupSpec) -> Part:
     """How a group values its rewards; who only plays and says nothing of it, as when it learned."""
     if group.learner is not None or not isinstance(group.policy, SeatedRun) or group.preference.name != "unchanged":
         return group.preference
     earlier = Run.open(group.policy.run).config()
-    return earlier.groups[build.earlier_group(group.policy, place, earlier)].preference
+    return earlier.groups[build.earlier_group(group.policy, group_spec, earlier)].preference
 
 
 def judge_runs(runs: Sequence[Run]) -> tuple[Theory, list[Judged]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.core.types import Array
 from coterie.studies import statistics
-from coterie.studies.html import COLOURS, Chapter, as_png, draw_estimate, dress, picture, table
+from coterie.studies.html import COLOURS, ReportSection, as_png, draw_estimate, dress, picture, table
 from coterie.training.run import Run
 from coterie.worlds.auction.metrics import MEASURES, OUTCOMES, Judged, Theory, judge_runs, sets, summarise
 from coterie.worlds.auction.world import AuctionSettings
@@ -31,7 +31,7 @@ PANELS = {  # of the auction's outcome; payoffs follow
 NARROWEST = 0.02  # of a panel's axis, as a share of its numbers: what differs less is as good as equal
 
 
-def chapter(runs: Sequence[Run]) -> Chapter:
+def chapter(runs: Sequence[Run]) -> ReportSection:
     """Everything for runs of one experiment; those whose tables differ are shown one set after the other."""
     ready = [run for run in runs if run.steps()]
     parts = ["<h2>Bids</h2>"]
@@ -39,7 +39,7 @@ def chapter(runs: Sequence[Run]) -> Chapter:
         if run not in ready:
             parts.append(f"<p class=quiet>{html.escape(run.path.name)} has no policies yet; it is left out here.</p>")
     if not ready:
-        return Chapter(parts, {}, {"tables": []})
+        return ReportSection(parts, {}, {"tables": []})
     found = [judge_runs(members) for members in sets(ready)]
     png = draw(found)
     parts.append(
@@ -49,7 +49,7 @@ def chapter(runs: Sequence[Run]) -> Chapter:
     for (theory, judged), plain in zip(found, numbers, strict=True):
         parts += _words(theory, len(judged), several=len(found) > 1)
         parts += [_group_table(plain), _seller_table(plain)]
-    return Chapter(parts, {"bids": png}, {"tables": numbers})
+    return ReportSection(parts, {"bids": png}, {"tables": numbers})
 
 
 # Words --------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ class AuctionText:
     prompt = "auction"
     idle = 0
 
-    def __init__(self, world: Auction, kind: str) -> None:
+    def __init__(self, world: Auction, agent_type: str) -> None:
         self.settings = world.settings
         self.bids = np.linspace(0, 1, self.settings.bid_levels or OFFERED)
         digits = 1 if len(self.bids) <= 11 and np.allclose(self.bids * 10, np.rint(self.bids * 10)) else 2

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from coterie.core.types import Array, Box, Discrete, Kind, State, Tick, Ticks
+from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, positive, whole, within
 from coterie.core.world import rebuild
 from coterie.worlds.auction import kernels
@@ -25,9 +25,9 @@ from coterie.worlds.auction.valuations import UNIFORM, ValuationSettings, tabula
 from coterie.worlds.random import seed_copies
 
 if TYPE_CHECKING:
-    from coterie.studies.html import Chapter
+    from coterie.studies.html import ReportSection
     from coterie.training.run import Run
-    from coterie.worlds.adapters.export import ParallelFace
+    from coterie.worlds.adapters.export import PettingZooEnv
 
 RULES: dict[str, int] = {
     "first_price": kernels.FIRST_PRICE,
@@ -83,7 +83,7 @@ class Auction:
         self.state_size = bidders + repeated * (3 + bidders * (1 + limited))
         action = Discrete(settings.bid_levels) if settings.bid_levels else Box((1,), 0.0, 1.0)
         names = tuple(f"bidder_{i}" for i in range(bidders))
-        self.kinds: Mapping[str, Kind] = {"bidder": Kind(names, Box((width,), 0.0, 1.0), action)}
+        self.agent_types: Mapping[str, AgentType] = {"bidder": AgentType(names, Box((width,), 0.0, 1.0), action)}
         table = tabulate(settings.valuations)
         self._rules = kernels.Rules(
             rule=RULES[settings.rule],
@@ -100,7 +100,7 @@ class Auction:
         self._bid = np.zeros((copies, bidders))
         self._out = _empty_outcome(copies, bidders, width, self.state_size)
         out = self._out
-        tick = Tick(
+        agent_step = AgentStep(
             observation=out.observation,
             acting=np.ones_like(out.terminated),
             reward=out.reward,
@@ -108,16 +108,16 @@ class Auction:
             truncated=np.zeros_like(out.terminated),
             final_observation=out.final_observation,
         )
-        self._ticks = Ticks({"bidder": tick}, out.ended, out.success, out.state, out.final_state)
+        self._timestep = TimeStep({"bidder": agent_step}, out.ended, out.success, out.state, out.final_state)
         self.reset(0)  # so that a world just built is already a valid one
 
-    def reset(self, seed: int) -> Ticks:
+    def reset(self, seed: int) -> TimeStep:
         """Start every copy anew; copy i depends on (seed, i) only."""
         seed_copies(self.books.random, seed, "auction")
         kernels.begin(self.books, self._rules)
         return self._calm()
 
-    def step(self, actions: Mapping[str, Array]) -> Ticks:
+    def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Hold one round; a bid out of range is a ValueError and changes nothing."""
         given, levels = np.asarray(actions["bidder"]), self.settings.bid_levels
         rows = (*self._bid.shape, *(() if levels else (1,)))
@@ -133,10 +133,12 @@ class Auction:
         if wrong >= 0:
             n, a = divmod(wrong, self.settings.num_bidders)
             if levels:
-                raise ValueError(f"bidder_{a} of copy {n} chose {given[n, a]}, outside {self.kinds['bidder'].action}")
+                raise ValueError(
+                    f"bidder_{a} of copy {n} chose {given[n, a]}, outside {self.agent_types['bidder'].action}"
+                )
             raise ValueError(f"bidder_{a} of copy {n} bid {given[n, a, 0]:g}; a bid must lie in [0, 1]")
         kernels.step(self.books, self._rules, self._bid, self._sale, self._last, self._out)
-        return self._ticks
+        return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), (self.settings, self.copies), self.save())
@@ -145,7 +147,7 @@ class Auction:
         """Copies of all valuations, budgets, histories and random states."""
         return {name: array.copy() for name, array in self.books._asdict().items()}
 
-    def load(self, state: State) -> Ticks:
+    def load(self, state: State) -> TimeStep:
         """Return to a saved moment."""
         for name, array in self.books._asdict().items():
             if np.shape(state[name]) != array.shape:
@@ -154,24 +156,24 @@ class Auction:
             array[...] = state[name]
         return self._calm()
 
-    def _calm(self) -> Ticks:
+    def _calm(self) -> TimeStep:
         """Say what bidders see, with no reward and no end."""
         out = self._out
         for array in (out.reward, out.terminated, out.ended, out.success, self._sale.held):
             array[...] = 0
         kernels.observe(self.books, self._rules, out.observation, out.state)
-        return self._ticks
+        return self._timestep
 
     def info(self, agent: str, copy: int) -> dict[str, Any]:
         """How the latest round went for one bidder; nothing after a reset. Unsold: winner and price are None."""
-        sale, a = self._sale, self.kinds["bidder"].agents.index(agent)
+        sale, a = self._sale, self.agent_types["bidder"].agents.index(agent)
         if not sale.held[copy]:
             return {}
         winner = int(sale.winner[copy])
         sold = winner != kernels.NOBODY
         value, paid = float(sale.valuation[copy, a]), float(sale.paid[copy, a])
         return {
-            "winner": self.kinds["bidder"].agents[winner] if sold else None,
+            "winner": self.agent_types["bidder"].agents[winner] if sold else None,
             "price": float(sale.price[copy]) if sold else None,
             "payoff": (value if winner == a else 0.0) - paid,
             "valuation": value,
@@ -185,7 +187,7 @@ class Auction:
         curve = symmetric(self.settings.market)
         return curve.values, curve.bids
 
-    def heuristic(self, kind: str, random: np.random.Generator) -> Array:
+    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
         """The bid of risk-neutral bidders in the symmetric equilibrium of one round; on a grid the nearest.
 
         Where valuations are single points this equilibrium draws lots; else nothing is left to chance.
@@ -203,7 +205,7 @@ class Auction:
         return bids[..., None].astype(np.float32)
 
     @staticmethod
-    def chapter(runs: Sequence[Run]) -> Chapter:
+    def chapter(runs: Sequence[Run]) -> ReportSection:
         """Bid curves and what comes of them, for a report."""
         from coterie.worlds.auction.report import chapter
 
@@ -234,9 +236,9 @@ def parallel_env(
     render_mode: str | None = None,
     valuations: ValuationSettings | Mapping[str, Any] | str | None = None,
     **settings: Any,
-) -> ParallelFace:
+) -> PettingZooEnv:
     """The same world as a PettingZoo parallel environment; `settings` are those of `AuctionSettings`."""
-    from coterie.worlds.adapters.export import ParallelFace, choose
+    from coterie.worlds.adapters.export import PettingZooEnv, choose
 
     if callable(valuations):
         raise ValueError("valuations: name a function of one's own, valuations='package.module:Name'")
@@ -245,7 +247,7 @@ def parallel_env(
     if isinstance(valuations, Mapping):
         valuations = choose(ValuationSettings, valuations)
     chosen = choose(AuctionSettings, {"valuations": valuations or UNIFORM, **settings})
-    return ParallelFace(Auction(chosen, copies=1), "auction", render_mode)
+    return PettingZooEnv(Auction(chosen, copies=1), "auction", render_mode)
 
 
 def _empty_books(copies: int, bidders: int) -> kernels.Books:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numba import njit
 
-from coterie.core.types import Array, Box, Discrete, Kind, State, Tick, Ticks, Tree
+from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep, Tree
 from coterie.core.world import World, rebuild
 from coterie.worlds.random import seed_copies, uniform
 
@@ -63,7 +63,7 @@ class _Arrays(NamedTuple):
 class Tictactoe:
     """N games of tic-tac-toe. Each player sees its own stones, then its opponent's."""
 
-    kinds: Mapping[str, Kind]
+    agent_types: Mapping[str, AgentType]
     copies: int
     simultaneous: bool = False
 
@@ -72,7 +72,7 @@ class Tictactoe:
             raise ValueError(f"copies must be at least 1, got {copies}")
         self.settings = settings
         self.copies = copies
-        self.kinds = {"player": Kind(AGENTS, Box((18,), 0.0, 1.0), Discrete(9))}
+        self.agent_types = {"player": AgentType(AGENTS, Box((18,), 0.0, 1.0), Discrete(9))}
         payoffs = (settings.win_reward, settings.draw_reward, settings.loss_reward)
         self._payoffs = np.array(payoffs, np.float32)
         self._toss = settings.first == "random"
@@ -88,7 +88,7 @@ class Tictactoe:
             terminated=np.empty((copies, 2), np.bool_),
             ended=np.empty(copies, np.bool_),
         )
-        tick = Tick(
+        agent_step = AgentStep(
             observation=self._arrays.observation,
             acting=self._arrays.acting,
             reward=self._arrays.reward,
@@ -97,16 +97,16 @@ class Tictactoe:
             final_observation=self._arrays.final_observation,
             mask=self._arrays.mask,
         )
-        self._ticks = Ticks({"player": tick}, self._arrays.ended)
+        self._timestep = TimeStep({"player": agent_step}, self._arrays.ended)
         self.reset(0)  # so that a world just built is already a valid one
 
-    def reset(self, seed: int) -> Ticks:
+    def reset(self, seed: int) -> TimeStep:
         """Start every game anew."""
         seed_copies(self._arrays.random, seed, "tictactoe")
         _start(self._arrays, self._toss)
-        return self._ticks
+        return self._timestep
 
-    def step(self, actions: Mapping[str, Array]) -> Ticks:
+    def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Put one stone in every copy; an illegal move raises ValueError and changes nothing."""
         cells = np.asarray(actions["player"]).astype(np.int64, casting="same_kind", copy=False)
         if cells.shape != (self.copies, 2):
@@ -118,7 +118,7 @@ class Tictactoe:
             reason = "is occupied" if 0 <= cell < 9 else "is not on the board"
             raise ValueError(f"illegal move in copy {copy} by {AGENTS[mover]}: cell {cell} {reason}")
         _step(self._arrays, cells, self._payoffs, self._toss)
-        return self._ticks
+        return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), (self.settings, self.copies), self.save())
@@ -128,7 +128,7 @@ class Tictactoe:
         a = self._arrays
         return {"board": a.board.copy(), "mover": a.mover.copy(), "random": a.random.copy()}
 
-    def load(self, state: State) -> Ticks:
+    def load(self, state: State) -> TimeStep:
         """Return to saved boards, turns and random states."""
         if state["board"].shape != self._arrays.board.shape:
             raise ValueError(f"state holds {len(state['board'])} copies, this world has {self.copies}")
@@ -136,12 +136,12 @@ class Tictactoe:
         self._arrays.mover[:] = state["mover"]
         self._arrays.random[:] = state["random"]
         _tell_all(self._arrays)
-        return self._ticks
+        return self._timestep
 
-    def heuristic(self, kind: str, random: np.random.Generator) -> Array:
+    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
         """Win, else block, else the centre, else a random free corner, else a random free cell."""
-        if kind not in self.kinds:
-            raise ValueError(f"kind must be one of {sorted(self.kinds)}, got {kind!r}")
+        if agent_type not in self.agent_types:
+            raise ValueError(f"kind must be one of {sorted(self.agent_types)}, got {agent_type!r}")
         actions = np.zeros((self.copies, 2), np.int64)
         # One number per copy is drawn whether used or not, so a game never shifts its neighbours' luck.
         _choose(self._arrays.board, self._arrays.mover, random.random(self.copies), actions)
@@ -346,7 +346,7 @@ class TictactoeText:
     choices = CELL_NAMES
     idle = None
 
-    def __init__(self, world: World, kind: str) -> None:
+    def __init__(self, world: World, agent_type: str) -> None:
         """All boards read alike."""
 
     def describe(self, observation: Tree) -> list[str]:

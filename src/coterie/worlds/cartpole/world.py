@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from coterie.core.types import Array, Box, CoterieError, Discrete, Kind, State, Tick, Ticks
+from coterie.core.types import AgentStep, AgentType, Array, Box, CoterieError, Discrete, State, TimeStep
 from coterie.core.world import rebuild
 from coterie.worlds.random import seed_copies, uniform
 
@@ -28,7 +28,7 @@ HIGH = np.array([2 * EDGE, np.inf, 2 * TILT, np.inf], np.float32)
 class CartPole:
     """N poles to balance. The observation is position, speed, angle and angular speed."""
 
-    kinds: Mapping[str, Kind]
+    agent_types: Mapping[str, AgentType]
     copies: int
     simultaneous: bool = True
 
@@ -36,14 +36,14 @@ class CartPole:
         if copies < 1:
             raise ValueError(f"copies must be at least 1, got {copies}")
         self.copies, self._limit, self._render = copies, limit, render
-        self.kinds = {"agent": Kind(("agent_0",), Box((4,), -HIGH, HIGH), Discrete(2))}
+        self.agent_types = {"agent": AgentType(("agent_0",), Box((4,), -HIGH, HIGH), Discrete(2))}
         self._place = np.zeros((copies, 4))
         self._clock = np.zeros((2, copies), np.uint64)  # steps of the episode; random states
         # Few arrays, because Numba spends a fifth of a microsecond on passing each.
         self._numbers = np.zeros((3, copies, 4), np.float32)  # observation, last one, reward
         self._flags = np.zeros((3, copies, 1), np.bool_)  # terminated, truncated, ended
         numbers, flags = self._numbers, self._flags
-        tick = Tick(
+        agent_step = AgentStep(
             observation=numbers[0][:, None],
             acting=np.ones((copies, 1), np.bool_),
             reward=numbers[2, :, :1],
@@ -51,17 +51,17 @@ class CartPole:
             truncated=flags[1],
             final_observation=numbers[1][:, None],
         )
-        self._ticks = Ticks({"agent": tick}, flags[2, :, 0])
+        self._timestep = TimeStep({"agent": agent_step}, flags[2, :, 0])
         self._twin: Any = None  # Gymnasium's environment, for pictures only
         self.reset(0)
 
-    def reset(self, seed: int) -> Ticks:
+    def reset(self, seed: int) -> TimeStep:
         """Start every copy anew."""
         seed_copies(self._clock[1], seed, "cartpole")
         _start(self._place, self._clock)
         return self._tell()
 
-    def step(self, actions: Mapping[str, Array]) -> Ticks:
+    def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Push every cart left (0) or right (1)."""
         pushes = actions["agent"]
         if pushes.shape != (self.copies, 1):
@@ -69,7 +69,7 @@ class CartPole:
         wrong = _step(pushes, self._place, self._clock, self._numbers, self._flags, self._limit)
         if wrong >= 0:
             raise ValueError(f"copy {wrong}: an action must be 0 or 1, got {pushes[wrong, 0]}")
-        return self._ticks
+        return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), (self.copies, self._limit, self._render), self.save())
@@ -78,7 +78,7 @@ class CartPole:
         """Places, steps taken and random states."""
         return {"place": self._place.copy(), "clock": self._clock.copy()}
 
-    def load(self, state: State) -> Ticks:
+    def load(self, state: State) -> TimeStep:
         """Return to a saved moment."""
         if state["place"].shape != self._place.shape:
             raise ValueError(f"state holds {len(state['place'])} copies, this world has {self.copies}")
@@ -104,11 +104,11 @@ class CartPole:
         cells[int(np.clip(round(x / EDGE * 24) + 24, 0, 48))] = "\\|/"[int(np.sign(round(tilt, 2))) + 1]
         return f"{''.join(cells)}\nleaning {math.degrees(tilt):+.1f}°"
 
-    def _tell(self) -> Ticks:
+    def _tell(self) -> TimeStep:
         self._numbers[0] = self._place
         self._numbers[2] = 0
         self._flags[:] = False
-        return self._ticks
+        return self._timestep
 
 
 # The physics --------------------------------------------------------------------------------------------

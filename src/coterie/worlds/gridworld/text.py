@@ -25,7 +25,7 @@ class GridworldText:
 
     prompt = "gridworld"
 
-    def __init__(self, world: Gridworld, kind: str) -> None:
+    def __init__(self, world: Gridworld, agent_type: str) -> None:
         self.settings, self.layout, self.messages = world.settings, world._layout, world.settings.messages
         self.idle = self.actions(np.array([STAY]))[0]
         # To stay helps only where others are waited for; a choice that is never right would upset the calibration.
@@ -90,10 +90,10 @@ class GridworldText:
 class InstructedText(GridworldText):
     """The same where the team is told what to do: all targets by their colours, and the instruction."""
 
-    def __init__(self, world: Gridworld, kind: str) -> None:
-        super().__init__(world, kind)
+    def __init__(self, world: Gridworld, agent_type: str) -> None:
+        super().__init__(world, agent_type)
         self.sentences, (self.start, self.count) = world.sentences, world._telling.number
-        space = world.kinds[kind].observation
+        space = world.agent_types[agent_type].observation
         if isinstance(space, Dict):
             entries = {name: part for name, part in space.entries.items() if name != "instruction"}
             self.silent: ObservationSpace = Dict(entries, space.sets)
@@ -120,9 +120,9 @@ class InstructedText(GridworldText):
         return tell_colours(self.sentences[wanted * PHRASINGS + number], {wanted: offset, 1 - wanted: elsewhere}, [])
 
 
-def gridworld_text(world: Gridworld, kind: str) -> GridworldText:
+def gridworld_text(world: Gridworld, agent_type: str) -> GridworldText:
     """The words that suit a grid world."""
-    return InstructedText(world, kind) if world.sentences else GridworldText(world, kind)
+    return InstructedText(world, agent_type) if world.sentences else GridworldText(world, agent_type)
 
 
 def tell(targets: list[tuple[int, int]], walls: list[str]) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from coterie.core.seeding import entropy
-from coterie.core.types import Array, Box, Discrete, Kind, MultiDiscrete, State, Tick, Ticks, Tree
+from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, MultiDiscrete, State, TimeStep, Tree
 from coterie.core.validation import at_least, whole
 from coterie.core.world import rebuild
 from coterie.worlds.gridworld import expert as guide
@@ -27,7 +27,7 @@ from coterie.worlds.gridworld import render as draw
 from coterie.worlds.gridworld.phrasings import Instructions
 
 if TYPE_CHECKING:
-    from coterie.worlds.adapters.export import ParallelFace
+    from coterie.worlds.adapters.export import PettingZooEnv
 
 Mode = Literal["cooperative", "competitive", "meet", "race"]
 View = Literal["flat", "dict", "image"]
@@ -180,7 +180,7 @@ class Gridworld:
         plan = spaces.plan(settings)
         action = MultiDiscrete((5, settings.messages)) if settings.messages else Discrete(5)
         names = tuple(f"agent_{i}" for i in range(settings.num_agents))
-        self.kinds: Mapping[str, Kind] = {"agent": Kind(names, plan.space, action)}
+        self.agent_types: Mapping[str, AgentType] = {"agent": AgentType(names, plan.space, action)}
         self.places = _empty_places(settings, copies)  # all that decides the future
         self.told = _nothing_told(copies)  # likewise, where there are instructions
         self._last = _empty_places(settings, copies), _nothing_told(copies)  # how each copy's latest episode ended
@@ -202,7 +202,7 @@ class Gridworld:
         )
         self._layout, self._telling = plan.layout, plan.telling
         self._out = self._empty_outcome(plan.width)
-        self._ticks = self._as_ticks(plan)
+        self._timestep = self._as_ticks(plan)
 
     def _empty_outcome(self, width: int) -> kernels.Outcome:
         n, a = self.copies, self.settings.num_agents
@@ -216,7 +216,7 @@ class Gridworld:
             success=np.zeros(n, np.bool_),
         )
 
-    def _as_ticks(self, plan: spaces.Plan) -> Ticks:
+    def _as_ticks(self, plan: spaces.Plan) -> TimeStep:
         """The buffers in the shape of the spaces; they are rewritten at every step, never replaced."""
         out = self._out
 
@@ -229,7 +229,7 @@ class Gridworld:
                 for key, (start, shape) in plan.parts.items()
             }
 
-        tick = Tick(
+        agent_step = AgentStep(
             observation=shaped(out.observation),
             acting=np.ones_like(out.terminated),
             reward=out.reward,
@@ -237,9 +237,9 @@ class Gridworld:
             truncated=out.truncated,
             final_observation=shaped(out.final_observation),
         )
-        return Ticks({"agent": tick}, out.ended, out.success)
+        return TimeStep({"agent": agent_step}, out.ended, out.success)
 
-    def reset(self, seed: int) -> Ticks:
+    def reset(self, seed: int) -> TimeStep:
         """Start every copy anew; copy i depends on (seed, i) only."""
         for n in range(self.copies):
             sequence = np.random.SeedSequence(entropy(seed, "gridworld", n))
@@ -249,7 +249,7 @@ class Gridworld:
             telling.tell(self.places, self.told, self._telling)
         return self._calm()
 
-    def step(self, actions: Mapping[str, Array]) -> Ticks:
+    def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Move everybody at once; an action out of range is a ValueError and changes nothing."""
         given = np.asarray(actions["agent"])
         wide = (2,) if self.settings.messages else ()
@@ -265,9 +265,9 @@ class Gridworld:
         if wrong >= 0:
             n, a = divmod(wrong, self.settings.num_agents)
             raise ValueError(
-                f"agent_{a} of copy {n} chose {given[n, a].tolist()}, outside {self.kinds['agent'].action}"
+                f"agent_{a} of copy {n} chose {given[n, a].tolist()}, outside {self.agent_types['agent'].action}"
             )
-        return self._ticks
+        return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), (self.settings, self.copies), self.save())
@@ -279,7 +279,7 @@ class Gridworld:
     def _saved(self) -> dict[str, Array]:
         return self.places._asdict() | (self.told._asdict() if self.sentences else {})
 
-    def load(self, state: State) -> Ticks:
+    def load(self, state: State) -> TimeStep:
         """Return to a saved moment."""
         for name, array in self._saved().items():
             if np.shape(state[name]) != array.shape:
@@ -288,7 +288,7 @@ class Gridworld:
             array[...] = state[name]
         return self._calm()
 
-    def _calm(self) -> Ticks:
+    def _calm(self) -> TimeStep:
         """Say what agents see, with no reward and no end."""
         out = self._out
         for array in (out.reward, out.terminated, out.truncated, out.ended, out.success):
@@ -296,9 +296,9 @@ class Gridworld:
         views.observe(self.places, self._rules, self._layout, out.observation)
         if self.sentences:
             telling.observe(self.told, self._telling, out.observation)
-        return self._ticks
+        return self._timestep
 
-    def heuristic(self, kind: str, random: np.random.Generator) -> Array:
+    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
         """The reference player's moves, `[N, A]`, or `[N, A, 2]` with symbol 0; nothing is left to chance."""
         moves = np.zeros((self.copies, self.settings.num_agents), np.int64)
         guide.guide(self.places, self.told, self._telling, self._rules, moves)
@@ -351,15 +351,15 @@ def best_return(settings: GridworldSettings, episodes: int = 1000, seed: int = 0
     return {name: float(values.mean()) for name, values in best._asdict().items()}
 
 
-def parallel_env(render_mode: str | None = None, **settings: Any) -> ParallelFace:
+def parallel_env(render_mode: str | None = None, **settings: Any) -> PettingZooEnv:
     """The same world as a PettingZoo parallel environment; `settings` are those of `GridworldSettings`."""
-    from coterie.worlds.adapters.export import ParallelFace, choose
+    from coterie.worlds.adapters.export import PettingZooEnv, choose
 
-    return ParallelFace(Gridworld(choose(GridworldSettings, settings), copies=1), "gridworld", render_mode)
+    return PettingZooEnv(Gridworld(choose(GridworldSettings, settings), copies=1), "gridworld", render_mode)
 
 
 def single_env(render_mode: str | None = None, **settings: Any) -> Any:
     """The world with one agent as a Gymnasium environment."""
-    from coterie.worlds.adapters.export import SoloFace, choose
+    from coterie.worlds.adapters.export import GymnasiumEnv, choose
 
-    return SoloFace(Gridworld(choose(GridworldSettings, {"num_agents": 1} | settings), 1), "gridworld", render_mode)
+    return GymnasiumEnv(Gridworld(choose(GridworldSettings, {"num_agents": 1} | settings), 1), "gridworld", render_mode)

@@ -17,8 +17,8 @@ class MpeText:
     choices = ("rest", "left", "right", "down", "up")
     idle = 0
 
-    def __init__(self, world: Spread | Tag, kind: str) -> None:
-        if not isinstance(world.kinds[kind].action, Discrete):
+    def __init__(self, world: Spread | Tag, agent_type: str) -> None:
+        if not isinstance(world.agent_types[agent_type].action, Discrete):
             raise ValueError("five forces at once have no words; set world.continuous_actions=false")
         agents = len(world._rules.strength)
         landmarks = len(world._rules.size) - agents
@@ -27,7 +27,7 @@ class MpeText:
         self.sign = 1.0
         if isinstance(world, Spread):
             self.what, self.where = "The nearest landmark is", slice(4, others)
-        elif kind == "adversary":  # the other hunters come first in a row
+        elif agent_type == "adversary":  # the other hunters come first in a row
             self.what = "The prey is"
             self.where = slice(others + 2 * (hunters - 1), others + 2 * (agents - 1))
         else:

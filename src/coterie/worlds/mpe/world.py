@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.types import Array, Box, Discrete, Kind, State, Tick, Ticks
+from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, whole, within
 from coterie.core.world import rebuild
 from coterie.worlds.mpe import kernels
@@ -64,19 +64,23 @@ class _Particles:
 
     settings: SpreadSettings | TagSettings
 
-    def __init__(self, rules: kernels.Rules, kinds: Mapping[str, Kind], copies: int) -> None:
+    def __init__(self, rules: kernels.Rules, agent_types: Mapping[str, AgentType], copies: int) -> None:
         at_least("copies", copies, 1)
-        self.copies, self.kinds, self._rules = copies, kinds, rules
+        self.copies, self.agent_types, self._rules = copies, agent_types, rules
         agents = len(rules.strength)
         landmarks = len(rules.size) - agents
         self.bodies = _empty_bodies(copies, agents, landmarks)  # all that decides the future
         self._last = _empty_bodies(copies, agents, landmarks)  # how each copy's latest episode ended
         self._force = np.zeros((copies, agents, 2))
         self._columns: dict[str, slice] = {}  # where a kind's agents are among all
-        for name, kind in kinds.items():
+        for name, agent_type in agent_types.items():
             first = 0 if name == "adversary" else rules.adversaries
-            self._columns[name] = slice(first, first + len(kind.agents))
-        width = max(kind.observation.shape[0] for kind in kinds.values() if isinstance(kind.observation, Box))
+            self._columns[name] = slice(first, first + len(agent_type.agents))
+        width = max(
+            agent_type.observation.shape[0]
+            for agent_type in agent_types.values()
+            if isinstance(agent_type.observation, Box)
+        )
         self._out = kernels.Outcome(
             observation=np.zeros((copies, agents, width), np.float32),
             final_observation=np.zeros((copies, agents, width), np.float32),
@@ -85,16 +89,16 @@ class _Particles:
             ended=np.zeros(copies, np.bool_),
             success=np.zeros(copies, np.bool_),
         )
-        ticks = {name: self._as_tick(name) for name in kinds}
-        self._ticks = Ticks(ticks, self._out.ended, self._out.success)
+        timestep = {name: self._as_agent_step(name) for name in agent_types}
+        self._timestep = TimeStep(timestep, self._out.ended, self._out.success)
         self.reset(0)  # so that a world just built is already a valid one
 
-    def _as_tick(self, name: str) -> Tick:
+    def _as_agent_step(self, name: str) -> AgentStep:
         """One kind's share of the buffers, which are rewritten at every step, never replaced."""
-        out, columns, space = self._out, self._columns[name], self.kinds[name].observation
+        out, columns, space = self._out, self._columns[name], self.agent_types[name].observation
         assert isinstance(space, Box)
         reward = out.reward[:, columns]
-        return Tick(
+        return AgentStep(
             observation=out.observation[:, columns, : space.shape[0]],
             acting=np.ones(reward.shape, np.bool_),
             reward=reward,
@@ -103,23 +107,23 @@ class _Particles:
             final_observation=out.final_observation[:, columns, : space.shape[0]],
         )
 
-    def reset(self, seed: int) -> Ticks:
+    def reset(self, seed: int) -> TimeStep:
         """Start every copy anew; copy i depends on (seed, i) only."""
         seed_copies(self.bodies.random, seed, "mpe")
         kernels.spawn(self.bodies, self._rules)
         return self._calm()
 
-    def step(self, actions: Mapping[str, Array]) -> Ticks:
+    def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Move everybody at once; an action out of range is a ValueError and changes nothing."""
-        for name, kind in self.kinds.items():
-            self._push(name, kind, np.asarray(actions[name]))
+        for name, agent_type in self.agent_types.items():
+            self._push(name, agent_type, np.asarray(actions[name]))
         kernels.step(self.bodies, self._last, self._rules, self._force, self._out)
-        return self._ticks
+        return self._timestep
 
-    def _push(self, name: str, kind: Kind, given: Array) -> None:
+    def _push(self, name: str, agent_type: AgentType, given: Array) -> None:
         """Turn a kind's actions into forces."""
-        continuous = isinstance(kind.action, Box)
-        rows = (self.copies, len(kind.agents), *((5,) if continuous else ()))
+        continuous = isinstance(agent_type.action, Box)
+        rows = (self.copies, len(agent_type.agents), *((5,) if continuous else ()))
         if given.shape != rows or given.dtype.kind not in ("iuf" if continuous else "iu"):
             what = "numbers" if continuous else "integers"
             raise ValueError(f"actions of '{name}' must be {what} of shape {rows}, got {given.dtype} {given.shape}")
@@ -127,8 +131,10 @@ class _Particles:
         push = kernels.push_continuous if continuous else kernels.push_discrete
         wrong = push(chosen, self._rules.strength, self._columns[name].start, self._force)
         if wrong >= 0:
-            n, a = divmod(wrong, len(kind.agents))
-            raise ValueError(f"{kind.agents[a]} of copy {n} chose {given[n, a].tolist()}, outside {kind.action}")
+            n, a = divmod(wrong, len(agent_type.agents))
+            raise ValueError(
+                f"{agent_type.agents[a]} of copy {n} chose {given[n, a].tolist()}, outside {agent_type.action}"
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), (self.settings, self.copies), self.save())
@@ -137,7 +143,7 @@ class _Particles:
         """Copies of all places, velocities and random states."""
         return {name: array.copy() for name, array in self.bodies._asdict().items()}
 
-    def load(self, state: State) -> Ticks:
+    def load(self, state: State) -> TimeStep:
         """Return to a saved moment."""
         for name, array in self.bodies._asdict().items():
             if np.shape(state[name]) != array.shape:
@@ -146,17 +152,17 @@ class _Particles:
             array[...] = state[name]
         return self._calm()
 
-    def _calm(self) -> Ticks:
+    def _calm(self) -> TimeStep:
         """Say what agents see, with no reward and no end."""
         out = self._out
         for array in (out.reward, out.truncated, out.ended, out.success):
             array[...] = 0
         kernels.observe(self.bodies, self._rules, out.observation)
-        return self._ticks
+        return self._timestep
 
     def _as_actions(self, name: str, wish: Array) -> Array:
         """The actions nearest to the pushes `[N, A, 2]` that a kind's reference player wishes for."""
-        if isinstance(self.kinds[name].action, Box):
+        if isinstance(self.agent_types[name].action, Box):
             push = np.clip(wish[:, self._columns[name]], -1, 1)
             actions = np.zeros((*push.shape[:2], 5), np.float32)
             actions[..., [1, 3]] = np.maximum(-push, 0)
@@ -200,14 +206,14 @@ class Spread(_Particles):
             top_speed=np.full(agents, np.inf),
         )
         # Velocity, position, landmarks, the others, and two numbers of each other's messages, always 0.
-        kind = _kind("agent", agents, 4 + 2 * agents + 4 * (agents - 1), settings.continuous_actions)
-        super().__init__(rules, {"agent": kind}, copies)
+        agent_type = _kind("agent", agents, 4 + 2 * agents + 4 * (agents - 1), settings.continuous_actions)
+        super().__init__(rules, {"agent": agent_type}, copies)
 
-    def heuristic(self, kind: str, random: np.random.Generator) -> Array:
+    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
         """Go to the landmarks, shared out greedily by distance; nothing is left to chance."""
         wish = np.zeros_like(self._force)
         kernels.cover(self.bodies, self._rules, wish)
-        return self._as_actions(kind, wish)
+        return self._as_actions(agent_type, wish)
 
 
 class Tag(_Particles):
@@ -228,25 +234,25 @@ class Tag(_Particles):
         )
         # Velocity, position, obstacles, the others, and the velocities of other good agents.
         width, continuous = 4 + 2 * obstacles + 2 * (hunters + good - 1), settings.continuous_actions
-        kinds = {
+        agent_types = {
             "adversary": _kind("adversary", hunters, width + 2 * good, continuous),
             "agent": _kind("agent", good, width + 2 * (good - 1), continuous),
         }
-        super().__init__(rules, kinds, copies)
+        super().__init__(rules, agent_types, copies)
 
-    def heuristic(self, kind: str, random: np.random.Generator) -> Array:
+    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
         """Adversaries run to the nearest good agent, good agents away from adversaries; nothing is left to chance."""
         wish = np.zeros_like(self._force)
-        if kind == "adversary":
+        if agent_type == "adversary":
             kernels.chase(self.bodies, self._rules, wish)
         else:
             kernels.flee(self.bodies, self._rules, self.settings.continuous_actions, wish)
-        return self._as_actions(kind, wish)
+        return self._as_actions(agent_type, wish)
 
 
-def _kind(name: str, agents: int, width: int, continuous: bool) -> Kind:
+def _kind(name: str, agents: int, width: int, continuous: bool) -> AgentType:
     names = tuple(f"{name}_{i}" for i in range(agents))
-    return Kind(names, Box((width,), -np.inf, np.inf), Box((5,), 0.0, 1.0) if continuous else Discrete(5))
+    return AgentType(names, Box((width,), -np.inf, np.inf), Box((5,), 0.0, 1.0) if continuous else Discrete(5))
 
 
 def _empty_bodies(copies: int, agents: int, landmarks: int) -> kernels.Bodies:
