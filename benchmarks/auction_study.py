@@ -25,7 +25,7 @@ from coterie.core.types import Array
 from coterie.preferences.prospect import NEUTRAL
 from coterie.studies.match import Player
 from coterie.training import build
-from coterie.training.evaluate import evaluate, evaluation_copies
+from coterie.training.evaluate import evaluate, evaluation_envs
 from coterie.training.loop import evaluation_seed
 from coterie.training.run import Run
 from coterie.worlds.auction import metrics as measures
@@ -117,7 +117,7 @@ def match(arm: str, options: argparse.Namespace) -> tuple[dict[str, Any], bytes]
 
 def play(one: Run, other: Run, prospects: int, neutrals: int, episodes: int) -> dict[str, float]:
     """The mean payoffs of both sides, and how often the highest wins, in auctions that are really held."""
-    world = build.build_world(one.config().world, evaluation_copies(episodes))
+    world = build.build_world(one.config().world, evaluation_envs(episodes))
     sides = seats(prospects, neutrals)
     players = [Player(str(run.path), coterie.load(run.path, "last")) for run in (one, other)]
     seated = [p.seat(agent, world, 0) for p, side in zip(players, sides, strict=True) for agent in side]

@@ -18,8 +18,8 @@ import coterie
 AGENTS = 4
 SETTINGS = [
     f"world.num_agents={AGENTS}",
-    "train.copies=1024",
-    "train.steps=32",
+    "train.num_envs=1024",
+    "train.rollout_steps=32",
     "train.total_steps=655360",
     "train.evaluate_every=1000",
     "train.evaluate_episodes=16",

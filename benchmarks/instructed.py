@@ -54,7 +54,14 @@ def train(arm: str, seed: int, folder: Path, changes: list[str]) -> Run:
     """A run with all its checkpoints, trained unless it is there."""
     path = folder / arm / f"seed={seed}"
     if not (path / "summary.json").exists():
-        told = [*ARMS[arm], *changes, f"seed={seed}", "train.keep=1000", "train.video=false", "train.tensorboard=false"]
+        told = [
+            *ARMS[arm],
+            *changes,
+            f"seed={seed}",
+            "train.keep_checkpoints=1000",
+            "train.video=false",
+            "train.tensorboard=false",
+        ]
         coterie.train(EXPERIMENT, told, out=path, quiet=True)
     return Run.open(path)
 
@@ -84,7 +91,7 @@ def reference(player: str, wordings: str, episodes: int) -> float:
     followed, over = np.zeros(episodes, bool), np.zeros(episodes, bool)
     while not over.all():
         drawn = random.integers(0, 5, (episodes, settings.num_agents))
-        timestep = world.step({"agent": drawn if player == "random" else world.heuristic("agent", random)})
+        timestep = world.step({"agent": drawn if player == "random" else world.expert("agent", random)})
         followed |= timestep.success & ~over
         over |= timestep.ended
     return float(followed.mean())
@@ -148,7 +155,7 @@ def main() -> None:
         "env_steps": {arm: (trained[0].summary() or {})["env_steps"] for arm, trained in runs.items()},
         "episodes": options.episodes,
     }
-    for player in ("random", "heuristic"):
+    for player in ("random", "expert"):
         found[player] = {w: round(reference(player, w, options.episodes), 4) for w in LISTS}
     for arm, trained in runs.items():
         found[arm] = [measure(run, options.episodes) for run in trained]

@@ -92,7 +92,7 @@ def main() -> None:
         found = collect(experiment, runs, options.commit)
         (out / f"{experiment}.json").write_text(json.dumps(found, indent=1) + "\n")
         (out / f"{experiment}.png").write_bytes(draw_curves(runs))
-        for kind in ("best", "step_0", "random", "heuristic"):
+        for kind in ("best", "step_0", "random", "expert"):
             if kind in found["seeds"][0]:
                 for group in found["seeds"][0][kind]["return_mean"]:
                     values = [row[kind]["return_mean"][group] for row in found["seeds"]]

@@ -26,19 +26,19 @@ from coterie.policies.lora import LoraSettings
 from coterie.policies.network import NetworkSettings
 from coterie.policies.q_network import QNetworkSettings
 from coterie.policies.text_encoder import TextSettings
-from coterie.preferences.reward_model import RatedSettings
+from coterie.preferences.reward_model import RewardModelSettings
 from coterie.preferences.standard import CPTSettings, CVaRSettings, MeanVarianceSettings
 from coterie.roles.advisor import LanguageAdvisorSettings
-from coterie.roles.bonus import InstructedSettings, PreferredSettings
+from coterie.roles.bonus import InstructionBonusSettings, PairwiseBonusSettings
 from coterie.roles.constraints import ConstraintSettings
-from coterie.roles.shaping import ShapedSettings
+from coterie.roles.shaping import PotentialShapingSettings
 from coterie.training import build
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+?) \|", re.M)  # a setting and its default
 MOMENT = [
-    *("train.total_steps=64", "train.copies=4", "train.steps=8", "train.evaluate_episodes=2"),
+    *("train.total_steps=64", "train.num_envs=4", "train.rollout_steps=8", "train.evaluate_episodes=2"),
     *("train.video=false", "train.tensorboard=false"),
 ]
 
@@ -66,7 +66,7 @@ def test_every_second_bidder_of_the_mixed_auction_is_a_prospect_theorist(bidders
     }
     assert {name: group.preference.name for name, group in mixed.groups.items()} == {
         "prospect": "cpt",
-        "neutral": "unchanged",
+        "neutral": "individual",
     }
 
 
@@ -172,10 +172,10 @@ def test_the_documented_defaults_are_the_real_ones():
         ("preference: cpt", CPTSettings),
         ("preference: cvar", CVaRSettings),
         ("preference: mean_variance", MeanVarianceSettings),
-        ("preference: shaped", ShapedSettings),
-        ("preference: preferred", PreferredSettings),
-        ("preference: instructed", InstructedSettings),
-        ("preference: rated", RatedSettings),
+        ("preference: potential_shaping", PotentialShapingSettings),
+        ("preference: pairwise_lm", PairwiseBonusSettings),
+        ("preference: instruction_lm", InstructionBonusSettings),
+        ("preference: reward_model", RewardModelSettings),
         ("constraints: language", ConstraintSettings),
         ("advisor: language", LanguageAdvisorSettings),
         ("advisor, ask", AskSettings),

@@ -39,7 +39,7 @@ def greedily(world, table, steps=2):
 @pytest.mark.parametrize("network", [{}, {"compiled": False}, {"dueling": False}], ids=str)
 def test_learns_a_bandit(network):
     payoff = np.array([0.0, 0.2, 1.0, 0.5])
-    world = Bandit(Discrete(4), lambda a: payoff[a], copies=16)
+    world = Bandit(Discrete(4), lambda a: payoff[a], num_envs=16)
     table, _ = play(world, network=network)
     assert (greedily(world, table).experiences["team"].action == 2).all()
 
@@ -48,7 +48,7 @@ def test_learns_a_bandit(network):
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_agents_with_equal_views_learn_to_act_differently(parameters, compiled):
     wanted = np.array([0, 2])
-    world = Bandit(Discrete(3), lambda a: (a == wanted) * 1.0, copies=16, agents=2)
+    world = Bandit(Discrete(3), lambda a: (a == wanted) * 1.0, num_envs=16, agents=2)
     table, _ = play(world, parameters=parameters, network={"compiled": compiled})
     assert (greedily(world, table).experiences["team"].action == wanted).all()
 
@@ -70,7 +70,7 @@ class Turns(Rounds):
 
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_learns_where_agents_take_turns_from_what_arrives_while_idle(n_steps):
-    world = Turns(copies=16, agents=2, length=8)
+    world = Turns(num_envs=16, agents=2, length=8)
     fields = {"gamma": 0.9, "n_steps": n_steps, "target": {"update": "soft", "rate": 0.05}}
     table, _ = play(world, steps=7, iterations=40, **fields)  # rollouts end in the middle of things
     own = greedily(world, table, 16).experiences["team"]
@@ -97,8 +97,8 @@ world: {name: gridworld, mode: competitive, num_agents: 4, grid_size: 4, max_ste
 groups:
   values: {agents: agent_0, policy: {name: q_network, hidden: [8]}, learner: {name: dqn, replay: {size: 90, starts: 9}}}
   actors: {agents: [agent_1, agent_2], policy: {name: network, hidden: [8]}, learner: {name: ppo}}
-  script: {agents: agent_3, policy: {name: heuristic}}
-train: {copies: 4, steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
+  script: {agents: agent_3, policy: {name: expert}}
+train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
         video: false, tensorboard: false}
 """
 

@@ -253,7 +253,7 @@ def test_a_team_learns_the_only_joint_action_that_is_paid(name, parameters):
         return np.repeat((action == [2, 0]).all(axis=1, keepdims=True), 2, axis=1) * 1.0
 
     fields = {"learning_rate": 0.01, "updates_per_step": 0.05, "batch_size": 64, "n_steps": 1}
-    own, _ = train(Bandit(Discrete(3), pay, copies=32, agents=2), name, parameters, **fields)
+    own, _ = train(Bandit(Discrete(3), pay, num_envs=32, agents=2), name, parameters, **fields)
     assert (own.action == [2, 0]).all()
 
 
@@ -266,20 +266,20 @@ class TwoSteps:
     simultaneous = True
     PAY = np.array([[[7, 7], [7, 7]], [[0, 1], [1, 8]]], np.float32)
 
-    def __init__(self, copies):
-        self.copies = copies
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
         self.agent_types = {"player": AgentType(("agent_0", "agent_1"), Box((3,), 0.0, 1.0), Discrete(2))}
 
     def tell(self, reward, over):
-        rows = (self.copies, 2)
+        rows = (self.num_envs, 2)
         seen = np.repeat(np.eye(3, dtype=np.float32)[self.where][:, None], 2, axis=1)
         ends = np.repeat(over[:, None], 2, axis=1)
         paid = np.repeat(reward[:, None], 2, axis=1).astype(np.float32)
         return TimeStep({"player": AgentStep(seen, np.ones(rows, bool), paid, ends, np.zeros(rows, bool), seen)}, over)
 
     def reset(self, seed):
-        self.where = np.zeros(self.copies, np.int64)  # 0: the choice; 1, 2: the games
-        return self.tell(np.zeros(self.copies), np.zeros(self.copies, bool))
+        self.where = np.zeros(self.num_envs, np.int64)  # 0: the choice; 1, 2: the games
+        return self.tell(np.zeros(self.num_envs), np.zeros(self.num_envs, bool))
 
     def step(self, actions):
         one, two = actions["player"].T

@@ -20,7 +20,7 @@ from helpers.small_worlds import group_spec
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
 TRAIN = """\
-train: {copies: 4, steps: 7, total_steps: 252, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
+train: {num_envs: 4, rollout_steps: 7, total_steps: 252, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
         shards: 2, video: false, tensorboard: false}
 """
 DUEL = (

@@ -239,7 +239,7 @@ class Watched:
 
     def __init__(self, world):
         self.world, self.log = world, []
-        self.agent_types, self.copies, self.simultaneous = world.agent_types, world.copies, world.simultaneous
+        self.agent_types, self.num_envs, self.simultaneous = world.agent_types, world.num_envs, world.simultaneous
 
     def reset(self, seed):
         return self.world.reset(seed)
@@ -294,7 +294,7 @@ GRID = GridworldSettings(grid_size=3, mode="competitive", num_targets=2, max_ste
 WORLDS = {
     "tictactoe": (lambda: Tictactoe(TictactoeSettings(first="random"), 2), [None, [1]]),
     "gridworld": (lambda: Gridworld(GRID, 2), [None, [1]]),
-    "rounds": (lambda: Rounds(copies=2, agents=3, length=7), [None, [0], [2, 0]]),
+    "rounds": (lambda: Rounds(num_envs=2, agents=3, length=7), [None, [0], [2, 0]]),
 }
 
 

@@ -31,13 +31,13 @@ def test_cartpole_is_solved(name, tmp_path):
 def test_small_grids_are_walked_straight(name, slack, tmp_path):
     found, others = scores(name, tmp_path)
     assert found["success_rate"] >= 0.99
-    assert found["length_mean"] <= slack * others["heuristic"]["length_mean"]
+    assert found["length_mean"] <= slack * others["expert"]["length_mean"]
 
 
 def test_a_team_collects_nearly_as_well_as_the_heuristic(tmp_path):
     found, others = scores("gridworld-cooperative", tmp_path)
     assert found["success_rate"] >= 0.95
-    assert found["return_mean"] >= 0.9 * others["heuristic"]["return_mean"]
+    assert found["return_mean"] >= 0.9 * others["expert"]["return_mean"]
     assert others["random"]["return_mean"] < 0.6 * found["return_mean"]
 
 
@@ -45,7 +45,7 @@ def test_action_values_collect_on_a_small_grid(tmp_path):
     small = ["world.grid_size=5", "world.num_targets=2", "world.max_steps=50", "groups.team.policy.hidden=[64,64]"]
     found, others = scores("gridworld-iql", tmp_path, *small, "train.total_steps=150000")
     assert found["success_rate"] >= 0.9
-    assert found["return_mean"] >= 0.9 * others["heuristic"]["return_mean"]
+    assert found["return_mean"] >= 0.9 * others["expert"]["return_mean"]
     assert others["random"]["return_mean"] < 0.75 * found["return_mean"]
 
 

@@ -15,10 +15,10 @@ from coterie.preferences.standard import (
     CPTSettings,
     CVaR,
     CVaRSettings,
+    Individual,
+    IndividualSettings,
     MeanVariance,
     MeanVarianceSettings,
-    Unchanged,
-    UnchangedSettings,
 )
 from coterie.training import build
 from coterie.training.runner import Runner
@@ -56,7 +56,7 @@ def test_learns_a_point_of_a_box(network):
     wanted = np.array([0.5, 4.0])
     box = Box((2,), np.array([-1.0, 0.0], np.float32), np.array([1.0, 5.0], np.float32))
     wide = np.array([2.0, 5.0])
-    world = Bandit(box, lambda a: -(((a - wanted) / wide) ** 2).sum(-1), copies=16)
+    world = Bandit(box, lambda a: -(((a - wanted) / wide) ** 2).sum(-1), num_envs=16)
     table, _ = play(world, network=network)
     assert (np.abs(greedily(world, table) - wanted) < 0.08 * wide).all()
 
@@ -66,14 +66,14 @@ def test_learns_a_point_of_a_box(network):
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_agents_with_equal_views_learn_to_choose_differently(parameters, compiled, sees):
     wanted = np.array([0, 2])
-    world = Bandit(Discrete(3), lambda a: (a == wanted) * 1.0, copies=16, agents=2)
+    world = Bandit(Discrete(3), lambda a: (a == wanted) * 1.0, num_envs=16, agents=2)
     table, _ = play(world, parameters=parameters, network={"compiled": compiled}, critic={"sees": sees})
     assert (greedily(world, table) == wanted).all()
 
 
 def test_a_central_critic_credits_what_only_both_together_bring():
     """Paid is the product of both actions: nobody's own action says anything about its reward."""
-    world = Bandit(Box((1,), -1.0, 1.0), lambda a: np.repeat(a.prod(axis=1), 2, axis=1), copies=32, agents=2)
+    world = Bandit(Box((1,), -1.0, 1.0), lambda a: np.repeat(a.prod(axis=1), 2, axis=1), num_envs=32, agents=2)
     table, _ = play(world, iterations=60, noise={"start": 0.5, "end": 0.2})
     done = greedily(world, table)
     assert (np.abs(done) > 0.8).all()
@@ -123,14 +123,14 @@ RISKY = {"gamma": 0.0, "critic": {"sees": "own", "hidden": (32, 32), "quantiles"
 class Lottery(Bandit):
     """An action of one number in [0, 1] buys that share of a lottery, if it is held; the rest is kept."""
 
-    def __init__(self, prize, chance, price, copies=64, held=1.0):
+    def __init__(self, prize, chance, price, num_envs=64, held=1.0):
         random = np.random.default_rng(0)
 
         def paid(a):
             drawn = (random.random(a.shape) < chance) * prize - price
             return (a * (random.random(a.shape) < held) * drawn)[..., 0]
 
-        super().__init__(Box((1,), 0.0, 1.0), paid, copies=copies)
+        super().__init__(Box((1,), 0.0, 1.0), paid, num_envs=num_envs)
 
 
 def share_bought(world, preference, compiled=True, **critic):
@@ -143,7 +143,7 @@ def share_bought(world, preference, compiled=True, **critic):
 @pytest.mark.parametrize("compiled", [True, False])
 def test_prospect_theorists_play_the_lottery_and_others_do_not(compiled):
     """A chance of 5% to win 18 for 1: unfair, but overweighted."""
-    assert share_bought(Lottery(18.0, 0.05, 1.0), Unchanged(UnchangedSettings()), compiled) < 0.1
+    assert share_bought(Lottery(18.0, 0.05, 1.0), Individual(IndividualSettings()), compiled) < 0.1
     assert share_bought(Lottery(18.0, 0.05, 1.0), CPT(CPTSettings(loss_aversion=1.0)), compiled) > 0.9
 
 
@@ -158,7 +158,7 @@ def test_behind_a_hurdle_amounts_are_judged_one_by_one(quantiles, buys):
 
 def test_losses_loom_larger_than_gains():
     """An even chance to win 3 for a stake of 1.2."""
-    assert share_bought(Lottery(3.0, 0.5, 1.2), Unchanged(UnchangedSettings())) > 0.9
+    assert share_bought(Lottery(3.0, 0.5, 1.2), Individual(IndividualSettings())) > 0.9
     assert share_bought(Lottery(3.0, 0.5, 1.2), CPT(CPTSettings())) < 0.1
 
 
@@ -210,8 +210,8 @@ def test_the_documented_measurement_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     short = [
         "train.total_steps=64",
-        "train.copies=4",
-        "train.steps=8",
+        "train.num_envs=4",
+        "train.rollout_steps=8",
         "train.evaluate_episodes=2",
         "train.video=false",
     ]
@@ -230,9 +230,9 @@ groups:
   chief: {agents: adversary_0, policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg, batch_size: 8,
           updates_per_step: 0.1, replay: {size: 90, starts: 9}}}
   hunters: {agents: [adversary_1, adversary_2], policy: {name: network, hidden: [8]}, learner: {name: ppo}}
-  script: {agents: agent_0, policy: {name: heuristic}}
+  script: {agents: agent_0, policy: {name: expert}}
   values: {agents: agent_1, policy: {name: q_network, hidden: [8]}, learner: {name: dqn, replay: {size: 90, starts: 9}}}
-train: {copies: 4, steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
+train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
         video: false, tensorboard: false}
 """
 CHASE = """\
@@ -242,7 +242,7 @@ groups:
             updates_per_step: 0.1, replay: {size: 90, starts: 9}, turns: {every: 2}}}
   prey: {agents: agent_0, policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg, batch_size: 8,
          updates_per_step: 0.1, replay: {size: 90, starts: 9}, turns: {every: 2, offset: 1}}}
-train: {copies: 4, steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
+train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
         video: false, tensorboard: false}
 """
 
@@ -297,7 +297,7 @@ groups:
   bidders: {agents: [bidder_0, bidder_1], policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg,
             batch_size: 8, updates_per_step: 0.1, replay: {size: 90, starts: 9}}}
   model: {agents: bidder_2, policy: {name: language, lm: "helpers.maddpg:BIDDER"}}
-train: {copies: 4, steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
+train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
         video: false, tensorboard: false}
 """
 

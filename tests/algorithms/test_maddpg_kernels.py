@@ -9,7 +9,7 @@ import pytest
 from coterie.core.types import Box, Discrete
 from coterie.nn import kernels
 from coterie.preferences.standard import CPT, CPTSettings, CVaR, CVaRSettings, MeanVariance, MeanVarianceSettings
-from helpers.maddpg import aligned, at_one_table, deterministic, learn, lived, make_learner, weights
+from helpers.maddpg import aligned, at_one_table, case_id, deterministic, learn, lived, make_learner, weights
 from helpers.small_worlds import ACTIONS, group_spec
 
 PLACE_FIELDS = ("parameters", "agents", "observation")
@@ -74,7 +74,7 @@ def odd_cases():
     }
 
 
-@pytest.mark.parametrize("case", [*cases(), *odd_cases()], ids=str)
+@pytest.mark.parametrize("case", [*cases(), *odd_cases()], ids=case_id)
 def test_the_compiled_path_equals_autograd(case):
     case = dict(case)
     masked, action, zeros = case.pop("masked", False), ACTIONS[case.pop("action")], case.pop("zeros", 0.0)

@@ -22,7 +22,7 @@ groups:
          learner: {{name: ppo, central_critic: {central}, learning_rate: 0.01}}}}
   twos: {{agents: "right_*", policy: {{name: network, hidden: [8], memory: {memory}}}, parameters: {parameters},
          learner: {{name: ppo, central_critic: {central}, learning_rate: 0.01}}}}
-train: {{copies: 32, steps: 8, total_steps: 7680, shards: {shards}, evaluate_episodes: 4, video: false,
+train: {{num_envs: 32, rollout_steps: 8, total_steps: 7680, shards: {shards}, evaluate_episodes: 4, video: false,
         tensorboard: false}}
 """
 

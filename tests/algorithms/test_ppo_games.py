@@ -77,6 +77,6 @@ def test_learns_where_agents_take_turns(fields):
 
         owed = 0
 
-    own = train(Turns(copies=16, agents=2, length=8), steps=16, gamma=0.9, network_settings=fields)
+    own = train(Turns(num_envs=16, agents=2, length=8), steps=16, gamma=0.9, network_settings=fields)
     paid = own.active & (own.observation[:-1, ..., 1] < 7)  # a decision at the last tick is never paid
     assert (own.action[paid] == 3).mean() > 0.95

@@ -15,9 +15,9 @@ from helpers.ppo import learn, lived, make_learner, values_of, watch
 from helpers.small_worlds import ACTIONS, Recall, Rounds, actors, generator, group_spec, joint, network, place_in
 
 WORLDS = {
-    "recall": lambda: Recall(copies=3, agents=2, length=4),
+    "recall": lambda: Recall(num_envs=3, agents=2, length=4),
     "race": lambda: Gridworld(GridworldSettings(mode="race", grid_size=4, max_steps=9), 3),  # some arrive early
-    "turns": lambda: Rounds(copies=3, agents=3, length=7),
+    "turns": lambda: Rounds(num_envs=3, agents=3, length=7),
     "tictactoe": lambda: Tictactoe(TictactoeSettings(first="random"), 3),
 }
 
@@ -49,7 +49,7 @@ def test_sequences_are_replayed_as_they_were_lived_through(world, parameters):
 
 
 def test_every_sequence_is_used_once_a_pass():
-    one, runner = remembering(Recall(copies=5, agents=2), epochs=2, minibatches=4)
+    one, runner = remembering(Recall(num_envs=5, agents=2), epochs=2, minibatches=4)
     own = runner.play(6, 0).experiences["team"]
     seen = watch(one)
     metrics = learn(one, own)
@@ -69,7 +69,7 @@ def test_contracts_hold_with_memory(action, parameters):
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_truncation_bootstraps_from_what_was_remembered_then(parameters):
-    one, runner = remembering(Recall(copies=3, agents=2, length=4, truncates=True), parameters)
+    one, runner = remembering(Recall(num_envs=3, agents=2, length=4, truncates=True), parameters)
     own = runner.play(9, 0).experiences["team"]
     values = values_of(one, own.observation, own.memory)
     found = one.bootstrap(own, None, values)
@@ -87,13 +87,13 @@ def test_truncation_bootstraps_from_what_was_remembered_then(parameters):
 
 
 def test_a_rollouts_last_value_sees_what_is_remembered_then():
-    one, runner = remembering(Recall(copies=3, agents=1, length=50))
+    one, runner = remembering(Recall(num_envs=3, agents=1, length=50))
     own = runner.play(5, 0).experiences["team"]
     assert np.array_equal(own.memory[5], runner.memories["team"])
     seen = watch(one)
     learn(one, own)
     blind = dataclasses.replace(own, memory=np.concatenate([own.memory[:5], 0 * own.memory[5:]]))
-    other = remembering(Recall(copies=3, agents=1, length=50))[0]
+    other = remembering(Recall(num_envs=3, agents=1, length=50))[0]
     also = watch(other)
     learn(other, blind)
     assert not np.allclose(np.sort(seen[0].part.advantage), np.sort(also[0].part.advantage), atol=1e-4)
@@ -139,7 +139,7 @@ def test_finals_of_an_experience_without_memory_have_none():
 
 def success(memory, agents=1, parameters="shared", iterations=40, seed=0):
     """The share of cues recalled by greedy play after training."""
-    world = Recall(copies=32, agents=agents, length=5)
+    world = Recall(num_envs=32, agents=agents, length=5)
     where = place_in(world, parameters=parameters, seed=seed)
     policy = network(where, memory=memory)
     one = make_learner(where, policy=policy, learning_rate=0.01, learning_rate_schedule="constant")
@@ -147,7 +147,7 @@ def success(memory, agents=1, parameters="shared", iterations=40, seed=0):
     for i in range(iterations):
         own = runner.play(20, i).experiences["team"]
         one.learn(own, joint(own, i / iterations), generator(i))
-    found = Runner(Recall(copies=200, agents=agents, length=5), actors((where, policy)), seed=1, greedy=True)
+    found = Runner(Recall(num_envs=200, agents=agents, length=5), actors((where, policy)), seed=1, greedy=True)
     return float(found.play(5, 0).episodes.returns["team"].mean())
 
 

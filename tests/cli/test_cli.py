@@ -30,7 +30,7 @@ def test_train_says_what_came_of_it(coterie_, tmp_path):
     assert code == 0
     run = Run.open(tmp_path / "a")
     assert "256 steps in" in out
-    for words in ("trained (best)", "step 0", "random", "heuristic", f"run      {run.path}"):
+    for words in ("trained (best)", "step 0", "random", "expert", f"run      {run.path}"):
         assert words in out
     film, report = out.splitlines()[-2:]
     assert Image.open(film.split()[1]).n_frames > 1
@@ -102,7 +102,7 @@ def test_divergence_is_exit_code_1(coterie_, tmp_path):
         ("groups.team.learner.gamma=1.2", "groups.team.learner: gamma must lie in [0, 1], got 1.2"),
         ("groups.team.preference.name=none", "groups.team.preference.name: no 'none' here"),
         ("train.stop.episodes=3", "train.stop.return_mean: required setting is missing"),
-        ("train.copies=0", "train: copies must be at least 1, got 0"),
+        ("train.num_envs=0", "train: num_envs must be at least 1, got 0"),
         ("seed=x", "seed: expected a valid integer, got 'x'"),
         ("groups.team.agents=agent_0", "groups: nobody plays agent_1"),
         ("steps", "'steps': expected key=value"),
@@ -140,8 +140,8 @@ def test_resuming_a_finished_run_says_so(coterie_, tmp_path):
     code, out, _ = coterie_("resume", run.path, "train.total_steps=96", "--quiet")
     assert code == 0
     assert "96 steps in" in out
-    assert coterie_("resume", run.path, "train.copies=2")[0] == 0  # finished: nothing to fit
-    code, _, err = coterie_("resume", run.path, "train.copies=2", "train.total_steps=960")
+    assert coterie_("resume", run.path, "train.num_envs=2")[0] == 0  # finished: nothing to fit
+    code, _, err = coterie_("resume", run.path, "train.num_envs=2", "train.total_steps=960")
     assert code == 2
     assert "this run plays 4 copies" in err
 
@@ -275,7 +275,7 @@ def test_report_command(coterie_, trained, tmp_path):
 def test_list_names_everything(coterie_):
     code, out, _ = coterie_("list")
     assert code == 0
-    for word in ("gridworld-cooperative", "gridworld", "tictactoe", "network", "heuristic", "ppo", "team"):
+    for word in ("gridworld-cooperative", "gridworld", "tictactoe", "network", "expert", "ppo", "team"):
         assert word in out
     assert "Two agents collect three targets together" in out
     assert max(map(len, out.splitlines())) <= 80

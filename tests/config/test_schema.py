@@ -25,14 +25,14 @@ def refusal(*words, experiment=COOPERATIVE):
 
 def test_defaults_then_file_then_overrides(tmp_path):
     file = written(
-        tmp_path / "a.yaml", "world: gridworld\ngroups: {team: {learner: ppo}}\ntrain: {steps: 7, copies: 3}"
+        tmp_path / "a.yaml", "world: gridworld\ngroups: {team: {learner: ppo}}\ntrain: {steps: 7, num_envs: 3}"
     )
-    loaded = schema.load(str(file), ["train.copies=5"])
-    assert loaded.train == TrainSettings(steps=7, copies=5)
+    loaded = schema.load(str(file), ["train.num_envs=5"])
+    assert loaded.train == TrainSettings(steps=7, num_envs=5)
     assert loaded.experiment == "a"
     assert loaded.groups["team"].agents == ("*",)
     assert loaded.groups["team"].policy.name == "network"
-    assert loaded.groups["team"].preference.name == "unchanged"
+    assert loaded.groups["team"].preference.name == "individual"
 
 
 def test_settings_can_be_laid_on_a_part_given_by_its_bare_name(tmp_path):
@@ -60,9 +60,9 @@ def test_extends_by_name_by_file_and_in_a_chain(tmp_path):
     written(tmp_path / "base.yaml", "extends: gridworld-cooperative\nseed: 3\ntrain: {steps: 9}")
     (tmp_path / "deeper").mkdir()
     for parent in ("../base.yaml", str(tmp_path / "base.yaml")):
-        top = written(tmp_path / "deeper" / "top.yaml", f"extends: {parent}\ntrain: {{copies: 2}}")
+        top = written(tmp_path / "deeper" / "top.yaml", f"extends: {parent}\ntrain: {{num_envs: 2}}")
         loaded = schema.load(str(top))
-        assert (loaded.seed, loaded.train.steps, loaded.train.copies) == (3, 9, 2)
+        assert (loaded.seed, loaded.train.rollout_steps, loaded.train.num_envs) == (3, 9, 2)
         assert loaded.world.settings.grid_size == 8
     beside = written(tmp_path / "beside.yaml", "extends: base")
     assert schema.load(str(beside)).seed == 3
@@ -80,9 +80,9 @@ def test_extends_something_unknown_is_refused(tmp_path):
 
 
 def test_interpolation():
-    loaded = schema.load(COOPERATIVE, ["train.steps=${train.copies}", "train.copies=32"])
-    assert loaded.train.steps == 32
-    assert "cannot resolve" in refusal("train.steps=${train.nothing}")
+    loaded = schema.load(COOPERATIVE, ["train.rollout_steps=${train.num_envs}", "train.num_envs=32"])
+    assert loaded.train.rollout_steps == 32
+    assert "cannot resolve" in refusal("train.rollout_steps=${train.nothing}")
 
 
 def test_another_name_drops_the_other_parts_settings(tmp_path):
@@ -195,7 +195,7 @@ REFUSALS = {
     "groups.team.policy.hidden=wide": "groups.team.policy.hidden: expected",
     "groups.team.policy.identity=1": "groups.team.policy.identity: expected a valid boolean, got 1",
     "groups.team.learner.gamma=much": "groups.team.learner.gamma: expected a valid number, got 'much'",
-    "train.copies=2.5": "train.copies: expected a valid integer",
+    "train.num_envs=2.5": "train.num_envs: expected a valid integer",
     "train.stop=5": "train.stop: expected settings, got 5",
     "train.video=perhaps": "train.video: expected a valid boolean, got 'perhaps'",
     "train=5": "train: expected settings, got 5",
@@ -209,9 +209,9 @@ REFUSALS = {
     "groups.team.learner.learning_rate=.inf": "groups.team.learner.learning_rate: expected finite numbers, got inf",
     "groups.team.learner.entropy_coefficient=.inf": "entropy_coefficient: expected finite numbers, got inf",
     "train.stop.return_mean=.nan": "train.stop.return_mean: expected finite numbers, got nan",
-    "train.copies=0": "train: copies must be at least 1, got 0",
+    "train.num_envs=0": "train: num_envs must be at least 1, got 0",
     "train.workers=-1": "train: workers must be at least 0, got -1",
-    "train.shards=3": "train: copies must divide evenly into shards, got 64 copies and 3 shards",
+    "train.shards=3": "train: num_envs must divide evenly into shards, got num_envs=64 and shards=3",
     "train.stop={return_mean: 3, episodes: 0}": "train.stop: episodes must be at least 1, got 0",
     # nobody, nothing
     "groups.team.agents=[]": "groups.team.agents: nobody is named; '*' takes everybody",
@@ -224,7 +224,7 @@ REFUSALS = {
     # words
     "steps": "'steps': expected key=value",
     "=3": "'=3': expected key=value",
-    "train.copies=[": "cannot read the overrides",
+    "train.num_envs=[": "cannot read the overrides",
 }
 
 

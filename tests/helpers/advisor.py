@@ -22,15 +22,17 @@ groups:
     policy: {hidden: [8]}
     learner: {name: ppo, epochs: 1, minibatches: 1}
     advisor: {lm: "helpers.language:COPIER"}
-train: {copies: 4, steps: 8, total_steps: 128, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 2,
+train: {num_envs: 4, rollout_steps: 8, total_steps: 128, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 2,
         video: false, tensorboard: false}
 """
 
 CENTRE = Scripted(lambda prompt, random: " centre", lambda prompt, choice: 3.0 * (choice == " centre"), "centre")
 
 
-def grid(copies=8, **settings):
-    return Gridworld(GridworldSettings(**{"grid_size": 4, "mode": "cooperative", "num_targets": 2} | settings), copies)
+def grid(num_envs=8, **settings):
+    return Gridworld(
+        GridworldSettings(**{"grid_size": 4, "mode": "cooperative", "num_targets": 2} | settings), num_envs
+    )
 
 
 def advisor(world, model="COPIER", ask=None, use=None, around=None, home="helpers.language", **settings):
@@ -72,7 +74,7 @@ def played(path, *words, steps=16):
     """The experience of one iteration, and the learner that is to learn from it, with all rates near nothing."""
     still = ["groups.team.learner.learning_rate=1e-12", *words]
     settings = schema.load(str(path), still)
-    world = build.build_world(settings.world, settings.train.copies)
+    world = build.build_world(settings.world, settings.train.num_envs)
     (group,) = build.build_groups(settings, world)
     group.policy.flat.array[:] *= 8  # outputs far from even
     runner = Runner(world, [group.actor], seed=0)

@@ -32,4 +32,4 @@ def value(world, values):
 
 def bid(world, *bids):
     """Hold a round in every copy with the same bids; the ticks."""
-    return world.step({"bidder": np.broadcast_to(np.array(bids, np.float32)[:, None], (world.copies, len(bids), 1))})
+    return world.step({"bidder": np.broadcast_to(np.array(bids, np.float32)[:, None], (world.num_envs, len(bids), 1))})

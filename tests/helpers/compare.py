@@ -38,7 +38,7 @@ def fabricate(
     summary = {"env_steps": lines[-1]["env_steps"], "wall_s": float(len(curve) - 1)}
     summary |= {"evaluation": result(score), "last": result(score if last is None else last)}
     summary["step_0"] = result(curve[0])
-    summary["baselines"] = {n: result(v) for n, v in zip(("random", "heuristic"), others, strict=False)}
+    summary["baselines"] = {n: result(v) for n, v in zip(("random", "expert"), others, strict=False)}
     if finished:
         run.summary_file.write_text(json.dumps(summary))
     return run

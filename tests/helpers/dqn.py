@@ -7,7 +7,7 @@ from coterie.algorithms.dqn.dqn import DQN, DQNSettings, EpsilonSettings, Target
 from coterie.algorithms.replay import ReplaySettings
 from coterie.core.types import Joint, View, leading
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
-from coterie.preferences.standard import Unchanged, UnchangedSettings
+from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.testing.learners import _experience
 from helpers.small_worlds import generator, group_spec
 
@@ -29,7 +29,7 @@ def dqn_settings(**fields):
 def make_learner(where=None, preference=None, policy=None, compiled=True, dueling=True, **settings):
     where = where or group_spec()
     policy = policy or q_network(where, compiled=compiled, dueling=dueling)
-    return DQN(dqn_settings(**settings), policy, where, preference or Unchanged(UnchangedSettings()))
+    return DQN(dqn_settings(**settings), policy, where, preference or Individual(IndividualSettings()))
 
 
 def lived(one, seed=0, masked=False):
@@ -77,8 +77,8 @@ def view(observation, greedy=True, agents=None, seed=0, mask=None):
     return View(observation, np.ones(rows, bool), agents, generator(seed), greedy, mask)
 
 
-def seen(copies=6, agents=2, size=3, seed=0):
-    return generator(seed).standard_normal((copies, agents, size), np.float32)
+def seen(num_envs=6, agents=2, size=3, seed=0):
+    return generator(seed).standard_normal((num_envs, agents, size), np.float32)
 
 
 def values(policy, observation):

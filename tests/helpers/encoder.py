@@ -10,7 +10,7 @@ from coterie.lm.backends.scripted import Scripted
 from coterie.lm.interface import LanguageModel, Unsupported
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.text_encoder import EncoderModel, TextSettings
-from coterie.preferences.standard import Unchanged, UnchangedSettings
+from coterie.preferences.standard import Individual, IndividualSettings
 from helpers.lm import Counting
 from helpers.small_worlds import generator, place_in
 
@@ -26,11 +26,11 @@ class Hall:
 
     simultaneous = True
 
-    def __init__(self, observation=VECTOR, copies=4, agents=2, length=1):
-        self.copies, self.length, self.space = copies, length, observation
+    def __init__(self, observation=VECTOR, num_envs=4, agents=2, length=1):
+        self.num_envs, self.length, self.space = num_envs, length, observation
         names = tuple(f"agent_{i}" for i in range(agents))
         self.agent_types = {"player": AgentType(names, observation, Discrete(2))}
-        self.rows = (copies, agents)
+        self.rows = (num_envs, agents)
 
     def look(self):
         self.asked = self.random.integers(2, size=self.rows)
@@ -50,7 +50,7 @@ class Hall:
     def agent_step(self, reward, over):
         seen, ends = self.look(), np.full(self.rows, over)
         agent_step = AgentStep(seen, np.ones(self.rows, bool), reward, ends, np.zeros(self.rows, bool), seen)
-        return TimeStep({"player": agent_step}, np.full(self.copies, over))
+        return TimeStep({"player": agent_step}, np.full(self.num_envs, over))
 
     def reset(self, seed):
         self.random, self.clock = np.random.default_rng(seed), 0
@@ -149,7 +149,7 @@ def policy(world=None, parameters="shared", network=None, **settings):
 
 
 def learner(made, **settings):
-    return PPO(PPOSettings(**settings), made, made.group_spec, Unchanged(UnchangedSettings()))
+    return PPO(PPOSettings(**settings), made, made.group_spec, Individual(IndividualSettings()))
 
 
 def seen(rows, agents=2):

@@ -10,8 +10,8 @@ MODES = ("cooperative", "competitive", "meet", "race")
 OBSERVATIONS = ("flat", "dict", "image")
 
 
-def make(copies=1, **fields):
-    return Gridworld(GridworldSettings(**fields), copies)
+def make(num_envs=1, **fields):
+    return Gridworld(GridworldSettings(**fields), num_envs)
 
 
 def arrange(world, agents=None, targets=None, walls=None):
@@ -57,7 +57,7 @@ def same(left, right):
 def play(world, steps, seed=0):
     """Random play; a digest of every tick."""
     random, log = np.random.default_rng(seed), []
-    shape = (world.copies, world.settings.num_agents)
+    shape = (world.num_envs, world.settings.num_agents)
     for _ in range(steps):
         action = random.integers(0, 5, shape)
         if world.settings.messages:
@@ -72,9 +72,9 @@ def play(world, steps, seed=0):
     return log
 
 
-def equal_logs(left, right, copies=slice(None)):
+def equal_logs(left, right, num_envs=slice(None)):
     return all(
-        np.array_equal(a[copies], b[copies])
+        np.array_equal(a[num_envs], b[num_envs])
         for x, y in zip(left, right, strict=True)
         for a, b in zip(x, y, strict=True)
     )

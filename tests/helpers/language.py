@@ -59,8 +59,8 @@ class Speechless(Numbers):
     choices = ()
 
 
-def race(copies=4, **settings):
-    return Gridworld(GridworldSettings(**{"grid_size": 5, "mode": "race"} | settings), copies)
+def race(num_envs=4, **settings):
+    return Gridworld(GridworldSettings(**{"grid_size": 5, "mode": "race"} | settings), num_envs)
 
 
 def player(world, model="COPIER", columns=None, agent_type=None, around=None, **settings):

@@ -18,7 +18,7 @@ from coterie.core.group import GroupInfo
 from coterie.core.types import Finals, Joint
 from coterie.lm.backends.scripted import Scripted
 from coterie.policies.deterministic import DeterministicPolicy, DeterministicSettings
-from coterie.preferences.standard import Unchanged, UnchangedSettings
+from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.testing.learners import _experience
 from helpers.small_worlds import ACTIONS, generator, group_spec
 
@@ -48,7 +48,7 @@ def maddpg_settings(**fields):
 def make_learner(where=None, preference=None, policy=None, compiled=True, **settings):
     where = where or group_spec(BOX)
     policy = policy or deterministic(where, compiled=compiled)
-    return MADDPG(maddpg_settings(**settings), policy, where, preference or Unchanged(UnchangedSettings()))
+    return MADDPG(maddpg_settings(**settings), policy, where, preference or Individual(IndividualSettings()))
 
 
 def at_one_table(*group_specs):
@@ -112,3 +112,13 @@ def greedy_points(policy, net, observation, legal=None):
 
 
 BIDDER = Scripted(lambda prompt, random: " 0.30", lambda prompt, choice: -float(len(choice)), "bidder")
+
+
+def case_id(case):
+    """A test's name for its settings, the same in every process: objects are named by their class."""
+    return str(
+        {
+            key: value if isinstance(value, (str, int, float, dict)) else type(value).__name__
+            for key, value in case.items()
+        }
+    )

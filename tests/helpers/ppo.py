@@ -8,7 +8,7 @@ import torch
 
 from coterie.algorithms.ppo.batches import Batch, rows_of, take
 from coterie.algorithms.ppo.ppo import PPO, Hyperparams, PPOSettings
-from coterie.preferences.standard import Unchanged, UnchangedSettings
+from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.testing.learners import _experience
 from helpers.small_worlds import generator, group_spec, joint, network
 
@@ -16,7 +16,7 @@ from helpers.small_worlds import generator, group_spec, joint, network
 def make_learner(where=None, preference=None, policy=None, compiled=True, **settings):
     where = where or group_spec()
     policy = policy or network(where, compiled=compiled)
-    return PPO(PPOSettings(**settings), policy, where, preference or Unchanged(UnchangedSettings()))
+    return PPO(PPOSettings(**settings), policy, where, preference or Individual(IndividualSettings()))
 
 
 def lived(one, seed=0, masked=False):

@@ -24,28 +24,28 @@ class Lights:
 
     simultaneous = True
 
-    def __init__(self, settings: LightsSettings, copies: int) -> None:
-        self.settings, self.copies = settings, copies
+    def __init__(self, settings: LightsSettings, num_envs: int) -> None:
+        self.settings, self.num_envs = settings, num_envs
         self.agent_types = {"agent": AgentType(("agent_0",), Box((4,), 0.0, 1.0), Discrete(3))}
         self.reset(0)
 
     def reset(self, seed):
-        self.random, self.age = generator(seed), np.zeros(self.copies, np.int64)
-        self.light = self.random.integers(0, 3, self.copies)
-        return self.tell(np.zeros(self.copies), np.zeros(self.copies, bool))
+        self.random, self.age = generator(seed), np.zeros(self.num_envs, np.int64)
+        self.light = self.random.integers(0, 3, self.num_envs)
+        return self.tell(np.zeros(self.num_envs), np.zeros(self.num_envs, bool))
 
     def step(self, actions):
         paid = actions["agent"][:, 0] == (self.light + self.settings.reverse) % 3
         self.age += 1
         ended = self.age >= self.settings.length
         self.age[ended] = 0
-        self.light = self.random.integers(0, 3, self.copies)
+        self.light = self.random.integers(0, 3, self.num_envs)
         return self.tell(paid.astype(np.float32), ended)
 
     def tell(self, reward, ended):
         shown = np.concatenate([np.eye(3)[self.light], self.age[:, None] / 8], axis=-1)
         seen = shown[:, None].astype(np.float32)
-        every, over = np.ones((self.copies, 1), bool), ended[:, None].copy()
+        every, over = np.ones((self.num_envs, 1), bool), ended[:, None].copy()
         agent_step = AgentStep(seen, every, np.float32(reward)[:, None], over, np.zeros_like(over), seen.copy())
         return TimeStep({"agent": agent_step}, ended)
 
@@ -55,13 +55,13 @@ class Lights:
     def load(self, state):
         self.light, self.age = state["light"].copy(), state["age"].copy()
         self.random.bit_generator.state = state["random"]
-        return self.tell(np.zeros(self.copies), np.zeros(self.copies, bool))
+        return self.tell(np.zeros(self.num_envs), np.zeros(self.num_envs, bool))
 
 
 TABLE = """\
 world: {name: "helpers.rating:Lights"}
 groups: {all: {policy: {name: network, hidden: [16]}, learner: {name: ppo, learning_rate: 1e-2}}}
-train: {copies: 16, steps: 24, total_steps: 6000, evaluate_episodes: 8, evaluate_every: 50, video: false,
+train: {num_envs: 16, rollout_steps: 24, total_steps: 6000, evaluate_episodes: 8, evaluate_every: 50, video: false,
         tensorboard: false}
 """
 

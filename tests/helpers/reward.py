@@ -8,7 +8,7 @@ import numpy as np
 from coterie.core.world import World
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.load import LMSettings
-from coterie.roles.shaping import Shaped, ShapedSettings
+from coterie.roles.shaping import PotentialShaping, PotentialShapingSettings
 
 NUMBER = re.compile(r"x = (-?\d+(?:\.\d+)?)")
 
@@ -110,6 +110,6 @@ def shaped(group_spec, gamma=0.9, codec="Stages", **settings):
     """Φ of numbers as `potential` says."""
     lm = settings.pop("lm", LMSettings("helpers.reward:GRADER"))
     given = {"calibration": "none", "examples": "none"} | settings
-    made = Shaped(ShapedSettings(lm=lm, codec=f"helpers.reward:{codec}", **given))
+    made = PotentialShaping(PotentialShapingSettings(lm=lm, codec=f"helpers.reward:{codec}", **given))
     made.settle(group_spec, gamma)
     return made

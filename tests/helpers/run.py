@@ -17,7 +17,7 @@ TESTS = Path(__file__).parent.parent
 QUIET = ["train.video=false", "train.tensorboard=false"]
 GRID = [
     *("world.grid_size=4", "world.max_steps=12", "groups.team.policy.hidden=[8]"),
-    *("train.copies=4", "train.steps=8", "train.total_steps=256", "train.evaluate_episodes=4"),
+    *("train.num_envs=4", "train.rollout_steps=8", "train.total_steps=256", "train.evaluate_episodes=4"),
     *("train.evaluate_every=2", "train.checkpoint_every=2", *QUIET),
 ]
 DUEL = """\
@@ -25,13 +25,13 @@ world: {name: tictactoe, first: random}
 groups:
   cross: {agents: player_0, policy: {name: network, hidden: [8]}, learner: {name: ppo, learning_rate: 1e-3}}
   ring: {agents: player_1, policy: {name: network, hidden: [6]}, learner: {name: ppo, learning_rate: 3e-3, epochs: 2}}
-train: {copies: 4, steps: 7, total_steps: 224, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 2,
+train: {num_envs: 4, rollout_steps: 7, total_steps: 224, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 2,
         shards: 2, video: false, tensorboard: false}
 """
 ODD = """\
 world: {name: "helpers.run:Odd"}
 groups: {all: {policy: {name: network, hidden: [4]}, learner: {name: ppo}}}
-train: {copies: 4, steps: 6, total_steps: 96, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 1,
+train: {num_envs: 4, rollout_steps: 6, total_steps: 96, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 1,
         video: false, tensorboard: false}
 """
 
@@ -96,8 +96,8 @@ class Odd:
 
     simultaneous = True
 
-    def __init__(self, settings: OddSettings, copies: int) -> None:
-        self.settings, self.copies = settings, copies
+    def __init__(self, settings: OddSettings, num_envs: int) -> None:
+        self.settings, self.num_envs = settings, num_envs
         self.agents = tuple(f"agent_{i}" for i in range(settings.agents))
         self.agent_types = {"agent": AgentType(self.agents, Box((1,), 0.0, 1.0), Discrete(2))}
         self.steps = 0
@@ -105,8 +105,8 @@ class Odd:
 
     def reset(self, seed):
         self.seed = seed
-        self.episode, self.age = np.zeros(self.copies, np.int64), np.zeros(self.copies, np.int64)
-        return self.step_count(np.zeros(self.copies, bool), 0.0)
+        self.episode, self.age = np.zeros(self.num_envs, np.int64), np.zeros(self.num_envs, np.int64)
+        return self.step_count(np.zeros(self.num_envs, bool), 0.0)
 
     def length(self, copy, episode):
         return int(seeding.generator(self.seed, "length", int(copy), int(episode)).choice(self.settings.lengths))
@@ -127,13 +127,13 @@ class Odd:
                 case "nan":
                     reward = np.nan
         self.age += 1
-        ended = np.array([self.age[n] >= self.length(n, self.episode[n]) for n in range(self.copies)])
+        ended = np.array([self.age[n] >= self.length(n, self.episode[n]) for n in range(self.num_envs)])
         self.episode += ended
         self.age[ended] = 0
         return self.step_count(ended, reward)
 
     def agent_step(self, ended, reward):
-        shape = (self.copies, len(self.agents))
+        shape = (self.num_envs, len(self.agents))
         paid = np.broadcast_to(reward * (1.0 + np.arange(len(self.agents))), shape).astype(np.float32)
         seen = np.broadcast_to((self.age / 32)[:, None, None], (*shape, 1)).astype(np.float32)
         over = np.broadcast_to(ended[:, None], shape).copy()
@@ -146,7 +146,7 @@ class Odd:
     def load(self, state):
         self.episode, self.age = state["episode"].copy(), state["age"].copy()
         self.seed, self.steps = state["seed"], state["steps"]
-        return self.step_count(np.zeros(self.copies, bool), 0.0)
+        return self.step_count(np.zeros(self.num_envs, bool), 0.0)
 
 
 class Crooked(Odd):

@@ -115,19 +115,19 @@ class Bandit:
 
     simultaneous = True
 
-    def __init__(self, action, pay, copies=64, agents=1):
-        self.copies, self.pay, self.agents = copies, pay, agents
+    def __init__(self, action, pay, num_envs=64, agents=1):
+        self.num_envs, self.pay, self.agents = num_envs, pay, agents
         names = tuple(f"agent_{i}" for i in range(agents))
         self.agent_types = {"player": AgentType(names, Box((1,), 0.0, 1.0), action)}
 
     def tell(self, reward, over):
-        rows = (self.copies, self.agents)
+        rows = (self.num_envs, self.agents)
         same, ends = np.ones((*rows, 1), np.float32), np.full(rows, over)
         agent_step = AgentStep(same, np.ones(rows, bool), reward.astype(np.float32), ends, np.zeros(rows, bool), same)
-        return TimeStep({"player": agent_step}, np.full(self.copies, over))
+        return TimeStep({"player": agent_step}, np.full(self.num_envs, over))
 
     def reset(self, seed):
-        return self.tell(np.zeros((self.copies, self.agents)), False)
+        return self.tell(np.zeros((self.num_envs, self.agents)), False)
 
     def step(self, actions):
         return self.tell(self.pay(actions["player"]), True)
@@ -148,19 +148,19 @@ class Rounds:
 
     simultaneous = False
 
-    def __init__(self, copies=2, agents=3, length=7):
-        self.copies, self.agents, self.length = copies, agents, length
+    def __init__(self, num_envs=2, agents=3, length=7):
+        self.num_envs, self.agents, self.length = num_envs, agents, length
         names = tuple(f"agent_{i}" for i in range(agents))
         self.agent_types = {"player": AgentType(names, Box((3,), 0.0, 100.0), Discrete(5))}
         self.played = []
 
     def look(self):
-        n, a = np.meshgrid(np.arange(self.copies), np.arange(self.agents), indexing="ij")
+        n, a = np.meshgrid(np.arange(self.num_envs), np.arange(self.agents), indexing="ij")
         return np.stack([n, np.broadcast_to(self.clock[:, None], n.shape), a], axis=-1).astype(np.float32)
 
     def tell(self, reward=None, final=None, over=None):
-        rows = (self.copies, self.agents)
-        over = np.zeros(self.copies, bool) if over is None else over
+        rows = (self.num_envs, self.agents)
+        over = np.zeros(self.num_envs, bool) if over is None else over
         ends, cut = np.repeat(over[:, None], self.agents, axis=1), np.zeros(rows, bool)
         cut[:, 0] = over
         acting = np.arange(self.agents) == (self.clock % self.agents)[:, None]
@@ -176,7 +176,7 @@ class Rounds:
         return TimeStep({"player": agent_step}, over)
 
     def reset(self, seed):
-        self.clock = np.arange(self.copies) % self.length  # copies are out of step with each other
+        self.clock = np.arange(self.num_envs) % self.length  # copies are out of step with each other
         return self.tell()
 
     def step(self, actions):
@@ -203,19 +203,19 @@ class Recall:
 
     simultaneous = True
 
-    def __init__(self, copies=32, agents=1, length=5, cues=2, truncates=False):
-        self.copies, self.agents, self.length, self.cues, self.truncates = copies, agents, length, cues, truncates
+    def __init__(self, num_envs=32, agents=1, length=5, cues=2, truncates=False):
+        self.num_envs, self.agents, self.length, self.cues, self.truncates = num_envs, agents, length, cues, truncates
         names = tuple(f"agent_{i}" for i in range(agents))
         self.agent_types = {"player": AgentType(names, Box((cues + 1,), 0.0, 1.0), Discrete(cues))}
 
     def look(self):
         shown = np.eye(self.cues)[self.cue] * (self.clock == 0)[:, None, None]
-        over = np.broadcast_to(self.clock[:, None, None] / self.length, (self.copies, self.agents, 1))
+        over = np.broadcast_to(self.clock[:, None, None] / self.length, (self.num_envs, self.agents, 1))
         return np.concatenate([shown, over], axis=-1).astype(np.float32)
 
     def tell(self, reward=None, final=None, over=None):
-        rows = (self.copies, self.agents)
-        over = np.zeros(self.copies, bool) if over is None else over
+        rows = (self.num_envs, self.agents)
+        over = np.zeros(self.num_envs, bool) if over is None else over
         ends, none = np.repeat(over[:, None], self.agents, axis=1), np.zeros(rows, bool)
         reward = np.zeros(rows, np.float32) if reward is None else reward.astype(np.float32)
         seen = self.look()
@@ -225,8 +225,8 @@ class Recall:
 
     def reset(self, seed):
         self.random = generator(seed)
-        self.cue = self.random.integers(self.cues, size=(self.copies, self.agents))
-        self.clock = np.zeros(self.copies, np.int64)
+        self.cue = self.random.integers(self.cues, size=(self.num_envs, self.agents))
+        self.clock = np.zeros(self.num_envs, np.int64)
         return self.tell()
 
     def step(self, actions):
@@ -263,8 +263,8 @@ class Peers:
 
     simultaneous = True
 
-    def __init__(self, settings: PeersSettings, copies: int) -> None:
-        self.settings, self.copies = settings, copies
+    def __init__(self, settings: PeersSettings, num_envs: int) -> None:
+        self.settings, self.num_envs = settings, num_envs
         self.agent_types = {
             "left": AgentType(("left_0",), Box((1,), -1.0, 1.0), Discrete(2)),
             "right": AgentType(("right_0", "right_1"), Box((2,), -1.0, 1.0), Discrete(3)),
@@ -273,10 +273,10 @@ class Peers:
             self.state_size = 4
 
     def toss(self):
-        return self.random.choice(np.array([-1.0, 1.0], np.float32), size=(self.copies, 3))
+        return self.random.choice(np.array([-1.0, 1.0], np.float32), size=(self.num_envs, 3))
 
     def look(self, coins):
-        right = np.stack([coins[:, 1:], np.full((self.copies, 2), 0.5, np.float32)], axis=-1)
+        right = np.stack([coins[:, 1:], np.full((self.num_envs, 2), 0.5, np.float32)], axis=-1)
         return {"left": coins[:, :1, None].copy(), "right": right}
 
     def whole(self, coins, clock):
@@ -285,7 +285,7 @@ class Peers:
     def tell(self, reward, over, final, last):
         agent_types, seen = {}, self.look(self.coins)
         for name, agent_type in self.agent_types.items():
-            rows = (self.copies, len(agent_type.agents))
+            rows = (self.num_envs, len(agent_type.agents))
             ends, none = np.repeat(over[:, None], rows[1], axis=1), np.zeros(rows, bool)
             both = (ends, none) if name == "left" else (none, ends)
             agent_types[name] = AgentStep(seen[name], np.ones(rows, bool), reward[name], *both, final[name])
@@ -293,15 +293,15 @@ class Peers:
 
     def calm(self):
         zeros = {
-            name: np.zeros((self.copies, len(agent_type.agents)), np.float32)
+            name: np.zeros((self.num_envs, len(agent_type.agents)), np.float32)
             for name, agent_type in self.agent_types.items()
         }
         seen = self.look(self.coins)
-        return self.tell(zeros, np.zeros(self.copies, bool), seen, self.whole(self.coins, self.clock))
+        return self.tell(zeros, np.zeros(self.num_envs, bool), seen, self.whole(self.coins, self.clock))
 
     def reset(self, seed):
         self.random = generator(seed)
-        self.coins, self.clock = self.toss(), np.arange(self.copies) % self.settings.length
+        self.coins, self.clock = self.toss(), np.arange(self.num_envs) % self.settings.length
         return self.calm()
 
     def step(self, actions):

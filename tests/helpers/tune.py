@@ -13,7 +13,7 @@ from helpers.run import GRID, written
 SKILLS = """\
 world: {name: "helpers.tune:Paying"}
 groups: {all: {policy: {name: "helpers.tune:Skilled", talent: {skill: 0.5}}, learner: {name: "helpers.tune:Idle"}}}
-train: {copies: 2, steps: 4, total_steps: 32, evaluate_episodes: 2, evaluate_every: 1, video: false, tensorboard: false}
+train: {num_envs: 2, rollout_steps: 4, total_steps: 32, evaluate_episodes: 2, evaluate_every: 1, video: false, tensorboard: false}
 """
 
 
@@ -52,21 +52,21 @@ class Paying:
 
     simultaneous = True
 
-    def __init__(self, settings: PayingSettings, copies: int) -> None:
-        self.settings, self.copies = settings, copies
+    def __init__(self, settings: PayingSettings, num_envs: int) -> None:
+        self.settings, self.num_envs = settings, num_envs
         self.agent_types = {"agent": AgentType(("agent_0",), Box((1,), 0.0, 1.0), Box((1,), 0.0, 10.0))}
         self.reset(0)
 
     def reset(self, seed):
         self.age = 0
-        return self.step_count(np.zeros((self.copies, 1)))
+        return self.step_count(np.zeros((self.num_envs, 1)))
 
     def step(self, actions):
         self.age = (self.age + 1) % self.settings.length
-        return self.step_count(actions["agent"].reshape(self.copies, 1), self.age == 0)
+        return self.step_count(actions["agent"].reshape(self.num_envs, 1), self.age == 0)
 
     def agent_step(self, reward, over=False):
-        shape = (self.copies, 1)
+        shape = (self.num_envs, 1)
         seen = np.zeros((*shape, 1), np.float32)
         ended = np.full(shape, over)
         agent_step = AgentStep(
@@ -79,7 +79,7 @@ class Paying:
 
     def load(self, state):
         self.age = state["age"]
-        return self.step_count(np.zeros((self.copies, 1)))
+        return self.step_count(np.zeros((self.num_envs, 1)))
 
 
 @dataclass(frozen=True)

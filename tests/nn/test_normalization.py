@@ -18,8 +18,8 @@ def vector(size):
     return Box((size,), -1.0, 1.0)
 
 
-def seen(copies=6, size=3, seed=0):
-    return generator(seed).standard_normal((copies, size), np.float32)
+def seen(num_envs=6, size=3, seed=0):
+    return generator(seed).standard_normal((num_envs, size), np.float32)
 
 
 # Observations ------------------------------------------------------------------------------------------

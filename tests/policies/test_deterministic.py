@@ -53,7 +53,7 @@ def test_actions_are_encoded_as_numbers_between_minus_1_and_1():
 def test_greedy_play_is_the_networks_answer(action, parameters, compiled):
     policy = stir(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters), compiled=compiled))
     policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.group_spec.parameter_sets)])
-    observation = seen(copies=200, agents=3)
+    observation = seen(num_envs=200, agents=3)
     said = policy.act(view(observation))
     wanted = greedy_points(policy, policy.net, observation)
     assert np.allclose(encode(ACTIONS[action], said.action), wanted, atol=1e-5)
@@ -64,7 +64,7 @@ def test_greedy_play_is_the_networks_answer(action, parameters, compiled):
 @both_ways
 def test_greedy_choices_are_legal(compiled):
     policy = stir(deterministic(group_spec(agents=3), compiled=compiled))
-    observation, mask = seen(copies=200, agents=3), random_mask((200, 3))
+    observation, mask = seen(num_envs=200, agents=3), random_mask((200, 3))
     said = policy.act(view(observation, mask=mask))
     assert np.array_equal(encode(Discrete(4), said.action), greedy_points(policy, policy.net, observation, mask))
     assert np.take_along_axis(mask, said.action[..., None], axis=-1).all()
@@ -110,7 +110,7 @@ def test_both_ways_of_computing_say_the_same(action, parameters, greedy):
     where = group_spec(ACTIONS[action], agents=3, parameters=parameters)
     fast, slow = (stir(deterministic(where, compiled=c), scale=0.5) for c in (True, False))
     assert (fast.spec is not None, slow.spec is not None) == (True, False)
-    observation = seen(copies=700, agents=3)  # more rows than one block
+    observation = seen(num_envs=700, agents=3)  # more rows than one block
     for policy in (fast, slow):
         policy.noise = 0.2
         policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(where.parameter_sets)])
@@ -127,7 +127,7 @@ def test_both_ways_of_computing_say_the_same(action, parameters, greedy):
 @pytest.mark.parametrize("asked", [[2], [0, 2], [2, 1, 0], [1, 1], [0, 1, 2, 0]])
 def test_any_agents_may_be_asked_in_any_order(asked, action, parameters, compiled):
     policy = stir(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters), compiled=compiled))
-    observation = seen(copies=50, agents=3)
+    observation = seen(num_envs=50, agents=3)
     everyone = policy.act(view(observation)).action
     some = policy.act(view(observation[:, asked], agents=asked)).action
     assert np.allclose(some, everyone[:, asked], atol=1e-5)
@@ -170,7 +170,7 @@ def test_relaxed_boxes_are_the_answer_itself():
 @every_space
 def test_a_peer_stays_as_it_was(action, parameters):
     policy = stir(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters)))
-    observation = seen(copies=40, agents=3)
+    observation = seen(num_envs=40, agents=3)
     wanted = greedy_points(policy, policy.net, observation)
     peer = policy.peer(policy.net)
     policy.flat.array += 1
@@ -181,7 +181,7 @@ def test_a_peer_stays_as_it_was(action, parameters):
 
 def test_a_peer_respects_what_is_legal():
     policy = stir(deterministic(group_spec(agents=2)))
-    observation, mask = seen(copies=40), random_mask((40, 2))
+    observation, mask = seen(num_envs=40), random_mask((40, 2))
     said = policy.peer(policy.net)(observation, mask)
     assert (said.sum(-1) == 1).all()
     assert mask[said.astype(bool)].all()
@@ -241,7 +241,7 @@ def test_a_shared_network_tells_agents_apart_only_by_identity(compiled):
 
 @both_ways
 def test_normalize_observations(compiled):
-    observation = seen(copies=99) * 100 + 500
+    observation = seen(num_envs=99) * 100 + 500
     for wanted in (True, False):
         policy = stir(deterministic(group_spec(BOX), normalize_observations=wanted, compiled=compiled), scale=1e-3)
         before = policy.act(view(observation)).action
@@ -292,7 +292,7 @@ def test_a_loaded_policy_acts_as_the_saved_one(action, parameters):
     other.load(one.state())
     assert other.noise == 0.25
     for greedy in (True, False):
-        mine, theirs = (p.act(view(seen(copies=50), greedy=greedy)) for p in (one, other))
+        mine, theirs = (p.act(view(seen(num_envs=50), greedy=greedy)) for p in (one, other))
         assert np.array_equal(mine.action, theirs.action)
 
 

@@ -29,8 +29,8 @@ world: {name: gridworld, mode: race, grid_size: 5, num_agents: 3, max_steps: 20}
 groups:
   model: {agents: agent_0, policy: {name: language, lm: "helpers.language:COPIER"}}
   learners: {agents: agent_1, policy: {hidden: [4]}, learner: {name: ppo}}
-  scripts: {agents: agent_2, policy: heuristic}
-train: {copies: 4, steps: 5, total_steps: 40, evaluate_episodes: 4, video: false, tensorboard: false}
+  scripts: {agents: agent_2, policy: expert}
+train: {num_envs: 4, rollout_steps: 5, total_steps: 40, evaluate_episodes: 4, video: false, tensorboard: false}
 """
 
 # Scored choices -------------------------------------------------------------------------------------------

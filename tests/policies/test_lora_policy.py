@@ -18,7 +18,7 @@ from coterie.lm.backends.local import Local
 from coterie.lm.load import LMSettings
 from coterie.nn import networks
 from coterie.policies.lora import LoraPolicy, LoraSettings, Words
-from coterie.preferences.standard import Unchanged, UnchangedSettings
+from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.training import table
 from coterie.training.build import build_groups, build_world
 from coterie.training.run import Run
@@ -42,7 +42,7 @@ groups:
     agents: agent_1
     policy: {name: lora, lm: "helpers.lm:tiny", rank: 2, template: numbers, layers: 1}
     learner: {name: ppo, learning_rate: 1e-2, epochs: 1, minibatches: 1}
-train: {copies: 4, steps: 4, total_steps: 64, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 1,
+train: {num_envs: 4, rollout_steps: 4, total_steps: 64, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 1,
         video: false, tensorboard: false}
 """
 
@@ -67,7 +67,7 @@ def lived(policy, world, steps=6):
 
 
 def learner_of(policy, **settings):
-    return PPO(PPOSettings(**settings), policy, policy.group_spec, Unchanged(UnchangedSettings()))
+    return PPO(PPOSettings(**settings), policy, policy.group_spec, Individual(IndividualSettings()))
 
 
 def learn(learner, own, seed=0):
@@ -277,7 +277,7 @@ world: {{name: gridworld, mode: race, grid_size: 3, num_agents: 2, max_steps: 6}
 groups:
   veterans: {{agents: agent_1, policy: {{run: {run.path}, group: model, checkpoint: last}}}}
   learners: {{agents: agent_0, policy: {{hidden: [4]}}, learner: {{name: ppo}}}}
-train: {{copies: 2, steps: 4, total_steps: 8, evaluate_episodes: 2, video: false, tensorboard: false}}
+train: {{num_envs: 2, rollout_steps: 4, total_steps: 8, evaluate_episodes: 2, video: false, tensorboard: false}}
 """
     later = coterie.train(str(written(tmp_path / "later.yaml", text)), [], out=tmp_path / "run", quiet=True)
     seated = Run.open(later.path).load_checkpoint("last")["policies"]["veterans"]["adapters"]

@@ -20,8 +20,8 @@ def view(observation, greedy=True, agents=None, seed=0, mask=None, memory=None):
     return View(observation, np.ones(rows, bool), agents, generator(seed), greedy, mask, memory)
 
 
-def seen(copies=6, agents=2, size=3, seed=0):
-    return generator(seed).standard_normal((copies, agents, size), np.float32)
+def seen(num_envs=6, agents=2, size=3, seed=0):
+    return generator(seed).standard_normal((num_envs, agents, size), np.float32)
 
 
 def outputs(policy, observation):
@@ -207,7 +207,7 @@ def test_both_ways_of_computing_say_the_same(action, parameters):
     )
     for policy in (fast, slow):
         policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.group_spec.parameter_sets)])
-    observation = seen(copies=700, agents=3)  # more rows than one block
+    observation = seen(num_envs=700, agents=3)  # more rows than one block
     one, two = (policy.act(view(observation)) for policy in (fast, slow))
     assert np.array_equal(one.action, two.action)
     assert np.allclose(one.log_prob, two.log_prob, atol=1e-4)

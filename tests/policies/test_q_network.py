@@ -34,7 +34,7 @@ def random_mask(rows, seed=0):
 def test_greedy_play_takes_the_best_legal_action(masked, dueling, parameters, compiled):
     policy = stir(q_network(group_spec(agents=3, parameters=parameters), compiled=compiled, dueling=dueling))
     policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.group_spec.parameter_sets)])
-    observation = seen(copies=200, agents=3)
+    observation = seen(num_envs=200, agents=3)
     mask = random_mask((200, 3)) if masked else None
     said = policy.act(view(observation, mask=mask))
     worth = values(policy, observation)
@@ -80,7 +80,7 @@ def test_actions_come_as_often_as_they_should_and_log_probabilities_say_so(epsil
 def test_every_row_has_its_own_mask_and_chance(compiled):
     policy = q_network(group_spec(agents=3), compiled=compiled)
     mask = random_mask((700, 3))  # more rows than one block
-    said = policy.act(view(seen(copies=700, agents=3), greedy=False, mask=mask))  # ε is 1 at first
+    said = policy.act(view(seen(num_envs=700, agents=3), greedy=False, mask=mask))  # ε is 1 at first
     assert np.take_along_axis(mask, said.action[..., None], axis=-1).all()
     assert np.allclose(np.exp(said.log_prob), 1 / mask.sum(-1), atol=1e-6)
 
@@ -102,7 +102,7 @@ def test_both_ways_of_computing_say_the_same(masked, dueling, parameters):
     where = group_spec(agents=3, parameters=parameters)
     fast, slow = (stir(q_network(where, compiled=c, dueling=dueling)) for c in (True, False))
     assert (fast.spec is not None, slow.spec is not None) == (True, False)
-    observation, mask = seen(copies=700, agents=3), random_mask((700, 3)) if masked else None
+    observation, mask = seen(num_envs=700, agents=3), random_mask((700, 3)) if masked else None
     for policy in (fast, slow):
         policy.epsilon = 0.4
         policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(where.parameter_sets)])
@@ -118,7 +118,7 @@ def test_both_ways_of_computing_say_the_same(masked, dueling, parameters):
 def test_any_agents_may_be_asked_in_any_order(asked, parameters, compiled):
     policy = stir(q_network(group_spec(agents=3, parameters=parameters), compiled=compiled))
     policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.group_spec.parameter_sets)])
-    observation, mask = seen(copies=50, agents=3), random_mask((50, 3))
+    observation, mask = seen(num_envs=50, agents=3), random_mask((50, 3))
     for legal in (None, mask):
         everyone = policy.act(view(observation, mask=legal)).action
         some = view(observation[:, asked], agents=asked, mask=None if legal is None else legal[:, asked])
@@ -177,8 +177,8 @@ def test_activation_reaches_both_ways(compiled):
     said = {}
     for activation in ("tanh", "relu"):
         policy = stir(q_network(group_spec(), activation=activation, compiled=compiled))
-        said[activation] = policy.act(view(seen(copies=99))).action
-        assert np.array_equal(said[activation], values(policy, seen(copies=99)).argmax(-1))
+        said[activation] = policy.act(view(seen(num_envs=99))).action
+        assert np.array_equal(said[activation], values(policy, seen(num_envs=99)).argmax(-1))
     assert not np.array_equal(said["tanh"], said["relu"])
 
 
@@ -220,7 +220,7 @@ def test_individual_agents_have_their_own_weights():
 
 @both_ways
 def test_normalize_observations(compiled):
-    observation = seen(copies=99) * 100 + 500
+    observation = seen(num_envs=99) * 100 + 500
     for wanted in (True, False):
         policy = stir(q_network(group_spec(), normalize_observations=wanted, compiled=compiled))
         before = policy.act(view(observation)).action
@@ -257,7 +257,7 @@ def test_a_loaded_policy_acts_as_the_saved_one(parameters):
     other.load(one.state())
     assert other.epsilon == 0.125
     for greedy in (True, False):
-        mine, theirs = (p.act(view(seen(copies=50), greedy=greedy)) for p in (one, other))
+        mine, theirs = (p.act(view(seen(num_envs=50), greedy=greedy)) for p in (one, other))
         assert np.array_equal(mine.action, theirs.action)
         assert np.array_equal(mine.log_prob, theirs.log_prob)
 

@@ -10,10 +10,10 @@ from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
 from helpers.small_worlds import generator, group_spec, place_in
 
 
-def play(action, copies=20_000, mask=None, greedy=False):
+def play(action, num_envs=20_000, mask=None, greedy=False):
     where = group_spec(action, agents=1)
-    acting = np.ones((copies, 1), bool)
-    view = View(np.zeros((copies, 1, 3), np.float32), acting, np.arange(1), generator(), greedy, mask)
+    acting = np.ones((num_envs, 1), bool)
+    view = View(np.zeros((num_envs, 1, 3), np.float32), acting, np.arange(1), generator(), greedy, mask)
     return RandomPolicy(RandomSettings(), where).act(view)
 
 
@@ -65,7 +65,7 @@ def test_the_heuristic_plays_its_own_columns():
             columns=where.columns,
         )
         said = ExpertPolicy(ExpertSettings(), where).act(view)
-        assert said.action.tolist() == world.heuristic("player", generator())[:, [column]].tolist()
+        assert said.action.tolist() == world.expert("player", generator())[:, [column]].tolist()
         assert said.action.tolist() == ([[4]] * 4 if column == 0 else [[0]] * 4)  # the first move is the centre
 
 
@@ -80,7 +80,7 @@ def test_the_heuristic_gives_way_where_its_move_is_barred():
     world = Gridworld(GridworldSettings(grid_size=4, num_agents=2), 16)
     where = place_in(world)
     agent_step = world.reset(0).agent_types[where.agent_type]
-    wanted = world.heuristic(where.agent_type, generator())
+    wanted = world.expert(where.agent_type, generator())
     rest = {"world": world, "kind": where.agent_type, "columns": where.columns}
     barred = ~np.eye(5, dtype=bool)[wanted]
     barred[0] = True  # nothing is barred to the first copy's agents

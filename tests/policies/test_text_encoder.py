@@ -214,7 +214,7 @@ def test_hints_stand_behind_what_is_read(join, trainable):
 
 
 def trained_for(iterations, **settings):
-    world = Hall(copies=32, agents=1)
+    world = Hall(num_envs=32, agents=1)
     made = policy(world, network={"memory": settings.pop("memory", 0)}, **settings)
     one = learner(made, learning_rate=0.02, entropy_coefficient=0.0)
     runner = Runner(world, actors((made.group_spec, made)), seed=0)

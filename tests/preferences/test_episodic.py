@@ -16,10 +16,10 @@ from coterie.preferences.standard import (
     CPTSettings,
     CVaR,
     CVaRSettings,
+    Individual,
+    IndividualSettings,
     MeanVariance,
     MeanVarianceSettings,
-    Unchanged,
-    UnchangedSettings,
 )
 from coterie.training import loop
 from coterie.training.run import Run
@@ -117,7 +117,7 @@ def test_returns_are_whole_however_long_rollouts_are(steps):
         found, told = returns_of(world, steps)
         assert len(found) > 15
         np.testing.assert_allclose(found, told, rtol=1e-6)
-    world = Bandit(Discrete(2), lambda a: a + 0.5, copies=3, agents=2)
+    world = Bandit(Discrete(2), lambda a: a + 0.5, num_envs=3, agents=2)
     np.testing.assert_allclose(*returns_of(world, steps))
 
 
@@ -265,9 +265,9 @@ def test_with_many_episodes_it_is_the_gradient_of_the_exact_value(game, risk):
 # PPO follows it -----------------------------------------------------------------------------------------
 
 
-def play(pay, preference, iterations=30, steps=8, copies=256, seed=0):
+def play(pay, preference, iterations=30, steps=8, num_envs=256, seed=0):
     """How often the second of two choices was taken in the last 10 iterations of a bandit."""
-    world = Bandit(Discrete(2), pay, copies)
+    world = Bandit(Discrete(2), pay, num_envs)
     where = place_in(world, seed=seed)
     policy = network(where)
     settings = {"learning_rate_schedule": "constant", "entropy_coefficient": 0.0, "minibatches": 1}
@@ -287,7 +287,7 @@ def bet(better, worse, chance, safe, seed=0):
     return lambda a: np.where(a == 1, np.where(random.random(a.shape) < chance, better, worse), safe)
 
 
-PLAIN = Unchanged(UnchangedSettings())
+PLAIN = Individual(IndividualSettings())
 
 
 def test_a_long_shot_is_taken_as_often_as_is_best():

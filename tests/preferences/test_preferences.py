@@ -14,12 +14,12 @@ from coterie.preferences.standard import (
     CPTSettings,
     CVaR,
     CVaRSettings,
+    Individual,
+    IndividualSettings,
     MeanVariance,
     MeanVarianceSettings,
     Team,
     TeamSettings,
-    Unchanged,
-    UnchangedSettings,
 )
 from coterie.training import build
 from helpers.small_worlds import experience
@@ -36,7 +36,7 @@ RISKS = {
 
 def test_unchanged_rewards_are_the_worlds_own():
     own = experience([[1, 2], [3, -4]])
-    assert np.array_equal(Unchanged(UnchangedSettings()).rewards(own), own.reward)
+    assert np.array_equal(Individual(IndividualSettings()).rewards(own), own.reward)
 
 
 def test_a_team_shares_the_mean_tick_by_tick():
@@ -153,7 +153,7 @@ groups: {{x: {{agents: "*", policy: {policy}, learner: {{name: {learner}, {gamma
         ("name: cvar, level: 0", r"groups\.x\.preference: level must lie in \(0, 1\], got 0"),
         ("name: cvar, level: 1.5", r"groups\.x\.preference: level must lie in \(0, 1\], got 1\.5"),
         ("name: mean_variance, aversion: -1", r"groups\.x\.preference: aversion must be at least 0, got -1"),
-        ("name: unchanged, way: episodic", r"groups\.x\.preference\.way: no such setting"),
+        ("name: individual, way: episodic", r"groups\.x\.preference\.way: no such setting"),
     ],
 )
 def test_settings_without_sense_are_refused(tmp_path, preference, message):
@@ -214,13 +214,13 @@ def test_what_fits_is_built(tmp_path, name):
     assert build_table(tmp_path, "name: team", gamma="gamma: 0.9").learner.outcomes is None
 
 
-class Boastful(Unchanged):
+class Boastful(Individual):
     """One's own preference that says more than it can."""
 
     way = "episodic"
 
 
-class Strange(Unchanged):
+class Strange(Individual):
     """And one that says what nobody understands."""
 
     way = "sometimes"

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 import coterie
 from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
-from coterie.preferences.reward_model import Rated, RatedSettings, read_pairs
+from coterie.preferences.reward_model import RewardModelPreference, RewardModelSettings, read_pairs
 from coterie.studies.rate.episodes import ViewOptions, play, read_library
 from coterie.studies.rate.judges import ByReturn
 from coterie.studies.rate.rate import RatingSession, episodes_file, rate
@@ -30,7 +30,7 @@ def rated(tmp_path_factory):
 
 
 def settled(path, **settings):
-    made = Rated(RatedSettings(str(path), **settings))
+    made = RewardModelPreference(RewardModelSettings(str(path), **settings))
     made.settle(place_in(Lights(LightsSettings(), 1)), 0.99)
     return made
 
@@ -83,7 +83,7 @@ def test_settings_of_the_fit_matter(rated):
 
 def test_ppo_on_ratings_improves_what_the_world_really_pays(rated, tmp_path, no_drawing):
     _, path = rated
-    run = lights(tmp_path, "run", "groups.all.preference.name=rated", f"groups.all.preference.ratings={path}")
+    run = lights(tmp_path, "run", "groups.all.preference.name=reward_model", f"groups.all.preference.ratings={path}")
     summary = run.summary()
     assert summary["step_0"]["groups"]["all"]["return_mean"] < 4.5
     assert summary["evaluation"]["groups"]["all"]["return_mean"] > 5.5
@@ -97,7 +97,7 @@ def test_ratings_turned_round_teach_the_opposite(rated, tmp_path, no_drawing):
     turned = [line.replace('"score": 1.0', '"score": x').replace('"score": 0.0', '"score": 1.0') for line in lines]
     (tmp_path / "t.jsonl").write_text("\n".join(line.replace(": x}", ": 0.0}") for line in turned) + "\n")
     episodes_file(tmp_path / "t.jsonl").write_bytes(episodes_file(path).read_bytes())
-    words = ["groups.all.preference.name=rated", f"groups.all.preference.ratings={tmp_path / 't.jsonl'}"]
+    words = ["groups.all.preference.name=reward_model", f"groups.all.preference.ratings={tmp_path / 't.jsonl'}"]
     run = lights(tmp_path, "run", *words, "train.best=last")
     assert run.summary()["evaluation"]["groups"]["all"]["return_mean"] < 0.5
 
@@ -106,7 +106,7 @@ def test_a_resumed_run_keeps_the_reward_that_it_began_with(rated, tmp_path, no_d
     _, path = rated
     mine = run_cases.written(tmp_path / "r.jsonl", path.read_text())
     episodes_file(mine).write_bytes(episodes_file(path).read_bytes())
-    words = ["groups.all.preference.name=rated", f"groups.all.preference.ratings={mine}"]
+    words = ["groups.all.preference.name=reward_model", f"groups.all.preference.ratings={mine}"]
     words.append("groups.all.learner.learning_rate_schedule=constant")
     whole = lights(tmp_path, "whole", *words, "train.total_steps=1536")
     parts = lights(tmp_path, "parts", *words, "train.total_steps=768")
@@ -173,7 +173,7 @@ def test_ratings_without_a_meaning_are_found_out_on_pairs_that_were_kept_back(ra
 )
 def test_impossible_settings_are_refused(settings, said):
     with pytest.raises(ValueError, match=said):
-        RatedSettings(**{"ratings": "r.jsonl"} | settings)
+        RewardModelSettings(**{"ratings": "r.jsonl"} | settings)
 
 
 def test_files_that_do_not_serve_are_refused(rated, tmp_path):
@@ -198,7 +198,7 @@ def test_files_that_do_not_serve_are_refused(rated, tmp_path):
     with pytest.raises(ValueError, match="cut off"):
         read_pairs(alone)
     with pytest.raises(CoterieError, match="settled"):
-        Rated(RatedSettings(str(path))).rewards(experience())
-    words = ["groups.team.preference.name=rated", f"groups.team.preference.ratings={path}"]
+        RewardModelPreference(RewardModelSettings(str(path))).rewards(experience())
+    words = ["groups.team.preference.name=reward_model", f"groups.team.preference.ratings={path}"]
     with pytest.raises(ConfigError, match=r"groups.team.preference: .* sees? "):
         run_cases.train(tmp_path / "run", *words)

@@ -370,7 +370,7 @@ groups:
     learner: {name: ppo, epochs: 1, minibatches: 1, learning_rate: 1e-12}
     advisor: {lm: "helpers.advisor:CENTRE", use: {way: prior, strength: 3}, calibration: none}
   ring: {agents: player_1, policy: random}
-train: {copies: 8, steps: 7, total_steps: 224, evaluate_episodes: 4, video: false, tensorboard: false}
+train: {num_envs: 8, rollout_steps: 7, total_steps: 224, evaluate_episodes: 4, video: false, tensorboard: false}
 """
 
 

@@ -8,7 +8,7 @@ import coterie
 from coterie.core.types import Finals
 from coterie.lm.load import LMSettings
 from coterie.lm.wrappers.budget import BudgetSettings
-from coterie.roles.bonus import Instructed, InstructedSettings, Preferred, PreferredSettings
+from coterie.roles.bonus import InstructionBonus, InstructionBonusSettings, PairwiseBonus, PairwiseBonusSettings
 from coterie.training.run import Run
 from helpers.run import files, train, written
 from helpers.run import numbers as numbers_of
@@ -20,23 +20,23 @@ groups:
   team:
     policy: {hidden: [8]}
     learner: {name: ppo}
-    preference: {name: preferred, lm: "helpers.reward:COMPARER", codec: "helpers.reward:Corner", scale: deviation}
-train: {copies: 4, steps: 8, total_steps: 256, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 2,
+    preference: {name: pairwise_lm, lm: "helpers.reward:COMPARER", codec: "helpers.reward:Corner", scale: deviation}
+train: {num_envs: 4, rollout_steps: 8, total_steps: 256, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 2,
         video: false, tensorboard: false}
 """
 
 
 def preferred(codec="Stages", lm=None, **settings):
     lm = lm or LMSettings("helpers.reward:COMPARER")
-    made = Preferred(PreferredSettings(lm=lm, codec=f"helpers.reward:{codec}", **settings))
+    made = PairwiseBonus(PairwiseBonusSettings(lm=lm, codec=f"helpers.reward:{codec}", **settings))
     made.settle(place_in(Rounds()), 0.9)
     return made
 
 
 def instructed(codec="Told", **settings):
     given = {"calibration": "none", "examples": "none"} | settings
-    made = Instructed(
-        InstructedSettings(lm=LMSettings("helpers.reward:FOLLOWER"), codec=f"helpers.reward:{codec}", **given)
+    made = InstructionBonus(
+        InstructionBonusSettings(lm=LMSettings("helpers.reward:FOLLOWER"), codec=f"helpers.reward:{codec}", **given)
     )
     made.settle(place_in(Rounds()), 0.9)
     return made
@@ -154,7 +154,7 @@ def test_a_bonus_can_be_scaled_by_its_running_deviation(make):
 def test_killed_and_resumed_it_comes_to_the_same_end(tmp_path, monkeypatch):
     table = written(tmp_path / "table.yaml", TABLE)
     whole = train(tmp_path / "whole", experiment=table)
-    rewards, seen = Preferred.rewards, []
+    rewards, seen = PairwiseBonus.rewards, []
 
     def dies(self, experience):
         seen.append(1)
@@ -162,7 +162,7 @@ def test_killed_and_resumed_it_comes_to_the_same_end(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return rewards(self, experience)
 
-    monkeypatch.setattr(Preferred, "rewards", dies)
+    monkeypatch.setattr(PairwiseBonus, "rewards", dies)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "cut", experiment=table)
     monkeypatch.undo()
@@ -189,8 +189,14 @@ def _learned(run):
         (lambda: preferred(references=1), "references must be at least 2"),
         (lambda: preferred(weight=-1.0), "weight must be above 0"),
         (lambda: instructed("Stages"), "'numbers' gives no instructions"),
-        (lambda: Instructed(InstructedSettings(codec="gridworld")).settle(_grid(), 0.9), "gives no instructions"),
-        (lambda: Preferred(PreferredSettings(codec="helpers.language:Numbers")).settle(_grid(), 0.9), "no samples"),
+        (
+            lambda: InstructionBonus(InstructionBonusSettings(codec="gridworld")).settle(_grid(), 0.9),
+            "gives no instructions",
+        ),
+        (
+            lambda: PairwiseBonus(PairwiseBonusSettings(codec="helpers.language:Numbers")).settle(_grid(), 0.9),
+            "no samples",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(make, message):

@@ -12,7 +12,7 @@ from coterie.core.group import Actor
 from coterie.lm.load import LMSettings
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.policies.scripted import RandomPolicy, RandomSettings
-from coterie.preferences.standard import CPT, CPTSettings, Team, TeamSettings, Unchanged, UnchangedSettings
+from coterie.preferences.standard import CPT, CPTSettings, Individual, IndividualSettings, Team, TeamSettings
 from coterie.roles.constraints import Case, Channel, ConstraintSettings, Direct, LanguageShield
 from coterie.studies.exploit.deviations import Frozen, FrozenSettings
 from coterie.studies.match import Player
@@ -84,7 +84,7 @@ def test_only_what_the_world_allowed_counts_as_vetoed(learns):
     world = race()
     keeper = guard(world, "never move left or up")
     view = replace(seen(world, mask=[False, True, True, True, True]), progress=0.5)
-    charged = keeper.charge(Unchanged(UnchangedSettings())) if learns else None
+    charged = keeper.charge(Individual(IndividualSettings())) if learns else None
     for _ in range(2):  # rollouts
         for _ in range(3):
             keeper.allowed(view)
@@ -201,7 +201,7 @@ def test_a_penalty_is_taken_off_where_a_rule_was_broken_and_nowhere_else():
     keeper = guard(world, way="penalty", penalty=0.5)
     lived = played(keeper, world)
     stored = lived.reward.copy()
-    for inner in (Unchanged(UnchangedSettings()), Team(TeamSettings())):
+    for inner in (Individual(IndividualSettings()), Team(TeamSettings())):
         paid = keeper.charge(inner).rewards(lived)
         assert paid == pytest.approx(inner.rewards(lived) - 0.5 * (lived.active & (lived.action == LEFT)))
     assert np.array_equal(lived.reward, stored)
@@ -214,7 +214,7 @@ def test_a_penalty_is_taken_off_where_a_rule_was_broken_and_nowhere_else():
 def test_other_ways_charge_nothing(way):
     world = race(8, num_agents=2)
     keeper = guard(world, way=way)
-    charged = keeper.charge(Unchanged(UnchangedSettings()))
+    charged = keeper.charge(Individual(IndividualSettings()))
     lived = played(keeper, world)
     assert np.array_equal(charged.rewards(lived), lived.reward)
     metrics = keeper.metrics()
@@ -235,18 +235,18 @@ def test_what_the_world_tells_of_breaches_is_held_against_the_model():
     lived = played(keeper, world)
     left = lived.action == LEFT
     deadly = replace(lived, terminated=left, reward=np.where(left, 0, lived.reward))
-    keeper.charge(Unchanged(UnchangedSettings())).rewards(deadly)
+    keeper.charge(Individual(IndividualSettings())).rewards(deadly)
     metrics = keeper.metrics()
     assert metrics["constraints/fatal"] == metrics["constraints/foreseen"] == left.sum()
     assert metrics["constraints/agreement"] == 1.0
     wrong = replace(lived, terminated=lived.action == UP, reward=np.zeros_like(lived.reward))
-    keeper.charge(Unchanged(UnchangedSettings())).rewards(wrong)
+    keeper.charge(Individual(IndividualSettings())).rewards(wrong)
     assert keeper.metrics()["constraints/foreseen"] == 0
     assert keeper.metrics()["constraints/agreement"] == pytest.approx(
         1 - ((lived.action == UP) | left).mean(), abs=1e-12
     )
     untold = guard(world, way="count")
-    untold.charge(Unchanged(UnchangedSettings())).rewards(deadly)
+    untold.charge(Individual(IndividualSettings())).rewards(deadly)
     assert untold.metrics()["constraints/violations"] == left.sum()
     assert "constraints/fatal" not in untold.metrics()
 
@@ -269,7 +269,12 @@ def judged(run):
 
 
 def test_counting_changes_nothing_and_a_penalty_changes_what_is_learned(tmp_path, no_drawing):
-    longer = ["train.total_steps=16384", "train.copies=16", "train.steps=64", "groups.team.learner.learning_rate=5e-3"]
+    longer = [
+        "train.total_steps=16384",
+        "train.num_envs=16",
+        "train.rollout_steps=64",
+        "groups.team.learner.learning_rate=5e-3",
+    ]
     plain = run_cases.train(tmp_path / "plain", *longer)
     counted = run_cases.train(tmp_path / "counted", *longer, *words("count"))
     charged = run_cases.train(tmp_path / "charged", *longer, *words("penalty", "groups.team.constraints.penalty=5"))

@@ -31,7 +31,7 @@ groups:
       codec: "helpers.reward:Corner"
       calibration: none
       examples: none
-train: {copies: 4, steps: 8, total_steps: 64, evaluate_episodes: 4, video: false, tensorboard: false}
+train: {num_envs: 4, rollout_steps: 8, total_steps: 64, evaluate_episodes: 4, video: false, tensorboard: false}
 """
 
 
@@ -107,7 +107,7 @@ def discounted(own, added, finals, gamma):
 
 
 def play(rollouts, steps):
-    world = Rounds(copies=3, length=7)
+    world = Rounds(num_envs=3, length=7)
     where = place_in(world)
     taste = shaped(where)
     runner = Runner(world, actors((where, RandomPolicy(RandomSettings(), where))), seed=0)
@@ -192,7 +192,7 @@ def test_what_cannot_be_is_refused(settings, message):
 
 
 def test_a_refusal_names_its_path():
-    made = schema.load("gridworld-cooperative", ["groups.team.preference.name=shaped"])
+    made = schema.load("gridworld-cooperative", ["groups.team.preference.name=potential_shaping"])
     world = build.build_world(made.world, 1)
     with pytest.raises(ConfigError, match=r"groups.team.preference: 'gridworld' has no grades to judge by"):
         build.build_groups(made, world)

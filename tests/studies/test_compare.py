@@ -64,7 +64,7 @@ def test_several_worlds_are_put_on_one_scale(tmp_path):
     assert set(found.scales) == {"gridworld grid_size=4", "gridworld grid_size=8"}
     assert only.aggregates["iqm"].value == pytest.approx(0.5)
     assert only.aggregates["optimality_gap"].value == pytest.approx(0.5)
-    assert found.references == {"random": 0.0, "heuristic": 1.0, "step 0": 0.0}
+    assert found.references == {"random": 0.0, "expert": 1.0, "step 0": 0.0}
     text = show.as_table(found, "best")
     assert "scale of gridworld grid_size=4: random play = 0 at 1.00, heuristic = 1 at 10.00" in text
     assert "normalised return" in text
@@ -99,7 +99,11 @@ def test_times_to_a_threshold_are_of_one_world_each(tmp_path):
 
 def test_every_contender_has_its_own_runs(tmp_path):
     """Two of one learner and one of another: what tells the two apart is a setting of the part that differs."""
-    for name, words in {"a": (FAST,), "b": (SLOW,), "c": ("groups.team.learner.name=dqn", "train.steps=4")}.items():
+    for name, words in {
+        "a": (FAST,),
+        "b": (SLOW,),
+        "c": ("groups.team.learner.name=dqn", "train.rollout_steps=4"),
+    }.items():
         fabricate(tmp_path / name, *words)
     plain = compare.to_dict(compared(tmp_path))["contenders"]
     assert len({one["label"] for one in plain}) == 3
@@ -114,7 +118,7 @@ def test_without_a_heuristic_the_best_contender_is_the_reference(tmp_path):
     found = compared(tmp_path)
     assert [one.aggregates["mean"].value for one in found.standings] == pytest.approx([1.0, 0.6])
     assert {scale.source for scale in found.scales.values()} == {"best contender"}
-    assert "heuristic" not in found.references
+    assert "expert" not in found.references
     fabricate(tmp_path / "bad", FAST, "seed=1", "world.grid_size=4", score=-90.0, others=(50.0,))
     with pytest.raises(CoterieError, match=r"is no better than random play.*compare its runs alone"):
         compared(tmp_path)

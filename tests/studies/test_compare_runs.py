@@ -21,7 +21,7 @@ def test_runs_that_differ_in_their_seed_are_one_contender(sweep):
 
 def test_settings_without_effect_tell_nobody_apart(tmp_path):
     fabricate(tmp_path / "a", "seed=0", "train.workers=2", "train.video=false", "experiment=mine")
-    fabricate(tmp_path / "b", "seed=1", "train.keep=7")
+    fabricate(tmp_path / "b", "seed=1", "train.keep_checkpoints=7")
     assert labels(compared(tmp_path)) == ["mine+gridworld-cooperative"]
 
 
@@ -35,18 +35,20 @@ def test_processes_make_no_other_world(tmp_path):
 
 
 def test_labels_name_what_differs(tmp_path):
-    fabricate(tmp_path / "a", "groups.team.policy.hidden=[8,8]", "train.copies=8")
-    fabricate(tmp_path / "b", "groups.team.policy.hidden=[8,8]", "groups.team.parameters=individual", "train.copies=8")
+    fabricate(tmp_path / "a", "groups.team.policy.hidden=[8,8]", "train.num_envs=8")
+    fabricate(
+        tmp_path / "b", "groups.team.policy.hidden=[8,8]", "groups.team.parameters=individual", "train.num_envs=8"
+    )
     assert labels(compared(tmp_path)) == [
         *("gridworld-cooperative parameters=shared", "gridworld-cooperative parameters=individual"),
     ]
-    fabricate(tmp_path / "c", "experiment=other", "groups.team.policy.hidden=[8]", "train.copies=4")
+    fabricate(tmp_path / "c", "experiment=other", "groups.team.policy.hidden=[8]", "train.num_envs=4")
     assert labels(compared(tmp_path))[2] == "other"  # its name says enough
 
 
 def test_a_part_of_another_name_stands_for_its_settings():
-    ppo = {"groups.team.learner.name": "ppo", "groups.team.learner.clip": 0.2, "train.copies": 4}
-    other = {"groups.team.learner.name": "other", "groups.team.learner.size": 9, "train.copies": 4}
+    ppo = {"groups.team.learner.name": "ppo", "groups.team.learner.clip": 0.2, "train.num_envs": 4}
+    other = {"groups.team.learner.name": "other", "groups.team.learner.size": 9, "train.num_envs": 4}
     assert runs.tell_apart(["x", "x"], [ppo, other]) == ["x learner.name=ppo", "x learner.name=other"]
     two = {"groups.prey.policy.name": "random"}
     assert runs.tell_apart(["x", "x"], [ppo | two, other | two])[0] == "x team.learner.name=ppo"
@@ -94,17 +96,17 @@ def test_the_order_of_groups_tells_nobody_apart(tmp_path):
 
 
 def test_contenders_by_settings_and_by_argument(tmp_path):
-    fabricate(tmp_path / "a" / "0", FAST, "train.copies=8", score=1.0)
-    fabricate(tmp_path / "b" / "0", FAST, "train.copies=16", score=2.0)
-    fabricate(tmp_path / "b" / "1", SLOW, "train.copies=16", score=4.0)
+    fabricate(tmp_path / "a" / "0", FAST, "train.num_envs=8", score=1.0)
+    fabricate(tmp_path / "b" / "0", FAST, "train.num_envs=16", score=2.0)
+    fabricate(tmp_path / "b" / "1", SLOW, "train.num_envs=16", score=4.0)
     rate = compared(tmp_path, by=["groups.team.learner.learning_rate"])
     assert labels(rate) == ["learner.learning_rate=0.01", "learner.learning_rate=0.001"]
     assert [one.aggregates["mean"].value for one in rate.standings] == [1.5, 4.0]
     argument = compared(tmp_path / "a", tmp_path / "b", by=["argument"])
     assert labels(argument) == [str(tmp_path / "a"), str(tmp_path / "b")]
     assert [one.aggregates["mean"].value for one in argument.standings] == [1.0, 3.0]
-    with pytest.raises(schema.ConfigError, match=r"--by train\.copie: none of these.*did you mean 'train\.copies'"):
-        compared(tmp_path, by=["train.copie"])
+    with pytest.raises(schema.ConfigError, match=r"--by train\.num_env: none of these.*did you mean 'train\.num_envs'"):
+        compared(tmp_path, by=["train.num_env"])
 
 
 def test_a_setting_of_the_world_can_tell_contenders_apart(tmp_path):

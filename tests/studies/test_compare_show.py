@@ -20,7 +20,7 @@ def test_the_command_prints_tables_of_80_columns(coterie_, sweep):
     (row,) = [line.split() for line in lines if "7.50 [" in line]
     assert (row[0], row[1], row[-2]) == ("4", "7.50", "7.50")
     assert any(line.split() == ["random", "1.00"] for line in lines)
-    assert any(line.split() == ["heuristic", "10.00"] for line in lines)
+    assert any(line.split() == ["expert", "10.00"] for line in lines)
     assert any(line.split() == ["4/4", "100", "100"] for line in lines)
     assert any(line.split() == ["3/4", "200", "200"] for line in lines)
     assert any(line.startswith("1 over 2") and "0.88 [" in line for line in lines)
@@ -101,7 +101,7 @@ def test_what_is_drawn(sweep, monkeypatch):
     assert steps.lines[0].get_ydata().tolist() == [0, 5, 7.5]
     assert wall.lines[0].get_xdata().tolist() == [0, 1, 2]
     assert [len(axes.collections) for axes in (steps, wall, profile)] == [2, 2, 2]  # a band for each contender
-    assert steps.get_legend_handles_labels()[1] == ["random", "heuristic", "step 0", "threshold"]
+    assert steps.get_legend_handles_labels()[1] == ["random", "expert", "step 0", "threshold"]
     assert intervals.lines[0].get_xdata().tolist() == [6, 7, 8, 9]
 
 

@@ -25,7 +25,7 @@ world: {name: tag, max_steps: 5}
 groups:
   prey: {agents: "agent_*", policy: {name: network, hidden: [4]}, learner: {name: ppo}}
   hunters: {agents: "adversary_*", policy: {name: network, hidden: [6]}, parameters: individual, learner: {name: ppo}}
-train: {copies: 4, steps: 5, total_steps: 40, evaluate_episodes: 4, video: false, tensorboard: false}
+train: {num_envs: 4, rollout_steps: 5, total_steps: 40, evaluate_episodes: 4, video: false, tensorboard: false}
 """
 
 
@@ -159,7 +159,7 @@ def test_groups_take_the_seats_of_their_kind(runs):
 
 def test_scripted_players_sit_anywhere(tmp_path):
     world = build.build_world(settings(tmp_path, TAG).world, 2)
-    for name in ("random", "heuristic"):
+    for name in ("random", "expert"):
         (player,) = open_players([name], "best")
         for agent in ("agent_0", "adversary_1"):
             actor = player.actor(agent, world, 0)
@@ -173,13 +173,13 @@ def test_scripted_players_sit_anywhere(tmp_path):
 def test_the_tictactoe_heuristic_beats_random_from_both_seats(tmp_path):
     given = settings(tmp_path, DUEL)
     world = build.build_world(given.world, 64)
-    heuristic, random = open_players(["heuristic", "random"], "best")
+    expert, random = open_players(["expert", "random"], "best")
     for first, second in (("player_0", "player_1"), ("player_1", "player_0")):
-        seats = [heuristic.actor(first, world, 0), random.actor(second, world, 0)]
+        seats = [expert.actor(first, world, 0), random.actor(second, world, 0)]
         found = match.evaluate(world, seats, 64, 0)
         assert found.returns[first].mean() > 0.5
         assert found.returns[second].mean() < -0.5
-    matrix = cross_play([heuristic, random], given, 50, 0)
+    matrix = cross_play([expert, random], given, 50, 0)
     assert [len(entry.first) for row in matrix for entry in row] == [100] * 4  # 50 in each rotation
     assert matrix[0][1].first.mean() > 0.6
     assert matrix[1][0].first.mean() < -0.6
@@ -245,11 +245,11 @@ def test_match_prints_one_object(coterie_, runs):
 
 def test_match_prints_a_table_and_draws(coterie_, runs, tmp_path):
     picture = tmp_path / "new" / "matrix.png"
-    code, out, err = coterie_("match", runs["shared"], runs["apart"], "heuristic", "--episodes", 2, "--figure", picture)
+    code, out, err = coterie_("match", runs["shared"], runs["apart"], "expert", "--episodes", 2, "--figure", picture)
     assert code == 0, err
     lines = out.splitlines()
     assert "first side" in lines[0]
-    assert [line for line in lines[1:] if not line.startswith(" ")] == ["shared", "apart", "heuristic"]
+    assert [line for line in lines[1:] if not line.startswith(" ")] == ["shared", "apart", "expert"]
     assert sum("±" in line for line in lines[1:]) == 9
     assert sum("success" in line for line in lines) == 9
     with Image.open(picture) as image:
@@ -258,7 +258,7 @@ def test_match_prints_a_table_and_draws(coterie_, runs, tmp_path):
 
 def test_a_table_may_be_named(coterie_, runs, tmp_path):
     path = written(tmp_path / "duel.yaml", DUEL)
-    code, out, err = coterie_("match", "random", "heuristic", "--world", path, "--episodes", 4, "--json")
+    code, out, err = coterie_("match", "random", "expert", "--world", path, "--episodes", 4, "--json")
     assert code == 0, err
     assert json.loads(out)["matrix"][1][0]["success_rate"] is None
     code, out, err = coterie_("match", "random", runs["shared"], "--world", runs["memory"], "--episodes", 2, "--sample")
@@ -286,11 +286,11 @@ def test_names_are_as_short_as_they_can_be():
     [
         (["nobody", "random"], 1, "'nobody' is neither a run nor a scripted player (random, heuristic, language)"),
         (["network"], 1, "'network' is neither a run nor a scripted player"),
-        (["random", "heuristic"], 2, "scripted players alone need a table: --world EXPERIMENT"),
+        (["random", "expert"], 2, "scripted players alone need a table: --world EXPERIMENT"),
         (["{duel}", "{shared}"], 1, "has no policy for 'player_0': nobody there learned such a seat"),
         (["{shared}", "{tag}"], 1, "was trained in another world: its 'agent_0' sees or does other things"),
         (["{shared}", "{wide}"], 1, "was trained in another world: its 'agent_0' sees or does other things"),
-        (["{odd}", "heuristic"], 2, "policy 'heuristic' needs a world that brings its own reference player"),
+        (["{odd}", "expert"], 2, "policy 'expert' needs a world that brings its own reference player"),
         (["{odd}", "--world", "{odd}x"], 2, "odd"),
     ],
 )

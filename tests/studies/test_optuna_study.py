@@ -181,7 +181,7 @@ def test_a_study_of_something_else_is_refused(skills, tmp_path, monkeypatch):
     ):
         with pytest.raises(ConfigError, match=said):
             tune(plan, silent)
-    assert len(tune(skills(2, "train.workers=0", "train.keep=5"), silent).trials) == 2  # changes no score
+    assert len(tune(skills(2, "train.workers=0", "train.keep_checkpoints=5"), silent).trials) == 2  # changes no score
     tune(skills(1, only=("*.skill",), study="narrow.db"), silent)
     with pytest.raises(ConfigError, match=r"does not search groups\.all\.policy\.mood, this command does; go on"):
         tune(skills(1, study="narrow.db"), silent)

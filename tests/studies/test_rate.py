@@ -25,7 +25,12 @@ def runs(tmp_path_factory):
 def grids(tmp_path_factory):
     """Two runs of a grid world, which can be drawn and told."""
     folder = tmp_path_factory.mktemp("grids")
-    longer = ["train.total_steps=16384", "train.copies=16", "train.steps=64", "groups.team.learner.learning_rate=5e-3"]
+    longer = [
+        "train.total_steps=16384",
+        "train.num_envs=16",
+        "train.rollout_steps=64",
+        "groups.team.learner.learning_rate=5e-3",
+    ]
     made = [run_cases.train(folder / "long", *longer), run_cases.train(folder / "short", "train.total_steps=64")]
     return [str(run.path) for run in made]
 
@@ -121,7 +126,7 @@ def test_the_checkpoint_is_the_one_that_is_named_and_actions_are_drawn_if_so_ask
 
 
 def test_a_run_that_is_advised_by_hints_can_be_rated(tmp_path, no_drawing):
-    advised = ["groups.team.advisor.name=heuristic", "groups.team.advisor.use.way=hint", "train.total_steps=64"]
+    advised = ["groups.team.advisor.name=expert", "groups.team.advisor.use.way=hint", "train.total_steps=64"]
     made = [str(run_cases.train(tmp_path / name, *advised, f"seed={name}").path) for name in ("1", "2")]
     given = rate(RatingSession(tuple(made), "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 3)
     assert len(given) == 3

@@ -45,7 +45,7 @@ def test_a_report_of_one_run(tmp_path, runs):
         ("image/gif", "GIF"),
     ]
     summary = runs[0].summary()
-    for policy in ("best", "last", "step 0", "random", "heuristic"):
+    for policy in ("best", "last", "step 0", "random", "expert"):
         assert f"<td>{policy}<td>0<td>team" in text
     assert f"<td>{summary['evaluation']['groups']['team']['return_mean']:.2f}" in text
     assert "grid_size: 4" in text
@@ -64,7 +64,7 @@ def test_what_is_drawn(runs, monkeypatch):
     assert panels.keys() >= {"return", "success", "policy loss", "value loss", "entropy", "return against time"}
     labels = panels["return"].get_legend_handles_labels()[1]
     assert labels == [
-        *("team, training, 100-episode average", "team, greedy", "solved", "random", "heuristic"),
+        *("team, training, 100-episode average", "team, greedy", "solved", "random", "expert"),
     ]
     curve = panels["entropy"].lines[0]
     expected = [[r["team/entropy"] for r in run.metrics() if "team/entropy" in r] for run in runs]
@@ -146,8 +146,8 @@ def exploited(run, *gains, **asked):
 
 def test_a_page_tells_what_deviating_gains(tmp_path, no_drawing):
     runs = [fabricate(tmp_path / str(seed), f"seed={seed}", finished=False) for seed in (0, 1, 2)]
-    exploited(runs[0], ("a<b", "unchanged", (0.5, 0.25, 0.75)), ("c", "team", (-0.25, -0.5, -0.125)))
-    found = exploited(runs[2], ("a<b", "unchanged", (12.0, 11.0, 13.0)), checkpoint="last", sample=True, episodes=9)
+    exploited(runs[0], ("a<b", "individual", (0.5, 0.25, 0.75)), ("c", "team", (-0.25, -0.5, -0.125)))
+    found = exploited(runs[2], ("a<b", "individual", (12.0, 11.0, 13.0)), checkpoint="last", sample=True, episodes=9)
     numbers = tmp_path / "deep" / "numbers.json"
     text = report.write_report(runs, tmp_path / "page.html", numbers=numbers).read_text()
     (head, *rows) = re.findall(r"<tr>(.*?)</tr>", text.split("<h2>Exploitability</h2>")[1])
@@ -194,7 +194,7 @@ def test_a_page_says_nothing_of_what_nobody_asked(tmp_path, no_drawing):
 )
 def test_damaged_findings_are_named(tmp_path, no_drawing, damage, said):
     run = fabricate(tmp_path / "run", finished=False)
-    plain = exploited(run, ("team", "unchanged", (1.0, 0.0, 2.0))).plain()
+    plain = exploited(run, ("team", "individual", (1.0, 0.0, 2.0))).plain()
     damage(plain)
     run.exploit_file.write_text(json.dumps(plain))
     with pytest.raises(CoterieError, match=rf"exploit.json' is damaged: .*{said}"):

@@ -191,7 +191,7 @@ def test_settings_without_effect_may_change_within_a_study():
     base = schema.load("cartpole-ppo")
     shared = tuning.shared_settings(base)
     assert {"experiment", "seed", "world.name", "train.total_steps"} <= set(shared)
-    other = schema.load("cartpole-ppo", ["world.processes=2", "train.video=false", "train.keep=7"])
+    other = schema.load("cartpole-ppo", ["world.processes=2", "train.video=false", "train.keep_checkpoints=7"])
     assert tuning.shared_settings(other) == shared
     assert tuning.shared_settings(schema.load("cartpole-ppo", ["train.threads=2"])) != shared
 
@@ -220,7 +220,7 @@ def test_the_best_settings_train(tmp_path, coterie_):
     assert text.startswith(f"# Score {tuned.best.score:.6g} in trial {tuned.best.number} of 3: coterie tune gridworld-")
     layer = yaml.safe_load(text)
     assert layer["extends"] == "gridworld-cooperative"
-    assert layer["train"] == {"total_steps": 512, "copies": 4, "steps": 8} | layer["train"]
+    assert layer["train"] == {"total_steps": 512, "num_envs": 4, "rollout_steps": 8} | layer["train"]
     assert "world" in layer  # overridden too
     assert "threads" not in layer["train"]  # as it was
     assert coterie_("config", "validate", tuned.files.best)[0] == 0

@@ -18,8 +18,8 @@ class Corridor:
 
     simultaneous = True
 
-    def __init__(self, copies: int, defect: str = "") -> None:
-        self.copies, self.defect = copies, defect
+    def __init__(self, num_envs: int, defect: str = "") -> None:
+        self.num_envs, self.defect = num_envs, defect
         guards = {"names repeat": ("short",), "no agents": ()}.get(defect, ("guard",))
         seen = Dict({"clock": Discrete(6), "luck": Box((1,), 0.0, 1.0)})
         self.agent_types = {
@@ -29,16 +29,16 @@ class Corridor:
         if defect == "no kinds":
             self.agent_types = {}
         if defect == "copies":
-            self.copies = copies + 1
-        self.clock, self.group_spec = np.zeros(copies, np.int64), np.zeros(copies, np.int64)
-        self.random = np.zeros(copies, np.uint64)
+            self.num_envs = num_envs + 1
+        self.clock, self.group_spec = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
+        self.random = np.zeros(num_envs, np.uint64)
 
     def reset(self, seed):
         self.clock[:] = 0
         if self.defect != "reset forgets":
             self.group_spec[:] = 0
-        own = self.copies if self.defect == "number of copies" else 0
-        self.random = np.arange(self.copies, dtype=np.uint64) * MULTIPLIER + np.uint64(seed + own)
+        own = self.num_envs if self.defect == "number of copies" else 0
+        self.random = np.arange(self.num_envs, dtype=np.uint64) * MULTIPLIER + np.uint64(seed + own)
         return self.tell(earned=float(self.defect == "reset rewards"))
 
     def step(self, actions):
@@ -66,7 +66,7 @@ class Corridor:
 
     def tell(self, last=None, final=None, earned=0.0):
         """`last` counts the ticks of the episode before a reset; 0 where nothing has been played."""
-        n, runner, guard = self.copies, *self.look()
+        n, runner, guard = self.num_envs, *self.look()
         clock = self.clock if last is None else last
         reward = np.broadcast_to(np.reshape(earned, (-1, 1)), (n, 2)).astype(np.float32)
         over, never = clock == 5, np.zeros(n, bool)
@@ -226,7 +226,7 @@ def test_any_seed_will_do(seed):
 @pytest.mark.parametrize("defect", MESSAGES)
 def test_a_broken_promise_is_named(defect):
     with pytest.raises(ContractError, match=re.escape(MESSAGES[defect])):
-        check_world(lambda copies: Corridor(copies, defect), steps=43)
+        check_world(lambda num_envs: Corridor(num_envs, defect), steps=43)
 
 
 def test_every_spoil_is_tried():

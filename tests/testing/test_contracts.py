@@ -22,8 +22,8 @@ OBSERVATIONS = {
     "dict": Dict({"own": Box((2,), -1.0, 1.0), "others": Box((3, 2), -1.0, 1.0)}, (("others",),)),
 }
 SPACES = [(name, False) for name in ACTIONS] + [("discrete", True)]
-WORLD_BOUND = ("heuristic", "language", "lora")  # play by what a world says
-RESTLESS = ("random", "heuristic")  # draw lots even when greedy
+WORLD_BOUND = ("expert", "language", "lora")  # play by what a world says
+RESTLESS = ("random", "expert")  # draw lots even when greedy
 REMEMBERS = ("dqn", "maddpg")  # learns from older experience too
 ONE_CHOICE = ("q_network", "dqn")  # refuse whatever is not one choice among finitely many actions
 PLAYED_BY = {  # no real model here
@@ -44,9 +44,9 @@ def build(table, name, **settings):
     return lookup.look_up(table, name), lookup.settings_type(table, name)(**settings)
 
 
-def make_world(name, copies):
+def make_world(name, num_envs):
     made, settings = build(registry.WORLDS, name)
-    return made(settings, copies)
+    return made(settings, num_envs)
 
 
 def policy_maker(name):
@@ -54,7 +54,7 @@ def policy_maker(name):
     return lambda where: made(settings, where)
 
 
-def learner_maker(name, preference="unchanged", way="step"):
+def learner_maker(name, preference="individual", way="step"):
     made, settings = build(registry.LEARNERS, name)
     settings = AT_ONCE.get(name, settings)  # learners that wait for enough experience would not learn in a check
     settings = dataclasses.replace(settings, **SETTINGS_OF_WAYS.get(way, {}))
@@ -74,7 +74,7 @@ def refused(make, name, where):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_worlds(name):
-    check_world(lambda copies: make_world(name, copies), steps=60)
+    check_world(lambda num_envs: make_world(name, num_envs), steps=60)
 
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])

@@ -60,7 +60,7 @@ MODELS = [
     ("policy: {text: {lm: no such model}}, learner: {name: ppo}", "policy.text.lm"),
     ("advisor: {lm: no such model}, learner: {name: ppo}", "advisor.lm"),
     ("constraints: {rules: [never sing], lm: no such model}, learner: {name: ppo}", "constraints.lm"),
-    ("preference: {name: shaped, lm: no such model}, learner: {name: ppo}", "preference.lm"),
+    ("preference: {name: potential_shaping, lm: no such model}, learner: {name: ppo}", "preference.lm"),
 ]
 
 
@@ -103,8 +103,8 @@ def test_a_pattern_must_match_somebody(tmp_path):
 
 def test_a_heuristic_needs_a_world_that_brings_one(tmp_path):
     world = "world: {name: 'helpers.run:Odd'}\ngroups:\n"
-    said = refusal(tmp_path, "  a: {policy: heuristic}", world=world)
-    assert said == ("group 'a': policy 'heuristic' needs a world that brings its own reference player; 'odd' does not")
+    said = refusal(tmp_path, "  a: {policy: expert}", world=world)
+    assert said == ("group 'a': policy 'expert' needs a world that brings its own reference player; 'odd' does not")
 
 
 def test_ppo_improves_networks_only(tmp_path):
@@ -120,10 +120,10 @@ def test_a_network_that_does_not_fit_the_world_is_refused_with_its_path(tmp_path
 def test_scripted_frozen_and_learning_groups_at_one_table(tmp_path):
     groups = """
   a: {agents: agent_0, policy: {hidden: [5]}, learner: {name: ppo, learning_rate: 1e-3}}
-  b: {agents: agent_1, policy: heuristic}
+  b: {agents: agent_1, policy: expert}
   c: {agents: agent_2, policy: {hidden: [6]}}
 """
-    loaded, (a, b, c) = table(tmp_path, groups, "train.copies=2", "train.steps=3")
+    loaded, (a, b, c) = table(tmp_path, groups, "train.num_envs=2", "train.rollout_steps=3")
     assert a.learner.settings.learning_rate == 1e-3
     assert isinstance(b.policy, ExpertPolicy)
     assert b.learner is None
@@ -160,7 +160,7 @@ def test_parts_of_ones_own(tmp_path):
       preference: {name: "helpers.run:Scaled", factor: 3}}
   b: {agents: agent_1, policy: random, learner: "helpers.run:Counting"}
 """
-    text = "world: {name: 'helpers.run:Odd', lengths: [50]}\ntrain: {copies: 2, steps: 4, total_steps: 16}\ngroups:\n"
+    text = "world: {name: 'helpers.run:Odd', lengths: [50]}\ntrain: {num_envs: 2, rollout_steps: 4, total_steps: 16}\ngroups:\n"
     file = written(tmp_path / "a.yaml", text + groups)
     run = train(tmp_path / "run", *run_cases.QUIET, "train.evaluate_episodes=2", experiment=file)
     last = run.metrics()[-1]
@@ -173,7 +173,7 @@ def test_parts_of_ones_own(tmp_path):
 @pytest.mark.parametrize("name", ["helpers.run:Odd"])
 def test_the_odd_world_of_these_tests_keeps_the_contract(name):
     part = schema.part({}, {"name": name}, "world")
-    learners.check_world(lambda copies: build.build_world(part, copies), steps=60)
+    learners.check_world(lambda num_envs: build.build_world(part, num_envs), steps=60)
 
 
 # Seated from an earlier run -----------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_a_scripted_policy_can_be_seated_too(tmp_path):
 
 def test_a_shared_policy_of_many_takes_one_seat_as_the_agent_of_that_name(tmp_path):
     """A network that knows three agents plays one of them; its other seats are not needed."""
-    tiny = ["train.total_steps=64", "train.copies=4", "train.steps=8", "train.evaluate_episodes=2"]
+    tiny = ["train.total_steps=64", "train.num_envs=4", "train.rollout_steps=8", "train.evaluate_episodes=2"]
     world = ["world.grid_size=4", "world.num_agents=3", "train.video=false", "train.tensorboard=false"]
     coterie.train("gridworld-cooperative", [*tiny, *world], out=tmp_path / "a", quiet=True)
     table = {
@@ -291,7 +291,7 @@ def test_rules_come_along_with_a_group_of_an_earlier_run(tmp_path):
     text = (
         "world: {name: gridworld, mode: race, grid_size: 4, num_agents: 1}\n"
         'groups: {all: {learner: ppo, constraints: {rules: [never move left], lm: "helpers.constraint:CHANNEL"}}}\n'
-        "train: {total_steps: 32, copies: 4, steps: 8, evaluate_episodes: 2, video: false, tensorboard: false}\n"
+        "train: {total_steps: 32, num_envs: 4, rollout_steps: 8, evaluate_episodes: 2, video: false, tensorboard: false}\n"
     )
     run = coterie.train(str(written(tmp_path / "a.yaml", text)), out=tmp_path / "run", quiet=True)
     seated = [f"groups.all.policy.run={run.path}", "groups.all.learner=none"]

@@ -18,19 +18,19 @@ from helpers.run import ODD, train, written
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
 
-def seated(tmp_path, copies, **settings):
+def seated(tmp_path, num_envs, **settings):
     loaded = schema.load(str(written(tmp_path / "odd.yaml", ODD)))
-    world = run_cases.Odd(run_cases.OddSettings(**settings), copies)
+    world = run_cases.Odd(run_cases.OddSettings(**settings), num_envs)
     group_specs = build.build_group_specs(loaded, world)
     return world, [Actor(p, RandomPolicy(RandomSettings(), p)) for p in group_specs.values()]
 
 
-@pytest.mark.parametrize(("copies", "episodes"), [(1, 1), (1, 5), (4, 4), (4, 7), (4, 30), (7, 3)])
-def test_every_copy_contributes_its_share_however_short_its_episodes(tmp_path, copies, episodes):
-    world, actors = seated(tmp_path, copies)
+@pytest.mark.parametrize(("num_envs", "episodes"), [(1, 1), (1, 5), (4, 4), (4, 7), (4, 30), (7, 3)])
+def test_every_copy_contributes_its_share_however_short_its_episodes(tmp_path, num_envs, episodes):
+    world, actors = seated(tmp_path, num_envs)
     result = evaluate.evaluate(world, actors, episodes, seed=5)
-    share = [episodes // copies + (copy < episodes % copies) for copy in range(copies)]
-    expected = [world.length(copy, e) for copy in range(copies) for e in range(share[copy])]
+    share = [episodes // num_envs + (copy < episodes % num_envs) for copy in range(num_envs)]
+    expected = [world.length(copy, e) for copy in range(num_envs) for e in range(share[copy])]
     assert sorted(result.length.tolist()) == sorted(expected)
     assert result.returns["all"].shape == (episodes, 2)
     assert np.array_equal(result.returns["all"][:, 0], result.length)

@@ -24,7 +24,7 @@ groups:
     policy: {name: network, hidden: [8]}
     learner: {name: ppo}
     advisor: {name: language, lm: {name: "helpers.language:COPIER", budget: {calls: 500}}}
-train: {copies: 4, steps: 8, total_steps: 256, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 2,
+train: {num_envs: 4, rollout_steps: 8, total_steps: 256, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 2,
         video: false, tensorboard: false}
 """
 

@@ -52,9 +52,9 @@ def setting(*names):
     return lambda test: test
 
 
-@setting("total_steps", "copies", "steps")
+@setting("total_steps", "num_envs", "rollout_steps")
 def test_steps_copies_and_total_steps(tmp_path):
-    run = train(tmp_path / "run", "train.total_steps=70", "train.copies=5", "train.steps=3")
+    run = train(tmp_path / "run", "train.total_steps=70", "train.num_envs=5", "train.rollout_steps=3")
     assert [r["env_steps"] for r in run.metrics()] == [0, 15, 30, 45, 60, 75]  # the last iteration is whole
     state = run.load_checkpoint("last")
     assert len(state["shards"][0]["tally"]["length"]) == 5
@@ -103,16 +103,16 @@ def test_evaluations(tmp_path, monkeypatch):
     assert run.summary()["episodes"] == 5
 
 
-@setting("checkpoint_every", "keep")
+@setting("checkpoint_every", "keep_checkpoints")
 def test_checkpoints(tmp_path):
-    run = train(tmp_path / "run", "train.checkpoint_every=3", "train.keep=9")
+    run = train(tmp_path / "run", "train.checkpoint_every=3", "train.keep_checkpoints=9")
     assert run.steps() == [0, 96, 192, 256]
 
 
 @setting("stop")
 def test_a_solved_run_saves_and_stops(tmp_path):
     odd = written(tmp_path / "odd.yaml", ODD)
-    words = ["world.lengths=[3]", "train.steps=6", "train.total_steps=9600", "train.checkpoint_every=1000"]
+    words = ["world.lengths=[3]", "train.rollout_steps=6", "train.total_steps=9600", "train.checkpoint_every=1000"]
     run = train(tmp_path / "run", *words, "train.stop={return_mean: 4.5, episodes: 20}", experiment=odd)
     # each of 4 copies ends 2 episodes of return (3 + 6) / 2 in an iteration: 20 are there after 3 iterations
     assert iterations(run) == [0, 1, 2, 3]
@@ -171,7 +171,7 @@ def test_the_training_return_is_that_of_the_episodes_that_ended(tmp_path):
 def test_a_group_that_does_not_learn_is_recorded_and_scored_all_the_same(tmp_path):
     run = train(tmp_path / "run", "groups.team.policy=random", "groups.team.learner=null")
     assert "team/eval/return_mean" in run.metrics()[0]
-    assert run.summary()["baselines"].keys() == {"random", "heuristic"}
+    assert run.summary()["baselines"].keys() == {"random", "expert"}
 
 
 def test_the_learning_rate_follows_the_progress_of_the_run(tmp_path):
@@ -181,11 +181,11 @@ def test_the_learning_rate_follows_the_progress_of_the_run(tmp_path):
 
 
 def test_baselines_play_in_the_seats_of_those_who_learn(tmp_path):
-    words = ["groups.team.policy=heuristic", "groups.team.learner=null", "train.evaluate_episodes=20"]
-    heuristic = train(tmp_path / "heuristic", *words, "train.total_steps=32").summary()["evaluation"]
+    words = ["groups.team.policy=expert", "groups.team.learner=null", "train.evaluate_episodes=20"]
+    expert = train(tmp_path / "expert", *words, "train.total_steps=32").summary()["evaluation"]
     learning = train(tmp_path / "learning", "train.evaluate_episodes=20", "train.total_steps=32").summary()
-    assert learning["baselines"]["heuristic"] == heuristic
-    assert learning["baselines"]["heuristic"] != learning["baselines"]["random"]
+    assert learning["baselines"]["expert"] == expert
+    assert learning["baselines"]["expert"] != learning["baselines"]["random"]
 
 
 # Divergence ---------------------------------------------------------------------------------------------

@@ -263,7 +263,7 @@ def test_settings_that_do_not_fit_the_checkpoint_are_refused_and_nothing_is_touc
         "world.num_agents=3": "does not fit this config",
         "world.max_steps=0": "world: max_steps must be at least 1",
         "groups.team.policy.hidden=[9]": "does not fit this config",
-        "train.copies=8": "train: this run plays 4 copies in 1 shards; that cannot change",
+        "train.num_envs=8": "train: this run plays 4 copies in 1 shards; that cannot change",
         "train.shards=2": "train: this run plays 4 copies in 1 shards; that cannot change",
         "groups={team: {agents: agent_0, learner: ppo}, more: {agents: agent_1, policy: random}}": "does not fit",
     }

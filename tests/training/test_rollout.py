@@ -12,9 +12,9 @@ from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, open
 from helpers.small_worlds import Counting, Numbered, experience, generator, group_spec
 
 
-def agent_step(copies=2, agents=3, seed=0, **fields):
+def agent_step(num_envs=2, agents=3, seed=0, **fields):
     """Random numbers everywhere; nobody's episode is over."""
-    random, rows = generator(seed), (copies, agents)
+    random, rows = generator(seed), (num_envs, agents)
     given = {
         "observation": random.random((*rows, 3), np.float32),
         "acting": np.ones(rows, bool),
@@ -173,7 +173,7 @@ def test_memory_of_the_open_is_from_their_decision_and_of_others_from_now():
 @pytest.mark.parametrize("columns", [(2, 0), (0, 1, 2)])
 def test_an_opening_is_row_0_of_the_next_rollout(columns):
     one = writer(columns)
-    copies, agents = 2, len(columns)
+    num_envs, agents = 2, len(columns)
     random = generator()
     own = experience(
         np.zeros((3, agents)),
@@ -184,15 +184,15 @@ def test_an_opening_is_row_0_of_the_next_rollout(columns):
     empty = open_decisions(own)
     opening = dataclasses.replace(
         empty,
-        active=random.random((copies, agents)) < 0.5,
-        observation=random.random((copies, agents, 3), np.float32),
-        action=random.integers(4, size=(copies, agents)),
-        log_prob=random.random((copies, agents), np.float32),
-        reward=random.random((copies, agents), np.float32),
-        mask=random.random((copies, agents, 4)) < 0.5,
-        memory=random.random((copies, agents, 1), np.float32),
+        active=random.random((num_envs, agents)) < 0.5,
+        observation=random.random((num_envs, agents, 3), np.float32),
+        action=random.integers(4, size=(num_envs, agents)),
+        log_prob=random.random((num_envs, agents), np.float32),
+        reward=random.random((num_envs, agents), np.float32),
+        mask=random.random((num_envs, agents, 4)) < 0.5,
+        memory=random.random((num_envs, agents, 1), np.float32),
     )
     one.open(opening)
-    found = one.finish(agent_step(), np.zeros((copies, agents, 1), np.float32))
+    found = one.finish(agent_step(), np.zeros((num_envs, agents, 1), np.float32))
     for name in ("active", "observation", "action", "log_prob", "reward", "mask", "memory"):
         _same(name, getattr(opening, name), getattr(found, name)[0])

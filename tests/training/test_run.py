@@ -64,7 +64,7 @@ def test_the_summary_says_what_the_run_came_to(tmp_path):
     assert summary["steps_per_s"] > 0
     assert summary["solved"] is False
     assert summary["best_step"] in run.steps("best")
-    assert summary["baselines"].keys() == {"random", "heuristic"}
+    assert summary["baselines"].keys() == {"random", "expert"}
     for result in (summary["evaluation"], summary["last"], summary["step_0"], *summary["baselines"].values()):
         assert result.keys() == {"groups", "success_rate"}
         assert result["groups"]["team"].keys() == {"return_mean", "return_ci95", "length_mean"}
@@ -119,7 +119,7 @@ def test_every_kept_checkpoint_keeps_the_best_of_its_time(run):
 
 def test_training_keeps_as_many_as_asked_and_the_best(tmp_path):
     for keep in (1, 3):
-        run = train(tmp_path / str(keep), f"train.keep={keep}")
+        run = train(tmp_path / str(keep), f"train.keep_checkpoints={keep}")
         assert run.steps() == [64, 128, 192, 256][-keep:]
         assert run.load_checkpoint("best")["env_steps"] == run.summary()["best_step"]
 

@@ -17,8 +17,8 @@ from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
 from helpers.small_worlds import Bandit, Counting, Numbered, Rounds, actors, generator, network, place_in
 
 
-def grid(copies=3, **fields):
-    return Gridworld(GridworldSettings(**{"max_steps": 6, "grid_size": 4} | fields), copies)
+def grid(num_envs=3, **fields):
+    return Gridworld(GridworldSettings(**{"max_steps": 6, "grid_size": 4} | fields), num_envs)
 
 
 def random_seat(world, **fields):
@@ -111,7 +111,7 @@ def test_iterations_draw_fresh_numbers_and_the_same_iteration_the_same():
 def test_shards_and_groups_have_their_own_streams():
     played = []
     for shard, group in ((0, "team"), (1, "team"), (0, "others")):
-        world = Bandit(Discrete(1000), lambda a: a * 1.0, copies=8)
+        world = Bandit(Discrete(1000), lambda a: a * 1.0, num_envs=8)
         runner = Runner(world, actors(random_seat(world, group=group)), seed=1, shard=shard)
         played.append(runner.play(3, 1).experiences[group].action.tolist())
     assert played[0] != played[1] != played[2] != played[0]
@@ -177,7 +177,7 @@ def test_the_losers_last_move_gets_the_loss():
 
 
 def test_an_agents_reward_while_idle_belongs_to_its_latest_decision():
-    world = Rounds(copies=1, agents=3, length=7)
+    world = Rounds(num_envs=1, agents=3, length=7)
     runner = Runner(world, actors((place_in(world), Numbered())), seed=0)
     # Agent 1 decides at clocks 1 and 4 and earns 100 + clock at every tick.
     found = [one for one in decisions(runner, [3, 2, 9]) if one[1] == 1 and one[2][1] == 1]
@@ -200,7 +200,7 @@ def test_a_simultaneous_world_leaves_nothing_open_and_has_no_extra_row():
 
 
 def test_memory_counts_own_decisions_from_every_episodes_start():
-    world = Rounds(copies=2, agents=3, length=7)
+    world = Rounds(num_envs=2, agents=3, length=7)
     runner = Runner(world, actors((place_in(world), Counting())), seed=0)
     for iteration, steps in enumerate((4, 5, 12), 1):
         own = runner.play(steps, iteration).experiences["team"]
@@ -212,7 +212,7 @@ def test_memory_counts_own_decisions_from_every_episodes_start():
 
 
 def test_memory_is_kept_while_idle_and_cleared_with_the_copy():
-    world = Rounds(copies=1, agents=2, length=4)
+    world = Rounds(num_envs=1, agents=2, length=4)
     runner = Runner(world, actors((place_in(world), Counting())), seed=0)
     runner.begin(1)
     seen = []
@@ -239,7 +239,7 @@ def test_memory_is_saved_and_loaded():
 
 
 def test_groups_see_and_act_for_their_own_agents():
-    world = Rounds(copies=2, agents=4, length=9)
+    world = Rounds(num_envs=2, agents=4, length=9)
     few, many = Numbered(), Numbered()
     runner = Runner(
         world,
@@ -264,7 +264,7 @@ def test_groups_see_and_act_for_their_own_agents():
 
 
 def test_a_seat_may_hold_some_of_a_policys_agents():
-    world = Rounds(copies=2, agents=3)
+    world = Rounds(num_envs=2, agents=3)
     asked = []
 
     class Asked(Numbered):
@@ -293,7 +293,7 @@ def test_a_part_of_a_kind_is_masked_as_itself():
 
 
 def test_episodes_are_tallied_across_rollouts():
-    world = Rounds(copies=2, agents=2, length=5)
+    world = Rounds(num_envs=2, agents=2, length=5)
     runner = Runner(world, actors((place_in(world), Numbered())), seed=0)
     first, second = runner.play(3, 1).episodes, runner.play(9, 2).episodes
     assert len(first.at) == 0
@@ -307,7 +307,7 @@ def test_episodes_are_tallied_across_rollouts():
 
 
 def test_success_is_reported_where_a_world_knows_it():
-    world = grid(copies=8, max_steps=30)
+    world = grid(num_envs=8, max_steps=30)
     episodes = Runner(world, actors(random_seat(world)), seed=0).play(120, 1).episodes
     assert episodes.success.dtype == bool
     assert np.array_equal(episodes.success, episodes.length < 30)
@@ -317,7 +317,7 @@ def test_success_is_reported_where_a_world_knows_it():
 def test_episodes_of_shards_are_joined_by_time():
     parts = []
     for length in (3, 5):
-        world = Rounds(copies=1, agents=2, length=length)
+        world = Rounds(num_envs=1, agents=2, length=length)
         parts.append(Runner(world, actors((place_in(world), Numbered())), seed=0).play(10, 1).episodes)
     both = join_episodes(parts)
     assert both.at.tolist() == [2, 4, 5, 8, 9]
@@ -332,15 +332,15 @@ def test_episodes_of_shards_are_joined_by_time():
 def test_merged_shards_equal_the_shards_apart(agent_type):
     rollouts = []
     for shard in range(3):
-        world = grid(copies=2) if agent_type == "grid" else Rounds(copies=2, length=5 + shard)
+        world = grid(num_envs=2) if agent_type == "grid" else Rounds(num_envs=2, length=5 + shard)
         rollouts.append(Runner(world, actors(random_seat(world)), seed=1, shard=shard).play(9, 1))
     parts = [r.experiences["team"] for r in rollouts]
     both = merge(parts)
     for shard, part in enumerate(parts):
-        copies = slice(2 * shard, 2 * shard + 2)
+        num_envs = slice(2 * shard, 2 * shard + 2)
         for field in ("observation", "action", "log_prob", "reward", "active", "terminated", "truncated"):
-            assert np.array_equal(getattr(both, field)[:, copies], getattr(part, field))
-        assert np.array_equal(both.acting[copies], part.acting)
+            assert np.array_equal(getattr(both, field)[:, num_envs], getattr(part, field))
+        assert np.array_equal(both.acting[num_envs], part.acting)
         here = np.isin(both.finals.index[:, 1], [2 * shard, 2 * shard + 1])
         assert np.array_equal(both.finals.index[here] - [0, 2 * shard], part.finals.index)
         assert np.array_equal(both.finals.observation[here], part.finals.observation)

@@ -104,7 +104,7 @@ def test_observations_of_another_shape_are_refused(runs, run, observations, said
 AUCTION = """\
 world: {name: auction}
 groups: {all: {policy: {name: network, hidden: [4]}}}
-train: {copies: 2, steps: 2, total_steps: 8, evaluate_episodes: 4, video: false, tensorboard: false}
+train: {num_envs: 2, rollout_steps: 2, total_steps: 8, evaluate_episodes: 4, video: false, tensorboard: false}
 """
 
 
@@ -183,7 +183,7 @@ def test_loading_needs_an_intact_checkpoint(tmp_path):
 
 
 def test_overridden_opponents_keep_the_others_weights(runs):
-    table = coterie.load(runs["duel"].path, "last", ["groups.ring.policy=heuristic"])
+    table = coterie.load(runs["duel"].path, "last", ["groups.ring.policy=expert"])
     kept, replaced = table.groups
     saved = runs["duel"].load_checkpoint("last")["policies"]["cross"]["net"]
     assert all(np.array_equal(v, saved[k]) for k, v in kept.policy.state()["net"].items())
@@ -199,7 +199,7 @@ def test_another_build_of_the_trained_network_is_refused_not_replaced_by_a_fresh
 
 
 def test_a_refused_config_makes_no_directory(tmp_path):
-    for word in ("train.copies=0", "groups.team.agents=nobody", "train.stop={return_mean: 1, group: nobody}"):
+    for word in ("train.num_envs=0", "groups.team.agents=nobody", "train.stop={return_mean: 1, group: nobody}"):
         with pytest.raises(ConfigError):
             train(tmp_path / "run", word)
     assert not (tmp_path / "run").exists()

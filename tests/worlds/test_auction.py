@@ -170,7 +170,7 @@ def test_valuations_are_drawn_as_told(settings):
 
 @pytest.mark.parametrize("settings", VARIANTS)
 def test_keeps_the_contract(settings):
-    check_world(lambda copies: Auction(AuctionSettings(**settings), copies), steps=60)
+    check_world(lambda num_envs: Auction(AuctionSettings(**settings), num_envs), steps=60)
 
 
 def test_capabilities_and_spaces():
@@ -269,11 +269,11 @@ def test_the_reference_bidder_plays_the_equilibrium(bidders):
     ):
         world = Auction(AuctionSettings(n, rule), 50)
         values = world.books.valuation
-        bids = world.heuristic("bidder", random)
+        bids = world.expert("bidder", random)
         assert bids.dtype == np.float32
         np.testing.assert_allclose(bids[..., 0], expected(values), atol=1e-5)
     world = Auction(AuctionSettings(n, bid_levels=21), 50)
-    choices = world.heuristic("bidder", random)
+    choices = world.expert("bidder", random)
     assert choices.dtype == np.int64
     np.testing.assert_allclose(choices / 20, world.books.valuation * (n - 1) / n, atol=0.0251)
 
@@ -284,7 +284,7 @@ def test_the_reference_bidder_draws_lots_between_points():
     for rule in ("first_price", "second_price", "all_pay"):
         world = Auction(AuctionSettings(3, rule, valuations=POINTS), 40000)
         world.reset(1)
-        world.step({"bidder": world.heuristic("bidder", np.random.default_rng(0))})
+        world.step({"bidder": world.expert("bidder", np.random.default_rng(0))})
         revenue[rule] = world._sale.paid.sum(axis=1).mean()
     assert revenue["first_price"] == pytest.approx(revenue["second_price"], abs=0.006)
     assert revenue["all_pay"] == pytest.approx(revenue["second_price"], abs=0.006)
@@ -295,7 +295,7 @@ def test_bidding_less_or_more_than_the_equilibrium_earns_less():
     for factor in (0.6, 1.0, 1.4):
         world = Auction(AuctionSettings(2), 60000)
         world.reset(2)
-        bids = world.heuristic("bidder", np.random.default_rng(0))
+        bids = world.expert("bidder", np.random.default_rng(0))
         bids[:, 0] = np.clip(bids[:, 0] * factor, 0, 1)
         earned[factor] = world.step({"bidder": bids}).agent_types["bidder"].reward[:, 0].mean()
     assert earned[1.0] == pytest.approx(1 / 6, abs=5e-3)

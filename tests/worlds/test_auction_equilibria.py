@@ -174,9 +174,9 @@ def test_a_mixed_table_lies_between_the_pure_ones():
 # In the world -------------------------------------------------------------------------------------------
 
 
-def play(settings, curves, copies=40000, seed=0):
+def play(settings, curves, num_envs=40000, seed=0):
     """One step of many copies; rewards and what was paid."""
-    world = Auction(settings, copies)
+    world = Auction(settings, num_envs)
     values = world.reset(seed).agent_types["bidder"].observation[..., 0].astype(float)
     bids = np.stack([curve(values[:, i]) for i, curve in enumerate(curves)], axis=1)
     timestep = world.step({"bidder": bids[..., None].astype(np.float32)})

@@ -65,7 +65,7 @@ def test_an_auction_can_be_named_in_a_config(tmp_path):
 def test_learners_and_the_reference_bidder_share_a_table(tmp_path):
     text = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)[0]
     (tmp_path / "mine.yaml").write_text(text)
-    short = ["train.total_steps=256", "train.copies=32", "train.steps=4", "train.evaluate_episodes=64"]
+    short = ["train.total_steps=256", "train.num_envs=32", "train.rollout_steps=4", "train.evaluate_episodes=64"]
     run = coterie.train(
         str(tmp_path / "mine.yaml"),
         [*short, "train.video=true", "train.tensorboard=false"],

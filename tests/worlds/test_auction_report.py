@@ -23,7 +23,7 @@ from helpers.run import train, written
 TABLE = """\
 world: {{name: auction, {world}}}
 groups: {{{groups}}}
-train: {{copies: 4, steps: 2, total_steps: 8, evaluate_episodes: 4, video: false, tensorboard: false}}
+train: {{num_envs: 4, rollout_steps: 2, total_steps: 8, evaluate_episodes: 4, video: false, tensorboard: false}}
 """
 SHADE = 'policy: {name: "test_auction_report:Shade", '
 
@@ -79,7 +79,7 @@ def learned(found, group, name):
 
 @pytest.mark.parametrize("bidders", [2, 3])
 def test_bidders_in_equilibrium(played, bidders):
-    runs = played(f"num_bidders: {bidders}", "all: {policy: heuristic}", seeds=2)
+    runs = played(f"num_bidders: {bidders}", "all: {policy: expert}", seeds=2)
     found = measures.measure(runs)
     for name in ("distance", "weighted_distance", "off_best", "weighted_off_best", "loss", "regret"):
         assert learned(found, "all", name)["value"] == pytest.approx(0, abs=4e-3 if "off" in name else 1e-3), name
@@ -161,8 +161,8 @@ def test_who_was_seated_from_a_run_keeps_the_taste_it_learned_with(tmp_path, no_
     world: {name: auction}
     groups:
       guests: {agents: [bidder_0], policy: {run: RUN}SAID}
-      others: {agents: [bidder_1], policy: {name: heuristic}}
-    train: {total_steps: 64, copies: 4, steps: 8, evaluate_episodes: 4, video: false}
+      others: {agents: [bidder_1], policy: {name: expert}}
+    train: {total_steps: 64, num_envs: 4, rollout_steps: 8, evaluate_episodes: 4, video: false}
     """.replace("RUN", str(tmp_path / "cpt"))
     for said, taste in (("", Prospect()), (", preference: {name: cpt, alpha: 0.5}", Prospect(alpha=0.5))):
         file = written(tmp_path / "table.yaml", table.replace("SAID", said))
@@ -176,7 +176,7 @@ def preference(text):
 
 
 def test_tastes():
-    assert measures.taste_of(preference("unchanged")) == NEUTRAL
+    assert measures.taste_of(preference("individual")) == NEUTRAL
     assert measures.taste_of(preference("{name: cpt, way: interim, alpha: 0.5}")) == Prospect(alpha=0.5)
     for other in ("{name: cpt, way: episodic}", "cvar", "mean_variance", "team"):
         assert measures.taste_of(preference(other)) is None
@@ -275,7 +275,7 @@ def test_a_falling_curve_has_no_share_of_highest_winners():
 def test_the_chapter_of_a_page(played, tmp_path, no_drawing, coterie_):
     runs = played(
         "num_bidders: 2",
-        f"one: {{agents: bidder_0, policy: heuristic}}, two: {{agents: bidder_1, {SHADE}share: 0.6}}}}",
+        f"one: {{agents: bidder_0, policy: expert}}, two: {{agents: bidder_1, {SHADE}share: 0.6}}}}",
         seeds=2,
     )
     path, figure, numbers = tmp_path / "page.html", tmp_path / "figure.png", tmp_path / "deep" / "numbers.json"
@@ -315,8 +315,8 @@ def test_what_is_drawn(played, monkeypatch):
 
 
 def test_sets_of_runs_are_shown_apart(played, tmp_path, no_drawing):
-    two = played("num_bidders: 2", "all: {policy: heuristic}", name="two")
-    three = played("num_bidders: 3, rule: all_pay, rounds: 2", "all: {policy: heuristic}", name="three")
+    two = played("num_bidders: 2", "all: {policy: expert}", name="two")
+    three = played("num_bidders: 3, rule: all_pay, rounds: 2", "all: {policy: expert}", name="three")
     config = load(str(tmp_path / "three.yaml"), ["experiment=two"])
     three[0].write_config(config)
     with pytest.raises(CoterieError, match="these runs are of 2 different tables"):

@@ -178,7 +178,7 @@ def test_missing_and_unknown_agents_are_an_error(names):
 class Countdown:
     """Two kinds of agents, masks, and an agent that ends before the others; counts what it is given."""
 
-    simultaneous, copies = True, 1
+    simultaneous, num_envs = True, 1
 
     def __init__(self):
         self.agent_types = {

@@ -27,9 +27,9 @@ from coterie.worlds.adapters.pettingzoo import PettingzooSettings, PettingzooWor
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
-def broken(copies=2, defect="", options=None, **settings):
+def broken(num_envs=2, defect="", options=None, **settings):
     options = {"defect": defect} | (options or {})
-    return GymnasiumWorld(GymnasiumSettings("helpers.guest:Broken-v0", options, **settings), copies)
+    return GymnasiumWorld(GymnasiumSettings("helpers.guest:Broken-v0", options, **settings), num_envs)
 
 
 def play(world, steps, seed=0, timestep=None):
@@ -50,13 +50,13 @@ def _copied(agent_step):
     return {field: getattr(agent_step, field).copy() for field in ("observation", "acting", "reward", "truncated")}
 
 
-def assert_equal(one, other, copies=slice(None)):
+def assert_equal(one, other, num_envs=slice(None)):
     for step, (a, b) in enumerate(zip(one, other, strict=True)):
-        np.testing.assert_array_equal(a["ended"][copies], b["ended"][copies], err_msg=f"step {step}")
+        np.testing.assert_array_equal(a["ended"][num_envs], b["ended"][num_envs], err_msg=f"step {step}")
         for name in a.keys() - {"ended"}:
             for field in a[name]:
                 np.testing.assert_array_equal(
-                    a[name][field][copies], b[name][field][copies], err_msg=f"step {step}, {name}, {field}"
+                    a[name][field][num_envs], b[name][field][num_envs], err_msg=f"step {step}, {name}, {field}"
                 )
 
 
@@ -194,7 +194,12 @@ def test_processes_change_nothing(family):
 
 
 def test_a_run_of_copies_in_child_processes_is_the_same_run(tmp_path):
-    words = ["world.name=gymnasium/helpers.guest:Broken-v0", "train.total_steps=64", "train.copies=4", "train.steps=8"]
+    words = [
+        "world.name=gymnasium/helpers.guest:Broken-v0",
+        "train.total_steps=64",
+        "train.num_envs=4",
+        "train.rollout_steps=8",
+    ]
     words += ["train.evaluate_episodes=1", "train.video=false", "train.tensorboard=false"]
     runs = [
         coterie.train("cartpole-ppo", [*words, f"world.processes={k}"], out=tmp_path / str(k), quiet=True)
@@ -340,6 +345,6 @@ def test_the_world_in_the_docs_keeps_the_contract(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     part = schema.part(registry.WORLDS, {"name": "coins:Coins", "sides": 3}, "world")
     start = time.monotonic()
-    check_world(lambda copies: build_world(part, copies))
+    check_world(lambda num_envs: build_world(part, num_envs))
     assert time.monotonic() - start < 20
     sys.modules.pop("coins")

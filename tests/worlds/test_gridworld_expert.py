@@ -13,10 +13,10 @@ from helpers.grid import DOWN, MODES, RIGHT, STAY, UP, make, start, step
 def guided_episodes(world, episodes, seed=0):
     """Mean return per agent and length of each copy's first episode under the heuristic."""
     world.reset(seed)
-    total, length, open_ = np.zeros(world.copies), np.zeros(world.copies, int), np.ones(world.copies, bool)
+    total, length, open_ = np.zeros(world.num_envs), np.zeros(world.num_envs, int), np.ones(world.num_envs, bool)
     random = np.random.default_rng(0)
     while open_.any():
-        timestep = world.step({"agent": world.heuristic("agent", random)})
+        timestep = world.step({"agent": world.expert("agent", random)})
         total += open_ * timestep.agent_types["agent"].reward.mean(axis=1, dtype=np.float64)
         length += open_
         open_ &= ~timestep.ended
@@ -106,7 +106,7 @@ def test_best_return_refuses_what_it_cannot_solve(fields):
 
 
 def moves_of(world):
-    return world.heuristic("agent", np.random.default_rng(0))[0].tolist()
+    return world.expert("agent", np.random.default_rng(0))[0].tolist()
 
 
 def test_cooperative_heuristic_shares_the_targets():
@@ -141,6 +141,6 @@ def test_heuristic_walks_around_walls():
 def test_heuristic_sends_symbol_zero():
     world = make(3, messages=2)
     world.reset(0)
-    action = world.heuristic("agent", np.random.default_rng(0))
+    action = world.expert("agent", np.random.default_rng(0))
     assert action.shape == (3, 2, 2)
     assert not action[..., 1].any()

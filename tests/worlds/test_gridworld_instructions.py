@@ -156,7 +156,7 @@ def test_without_instructions_all_is_as_it_was_before_there_were_any():
                     found.update(array.tobytes())
             for name, array in sorted(world.save().items()):
                 found.update(name.encode() + array.tobytes())
-            found.update(world.heuristic("agent", np.random.default_rng(0)).tobytes())
+            found.update(world.expert("agent", np.random.default_rng(0)).tobytes())
             found.update(world.ansi(1).encode() + world.final_ansi(0).encode())
         assert found.hexdigest()[:16] == digest
 
@@ -300,7 +300,7 @@ def test_the_reference_player_follows_wherever_it_can(fields):
     can = np.array([possible(world, n) for n in range(200)])
     over, success = np.zeros(200, bool), np.zeros(200, bool)
     for _ in range(60):
-        timestep = world.step({"agent": world.heuristic("agent", np.random.default_rng(0))})
+        timestep = world.step({"agent": world.expert("agent", np.random.default_rng(0))})
         success |= timestep.success & ~over
         over |= timestep.ended
     assert over.all()
@@ -316,13 +316,13 @@ def test_the_oracle_keeps_off_what_must_wait():
     # but over the left side; every way is longer than straight.
     verdicts = {move: bool(codec.optimal(world, np.array([[move]]))[0, 0]) for move in (UP, DOWN, LEFT, RIGHT)}
     assert verdicts == {UP: False, DOWN: False, LEFT: True, RIGHT: False}
-    assert world.heuristic("agent", np.random.default_rng(0)).tolist() == [[LEFT]]
+    assert world.expert("agent", np.random.default_rng(0)).tolist() == [[LEFT]]
 
 
 def test_what_nobody_can_reach_otherwise_is_reached_over_others():
     world = told([(3, 3)], [(0, 0), (0, 1), (1, 0)], FIRST, RED, grid_size=4)
     for _ in range(6):
-        timestep = step(world, int(world.heuristic("agent", np.random.default_rng(0))[0, 0]))
+        timestep = step(world, int(world.expert("agent", np.random.default_rng(0))[0, 0]))
         if timestep.ended.any():
             break
     assert world.told.broken[0] or timestep.ended.any()
@@ -360,7 +360,7 @@ def test_it_is_a_pettingzoo_environment_that_names_its_instruction():
 
 
 def test_a_run_on_train_wordings_plays_held_out_ones_by_one_override(tmp_path):
-    moment = ["train.total_steps=64", "train.copies=4", "train.steps=8", "train.evaluate_episodes=2"]
+    moment = ["train.total_steps=64", "train.num_envs=4", "train.rollout_steps=8", "train.evaluate_episodes=2"]
     moment += ["train.video=false", "train.tensorboard=false", "groups.team.policy.text=null"]
     run = coterie.train("gridworld-instructed", moment, out=tmp_path / "run", quiet=True)
     loaded = table.load(str(run.path), "best", ["world.instructions=held_out"])

@@ -18,8 +18,8 @@ from coterie.worlds.cartpole.world import CartPole
 from helpers import guest as guest_cases
 
 
-def world(name, copies=2, **settings):
-    return build_world(schema.part(registry.WORLDS, {"name": name} | settings, "world"), copies)
+def world(name, num_envs=2, **settings):
+    return build_world(schema.part(registry.WORLDS, {"name": name} | settings, "world"), num_envs)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def world(name, copies=2, **settings):
     ],
 )
 def test_the_contract_is_kept(name, settings):
-    check_world(lambda copies: world(name, copies, **settings), steps=120)
+    check_world(lambda num_envs: world(name, num_envs, **settings), steps=120)
 
 
 # CartPole ---------------------------------------------------------------------------------------------

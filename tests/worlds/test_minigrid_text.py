@@ -5,7 +5,7 @@ import pytest
 
 from coterie.core.world import Graded
 from coterie.lm import prompts
-from coterie.roles.shaping import Shaped, ShapedSettings
+from coterie.roles.shaping import PotentialShaping, PotentialShapingSettings
 from coterie.testing.learners import check_policy
 from coterie.worlds.adapters.gymnasium import MinigridSettings, MinigridWorld
 from coterie.worlds.adapters.minigrid_text import GRADES, MinigridText, Sight, Thing, look, sum_up, tell
@@ -159,7 +159,7 @@ def test_the_embedded_model_sees_progress():
     """Without the key, with it, at the open door, before the goal: each is worth more."""
     embedded_file("folder")
     world = MinigridWorld(MinigridSettings("DoorKey-5x5"), 1)
-    taste = Shaped(ShapedSettings())
+    taste = PotentialShaping(PotentialShapingSettings())
     taste.settle(place_in(world), 0.99)
     held, open_door = (0, 0, KEY), (DOOR, 0, 0)
     stages = [

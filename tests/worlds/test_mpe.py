@@ -25,9 +25,9 @@ def place(world, copy, positions, velocities=None, landmarks=None):
     return world.load(state)
 
 
-def spread(positions, landmarks, velocities=None, copies=1, **settings):
-    world = Spread(SpreadSettings(num_agents=len(positions), **settings), copies)
-    for copy in range(copies):
+def spread(positions, landmarks, velocities=None, num_envs=1, **settings):
+    world = Spread(SpreadSettings(num_agents=len(positions), **settings), num_envs)
+    for copy in range(num_envs):
         place(world, copy, positions, velocities, landmarks)
     return world
 
@@ -69,7 +69,7 @@ def equal(agent_type, ours, theirs):
 def compare(world, make_env):
     """Play an episode in every copy beside an environment of mpe2; returns how often two agents touched."""
     random, contacts = np.random.default_rng(7), 0
-    envs = [make_env() for _ in range(world.copies)]
+    envs = [make_env() for _ in range(world.num_envs)]
     seen = [begin(env, world, copy, crowded=copy % 2 == 1) for copy, env in enumerate(envs)]
     timestep = world.load(world.save())
     for name, agent_type in world.agent_types.items():
@@ -84,7 +84,7 @@ def compare(world, make_env):
         told = [env.step({agent: actions[name][copy, i] for name, agent, i in places}) for copy, env in enumerate(envs)]
         seen, rewards, terminations, truncations, _ = zip(*told, strict=True)
         timestep = world.step(actions)
-        assert timestep.ended.tolist() == [step == 25] * world.copies
+        assert timestep.ended.tolist() == [step == 25] * world.num_envs
         for name, agent_type in world.agent_types.items():
             agent_step = timestep.agent_types[name]
             equal(agent_type, agent_step.final_observation if step == 25 else agent_step.observation, seen)
@@ -167,9 +167,11 @@ def test_episodes_begin_as_those_of_mpe2():
 @pytest.mark.parametrize("continuous", [False, True])
 def test_keep_the_contract(continuous):
     for agents in (1, 3):
-        check_world(lambda copies, n=agents: Spread(SpreadSettings(n, continuous_actions=continuous), copies))
+        check_world(lambda num_envs, n=agents: Spread(SpreadSettings(n, continuous_actions=continuous), num_envs))
     for sizes in ((1, 3, 2), (2, 1, 0)):
-        check_world(lambda copies, s=sizes: Tag(TagSettings(*s, max_steps=7, continuous_actions=continuous), copies))
+        check_world(
+            lambda num_envs, s=sizes: Tag(TagSettings(*s, max_steps=7, continuous_actions=continuous), num_envs)
+        )
 
 
 def test_seeds_make_the_difference():
@@ -300,7 +302,7 @@ def test_bodies_on_the_same_point_stay_finite():
 
 
 def test_spread_succeeds_when_every_landmark_is_covered_at_the_end():
-    world = spread([(0, 0), (1, 0)], [(0.1, 0), (1, 0.1)], max_steps=2, copies=2)
+    world = spread([(0, 0), (1, 0)], [(0.1, 0), (1, 0.1)], max_steps=2, num_envs=2)
     place(world, 1, [(0, 0), (1, 0)], None, [(0.1, 0), (1, 0.16)])
     rest = {"agent": np.zeros((2, 2), int)}
     assert not world.step(rest).success.any()
@@ -328,7 +330,7 @@ def mean_return(world, agent_type, guided):
     timestep, total = world.reset(5), 0.0
     for _ in range(world.settings.max_steps):
         actions = random_actions(timestep, world.agent_types, random)
-        actions |= {name: world.heuristic(name, random) for name in guided}
+        actions |= {name: world.expert(name, random) for name in guided}
         timestep = world.step(actions)
         total += timestep.agent_types[agent_type].reward.mean()
     return total, timestep.success.mean()

@@ -11,8 +11,8 @@ from coterie.worlds.adapters.batch import ExternalEnvError
 from coterie.worlds.adapters.pettingzoo import kind_name
 
 
-def world(name, copies=1, **settings):
-    return build_world(schema.part(registry.WORLDS, {"name": name} | settings, "world"), copies)
+def world(name, num_envs=1, **settings):
+    return build_world(schema.part(registry.WORLDS, {"name": name} | settings, "world"), num_envs)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def world(name, copies=1, **settings):
     ],
 )
 def test_the_contract_is_kept(name, settings):
-    check_world(lambda copies: world(name, copies, **settings), steps=40)
+    check_world(lambda num_envs: world(name, num_envs, **settings), steps=40)
 
 
 def test_kinds_are_agents_of_equal_spaces_named_by_what_they_share():

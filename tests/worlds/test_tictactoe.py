@@ -15,8 +15,8 @@ def play(world: Tictactoe, cells: list[int]) -> TimeStep:
     """Play the same cells in every copy; idle rows hold nonsense, which must not matter."""
     for cell in cells:
         mover = world.save()["mover"]
-        actions = np.full((world.copies, 2), 99)
-        actions[np.arange(world.copies), mover] = cell
+        actions = np.full((world.num_envs, 2), 99)
+        actions[np.arange(world.num_envs), mover] = cell
         timestep = world.step({"player": actions})
     return timestep
 
@@ -25,17 +25,17 @@ def stones(row: np.ndarray) -> tuple[list[int], list[int]]:
     return np.flatnonzero(row[:9]).tolist(), np.flatnonzero(row[9:]).tolist()
 
 
-def position(text: str, mover: int, copies: int = 1) -> Tictactoe:
+def position(text: str, mover: int, num_envs: int = 1) -> Tictactoe:
     """A world in which every copy shows the given board."""
-    world = Tictactoe(TictactoeSettings(), copies)
+    world = Tictactoe(TictactoeSettings(), num_envs)
     board = np.array(["XO".find(sign) for sign in text.replace(" ", "")], np.int8)
-    world.load(world.save() | {"board": np.tile(board, (copies, 1)), "mover": np.full(copies, mover, np.int8)})
+    world.load(world.save() | {"board": np.tile(board, (num_envs, 1)), "mover": np.full(num_envs, mover, np.int8)})
     return world
 
 
 @pytest.mark.parametrize("first", ["player_0", "random"])
 def test_keeps_the_contract(first):
-    check_world(lambda copies: Tictactoe(TictactoeSettings(first=first), copies))
+    check_world(lambda num_envs: Tictactoe(TictactoeSettings(first=first), num_envs))
 
 
 def test_offers_a_reference_player_and_a_picture():
@@ -166,7 +166,7 @@ def test_random_openers_come_half_and_half():
     seen: list[bool] = []
     random = np.random.default_rng(0)
     for _ in range(9):
-        timestep = world.step({"player": world.heuristic("player", random)})
+        timestep = world.step({"player": world.expert("player", random)})
         seen += timestep.agent_types["player"].acting[timestep.ended, 0].tolist()
     assert abs(at_reset - 0.5) < 0.03
     assert len(seen) >= 4000
@@ -200,8 +200,8 @@ def test_another_seed_gives_other_openers():
     ],
 )
 def test_the_reference_player_follows_its_rules(board, mover, cells):
-    world = position(board, mover, copies=200)
-    actions = world.heuristic("player", np.random.default_rng(0))
+    world = position(board, mover, num_envs=200)
+    actions = world.expert("player", np.random.default_rng(0))
     assert set(actions[:, mover].tolist()) == cells
     assert not actions[:, 1 - mover].any()
 
@@ -212,7 +212,7 @@ def test_the_reference_player_never_misses_a_win_or_a_block():
     timestep = world.reset(1)
     wins = blocks = 0
     for _ in range(40):
-        chosen = world.heuristic("player", random)
+        chosen = world.expert("player", random)
         state = world.save()
         for board, mover, action in zip(state["board"], state["mover"], chosen, strict=True):
             own, other = (winning_cells(board, player) for player in (mover, 1 - mover))
@@ -238,7 +238,7 @@ def winning_cells(board: np.ndarray, player: int) -> set[int]:
 
 def test_the_reference_player_knows_only_its_own_kind():
     with pytest.raises(ValueError, match="kind must be one of"):
-        Tictactoe(TictactoeSettings(), 1).heuristic("referee", np.random.default_rng(0))
+        Tictactoe(TictactoeSettings(), 1).expert("referee", np.random.default_rng(0))
 
 
 def test_the_picture_shows_stones_and_whose_turn_it_is():

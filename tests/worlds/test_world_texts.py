@@ -54,7 +54,7 @@ def test_optimal_moves_are_those_that_come_nearer():
     world = race(200, num_obstacles=4)
     world.reset(0)
     codec = GridworldText(world, "agent")
-    assert codec.optimal(world, world.heuristic("agent", np.random.default_rng(0))).all()
+    assert codec.optimal(world, world.expert("agent", np.random.default_rng(0))).all()
     assert not codec.optimal(world, np.full((200, 2), 4)).any()  # nobody stands on its target
     share = np.mean([codec.optimal(world, np.full((200, 2), move)) for move in range(4)])
     assert 0.3 < share < 0.5

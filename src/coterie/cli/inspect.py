@@ -51,7 +51,7 @@ def check_world_(
 
     values = schema.parse_overrides([w.removeprefix("world.") for w in overrides or []])
     part = schema.part(registry.WORLDS, {"name": name} | values, "world")
-    check_world(lambda copies: build.build_world(part, copies), steps=steps)
+    check_world(lambda num_envs: build.build_world(part, num_envs), steps=steps)
     print(f"{name}: keeps the contract over {steps} steps")
 
 

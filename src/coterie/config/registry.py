@@ -22,7 +22,7 @@ POLICIES = {
     "q_network": "coterie.policies.q_network:QNetworkPolicy",
     "deterministic": "coterie.policies.deterministic:DeterministicPolicy",
     "random": "coterie.policies.scripted:RandomPolicy",
-    "heuristic": "coterie.policies.scripted:HeuristicPolicy",
+    "expert": "coterie.policies.scripted:HeuristicPolicy",
     "language": "coterie.policies.language:LanguagePolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
 }
@@ -35,7 +35,7 @@ CODECS = {  # by world: what tells its moments in words
     "gymnasium/": "coterie.worlds.adapters.gymnasium_text:GymnasiumText",
     "minigrid/": "coterie.worlds.adapters.minigrid_text:MinigridText",
 }
-SCRIPTED = ("random", "heuristic")  # policies that follow a rule
+SCRIPTED = ("random", "expert")  # policies that follow a rule
 UNTRAINED = (*SCRIPTED, "language")  # policies that play without having been trained
 LEARNERS = {
     "ppo": "coterie.algorithms.ppo.ppo:PPO",
@@ -44,19 +44,19 @@ LEARNERS = {
 }
 ADVISORS = {
     "language": "coterie.roles.advisor:LanguageAdvisor",
-    "heuristic": "coterie.roles.advisor:HeuristicAdvisor",
+    "expert": "coterie.roles.advisor:HeuristicAdvisor",
 }
 SHIELDS = {
     "language": "coterie.roles.constraints:LanguageGuard",
 }
 PREFERENCES = {
-    "unchanged": "coterie.preferences.standard:Unchanged",
+    "individual": "coterie.preferences.standard:Unchanged",
     "team": "coterie.preferences.standard:Team",
     "cpt": "coterie.preferences.standard:CPT",
     "cvar": "coterie.preferences.standard:CVaR",
     "mean_variance": "coterie.preferences.standard:MeanVariance",
-    "rated": "coterie.preferences.reward_model:Rated",
-    "shaped": "coterie.roles.shaping:Shaped",
-    "preferred": "coterie.roles.bonus:Preferred",
-    "instructed": "coterie.roles.bonus:Instructed",
+    "reward_model": "coterie.preferences.reward_model:Rated",
+    "potential_shaping": "coterie.roles.shaping:Shaped",
+    "pairwise_lm": "coterie.roles.bonus:Preferred",
+    "instruction_lm": "coterie.roles.bonus:Instructed",
 }

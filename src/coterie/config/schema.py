@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 from yaml import YAMLError
 
-from coterie.config import registry
+from coterie.config import registry, renamed
 from coterie.core import lookup
 from coterie.core.group import Parameters
 from coterie.core.types import CoterieError
@@ -45,35 +45,35 @@ class StopSettings:
 @dataclass(frozen=True)
 class TrainSettings:
     total_steps: int = 200_000  # environment steps, summed over copies
-    copies: int = 64  # of the world
-    steps: int = 128  # ticks of every copy per iteration
+    num_envs: int = 64  # of the world
+    rollout_steps: int = 128  # steps of every environment per iteration
     shards: int = 1  # the copies are divided into this many; part of the experiment
     workers: int = 0  # child processes that play; 0: this one; results do not depend on it
     threads: int = 1  # of PyTorch; part of the experiment, since sums depend on it
     evaluate_every: int = 10  # iterations between evaluations; the first and the last always happen
     evaluate_episodes: int = 100  # per evaluation
     checkpoint_every: int = 10  # iterations between checkpoints
-    keep: int = 2  # checkpoints to keep, beside the best
+    keep_checkpoints: int = 2  # newest ones, besides the best
     best: Literal["return", "last"] = "return"  # which policies are the best: those paid most, or the last evaluated
     stop: StopSettings | None = None  # end early when solved
     video: bool = True  # film one episode of the best policy at the end
     tensorboard: bool = True  # write event files beside metrics.jsonl
 
     def __post_init__(self) -> None:
-        for name in ("total_steps", "copies", "steps", "shards", "threads", "evaluate_every"):
+        for name in ("total_steps", "num_envs", "rollout_steps", "shards", "threads", "evaluate_every"):
             at_least(name, getattr(self, name), 1)
-        for name in ("evaluate_episodes", "checkpoint_every", "keep"):
+        for name in ("evaluate_episodes", "checkpoint_every", "keep_checkpoints"):
             at_least(name, getattr(self, name), 1)
         at_least("workers", self.workers, 0)
-        if self.copies % self.shards:
+        if self.num_envs % self.shards:
             raise ValueError(
-                f"copies must divide evenly into shards, got {self.copies} copies and {self.shards} shards"
+                f"num_envs must divide evenly into shards, got num_envs={self.num_envs} and shards={self.shards}"
             )
 
     @property
     def iteration_steps(self) -> int:
         """Environment steps of one iteration."""
-        return self.copies * self.steps
+        return self.num_envs * self.rollout_steps
 
     @property
     def iterations(self) -> int:
@@ -86,10 +86,17 @@ class TrainSettings:
 
 
 SCHEMA = 1
-DEFAULT_NAMES = {"policy": "network", "preference": "unchanged", "advisor": "language", "constraints": "language"}
+DEFAULT_NAMES = {"policy": "network", "preference": "individual", "advisor": "language", "constraints": "language"}
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
-    *("world.processes", "train.workers", "train.video", "train.tensorboard", "train.keep", "train.checkpoint_every"),
+    *(
+        "world.processes",
+        "train.workers",
+        "train.video",
+        "train.tensorboard",
+        "train.keep_checkpoints",
+        "train.checkpoint_every",
+    ),
 }
 
 
@@ -358,7 +365,9 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
     try:
         settings_type = lookup.settings_type(table, str(name))
     except LookupError as error:
-        raise ConfigError(f"{path}.name: {error}{suggest(str(name), table)}") from None
+        now = renamed.present_name(kind, str(name))
+        cure = suggest(str(name), table) if now is None else f"; '{name}' is now '{now}'"
+        raise ConfigError(f"{path}.name: {error}{cure}") from None
     rest = {key: item for key, item in value.items() if key != "name"}
     family, identity = lookup.family(table, str(name))
     if family.endswith("/"):  # gymnasium/CartPole-v1: the part behind the slash is the family's `id`
@@ -438,6 +447,9 @@ def _only(values: dict[str, Any], known: typing.Iterable[str], path: str) -> Non
     for key in values:
         if key not in known:
             at = f"{path}.{key}" if path else str(key)
+            now = renamed.present_setting(at)
+            if now is not None:
+                raise ConfigError(f"{at} is now {now}")
             raise ConfigError(
                 f"{at}: no such setting{suggest(str(key), known) or '; known: ' + (', '.join(known) or 'none')}"
             )

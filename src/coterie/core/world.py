@@ -22,7 +22,7 @@ class World(Protocol):
     """N copies of one environment. Copies that end are reset by the world itself, within `step`."""
 
     agent_types: Mapping[str, AgentType]
-    copies: int
+    num_envs: int
     simultaneous: bool  # every agent still in its episode acts at every tick
 
     def reset(self, seed: int) -> TimeStep:
@@ -56,7 +56,7 @@ def rebuild(make: Callable[..., World], arguments: tuple[Any, ...], state: State
 class HasExpert(Protocol):
     """A world that brings its own reference player."""
 
-    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
+    def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """The reference player's action for every agent of a kind, `[N, A, …]`."""
         ...
 

@@ -268,12 +268,12 @@ def good_actions(codec: TextCodec, group_spec: GroupSpec, action: Array, view: V
     if view.world is None or view.columns is None:
         return found
     if isinstance(codec, Oracle):
-        everybody = np.zeros((view.world.copies, len(group_spec.spaces.agents), *action.shape[2:]), action.dtype)
+        everybody = np.zeros((view.world.num_envs, len(group_spec.spaces.agents), *action.shape[2:]), action.dtype)
         everybody[:, view.columns] = action
         found["optimal"] = codec.optimal(view.world, everybody)[:, view.columns][view.acting]
     if isinstance(view.world, HasExpert) and isinstance(group_spec.spaces.action, Discrete):
         random = seeding.generator(group_spec.seed, "agreement")  # a stream of its own: looking changes nothing
-        guided = view.world.heuristic(view.agent_type, random)[:, view.columns]
+        guided = view.world.expert(view.agent_type, random)[:, view.columns]
         found["agreement"] = (guided == action)[view.acting]
     return found
 

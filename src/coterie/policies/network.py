@@ -138,7 +138,7 @@ class Body:
 
     def answer_others(self, packed: Array, view: View) -> tuple[Array, Array | None]:
         """The same for some agents, or in another order: every stack reads every row, each agent keeps its own's."""
-        parameter_sets, (copies, agents) = self.group_spec.parameter_sets, view.acting.shape
+        parameter_sets, (num_envs, agents) = self.group_spec.parameter_sets, view.acting.shape
         everyone = np.repeat(packed.reshape(-1, 1, packed.shape[-1]), parameter_sets, axis=1)
         held = (
             None if view.memory is None else view.memory.reshape(1, -1, self.memory_size).repeat(parameter_sets, axis=0)
@@ -146,7 +146,7 @@ class Body:
         found = self.respond(self.prepare(everyone, np.zeros(parameter_sets, np.int64)), held)
 
         def own(rows: Array) -> Array:
-            return rows.reshape(parameter_sets, copies, agents, -1)[view.agents, :, np.arange(agents)].transpose(
+            return rows.reshape(parameter_sets, num_envs, agents, -1)[view.agents, :, np.arange(agents)].transpose(
                 1, 0, 2
             )
 

@@ -63,7 +63,7 @@ class ExpertPolicy:
     def act(self, view: View) -> Decision:
         if not isinstance(view.world, HasExpert) or view.columns is None:
             raise ValueError("the heuristic plays by the world's state; bare observations do not tell it enough")
-        action = view.world.heuristic(view.agent_type, view.random)[:, view.columns]
+        action = view.world.expert(view.agent_type, view.random)[:, view.columns]
         if view.mask is not None and isinstance(self.group_spec.spaces.action, Discrete):
             barred = ~np.take_along_axis(view.mask, action[..., None], axis=-1)[..., 0]
             if barred.any():  # by whoever watches over the group: something else that is allowed

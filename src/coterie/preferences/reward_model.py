@@ -33,7 +33,7 @@ POOR = 0.6  # share of pairs ranked right below which a reward is not to be trus
 
 
 @dataclass(frozen=True)
-class RatedSettings:
+class RewardModelSettings:
     """Which ratings, and how a reward is made of them."""
 
     ratings: str = ""  # the JSONL file of 'coterie rate'; kept as an absolute path
@@ -63,7 +63,7 @@ class RatedSettings:
 class RewardModel:
     """r(o, a) of packed observations and encoded actions."""
 
-    def __init__(self, settings: RatedSettings, library: Library, seed: int) -> None:
+    def __init__(self, settings: RewardModelSettings, library: Library, seed: int) -> None:
         rows = np.concatenate([library.observation, library.action], axis=1)
         self.mean, spread = rows.mean(axis=0), rows.std(axis=0)
         self.spread = np.where(spread > 1e-6, spread, 1.0).astype(np.float32)
@@ -141,12 +141,12 @@ def _rows(library: Library) -> tuple[Array, torch.Tensor]:
     return rows, torch.from_numpy(np.repeat(np.arange(len(library.starts) - 1), np.diff(library.starts)))
 
 
-class Rated:
+class RewardModelPreference:
     """Each agent wants what judges preferred."""
 
     way = "step"
 
-    def __init__(self, settings: RatedSettings) -> None:
+    def __init__(self, settings: RewardModelSettings) -> None:
         self.settings = settings
         self.model: RewardModel | None = None
         self.accuracy = 0.0  # share of the preferences that the model shares
@@ -209,7 +209,7 @@ class Rated:
         return (wanted + self.settings.world_weight * experience.reward).astype(np.float32)
 
 
-def held_out_accuracy(settings: RatedSettings, rated: tuple[Library, Array, Array], seed: int) -> float | None:
+def held_out_accuracy(settings: RewardModelSettings, rated: tuple[Library, Array, Array], seed: int) -> float | None:
     """How many preferences a model shares that it was not fitted to; None where there are too few to keep some back.
 
     The pairs share episodes with those of the fit, so this is what the model knows of these runs, not of others.
@@ -225,7 +225,7 @@ def held_out_accuracy(settings: RatedSettings, rated: tuple[Library, Array, Arra
     return model.accuracy(library, pairs[kept], scores[kept])
 
 
-def _fit(settings: RatedSettings) -> State:
+def _fit(settings: RewardModelSettings) -> State:
     return {
         "hidden": list(settings.hidden),
         "steps": settings.steps,

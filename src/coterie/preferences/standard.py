@@ -1,6 +1,6 @@
 """How a group values its rewards, applied at the learner's door; stored rewards stay the world's own.
 
-`Unchanged` and `Team` value rewards step by step. The others judge a distribution of returns, in one of two ways:
+`Individual` and `Team` value rewards step by step. The others judge a distribution of returns, in one of two ways:
 *interim*, what may still come given what is seen now (a learner whose critic knows distributions asks `judge`), or
 *episodic*, whole episodes as they look before they begin (`episodic.py` asks `influence`). See `docs/cpt.md`.
 """
@@ -21,16 +21,16 @@ Way = Literal["interim", "episodic"]
 
 
 @dataclass(frozen=True)
-class UnchangedSettings:
+class IndividualSettings:
     """Nothing to set."""
 
 
-class Unchanged:
+class Individual:
     """Each agent wants its own reward."""
 
     way = "step"
 
-    def __init__(self, settings: UnchangedSettings) -> None:
+    def __init__(self, settings: IndividualSettings) -> None:
         pass
 
     def rewards(self, experience: Experience) -> Array:

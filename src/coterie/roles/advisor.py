@@ -298,7 +298,7 @@ class ExpertAdvisor(Advisor):
     def __init__(self, settings: ExpertAdvisorSettings, group_spec: GroupSpec) -> None:
         actions = count_actions(group_spec)
         if not isinstance(group_spec.world, HasExpert):
-            raise ValueError("the advisor 'heuristic' needs a world that brings its own reference player")
+            raise ValueError("the advisor 'expert' needs a world that brings its own reference player")
         super().__init__(settings.ask, settings.use, settings.smoothing, group_spec, Reference(actions))
 
 
@@ -313,7 +313,7 @@ class Reference:
         if not isinstance(view.world, HasExpert) or view.columns is None:
             return np.full(len(rows), -1)  # bare observations do not tell it enough
         if self.drawn is None or self.drawn[0] is not view:  # what is compared is what is advised
-            self.drawn = view, view.world.heuristic(view.agent_type, view.random)[:, view.columns].reshape(-1).copy()
+            self.drawn = view, view.world.expert(view.agent_type, view.random)[:, view.columns].reshape(-1).copy()
         return self.drawn[1][rows]
 
     def weights(self, view: View, rows: Array) -> Array:

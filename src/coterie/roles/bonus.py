@@ -30,7 +30,7 @@ PAIRED = 400  # distinct moments at most among which pairs are counted for `accu
 
 
 @dataclass(frozen=True)
-class PreferredSettings(JudgeSettings):
+class PairwiseBonusSettings(JudgeSettings):
     """How a model's comparisons become a bonus."""
 
     references: int = 8  # of the codec's samples that every moment is compared with, each twice
@@ -41,7 +41,7 @@ class PreferredSettings(JudgeSettings):
         at_least("references", self.references, 2)
 
 
-class Preferred:
+class PairwiseBonus:
     """Rewards r + weight · strength(o′), o′ being what a decision led to.
 
     The model says which of two descriptions is better, in both orders, so that a liking for A or for B cancels;
@@ -51,7 +51,7 @@ class Preferred:
 
     way = "step"
 
-    def __init__(self, settings: PreferredSettings) -> None:
+    def __init__(self, settings: PairwiseBonusSettings) -> None:
         self.settings, self.tally = settings, Tally()
         self.moments = RunningMoments(1)
         self.judged: list[tuple[float, int]] = []  # strength and true grade of distinct observations
@@ -133,7 +133,7 @@ class Preferred:
 
 
 @dataclass(frozen=True)
-class InstructedSettings(JudgeSettings):
+class InstructionBonusSettings(JudgeSettings):
     """How a model's verdicts on decisions become a bonus."""
 
     calibration: Calibration = "batch"  # take out what the model likes in any case
@@ -141,13 +141,13 @@ class InstructedSettings(JudgeSettings):
     scale: Literal["fixed", "deviation"] = "fixed"  # deviation: divide by the bonus's running deviation
 
 
-class Instructed:
+class InstructionBonus:
     """Rewards r + weight · p(yes), of the question whether the decision does what the agent is asked to do."""
 
     way = "step"
     answers = ("yes", "no")
 
-    def __init__(self, settings: InstructedSettings) -> None:
+    def __init__(self, settings: InstructionBonusSettings) -> None:
         self.settings, self.tally = settings, Tally()
         self.moments = RunningMoments(1)
         self.unsaid = 0  # decisions of the latest rollout that no choice of the codec's stands for

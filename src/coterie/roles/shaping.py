@@ -41,13 +41,13 @@ class Following(NamedTuple):
 
 def following(experience: Experience) -> Following:
     """Where each decision led, scanning backwards over idle ticks."""
-    rows, copies, agents = experience.active.shape
-    group_spec = np.arange((rows + 1) * copies * agents).reshape(rows + 1, copies, agents)
+    rows, num_envs, agents = experience.active.shape
+    group_spec = np.arange((rows + 1) * num_envs * agents).reshape(rows + 1, num_envs, agents)
     cut = group_spec[1:].copy()  # where an agent alone is cut short, its copy goes on and it sees the next row
     for k, (t, n) in enumerate(experience.finals.index.tolist()):
         cut[t, n] = group_spec.size + k * agents + np.arange(agents)
-    ahead, over = np.where(experience.acting, group_spec[rows], OPEN), np.zeros((copies, agents), bool)
-    found, last = np.empty((rows, copies, agents), np.int64), np.empty((rows, copies, agents), bool)
+    ahead, over = np.where(experience.acting, group_spec[rows], OPEN), np.zeros((num_envs, agents), bool)
+    found, last = np.empty((rows, num_envs, agents), np.int64), np.empty((rows, num_envs, agents), bool)
     for t in range(rows - 1, -1, -1):
         ahead = np.where(experience.terminated[t], END, ahead)
         ahead = np.where(experience.truncated[t], cut[t], ahead)
@@ -125,7 +125,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class ShapedSettings(JudgeSettings):
+class PotentialShapingSettings(JudgeSettings):
     """How a model's grades become a potential."""
 
     calibration: Calibration = "batch"  # take out what the model likes in any case
@@ -137,7 +137,7 @@ class ShapedSettings(JudgeSettings):
             raise ValueError(f"worth must not fall from the worst grade to the best, got {list(self.worth)}")
 
 
-class Shaped:
+class PotentialShaping:
     """Rewards r + weight · F with F(s, s′) = γ Φ(s′) − Φ(s), Φ of a true end 0 (Ng, Harada & Russell 1999, eq. 2).
 
     By their theorem 1 every policy that is optimal with F is optimal without it, whatever Φ is. Φ is the expected
@@ -147,7 +147,7 @@ class Shaped:
 
     way = "step"
 
-    def __init__(self, settings: ShapedSettings) -> None:
+    def __init__(self, settings: PotentialShapingSettings) -> None:
         self.settings, self.tally = settings, Tally()
         self.right, self.told = 0, 0  # grades that are the true ones, and those that can be checked
 

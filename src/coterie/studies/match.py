@@ -20,7 +20,7 @@ from coterie.core.types import Array, CoterieError
 from coterie.core.world import World
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
-from coterie.training.evaluate import Result, evaluate, evaluation_copies, interval
+from coterie.training.evaluate import Result, evaluate, evaluation_envs, interval
 from coterie.training.loop import evaluation_seed
 from coterie.training.table import Table, load
 
@@ -114,7 +114,7 @@ def cross_play(
     players: Sequence[Player], table: schema.Config, episodes: int, seed: int, greedy: bool = True
 ) -> list[list[Pairing]]:
     """Play every ordered pair of players, `episodes` in each rotation; entry [i][j] has i on the first side."""
-    world = build.build_world(table.world, evaluation_copies(episodes))
+    world = build.build_world(table.world, evaluation_envs(episodes))
     seatings = sides(table, world)
     agents = [agent for side in seatings[0] for agent in side]
     # everybody in every seat at once: who does not fit is refused before the first game

@@ -279,7 +279,7 @@ def _totals(seed: int, found: Exploited) -> Iterable[str]:
     yield f"exploitability {_between(found.exploitability)}, their mean."
     for one in found.responses:
         name, liked = one.deviation.name, one.responder.preference
-        if liked != "unchanged":
+        if liked != "individual":
             yield f"The responder of {name} learned with the preference '{liked}'."
         if one.gain.high < 0:
             yield f"Nobody did as well as {name} itself; a longer training may."

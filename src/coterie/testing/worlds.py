@@ -27,7 +27,7 @@ class ContractError(CoterieError):
 
 
 def check_world(world_factory: WorldFactory, steps: int = 200, seed: int = 0) -> None:
-    """Raise `ContractError` unless worlds built by `world_factory(copies)` keep the `World` contract.
+    """Raise `ContractError` unless worlds built by `world_factory(num_envs)` keep the `World` contract.
 
     That another seed gives another rollout is not demanded: a world without chance has only one.
     """
@@ -105,7 +105,7 @@ def replay(title: str, world: World, rollout: Rollout) -> None:
 
 def check_kinds(world: World) -> None:
     """There are agents, no two share a name, and the world has the copies that it was asked for."""
-    require(world.copies == COPIES, "world", f"{COPIES} copies", world.copies)
+    require(world.num_envs == COPIES, "world", f"{COPIES} copies", world.num_envs)
     require(len(world.agent_types) > 0, "world", "at least one kind", "none")
     for name, agent_type in world.agent_types.items():
         require(len(agent_type.agents) > 0, f"kind {name!r}", "at least one agent", "none")
@@ -122,18 +122,18 @@ def check_time_step(world: World, timestep: TimeStep, step: int) -> None:
         f"ticks of {[*world.agent_types]}",
         [*timestep.agent_types],
     )
-    check_array(where, "ended", timestep.ended, (world.copies,), "bool")
+    check_array(where, "ended", timestep.ended, (world.num_envs,), "bool")
     if timestep.success is not None:
-        check_array(where, "success", timestep.success, (world.copies,), "bool")
+        check_array(where, "success", timestep.success, (world.num_envs,), "bool")
     for name, agent_type in world.agent_types.items():
         agent_step, group_spec = timestep.agent_types[name], Where(where, name, agent_type.agents)
-        rows = (world.copies, len(agent_type.agents))
+        rows = (world.num_envs, len(agent_type.agents))
         for flag in ("acting", "terminated", "truncated"):
             check_array(str(group_spec), flag, getattr(agent_step, flag), rows, "bool")
         check_array(str(group_spec), "reward", agent_step.reward, rows, "float32")
         group_spec.demand(np.isfinite(agent_step.reward), "a finite reward", agent_step.reward)
         group_spec.demand(~(agent_step.terminated & agent_step.truncated), "terminated or truncated", "both")
-        everywhere = np.ones(world.copies, bool)
+        everywhere = np.ones(world.num_envs, bool)
         _check_observation(group_spec, "observation", agent_type, agent_step.observation, everywhere)
         _check_observation(group_spec, "final_observation", agent_type, agent_step.final_observation, timestep.ended)
         if agent_step.mask is not None:
@@ -175,7 +175,7 @@ def _check_observation(group_spec: Where, name: str, agent_type: AgentType, tree
 def check_episodes(world: World, rollout: Rollout) -> None:
     """An agent ends once and is idle from then on; a copy is reset only when all its agents have ended."""
     for name, agent_type in world.agent_types.items():
-        alive = np.ones((world.copies, len(agent_type.agents)), bool)
+        alive = np.ones((world.num_envs, len(agent_type.agents)), bool)
         for step, moment in enumerate(rollout.moments):
             group_spec, acting = Where(f"step {step}", name, agent_type.agents), moment[name, "acting"]
             ends = moment[name, "terminated"] | moment[name, "truncated"]

@@ -22,10 +22,10 @@ SERVES = {"interim": "whose critic knows distributions", "episodic": "that judge
 NEEDS = {"Guided": "brings its own reference player", "Renderable": "can be looked at"}
 
 
-def build_world(part: Part, copies: int) -> World:
+def build_world(part: Part, num_envs: int) -> World:
     """The world of a config with that many copies."""
     try:
-        world: World = lookup.look_up(registry.WORLDS, part.name)(part.settings, copies)
+        world: World = lookup.look_up(registry.WORLDS, part.name)(part.settings, num_envs)
     except UnknownName as error:
         raise ConfigError(f"world.name: {error}") from None
     except ValueError as error:
@@ -297,5 +297,5 @@ def _cure(group_spec: GroupSpec, wanted: type[Any]) -> str:
 
 def build_runner(config: Config, shard: int, groups: list[Group]) -> Runner:
     """One shard of the config's world with everybody seated."""
-    world = build_world(config.world, config.train.copies // config.train.shards)
+    world = build_world(config.world, config.train.num_envs // config.train.shards)
     return Runner(world, [group.actor for group in groups], config.seed, shard, shards=config.train.shards)

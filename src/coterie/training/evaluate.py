@@ -53,7 +53,7 @@ def interval(samples: Array) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def evaluation_copies(episodes: int) -> int:
+def evaluation_envs(episodes: int) -> int:
     """How many copies to play a number of episodes with."""
     return min(episodes, COPIES)
 
@@ -62,9 +62,9 @@ def evaluate(world: World, actors: Sequence[Actor], episodes: int, seed: int, gr
     """Play a number of episodes, an equal share in every copy so that short ones are not favoured."""
     runner = Runner(world, actors, seed, greedy=greedy)
     runner.begin(0)
-    quota = np.full(world.copies, episodes // world.copies)
-    quota[: episodes % world.copies] += 1
-    parts, played, waited = [], np.zeros(world.copies, np.int64), 0
+    quota = np.full(world.num_envs, episodes // world.num_envs)
+    quota[: episodes % world.num_envs] += 1
+    parts, played, waited = [], np.zeros(world.num_envs, np.int64), 0
     while (played < quota).any():
         runner.step()
         waited += 1

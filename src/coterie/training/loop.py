@@ -27,7 +27,7 @@ from coterie.nn.threads import fixed_threads
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.training import workers
 from coterie.training.build import build_groups, build_stage, build_world
-from coterie.training.evaluate import Result, evaluate, evaluation_copies, reports
+from coterie.training.evaluate import Result, evaluate, evaluation_envs, reports
 from coterie.training.language_models import keep_answers
 from coterie.training.metrics import Progress, Recorder
 from coterie.training.run import Run, write_text
@@ -44,7 +44,7 @@ class Training:
     def __init__(self, config: Config, run: Run) -> None:
         self.config, self.run = keep_answers(config, run.path), run
         config, settings = self.config, config.train
-        self.eval_world = build_world(config.world, evaluation_copies(settings.evaluate_episodes))
+        self.eval_world = build_world(config.world, evaluation_envs(settings.evaluate_episodes))
         self.groups = build_groups(config, self.eval_world)
         self.learning = [group.name for group in self.groups if group.learner is not None]
         self.peered: dict[str, HasTargetPolicy] = {}
@@ -161,9 +161,7 @@ class Training:
             "random": lambda g: Actor(g.actor.group_spec, RandomPolicy(RandomSettings(), g.actor.group_spec))
         }
         if isinstance(self.eval_world, HasExpert):
-            makers["heuristic"] = lambda g: Actor(
-                g.actor.group_spec, ExpertPolicy(ExpertSettings(), g.actor.group_spec)
-            )
+            makers["expert"] = lambda g: Actor(g.actor.group_spec, ExpertPolicy(ExpertSettings(), g.actor.group_spec))
         return makers
 
     # State --------------------------------------------------------------------------------------------
@@ -193,14 +191,14 @@ class Training:
             "beside": {g.name: [part.state() for part in beside(g.actor)] for g in self.groups},
             "shards": self.workers.save(),
         }
-        self.run.save_checkpoint(state, self.config.train.keep)
+        self.run.save_checkpoint(state, self.config.train.keep_checkpoints)
 
     def restore(self, state: State) -> None:
         """Go back to a full checkpoint."""
         settings, shards = self.config.train, state["shards"]
-        copies = sum(len(shard["tally"]["length"]) for shard in shards)
-        if (copies, len(shards)) != (settings.copies, settings.shards):
-            raise ConfigError(f"train: this run plays {copies} copies in {len(shards)} shards; that cannot change")
+        num_envs = sum(len(shard["tally"]["length"]) for shard in shards)
+        if (num_envs, len(shards)) != (settings.num_envs, settings.shards):
+            raise ConfigError(f"train: this run plays {num_envs} copies in {len(shards)} shards; that cannot change")
         self.iteration, self.env_steps, self.wall = state["iteration"], state["env_steps"], state["wall_s"]
         self.best_step, self.best_score = state["best_step"], state["best_score"]
         self.step_0 = state["step_0"]

@@ -44,12 +44,12 @@ class PendingTransitions:
 class RolloutBuffer:
     """The growing Experience of one group during one rollout."""
 
-    def __init__(self, actor: Actor, copies: int, rows: int, first: AgentStep) -> None:
+    def __init__(self, actor: Actor, num_envs: int, rows: int, first: AgentStep) -> None:
         group_spec = actor.group_spec
-        shape = (rows, copies, len(group_spec.agents))
+        shape = (rows, num_envs, len(group_spec.agents))
         self.group_spec = group_spec
         self.observation = map_tree(
-            lambda a: np.zeros((rows + 1, copies, len(group_spec.agents), *a.shape[2:]), a.dtype),
+            lambda a: np.zeros((rows + 1, num_envs, len(group_spec.agents), *a.shape[2:]), a.dtype),
             first.observation,
         )
         space = group_spec.spaces.action
@@ -140,10 +140,10 @@ def picker(group_spec: GroupSpec) -> Any:
 def open_decisions(experience: Experience) -> PendingTransitions:
     """The decisions that a finished rollout leaves open, with what has arrived for them."""
     open_rows = experience.active & ~experience.closed()
-    rows, copies, agents = open_rows.shape
+    rows, num_envs, agents = open_rows.shape
     active = open_rows.any(axis=0)
     at = open_rows.argmax(axis=0)  # an agent has at most one open decision
-    n, a = np.meshgrid(np.arange(copies), np.arange(agents), indexing="ij")
+    n, a = np.meshgrid(np.arange(num_envs), np.arange(agents), indexing="ij")
     since = np.arange(rows)[:, None, None] >= at
     gained = np.where(active, (experience.reward * since).sum(axis=0, dtype=np.float32), np.float32(0))
     memory = None

@@ -69,10 +69,10 @@ class Rollout:
 class Tally:
     """Running return and length of every copy's present episode."""
 
-    def __init__(self, copies: int, group_specs: Sequence[GroupSpec]) -> None:
+    def __init__(self, num_envs: int, group_specs: Sequence[GroupSpec]) -> None:
         self.group_specs = group_specs
-        self.length = np.zeros(copies, np.int64)
-        self.running = {p.group: np.zeros((copies, len(p.agents))) for p in group_specs}
+        self.length = np.zeros(num_envs, np.int64)
+        self.running = {p.group: np.zeros((num_envs, len(p.agents))) for p in group_specs}
         self._clear()
 
     def _clear(self) -> None:
@@ -125,13 +125,13 @@ class Runner:
         self, world: World, actors: Sequence[Actor], seed: int, shard: int = 0, greedy: bool = False, shards: int = 1
     ) -> None:
         self.progress: float | None = None  # share of a run's iterations that are over; None: this is no training
-        self.step_count, self.frames_per_step = 0, world.copies * shards
+        self.step_count, self.frames_per_step = 0, world.num_envs * shards
         self.world, self.actors, self.seed, self.shard, self.greedy = world, actors, seed, shard, greedy
         self.timestep = world.reset(seeding.integer(seed, "world", shard))
-        self.tally = Tally(world.copies, [actor.group_spec for actor in actors])
+        self.tally = Tally(world.num_envs, [actor.group_spec for actor in actors])
         self.pending: dict[str, PendingTransitions] = {}
         self.memories = {
-            s.group_spec.group: np.zeros((world.copies, len(s.group_spec.agents), s.policy.memory_size), np.float32)
+            s.group_spec.group: np.zeros((world.num_envs, len(s.group_spec.agents), s.policy.memory_size), np.float32)
             for s in actors
             if s.policy.memory_size
         }
@@ -145,7 +145,7 @@ class Runner:
         for actor in self.actors:
             name = actor.group_spec.group
             agent_step = self.timestep.agent_types[actor.group_spec.agent_type]
-            writers[name] = RolloutBuffer(actor, self.world.copies, steps + offset, agent_step)
+            writers[name] = RolloutBuffer(actor, self.world.num_envs, steps + offset, agent_step)
             if name in self.pending:
                 writers[name].open(self.pending[name])
         states = None if self.timestep.state is None else StateBuffer(steps + offset, self.timestep.state)
@@ -190,7 +190,7 @@ class Runner:
             else:
                 if group_spec.agent_type not in actions:
                     space = group_spec.spaces.action
-                    shape = (self.world.copies, len(group_spec.spaces.agents), *action_shape(space))
+                    shape = (self.world.num_envs, len(group_spec.spaces.agents), *action_shape(space))
                     actions[group_spec.agent_type] = np.zeros(shape, action_dtype(space))
                 actions[group_spec.agent_type][:, group_spec.columns] = decision.action
         self.timestep = self.world.step(actions)

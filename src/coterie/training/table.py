@@ -25,7 +25,7 @@ from coterie.core.types import (
 )
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
-from coterie.training.evaluate import Result, evaluate, evaluation_copies
+from coterie.training.evaluate import Result, evaluate, evaluation_envs
 from coterie.training.loop import evaluation_seed, run_directory
 from coterie.training.loop import train as run_training
 from coterie.training.run import Run
@@ -82,7 +82,7 @@ class Table:
 
     def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:
         """Play whole episodes on evaluation seeds."""
-        world = build.build_world(self.config.world, evaluation_copies(episodes))
+        world = build.build_world(self.config.world, evaluation_envs(episodes))
         with fixed_threads(self.config.train.threads):
             return evaluate(world, [g.actor for g in self.groups], episodes, evaluation_seed(seed), greedy)
 

@@ -74,7 +74,7 @@ class LocalWorkers:
 
     def play(self, iteration: int) -> Rollout:
         progress = self.settings.progress(iteration)
-        return join([runner.play(self.settings.steps, iteration, progress) for runner in self.runners])
+        return join([runner.play(self.settings.rollout_steps, iteration, progress) for runner in self.runners])
 
     def save(self) -> list[State]:
         return [runner.save() for runner in self.runners]
@@ -192,7 +192,7 @@ def _answer(runner: Any, place: int, request: str, arguments: list[Any], config:
     if request == "play":
         iteration, weights = arguments
         _set_weights(runner, weights)
-        return runner.play(config.train.steps, iteration, config.train.progress(iteration))
+        return runner.play(config.train.rollout_steps, iteration, config.train.progress(iteration))
     if request == "load":
         return runner.load(arguments[0][place])
     return runner.save()

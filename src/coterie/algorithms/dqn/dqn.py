@@ -221,8 +221,8 @@ class DQN:
         """What the mixer is told; nothing, unless it reads the state."""
         if self.state_size:
             return table_state(joint)
-        rows, copies = len(own.active) + 1, own.active.shape[1]
-        return StateRows(np.zeros((rows, copies, 0), np.float32), np.zeros((len(own.finals.index), 0), np.float32))
+        rows, num_envs = len(own.active) + 1, own.active.shape[1]
+        return StateRows(np.zeros((rows, num_envs, 0), np.float32), np.zeros((len(own.finals.index), 0), np.float32))
 
     # Gradient steps -----------------------------------------------------------------------------------
 

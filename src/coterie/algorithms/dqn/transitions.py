@@ -232,10 +232,10 @@ def lanes_of(own: Experience, packed: Array, final: Array, rewards: Array, param
 
     `packed [T+1, N, A, D]` and `final [F, A, D]` are the observations as rows of floats.
     """
-    steps, copies, agents = own.active.shape
+    steps, num_envs, agents = own.active.shape
     per = agents if parameter_sets == 1 else 1  # agents of a copy that are lanes of one stack
-    lanes = copies * per
-    at = np.full((steps, copies), -1)
+    lanes = num_envs * per
+    at = np.full((steps, num_envs), -1)
     at[tuple(own.finals.index.T)] = np.arange(len(own.finals.index))
     closed = own.closed()
     assert own.mask is not None
@@ -262,7 +262,7 @@ def lanes_of(own: Experience, packed: Array, final: Array, rewards: Array, param
                 np.ascontiguousarray(final[:, pick]).reshape(len(final) * per, 1, final.shape[-1]),
                 np.zeros((steps + 1, lanes, 0), np.float32),
                 np.zeros((len(final) * per, 0), np.float32),
-                np.tile(np.arange(agents)[pick], copies),
+                np.tile(np.arange(agents)[pick], num_envs),
             )
         )
     return found
@@ -270,8 +270,8 @@ def lanes_of(own: Experience, packed: Array, final: Array, rewards: Array, param
 
 def team_of(own: Experience, packed: Array, final: Array, rewards: Array, state: StateRows) -> Trajectories:
     """The group of every copy as one lane, rewarded by the mean over its agents."""
-    steps, copies = own.active.shape[:2]
-    at = np.full((steps, copies), -1)
+    steps, num_envs = own.active.shape[:2]
+    at = np.full((steps, num_envs), -1)
     at[tuple(own.finals.index.T)] = np.arange(len(own.finals.index))
     assert own.mask is not None
     return Trajectories(
@@ -287,5 +287,5 @@ def team_of(own: Experience, packed: Array, final: Array, rewards: Array, state:
         final,
         state.rows,
         state.finals,
-        np.zeros(copies, np.int64),
+        np.zeros(num_envs, np.int64),
     )

@@ -106,9 +106,9 @@ class Table:
             np.zeros((rows, self.everybody), bool),
         )
 
-    def nobody(self, copies: int) -> Held:
+    def nobody(self, num_envs: int) -> Held:
         """Nothing is held yet."""
-        like, ends = self.no_rows(copies), np.zeros((copies, self.everybody), bool)
+        like, ends = self.no_rows(num_envs), np.zeros((num_envs, self.everybody), bool)
         return Held(like.observation, like.action, like.legal, like.reward, ends, ends.copy(), ends.copy())
 
     def ticks(self, joint: Joint, rewards: Array) -> Held:

@@ -41,13 +41,13 @@ def decode(
     model: Any, prefixes: Prefixes, prompts: Sequence[Tokens], draws: np.ndarray, sampling: Sampling, ends: Ends
 ) -> list[Row]:
     """P prompts x n samples as rows, prompt by prompt. `draws` [P * n, max_tokens] are uniform in [0, 1)."""
-    copies = len(draws) // len(prompts)
+    num_envs = len(draws) // len(prompts)
     rows = [Row(number) for number in range(len(draws))]
     going = rows
     with torch.inference_mode():
         logits, state = _prefill(model, prefixes, prompts)
-        state.repeat(copies)
-        logits = logits.repeat_interleave(copies, 0)
+        state.repeat(num_envs)
+        logits = logits.repeat_interleave(num_envs, 0)
         for step in range(sampling.max_tokens):
             uniform = draws[[row.number for row in going], step]
             chosen, logprobs = pick(logits, torch.from_numpy(uniform).to(logits.device), sampling)
@@ -83,11 +83,11 @@ class State:
     mask: torch.Tensor  # [R, T], 1 where a token is one
     position: torch.Tensor  # [R] of the next token
 
-    def repeat(self, copies: int) -> None:
-        if copies > 1:
-            self.cache.batch_repeat_interleave(copies)
-            self.mask = self.mask.repeat_interleave(copies, 0)
-            self.position = self.position.repeat_interleave(copies, 0)
+    def repeat(self, num_envs: int) -> None:
+        if num_envs > 1:
+            self.cache.batch_repeat_interleave(num_envs)
+            self.mask = self.mask.repeat_interleave(num_envs, 0)
+            self.position = self.position.repeat_interleave(num_envs, 0)
 
     def select(self, rows: torch.Tensor) -> None:
         self.cache.batch_select_indices(rows)

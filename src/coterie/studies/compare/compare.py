@@ -133,8 +133,8 @@ def _scale(contenders: Sequence[Variant], world: str, several: bool) -> Scale:
         return Scale()
     runs = [run for one in contenders for run in one.runs[world]]
     random = float(np.mean([run.others["random"] for run in runs]))
-    if all("heuristic" in run.others for run in runs):
-        scale = Scale(random, float(np.mean([run.others["heuristic"] for run in runs])), "heuristic")
+    if all("expert" in run.others for run in runs):
+        scale = Scale(random, float(np.mean([run.others["expert"] for run in runs])), "expert")
     else:
         best = max(float(np.mean([run.score for run in one.runs[world]])) for one in contenders)
         scale = Scale(random, best, "best contender")
@@ -149,7 +149,7 @@ def _scale(contenders: Sequence[Variant], world: str, several: bool) -> Scale:
 def _references(everyone: dict[str, list[RunResult]], scales: dict[str, Scale]) -> dict[str, float]:
     """Scores of those who need no training, as far as every run knows them."""
     found = {}
-    for name in ("random", "heuristic", "step 0"):
+    for name in ("random", "expert", "step 0"):
         if all(name in run.others for runs in everyone.values() for run in runs):
             means = [scales[w](np.mean([run.others[name] for run in runs])) for w, runs in everyone.items()]
             found[name] = float(np.mean(means))

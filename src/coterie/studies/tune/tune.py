@@ -231,7 +231,9 @@ def attempt(study: Study, trial: Trial, plan: Plan, files: Files) -> tuple[Trial
 def for_trial(settings: Config, seed: int) -> Config:
     """The same experiment, leaving little behind."""
     once = settings.train.iterations
-    train = dataclasses.replace(settings.train, video=False, tensorboard=False, keep=1, checkpoint_every=once)
+    train = dataclasses.replace(
+        settings.train, video=False, tensorboard=False, keep_checkpoints=1, checkpoint_every=once
+    )
     return dataclasses.replace(settings, seed=seed, train=train)
 
 

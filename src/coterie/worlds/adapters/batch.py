@@ -115,16 +115,16 @@ Maker = Callable[[], ExternalEnv]
 class Arrays:
     """All that guests write and a world tells, in one block of memory that processes may share."""
 
-    def __init__(self, env_spec: EnvSpec, copies: int, memory: Any = None) -> None:
-        self.env_spec, self.copies = env_spec, copies
+    def __init__(self, env_spec: EnvSpec, num_envs: int, memory: Any = None) -> None:
+        self.env_spec, self.num_envs = env_spec, num_envs
         self._memory, self._offset = memory, 0
         self.flat: list[Array] = []  # every array that speaks of copies, each `[N, …]`
         self.agent_types = {name: self._kind(name, agent_type) for name, agent_type in env_spec.agent_types.items()}
-        self.ended = self._array((copies,), "bool")
-        self.success = self._array((copies,), "bool")
-        self.episode = self._array((copies,), "int64")
-        self.clock = self._array((copies,), "int64")  # steps taken in the present episode
-        self.resetting = self._array((copies,), "bool")  # a reset has begun and not come back
+        self.ended = self._array((num_envs,), "bool")
+        self.success = self._array((num_envs,), "bool")
+        self.episode = self._array((num_envs,), "int64")
+        self.clock = self._array((num_envs,), "int64")  # steps taken in the present episode
+        self.resetting = self._array((num_envs,), "bool")  # a reset has begun and not come back
         self.size = self._offset
 
     def _array(self, shape: tuple[int, ...], dtype: str) -> Array:
@@ -139,7 +139,7 @@ class Arrays:
         return array
 
     def _kind(self, name: str, agent_type: AgentType) -> AgentTypeArrays:
-        rows = (self.copies, len(agent_type.agents))
+        rows = (self.num_envs, len(agent_type.agents))
         choices = agent_type.action.n if isinstance(agent_type.action, Discrete) else 0
         flags = [self._array(rows, "bool") for _ in range(4)]
         return AgentTypeArrays(
@@ -173,11 +173,11 @@ class Arrays:
 
 
 class EnvBatch:
-    """Copies `copies` of a world, one guest each."""
+    """Copies `num_envs` of a world, one guest each."""
 
-    def __init__(self, make: Maker, copies: range, fresh: bool) -> None:
-        self.make, self.copies, self.fresh, self.seed = make, copies, fresh, 0
-        self.guests = [make() for _ in copies]
+    def __init__(self, make: Maker, num_envs: range, fresh: bool) -> None:
+        self.make, self.num_envs, self.fresh, self.seed = make, num_envs, fresh, 0
+        self.guests = [make() for _ in num_envs]
         self.env_spec = self.guests[0].env_spec
         self.at = np.zeros(1, np.int64)  # the copy that is being stepped or reset
 
@@ -185,8 +185,8 @@ class EnvBatch:
         """Seat the guests."""
         self.arrays = arrays
         self.at = self.at if at is None else at
-        self.rows = {copy: arrays.row(copy) for copy in self.copies}
-        for copy, guest in zip(self.copies, self.guests, strict=True):
+        self.rows = {copy: arrays.row(copy) for copy in self.num_envs}
+        for copy, guest in zip(self.num_envs, self.guests, strict=True):
             guest.sit(self.rows[copy])
 
     def use_seed(self, seed: int) -> None:
@@ -196,7 +196,7 @@ class EnvBatch:
     def start(self, first: int, seed: int) -> Failure | None:
         """Begin an episode in every copy from `first` on."""
         self.seed = seed
-        for copy in range(first, self.copies.stop):
+        for copy in range(first, self.num_envs.stop):
             failure = self.begin(copy)
             if failure is not None:
                 return failure
@@ -210,7 +210,7 @@ class EnvBatch:
         try:
             if anew or self.fresh:
                 self._renew(copy)
-            self.guests[copy - self.copies.start].reset(seed)
+            self.guests[copy - self.num_envs.start].reset(seed)
         except (Exception, SystemExit) as error:
             return Failure(copy, "reset", describe(error))
         finally:
@@ -221,8 +221,8 @@ class EnvBatch:
         """Step every copy from `first` on; one whose episode is over begins the next."""
         arrays, at = self.arrays, self.at
         ended, clock = arrays.ended, arrays.clock
-        offset = self.copies.start
-        for copy in range(first, self.copies.stop):
+        offset = self.num_envs.start
+        for copy in range(first, self.num_envs.stop):
             at[0] = copy
             guest = self.guests[copy - offset]
             try:
@@ -244,7 +244,7 @@ class EnvBatch:
     def replay(self, copy: int, played: Mapping[str, Array], length: int) -> Failure | None:
         """Begin the copy's episode and take these actions again."""
         failure = self.begin(copy)
-        guest, row = self.guests[copy - self.copies.start], self.rows[copy]
+        guest, row = self.guests[copy - self.num_envs.start], self.rows[copy]
         for step in range(length if failure is None else 0):
             for agent_type, actions in played.items():
                 row[agent_type].action[...] = actions[step]
@@ -258,7 +258,7 @@ class EnvBatch:
         return failure
 
     def _renew(self, copy: int) -> None:
-        place = copy - self.copies.start
+        place = copy - self.num_envs.start
         _close(self.guests[place])
         self.guests[place] = self.make()
         self.guests[place].sit(self.rows[copy])
@@ -266,7 +266,7 @@ class EnvBatch:
     def frame(self, copy: int) -> Any:
         """The environment's picture, or what went wrong."""
         try:
-            picture = np.asarray(self.guests[copy - self.copies.start].frame())
+            picture = np.asarray(self.guests[copy - self.num_envs.start].frame())
         except Exception as error:
             return Failure(copy, "step", f"drawing {describe(error)}")
         if picture.ndim != 3 or picture.shape[2] != 3:

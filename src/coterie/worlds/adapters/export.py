@@ -63,8 +63,8 @@ class PettingZooEnv(ParallelEnv):
     """A PettingZoo parallel environment around a world of one copy."""
 
     def __init__(self, world: World, name: str, render_mode: str | None = None) -> None:
-        if world.copies != 1 or not world.simultaneous:
-            raise ValueError(f"the face needs a simultaneous world of one copy, got {world.copies} copies")
+        if world.num_envs != 1 or not world.simultaneous:
+            raise ValueError(f"the face needs a simultaneous world of one copy, got {world.num_envs} copies")
         if render_mode is not None and render_mode not in RENDER_MODES:
             raise ValueError(f"render_mode must be one of {', '.join(RENDER_MODES)}, got {render_mode!r}")
         if render_mode is not None and not isinstance(world, Renderable):

@@ -74,22 +74,22 @@ class ExternalWorld:
     """
 
     agent_types: Mapping[str, AgentType]
-    copies: int
+    num_envs: int
     simultaneous: bool
 
-    def __init__(self, name: str, settings: ExternalSettings, make: Maker, copies: int) -> None:
-        at_least("copies", copies, 1)
-        self.name, self.settings, self.copies = name, settings, copies
+    def __init__(self, name: str, settings: ExternalSettings, make: Maker, num_envs: int) -> None:
+        at_least("num_envs", num_envs, 1)
+        self.name, self.settings, self.num_envs = name, settings, num_envs
         self.restarts = 0
-        processes = min(settings.processes, copies)  # one copy is enough to film, or to see what fits
+        processes = min(settings.processes, num_envs)  # one copy is enough to film, or to see what fits
         lodging = WorkerSpec(name, make, processes, settings.timeout, settings.fresh)
-        self._hosts, self._env_spec, self._arrays = open_hosts(lodging, copies)
+        self._hosts, self._env_spec, self._arrays = open_hosts(lodging, num_envs)
         self._closing = weakref.finalize(self, close_all, self._hosts)
         for note in self._env_spec.notes:
             log.warning("%s: %s", name, note)
         self.agent_types, self.simultaneous = self._env_spec.agent_types, self._env_spec.simultaneous
         self._seed = 0
-        self._history = _History(self.agent_types, copies)
+        self._history = _History(self.agent_types, num_envs)
         self._few_are_legal = {name: _quick_look(agent_type.action) for name, agent_type in self.agent_types.items()}
         arrays = self._arrays
         timestep = {
@@ -133,21 +133,21 @@ class ExternalWorld:
             "restarts": self.restarts,
             "episode": arrays.episode.copy(),
             "clock": arrays.clock.copy(),
-            "digest": np.array([self._digest(copy) for copy in range(self.copies)], np.int64),
+            "digest": np.array([self._digest(copy) for copy in range(self.num_envs)], np.int64),
             "actions": self._history.played(arrays.clock),
         }
 
     def load(self, state: State) -> TimeStep:
         """Play the saved episodes again; one that comes out differently is named and begun anew."""
-        if len(state["clock"]) != self.copies:
-            raise ValueError(f"state holds {len(state['clock'])} copies, this world has {self.copies}")
+        if len(state["clock"]) != self.num_envs:
+            raise ValueError(f"state holds {len(state['clock'])} copies, this world has {self.num_envs}")
         self._seed, self.restarts = int(state["seed"]), int(state["restarts"])
         arrays, starts = self._arrays, np.cumsum(state["clock"]) - state["clock"]
         arrays.episode[:], arrays.clock[:] = state["episode"], 0
         self._history.clear(int(state["clock"].max()))
         for host in self._hosts:
             host.use_seed(self._seed)
-            for copy in host.copies:
+            for copy in host.num_envs:
                 start, length = int(starts[copy]), int(state["clock"][copy])
                 played = {agent_type: array[start : start + length] for agent_type, array in state["actions"].items()}
                 failure = host.replay(copy, played, length)
@@ -165,7 +165,7 @@ class ExternalWorld:
         """The environment's own picture of one copy."""
         if not self.settings.render:
             raise CoterieError(f"{self.name}: nothing to draw; set world.render to true")
-        host = next(host for host in self._hosts if copy in host.copies)
+        host = next(host for host in self._hosts if copy in host.num_envs)
         picture = host.call("frame", copy)
         if isinstance(picture, Failure):
             raise ExternalEnvError(f"{self.name}, copy {copy}: {picture.text}")
@@ -182,7 +182,7 @@ class ExternalWorld:
     def _everywhere(self, verb: str, *arguments: Any) -> None:
         """Ask all hosts at once, then see to whatever failed."""
         for host in self._hosts:
-            host.ask(verb, host.copies.start, *arguments)
+            host.ask(verb, host.num_envs.start, *arguments)
         answers = [host.answer() for host in self._hosts]  # all of them, lest one be taken for a later one
         for host, failure in zip(self._hosts, answers, strict=True):
             while failure is not None:
@@ -217,11 +217,11 @@ class ExternalWorld:
 
     def _bring_back(self, host: Host, failed: int) -> None:
         """Start a child process again and play its other copies to where they were."""
-        held = [(array, array[host.copies.start : host.copies.stop].copy()) for array in self._arrays.flat]
+        held = [(array, array[host.num_envs.start : host.num_envs.stop].copy()) for array in self._arrays.flat]
         clock = self._arrays.clock.copy()
-        digests = {copy: self._digest(copy) for copy in host.copies}
+        digests = {copy: self._digest(copy) for copy in host.num_envs}
         host.revive(self._seed)
-        for copy in host.copies:
+        for copy in host.num_envs:
             if copy == failed:
                 continue
             # Copies behind the failed one have not taken the latest actions yet.
@@ -234,7 +234,7 @@ class ExternalWorld:
                     f"differs ({why}); with processes equal to copies each has a process of its own"
                 )
         for array, values in held:
-            array[host.copies.start : host.copies.stop] = values
+            array[host.num_envs.start : host.num_envs.stop] = values
 
     def _at_rest(self) -> TimeStep:
         for agent_type in self._arrays.agent_types.values():
@@ -288,10 +288,10 @@ def _quick_look(space: ActionSpace) -> Callable[[list[Any]], bool]:
 class _History:
     """The latest actions of all copies, `[timestep, N, A, …]` for each kind, as far back as any episode reaches."""
 
-    def __init__(self, agent_types: Mapping[str, AgentType], copies: int) -> None:
+    def __init__(self, agent_types: Mapping[str, AgentType], num_envs: int) -> None:
         self.room, self.now = 256, 0
         self.arrays = {
-            name: np.zeros((self.room, copies, len(k.agents), *action_shape(k.action)), action_dtype(k.action))
+            name: np.zeros((self.room, num_envs, len(k.agents), *action_shape(k.action)), action_dtype(k.action))
             for name, k in agent_types.items()
         }
 
@@ -339,7 +339,7 @@ class Hosted:
 
     def __init__(self, inner: World) -> None:
         self.inner: Any = inner
-        self.agent_types, self.copies, self.simultaneous = inner.agent_types, inner.copies, inner.simultaneous
+        self.agent_types, self.num_envs, self.simultaneous = inner.agent_types, inner.num_envs, inner.simultaneous
 
     def reset(self, seed: int) -> TimeStep:
         """Start every copy anew."""

@@ -46,28 +46,28 @@ class MinigridSettings(ExternalSettings):
 class GymnasiumWorld(Hosted):
     """N copies of a Gymnasium environment."""
 
-    def __init__(self, settings: GymnasiumSettings, copies: int) -> None:
+    def __init__(self, settings: GymnasiumSettings, num_envs: int) -> None:
         native = settings.native and settings.id == "CartPole-v1" and not settings.options and not settings.processes
-        super().__init__(_native_cartpole(settings, copies) if native else _gymnasium_guests(settings, copies))
+        super().__init__(_native_cartpole(settings, num_envs) if native else _gymnasium_guests(settings, num_envs))
 
 
 class MinigridWorld(Hosted):
     """N copies of a MiniGrid environment: what lies ahead as symbols in [0, 1], and the direction."""
 
-    def __init__(self, settings: MinigridSettings, copies: int) -> None:
+    def __init__(self, settings: MinigridSettings, num_envs: int) -> None:
         make = functools.partial(make_minigrid, settings)
-        super().__init__(ExternalWorld(f"minigrid/{settings.id}", settings, make, copies))
+        super().__init__(ExternalWorld(f"minigrid/{settings.id}", settings, make, num_envs))
 
 
-def _native_cartpole(settings: GymnasiumSettings, copies: int) -> World:
+def _native_cartpole(settings: GymnasiumSettings, num_envs: int) -> World:
     from coterie.worlds.cartpole.world import LIMIT, CartPole
 
-    return CartPole(copies, settings.max_episode_steps or LIMIT, settings.render)
+    return CartPole(num_envs, settings.max_episode_steps or LIMIT, settings.render)
 
 
-def _gymnasium_guests(settings: GymnasiumSettings, copies: int) -> World:
+def _gymnasium_guests(settings: GymnasiumSettings, num_envs: int) -> World:
     make = functools.partial(make_gymnasium, settings)
-    return ExternalWorld(f"gymnasium/{settings.id}", settings, make, copies)
+    return ExternalWorld(f"gymnasium/{settings.id}", settings, make, num_envs)
 
 
 # One copy -----------------------------------------------------------------------------------------------

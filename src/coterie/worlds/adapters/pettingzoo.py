@@ -44,16 +44,16 @@ class MpeSettings(PettingzooSettings):
 class PettingzooWorld(Hosted):
     """N copies of a PettingZoo environment."""
 
-    def __init__(self, settings: PettingzooSettings, copies: int) -> None:
+    def __init__(self, settings: PettingzooSettings, num_envs: int) -> None:
         make = functools.partial(make_pettingzoo, settings)
-        super().__init__(ExternalWorld(f"pettingzoo/{settings.id}", settings, make, copies))
+        super().__init__(ExternalWorld(f"pettingzoo/{settings.id}", settings, make, num_envs))
 
 
 class MpeWorld(Hosted):
     """N copies of an environment of mpe2."""
 
-    def __init__(self, settings: MpeSettings, copies: int) -> None:
-        super().__init__(ExternalWorld(f"mpe/{settings.id}", settings, functools.partial(make_mpe, settings), copies))
+    def __init__(self, settings: MpeSettings, num_envs: int) -> None:
+        super().__init__(ExternalWorld(f"mpe/{settings.id}", settings, functools.partial(make_mpe, settings), num_envs))
 
 
 # Making -------------------------------------------------------------------------------------------------

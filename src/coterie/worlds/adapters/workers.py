@@ -40,7 +40,7 @@ class WorkerSpec:
 class Host(Protocol):
     """Some of a world's copies and whoever steps them."""
 
-    copies: range
+    num_envs: range
 
     def ask(self, verb: str, *arguments: Any) -> None:
         """Have a method of the stage called."""
@@ -74,8 +74,8 @@ class Host(Protocol):
 class LocalHost:
     """All copies in this process. It cannot survive a guest that hangs or kills its process."""
 
-    def __init__(self, stage: EnvBatch, copies: range) -> None:
-        self.stage, self.copies = stage, copies
+    def __init__(self, stage: EnvBatch, num_envs: range) -> None:
+        self.stage, self.num_envs = stage, num_envs
         self._answer: Any = None
 
     def ask(self, verb: str, *arguments: Any) -> None:
@@ -104,8 +104,8 @@ class LocalHost:
 class ChildHost:
     """Some copies in a child process, which writes into shared memory and answers through a pipe."""
 
-    def __init__(self, lodging: WorkerSpec, copies: range) -> None:
-        self.lodging, self.name, self.timeout, self.copies = lodging, lodging.name, lodging.timeout, copies
+    def __init__(self, lodging: WorkerSpec, num_envs: range) -> None:
+        self.lodging, self.name, self.timeout, self.num_envs = lodging, lodging.name, lodging.timeout, num_envs
         self._pipe: Connection | None = None
         self._process: Any = None
         self._allowed = self.timeout
@@ -117,7 +117,7 @@ class ChildHost:
         """Start the process; it builds its environments at once."""
         context = multiprocessing.get_context("spawn")
         self._pipe, there = context.Pipe()
-        arguments = (there, self.lodging, self.copies)
+        arguments = (there, self.lodging, self.num_envs)
         self._process = context.Process(target=serve, args=arguments, daemon=True, name=f"guests of {self.name}")
         try:
             self._process.start()
@@ -149,7 +149,7 @@ class ChildHost:
         assert self._shared is not None
         assert self._pipe is not None
         memory, arrays, offset = self._shared
-        self.ask("attach", arrays.env_spec, arrays.copies, memory.size, offset)
+        self.ask("attach", arrays.env_spec, arrays.num_envs, memory.size, offset)
         memory.send(self._pipe, self._process.pid)
         self.answer()
 
@@ -197,7 +197,7 @@ class ChildHost:
         self._attach()
         self.use_seed(seed)
         assert self._shared is not None
-        self._shared[1].resetting[self.copies.start : self.copies.stop] = False
+        self._shared[1].resetting[self.num_envs.start : self.num_envs.stop] = False
 
     def close(self) -> None:
         if self._pipe is not None:
@@ -213,29 +213,29 @@ class ChildHost:
         self._process.join()
 
 
-def open_hosts(lodging: WorkerSpec, copies: int) -> tuple[list[Host], EnvSpec, Arrays]:
+def open_hosts(lodging: WorkerSpec, num_envs: int) -> tuple[list[Host], EnvSpec, Arrays]:
     """Build all guests and the arrays that they write into."""
     name, processes = lodging.name, lodging.processes
     if not processes:
         try:
-            stage = EnvBatch(lodging.make, range(copies), lodging.fresh)
+            stage = EnvBatch(lodging.make, range(num_envs), lodging.fresh)
         except CoterieError:
             raise
         except (Exception, SystemExit) as error:  # whatever a third-party constructor may raise
             raise ExternalEnvError(f"{name}: cannot be built: {describe(error)}") from error
-        arrays = Arrays(stage.env_spec, copies)
+        arrays = Arrays(stage.env_spec, num_envs)
         stage.attach(arrays)
-        return [LocalHost(stage, range(copies))], stage.env_spec, arrays
-    edges = [copies * i // processes for i in range(processes + 1)]
+        return [LocalHost(stage, range(num_envs))], stage.env_spec, arrays
+    edges = [num_envs * i // processes for i in range(processes + 1)]
     children: list[ChildHost] = []
     try:
         for start, stop in itertools.pairwise(edges):
             children.append(ChildHost(lodging, range(start, stop)))
         rosters = [child.opened() for child in children]
         env_spec = rosters[0]
-        size = Arrays(env_spec, copies).size
+        size = Arrays(env_spec, num_envs).size
         memory = Memory(size + 64 * processes)
-        arrays = Arrays(env_spec, copies, memory.map)
+        arrays = Arrays(env_spec, num_envs, memory.map)
         for place, child in enumerate(children):
             child.share(memory, arrays, size + 64 * place)
     except BaseException:
@@ -268,17 +268,17 @@ class Memory:
 # The child ----------------------------------------------------------------------------------------------
 
 
-def serve(pipe: Connection, lodging: WorkerSpec, copies: range) -> None:
+def serve(pipe: Connection, lodging: WorkerSpec, num_envs: range) -> None:
     """A child's life: build the environments, then do as asked until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     try:
-        stage = EnvBatch(lodging.make, copies, lodging.fresh)
+        stage = EnvBatch(lodging.make, num_envs, lodging.fresh)
         pipe.send(stage.env_spec)
     except CoterieError as error:
         pipe.send(CoterieError(str(error)))
         return
     except (Exception, SystemExit) as error:  # whatever a third-party constructor may raise
-        pipe.send(Failure(copies.start, "reset", describe(error)))
+        pipe.send(Failure(num_envs.start, "reset", describe(error)))
         return
     while True:
         try:

@@ -77,8 +77,8 @@ def place_continuous(given: Array, left: Array, bid: Array) -> int:
 
     Returns the place (copy · A + bidder) of a bid outside [0, 1], or −1.
     """
-    copies, bidders = bid.shape
-    for n in range(copies):
+    num_envs, bidders = bid.shape
+    for n in range(num_envs):
         for a in range(bidders):
             if not 0.0 <= given[n, a, 0] <= 1.0:  # NaN, too
                 return n * bidders + a
@@ -89,8 +89,8 @@ def place_continuous(given: Array, left: Array, bid: Array) -> int:
 @njit(cache=True)
 def place_discrete(given: Array, levels: int, left: Array, bid: Array) -> int:
     """The same from choices `[N, A]`: k bids k / (levels − 1)."""
-    copies, bidders = bid.shape
-    for n in range(copies):
+    num_envs, bidders = bid.shape
+    for n in range(num_envs):
         for a in range(bidders):
             if given[n, a] < 0 or given[n, a] >= levels:
                 return n * bidders + a
@@ -170,8 +170,8 @@ def observe(books: Books, rules: Rules, seen: Array, state: Array) -> None:
     whether I won it, and the share of the budget that is left. The state holds everybody's.
     """
     valuation = books.valuation
-    copies, bidders = valuation.shape
-    for n in range(copies):
+    num_envs, bidders = valuation.shape
+    for n in range(num_envs):
         for a in range(bidders):
             seen[n, a, 0] = valuation[n, a]
             state[n, a] = valuation[n, a]
@@ -182,8 +182,8 @@ def observe(books: Books, rules: Rules, seen: Array, state: Array) -> None:
 @njit(cache=True)
 def _observe_history(books: Books, rules: Rules, seen: Array, state: Array) -> None:
     winner, price, rounds, left = books.winner, books.price, books.round, books.left
-    copies, bidders = left.shape
-    for n in range(copies):
+    num_envs, bidders = left.shape
+    for n in range(num_envs):
         played, sold = rounds[n] / rules.rounds, winner[n] != NOBODY
         state[n, bidders], state[n, bidders + 1], state[n, bidders + 2] = played, sold, price[n]
         for a in range(bidders):

@@ -82,7 +82,7 @@ class Theory:
 def taste_of(preference: Part) -> Prospect | None:
     """A group's taste for the outcomes of a single auction; None for those without an oracle."""
     settings = dataclasses.asdict(preference.settings)
-    if preference.name == "unchanged":
+    if preference.name == "individual":
         return NEUTRAL
     if preference.name == "cpt" and settings["way"] == "interim":
         return Prospect(**{field.name: settings[field.name] for field in dataclasses.fields(Prospect)})
@@ -325,7 +325,7 @@ def theory_of(config: Config) -> Theory:
 
 def _preference(group: GroupConfig, group_spec: GroupSpec) -> Part:
     """How a group values its rewards; who only plays and says nothing of it, as when it learned."""
-    if group.learner is not None or not isinstance(group.policy, SeatedRun) or group.preference.name != "unchanged":
+    if group.learner is not None or not isinstance(group.policy, SeatedRun) or group.preference.name != "individual":
         return group.preference
     earlier = Run.open(group.policy.run).config()
     return earlier.groups[build.earlier_group(group.policy, group_spec, earlier)].preference

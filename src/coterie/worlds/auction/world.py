@@ -75,9 +75,9 @@ class Auction:
 
     simultaneous = True
 
-    def __init__(self, settings: AuctionSettings, copies: int) -> None:
-        at_least("copies", copies, 1)
-        self.settings, self.copies = settings, copies
+    def __init__(self, settings: AuctionSettings, num_envs: int) -> None:
+        at_least("num_envs", num_envs, 1)
+        self.settings, self.num_envs = settings, num_envs
         bidders, repeated, limited = settings.num_bidders, settings.rounds > 1, settings.budget is not None
         width = 1 + repeated * (4 + limited)
         self.state_size = bidders + repeated * (3 + bidders * (1 + limited))
@@ -95,10 +95,13 @@ class Auction:
             levels=table.levels,
             values=table.values,
         )
-        self.books = _empty_books(copies, bidders)  # all that decides the future
-        self._sale, self._last = _empty_sale(copies, bidders), _empty_sale(copies, bidders)  # latest round, latest end
-        self._bid = np.zeros((copies, bidders))
-        self._out = _empty_outcome(copies, bidders, width, self.state_size)
+        self.books = _empty_books(num_envs, bidders)  # all that decides the future
+        self._sale, self._last = (
+            _empty_sale(num_envs, bidders),
+            _empty_sale(num_envs, bidders),
+        )  # latest round, latest end
+        self._bid = np.zeros((num_envs, bidders))
+        self._out = _empty_outcome(num_envs, bidders, width, self.state_size)
         out = self._out
         agent_step = AgentStep(
             observation=out.observation,
@@ -141,7 +144,7 @@ class Auction:
         return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (type(self), (self.settings, self.copies), self.save())
+        return rebuild, (type(self), (self.settings, self.num_envs), self.save())
 
     def save(self) -> State:
         """Copies of all valuations, budgets, histories and random states."""
@@ -187,7 +190,7 @@ class Auction:
         curve = symmetric(self.settings.market)
         return curve.values, curve.bids
 
-    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
+    def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """The bid of risk-neutral bidders in the symmetric equilibrium of one round; on a grid the nearest.
 
         Where valuations are single points this equilibrium draws lots; else nothing is left to chance.
@@ -247,41 +250,41 @@ def parallel_env(
     if isinstance(valuations, Mapping):
         valuations = choose(ValuationSettings, valuations)
     chosen = choose(AuctionSettings, {"valuations": valuations or UNIFORM, **settings})
-    return PettingZooEnv(Auction(chosen, copies=1), "auction", render_mode)
+    return PettingZooEnv(Auction(chosen, num_envs=1), "auction", render_mode)
 
 
-def _empty_books(copies: int, bidders: int) -> kernels.Books:
+def _empty_books(num_envs: int, bidders: int) -> kernels.Books:
     return kernels.Books(
-        random=np.zeros(copies, np.uint64),
-        round=np.zeros(copies, np.int32),
-        valuation=np.zeros((copies, bidders)),
-        left=np.zeros((copies, bidders)),
-        winner=np.zeros(copies, np.int32),
-        price=np.zeros(copies),
-        efficient=np.zeros(copies, np.bool_),
+        random=np.zeros(num_envs, np.uint64),
+        round=np.zeros(num_envs, np.int32),
+        valuation=np.zeros((num_envs, bidders)),
+        left=np.zeros((num_envs, bidders)),
+        winner=np.zeros(num_envs, np.int32),
+        price=np.zeros(num_envs),
+        efficient=np.zeros(num_envs, np.bool_),
     )
 
 
-def _empty_sale(copies: int, bidders: int) -> kernels.Sale:
+def _empty_sale(num_envs: int, bidders: int) -> kernels.Sale:
     return kernels.Sale(
-        held=np.zeros(copies, np.bool_),
-        round=np.zeros(copies, np.int32),
-        valuation=np.zeros((copies, bidders)),
-        bid=np.zeros((copies, bidders)),
-        paid=np.zeros((copies, bidders)),
-        winner=np.zeros(copies, np.int32),
-        price=np.zeros(copies),
+        held=np.zeros(num_envs, np.bool_),
+        round=np.zeros(num_envs, np.int32),
+        valuation=np.zeros((num_envs, bidders)),
+        bid=np.zeros((num_envs, bidders)),
+        paid=np.zeros((num_envs, bidders)),
+        winner=np.zeros(num_envs, np.int32),
+        price=np.zeros(num_envs),
     )
 
 
-def _empty_outcome(copies: int, bidders: int, width: int, state_size: int) -> kernels.Outcome:
+def _empty_outcome(num_envs: int, bidders: int, width: int, state_size: int) -> kernels.Outcome:
     return kernels.Outcome(
-        observation=np.zeros((copies, bidders, width), np.float32),
-        final_observation=np.zeros((copies, bidders, width), np.float32),
-        state=np.zeros((copies, state_size), np.float32),
-        final_state=np.zeros((copies, state_size), np.float32),
-        reward=np.zeros((copies, bidders), np.float32),
-        terminated=np.zeros((copies, bidders), np.bool_),
-        ended=np.zeros(copies, np.bool_),
-        success=np.zeros(copies, np.bool_),
+        observation=np.zeros((num_envs, bidders, width), np.float32),
+        final_observation=np.zeros((num_envs, bidders, width), np.float32),
+        state=np.zeros((num_envs, state_size), np.float32),
+        final_state=np.zeros((num_envs, state_size), np.float32),
+        reward=np.zeros((num_envs, bidders), np.float32),
+        terminated=np.zeros((num_envs, bidders), np.bool_),
+        ended=np.zeros(num_envs, np.bool_),
+        success=np.zeros(num_envs, np.bool_),
     )

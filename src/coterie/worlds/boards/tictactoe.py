@@ -3,7 +3,7 @@
 Tic-tac-toe: two players, three in a row, the smallest world in which agents take turns.
 
 Cells are numbered 0 … 8 from the top left, row by row. All copies are stepped in one Numba call. Search
-over the game tree is not here; `heuristic` is a fair opponent, not a perfect one: a double threat beats it.
+over the game tree is not here; `expert` is a fair opponent, not a perfect one: a double threat beats it.
 """
 
 from __future__ import annotations
@@ -64,36 +64,36 @@ class Tictactoe:
     """N games of tic-tac-toe. Each player sees its own stones, then its opponent's."""
 
     agent_types: Mapping[str, AgentType]
-    copies: int
+    num_envs: int
     simultaneous: bool = False
 
-    def __init__(self, settings: TictactoeSettings, copies: int) -> None:
-        if copies < 1:
-            raise ValueError(f"copies must be at least 1, got {copies}")
+    def __init__(self, settings: TictactoeSettings, num_envs: int) -> None:
+        if num_envs < 1:
+            raise ValueError(f"copies must be at least 1, got {num_envs}")
         self.settings = settings
-        self.copies = copies
+        self.num_envs = num_envs
         self.agent_types = {"player": AgentType(AGENTS, Box((18,), 0.0, 1.0), Discrete(9))}
         payoffs = (settings.win_reward, settings.draw_reward, settings.loss_reward)
         self._payoffs = np.array(payoffs, np.float32)
         self._toss = settings.first == "random"
         self._arrays = _Arrays(
-            board=np.empty((copies, 9), np.int8),
-            mover=np.empty(copies, np.int8),
-            random=np.empty(copies, np.uint64),
-            observation=np.empty((copies, 2, 18), np.float32),
-            final_observation=np.zeros((copies, 2, 18), np.float32),
-            mask=np.empty((copies, 2, 9), np.bool_),
-            acting=np.empty((copies, 2), np.bool_),
-            reward=np.empty((copies, 2), np.float32),
-            terminated=np.empty((copies, 2), np.bool_),
-            ended=np.empty(copies, np.bool_),
+            board=np.empty((num_envs, 9), np.int8),
+            mover=np.empty(num_envs, np.int8),
+            random=np.empty(num_envs, np.uint64),
+            observation=np.empty((num_envs, 2, 18), np.float32),
+            final_observation=np.zeros((num_envs, 2, 18), np.float32),
+            mask=np.empty((num_envs, 2, 9), np.bool_),
+            acting=np.empty((num_envs, 2), np.bool_),
+            reward=np.empty((num_envs, 2), np.float32),
+            terminated=np.empty((num_envs, 2), np.bool_),
+            ended=np.empty(num_envs, np.bool_),
         )
         agent_step = AgentStep(
             observation=self._arrays.observation,
             acting=self._arrays.acting,
             reward=self._arrays.reward,
             terminated=self._arrays.terminated,
-            truncated=np.zeros((copies, 2), np.bool_),
+            truncated=np.zeros((num_envs, 2), np.bool_),
             final_observation=self._arrays.final_observation,
             mask=self._arrays.mask,
         )
@@ -109,8 +109,8 @@ class Tictactoe:
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Put one stone in every copy; an illegal move raises ValueError and changes nothing."""
         cells = np.asarray(actions["player"]).astype(np.int64, casting="same_kind", copy=False)
-        if cells.shape != (self.copies, 2):
-            raise ValueError(f"actions of 'player' must have shape {(self.copies, 2)}, got {cells.shape}")
+        if cells.shape != (self.num_envs, 2):
+            raise ValueError(f"actions of 'player' must have shape {(self.num_envs, 2)}, got {cells.shape}")
         copy = _find_illegal(self._arrays.board, self._arrays.mover, cells)
         if copy >= 0:
             mover = int(self._arrays.mover[copy])
@@ -121,7 +121,7 @@ class Tictactoe:
         return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (type(self), (self.settings, self.copies), self.save())
+        return rebuild, (type(self), (self.settings, self.num_envs), self.save())
 
     def save(self) -> State:
         """Boards, turns and random states."""
@@ -131,20 +131,20 @@ class Tictactoe:
     def load(self, state: State) -> TimeStep:
         """Return to saved boards, turns and random states."""
         if state["board"].shape != self._arrays.board.shape:
-            raise ValueError(f"state holds {len(state['board'])} copies, this world has {self.copies}")
+            raise ValueError(f"state holds {len(state['board'])} copies, this world has {self.num_envs}")
         self._arrays.board[:] = state["board"]
         self._arrays.mover[:] = state["mover"]
         self._arrays.random[:] = state["random"]
         _tell_all(self._arrays)
         return self._timestep
 
-    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
+    def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """Win, else block, else the centre, else a random free corner, else a random free cell."""
         if agent_type not in self.agent_types:
             raise ValueError(f"kind must be one of {sorted(self.agent_types)}, got {agent_type!r}")
-        actions = np.zeros((self.copies, 2), np.int64)
+        actions = np.zeros((self.num_envs, 2), np.int64)
         # One number per copy is drawn whether used or not, so a game never shifts its neighbours' luck.
-        _choose(self._arrays.board, self._arrays.mover, random.random(self.copies), actions)
+        _choose(self._arrays.board, self._arrays.mover, random.random(self.num_envs), actions)
         return actions
 
     def frame(self, copy: int) -> Array:

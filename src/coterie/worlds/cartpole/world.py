@@ -29,23 +29,23 @@ class CartPole:
     """N poles to balance. The observation is position, speed, angle and angular speed."""
 
     agent_types: Mapping[str, AgentType]
-    copies: int
+    num_envs: int
     simultaneous: bool = True
 
-    def __init__(self, copies: int, limit: int = LIMIT, render: bool = False) -> None:
-        if copies < 1:
-            raise ValueError(f"copies must be at least 1, got {copies}")
-        self.copies, self._limit, self._render = copies, limit, render
+    def __init__(self, num_envs: int, limit: int = LIMIT, render: bool = False) -> None:
+        if num_envs < 1:
+            raise ValueError(f"copies must be at least 1, got {num_envs}")
+        self.num_envs, self._limit, self._render = num_envs, limit, render
         self.agent_types = {"agent": AgentType(("agent_0",), Box((4,), -HIGH, HIGH), Discrete(2))}
-        self._place = np.zeros((copies, 4))
-        self._clock = np.zeros((2, copies), np.uint64)  # steps of the episode; random states
+        self._place = np.zeros((num_envs, 4))
+        self._clock = np.zeros((2, num_envs), np.uint64)  # steps of the episode; random states
         # Few arrays, because Numba spends a fifth of a microsecond on passing each.
-        self._numbers = np.zeros((3, copies, 4), np.float32)  # observation, last one, reward
-        self._flags = np.zeros((3, copies, 1), np.bool_)  # terminated, truncated, ended
+        self._numbers = np.zeros((3, num_envs, 4), np.float32)  # observation, last one, reward
+        self._flags = np.zeros((3, num_envs, 1), np.bool_)  # terminated, truncated, ended
         numbers, flags = self._numbers, self._flags
         agent_step = AgentStep(
             observation=numbers[0][:, None],
-            acting=np.ones((copies, 1), np.bool_),
+            acting=np.ones((num_envs, 1), np.bool_),
             reward=numbers[2, :, :1],
             terminated=flags[0],
             truncated=flags[1],
@@ -64,15 +64,15 @@ class CartPole:
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Push every cart left (0) or right (1)."""
         pushes = actions["agent"]
-        if pushes.shape != (self.copies, 1):
-            raise ValueError(f"actions of 'agent' must have shape {(self.copies, 1)}, got {pushes.shape}")
+        if pushes.shape != (self.num_envs, 1):
+            raise ValueError(f"actions of 'agent' must have shape {(self.num_envs, 1)}, got {pushes.shape}")
         wrong = _step(pushes, self._place, self._clock, self._numbers, self._flags, self._limit)
         if wrong >= 0:
             raise ValueError(f"copy {wrong}: an action must be 0 or 1, got {pushes[wrong, 0]}")
         return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (type(self), (self.copies, self._limit, self._render), self.save())
+        return rebuild, (type(self), (self.num_envs, self._limit, self._render), self.save())
 
     def save(self) -> State:
         """Places, steps taken and random states."""
@@ -81,7 +81,7 @@ class CartPole:
     def load(self, state: State) -> TimeStep:
         """Return to a saved moment."""
         if state["place"].shape != self._place.shape:
-            raise ValueError(f"state holds {len(state['place'])} copies, this world has {self.copies}")
+            raise ValueError(f"state holds {len(state['place'])} copies, this world has {self.num_envs}")
         self._place[:], self._clock[:] = state["place"], state["clock"]
         return self._tell()
 

@@ -162,10 +162,10 @@ def _fastest(away: Array, between: Array, limit: int, length: Array, collected: 
     Sets of targets are divided among agents so that the longest walk is shortest. Where that exceeds
     `limit`, `length` is the limit and `collected` the most targets that fit into it.
     """
-    copies, agents, targets = away.shape
+    num_envs, agents, targets = away.shape
     sets = 1 << targets
     tour = np.empty(sets, np.int64)
-    for n in range(copies):
+    for n in range(num_envs):
         best = np.full(sets, FAR, np.int64)  # shortest longest walk of the agents so far
         best[0] = 0
         for a in range(agents):
@@ -232,10 +232,10 @@ def _best_racing(rules: Rules, away: Array) -> BestPlay:
 
 def best_play(places: Places, rules: Rules) -> BestPlay:
     """The fastest play from where the copies stand, all targets being static and still there."""
-    copies, agents, targets = len(places.time), places.agents.shape[1], places.targets.shape[1]
+    num_envs, agents, targets = len(places.time), places.agents.shape[1], places.targets.shape[1]
     away, between = (
-        np.zeros((copies, agents, targets), np.int64),
-        np.zeros((copies, targets, targets), np.int64),
+        np.zeros((num_envs, agents, targets), np.int64),
+        np.zeros((num_envs, targets, targets), np.int64),
     )
     _travel(places, rules, away, between)
     if rules.mode == MEET:

@@ -157,8 +157,8 @@ def spawn(places: Places, rules: Rules) -> None:
 @njit(cache=True)
 def first_illegal(actions: Array, messages: int) -> int:
     """The place (copy · A + agent) of the first action out of range, −1 if there is none."""
-    copies, agents, _ = actions.shape
-    for n in range(copies):
+    num_envs, agents, _ = actions.shape
+    for n in range(num_envs):
         for a in range(agents):
             wrong = actions[n, a, 0] < 0 or actions[n, a, 0] > STAY
             if messages > 0:

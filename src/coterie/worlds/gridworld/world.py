@@ -150,22 +150,22 @@ class GridworldSettings:
         return Rewards(*(d if g is None else g for g, d in zip(given, REWARDS[self.mode], strict=True)))
 
 
-def _empty_places(settings: GridworldSettings, copies: int) -> kernels.Places:
+def _empty_places(settings: GridworldSettings, num_envs: int) -> kernels.Places:
     agents, targets, size = settings.num_agents, settings.targets, settings.grid_size
     return kernels.Places(
-        random=np.zeros(copies, np.uint64),
-        time=np.zeros(copies, np.int32),
-        agents=np.zeros((copies, agents, 2), np.int32),
-        targets=np.zeros((copies, targets, 2), np.int32),
-        present=np.zeros((copies, targets), np.bool_),
-        arrived=np.zeros((copies, agents), np.bool_),
-        symbols=np.full((copies, agents), -1, np.int32),
-        walls=np.zeros((copies, size, size), np.bool_),
+        random=np.zeros(num_envs, np.uint64),
+        time=np.zeros(num_envs, np.int32),
+        agents=np.zeros((num_envs, agents, 2), np.int32),
+        targets=np.zeros((num_envs, targets, 2), np.int32),
+        present=np.zeros((num_envs, targets), np.bool_),
+        arrived=np.zeros((num_envs, agents), np.bool_),
+        symbols=np.full((num_envs, agents), -1, np.int32),
+        walls=np.zeros((num_envs, size, size), np.bool_),
     )
 
 
-def _nothing_told(copies: int) -> telling.Told:
-    return telling.Told(sentence=np.full(copies, -1, np.int32), broken=np.zeros(copies, np.bool_))
+def _nothing_told(num_envs: int) -> telling.Told:
+    return telling.Told(sentence=np.full(num_envs, -1, np.int32), broken=np.zeros(num_envs, np.bool_))
 
 
 class Gridworld:
@@ -173,17 +173,17 @@ class Gridworld:
 
     simultaneous = True
 
-    def __init__(self, settings: GridworldSettings, copies: int) -> None:
-        if copies < 1:
-            raise ValueError(f"copies must be at least 1, got {copies}")
-        self.settings, self.copies = settings, copies
+    def __init__(self, settings: GridworldSettings, num_envs: int) -> None:
+        if num_envs < 1:
+            raise ValueError(f"copies must be at least 1, got {num_envs}")
+        self.settings, self.num_envs = settings, num_envs
         plan = spaces.plan(settings)
         action = MultiDiscrete((5, settings.messages)) if settings.messages else Discrete(5)
         names = tuple(f"agent_{i}" for i in range(settings.num_agents))
         self.agent_types: Mapping[str, AgentType] = {"agent": AgentType(names, plan.space, action)}
-        self.places = _empty_places(settings, copies)  # all that decides the future
-        self.told = _nothing_told(copies)  # likewise, where there are instructions
-        self._last = _empty_places(settings, copies), _nothing_told(copies)  # how each copy's latest episode ended
+        self.places = _empty_places(settings, num_envs)  # all that decides the future
+        self.told = _nothing_told(num_envs)  # likewise, where there are instructions
+        self._last = _empty_places(settings, num_envs), _nothing_told(num_envs)  # how each copy's latest episode ended
         self.sentences = words.sentences(settings.targets) if settings.instructions != "none" else ()
         self._look = draw.Look(settings.mode == "race", self.sentences)
         rewards = settings.rewards
@@ -205,7 +205,7 @@ class Gridworld:
         self._timestep = self._as_ticks(plan)
 
     def _empty_outcome(self, width: int) -> kernels.Outcome:
-        n, a = self.copies, self.settings.num_agents
+        n, a = self.num_envs, self.settings.num_agents
         return kernels.Outcome(
             observation=np.zeros((n, a, width), np.float32),
             final_observation=np.zeros((n, a, width), np.float32),
@@ -241,7 +241,7 @@ class Gridworld:
 
     def reset(self, seed: int) -> TimeStep:
         """Start every copy anew; copy i depends on (seed, i) only."""
-        for n in range(self.copies):
+        for n in range(self.num_envs):
             sequence = np.random.SeedSequence(entropy(seed, "gridworld", n))
             self.places.random[n] = sequence.generate_state(1, np.uint64)[0]
         kernels.spawn(self.places, self._rules)
@@ -253,7 +253,7 @@ class Gridworld:
         """Move everybody at once; an action out of range is a ValueError and changes nothing."""
         given = np.asarray(actions["agent"])
         wide = (2,) if self.settings.messages else ()
-        expected = (self.copies, self.settings.num_agents, *wide)
+        expected = (self.num_envs, self.settings.num_agents, *wide)
         if given.shape != expected or given.dtype.kind not in "iu":
             raise ValueError(f"actions must be integers of shape {expected}, got {given.dtype} {given.shape}")
         chosen = np.ascontiguousarray(given, dtype=np.int64).reshape(*expected[:2], -1)
@@ -270,7 +270,7 @@ class Gridworld:
         return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (type(self), (self.settings, self.copies), self.save())
+        return rebuild, (type(self), (self.settings, self.num_envs), self.save())
 
     def save(self) -> State:
         """Copies of all places and random states."""
@@ -298,9 +298,9 @@ class Gridworld:
             telling.observe(self.told, self._telling, out.observation)
         return self._timestep
 
-    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
+    def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """The reference player's moves, `[N, A]`, or `[N, A, 2]` with symbol 0; nothing is left to chance."""
-        moves = np.zeros((self.copies, self.settings.num_agents), np.int64)
+        moves = np.zeros((self.num_envs, self.settings.num_agents), np.int64)
         guide.guide(self.places, self.told, self._telling, self._rules, moves)
         return np.stack([moves, np.zeros_like(moves)], axis=-1) if self.settings.messages else moves
 
@@ -355,7 +355,7 @@ def parallel_env(render_mode: str | None = None, **settings: Any) -> PettingZooE
     """The same world as a PettingZoo parallel environment; `settings` are those of `GridworldSettings`."""
     from coterie.worlds.adapters.export import PettingZooEnv, choose
 
-    return PettingZooEnv(Gridworld(choose(GridworldSettings, settings), copies=1), "gridworld", render_mode)
+    return PettingZooEnv(Gridworld(choose(GridworldSettings, settings), num_envs=1), "gridworld", render_mode)
 
 
 def single_env(render_mode: str | None = None, **settings: Any) -> Any:

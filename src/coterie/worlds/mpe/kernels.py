@@ -69,8 +69,8 @@ def push_discrete(actions: Array, strength: Array, first: int, force: Array) -> 
 
     0 rests, 1 … 4 push left, right, down, up. Returns the place (copy · K + agent) of an action out of range, or −1.
     """
-    copies, agents = actions.shape
-    for n in range(copies):
+    num_envs, agents = actions.shape
+    for n in range(num_envs):
         for i in range(agents):
             action, a = actions[n, i], first + i
             if action < 0 or action > 4:
@@ -84,8 +84,8 @@ def push_discrete(actions: Array, strength: Array, first: int, force: Array) -> 
 @njit(cache=True)
 def push_continuous(actions: Array, strength: Array, first: int, force: Array) -> int:
     """The same from float32 numbers `[N, K, 5]` in [0, 1]: nothing, left, right, down, up."""
-    copies, agents, _ = actions.shape
-    for n in range(copies):
+    num_envs, agents, _ = actions.shape
+    for n in range(num_envs):
         for i in range(agents):
             for j in range(5):
                 if not 0.0 <= actions[n, i, j] <= 1.0:  # NaN, too

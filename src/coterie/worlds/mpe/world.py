@@ -64,14 +64,14 @@ class _Particles:
 
     settings: SpreadSettings | TagSettings
 
-    def __init__(self, rules: kernels.Rules, agent_types: Mapping[str, AgentType], copies: int) -> None:
-        at_least("copies", copies, 1)
-        self.copies, self.agent_types, self._rules = copies, agent_types, rules
+    def __init__(self, rules: kernels.Rules, agent_types: Mapping[str, AgentType], num_envs: int) -> None:
+        at_least("num_envs", num_envs, 1)
+        self.num_envs, self.agent_types, self._rules = num_envs, agent_types, rules
         agents = len(rules.strength)
         landmarks = len(rules.size) - agents
-        self.bodies = _empty_bodies(copies, agents, landmarks)  # all that decides the future
-        self._last = _empty_bodies(copies, agents, landmarks)  # how each copy's latest episode ended
-        self._force = np.zeros((copies, agents, 2))
+        self.bodies = _empty_bodies(num_envs, agents, landmarks)  # all that decides the future
+        self._last = _empty_bodies(num_envs, agents, landmarks)  # how each copy's latest episode ended
+        self._force = np.zeros((num_envs, agents, 2))
         self._columns: dict[str, slice] = {}  # where a kind's agents are among all
         for name, agent_type in agent_types.items():
             first = 0 if name == "adversary" else rules.adversaries
@@ -82,12 +82,12 @@ class _Particles:
             if isinstance(agent_type.observation, Box)
         )
         self._out = kernels.Outcome(
-            observation=np.zeros((copies, agents, width), np.float32),
-            final_observation=np.zeros((copies, agents, width), np.float32),
-            reward=np.zeros((copies, agents), np.float32),
-            truncated=np.zeros((copies, agents), np.bool_),
-            ended=np.zeros(copies, np.bool_),
-            success=np.zeros(copies, np.bool_),
+            observation=np.zeros((num_envs, agents, width), np.float32),
+            final_observation=np.zeros((num_envs, agents, width), np.float32),
+            reward=np.zeros((num_envs, agents), np.float32),
+            truncated=np.zeros((num_envs, agents), np.bool_),
+            ended=np.zeros(num_envs, np.bool_),
+            success=np.zeros(num_envs, np.bool_),
         )
         timestep = {name: self._as_agent_step(name) for name in agent_types}
         self._timestep = TimeStep(timestep, self._out.ended, self._out.success)
@@ -123,7 +123,7 @@ class _Particles:
     def _push(self, name: str, agent_type: AgentType, given: Array) -> None:
         """Turn a kind's actions into forces."""
         continuous = isinstance(agent_type.action, Box)
-        rows = (self.copies, len(agent_type.agents), *((5,) if continuous else ()))
+        rows = (self.num_envs, len(agent_type.agents), *((5,) if continuous else ()))
         if given.shape != rows or given.dtype.kind not in ("iuf" if continuous else "iu"):
             what = "numbers" if continuous else "integers"
             raise ValueError(f"actions of '{name}' must be {what} of shape {rows}, got {given.dtype} {given.shape}")
@@ -137,7 +137,7 @@ class _Particles:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (type(self), (self.settings, self.copies), self.save())
+        return rebuild, (type(self), (self.settings, self.num_envs), self.save())
 
     def save(self) -> State:
         """Copies of all places, velocities and random states."""
@@ -192,7 +192,7 @@ class _Particles:
 class Spread(_Particles):
     """N copies of simple_spread. An episode succeeds when at its end an agent's disc lies on each landmark's middle."""
 
-    def __init__(self, settings: SpreadSettings, copies: int) -> None:
+    def __init__(self, settings: SpreadSettings, num_envs: int) -> None:
         self.settings = settings
         agents = settings.num_agents
         rules = kernels.Rules(
@@ -207,9 +207,9 @@ class Spread(_Particles):
         )
         # Velocity, position, landmarks, the others, and two numbers of each other's messages, always 0.
         agent_type = _kind("agent", agents, 4 + 2 * agents + 4 * (agents - 1), settings.continuous_actions)
-        super().__init__(rules, {"agent": agent_type}, copies)
+        super().__init__(rules, {"agent": agent_type}, num_envs)
 
-    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
+    def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """Go to the landmarks, shared out greedily by distance; nothing is left to chance."""
         wish = np.zeros_like(self._force)
         kernels.cover(self.bodies, self._rules, wish)
@@ -219,7 +219,7 @@ class Spread(_Particles):
 class Tag(_Particles):
     """N copies of simple_tag. An episode succeeds, for the adversaries, when a good agent was caught at least once."""
 
-    def __init__(self, settings: TagSettings, copies: int) -> None:
+    def __init__(self, settings: TagSettings, num_envs: int) -> None:
         self.settings = settings
         hunters, good, obstacles = settings.num_adversaries, settings.num_good, settings.num_obstacles
         rules = kernels.Rules(
@@ -238,9 +238,9 @@ class Tag(_Particles):
             "adversary": _kind("adversary", hunters, width + 2 * good, continuous),
             "agent": _kind("agent", good, width + 2 * (good - 1), continuous),
         }
-        super().__init__(rules, agent_types, copies)
+        super().__init__(rules, agent_types, num_envs)
 
-    def heuristic(self, agent_type: str, random: np.random.Generator) -> Array:
+    def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """Adversaries run to the nearest good agent, good agents away from adversaries; nothing is left to chance."""
         wish = np.zeros_like(self._force)
         if agent_type == "adversary":
@@ -255,12 +255,12 @@ def _kind(name: str, agents: int, width: int, continuous: bool) -> AgentType:
     return AgentType(names, Box((width,), -np.inf, np.inf), Box((5,), 0.0, 1.0) if continuous else Discrete(5))
 
 
-def _empty_bodies(copies: int, agents: int, landmarks: int) -> kernels.Bodies:
+def _empty_bodies(num_envs: int, agents: int, landmarks: int) -> kernels.Bodies:
     return kernels.Bodies(
-        random=np.zeros(copies, np.uint64),
-        time=np.zeros(copies, np.int32),
-        position=np.zeros((copies, agents, 2)),
-        velocity=np.zeros((copies, agents, 2)),
-        landmarks=np.zeros((copies, landmarks, 2)),
-        caught=np.zeros(copies, np.bool_),
+        random=np.zeros(num_envs, np.uint64),
+        time=np.zeros(num_envs, np.int32),
+        position=np.zeros((num_envs, agents, 2)),
+        velocity=np.zeros((num_envs, agents, 2)),
+        landmarks=np.zeros((num_envs, landmarks, 2)),
+        caught=np.zeros(num_envs, np.bool_),
     )
