@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from coterie.algorithms.maddpg.outcomes import Outcomes, lowest, miss, relative, tell, unit, worth
+from coterie.core.group import RiskParameters
 from coterie.preferences.prospect import Prospect, value
-from coterie.preferences.risk_kernels import Judge
 
 ONE = torch.ones(())
 
@@ -64,7 +64,7 @@ def test_the_opinion_that_expects_less_is_believed_whole():
 def test_worth_and_its_gradient_reach_the_outputs():
     out = torch.tensor([[[0.3, -0.2, 0.5, -0.4, 0.2, 0.9]]], requires_grad=True)
     taste = Prospect(reference=0.1)
-    judge = Judge(taste.alpha, taste.beta, taste.loss_aversion, 0.1, taste.gamma_gains, taste.gamma_losses)
+    judge = RiskParameters(taste.alpha, taste.beta, taste.loss_aversion, 0.1, taste.gamma_gains, taste.gamma_losses)
 
     def exact(array):
         lottery = tell(torch.from_numpy(array)[None, None])

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
+from coterie.core.group import RiskParameters
 from coterie.preferences import prospect
-from coterie.preferences.risk_kernels import APART, NEAR, Judge, judge_rows
+from coterie.preferences.risk_kernels import APART, NEAR, judge_rows
 
 TASTE = prospect.Prospect(0.7, 0.8, 2.0, 0.61, 0.69, 0.1)
 EXACT = {
-    "mean": (Judge(), lambda p, z: (p * z).sum(axis=-1)),
-    "cpt": (Judge(0.7, 0.8, 2.0, 0.1, 0.61, 0.69), lambda p, z: prospect.value(TASTE, z, p)),
-    "cvar": (Judge(level=0.3), lambda p, z: prospect.cvar(z, p, 0.3)),
-    "mean-variance": (Judge(aversion=0.7), lambda p, z: prospect.mean_variance(z, p, 0.7)),
+    "mean": (RiskParameters(), lambda p, z: (p * z).sum(axis=-1)),
+    "cpt": (RiskParameters(0.7, 0.8, 2.0, 0.1, 0.61, 0.69), lambda p, z: prospect.value(TASTE, z, p)),
+    "cvar": (RiskParameters(level=0.3), lambda p, z: prospect.cvar(z, p, 0.3)),
+    "mean-variance": (RiskParameters(aversion=0.7), lambda p, z: prospect.mean_variance(z, p, 0.7)),
 }
 
 
@@ -58,7 +59,7 @@ def test_chances_are_sloped_as_differences_say(taste):
 
 def test_certainty_and_impossibility_have_bounded_slopes():
     chances, rows = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.0, 1.0], [0.0, 1.0]])
-    values, by_chance, by_outcome = judge_rows(Judge(0.88, 0.88, 2.25, 0.0, 0.61, 0.69), chances, rows)
+    values, by_chance, by_outcome = judge_rows(RiskParameters(0.88, 0.88, 2.25, 0.0, 0.61, 0.69), chances, rows)
     assert values.tolist() == [0, 1]
     assert np.isfinite([by_chance, by_outcome]).all()
     assert (by_chance[:, 1] - by_chance[:, 0] > 1).all()  # both ends of the weighting are steep

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.core.group import Actor
-from coterie.core.types import AgentStep, Decision, TimeStep, View
+from coterie.core.types import AgentStep, Decision, TimeStep, View, open_decisions
 from coterie.testing.learners import _same
-from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, open_decisions, picker
+from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
 from helpers.small_worlds import Counting, Numbered, experience, generator, group_spec
 
 

@@ -7,8 +7,9 @@ import pytest
 
 import coterie
 from coterie.core.group import GroupSpec
+from coterie.core.text import Instructing, Oracle
 from coterie.core.types import Dict
-from coterie.core.world import HasInfo, Instructing, Oracle
+from coterie.core.world import HasInfo
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.text_encoder import EncoderModel, TextSettings
 from coterie.training import table

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.core.world import Graded
+from coterie.core.text import Graded
 from coterie.lm import prompts
 from coterie.roles.shaping import PotentialShaping, PotentialShapingSettings
 from coterie.testing.learners import check_policy

@@ -26,15 +26,6 @@ POLICIES = {
     "language": "coterie.policies.language:LanguagePolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
 }
-CODECS = {  # by world: what tells its moments in words
-    "gridworld": "coterie.worlds.gridworld.text:gridworld_text",
-    "tictactoe": "coterie.worlds.boards.tictactoe:TictactoeText",
-    "spread": "coterie.worlds.mpe.text:MpeText",
-    "tag": "coterie.worlds.mpe.text:MpeText",
-    "auction": "coterie.worlds.auction.text:AuctionText",
-    "gymnasium/": "coterie.worlds.adapters.gymnasium_text:GymnasiumText",
-    "minigrid/": "coterie.worlds.adapters.minigrid_text:MinigridText",
-}
 SCRIPTED = ("random", "expert")  # policies that follow a rule
 UNTRAINED = (*SCRIPTED, "language")  # policies that play without having been trained
 LEARNERS = {

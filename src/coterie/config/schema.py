@@ -10,7 +10,6 @@ Settings of the training loop, apart from the loop so that reading a config impo
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import itertools
 import json
@@ -28,6 +27,7 @@ from yaml import YAMLError
 from coterie.config import registry, renamed
 from coterie.core import lookup
 from coterie.core.group import Parameters
+from coterie.core.lookup import suggest
 from coterie.core.types import CoterieError
 from coterie.core.validation import at_least
 
@@ -453,9 +453,3 @@ def _only(values: dict[str, Any], known: typing.Iterable[str], path: str) -> Non
             raise ConfigError(
                 f"{at}: no such setting{suggest(str(key), known) or '; known: ' + (', '.join(known) or 'none')}"
             )
-
-
-def suggest(word: str, known: typing.Iterable[str]) -> str:
-    """`; did you mean 'x'?` when something known is close."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""

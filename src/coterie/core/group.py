@@ -17,7 +17,6 @@ from coterie.core.types import AgentType, Array, Decision, Experience, Joint, Me
 if TYPE_CHECKING:
     from coterie.core.advice import Advice
     from coterie.core.world import World
-    from coterie.preferences.risk_kernels import Judge
 
 Parameters = Literal["shared", "individual"]
 
@@ -215,11 +214,24 @@ class Kept(Protocol):
         ...
 
 
+class RiskParameters(NamedTuple):
+    """Parameters of a risk measure (`preferences/risk_kernels.py`); the defaults value the mean alone."""
+
+    alpha: float = 1.0  # u(x) = x^alpha for gains x, counted from the reference
+    beta: float = 1.0  # u(−x) = −loss_aversion · x^beta for losses
+    loss_aversion: float = 1.0
+    reference: float = 0.0
+    gamma_gains: float = 1.0  # w(p) = p^γ / (p^γ + (1 − p)^γ)^{1/γ}; 1: probabilities as they are
+    gamma_losses: float = 1.0
+    level: float = 1.0  # CVaR: the fraction of worst outcomes that counts
+    aversion: float = 0.0  # weight of the variance
+
+
 @runtime_checkable
 class Risk(Preference, Protocol):
     """A preference over distributions of returns; its rewards are the world's own."""
 
-    def judge(self) -> Judge:
+    def judge(self) -> RiskParameters:
         """Its numbers, for critics that know distributions."""
         ...
 

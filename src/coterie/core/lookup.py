@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import typing
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -38,3 +40,9 @@ def settings_type(table: dict[str, str], name: str) -> type[Any]:
     if not dataclasses.is_dataclass(found):
         raise LookupError(f"'{name}': its 'settings' must be annotated with a dataclass, not {found}")
     return found
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` when something known is close."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""

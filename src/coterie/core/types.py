@@ -284,3 +284,41 @@ def merge(experiences: list[Experience]) -> Experience:
         else:
             joined[spec.name] = map_tree(lambda *a, axis=axis: np.concatenate(a, axis=axis), *parts)
     return Experience(**joined)
+
+
+@dataclass(frozen=True)
+class PendingTransitions:
+    """Decisions that were still open when the last rollout ended: row 0 of the next."""
+
+    active: Array  # [N, A] bool
+    observation: Tree  # [N, A, …]
+    action: Array  # [N, A, …]
+    log_prob: Array  # [N, A]
+    reward: Array  # [N, A]: what has arrived so far
+    mask: Array | None
+    memory: Array | None  # [N, A, M]: when it was decided; of who left nothing open, what they remember now
+    notes: Array | None = None  # [N, A, W]
+
+
+def open_decisions(experience: Experience) -> PendingTransitions:
+    """The decisions that a finished rollout leaves open, with what has arrived for them."""
+    open_rows = experience.active & ~experience.closed()
+    rows, num_envs, agents = open_rows.shape
+    active = open_rows.any(axis=0)
+    at = open_rows.argmax(axis=0)  # an agent has at most one open decision
+    n, a = np.meshgrid(np.arange(num_envs), np.arange(agents), indexing="ij")
+    since = np.arange(rows)[:, None, None] >= at
+    gained = np.where(active, (experience.reward * since).sum(axis=0, dtype=np.float32), np.float32(0))
+    memory = None
+    if experience.memory is not None:  # who left nothing open goes on from what is remembered now
+        memory = np.where(active[..., None], experience.memory[at, n, a], experience.memory[-1])
+    return PendingTransitions(
+        active,
+        map_tree(lambda o: o[at, n, a], experience.observation),
+        experience.action[at, n, a],
+        experience.log_prob[at, n, a],
+        gained,
+        None if experience.mask is None else experience.mask[at, n, a],
+        memory,
+        None if experience.notes is None else experience.notes[at, n, a],
+    )

@@ -7,15 +7,12 @@ own; `build.py` checks them once, where objects are put together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.core.types import AgentType, Array, ObservationSpace, State, TimeStep, Tree
-
-if TYPE_CHECKING:
-    from coterie.studies.html import ReportSection
-    from coterie.training.run import Run
+from coterie.core.types import AgentType, Array, State, TimeStep
 
 
 class World(Protocol):
@@ -103,86 +100,19 @@ class Renderable(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class ReportSection:
+    """A world's own part of a report."""
+
+    parts: list[str]  # HTML, a heading first, pictures embedded
+    pictures: dict[str, bytes]  # the same pictures as PNG files, by a word for the file's name
+    numbers: dict[str, Any]  # what the tables show, as JSON
+
+
 @runtime_checkable
 class HasReportSection(Protocol):
-    """A world class (not its instances) with more to say in a report than scores and curves."""
+    """A world class (not its instances) that adds a section to reports."""
 
-    def chapter(self, runs: Sequence[Run]) -> ReportSection:
-        """Pages, pictures and numbers for runs of one experiment in this world; a static method."""
-        ...
-
-
-class TextCodec(Protocol):
-    """How a world and a language model understand each other; made as `Name(world, agent_type)`, beside the world.
-
-    It reads observations alone, so that nobody is told what its agent does not see.
-    """
-
-    prompt: str  # the shipped template and examples that suit it
-    choices: tuple[str, ...]  # the words to choose from
-    idle: Array | int | None  # the action that does nothing, for who forfeits a turn; None: there is none
-
-    def describe(self, observation: Tree) -> list[str]:
-        """What each row of `[R, …]` says to who sees it; equal texts are asked about once."""
-        ...
-
-    def actions(self, chosen: Array) -> Array:
-        """The actions `[R, …]` behind numbers of choices `[R]`."""
-        ...
-
-    def samples(self) -> list[str]:
-        """Descriptions of various moments, to calibrate a model by; [] where there are none."""
-        ...
-
-
-@runtime_checkable
-class Instructing(Protocol):
-    """A codec of a world that tells its agents in words what to do."""
-
-    silent: ObservationSpace  # what is seen but for the numbers that stand for words
-
-    def instruct(self, observation: Tree) -> list[str]:
-        """What each row of `[R, …]` is asked to do."""
-        ...
-
-    def wordless(self, observation: Tree) -> Tree:
-        """Observations `[…, shape]` as `silent` has them, for who reads the words instead."""
-        ...
-
-
-@runtime_checkable
-class Graded(Protocol):
-    """A codec that can be asked how well things stand."""
-
-    grades: tuple[str, ...]  # words from worst to best; () where this world has none
-    grade_prompt: str  # the shipped template and examples that ask for one
-
-    def appraise(self, observation: Tree) -> list[str]:
-        """What each row of `[R, …]` says of how things stand; equal texts are asked about once."""
-        ...
-
-    def appraisals(self) -> list[str]:
-        """Such texts of various moments, as many of one grade as of another, to calibrate a model by."""
-        ...
-
-    def grade(self, observation: Tree) -> Array:
-        """The number of the grade that each row truly deserves, `[R]`; −1 where nobody knows."""
-        ...
-
-
-@runtime_checkable
-class Foretelling(Protocol):
-    """A codec that can say what each choice would do, as far as its agent sees."""
-
-    def deeds(self, observation: Tree) -> list[list[str]]:
-        """For each row of `[R, …]` one deed in words for each choice, such as "go forward into lava"."""
-        ...
-
-
-@runtime_checkable
-class Oracle(Protocol):
-    """A codec that knows the best actions."""
-
-    def optimal(self, world: Any, actions: Array) -> Array:
-        """Which of the actions `[N, A]` of the whole kind are as good as any at this moment, `[N, A]` bool."""
+    def report_section(self, runs: Sequence[Any]) -> ReportSection:
+        """The section for `training.run.Run`s of one experiment; a static method."""
         ...

@@ -14,12 +14,12 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.config import registry
-from coterie.core import lookup, seeding
+from coterie.core import seeding
 from coterie.core.group import GroupSpec
+from coterie.core.text import Oracle, TextCodec, find_text_codec
 from coterie.core.types import Array, Decision, Discrete, Metrics, State, View, action_dtype, action_shape, map_tree
 from coterie.core.validation import at_least, positive
-from coterie.core.world import HasExpert, Oracle, TextCodec
+from coterie.core.world import HasExpert
 from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
 from coterie.lm.choice import Answers, Calibration, ChoiceScorer
@@ -235,31 +235,6 @@ class LanguagePolicy:
 
     def load(self, state: State) -> None:
         """Nothing was saved."""
-
-
-def find_text_codec(name: str, group_spec: GroupSpec) -> TextCodec:
-    """The codec of a world, or the one that is named."""
-    world = group_spec.world
-    if world is None:
-        raise ValueError("a language model must be seated in a world that says what its agents see")
-    if name == "auto":
-        home = f"{type(world).__module__}:{type(world).__qualname__}"
-        mine = [known for known, address in registry.WORLDS.items() if address == home and known in registry.CODECS]
-        if not mine:
-            known = ", ".join(registry.CODECS)
-            raise ValueError(
-                f"'{type(world).__name__.lower()}' does not come with words for a language model ({known} do); "
-                "set codec=package.module:Name"
-            )
-        name = mine[0]
-    try:
-        made = lookup.look_up(registry.CODECS, name)
-    except LookupError as error:
-        raise ValueError(f"codec: {error}") from None
-    codec: TextCodec = made(world, group_spec.agent_type)
-    if not codec.choices:
-        raise ValueError(f"codec '{name}' offers no choices; a language model chooses among words")
-    return codec
 
 
 def good_actions(codec: TextCodec, group_spec: GroupSpec, action: Array, view: View) -> dict[str, Array]:

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from coterie.core import seeding
 from coterie.core.group import GroupSpec
+from coterie.core.text import find_text_codec
 from coterie.core.types import Array, Decision, Metrics, State, Tree, View, map_tree
 from coterie.core.validation import positive
 from coterie.lm import lora, prompts
@@ -30,7 +31,7 @@ from coterie.nn import kernels, networks
 from coterie.nn.distributions import Choices
 from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import layout, pack
-from coterie.policies.language import find_text_codec, good_actions
+from coterie.policies.language import good_actions
 
 
 @dataclass(frozen=True)

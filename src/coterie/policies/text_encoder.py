@@ -19,16 +19,15 @@ from torch import Tensor, nn
 from coterie.core import seeding
 from coterie.core.group import GroupSpec
 from coterie.core.memoize import Remembered
+from coterie.core.text import Instructing, find_text_codec
 from coterie.core.types import Array, Discrete, Metrics, Tree
 from coterie.core.validation import positive
-from coterie.core.world import Instructing
 from coterie.lm import lora
 from coterie.lm.choice import shared_backend
 from coterie.lm.load import LMSettings, LoadedModel, surround
 from coterie.lm.lora import AdapterSettings
 from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import Layout, layout
-from coterie.policies.language import find_text_codec
 
 PROBE = "What is seen, in words."  # tells how long the model's vectors are
 COUNTED = ("calls", "prompt_tokens", "seconds", "cache_hits")  # of the model's ledger

@@ -12,8 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.core.group import Risk
-from coterie.core.types import Array, Experience, Metrics, State
-from coterie.training.rollout import open_decisions
+from coterie.core.types import Array, Experience, Metrics, State, open_decisions
 
 
 class EpisodeReturns:

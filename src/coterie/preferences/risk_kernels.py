@@ -12,23 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.core.group import RiskParameters
 from coterie.core.types import Array
 
 NEAR = 1e-3  # closer to the reference than this the utility's slope is that at this distance: it has no bound there
 APART = 1 / 256  # w is sloped as between chances this far to both sides: its own slope has no bound at 0 and 1
-
-
-class Judge(NamedTuple):
-    """The numbers of a taste; as they stand, that of somebody to whom only the mean counts."""
-
-    alpha: float = 1.0  # u(x) = x^alpha for gains x, counted from the reference
-    beta: float = 1.0  # u(−x) = −loss_aversion · x^beta for losses
-    loss_aversion: float = 1.0
-    reference: float = 0.0
-    gamma_gains: float = 1.0  # w(p) = p^γ / (p^γ + (1 − p)^γ)^{1/γ}; 1: probabilities as they are
-    gamma_losses: float = 1.0
-    level: float = 1.0  # only the worst outcomes count, this share of all
-    aversion: float = 0.0  # to variance
 
 
 class Slopes(NamedTuple):
@@ -56,7 +44,7 @@ def _weigh(chance: float, gamma: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def _gains(judge: Judge, above: float) -> float:
+def _gains(judge: RiskParameters, above: float) -> float:
     """w⁺ of the chance to get at least this."""
     if judge.level < 1.0:
         return max(1.0 - (1.0 - above) / judge.level, 0.0)
@@ -64,7 +52,7 @@ def _gains(judge: Judge, above: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def _losses(judge: Judge, below: float) -> float:
+def _losses(judge: RiskParameters, below: float) -> float:
     """w⁻ of the chance to get at most this."""
     if judge.level < 1.0:
         return min(below / judge.level, 1.0)
@@ -72,7 +60,7 @@ def _losses(judge: Judge, below: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def _steepness(judge: Judge, chance: float, gain: bool) -> float:
+def _steepness(judge: RiskParameters, chance: float, gain: bool) -> float:
     """The slope of w there, between two chances around it."""
     low, high = max(chance - APART, 0.0), min(chance + APART, 1.0)
     if gain:
@@ -81,7 +69,7 @@ def _steepness(judge: Judge, chance: float, gain: bool) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def _utility(judge: Judge, outcome: float) -> float:
+def _utility(judge: RiskParameters, outcome: float) -> float:
     gain = outcome - judge.reference
     if gain >= 0:
         return gain**judge.alpha if judge.alpha != 1.0 else gain
@@ -89,7 +77,7 @@ def _utility(judge: Judge, outcome: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def _marginal(judge: Judge, outcome: float) -> float:
+def _marginal(judge: RiskParameters, outcome: float) -> float:
     """The slope of the utility."""
     gain = outcome - judge.reference
     size = max(abs(gain), NEAR)
@@ -99,7 +87,7 @@ def _marginal(judge: Judge, outcome: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def judge_row(judge: Judge, chances: Array, outcomes: Array, slopes: Slopes) -> float:
+def judge_row(judge: RiskParameters, chances: Array, outcomes: Array, slopes: Slopes) -> float:
     """The value of one distribution, `chances` and `outcomes` `[K]`; writes its slopes."""
     count, order = len(outcomes), slopes.order
     mean = square = 0.0
@@ -141,7 +129,7 @@ def judge_row(judge: Judge, chances: Array, outcomes: Array, slopes: Slopes) -> 
 
 
 @njit(cache=True, error_model="numpy")
-def judge_rows(judge: Judge, chances: Array, outcomes: Array) -> tuple[Array, Array, Array]:
+def judge_rows(judge: RiskParameters, chances: Array, outcomes: Array) -> tuple[Array, Array, Array]:
     """Values `[M]` of distributions `[M, K]`, and their slopes by chance and by outcome, `[M, K]`."""
     rows, count = outcomes.shape
     values, by_chance, by_outcome = np.empty(rows), np.empty((rows, count)), np.empty((rows, count))

@@ -12,10 +12,10 @@ from typing import Literal
 
 import numpy as np
 
+from coterie.core.group import RiskParameters
 from coterie.core.types import Array, Experience
 from coterie.core.validation import at_least
 from coterie.preferences import prospect
-from coterie.preferences.risk_kernels import Judge
 
 Way = Literal["interim", "episodic"]
 
@@ -69,9 +69,9 @@ class CPT:
     def rewards(self, experience: Experience) -> Array:
         return experience.reward
 
-    def judge(self) -> Judge:
+    def judge(self) -> RiskParameters:
         t = self.taste
-        return Judge(t.alpha, t.beta, t.loss_aversion, t.reference, t.gamma_gains, t.gamma_losses)
+        return RiskParameters(t.alpha, t.beta, t.loss_aversion, t.reference, t.gamma_gains, t.gamma_losses)
 
     def value(self, samples: Array) -> Array:
         return prospect.value_of_samples(self.taste, samples)
@@ -98,8 +98,8 @@ class CVaR:
     def rewards(self, experience: Experience) -> Array:
         return experience.reward
 
-    def judge(self) -> Judge:
-        return Judge(level=self.level)
+    def judge(self) -> RiskParameters:
+        return RiskParameters(level=self.level)
 
     def value(self, samples: Array) -> Array:
         return prospect.cvar_of_samples(samples, self.level)
@@ -128,8 +128,8 @@ class MeanVariance:
     def rewards(self, experience: Experience) -> Array:
         return experience.reward
 
-    def judge(self) -> Judge:
-        return Judge(aversion=self.aversion)
+    def judge(self) -> RiskParameters:
+        return RiskParameters(aversion=self.aversion)
 
     def value(self, samples: Array) -> Array:
         return prospect.mean_variance_of_samples(samples, self.aversion)

@@ -15,14 +15,14 @@ import numpy as np
 from coterie.core.advice import Advice, AskSettings, UseSettings, own_log_probs
 from coterie.core.group import GroupSpec, Policy
 from coterie.core.memoize import Remembered
+from coterie.core.text import Oracle, find_text_codec
 from coterie.core.types import Array, Discrete, Metrics, State, View, map_tree
 from coterie.core.validation import at_least, within
-from coterie.core.world import HasExpert, Oracle
+from coterie.core.world import HasExpert
 from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
 from coterie.lm.load import LMSettings
-from coterie.policies.language import find_text_codec
 from coterie.policies.network import NetworkPolicy
 
 COUNTS = ("decisions", "asked", "advised", "agreed", "kl", "judged", "optimal")  # sums since the advisor was built

@@ -13,13 +13,12 @@ from typing import Literal
 import numpy as np
 
 from coterie.core.group import GroupSpec
+from coterie.core.text import Graded, Instructing, TextCodec, find_text_codec
 from coterie.core.types import Array, Box, Dict, Discrete, Experience, Metrics, State, Tree
 from coterie.core.validation import at_least
-from coterie.core.world import Graded, Instructing, TextCodec
 from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
 from coterie.nn.normalization import RunningMoments
-from coterie.policies.language import find_text_codec
 from coterie.preferences import bradley_terry
 from coterie.roles.shaping import JudgeSettings, Tally, Values, asked, following, seen
 
@@ -157,7 +156,7 @@ class InstructionBonus:
         s, codec = self.settings, find_text_codec(self.settings.codec, group_spec)
         if not isinstance(codec, Instructing):
             raise ValueError(
-                f"'{codec.prompt}' gives no instructions; name a codec that is coterie.core.world.Instructing"
+                f"'{codec.prompt}' gives no instructions; name a codec that is coterie.core.text.Instructing"
             )
         codec.instruct(_blank(group_spec))  # refuses a world that could give instructions, but does not
         self.codec: TextCodec = codec

@@ -24,13 +24,12 @@ import numpy as np
 
 from coterie.core.group import GroupSpec, Preference, Risk
 from coterie.core.memoize import Remembered
+from coterie.core.text import Foretelling, find_text_codec
 from coterie.core.types import Array, Discrete, Experience, Metrics, State, Tree, View, map_tree
 from coterie.core.validation import at_least, within
-from coterie.core.world import Foretelling
 from coterie.lm import prompts
 from coterie.lm.choice import Answers, Calibration, ChoiceScorer, open_shared
 from coterie.lm.load import LMSettings, LoadedModel
-from coterie.policies.language import find_text_codec
 
 ANSWERS = ("yes", "no")
 

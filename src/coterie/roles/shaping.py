@@ -20,13 +20,12 @@ import numpy as np
 
 from coterie.core.group import GroupSpec
 from coterie.core.memoize import Remembered
+from coterie.core.text import Graded, find_text_codec
 from coterie.core.types import Array, Experience, Metrics, Tree, map_tree
 from coterie.core.validation import positive
-from coterie.core.world import Graded
 from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
 from coterie.lm.load import LMSettings
-from coterie.policies.language import find_text_codec
 
 END, OPEN = -1, -2  # what follows a decision: a true end, or nothing that is known yet
 
@@ -157,7 +156,7 @@ class PotentialShaping:
         codec = find_text_codec(s.codec, group_spec)
         if not isinstance(codec, Graded) or not codec.grades:
             raise ValueError(
-                f"'{codec.prompt}' has no grades to judge by; name a codec that is coterie.core.world.Graded"
+                f"'{codec.prompt}' has no grades to judge by; name a codec that is coterie.core.text.Graded"
             )
         if s.worth and len(s.worth) != len(codec.grades):
             raise ValueError(f"worth must name one number for each of {', '.join(codec.grades)}, got {list(s.worth)}")

@@ -6,7 +6,6 @@ import base64
 import html
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,6 @@ COLOURS = (
     *("#e0a100", "#1fa3a3", "#d16ba5", "#7a9a01"),
 )
 DASHES = (":", "-.", (0, (3, 1, 1, 1, 1, 1)))  # of lines that nobody learned
-
-
-@dataclass(frozen=True)
-class ReportSection:
-    """What a world adds to a report of its runs."""
-
-    parts: list[str]  # HTML, a heading first; pictures inside it
-    pictures: dict[str, bytes]  # the same as PNG files, each by a word that goes into its file's name
-    numbers: dict[str, Any]  # what the tables show, as JSON
 
 
 def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:

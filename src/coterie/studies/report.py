@@ -19,7 +19,7 @@ from coterie.config import registry
 from coterie.config.schema import to_yaml
 from coterie.core import lookup
 from coterie.core.types import CoterieError
-from coterie.core.world import HasReportSection
+from coterie.core.world import HasReportSection, ReportSection
 from coterie.studies import statistics
 from coterie.studies.exploit import exploit
 from coterie.studies.exploit.exploit import Exploited, Score
@@ -28,7 +28,6 @@ from coterie.studies.html import (
     DASHES,
     SECONDS,
     STEPS,
-    ReportSection,
     as_png,
     draw_estimate,
     dress,
@@ -55,7 +54,7 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
     title = ", ".join(by_experiment)
     if figure is not None and len(by_experiment) > 1:
         raise CoterieError(f"one figure shows one experiment, these runs are of several ({title}); draw each alone")
-    chapters = {name: _chapter(members) for name, members in by_experiment.items()}
+    chapters = {name: _report_section(members) for name, members in by_experiment.items()}
     exploited = {name: _exploited(members) for name, members in by_experiment.items()}
     if numbers is not None:
         _write_numbers(numbers, chapters, exploited)
@@ -71,11 +70,11 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
     return write_page(path, title, parts)
 
 
-def _chapter(runs: Sequence[Run]) -> ReportSection | None:
+def _report_section(runs: Sequence[Run]) -> ReportSection | None:
     """What the world of these runs has to say of them; nothing where they play in several."""
     worlds = {run.config().world.name for run in runs}
     made = lookup.look_up(registry.WORLDS, worlds.pop())
-    return made.chapter(runs) if not worlds and isinstance(made, HasReportSection) else None
+    return made.report_section(runs) if not worlds and isinstance(made, HasReportSection) else None
 
 
 def _write_pictures(figure: Path | None, chapter: ReportSection) -> None:

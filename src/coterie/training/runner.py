@@ -17,6 +17,7 @@ from coterie.core.types import (
     Array,
     Decision,
     Experience,
+    PendingTransitions,
     State,
     StateRows,
     TimeStep,
@@ -24,9 +25,10 @@ from coterie.core.types import (
     action_dtype,
     action_shape,
     map_tree,
+    open_decisions,
 )
 from coterie.core.world import World
-from coterie.training.rollout import PendingTransitions, RolloutBuffer, StateBuffer, cut_short, open_decisions, picker
+from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
 
 
 @dataclass(frozen=True)

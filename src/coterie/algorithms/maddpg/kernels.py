@@ -27,9 +27,10 @@ from coterie.algorithms.maddpg.outcome_kernels import (
     unit,
 )
 from coterie.algorithms.maddpg.transitions import JointTransitions
+from coterie.core.group import RiskParameters
 from coterie.core.types import Array
 from coterie.nn.kernels import Spec, adam, backward, backward_inputs, forward, settle, squash, through_choices, unsquash
-from coterie.preferences.risk_kernels import Judge, Slopes, judge_row, make_slopes
+from coterie.preferences.risk_kernels import Slopes, judge_row, make_slopes
 
 
 class Draws(NamedTuple):
@@ -336,7 +337,7 @@ def _critic_step(
 
 
 @njit(cache=True, error_model="numpy")
-def _climb(judge: Judge, out: Array, workspace: Workspace, m: int) -> float:
+def _climb(judge: RiskParameters, out: Array, workspace: Workspace, m: int) -> float:
     """What row m of a critic is worth to the group; it gives way to the gradient of what is lost."""
     share, count = workspace.share[m], len(workspace.chances)
     expected = tell(out, workspace.chances, workspace.outcomes)
@@ -381,7 +382,7 @@ def _actor_step(
     specs: tuple[Spec, Spec],
     actor: Learned,
     critic: Array,
-    judge: Judge,
+    judge: RiskParameters,
     workspace: Workspace,
     hyperparams: Hyperparams,
     done: int,
@@ -463,7 +464,7 @@ def maddpg_updates(
     specs: tuple[Spec, Spec],
     actor: Learned,
     critics: tuple[Learned, ...],
-    judge: Judge,
+    judge: RiskParameters,
     hyperparams: Hyperparams,
     done: tuple[int, int],
 ) -> Array:

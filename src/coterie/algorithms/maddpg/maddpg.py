@@ -28,7 +28,7 @@ from coterie.algorithms.maddpg.kernels import Draws, Learned
 from coterie.algorithms.maddpg.outcomes import Outcomes, lowest, miss, relative, tell, unit, worth
 from coterie.algorithms.maddpg.transitions import Held, JointTransitions, Table
 from coterie.algorithms.replay import Replay, ReplaySettings
-from coterie.core.group import GroupSpec, Preference, Risk
+from coterie.core.group import GroupSpec, Preference, Risk, RiskParameters
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, CoterieError, Experience, Joint, Metrics, Peer, State
 from coterie.core.validation import at_least, positive, within
@@ -37,7 +37,6 @@ from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import layout
 from coterie.policies.deterministic import DeterministicPolicy
 from coterie.policies.network import check_widths
-from coterie.preferences.risk_kernels import Judge
 
 
 @dataclass(frozen=True)
@@ -276,10 +275,10 @@ class MADDPG:
         self.held: Held | None = None  # how many copies there are is seen with the first experience
         self.due = 0.0  # updates not yet made
 
-    def make_judge(self) -> Judge:
+    def make_judge(self) -> RiskParameters:
         """How a distribution of outcomes becomes a value: by its mean, or by the group's taste."""
         if not isinstance(self.preference, Risk):
-            return Judge()
+            return RiskParameters()
         if self.central:
             raise ValueError(
                 "critic.sees: who sees what everybody does has little risk left to judge; a taste for risk needs 'own'"

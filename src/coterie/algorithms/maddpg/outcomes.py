@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from coterie.algorithms.maddpg.outcome_kernels import FLOOR, TINY, hurdled
-from coterie.preferences.risk_kernels import Judge, judge_rows
+from coterie.core.group import RiskParameters
+from coterie.preferences.risk_kernels import judge_rows
 
 
 class Outcomes(NamedTuple):
@@ -114,7 +115,7 @@ def relative(told: Outcomes, share: Tensor, over: tuple[int, ...]) -> Tensor:
     return (usual + float(TINY)) / (spread + float(FLOOR) * usual + float(TINY))
 
 
-def worth(judge: Judge, told: Outcomes) -> Tensor:
+def worth(judge: RiskParameters, told: Outcomes) -> Tensor:
     """What distributions are worth, `[B, A]`, with the gradient of `judging.py`."""
     flat = [part.detach().flatten(0, 1).numpy() for part in (told.chance, told.outcome)]
     value, by_chance, by_outcome = (

@@ -19,11 +19,11 @@ import numpy as np
 
 from coterie.config import schema
 from coterie.core.group import Actor, Policy
+from coterie.core.text import TextCodec, find_text_codec
 from coterie.core.types import Array, CoterieError, Decision, State, Tree, View, map_tree
-from coterie.core.world import Renderable, TextCodec
+from coterie.core.world import Renderable
 from coterie.nn.packing import encode, layout, pack
 from coterie.nn.threads import fixed_threads
-from coterie.policies.language import find_text_codec
 from coterie.training import build, video
 from coterie.training.loop import evaluation_seed
 from coterie.training.runner import Runner

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.config.schema import suggest
+from coterie.core.lookup import suggest
 from coterie.core.types import CoterieError
 from coterie.lm import prompts
 from coterie.lm.choice import ChoiceScorer

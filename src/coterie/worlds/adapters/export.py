@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
-from coterie.config.schema import suggest
+from coterie.core.lookup import suggest
 from coterie.core.seeding import generator
 from coterie.core.types import (
     AgentStep,

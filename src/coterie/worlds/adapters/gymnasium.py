@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from coterie.core.types import AgentType, UnknownName
+from coterie.core.text import TextCodec
 from coterie.core.world import World
 from coterie.worlds.adapters.batch import EnvSpec, Mismatch, Row, as_flag, as_reward
 from coterie.worlds.adapters.external import (
@@ -50,6 +51,12 @@ class GymnasiumWorld(Hosted):
         native = settings.native and settings.id == "CartPole-v1" and not settings.options and not settings.processes
         super().__init__(_native_cartpole(settings, num_envs) if native else _gymnasium_guests(settings, num_envs))
 
+    def text_codec(self, agent_type: str) -> TextCodec:
+        """Observations as sentences."""
+        from coterie.worlds.adapters.gymnasium_text import GymnasiumText
+
+        return GymnasiumText(self, agent_type)
+
 
 class MinigridWorld(Hosted):
     """N copies of a MiniGrid environment: what lies ahead as symbols in [0, 1], and the direction."""
@@ -57,6 +64,12 @@ class MinigridWorld(Hosted):
     def __init__(self, settings: MinigridSettings, num_envs: int) -> None:
         make = functools.partial(make_minigrid, settings)
         super().__init__(ExternalWorld(f"minigrid/{settings.id}", settings, make, num_envs))
+
+    def text_codec(self, agent_type: str) -> TextCodec:
+        """What the agent sees and carries, in words."""
+        from coterie.worlds.adapters.minigrid_text import MinigridText
+
+        return MinigridText(self, agent_type)
 
 
 def _native_cartpole(settings: GymnasiumSettings, num_envs: int) -> World:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from coterie.core.types import Array
+from coterie.core.world import ReportSection
 from coterie.studies import statistics
-from coterie.studies.html import COLOURS, ReportSection, as_png, draw_estimate, dress, picture, table
+from coterie.studies.html import COLOURS, as_png, draw_estimate, dress, picture, table
 from coterie.training.run import Run
 from coterie.worlds.auction.metrics import MEASURES, OUTCOMES, Judged, Theory, judge_runs, sets, summarise
 from coterie.worlds.auction.world import AuctionSettings
@@ -31,7 +32,7 @@ PANELS = {  # of the auction's outcome; payoffs follow
 NARROWEST = 0.02  # of a panel's axis, as a share of its numbers: what differs less is as good as equal
 
 
-def chapter(runs: Sequence[Run]) -> ReportSection:
+def report_section(runs: Sequence[Run]) -> ReportSection:
     """Everything for runs of one experiment; those whose tables differ are shown one set after the other."""
     ready = [run for run in runs if run.steps()]
     parts = ["<h2>Bids</h2>"]

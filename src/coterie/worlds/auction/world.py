@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, positive, whole, within
 from coterie.core.world import rebuild
@@ -25,7 +26,7 @@ from coterie.worlds.auction.valuations import UNIFORM, ValuationSettings, tabula
 from coterie.worlds.random import seed_copies
 
 if TYPE_CHECKING:
-    from coterie.studies.html import ReportSection
+    from coterie.core.world import ReportSection
     from coterie.training.run import Run
     from coterie.worlds.adapters.export import PettingZooEnv
 
@@ -190,6 +191,12 @@ class Auction:
         curve = symmetric(self.settings.market)
         return curve.values, curve.bids
 
+    def text_codec(self, agent_type: str) -> TextCodec:
+        """The auction in words."""
+        from coterie.worlds.auction.text import AuctionText
+
+        return AuctionText(self, agent_type)
+
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """The bid of risk-neutral bidders in the symmetric equilibrium of one round; on a grid the nearest.
 
@@ -208,11 +215,11 @@ class Auction:
         return bids[..., None].astype(np.float32)
 
     @staticmethod
-    def chapter(runs: Sequence[Run]) -> ReportSection:
+    def report_section(runs: Sequence[Run]) -> ReportSection:
         """Bid curves and what comes of them, for a report."""
-        from coterie.worlds.auction.report import chapter
+        from coterie.worlds.auction.report import report_section
 
-        return chapter(runs)
+        return report_section(runs)
 
     def frame(self, copy: int) -> Array:
         """A picture of one copy: the latest round of this episode, and everybody's valuation now."""

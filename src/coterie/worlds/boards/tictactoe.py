@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep, Tree
 from coterie.core.world import World, rebuild
 from coterie.worlds.random import seed_copies, uniform
@@ -137,6 +138,10 @@ class Tictactoe:
         self._arrays.random[:] = state["random"]
         _tell_all(self._arrays)
         return self._timestep
+
+    def text_codec(self, agent_type: str) -> TextCodec:
+        """The board in words."""
+        return TictactoeText(self, agent_type)
 
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """Win, else block, else the centre, else a random free corner, else a random free cell."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from coterie.core.seeding import entropy
+from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, MultiDiscrete, State, TimeStep, Tree
 from coterie.core.validation import at_least, whole
 from coterie.core.world import rebuild
@@ -297,6 +298,12 @@ class Gridworld:
         if self.sentences:
             telling.observe(self.told, self._telling, out.observation)
         return self._timestep
+
+    def text_codec(self, agent_type: str) -> TextCodec:
+        """The grid world in words."""
+        from coterie.worlds.gridworld.text import gridworld_text
+
+        return gridworld_text(self, agent_type)
 
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """The reference player's moves, `[N, A]`, or `[N, A, 2]` with symbol 0; nothing is left to chance."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, whole, within
 from coterie.core.world import rebuild
@@ -209,6 +210,12 @@ class Spread(_Particles):
         agent_type = _kind("agent", agents, 4 + 2 * agents + 4 * (agents - 1), settings.continuous_actions)
         super().__init__(rules, {"agent": agent_type}, num_envs)
 
+    def text_codec(self, agent_type: str) -> TextCodec:
+        """The particle world in words."""
+        from coterie.worlds.mpe.text import MpeText
+
+        return MpeText(self, agent_type)
+
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """Go to the landmarks, shared out greedily by distance; nothing is left to chance."""
         wish = np.zeros_like(self._force)
@@ -239,6 +246,12 @@ class Tag(_Particles):
             "agent": _kind("agent", good, width + 2 * (good - 1), continuous),
         }
         super().__init__(rules, agent_types, num_envs)
+
+    def text_codec(self, agent_type: str) -> TextCodec:
+        """The particle world in words."""
+        from coterie.worlds.mpe.text import MpeText
+
+        return MpeText(self, agent_type)
 
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """Adversaries run to the nearest good agent, good agents away from adversaries; nothing is left to chance."""
