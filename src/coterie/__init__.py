@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie import worlds
+    from coterie.api import Table, load, resume, train
     from coterie.studies.exploit.exploit import Exploited, Question, exploit
-    from coterie.training.table import Table, load, resume, train
 
 __version__ = "0.1.0"
 __all__ = ["Exploited", "Question", "Table", "exploit", "load", "resume", "train", "worlds"]
 
 
 def __getattr__(name: str) -> Any:
-    homes = dict.fromkeys(("Table", "load", "resume", "train"), "coterie.training.table")
+    homes = dict.fromkeys(("Table", "load", "resume", "train"), "coterie.api")
     homes |= dict.fromkeys(("Exploited", "Question", "exploit"), "coterie.studies.exploit.exploit")
     if name in homes:
         value = getattr(importlib.import_module(homes[name]), name)

@@ -16,7 +16,7 @@ from coterie.lm.wrappers.cache import CacheSettings
 from coterie.policies.language import Illegal, LanguagePolicy, LanguageSettings, understood
 from coterie.studies import match
 from coterie.testing.learners import check_policy
-from coterie.training import table
+from coterie.training import start, table
 from coterie.worlds.boards.tictactoe import CELLS, Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.text import tell
 from helpers.language import player, race, view_of
@@ -283,7 +283,7 @@ def test_what_is_refused_before_anything_starts(world, more, reason, tmp_path):
     policy = f"{{name: language, {more}}}" if more else "language"
     text = f"world: {{{world}}}\ngroups: {{all: {{agents: '*', policy: {policy}}}}}\n"
     with pytest.raises(ConfigError, match=re.escape(reason)):
-        table.check(str(written(tmp_path / "t.yaml", text)))
+        start.check(str(written(tmp_path / "t.yaml", text)))
 
 
 def test_a_place_without_a_world_is_refused():
@@ -294,7 +294,7 @@ def test_a_place_without_a_world_is_refused():
 def test_a_learner_has_nothing_to_improve(tmp_path):
     text = "world: {name: gridworld}\ngroups: {all: {policy: {name: language}, learner: {name: ppo}}}\n"
     with pytest.raises(ConfigError, match="'ppo' improves a NetworkPolicy, not a LanguagePolicy"):
-        table.check(str(written(tmp_path / "t.yaml", text)))
+        start.check(str(written(tmp_path / "t.yaml", text)))
 
 
 # Tables -------------------------------------------------------------------------------------------------------

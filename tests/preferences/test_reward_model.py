@@ -112,10 +112,8 @@ def test_a_resumed_run_keeps_the_reward_that_it_began_with(rated, tmp_path, no_d
     parts = lights(tmp_path, "parts", *words, "train.total_steps=768")
     mine.write_text("\n".join(path.read_text().splitlines()[:31]) + "\n")  # half of the ratings are gone
     with pytest.raises(ConfigError, match="fitted with steps 300, not 7"):
-        coterie.training.table.resume(
-            parts.path, ["train.total_steps=1536", "groups.all.preference.steps=7"], quiet=True
-        )
-    assert coterie.training.table.resume(parts.path, ["train.total_steps=1536"], quiet=True)
+        coterie.resume(parts.path, ["train.total_steps=1536", "groups.all.preference.steps=7"], quiet=True)
+    assert coterie.resume(parts.path, ["train.total_steps=1536"], quiet=True)
     assert "keeps the reward that it began with" in caplog.text
 
     def bare(run):  # the shorter run was evaluated at its end, too

@@ -18,7 +18,7 @@ from coterie.lm.wrappers.cache import CacheSettings
 from coterie.roles.advisor import ExpertAdvisorSettings, LanguageAdvisorSettings
 from coterie.studies import match
 from coterie.studies.exploit.deviations import Frozen, FrozenSettings
-from coterie.training import build, loop, table
+from coterie.training import build, loop, start, table
 from coterie.training.evaluate import evaluate
 from coterie.training.run import Run
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
@@ -276,7 +276,7 @@ WRONG = [
 @pytest.mark.parametrize(("words", "reason"), WRONG)
 def test_what_is_refused_before_anything_starts(words, reason, path):
     with pytest.raises(ConfigError, match=re.escape(reason)):
-        table.check(str(path), words)
+        start.check(str(path), words)
 
 
 # Runs ---------------------------------------------------------------------------------------------------------------
@@ -399,4 +399,4 @@ def test_the_documents_examples_are_valid(tmp_path):
     examples = re.findall(r"```yaml\n(.*?)```", page, re.S)
     assert examples
     for text in examples:
-        table.check(str(written(tmp_path / "example.yaml", text)))
+        start.check(str(written(tmp_path / "example.yaml", text)))

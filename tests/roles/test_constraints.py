@@ -294,7 +294,7 @@ def test_a_vetoed_run_resumes_alike_and_never_breaks_the_rule(tmp_path, no_drawi
     whole = run_cases.train(tmp_path / "whole", *words("veto", steady))
     assert max(judged(whole)) == 0
     parts = run_cases.train(tmp_path / "parts", *words("veto", steady, "train.total_steps=128"))
-    coterie.training.table.resume(parts.path, ["train.total_steps=256"], quiet=True)
+    coterie.resume(parts.path, ["train.total_steps=256"], quiet=True)
 
     def bare(run):
         return [{k: v for k, v in r.items() if "/lm/" not in k} for r in run_cases.numbers(run)]

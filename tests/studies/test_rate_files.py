@@ -158,6 +158,6 @@ def test_runs_that_went_on_are_not_mixed_in(runs, tmp_path, no_drawing):
     contest = RatingSession((runs[0], str(young.path)), "return", episodes=3, checkpoint="last")
     rate(contest, ByReturn(), tmp_path / "r.jsonl", 2)
     words = ["train.total_steps=6000", "groups.all.learner.learning_rate=1e-2"]
-    coterie.training.table.resume(young.path, words, quiet=True)
+    coterie.resume(young.path, words, quiet=True)
     with pytest.raises(CoterieError, match="no longer play the episodes"):
         rate(contest, ByReturn(), tmp_path / "r.jsonl", 3)

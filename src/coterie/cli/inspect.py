@@ -66,9 +66,10 @@ def config_show(experiment: str, overrides: Overrides = None) -> None:
 @config_app.command("validate")
 def config_validate(experiment: str, overrides: Overrides = None) -> None:
     """Check an experiment down to the objects it builds, without training."""
-    from coterie.training import table
 
-    table.check(experiment, overrides)
+    from coterie.training import start
+
+    start.check(experiment, overrides)
     print(f"{experiment}: valid")
 
 

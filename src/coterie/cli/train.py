@@ -20,13 +20,14 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
     """Train an experiment and write a run."""
+    from coterie import api
     from coterie.config import schema
-    from coterie.training import table
+    from coterie.training import start
 
     words = overrides or []
     combinations = schema.sweep(words) if multirun else [words]
     for combination in combinations:
-        table.check(experiment, combination)  # refuse the last before the first has run for an hour
+        start.check(experiment, combination)  # refuse the last before the first has run for an hour
     for number, combination in enumerate(combinations):
         if multirun:
             print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
@@ -34,7 +35,7 @@ def train(
         if out is not None and multirun:
             swept = [word for word in combination if word not in words]  # what tells this run from the others
             into = str(Path(out) / ("_".join(swept) or "run").replace("/", "-"))
-        if not conclude(table.train(experiment, combination, into, quiet)):
+        if not conclude(api.train(experiment, combination, into, quiet)):
             return  # Ctrl-C ends the sweep, not only the run under way
 
 
@@ -70,10 +71,10 @@ def print_result(name: str, result: dict[str, Any]) -> None:
 @app.command()
 def resume(run: RunPath, overrides: Overrides = None, quiet: Annotated[bool, typer.Option("--quiet")] = False) -> None:
     """Go on with a run that was stopped, or with a longer one (train.total_steps=…)."""
-    from coterie.training import table
+    from coterie import api
     from coterie.training.run import Run
 
-    went_on = table.resume(run, overrides, quiet)
+    went_on = api.resume(run, overrides, quiet)
     directory = Run.open(run)
     summary = directory.summary()
     if not went_on and summary is not None:

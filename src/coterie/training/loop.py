@@ -36,6 +36,7 @@ from coterie.training.runner import Episodes, beside
 RECENT = 100  # episodes in the moving average
 
 Watch = Callable[[int, float], bool]  # (env_steps, validation score) -> whether the run may end here
+Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.write_report`
 
 
 class Training:
@@ -227,7 +228,12 @@ def evaluation_seed(seed: int) -> int:
 
 
 def train(
-    config: Config, run: Run, state: State | None = None, quiet: bool = False, watch: Watch | None = None
+    config: Config,
+    run: Run,
+    state: State | None = None,
+    quiet: bool = False,
+    watch: Watch | None = None,
+    report: Report | None = None,
 ) -> dict[str, Any]:
     """Run the loop to its end, until `watch` has seen enough, or until Ctrl-C.
 
@@ -245,6 +251,8 @@ def train(
             progress = Progress(config.train.total_steps, training.env_steps, quiet)
             try:
                 end = loop(training, config.train.iterations, recorder, progress, interrupted, watch)
+                if end["finished"] and report is not None:
+                    report([run], run.path / "report.html")
                 return end | {"interrupted": interrupted.is_set()}
             finally:
                 progress.close()
@@ -299,7 +307,7 @@ def loop(
 
 
 def finish(training: Training, speed: float) -> dict[str, Any]:
-    """Judge the best policies on held-out seeds and write the summary, video and report."""
+    """Judge the best policies on held-out seeds and write the summary and video."""
     run, last = training.run, training.judge("evaluate").plain()
     saved = run.load_checkpoint("best")
     for group in training.groups:
@@ -321,9 +329,6 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
     if training.config.train.video:
         film(training)
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
-    from coterie.studies.report import write_report
-
-    write_report([run], run.path / "report.html")
     return {"finished": True} | summary
 
 

@@ -10,13 +10,12 @@ import numpy as np
 
 from coterie.config import schema
 from coterie.core import seeding
-from coterie.core.group import Group, Probing
+from coterie.core.group import Group
 from coterie.core.types import (
     Array,
     CoterieError,
     Dict,
     Discrete,
-    Experience,
     ObservationSpace,
     State,
     Tree,
@@ -26,10 +25,8 @@ from coterie.core.types import (
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
 from coterie.training.evaluate import Result, evaluate, evaluation_envs
-from coterie.training.loop import evaluation_seed, run_directory
-from coterie.training.loop import train as run_training
+from coterie.training.loop import evaluation_seed
 from coterie.training.run import Run
-from coterie.training.runner import Runner
 
 log = logging.getLogger("coterie")
 ROUNDING = 1e-5  # how far beyond a bound, as a share of it, an observation may lie
@@ -163,51 +160,3 @@ def _same_policy(left: schema.Part | schema.SeatedRun, right: schema.Part | sche
     if isinstance(left, schema.Part) and isinstance(right, schema.Part):
         return left.name == right.name
     return left == right
-
-
-def check(experiment: str, overrides: list[str] | None = None) -> schema.Config:
-    """An experiment's config, after building everything it names once: refusals come before a directory does."""
-    settings = schema.load(experiment, overrides)
-    world = build.build_world(settings.world, 1)
-    groups = build.build_groups(settings, world)
-    learners = [group.learner for group in groups]
-    if any(isinstance(learner, Probing) for learner in learners):
-        glimpse = Runner(world, [group.actor for group in groups], settings.seed).play(1, 0)
-        for group, learner in zip(groups, learners, strict=True):
-            if isinstance(learner, Probing):
-                probe(group.name, learner, glimpse.experiences[group.name])
-    return settings
-
-
-def probe(group: str, learner: Probing, own: Experience) -> None:
-    """Ask a learner whether it serves where things go on like this."""
-    try:
-        learner.probe(own)
-    except ValueError as error:
-        raise schema.ConfigError(f"groups.{group}.learner: {error}") from None
-
-
-def train(
-    experiment: str, overrides: list[str] | None = None, out: str | Path | None = None, quiet: bool = False
-) -> Run:
-    """What `coterie train` does; returns the run."""
-    settings = check(experiment, overrides)
-    run = Run.create(run_directory(settings, out), settings)
-    run_training(settings, run, quiet=quiet)
-    return run
-
-
-def resume(path: str | Path, overrides: list[str] | None = None, quiet: bool = False) -> bool:
-    """Go on with a run from its newest intact checkpoint; False when it had already finished."""
-    run = Run.open(path)
-    settings = run.config(overrides)
-    summary = run.summary()
-    if summary is not None:
-        solved = summary["solved"] and settings.train.stop == run.config().train.stop
-        if solved or summary["env_steps"] >= settings.train.total_steps:
-            return False
-    state = run.newest(run.steps())
-    if state is None and run.steps():
-        log.warning("'%s' has no intact checkpoint left; it starts anew from its config", path)
-    run_training(settings, run, state, quiet=quiet)
-    return True

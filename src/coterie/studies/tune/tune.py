@@ -25,8 +25,9 @@ from coterie.config import schema as configs
 from coterie.config.schema import Config, ConfigError, Part
 from coterie.core.search_space import Range, declared, written
 from coterie.core.types import CoterieError
+from coterie.studies.report import write_report
 from coterie.studies.tune.optuna import Pruner, Study, StudySpec, Trial, leaves, open_study
-from coterie.training import loop, table
+from coterie.training import loop, start
 from coterie.training.run import Run, write_text
 
 
@@ -98,7 +99,7 @@ class Tuned:
 
 def tune(plan: Plan, say: Callable[[str], None] = print) -> Tuned:
     """Go on with the plan's study until it has all its trials, or until Ctrl-C."""
-    base = table.check(plan.experiment, list(plan.overrides))
+    base = start.check(plan.experiment, list(plan.overrides))
     files = Files(Path(plan.study) if plan.study else Path("runs") / "tune" / f"{base.experiment}.db")
     if files.best.resolve() == configs.find(plan.experiment).resolve():
         raise ConfigError(f"the best settings would be written over '{plan.experiment}'; choose another --study")
@@ -215,7 +216,7 @@ def attempt(study: Study, trial: Trial, plan: Plan, files: Files) -> tuple[Trial
             once = for_trial(settings, settings.seed + turn)
             gauge = PruningCallback(study, scores, turn * study.terms.horizon)
             run = Run.create(files.trial(trial.number) / f"seed{once.seed}", once)
-            end = loop.train(once, run, quiet=True, watch=gauge.watch)
+            end = loop.train(once, run, quiet=True, watch=gauge.watch, report=write_report)
             last = turn + 1 == plan.seeds or gauge.pruned
             if not end["finished"] or (end["interrupted"] and not last):
                 return None, True

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coterie.core.types import AgentType, UnknownName
 from coterie.core.text import TextCodec
+from coterie.core.types import AgentType, UnknownName
 from coterie.core.world import World
 from coterie.worlds.adapters.batch import EnvSpec, Mismatch, Row, as_flag, as_reward
 from coterie.worlds.adapters.external import (
