@@ -22,7 +22,7 @@ POLICIES = {
     "q_network": "coterie.policies.q_network:QNetworkPolicy",
     "deterministic": "coterie.policies.deterministic:DeterministicPolicy",
     "random": "coterie.policies.scripted:RandomPolicy",
-    "expert": "coterie.policies.scripted:HeuristicPolicy",
+    "expert": "coterie.policies.scripted:ExpertPolicy",
     "language": "coterie.policies.language:LanguagePolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
 }
@@ -35,19 +35,19 @@ LEARNERS = {
 }
 ADVISORS = {
     "language": "coterie.roles.advisor:LanguageAdvisor",
-    "expert": "coterie.roles.advisor:HeuristicAdvisor",
+    "expert": "coterie.roles.advisor:ExpertAdvisor",
 }
 SHIELDS = {
-    "language": "coterie.roles.constraints:LanguageGuard",
+    "language": "coterie.roles.constraints:LanguageShield",
 }
 PREFERENCES = {
-    "individual": "coterie.preferences.standard:Unchanged",
+    "individual": "coterie.preferences.standard:Individual",
     "team": "coterie.preferences.standard:Team",
     "cpt": "coterie.preferences.standard:CPT",
     "cvar": "coterie.preferences.standard:CVaR",
     "mean_variance": "coterie.preferences.standard:MeanVariance",
-    "reward_model": "coterie.preferences.reward_model:Rated",
-    "potential_shaping": "coterie.roles.shaping:Shaped",
-    "pairwise_lm": "coterie.roles.bonus:Preferred",
-    "instruction_lm": "coterie.roles.bonus:Instructed",
+    "reward_model": "coterie.preferences.reward_model:RewardModelPreference",
+    "potential_shaping": "coterie.roles.shaping:PotentialShaping",
+    "pairwise_lm": "coterie.roles.bonus:PairwiseBonus",
+    "instruction_lm": "coterie.roles.bonus:InstructionBonus",
 }
