@@ -21,7 +21,7 @@ def batch(parameter_sets, rows, steps=None, masked=True):
 
 
 @pytest.mark.parametrize("steps", [None, 4])
-@pytest.mark.parametrize("stacks", [1, 3])
+@pytest.mark.parametrize("parameter_sets", [1, 3])
 def test_picked_rows_are_whole(parameter_sets, steps):
     whole = batch(parameter_sets, 6, steps)
     index = np.array([[5, 0, 2], [1, 1, 4], [3, 2, 5]])[:parameter_sets]

@@ -25,10 +25,10 @@ def refusal(*words, experiment=COOPERATIVE):
 
 def test_defaults_then_file_then_overrides(tmp_path):
     file = written(
-        tmp_path / "a.yaml", "world: gridworld\ngroups: {team: {learner: ppo}}\ntrain: {steps: 7, num_envs: 3}"
+        tmp_path / "a.yaml", "world: gridworld\ngroups: {team: {learner: ppo}}\ntrain: {rollout_steps: 7, num_envs: 3}"
     )
     loaded = schema.load(str(file), ["train.num_envs=5"])
-    assert loaded.train == TrainSettings(steps=7, num_envs=5)
+    assert loaded.train == TrainSettings(rollout_steps=7, num_envs=5)
     assert loaded.experiment == "a"
     assert loaded.groups["team"].agents == ("*",)
     assert loaded.groups["team"].policy.name == "network"
@@ -57,7 +57,7 @@ def test_whole_numbers_pass_as_reals():
 
 
 def test_extends_by_name_by_file_and_in_a_chain(tmp_path):
-    written(tmp_path / "base.yaml", "extends: gridworld-cooperative\nseed: 3\ntrain: {steps: 9}")
+    written(tmp_path / "base.yaml", "extends: gridworld-cooperative\nseed: 3\ntrain: {rollout_steps: 9}")
     (tmp_path / "deeper").mkdir()
     for parent in ("../base.yaml", str(tmp_path / "base.yaml")):
         top = written(tmp_path / "deeper" / "top.yaml", f"extends: {parent}\ntrain: {{num_envs: 2}}")

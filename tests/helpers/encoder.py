@@ -54,11 +54,11 @@ class Hall:
 
     def reset(self, seed):
         self.random, self.clock = np.random.default_rng(seed), 0
-        return self.step_count(np.zeros(self.rows, np.float32), False)
+        return self.agent_step(np.zeros(self.rows, np.float32), False)
 
     def step(self, actions):
         self.clock += 1
-        return self.step_count((actions["player"] == self.asked).astype(np.float32), self.clock % self.length == 0)
+        return self.agent_step((actions["player"] == self.asked).astype(np.float32), self.clock % self.length == 0)
 
 
 class HallText:

@@ -106,7 +106,7 @@ class Odd:
     def reset(self, seed):
         self.seed = seed
         self.episode, self.age = np.zeros(self.num_envs, np.int64), np.zeros(self.num_envs, np.int64)
-        return self.step_count(np.zeros(self.num_envs, bool), 0.0)
+        return self.agent_step(np.zeros(self.num_envs, bool), 0.0)
 
     def length(self, copy, episode):
         return int(seeding.generator(self.seed, "length", int(copy), int(episode)).choice(self.settings.lengths))
@@ -130,7 +130,7 @@ class Odd:
         ended = np.array([self.age[n] >= self.length(n, self.episode[n]) for n in range(self.num_envs)])
         self.episode += ended
         self.age[ended] = 0
-        return self.step_count(ended, reward)
+        return self.agent_step(ended, reward)
 
     def agent_step(self, ended, reward):
         shape = (self.num_envs, len(self.agents))
@@ -146,14 +146,14 @@ class Odd:
     def load(self, state):
         self.episode, self.age = state["episode"].copy(), state["age"].copy()
         self.seed, self.steps = state["seed"], state["steps"]
-        return self.step_count(np.zeros(self.num_envs, bool), 0.0)
+        return self.agent_step(np.zeros(self.num_envs, bool), 0.0)
 
 
 class Crooked(Odd):
     """Breaks the contract: observations leave their bounds."""
 
     def agent_step(self, ended, reward):
-        timestep = super().step_count(ended, reward)
+        timestep = super().agent_step(ended, reward)
         timestep.agent_types["agent"].observation[:] += 2
         return timestep
 

@@ -59,11 +59,11 @@ class Paying:
 
     def reset(self, seed):
         self.age = 0
-        return self.step_count(np.zeros((self.num_envs, 1)))
+        return self.agent_step(np.zeros((self.num_envs, 1)))
 
     def step(self, actions):
         self.age = (self.age + 1) % self.settings.length
-        return self.step_count(actions["agent"].reshape(self.num_envs, 1), self.age == 0)
+        return self.agent_step(actions["agent"].reshape(self.num_envs, 1), self.age == 0)
 
     def agent_step(self, reward, over=False):
         shape = (self.num_envs, 1)
@@ -79,7 +79,7 @@ class Paying:
 
     def load(self, state):
         self.age = state["age"]
-        return self.step_count(np.zeros((self.num_envs, 1)))
+        return self.agent_step(np.zeros((self.num_envs, 1)))
 
 
 @dataclass(frozen=True)

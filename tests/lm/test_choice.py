@@ -79,7 +79,7 @@ def test_texts_without_an_answer_are_abstentions_at_every_time():
     assert not np.isnan(chooser.log_probs(["here", "there"])).any()
 
 
-@pytest.mark.parametrize(("way", "ticks"), [("score", 12), ("complete", 12)])
+@pytest.mark.parametrize(("way", "timestep"), [("score", 12), ("complete", 12)])
 def test_a_player_counts_every_decision_without_an_answer(way, timestep):
     world = race(4)
     policy = player(world, way=way, calibration="none")

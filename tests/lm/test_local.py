@@ -233,7 +233,7 @@ def test_gradients_of_choices():
     torch.testing.assert_close(packed, weight.grad, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("agent_type", [{}, {"fused": True}, {"foreach": True}])
+@pytest.mark.parametrize("kind", [{}, {"fused": True}, {"foreach": True}])
 def test_training_changes_identity_and_forgets_what_was_read(kind):
     lm = tiny()
     before, same = lm.identity, tiny().identity

@@ -214,7 +214,7 @@ def test_encoders_are_chosen_and_refused():
 # Flat views ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stacks", [1, 3])
+@pytest.mark.parametrize("parameter_sets", [1, 3])
 @pytest.mark.parametrize("fields", [{}, {"memory": 5}, {"encoder": "set"}], ids=["plain", "memory", "set"])
 def test_descending_is_pytorchs_adam_on_the_network(parameter_sets, fields):
     lay = layout(NAMED)

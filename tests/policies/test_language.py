@@ -17,7 +17,7 @@ from coterie.policies.language import Illegal, LanguagePolicy, LanguageSettings,
 from coterie.studies import match
 from coterie.testing.learners import check_policy
 from coterie.training import start, table
-from coterie.worlds.boards.tictactoe import CELLS, Tictactoe, TictactoeSettings
+from coterie.worlds.boards.tictactoe import CELL_NAMES, Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.text import tell
 from helpers.language import player, race, view_of
 from helpers.lm import embedded_file
@@ -136,7 +136,7 @@ def test_texts_are_understood(text, found):
 
 def test_longer_names_come_first_and_numbers_stay_whole():
     free = np.ones(9, bool)
-    assert understood("the middle left one", CELLS, free) == 3
+    assert understood("the middle left one", CELL_NAMES, free) == 3
     bids = ("0.1", "0.15", "1.0")
     assert understood("bid 0.15", bids, np.ones(3, bool)) == 1
     assert isinstance(understood("0.155", bids, np.ones(3, bool)), Illegal)
@@ -264,7 +264,7 @@ def test_shipped_examples_fit_their_templates(name):
 # Refusals -----------------------------------------------------------------------------------------------------
 
 WRONG = [  # world, further settings of the policy, why not
-    ("name: mpe/simple_spread_v3", "", "does not come with words for a language model"),
+    ("name: mpe/simple_spread_v3", "", "no text_codec"),
     ("name: gridworld", "codec: 'helpers.language:Nobody'", "module 'helpers.language' has no 'Nobody'"),
     ("name: gridworld", "codec: 'helpers.language:Speechless'", "offers no choices"),
     ("name: gridworld", "codec: 'helpers.language:Numbers'", "no samples of descriptions; set content_free or none"),
@@ -287,7 +287,7 @@ def test_what_is_refused_before_anything_starts(world, more, reason, tmp_path):
 
 
 def test_a_place_without_a_world_is_refused():
-    with pytest.raises(ValueError, match="must be seated in a world"):
+    with pytest.raises(ValueError, match="needs a world"):
         LanguagePolicy(LanguageSettings(), group_spec())
 
 

@@ -335,7 +335,7 @@ def test_the_cache_s_file_keeps_what_was_spent_and_nothing_else_does(tmp_path):
         ({"model": "BLIND", "trainable": True, "parameters": "individual"}, "set parameters=shared"),
         ({"network": {"encoder": "cnn"}}, "needs a picture"),
         ({"network": {"encoder": "set"}, "join": "alone"}, "needs a dict observation"),
-        ({"codec": "auto"}, "does not come with words"),
+        ({"codec": "auto"}, "no text_codec"),
     ],
 )
 def test_what_cannot_be_read_is_refused(settings, message):

@@ -98,7 +98,7 @@ def test_values_are_those_of_prospect():
 
 
 @pytest.mark.parametrize(
-    ("made", "kind", "setting", "value"),
+    ("made", "agent_type", "setting", "value"),
     [
         *((CPT, CPTSettings, name, 0.5) for name in ("alpha", "beta", "loss_aversion", "gamma_gains", "gamma_losses")),
         (CPT, CPTSettings, "reference", 0.2),

@@ -260,7 +260,7 @@ WRONG = [
     ([f"{ADVISE}.ask.frames=0"], "frames must be at least 1"),
     ([f"{ADVISE}.use.strength=0"], "strength and final are both 0"),
     ([f"{ADVISE}.ask.entropy=-1"], "entropy must be at least 0"),
-    ([f"{ADVISE}.name=heuristic", "world.name=gymnasium/CartPole-v1"], "brings its own reference player"),
+    ([f"{ADVISE}.name=expert", "world.name=gymnasium/CartPole-v1"], "brings its own reference player"),
     ([f"{ADVISE}.lm=minilm"], "groups.team.advisor: lm: 'minilm' only embeds texts; name a model that can score"),
     ([f"{ADVISE}.lm.budget.calls=5"], "lm.budget.calls: 5 leave nothing beyond the 16 texts that calibrate a model"),
     (
@@ -269,7 +269,7 @@ WRONG = [
     ),
     ([f"{ADVISE}.use.way=mixture", "groups.team.learner.target_kl=0.1"], "target_kl measures how far the policy moved"),
     ([f"{ADVISE}.temperature=-1"], "temperature must be at least 0"),
-    ([f"{ADVISE}.name=nobody"], "groups.team.advisor.name: no 'nobody' here (known: language, heuristic"),
+    ([f"{ADVISE}.name=nobody"], "groups.team.advisor.name: no 'nobody' here (known: language, expert"),
 ]
 
 

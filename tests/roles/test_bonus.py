@@ -190,7 +190,7 @@ def _learned(run):
         (lambda: preferred(weight=-1.0), "weight must be above 0"),
         (lambda: instructed("Stages"), "'numbers' gives no instructions"),
         (
-            lambda: InstructionBonus(InstructionBonusSettings(codec="gridworld")).settle(_grid(), 0.9),
+            lambda: InstructionBonus(InstructionBonusSettings(codec="coterie.worlds.gridworld.text:GridworldText")).settle(_grid(), 0.9),
             "gives no instructions",
         ),
         (

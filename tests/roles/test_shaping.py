@@ -26,7 +26,7 @@ groups:
     policy: {hidden: [8]}
     learner: {name: ppo}
     preference:
-      name: shaped
+      name: potential_shaping
       lm: "helpers.reward:GRADER"
       codec: "helpers.reward:Corner"
       calibration: none

@@ -87,7 +87,7 @@ def test_kill_9_and_the_same_command(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "moment"),
+    ("agent_type", "moment"),
     [
         *((optuna.Study, moment) for moment in ("enqueue_trial", "ask", "tell")),
         *((optuna.Trial, moment) for moment in ("suggest_float", "report", "should_prune")),
