@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := worlds,window,tensorboard,tune,lm,server,bench,dev
 
-.PHONY: help install sync demo lm test check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-lm peers learning ablations clean
+.PHONY: help install sync demo lm test check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-lm peers learning ablations same-numbers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -101,6 +101,9 @@ learning: $(STAMP) ## every experiment over five seeds, scores and curves into d
 
 ablations: $(STAMP) ## what each improvement of DQN brings, five seeds each (about two hours)
 	$(BIN)/python benchmarks/ablations.py
+
+same-numbers: $(STAMP) ## train every experiment briefly at BASE=COMMIT and as it is now; numbers must be equal (ONLY="…")
+	$(BIN)/python benchmarks/same_numbers.py --base $(BASE) $(if $(ONLY),--only $(ONLY)) $(if $(SETTINGS),--settings)
 
 clean: ## remove caches, not runs
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
