@@ -70,7 +70,7 @@ def coterie_(monkeypatch, capsys):
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.setattr(logging.getLogger(), "handlers", [])
         try:
-            main.main()
+            main()
             code = 0
         except SystemExit as left:
             code = left.code or 0

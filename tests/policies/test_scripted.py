@@ -81,7 +81,7 @@ def test_the_heuristic_gives_way_where_its_move_is_barred():
     where = place_in(world)
     agent_step = world.reset(0).agent_types[where.agent_type]
     wanted = world.expert(where.agent_type, generator())
-    rest = {"world": world, "kind": where.agent_type, "columns": where.columns}
+    rest = {"world": world, "agent_type": where.agent_type, "columns": where.columns}
     barred = ~np.eye(5, dtype=bool)[wanted]
     barred[0] = True  # nothing is barred to the first copy's agents
     view = View(agent_step.observation, agent_step.acting, np.arange(2), generator(), mask=barred, **rest)

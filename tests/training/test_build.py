@@ -142,7 +142,7 @@ def test_two_groups_keep_their_own_learners_settings(tmp_path):
     assert (a.learner.settings.learning_rate, a.learner.settings.gamma, a.learner.settings.epochs) == (1e-3, 0.9, 4)
     assert (b.learner.settings.learning_rate, b.learner.settings.gamma, b.learner.settings.epochs) == (2.5e-4, 0.99, 7)
     assert type(a.learner.preference).__name__ == "Team"
-    assert type(b.learner.preference).__name__ == "Unchanged"
+    assert type(b.learner.preference).__name__ == "Individual"
     assert (a.actor.group_spec.parameter_sets, b.actor.group_spec.parameter_sets) == (1, 2)
 
 

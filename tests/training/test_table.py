@@ -187,7 +187,7 @@ def test_overridden_opponents_keep_the_others_weights(runs):
     kept, replaced = table.groups
     saved = runs["duel"].load_checkpoint("last")["policies"]["cross"]["net"]
     assert all(np.array_equal(v, saved[k]) for k, v in kept.policy.state()["net"].items())
-    assert type(replaced.policy).__name__ == "HeuristicPolicy"
+    assert type(replaced.policy).__name__ == "ExpertPolicy"
 
 
 def test_another_build_of_the_trained_network_is_refused_not_replaced_by_a_fresh_one(runs):

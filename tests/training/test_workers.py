@@ -79,7 +79,7 @@ def test_a_child_that_raises_is_reported_with_its_traceback_and_its_shards(tmp_p
     said = str(caught.value)
     assert said.startswith("the worker playing shards [0, 1] failed:\nTraceback")
     assert "RuntimeError: the odd world fell over" in said
-    assert "run_cases.py" in said
+    assert "run.py" in said
 
 
 def test_a_failure_with_a_name_comes_without_a_traceback(tmp_path):
