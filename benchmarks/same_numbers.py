@@ -54,7 +54,7 @@ RENAMED: dict[str, dict[str, str | None]] = {
     "options": {"--sample": "--stochastic"},  # of the command line
     "experiments": {},  # names of the shipped ones
     "metrics": {},  # in metrics.jsonl, summary.json and the output of `eval --json`
-    "state": {"rows/following": "rows/next_obs", "beside": "advice"},  # in checkpoints
+    "state": {"rows/following": "rows/next_obs", "beside": "actors"},  # in checkpoints
 }
 ADDED: tuple[str, ...] = ()  # last components of paths that only the working tree has, on purpose
 TIMINGS = ("wall_s", "steps_per_s", "seconds")  # last components of paths that hold measured times

@@ -37,7 +37,7 @@ def moment(way, strength, legal=None, **settings):
     memory = np.zeros((1, 2, policy.memory_size), np.float32) if policy.memory_size else None
     view = dataclasses.replace(view, mask=mask, memory=memory)
     policy.flat.array[:] *= 30  # outputs far from even
-    notes = made.note(view, policy)
+    notes = made.advise(view, policy).notes
     given = {"observation": view.observation, "acting": view.acting, "notes": notes, "mask": mask, "memory": memory}
     many = {name: None if array is None else np.repeat(array, 4000, axis=0) for name, array in given.items()}
     return policy, dataclasses.replace(view, **many), notes
@@ -97,7 +97,7 @@ def test_the_strength_goes_evenly_to_its_end():
     world = grid()
     made, where = advisor(world, None, use={"way": "kl", "strength": 2.0, "until": 0.5})
     policy = network(where)
-    noted = [made.note(seen(world, where, progress=p), policy)[0, 0, 0] for p in (0.0, 0.25, 0.75)]
+    noted = [made.advise(seen(world, where, progress=p), policy).notes[0, 0, 0] for p in (0.0, 0.25, 0.75)]
     np.testing.assert_array_equal(noted, [2.0, 1.0, np.nan])  # in the end nobody is asked
     assert made.metrics()["advice/asked"] == 32
 

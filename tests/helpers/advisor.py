@@ -67,7 +67,7 @@ def seen(world, where, seed=0, **fields):
 def advised(made, where, seed=0, **settings):
     """Notes to a moment of training, from a policy of its own."""
     world = where.world
-    return made.note(seen(world, where, seed), network(where, **settings))
+    return made.advise(seen(world, where, seed), network(where, **settings)).notes
 
 
 def played(path, *words, steps=16):

@@ -110,6 +110,5 @@ def shaped(group_spec, gamma=0.9, codec="Stages", **settings):
     """Φ of numbers as `potential` says."""
     lm = settings.pop("lm", LMSettings("helpers.reward:GRADER"))
     given = {"calibration": "none", "examples": "none"} | settings
-    made = PotentialShaping(PotentialShapingSettings(lm=lm, codec=f"helpers.reward:{codec}", **given))
-    made.settle(group_spec, gamma)
-    return made
+    settings = PotentialShapingSettings(lm=lm, codec=f"helpers.reward:{codec}", **given)
+    return PotentialShaping(settings, group_spec, gamma)

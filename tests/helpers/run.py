@@ -10,6 +10,7 @@ import numpy as np
 
 import coterie
 from coterie.core import seeding
+from coterie.core.group import Stateless
 from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Decision, Discrete, TimeStep
 from coterie.training import checkpoint
 
@@ -166,7 +167,7 @@ class StubbornSettings:
     action: int = 0
 
 
-class Stubborn:
+class Stubborn(Stateless):
     """Always the same action; what a learner changes about it is in its state."""
 
     memory_size = 0
@@ -189,7 +190,7 @@ class CountingSettings:
     first: int = 0
 
 
-class Counting:
+class Counting(Stateless):
     """Learns nothing but how often it was asked to, and what it was paid."""
 
     def __init__(self, settings: CountingSettings, policy, group_spec, preference) -> None:
@@ -211,10 +212,12 @@ class ScaledSettings:
     factor: float = 2.0
 
 
-class Scaled:
+class Scaled(Stateless):
     """A reward is worth a multiple of itself."""
 
-    def __init__(self, settings: ScaledSettings) -> None:
+    way = "step"
+
+    def __init__(self, settings: ScaledSettings, group_spec, gamma) -> None:
         self.factor = settings.factor
 
     def rewards(self, experience):

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from coterie.core.group import Stateless
 from coterie.core.search_space import Choice, Real, Space
 from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Decision, TimeStep
 from coterie.studies.tune.tune import Plan
@@ -97,7 +98,7 @@ class SkilledSettings:
     SEARCH: ClassVar[Space] = {"mood": Choice((None, "merry", "grim"))}
 
 
-class Skilled:
+class Skilled(Stateless):
     """Always bids its skill."""
 
     memory_size = 0
@@ -121,7 +122,7 @@ class IdleSettings:
     forgets: float = 0.0  # skill lost at every turn
 
 
-class Idle:
+class Idle(Stateless):
     """Learns nothing, or less."""
 
     def __init__(self, settings: IdleSettings, policy, group_spec, preference) -> None:

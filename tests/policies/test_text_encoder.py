@@ -10,7 +10,7 @@ import torch
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core.group import Actor, Reporting
+from coterie.core.group import Actor
 from coterie.core.types import Box
 from coterie.lm.interface import BudgetDenied
 from coterie.lm.wrappers.budget import BudgetSettings
@@ -20,7 +20,7 @@ from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
 from coterie.policies.text_encoder import EncoderModel, TextSettings
 from coterie.testing.learners import check_learner
 from coterie.training import loop
-from coterie.training.evaluate import reports
+from coterie.training.evaluate import actor_metrics
 from coterie.training.run import Run
 from coterie.training.runner import Runner
 from helpers import encoder as encoder_cases
@@ -48,13 +48,12 @@ def test_every_text_is_embedded_once_and_every_row_described_once():
 
 def test_what_was_read_and_what_it_took_is_reported():
     made = policy(reads="instruction")
-    assert isinstance(made, Reporting)
     made.pack(ROWS)
-    told = reports([Actor(made.group_spec, made)])["team"]
+    told = actor_metrics([Actor(made.group_spec, made)])["team"]
     assert (told["text/distinct"], told["text/calls"]) == (2, 3)  # one more says how long vectors are
     assert told["text/seconds"] > 0
     assert told["text/prompt_tokens"] == sum(len(text) for text in ("What is seen, in words.", "Go left.", "Go right."))
-    assert not isinstance(NetworkPolicy(NetworkSettings(), place_in(Hall())), Reporting)
+    assert NetworkPolicy(NetworkSettings(), place_in(Hall())).metrics() == {}
 
 
 def test_answers_are_kept_on_disk(tmp_path):

@@ -30,9 +30,8 @@ def rated(tmp_path_factory):
 
 
 def settled(path, **settings):
-    made = RewardModelPreference(RewardModelSettings(str(path), **settings))
-    made.settle(place_in(Lights(LightsSettings(), 1)), 0.99)
-    return made
+    where = place_in(Lights(LightsSettings(), 1))
+    return RewardModelPreference(RewardModelSettings(str(path), **settings), where, 0.99)
 
 
 def sums(made, episodes):

@@ -45,7 +45,7 @@ def test_every_so_many_ticks():
     world = grid()
     made, where = advisor(world, ask={"every": 3})
     policy = network(where)
-    told = [not np.isnan(made.note(seen(world, where, step_count=t), policy)).all() for t in range(7)]
+    told = [not np.isnan(made.advise(seen(world, where, step_count=t), policy).notes).all() for t in range(7)]
     assert told == [True, False, False, True, False, False, True]
 
 
@@ -54,7 +54,7 @@ def test_only_in_the_first_frames_of_a_run():
     made, where = advisor(world, ask={"frames": 100})
     policy = network(where)
     moments = [{"frames": 96}, {"frames": 100}, {"frames": 100, "progress": None}]  # the last one is no training
-    told = [not np.isnan(made.note(seen(world, where, **m), policy)).all() for m in moments]
+    told = [not np.isnan(made.advise(seen(world, where, **m), policy).notes).all() for m in moments]
     assert told == [True, False, True]
 
 
@@ -81,7 +81,7 @@ def test_where_the_policy_is_unsure():
     own = own_log_probs(policy, view)
     entropy = -(np.exp(own) * own).sum(-1)
     made, _ = advisor(world, None, ask={"entropy": float(np.median(entropy))})
-    np.testing.assert_array_equal(~np.isnan(made.note(view, policy)[..., 0]), entropy > np.median(entropy))
+    np.testing.assert_array_equal(~np.isnan(made.advise(view, policy).notes[..., 0]), entropy > np.median(entropy))
 
 
 @pytest.mark.parametrize("model", ["COPIER", None])
@@ -90,11 +90,11 @@ def test_where_the_policy_disagrees(model):
     made, where = advisor(world, model, ask={"disagreement": True})
     policy = network(where)
     view = seen(world, where)
-    first = made.note(view, policy)
-    again = made.note(seen(world, where), policy)
+    first = made.advise(view, policy).notes
+    again = made.advise(seen(world, where), policy).notes
     greedy = own_log_probs(policy, view).argmax(-1)
     every, _ = advisor(world, model)
-    other = every.note(seen(world, where), policy)[..., 1:].argmax(-1) != greedy
+    other = every.advise(seen(world, where), policy).notes[..., 1:].argmax(-1) != greedy
     assert 0 < other.mean() < 1
     np.testing.assert_array_equal(~np.isnan(again[..., 0]), other)
     assert np.isnan(first).any() == (model is None)  # a model knows nothing before it was asked
@@ -126,32 +126,32 @@ def test_evaluations_are_played_alone_unless_wanted():
         ({"way": "mixture", "evaluate": True}, True),
     ):
         made, where = advisor(world, None, use=use)
-        evaluate(world, [Actor(where, network(where), annotator=made)], 4, seed=0)
+        evaluate(world, [Actor(where, network(where), advisor=made)], 4, seed=0)
         assert (made.metrics()["advice/decisions"] > 0) == always
     made, _ = advisor(world, None, use={"way": "hint", "evaluate": False})
-    assert not made.always
+    assert not made.in_evaluation
 
 
 def test_what_is_barred_is_not_advised():
     made, where = advisor(grid(4), None, use={"way": "kl"}, smoothing=0.2)
     view, policy = seen(where.world, where), network(where)
-    best = made.note(view, policy)[..., 1:].argmax(-1)
-    assert np.allclose(made.note(view, policy)[..., 1:].max(-1), 0.8 + 0.2 / 5)
+    best = made.advise(view, policy).notes[..., 1:].argmax(-1)
+    assert np.allclose(made.advise(view, policy).notes[..., 1:].max(-1), 0.8 + 0.2 / 5)
     barred = dataclasses.replace(view, mask=~np.eye(5, dtype=bool)[best])
     made.counts["advised"] = 0
-    assert np.isnan(made.note(barred, policy)).all()
+    assert np.isnan(made.advise(barred, policy).notes).all()
     assert made.counts["advised"] == 0
     only = dataclasses.replace(view, mask=np.eye(5, dtype=bool)[best])
-    assert np.allclose(made.note(only, policy)[..., 1:], only.mask)
+    assert np.allclose(made.advise(only, policy).notes[..., 1:], only.mask)
 
 
 def test_refused_texts_are_offered_once():
     made, where = advisor(grid(8), around={"budget": BudgetSettings(calls=18)})
     view, policy = seen(where.world, where), network(where)
-    made.note(view, policy)
+    made.advise(view, policy).notes
     refusals = made.source.metrics()["lm/refusals"]
     assert refusals > 0
-    again = made.note(view, policy)
+    again = made.advise(view, policy).notes
     assert made.source.metrics()["lm/refusals"] == refusals
     assert np.isnan(again).any()
     assert not np.isnan(again).all()
@@ -201,7 +201,7 @@ def test_each_observation_is_described_once_and_each_text_asked_once(monkeypatch
     monkeypatch.setattr(made.source.codec, "describe", lambda o: rows.append(len(o)) or describe(o))
     policy = network(where)
     for _ in range(3):
-        made.note(seen(world, where), policy)
+        made.advise(seen(world, where), policy).notes
     observation = seen(world, where).observation.reshape(80, -1)
     assert sum(rows) == len(np.unique(observation, axis=0))
     texts = {*describe(observation), *made.source.codec.samples()}
@@ -213,7 +213,7 @@ def test_alignment_is_measured():
     made, where = advisor(world)
     policy = network(where)
     view = seen(world, where)
-    notes = made.note(view, policy).astype(np.float64)[..., 1:]
+    notes = made.advise(view, policy).notes.astype(np.float64)[..., 1:]
     own = own_log_probs(policy, view)
     found = counts(made)
     assert found["agreement"] == (notes.argmax(-1) == own.argmax(-1)).mean()
@@ -222,7 +222,7 @@ def test_alignment_is_measured():
     assert (found["decisions"], found["asked"], found["advised"], found["share"]) == (100, 100, 100, 1.0)
     for text, scores in made.source.chooser.known.items():
         made.source.chooser.known[text] = scores[[1, 0, 3, 2]]  # everything the other way round
-    made.note(view, policy)
+    made.advise(view, policy).notes
     assert 0.4 < counts(made)["optimal"] < 0.75
 
 
@@ -236,7 +236,7 @@ def test_a_policy_that_follows_hints_agrees_with_them():
         layer.weight[0, :, :5].zero_()
         layer.weight[0, -5:, :5] = torch.eye(5) * 3
         policy.net.out.weight[0, :5, :] = torch.eye(5)
-    made.note(seen(world, where), policy)
+    made.advise(seen(world, where), policy).notes
     assert counts(made)["agreement"] == 1.0
 
 
@@ -328,7 +328,7 @@ def test_hints_are_given_wherever_a_run_plays(path):
     loaded = table.load(run.path)
     assert loaded.evaluate(4).returns["team"].shape == (4, 2)
     (group,) = loaded.groups
-    assert group.actor.annotator.metrics()["advice/decisions"] > 0
+    assert group.actor.advisor.metrics()["advice/decisions"] > 0
     players = match.open_players([str(run.path), "random"], "best")
     assert len(match.cross_play(players, loaded.config, 2, 0)) == 2
 
@@ -337,19 +337,19 @@ def test_bare_observations_and_seats_elsewhere_bring_hints_along(path):
     run = coterie.train(str(path), [f"{ADVISE}.use.way=hint"], out=path.parent / "run", quiet=True)
     loaded = table.load(run.path)
     observations = build.build_world(loaded.config.world, 3).reset(0).agent_types["agent"].observation[:, 0]
-    before = loaded.groups[0].actor.annotator.counts["asked"]
+    before = loaded.groups[0].actor.advisor.counts["asked"]
     loaded.act("agent_0", observations)
-    assert loaded.groups[0].actor.annotator.counts["asked"] == before + 3
+    assert loaded.groups[0].actor.advisor.counts["asked"] == before + 3
     seated = [f"groups.team.policy.run={run.path}", "groups.team.learner=none", "groups.team.advisor=none"]
     (group,) = build.build_groups(schema.load(str(path), seated), build.build_world(loaded.config.world, 1))
-    assert group.actor.annotator.always
+    assert group.actor.advisor.in_evaluation
     assert group.policy.act(dataclasses.replace(seen(grid(2), group.actor.group_spec), notes=None)).action.shape == (
         2,
         2,
     )
     frozen = Frozen(FrozenSettings(str(run.path), "best", "team", True), loaded.groups[0].actor.group_spec)
     frozen.act(seen(grid(2), loaded.groups[0].actor.group_spec))
-    assert frozen.annotator.counts["asked"] == 4
+    assert frozen.advisor.counts["asked"] == 4
 
 
 def test_every_setting_has_a_test_here():
@@ -386,7 +386,7 @@ def test_advice_in_turns_and_among_legal_actions(tmp_path):
     mask = agent_step.mask.copy()
     mask[0, :, 4] = False
     view = dataclasses.replace(seen(world, where), acting=agent_step.acting, mask=mask)
-    notes = made.note(view, network(where))
+    notes = made.advise(view, network(where)).notes
     acting = np.flatnonzero(agent_step.acting[0])[0]
     assert notes[0, acting, 1 + 4] == 0  # the centre is taken here, and advised elsewhere
     assert notes[1, acting, 1:].argmax() == 4

@@ -28,18 +28,15 @@ train: {num_envs: 4, rollout_steps: 8, total_steps: 256, evaluate_episodes: 4, e
 
 def preferred(codec="Stages", lm=None, **settings):
     lm = lm or LMSettings("helpers.reward:COMPARER")
-    made = PairwiseBonus(PairwiseBonusSettings(lm=lm, codec=f"helpers.reward:{codec}", **settings))
-    made.settle(place_in(Rounds()), 0.9)
-    return made
+    settings = PairwiseBonusSettings(lm=lm, codec=f"helpers.reward:{codec}", **settings)
+    return PairwiseBonus(settings, place_in(Rounds()), 0.9)
 
 
 def instructed(codec="Told", **settings):
     given = {"calibration": "none", "examples": "none"} | settings
-    made = InstructionBonus(
-        InstructionBonusSettings(lm=LMSettings("helpers.reward:FOLLOWER"), codec=f"helpers.reward:{codec}", **given)
-    )
-    made.settle(place_in(Rounds()), 0.9)
-    return made
+    lm = LMSettings("helpers.reward:FOLLOWER")
+    settings = InstructionBonusSettings(lm=lm, codec=f"helpers.reward:{codec}", **given)
+    return InstructionBonus(settings, place_in(Rounds()), 0.9)
 
 
 def seen_in_turn(values, **fields):
@@ -190,11 +187,13 @@ def _learned(run):
         (lambda: preferred(weight=-1.0), "weight must be above 0"),
         (lambda: instructed("Stages"), "'numbers' gives no instructions"),
         (
-            lambda: InstructionBonus(InstructionBonusSettings(codec="coterie.worlds.gridworld.text:GridworldText")).settle(_grid(), 0.9),
+            lambda: InstructionBonus(
+                InstructionBonusSettings(codec="coterie.worlds.gridworld.text:GridworldText"), _grid(), 0.9
+            ),
             "gives no instructions",
         ),
         (
-            lambda: PairwiseBonus(PairwiseBonusSettings(codec="helpers.language:Numbers")).settle(_grid(), 0.9),
+            lambda: PairwiseBonus(PairwiseBonusSettings(codec="helpers.language:Numbers"), _grid(), 0.9),
             "no samples",
         ),
     ],

@@ -36,7 +36,7 @@ def _nothing_asked():
 
 def played(keeper, world, steps=40):
     """What somebody lives through who draws among the actions that are left."""
-    actor = Actor(place_in(world), RandomPolicy(RandomSettings(), place_in(world)), guard=keeper)
+    actor = Actor(place_in(world), RandomPolicy(RandomSettings(), place_in(world)), shield=keeper)
     return Runner(world, [actor], 0).play(steps, 0, 0.5).experiences["team"]
 
 
@@ -72,7 +72,7 @@ def test_where_everything_is_forbidden_all_that_is_legal_is_allowed_and_counted(
     view = seen(world, mask=[True, True, False, False, False])
     kept = keeper.allowed(view)
     assert (kept == view.mask).all()
-    keeper.witness(replace(view, mask=kept), np.zeros(view.acting.shape, np.int64))
+    keeper.observe(replace(view, mask=kept), np.zeros(view.acting.shape, np.int64))
     metrics = keeper.metrics()
     assert metrics["constraints/overruled"] == metrics["constraints/decisions"] == view.acting.size
     assert metrics["constraints/violations"] == view.acting.size
@@ -180,7 +180,7 @@ def test_a_spent_budget_forbids_nothing_and_is_counted():
     keeper = guard(world, around={"budget": BudgetSettings(calls=0)})
     view = seen(world)
     assert keeper.allowed(view).all()
-    keeper.witness(view, np.full(view.acting.shape, LEFT))
+    keeper.observe(view, np.full(view.acting.shape, LEFT))
     metrics = keeper.metrics()
     assert metrics["constraints/violations"] == 0
     assert metrics["constraints/abstentions"] == 4 * view.acting.size
@@ -312,7 +312,7 @@ def test_a_veto_holds_wherever_the_run_plays(tmp_path, no_drawing, coterie_):
     view = seen(where.world)
     assert (Frozen(FrozenSettings(str(run.path), "last", "team"), where).act(view).action == STAY).all()
     player = Player("it", loaded).actor("agent_0", where.world, 0)
-    assert not player.guard.allowed(view)[..., :STAY].any()
+    assert not player.shield.allowed(view)[..., :STAY].any()
     code, out, _ = coterie_("eval", run.path, "--episodes", 4, "--json")
     assert code == 0
     report = json.loads(out)["reports"]["team"]

@@ -124,7 +124,12 @@ ANYWHERE = [name for name in registry.PREFERENCES if not hasattr(lookup.look_up(
 
 def test_preferences_that_want_a_world_of_their_own_are_tested_there():
     """They need words or ratings of a world: test_reward, test_bonus and test_rated let learners learn by them."""
-    assert set(registry.PREFERENCES) - set(ANYWHERE) == {"reward_model", "potential_shaping", "pairwise_lm", "instruction_lm"}
+    assert set(registry.PREFERENCES) - set(ANYWHERE) == {
+        "reward_model",
+        "potential_shaping",
+        "pairwise_lm",
+        "instruction_lm",
+    }
 
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])

@@ -297,7 +297,7 @@ def test_rules_come_along_with_a_group_of_an_earlier_run(tmp_path):
     seated = [f"groups.all.policy.run={run.path}", "groups.all.learner=none"]
     settings = schema.load(str(tmp_path / "a.yaml"), [*seated, "groups.all.constraints=none"])
     (group,) = build.build_groups(settings, build.build_world(settings.world, 1))
-    assert group.actor.guard.settings.rules == ("never move left",)
+    assert group.actor.shield.settings.rules == ("never move left",)
     own = schema.load(str(tmp_path / "a.yaml"), [*seated, "groups.all.constraints.rules=[never move up]"])
     (group,) = build.build_groups(own, build.build_world(own.world, 1))
-    assert group.actor.guard.settings.rules == ("never move up",)
+    assert group.actor.shield.settings.rules == ("never move up",)

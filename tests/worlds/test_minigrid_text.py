@@ -159,8 +159,7 @@ def test_the_embedded_model_sees_progress():
     """Without the key, with it, at the open door, before the goal: each is worth more."""
     embedded_file("folder")
     world = MinigridWorld(MinigridSettings("DoorKey-5x5"), 1)
-    taste = PotentialShaping(PotentialShapingSettings())
-    taste.settle(place_in(world), 0.99)
+    taste = PotentialShaping(PotentialShapingSettings(), place_in(world), 0.99)
     held, open_door = (0, 0, KEY), (DOOR, 0, 0)
     stages = [
         view(a=(2, 0, KEY)),

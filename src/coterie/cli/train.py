@@ -26,7 +26,7 @@ def train(
 
     words = overrides or []
     combinations = schema.sweep(words) if multirun else [words]
-    for combination in combinations:
+    for combination in combinations if multirun else ():
         start.check(experiment, combination)  # refuse the last before the first has run for an hour
     for number, combination in enumerate(combinations):
         if multirun:
@@ -94,15 +94,17 @@ def evaluate(
     checkpoint: Which = "best",
 ) -> None:
     """Play held-out episodes with a run's policies, greedily unless told otherwise."""
+    from coterie.core.types import as_metrics
     from coterie.training import table
-    from coterie.training.evaluate import reports
+    from coterie.training.evaluate import actor_metrics
 
     loaded = table.load(run, checkpoint, overrides)
     result = loaded.evaluate(episodes, seed, greedy=not sample).plain()
     mode = "sample" if sample else "greedy"
     head = {"run": run, "checkpoint": checkpoint, "mode": mode, "episodes": episodes, "seed": seed}
     if as_json:
-        told = reports([group.actor for group in loaded.groups])
+        found = actor_metrics([group.actor for group in loaded.groups])
+        told = {name: as_metrics(counters) for name, counters in found.items()}
         print(json.dumps(head | {"env_steps": loaded.env_steps} | result | ({"reports": told} if told else {})))
         return
     print(f"{run}, checkpoint {checkpoint} ({loaded.env_steps:,} steps), {mode}, {episodes} episodes, seed {seed}")

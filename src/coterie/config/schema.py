@@ -81,8 +81,8 @@ class TrainSettings:
         return -(-self.total_steps // self.iteration_steps)
 
     def progress(self, iteration: int) -> float:
-        """Share of the run's iterations that are over when one begins; they count from 1."""
-        return (iteration - 1) / self.iterations
+        """Fraction of `total_steps` taken when an iteration begins; iterations count from 1."""
+        return (iteration - 1) * self.iteration_steps / self.total_steps
 
 
 SCHEMA = 1

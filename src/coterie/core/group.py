@@ -1,18 +1,19 @@
 """Groups: agents that share a policy, a learner and a preference.
 
-A `GroupSpec` is where a group sits (which agents, of which kind); a `Actor` is the acting half that runners
-need; a `Group` adds the learning half. Nothing here knows the loop.
+A `GroupSpec` says which agents a group has and what they see and do; an `Actor` is the acting half of a group, an
+advisor and an action shield included; a `Group` adds the learning half. Every policy, learner, preference, advisor and
+shield has `state`, `load` and `metrics`.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.core.types import AgentType, Array, Decision, Experience, Joint, Metrics, Peer, State, View
+from coterie.core.types import AgentType, Array, Counters, Decision, Experience, Joint, Mean, Metrics, Peer, State, View
 
 if TYPE_CHECKING:
     from coterie.core.advice import Advice
@@ -22,7 +23,7 @@ Parameters = Literal["shared", "individual"]
 
 
 class GroupInfo(NamedTuple):
-    """One group at a table, as the others know it."""
+    """One group of a table, as other groups know it."""
 
     group: str
     agents: int
@@ -31,186 +32,145 @@ class GroupInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """Where a group sits at the table: all a policy or learner may know of it when it is built."""
+    """What a policy or learner may know of its group when it is built."""
 
-    group: str
+    group: str  # its name
     agent_type: str
     spaces: AgentType
     agents: tuple[str, ...]
-    columns: Array  # [A] int: place of each agent within its kind
+    columns: Array  # [A] int: index of each agent within its agent type
     parameters: Parameters = "shared"
     seed: int = 0
-    state_size: int = 0  # numbers of the table's joint state, for central critics
-    simultaneous: bool = True  # everybody acts at every tick
-    table: tuple[GroupInfo, ...] = ()  # all groups in the config's order, this one among them; empty: it sits alone
-    world: World | None = None  # as it was built, for who must know more of it than spaces; None: nobody says
-    advice: Advice | None = None  # what its decisions are advised by; None: by nobody
+    state_size: int = 0  # size of the joint state, for centralized critics
+    simultaneous: bool = True  # all agents act at every step
+    table: tuple[GroupInfo, ...] = ()  # all groups in the config's order, this one included; empty: no others
+    world: World | None = None  # as it was built; None: observations come from outside a world
+    advice: Advice | None = None  # how the group uses advice; None: it gets none
+    learns: bool = False  # a learner improves the group, in this process or in another
 
     @property
     def parameter_sets(self) -> int:
-        """How many sets of parameters the group has: one, or one for each agent."""
+        """How many sets of parameters the group has: one, or one per agent."""
         return len(self.agents) if self.parameters == "individual" else 1
 
     @property
     def party(self) -> GroupInfo:
-        """This group as the others know it."""
+        """This group as other groups know it."""
         return GroupInfo(self.group, len(self.agents), self.spaces)
 
     @functools.cached_property
     def whole(self) -> bool:
-        """Whether the group is the whole kind in order, so that arrays need no slicing."""
+        """Whether the group is its whole agent type in order, so that arrays need no slicing."""
         return np.array_equal(self.columns, np.arange(len(self.spaces.agents)))
 
 
-class Policy(Protocol):
-    """What acts: network, search, script, language model, person. Synchronous and batched."""
-
-    memory_size: int  # numbers remembered for each agent between decisions; 0 = none
-
-    def act(self, view: View) -> Decision:
-        """Decide for every copy and agent in the view."""
-        ...
+class Stateful(Protocol):
+    """Anything with a state that checkpoints hold and numbers to log."""
 
     def state(self) -> State:
-        """Weights and whatever else decides how it acts."""
-        ...
-
-    def load(self, state: State) -> None:
-        """Become the policy whose state this is."""
-        ...
-
-
-@runtime_checkable
-class Reporting(Protocol):
-    """A policy, or who sits beside one, with something to tell beside what it does."""
-
-    def metrics(self) -> Metrics:
-        """What it counted since it was built, for metrics.jsonl and evaluations."""
-        ...
-
-
-class Annotator(Protocol):
-    """What writes notes beside a group's decisions before they are taken: an advisor, a teacher."""
-
-    width: int  # numbers of one note
-    always: bool  # it is asked in evaluations and matches, too, not only in training
-
-    def note(self, view: View, policy: Policy) -> Array:
-        """What it says to each decision, `[N, A, width]` float32; NaN where it says nothing."""
-        ...
-
-    def state(self) -> State:
-        """What its next notes depend on."""
+        """Everything its future behaviour depends on."""
         ...
 
     def load(self, state: State) -> None:
         """Return to a saved state."""
         ...
 
-
-@runtime_checkable
-class Advised(Protocol):
-    """An annotator whose notes are advice, for policies and learners that follow it."""
-
-    advice: Advice
+    def metrics(self) -> Counters:
+        """Numbers to log, counted since it was built; {} where there are none."""
+        ...
 
 
-class ActionShield(Protocol):
-    """What keeps a group from some of its actions, in training and ever after."""
+class Stateless:
+    """`state`, `load` and `metrics` of a part that has nothing to save or to log; a base class."""
+
+    def state(self) -> State:
+        return {}
+
+    def load(self, state: State) -> None:
+        """There is nothing to load."""
+
+    def metrics(self) -> Counters:
+        return {}
+
+
+class Policy(Stateful, Protocol):
+    """Acts: a network, search, script, language model or person. Synchronous and batched."""
+
+    memory_size: int  # numbers remembered for each agent between decisions; 0: none
+
+    def act(self, view: View) -> Decision:
+        """Decide for every environment and agent in the view."""
+        ...
+
+
+class Advisor(Stateful, Protocol):
+    """Suggests actions before a group decides."""
+
+    advice: Advice  # how the group's policy and learner use what it says
+    width: int  # numbers of one note
+    in_evaluation: bool  # it is asked in evaluations and matches too, not only in training
+
+    def advise(self, view: View, policy: Policy) -> View:
+        """The view with `notes` filled in."""
+        ...
+
+
+class ActionShield(Stateful, Protocol):
+    """Keeps a group from some of its actions, in training and in evaluation."""
 
     choices: int  # actions of the group's agents
 
     def allowed(self, view: View) -> Array:
-        """Which actions may be taken, `[N, A, choices]` bool: some of the legal ones, never none."""
+        """Which actions may be taken, `[N, A, choices]` bool: a subset of the legal ones, never empty."""
         ...
 
-    def witness(self, view: View, action: Array) -> None:
-        """See what was decided, `[N, A]`, where `view` has the mask that it gave."""
+    def observe(self, view: View, action: Array) -> None:
+        """See what was decided, `[N, A]`; `view` has the mask that `allowed` returned."""
         ...
-
-    def state(self) -> State:
-        """What its next judgements depend on."""
-        ...
-
-    def load(self, state: State) -> None:
-        """Return to a saved state."""
-        ...
-
-
-@runtime_checkable
-class Charging(Protocol):
-    """A guard that has a say in what a learner is paid, or wants to see it."""
 
     def charge(self, preference: Preference) -> Preference:
-        """The preference as the guard has it; a ValueError if it cannot stand beside that one."""
+        """The preference with this shield's penalties; a ValueError if the two cannot be combined."""
         ...
 
 
-class Learner(Protocol):
-    """What improves a group's policy from experience."""
+class Learner(Stateful, Protocol):
+    """Improves a group's policy from experience; its state is everything besides the policy's own."""
 
     policy: Policy
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
-        """Improve the policy in place and say how it went."""
-        ...
-
-    def state(self) -> State:
-        """Everything beside the policy's own state: critics, optimisers, replay."""
-        ...
-
-    def load(self, state: State) -> None:
-        """Return to a saved state."""
+        """Improve the policy in place; returns metrics of the update."""
         ...
 
 
 @runtime_checkable
 class HasTargetPolicy(Protocol):
-    """A learner that shows others where its policy is going, so that their critics need not look back."""
+    """A learner that lends its target policy to the critics of other groups."""
 
     def peer(self) -> Peer:
-        """The target policy as it is now; whatever is learned later does not move it."""
+        """The target policy as it is now; later updates do not change the returned one."""
         ...
 
 
 @runtime_checkable
-class Probing(Protocol):
-    """A learner that has to see how a world goes on before it can say whether it serves there."""
+class HasProbe(Protocol):
+    """A learner that has to see a first step of the world before it can accept it."""
 
     def probe(self, own: Experience) -> None:
-        """Raise a ValueError if it does not; `own` is a first glimpse, with nothing learned yet."""
+        """Raise a ValueError if the learner cannot learn in this world; `own` is one step of random play."""
         ...
 
 
-class Preference(Protocol):
-    """How a group values its rewards. A learner says in a class attribute `ways` which ways it serves."""
+class Preference(Stateful, Protocol):
+    """How a group values its rewards; built as `Name(settings, group_spec, gamma)`.
+
+    A learner lists in its class attribute `ways` what it can follow.
+    """
 
     way: str  # "step": rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`
 
     def rewards(self, experience: Experience) -> Array:
         """The rewards to learn from, `[T, N, A]`; stored rewards stay as they are."""
-        ...
-
-
-@runtime_checkable
-class Settled(Protocol):
-    """A preference that has to know whose it is."""
-
-    def settle(self, group_spec: GroupSpec, gamma: float) -> None:
-        """Told once, before anything is valued: where the group sits, and its learner's discount."""
-        ...
-
-
-@runtime_checkable
-class Kept(Protocol):
-    """A preference whose next values depend on what it has seen."""
-
-    def state(self) -> State:
-        """What a checkpoint must hold."""
-        ...
-
-    def load(self, state: State) -> None:
-        """Return to a saved state."""
         ...
 
 
@@ -232,32 +192,57 @@ class Risk(Preference, Protocol):
     """A preference over distributions of returns; its rewards are the world's own."""
 
     def judge(self) -> RiskParameters:
-        """Its numbers, for critics that know distributions."""
+        """Its parameters, for critics that estimate distributions."""
         ...
 
     def value(self, samples: Array) -> Array:
-        """What `[…, M]` equally likely outcomes are worth, `[…]`."""
+        """The risk measure of `[…, M]` equally likely outcomes, `[…]`."""
         ...
 
     def influence(self, samples: Array) -> Array:
-        """How much each of `[…, M]` samples moves that value, up to a constant: what a policy gradient weighs by."""
+        """How much each of `[…, M]` samples changes that value, up to a constant: the policy gradient's weights."""
         ...
 
 
 @dataclass(frozen=True)
 class Actor:
-    """The acting half of a group. `members` says which of the policy's own agents sit here; None: all."""
+    """The acting half of a group: everything between a view of the world and a decision."""
 
     group_spec: GroupSpec
     policy: Policy
-    members: Array | None = None  # [A] int
-    annotator: Annotator | None = None  # who comments on its decisions
-    guard: ActionShield | None = None  # who keeps it from some
+    members: Array | None = None  # [A] int: which of the policy's own agents act here; None: all
+    advisor: Advisor | None = None
+    shield: ActionShield | None = None
+
+    def act(self, view: View) -> tuple[View, Decision]:
+        """Apply shield, advisor and policy; returns what the policy saw and what it decided.
+
+        Outside of training (`view.progress` is None) an advisor is asked only if it advises evaluations.
+        """
+        if self.shield is not None:
+            view = replace(view, mask=self.shield.allowed(view))
+        if self.advisor is not None and (view.progress is not None or self.advisor.in_evaluation):
+            view = self.advisor.advise(view, self.policy)
+        decision = self.policy.act(view)
+        if self.shield is not None:
+            self.shield.observe(view, decision.action)
+        return view, decision
+
+    def parts(self) -> list[Stateful]:
+        """Advisor and shield, as far as there are any: what has a state besides the policy's."""
+        return [part for part in (self.advisor, self.shield) if part is not None]
+
+    def metrics(self) -> Counters:
+        """Metrics of the policy, the advisor and the shield."""
+        found: dict[str, float | Mean] = {}
+        for part in (self.policy, *self.parts()):
+            found |= part.metrics()
+        return found
 
 
 @dataclass(frozen=True)
 class Group:
-    """A seat and, unless the group is frozen, what improves its policy."""
+    """An actor and, unless the group is frozen, what improves its policy."""
 
     actor: Actor
     learner: Learner | None = None

@@ -6,9 +6,9 @@ fills it is in `runner.py`, who reads it in `algorithms/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,41 @@ Array = np.ndarray
 Tree = Array | dict[str, Array]
 State = dict[str, Any]  # nested; leaves are arrays and plain JSON values
 Metrics = dict[str, float]
+
+
+class Mean(NamedTuple):
+    """A mean as a sum and a weight, so that means of several processes can be merged."""
+
+    total: float
+    weight: float  # how many values were summed
+
+
+Counters = Mapping[str, float | Mean]  # counts, which add up across processes, and means
+
+
+def merge_counters(parts: Iterable[Counters]) -> dict[str, float | Mean]:
+    """The counters of several processes as those of one."""
+    merged: dict[str, float | Mean] = {}
+    for part in parts:
+        for name, value in part.items():
+            before = merged.get(name)
+            if before is None:
+                merged[name] = value
+            elif isinstance(value, Mean) and isinstance(before, Mean):
+                merged[name] = Mean(before.total + value.total, before.weight + value.weight)
+            elif not isinstance(value, Mean) and not isinstance(before, Mean):
+                merged[name] = before + value
+            else:
+                raise TypeError(f"'{name}' is a mean in one process and a count in another")
+    return merged
+
+
+def as_metrics(counters: Counters) -> Metrics:
+    """Counters as numbers; means of nothing are left out."""
+    plain = {name: v.total / v.weight if isinstance(v, Mean) and v.weight else v for name, v in counters.items()}
+    return {name: value for name, value in plain.items() if not isinstance(value, Mean)}
+
+
 Peer = Callable[[Array, Array], Array]  # packed observations [R, A, D], legal [R, A, K] -> encoded actions [R, A, K]
 
 
@@ -174,6 +209,7 @@ class Decision:
     action: Array  # [N, A, …]
     log_prob: Array | None = None  # [N, A] float32; None for policies that have none
     memory: Array | None = None  # [N, A, M]
+    trace: dict[str, Array] | None = None  # [N, A, …] each: what only this policy and its learner read; stacked unread
 
 
 # What a group lived through ---------------------------------------------------------------------------
@@ -210,6 +246,7 @@ class Experience:
     mask: Array | None = None  # [T, N, A, actions]
     memory: Array | None = None  # [T+1, N, A, M]: what the policy remembered when it decided
     notes: Array | None = None  # [T, N, A, W]: what an annotator said to each decision; NaN: nothing
+    trace: dict[str, Array] | None = None  # [T, N, A, …] each: the decisions' traces
 
     @property
     def ends(self) -> Array:
@@ -298,6 +335,7 @@ class PendingTransitions:
     mask: Array | None
     memory: Array | None  # [N, A, M]: when it was decided; of who left nothing open, what they remember now
     notes: Array | None = None  # [N, A, W]
+    trace: dict[str, Array] | None = None  # [N, A, …]
 
 
 def open_decisions(experience: Experience) -> PendingTransitions:
@@ -321,4 +359,5 @@ def open_decisions(experience: Experience) -> PendingTransitions:
         None if experience.mask is None else experience.mask[at, n, a],
         memory,
         None if experience.notes is None else experience.notes[at, n, a],
+        None if experience.trace is None else {name: array[at, n, a] for name, array in experience.trace.items()},
     )

@@ -17,7 +17,18 @@ import numpy as np
 from coterie.core import seeding
 from coterie.core.group import GroupSpec
 from coterie.core.text import Oracle, TextCodec, find_text_codec
-from coterie.core.types import Array, Decision, Discrete, Metrics, State, View, action_dtype, action_shape, map_tree
+from coterie.core.types import (
+    Array,
+    Counters,
+    Decision,
+    Discrete,
+    Mean,
+    State,
+    View,
+    action_dtype,
+    action_shape,
+    map_tree,
+)
 from coterie.core.validation import at_least, positive
 from coterie.core.world import HasExpert
 from coterie.lm import calibration as calibrate
@@ -222,10 +233,10 @@ class LanguagePolicy:
         tally[0] += int(good.sum())
         tally[1] += good.size
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> Counters:
         """Decisions, what became of them, shares of good ones, and what the model was asked."""
         counted = {name: float(count) for name, count in self.counts.items()}
-        shares = {name: good / total for name, (good, total) in self.judged.items() if total}
+        shares = {name: Mean(good, total) for name, (good, total) in self.judged.items()}
         asked = self.lm.metrics() if self.counts["decisions"] else {}
         return counted | {"distinct": float(len(self.chooser.known) + len(self.texts.known))} | shares | asked
 

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from coterie.core import seeding
 from coterie.core.group import GroupSpec
 from coterie.core.text import find_text_codec
-from coterie.core.types import Array, Decision, Metrics, State, Tree, View, map_tree
+from coterie.core.types import Array, Counters, Decision, Mean, State, Tree, View, map_tree
 from coterie.core.validation import positive
 from coterie.lm import lora, prompts
 from coterie.lm.backends.local import Local, device_of
@@ -257,13 +257,13 @@ class LoraPolicy:
 
     # What is told -------------------------------------------------------------------------------------
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> Counters:
         """Shares of good actions since the last call, how far the model has moved, and its ledger."""
         present = self.net.learned or self.known
-        told = {"distinct": float(len(present))}
-        told |= {name: good / total for name, (good, total) in self.judged.items() if total}
+        told: dict[str, float | Mean] = {"distinct": float(len(present))}
+        told |= {name: Mean(good, total) for name, (good, total) in self.judged.items()}
         if present:
-            told["kl_to_start"] = self.kl_to_start(present)
+            told["kl_to_start"] = Mean(self.kl_to_start(present), 1)
         self.net.learned, self.judged = {}, {}
         return told | self.net.lm.metrics()
 

@@ -18,7 +18,7 @@ import torch
 from coterie.core import seeding
 from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
-from coterie.core.types import Array, Decision, State, Tree, View, action_shape
+from coterie.core.types import Array, Counters, Decision, State, Tree, View, action_shape
 from coterie.core.validation import at_least, positive
 from coterie.nn import kernels, networks
 from coterie.nn.distributions import Choices, head
@@ -46,7 +46,6 @@ class Body:
             rows = widen(None if join == "alone" else rows, self.reader.width)
             self.apart = self.reader.width if join == "add" or (join == "concat" and picture) else 0
             self.layout = self.layout if self.apart else rows
-            self.metrics = self.reader.metrics
         encoder = networks.choose_encoder(shape.encoder, self.layout)
         told = told and encoder != "set" and group_spec.parameters == "shared" and len(group_spec.agents) > 1
         self.identities = len(group_spec.agents) if told else 0  # numbers that say which agent it plays
@@ -178,6 +177,10 @@ class Body:
         return self.restore_order(action, lead), self.restore_order(log_prob, lead)
 
     # State --------------------------------------------------------------------------------------------
+
+    def metrics(self) -> Counters:
+        """What the text encoder counted; {} without one."""
+        return {} if self.reader is None else self.reader.metrics()
 
     def state(self) -> State:
         return {"net": networks.export(self.net), "normalizer": self.normalizer.state()}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.group import GroupSpec
-from coterie.core.types import Box, Decision, Discrete, MultiDiscrete, State, View, leading
+from coterie.core.group import GroupSpec, Stateless
+from coterie.core.types import Box, Decision, Discrete, MultiDiscrete, View, leading
 from coterie.core.world import HasExpert
 from coterie.nn.distributions import Choices
 
@@ -17,7 +17,7 @@ class RandomSettings:
     """Nothing to set."""
 
 
-class RandomPolicy:
+class RandomPolicy(Stateless):
     """Every legal action with equal probability."""
 
     memory_size = 0
@@ -39,19 +39,13 @@ class RandomPolicy:
         zeros = np.zeros((*lead, head.outputs), np.float32)
         return Decision(*head.act(zeros, view.mask, view.random, greedy=False))
 
-    def state(self) -> State:
-        return {}
-
-    def load(self, state: State) -> None:
-        """A script remembers nothing."""
-
 
 @dataclass(frozen=True)
 class ExpertSettings:
     """Nothing to set."""
 
 
-class ExpertPolicy:
+class ExpertPolicy(Stateless):
     """The reference player that the world brings along (grid world: shortest paths)."""
 
     memory_size = 0
@@ -72,9 +66,3 @@ class ExpertPolicy:
                 allowed = even.act(zeros, view.mask, view.random, greedy=False)[0]
                 action = np.where(barred & view.acting, allowed, action)
         return Decision(action)
-
-    def state(self) -> State:
-        return {}
-
-    def load(self, state: State) -> None:
-        """A script remembers nothing."""

@@ -20,7 +20,7 @@ from coterie.core import seeding
 from coterie.core.group import GroupSpec
 from coterie.core.memoize import Remembered
 from coterie.core.text import Instructing, find_text_codec
-from coterie.core.types import Array, Discrete, Metrics, Tree
+from coterie.core.types import Array, Counters, Discrete, Tree
 from coterie.core.validation import positive
 from coterie.lm import lora
 from coterie.lm.choice import shared_backend
@@ -142,7 +142,7 @@ class Reader:
         self.numbers[text] = number
         self.texts.append(text)
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> Counters:
         """How many texts were read, and what the model was asked for them."""
         asked = self.lm.metrics()
         return {"text/distinct": float(len(self.texts))} | {f"text/{name}": asked[f"lm/{name}"] for name in COUNTED}

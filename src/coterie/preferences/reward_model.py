@@ -146,15 +146,12 @@ class RewardModelPreference:
 
     way = "step"
 
-    def __init__(self, settings: RewardModelSettings) -> None:
+    def __init__(self, settings: RewardModelSettings, group_spec: GroupSpec, gamma: float) -> None:
         self.settings = settings
         self.model: RewardModel | None = None
         self.accuracy = 0.0  # share of the preferences that the model shares
         self.held_out: float | None = None  # the same of pairs that a fit did not see; None: there are too few
         self.source = ""  # a digest of what it was fitted to
-
-    def settle(self, group_spec: GroupSpec, gamma: float) -> None:
-        """Read the ratings and fit the model."""
         path = Path(self.settings.ratings)
         library, pairs, scores = read_pairs(path)
         self.action = group_spec.spaces.action

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.group import RiskParameters
+from coterie.core.group import GroupSpec, RiskParameters, Stateless
 from coterie.core.types import Array, Experience
 from coterie.core.validation import at_least
 from coterie.preferences import prospect
@@ -25,12 +25,12 @@ class IndividualSettings:
     """Nothing to set."""
 
 
-class Individual:
+class Individual(Stateless):
     """Each agent wants its own reward."""
 
     way = "step"
 
-    def __init__(self, settings: IndividualSettings) -> None:
+    def __init__(self, settings: IndividualSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         pass
 
     def rewards(self, experience: Experience) -> Array:
@@ -42,12 +42,12 @@ class TeamSettings:
     """Nothing to set."""
 
 
-class Team:
+class Team(Stateless):
     """Each agent wants the mean of its group's rewards, tick by tick."""
 
     way = "step"
 
-    def __init__(self, settings: TeamSettings) -> None:
+    def __init__(self, settings: TeamSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         pass
 
     def rewards(self, experience: Experience) -> Array:
@@ -60,10 +60,10 @@ class CPTSettings(prospect.Prospect):
     way: Way = "interim"  # given what is seen now, or whole episodes as they look beforehand
 
 
-class CPT:
+class CPT(Stateless):
     """Cumulative prospect theory (Tversky and Kahneman 1992): gains and losses, small chances overweighted."""
 
-    def __init__(self, settings: CPTSettings) -> None:
+    def __init__(self, settings: CPTSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         self.taste, self.way = settings, settings.way
 
     def rewards(self, experience: Experience) -> Array:
@@ -89,10 +89,10 @@ class CVaRSettings:
         prospect.check_level(self.level)
 
 
-class CVaR:
+class CVaR(Stateless):
     """Conditional value at risk: the mean of the worst outcomes."""
 
-    def __init__(self, settings: CVaRSettings) -> None:
+    def __init__(self, settings: CVaRSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         self.level, self.way = settings.level, settings.way
 
     def rewards(self, experience: Experience) -> Array:
@@ -119,10 +119,10 @@ class MeanVarianceSettings:
             raise ValueError(f"aversion must be finite, got {self.aversion}")
 
 
-class MeanVariance:
+class MeanVariance(Stateless):
     """The mean, less a multiple of the variance."""
 
-    def __init__(self, settings: MeanVarianceSettings) -> None:
+    def __init__(self, settings: MeanVarianceSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         self.aversion, self.way = settings.aversion, settings.way
 
     def rewards(self, experience: Experience) -> Array:

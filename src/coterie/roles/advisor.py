@@ -16,7 +16,7 @@ from coterie.core.advice import Advice, AskSettings, UseSettings, own_log_probs
 from coterie.core.group import GroupSpec, Policy
 from coterie.core.memoize import Remembered
 from coterie.core.text import Oracle, find_text_codec
-from coterie.core.types import Array, Discrete, Metrics, State, View, map_tree
+from coterie.core.types import Array, Counters, Discrete, Mean, State, View, map_tree
 from coterie.core.validation import at_least, within
 from coterie.core.world import HasExpert
 from coterie.lm import calibration as calibrate
@@ -80,7 +80,7 @@ class Source(Protocol):
         """`[R, K]`: advised probabilities of the actions, the legal ones alone; NaN where it abstains."""
         ...
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> Counters:
         """What it was asked."""
         ...
 
@@ -93,7 +93,7 @@ class Source(Protocol):
         ...
 
 
-class Advisor:
+class SourcedAdvisor:
     """Writes notes beside a group's decisions: asks its source where the settings say so, and counts."""
 
     def __init__(
@@ -101,12 +101,12 @@ class Advisor:
     ) -> None:
         self.ask, self.smoothing, self.group_spec, self.source = ask, smoothing, group_spec, source
         self.advice = Advice(use, count_actions(group_spec))
-        self.width, self.always = 1 + self.advice.actions, use.always
+        self.width, self.in_evaluation = 1 + self.advice.actions, use.always
         self.oracle: Oracle | None = None  # who knows which actions are the best
         self.counts = dict.fromkeys(COUNTS, 0.0)
 
-    def note(self, view: View, policy: Policy) -> Array:
-        """What is advised to each decision, `[N, A, 1 + K]`; NaN where nothing is."""
+    def advise(self, view: View, policy: Policy) -> View:
+        """The view with notes `[N, A, 1 + K]`; NaN where nothing is advised."""
         notes = np.full((view.acting.size, self.width), np.nan, np.float32)
         strength = self.advice.use.at(view.progress)
         self.counts["decisions"] += int(view.acting.sum())
@@ -128,7 +128,7 @@ class Advisor:
                     shown = replace(view, notes=notes.reshape(*view.acting.shape, self.width))
                     own = own_log_probs(cast(NetworkPolicy, policy), shown).reshape(own.shape)
                 self.judge(view, rows, found, own[rows])
-        return notes.reshape(*view.acting.shape, self.width)
+        return replace(view, notes=notes.reshape(*view.acting.shape, self.width))
 
     def chosen(self, view: View, own: Array) -> Array:
         """Which decisions are to be advised: numbers `[R]`, given the policy's log-probabilities `[N·A, K]`."""
@@ -162,7 +162,7 @@ class Advisor:
         self.counts["optimal"] += int(good.sum())
         self.counts["judged"] += len(rows)
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> Counters:
         """Shares of decisions asked about and advised, of abstentions and agreement, KL(advice ‖ policy), accuracy."""
         c = self.counts
         found = {"decisions": c["decisions"], "asked": c["asked"], "advised": c["advised"]}
@@ -173,8 +173,8 @@ class Advisor:
             "kl": (c["kl"], c["advised"]),
             "optimal": (c["optimal"], c["judged"]),
         }
-        found |= {name: part / whole for name, (part, whole) in shares.items() if whole}
-        return {f"advice/{name}": value for name, value in (found | self.source.metrics()).items()}
+        means = {name: Mean(part, whole) for name, (part, whole) in shares.items()}
+        return {f"advice/{name}": value for name, value in {**found, **means, **self.source.metrics()}.items()}
 
     def state(self) -> State:
         return {"counts": dict(self.counts), "source": self.source.state()}
@@ -201,7 +201,7 @@ def legal_actions(view: View, rows: Array, actions: int) -> Array:
 # Language models --------------------------------------------------------------------------------------------
 
 
-class LanguageAdvisor(Advisor):
+class LanguageAdvisor(SourcedAdvisor):
     """A language model that advises."""
 
     def __init__(self, settings: LanguageAdvisorSettings, group_spec: GroupSpec) -> None:
@@ -238,10 +238,10 @@ class Words:
 
     def weights(self, view: View, rows: Array) -> Array:
         texts = self.describe(view, rows)
-        group_specs = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-        if not group_specs:
+        position = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        if not position:
             return np.zeros((0, self.actions))
-        scores = self.chooser.log_probs(list(group_specs))[[group_specs[text] for text in texts]]  # [R, C]
+        scores = self.chooser.log_probs(list(position))[[position[text] for text in texts]]  # [R, C]
         scores = np.where(legal_actions(view, rows, self.actions)[:, self.of_choice], scores, -np.inf)
         heard = np.isfinite(scores).any(axis=1) & ~np.isnan(scores).any(axis=1)
         found = np.full((len(rows), self.actions), np.nan)
@@ -263,7 +263,7 @@ class Words:
         seen = map_tree(lambda a: a.reshape(view.acting.size, *a.shape[2:])[rows], view.observation)
         return self.described.of(seen)
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> Counters:
         distinct = float(len(self.chooser.known))
         return {"distinct": distinct} | (self.chooser.lm.metrics() if distinct else {})
 
@@ -292,7 +292,7 @@ class Words:
 # The reference player ---------------------------------------------------------------------------------------
 
 
-class ExpertAdvisor(Advisor):
+class ExpertAdvisor(SourcedAdvisor):
     """The world's reference player as an advisor."""
 
     def __init__(self, settings: ExpertAdvisorSettings, group_spec: GroupSpec) -> None:
@@ -322,7 +322,7 @@ class Reference:
         found[best < 0] = np.nan
         return found
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> Counters:
         return {}
 
     def state(self) -> State:

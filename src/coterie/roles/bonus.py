@@ -50,13 +50,10 @@ class PairwiseBonus:
 
     way = "step"
 
-    def __init__(self, settings: PairwiseBonusSettings) -> None:
+    def __init__(self, settings: PairwiseBonusSettings, group_spec: GroupSpec, gamma: float) -> None:
         self.settings, self.tally = settings, Tally()
         self.moments = RunningMoments(1)
         self.judged: list[tuple[float, int]] = []  # strength and true grade of distinct observations
-
-    def settle(self, group_spec: GroupSpec, gamma: float) -> None:
-        """Find words for the world, and texts to compare with."""
         s = self.settings
         self.codec = find_text_codec(s.codec, group_spec)
         self.graded = isinstance(self.codec, Graded) and bool(self.codec.grades)
@@ -146,13 +143,10 @@ class InstructionBonus:
     way = "step"
     answers = ("yes", "no")
 
-    def __init__(self, settings: InstructionBonusSettings) -> None:
+    def __init__(self, settings: InstructionBonusSettings, group_spec: GroupSpec, gamma: float) -> None:
         self.settings, self.tally = settings, Tally()
         self.moments = RunningMoments(1)
         self.unsaid = 0  # decisions of the latest rollout that no choice of the codec's stands for
-
-    def settle(self, group_spec: GroupSpec, gamma: float) -> None:
-        """Find words for the world, its instructions and its actions."""
         s, codec = self.settings, find_text_codec(self.settings.codec, group_spec)
         if not isinstance(codec, Instructing):
             raise ValueError(

@@ -25,7 +25,7 @@ import numpy as np
 from coterie.core.group import GroupSpec, Preference, Risk
 from coterie.core.memoize import Remembered
 from coterie.core.text import Foretelling, find_text_codec
-from coterie.core.types import Array, Discrete, Experience, Metrics, State, Tree, View, map_tree
+from coterie.core.types import Array, Counters, Discrete, Experience, Metrics, State, Tree, View, map_tree
 from coterie.core.validation import at_least, within
 from coterie.lm import prompts
 from coterie.lm.choice import Answers, Calibration, ChoiceScorer, open_shared
@@ -165,7 +165,8 @@ class LanguageShield:
         asked = (settings.lm, settings.template, settings.examples)
         self.jury: Jury = Channel(*asked) if settings.ask == "channel" else Direct(*asked, settings.calibration)
         self.verdicts = Remembered(lambda seen, tags: self._ask(seen), keep=_whole)
-        self.asked = self.at_door = False
+        self.asked = False
+        self.learns = group_spec.learns  # what the learner sees is counted instead of what is played
         self.played: dict[str, float] = {}  # counts of decisions that were watched
         self.learned: Metrics = {}  # counts of the latest experience that was learned from
         self.vetoes, self.examined = 0, False  # actions taken away in the latest rollout, and whether it is over
@@ -212,16 +213,16 @@ class LanguageShield:
 
     def _count_vetoes(self, taken: int, training: bool) -> None:
         """Add actions that the world allowed and a rule took away: here alone both are known."""
-        if not (self.at_door and training):
+        if not (self.learns and training):
             self.played["vetoes"] = self.played.get("vetoes", 0.0) + taken
             return
         if self.examined:  # a new rollout begins
             self.vetoes, self.examined = 0, False
         self.vetoes += taken
 
-    def witness(self, view: View, action: Array) -> None:
+    def observe(self, view: View, action: Array) -> None:
         rows = view.acting
-        if not rows.any() or (self.at_door and view.progress is not None):  # what is learned from is counted there
+        if not rows.any() or (self.learns and view.progress is not None):  # what is learned from is counted there
             return
         seen = map_tree(lambda a: a[rows], view.observation)
         counts, _ = self.count(seen, action[rows], None if view.mask is None else view.mask[rows])
@@ -246,7 +247,6 @@ class LanguageShield:
     def charge(self, preference: Preference) -> Preference:
         """The preference with the guard in front of it, which counts and, if so set, charges."""
         if not isinstance(preference, Risk):
-            self.at_door = True
             return Constrained(preference, self)
         if self.settings.way == "penalty":
             raise ValueError("way=penalty changes rewards, which a taste for risk takes as they are; set way=veto")
@@ -268,9 +268,9 @@ class LanguageShield:
                     self.learned |= agreement(broke[rows], fatal)
         return broke
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> Counters:
         """Counts of the latest experience, or, where nothing is learned, of all decisions; and what was asked."""
-        counts = self.learned if self.at_door else self.played
+        counts = self.learned if self.learns else self.played
         asked = self.jury.lm.metrics() if self.asked else {}
         return {f"constraints/{name}": value for name, value in (counts | asked).items()}
 
@@ -285,16 +285,25 @@ class LanguageShield:
 class Constrained:
     """A preference whose owner is watched, and charged for what breaks a rule. Stored rewards stay as they are."""
 
-    def __init__(self, inner: Preference, guard: LanguageShield) -> None:
-        self.inner, self.guard = inner, guard
-        self.way = getattr(inner, "way", "step")  # one's own preferences need not say
+    def __init__(self, inner: Preference, shield: LanguageShield) -> None:
+        self.inner, self.shield = inner, shield
+        self.way = inner.way
+
+    def state(self) -> State:
+        return self.inner.state()
+
+    def load(self, state: State) -> None:
+        self.inner.load(state)
+
+    def metrics(self) -> Counters:
+        return self.inner.metrics()
 
     def rewards(self, experience: Experience) -> Array:
-        broke = self.guard.examine(experience)
+        broke = self.shield.examine(experience)
         wanted = self.inner.rewards(experience)
-        if self.guard.settings.way != "penalty":
+        if self.shield.settings.way != "penalty":
             return wanted
-        return wanted - np.float32(self.guard.settings.penalty) * broke.astype(np.float32)
+        return wanted - np.float32(self.shield.settings.penalty) * broke.astype(np.float32)
 
 
 def agreement(judged: Array, real: Array) -> Metrics:

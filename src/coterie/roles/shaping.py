@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from coterie.core.group import GroupSpec
+from coterie.core.group import GroupSpec, Stateless
 from coterie.core.memoize import Remembered
 from coterie.core.text import Graded, find_text_codec
 from coterie.core.types import Array, Experience, Metrics, Tree, map_tree
@@ -136,7 +136,7 @@ class PotentialShapingSettings(JudgeSettings):
             raise ValueError(f"worth must not fall from the worst grade to the best, got {list(self.worth)}")
 
 
-class PotentialShaping:
+class PotentialShaping(Stateless):
     """Rewards r + weight · F with F(s, s′) = γ Φ(s′) − Φ(s), Φ of a true end 0 (Ng, Harada & Russell 1999, eq. 2).
 
     By their theorem 1 every policy that is optimal with F is optimal without it, whatever Φ is. Φ is the expected
@@ -146,12 +146,9 @@ class PotentialShaping:
 
     way = "step"
 
-    def __init__(self, settings: PotentialShapingSettings) -> None:
+    def __init__(self, settings: PotentialShapingSettings, group_spec: GroupSpec, gamma: float) -> None:
         self.settings, self.tally = settings, Tally()
         self.right, self.told = 0, 0  # grades that are the true ones, and those that can be checked
-
-    def settle(self, group_spec: GroupSpec, gamma: float) -> None:
-        """Find words for the world, and take over the learner's discount."""
         s, self.gamma = self.settings, gamma
         codec = find_text_codec(s.codec, group_spec)
         if not isinstance(codec, Graded) or not codec.grades:

@@ -39,7 +39,7 @@ class Player:
             part = schema.part(registry.POLICIES, {"name": self.name}, f"player '{self.name}'")
             return Actor(group_spec, build.build_policy(part, group_spec, world))
         group, index = self.fitting(agent, group_spec)
-        return Actor(group_spec, group.policy, np.array([index]), group.actor.annotator, group.actor.guard)
+        return Actor(group_spec, group.policy, np.array([index]), group.actor.advisor, group.actor.shield)
 
     def fitting(self, agent: str, group_spec: GroupSpec) -> tuple[Group, int]:
         """The group that plays an agent: one that learned this seat, else one that learned such a seat."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import numpy as np
 from coterie.config import registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.core import lookup
-from coterie.core.group import Actor, Advised, Charging, Group, GroupSpec, Policy, Preference, Risk, Settled
+from coterie.core.group import Actor, Group, GroupSpec, HasProbe, Policy, Preference, Risk
 from coterie.core.types import CoterieError, UnknownName
 from coterie.core.world import Stateful, World
 from coterie.nn.packing import joined_size
+from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.language_models import refuse_split_budgets, refuse_unknown_models
 from coterie.training.runner import Runner
 
@@ -93,17 +95,16 @@ def build_company(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec,
     """Who sits beside a group's policy, by their place in a `Actor`, and the place where advice is known of."""
     parts: dict[str, Any] = {}
     for name, key, table, chosen in (
-        ("annotator", "advisor", registry.ADVISORS, group.advisor),
-        ("guard", "constraints", registry.SHIELDS, group.constraints),
+        ("advisor", "advisor", registry.ADVISORS, group.advisor),
+        ("shield", "constraints", registry.SHIELDS, group.constraints),
     ):
         if chosen is not None:
             try:
                 parts[name] = lookup.look_up(table, chosen.name)(chosen.settings, group_spec)
             except ValueError as error:
                 raise ConfigError(f"groups.{group_spec.group}.{key}: {error}") from None
-    advisor = parts.get("annotator")
-    if isinstance(advisor, Advised):  # one's own annotator need not advise
-        group_spec = dataclasses.replace(group_spec, advice=advisor.advice)
+    if "advisor" in parts:
+        group_spec = dataclasses.replace(group_spec, advice=parts["advisor"].advice)
     return group_spec, parts
 
 
@@ -137,8 +138,8 @@ def build_policy(chosen: Part, group_spec: GroupSpec, world: World) -> Policy:
     needs = getattr(made, "needs", None)  # a class attribute: the capability it asks of the world
     if needs is not None and not isinstance(world, needs):
         raise ConfigError(
-            f"group '{group_spec.group}': policy '{chosen.name}' needs a world that {NEEDS[needs.__name__]}; "
-            f"'{type(world).__name__.lower()}' does not"
+            f"group '{group_spec.group}': policy '{chosen.name}' needs a world with the capability "
+            f"{needs.__name__}; '{type(world).__name__}' does not have it"
         )
     try:
         policy: Policy = made(chosen.settings, group_spec)
@@ -189,10 +190,10 @@ def build_run_actor(seated: SeatedRun, group_spec: GroupSpec, world: World, lear
 def company_of(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, dict[str, Any]]:
     """Who comes along with a group of an earlier run: its rules hold wherever it plays, hints it cannot do without."""
     told, company = build_company(group, group_spec)
-    annotator = company.get("annotator")
-    if annotator is None or annotator.always:
+    advisor = company.get("advisor")
+    if advisor is None or advisor.in_evaluation:
         return told, company
-    return group_spec, {name: part for name, part in company.items() if name != "annotator"}  # it advised the learner
+    return group_spec, {name: part for name, part in company.items() if name != "advisor"}  # it advised the learner
 
 
 def earlier_group(seated: SeatedRun, group_spec: GroupSpec, earlier: Config) -> str:
@@ -208,16 +209,20 @@ def earlier_group(seated: SeatedRun, group_spec: GroupSpec, earlier: Config) -> 
     return name
 
 
-def build_groups(config: Config, world: World, learning: bool = True) -> list[Group]:
-    """All groups of the table in the config's order, with their learners unless they are only to play."""
+def build_groups(config: Config, world: World, learning: bool = True, training: bool = True) -> list[Group]:
+    """All groups of the table in the config's order.
+
+    `learning`: build their learners too. `training`: the groups play in a training, here or in a child process.
+    """
     groups = []
     if config.train.workers:
         refuse_split_budgets(config.groups)
-    if learning:  # who only plays may never ask an advisor that taught it
+    if learning:  # groups that only play may never ask the advisor that taught them
         refuse_unknown_models(config.groups)
     for name, group_spec in build_group_specs(config, world).items():
         group = config.groups[name]
-        actor = build_actor(group, group_spec, world)
+        learns = training and group.learner is not None
+        actor = build_actor(group, dataclasses.replace(group_spec, learns=learns), world)
         preference = build_preference(group, actor.group_spec) if learning and group.learner is not None else None
         learner = None if preference is None else build_learner(group, actor, preference)
         groups.append(Group(actor, learner, preference))
@@ -225,17 +230,16 @@ def build_groups(config: Config, world: World, learning: bool = True) -> list[Gr
 
 
 def build_preference(group: GroupConfig, group_spec: GroupSpec) -> Preference:
-    """How a group that learns values its rewards."""
+    """How a learning group values its rewards."""
     assert group.learner is not None
-    preference: Preference = lookup.look_up(registry.PREFERENCES, group.preference.name)(group.preference.settings)
+    gamma = getattr(group.learner.settings, "gamma", 1.0)  # a user's own learner may have no discount
+    try:
+        preference: Preference = lookup.look_up(registry.PREFERENCES, group.preference.name)(
+            group.preference.settings, group_spec, gamma
+        )
+    except ValueError as error:
+        raise ConfigError(f"groups.{group_spec.group}.preference: {error}") from None
     check_way(group, preference, group_spec)
-    if isinstance(preference, Settled):
-        try:
-            preference.settle(
-                group_spec, getattr(group.learner.settings, "gamma", 1.0)
-            )  # one's own learner may have none
-        except ValueError as error:
-            raise ConfigError(f"groups.{group_spec.group}.preference: {error}") from None
     return preference
 
 
@@ -250,9 +254,9 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> A
             f"group '{group_spec.group}': learner '{group.learner.name}' improves a {wanted.__name__}, "
             f"not a {type(policy).__name__}{_cure(group_spec, wanted)}"
         )
-    if isinstance(actor.guard, Charging):
+    if actor.shield is not None:
         try:
-            preference = actor.guard.charge(preference)
+            preference = actor.shield.charge(preference)
         except ValueError as error:
             raise ConfigError(f"groups.{group_spec.group}.constraints: {error}") from None
     try:
@@ -295,7 +299,22 @@ def _cure(group_spec: GroupSpec, wanted: type[Any]) -> str:
     return "" if name is None else f"; set groups.{group_spec.group}.policy.name={name}"
 
 
-def build_runner(config: Config, shard: int, groups: list[Group]) -> Runner:
+def build_runner(config: Config, shard: int, groups: Sequence[Group]) -> Runner:
     """One shard of the config's world with everybody seated."""
     world = build_world(config.world, config.train.num_envs // config.train.shards)
     return Runner(world, [group.actor for group in groups], config.seed, shard, shards=config.train.shards)
+
+
+def probe_learners(config: Config, groups: Sequence[Group]) -> None:
+    """Show one step of random play to the learners that have to see the world before they accept it."""
+    if not any(isinstance(group.learner, HasProbe) for group in groups):
+        return
+    specs = [group.actor.group_spec for group in groups]
+    actors = [Actor(spec, RandomPolicy(RandomSettings(), spec)) for spec in specs]
+    first = Runner(build_world(config.world, 1), actors, config.seed).play(1, 0)
+    for group in groups:
+        if isinstance(group.learner, HasProbe):
+            try:
+                group.learner.probe(first.experiences[group.name])
+            except ValueError as error:
+                raise ConfigError(f"groups.{group.name}.learner: {error}") from None

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.group import Actor, Reporting
-from coterie.core.types import Array, CoterieError, Metrics
+from coterie.core.group import Actor
+from coterie.core.types import Array, CoterieError, Counters
 from coterie.core.world import World
 from coterie.training.runner import Runner
 
@@ -84,14 +84,10 @@ def evaluate(world: World, actors: Sequence[Actor], episodes: int, seed: int, gr
     )
 
 
-def reports(actors: Sequence[Actor], beside: bool = True) -> dict[str, Metrics]:
-    """What policies and who sits beside them tell of themselves since they were built, by group."""
-    found: dict[str, Metrics] = {}
-    for actor in actors:
-        for part in (actor.policy, *((actor.annotator, actor.guard) if beside else ())):
-            if isinstance(part, Reporting):
-                found.setdefault(actor.group_spec.group, {}).update(part.metrics())
-    return found
+def actor_metrics(actors: Sequence[Actor]) -> dict[str, Counters]:
+    """Metrics of policies, advisors and shields since they were built, by group; groups without any are left out."""
+    found = {actor.group_spec.group: actor.metrics() for actor in actors}
+    return {group: counters for group, counters in found.items() if counters}
 
 
 def _count(played: Array, quota: Array, copy: int) -> bool:

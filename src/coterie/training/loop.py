@@ -20,18 +20,18 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError
 from coterie.core import seeding
-from coterie.core.group import Actor, Group, HasTargetPolicy, Kept, Reporting
-from coterie.core.types import CoterieError, Joint, State
+from coterie.core.group import Actor, Group, HasTargetPolicy
+from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
 from coterie.core.world import HasExpert
 from coterie.nn.threads import fixed_threads
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.training import workers
-from coterie.training.build import build_groups, build_stage, build_world
-from coterie.training.evaluate import Result, evaluate, evaluation_envs, reports
+from coterie.training.build import build_groups, build_stage, build_world, probe_learners
+from coterie.training.evaluate import Result, evaluate, evaluation_envs
 from coterie.training.language_models import keep_answers
 from coterie.training.metrics import Progress, Recorder
 from coterie.training.run import Run, write_text
-from coterie.training.runner import Episodes, beside
+from coterie.training.runner import Episodes
 
 RECENT = 100  # episodes in the moving average
 
@@ -52,10 +52,6 @@ class Training:
         for group in self.groups:
             if isinstance(group.learner, HasTargetPolicy):
                 self.peered[group.name] = group.learner
-        self.kept: dict[str, Kept] = {}
-        for group in self.groups:
-            if isinstance(group.preference, Kept):
-                self.kept[group.name] = group.preference
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best_step, self.best_score = -1, -np.inf
@@ -64,6 +60,7 @@ class Training:
         self.step_0: dict[str, Any] = {}
         named = settings.stop.group if settings.stop else None
         self.watched = named or next(iter(self.learning), self.groups[0].name)  # whose return decides `solved`
+        probe_learners(config, self.groups)
         self.workers = workers.start(config, self.groups)
 
     # One iteration ------------------------------------------------------------------------------------
@@ -73,8 +70,7 @@ class Training:
         self.iteration += 1
         rollout = self.workers.play(self.iteration)
         settings = self.config.train
-        progress = self.env_steps / settings.total_steps
-        ahead = (self.env_steps + settings.iteration_steps) / settings.total_steps
+        progress, ahead = settings.progress(self.iteration), settings.progress(self.iteration + 1)
         spaces = {group.name: group.actor.group_spec.spaces for group in self.groups}
         peers = {name: learner.peer() for name, learner in self.peered.items()}  # before anybody learns
         joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, peers)
@@ -104,15 +100,15 @@ class Training:
         return metrics
 
     def reports(self) -> dict[str, float]:
-        """What policies, and who sits beside them or judges them, tell of themselves in this process.
-
-        Who sits beside a policy in child processes is not heard here: it says nothing rather than half.
-        """
-        found = reports([group.actor for group in self.groups], beside=not self.config.train.workers)
+        """Metrics of policies, advisors, shields, learners and preferences, those in child processes included."""
+        elsewhere = self.workers.metrics()
+        found: dict[str, float] = {}
         for group in self.groups:
-            if isinstance(group.preference, Reporting):
-                found.setdefault(group.name, {}).update(group.preference.metrics())
-        return {f"{name}/{key}": value for name, told in found.items() for key, value in told.items()}
+            counters = merge_counters([group.actor.metrics(), elsewhere.get(group.name, {})])
+            for part in (group.learner, group.preference):
+                counters |= {} if part is None else part.metrics()
+            found |= {f"{group.name}/{key}": value for key, value in as_metrics(counters).items()}
+        return found
 
     @property
     def solved(self) -> bool:
@@ -188,8 +184,8 @@ class Training:
             "recent": {name: list(values) for name, values in self.recent.items()},
             "policies": self.policies(),
             "learners": {g.name: g.learner.state() for g in self.groups if g.learner is not None},
-            "preferences": {name: preference.state() for name, preference in self.kept.items()},
-            "beside": {g.name: [part.state() for part in beside(g.actor)] for g in self.groups},
+            "preferences": {g.name: g.preference.state() for g in self.groups if g.preference is not None},
+            "actors": {g.name: [part.state() for part in g.actor.parts()] for g in self.groups},
             "shards": self.workers.save(),
         }
         self.run.save_checkpoint(state, self.config.train.keep_checkpoints)
@@ -210,10 +206,9 @@ class Training:
                 group.policy.load(state["policies"][group.name])
                 if group.learner is not None:
                     group.learner.load(state["learners"][group.name])
-            for name, preference in self.kept.items():
-                preference.load(state["preferences"][name])
-            for group in self.groups:
-                for part, held in zip(beside(group.actor), state.get("beside", {}).get(group.name, [])):
+                if group.preference is not None:
+                    group.preference.load(state["preferences"][group.name])
+                for part, held in zip(group.actor.parts(), state["actors"][group.name], strict=True):
                     part.load(held)
             self.workers.load(shards)
         except ValueError as error:
@@ -241,7 +236,11 @@ def train(
     Returns the summary; `finished` says whether there is one, `interrupted` whether Ctrl-C was pressed.
     """
     with fixed_threads(config.train.threads), interruptible() as interrupted:
-        training = Training(config, run)
+        try:
+            training = Training(config, run)
+        except CoterieError:
+            run.discard_unstarted()
+            raise
         try:
             if state is not None:
                 training.restore(state)  # refuses a config that does not fit before anything is touched

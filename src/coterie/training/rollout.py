@@ -45,11 +45,12 @@ class RolloutBuffer:
         self.active = np.zeros(shape, bool)
         self.terminated = np.zeros(shape, bool)
         self.truncated = np.zeros(shape, bool)
-        choices = actor.guard.choices if actor.guard else None if first.mask is None else first.mask.shape[-1]
+        choices = actor.shield.choices if actor.shield else None if first.mask is None else first.mask.shape[-1]
         self.mask = None if choices is None else np.ones((*shape, choices), bool)
-        self.notes = np.full((*shape, actor.annotator.width), np.nan, np.float32) if actor.annotator else None
+        self.notes = np.full((*shape, actor.advisor.width), np.nan, np.float32) if actor.advisor else None
         size = actor.policy.memory_size
         self.memory = np.zeros((rows + 1, *shape[1:], size), np.float32) if size else None
+        self.trace: dict[str, Array] | None = None  # made by the first decision that has one
         self.finals: list[tuple[Array, Tree, Array | None]] = []
 
     def open(self, opening: PendingTransitions) -> None:
@@ -63,6 +64,7 @@ class RolloutBuffer:
             self.memory[0] = opening.memory
         if self.notes is not None:
             self.notes[0] = opening.notes
+        self._trace(0, opening.trace)
 
     def decided(self, t: int, view: View, decision: Decision) -> None:
         """Write down what was seen and decided at row t."""
@@ -77,6 +79,18 @@ class RolloutBuffer:
             self.memory[t] = view.memory
         if self.notes is not None:
             self.notes[t] = view.notes
+        self._trace(t, decision.trace)
+
+    def _trace(self, t: int, trace: dict[str, Array] | None) -> None:
+        """Stack a decision's trace; rows without one stay zero."""
+        if trace is None:
+            return
+        if self.trace is None:
+            self.trace = {name: np.zeros((len(self.active), *a.shape), a.dtype) for name, a in trace.items()}
+        if trace.keys() != self.trace.keys():
+            raise ValueError(f"a policy's trace must always have the same keys, got {sorted(trace)}")
+        for name, array in trace.items():
+            self.trace[name][t] = array
 
     def arrived(self, t: int, agent_step: AgentStep, cut: Array, memory: Array | None) -> None:
         """Write down what followed from row t; copies in `cut` were reset before somebody's episode was over."""
@@ -115,6 +129,7 @@ class RolloutBuffer:
             self.mask,
             self.memory,
             self.notes,
+            self.trace,
         )
 
 

@@ -69,6 +69,11 @@ class Run:
         layer = configs.read(self.config_file)
         return configs.resolve(configs.merge(layer, configs.parse_overrides(overrides or [])), "experiment")
 
+    def discard_unstarted(self) -> None:
+        """Remove the directory of a run that was created but recorded nothing, so that its name is free again."""
+        if not self.metrics_file.exists() and not self.steps():
+            shutil.rmtree(self.path)
+
     def write_config(self, settings: configs.Config) -> None:
         """Write the resolved config, all or nothing."""
         write_text(self.config_file, configs.to_yaml(settings))

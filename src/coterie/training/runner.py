@@ -7,12 +7,12 @@ decisions still open when a rollout ends, and the running tally of episodes. It 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.group import ActionShield, Actor, Annotator, GroupSpec
+from coterie.core.group import Actor, GroupSpec
 from coterie.core.types import (
     Array,
     Decision,
@@ -180,10 +180,7 @@ class Runner:
         actions: dict[str, Array] = {}
         for actor in self.actors:
             group_spec = actor.group_spec
-            view = self.view(actor)
-            decision = actor.policy.act(view)
-            if actor.guard is not None:
-                actor.guard.witness(view, decision.action)
+            view, decision = actor.act(self.view(actor))
             self.remember(group_spec.group, view, decision)
             if writers is not None:
                 writers[group_spec.group].decided(t, view, decision)
@@ -214,7 +211,7 @@ class Runner:
         """What a group sees now."""
         group_spec, agent_step = actor.group_spec, self.timestep.agent_types[actor.group_spec.agent_type]
         pick = picker(group_spec)
-        view = View(
+        return View(
             observation=map_tree(pick, agent_step.observation),
             acting=pick(agent_step.acting),
             agents=np.arange(len(group_spec.agents)) if actor.members is None else actor.members,
@@ -229,12 +226,6 @@ class Runner:
             step_count=self.step_count,
             frames=self.step_count * self.frames_per_step,
         )
-        if actor.guard is not None:
-            view = replace(view, mask=actor.guard.allowed(view))
-        if actor.annotator is not None:
-            asked = self.progress is not None or actor.annotator.always
-            view = replace(view, notes=actor.annotator.note(view, actor.policy) if asked else None)
-        return view
 
     def remember(self, group: str, view: View, decision: Decision) -> None:
         """Keep what a policy wants to remember, for those who really acted."""
@@ -249,7 +240,7 @@ class Runner:
             "tally": self.tally.state(),
             "memories": {name: memory.copy() for name, memory in self.memories.items()},
             "openings": {name: _opening_state(opening) for name, opening in self.pending.items()},
-            "beside": {actor.group_spec.group: [part.state() for part in beside(actor)] for actor in self.actors},
+            "actors": {actor.group_spec.group: [part.state() for part in actor.parts()] for actor in self.actors},
         }
 
     def load(self, state: State) -> None:
@@ -259,13 +250,8 @@ class Runner:
         self.memories = {name: memory.copy() for name, memory in state["memories"].items()}
         self.pending = {name: PendingTransitions(**held) for name, held in state["openings"].items()}
         for actor in self.actors:
-            for part, held in zip(beside(actor), state.get("beside", {}).get(actor.group_spec.group, [])):
+            for part, held in zip(actor.parts(), state["actors"][actor.group_spec.group], strict=True):
                 part.load(held)
-
-
-def beside(actor: Actor) -> list[Annotator | ActionShield]:
-    """Who sits beside a policy and has a state of its own."""
-    return [part for part in (actor.annotator, actor.guard) if part is not None]
 
 
 def _opening_state(opening: PendingTransitions) -> State:

@@ -6,37 +6,19 @@ import logging
 from pathlib import Path
 
 from coterie.config import schema
-from coterie.core.group import Probing
-from coterie.core.types import Experience
 from coterie.training import build
 from coterie.training.loop import Report, run_directory
 from coterie.training.loop import train as run_training
 from coterie.training.run import Run
-from coterie.training.runner import Runner
 
 log = logging.getLogger("coterie")
 
 
 def check(experiment: str, overrides: list[str] | None = None) -> schema.Config:
-    """An experiment's config, after building everything it names once: refusals come before a directory does."""
+    """An experiment's config, after building everything it names: a refusal comes before anything runs."""
     settings = schema.load(experiment, overrides)
-    world = build.build_world(settings.world, 1)
-    groups = build.build_groups(settings, world)
-    learners = [group.learner for group in groups]
-    if any(isinstance(learner, Probing) for learner in learners):
-        glimpse = Runner(world, [group.actor for group in groups], settings.seed).play(1, 0)
-        for group, learner in zip(groups, learners, strict=True):
-            if isinstance(learner, Probing):
-                probe(group.name, learner, glimpse.experiences[group.name])
+    build.probe_learners(settings, build.build_groups(settings, build.build_world(settings.world, 1)))
     return settings
-
-
-def probe(group: str, learner: Probing, own: Experience) -> None:
-    """Ask a learner whether it serves where things go on like this."""
-    try:
-        learner.probe(own)
-    except ValueError as error:
-        raise schema.ConfigError(f"groups.{group}.learner: {error}") from None
 
 
 def train(
@@ -47,7 +29,7 @@ def train(
     report: Report | None = None,
 ) -> Run:
     """Train an experiment; returns the run."""
-    settings = check(experiment, overrides)
+    settings = schema.load(experiment, overrides)
     run = Run.create(run_directory(settings, out), settings)
     run_training(settings, run, quiet=quiet, report=report)
     return run

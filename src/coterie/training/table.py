@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -71,11 +71,7 @@ class Table:
             mask=None if mask is None else np.asarray(mask)[:, None],
             memory=np.zeros((count, 1, group.policy.memory_size), np.float32) if group.policy.memory_size else None,
         )
-        if group.actor.guard is not None:
-            view = replace(view, mask=group.actor.guard.allowed(view))
-        if group.actor.annotator is not None and group.actor.annotator.always:
-            view = replace(view, notes=group.actor.annotator.note(view, group.policy))
-        return group.policy.act(view).action[:, 0]
+        return group.actor.act(view)[1].action[:, 0]
 
     def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:
         """Play whole episodes on evaluation seeds."""
@@ -143,7 +139,7 @@ def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | None
     settings = run.config(overrides)
     trained = run.config()
     saved: State = run.load_checkpoint(str(checkpoint))
-    groups = build.build_groups(settings, build.build_world(settings.world, 1), learning=False)
+    groups = build.build_groups(settings, build.build_world(settings.world, 1), learning=False, training=False)
     for group in groups:
         before = trained.groups.get(group.name)
         if before is None or not _same_policy(before.policy, settings.groups[group.name].policy):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -17,7 +17,8 @@ import numpy as np
 
 from coterie.config.schema import Config
 from coterie.core.group import Group
-from coterie.core.types import CoterieError, State, StateRows, merge
+from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
+from coterie.training.evaluate import actor_metrics
 from coterie.training.runner import Rollout, join_episodes
 
 
@@ -40,8 +41,12 @@ class Workers(Protocol):
         """Return every shard to its state."""
         ...
 
+    def metrics(self) -> dict[str, Counters]:
+        """Metrics of actors that live in other processes, by group."""
+        ...
+
     def close(self) -> None:
-        """Let go of processes."""
+        """End the processes."""
         ...
 
 
@@ -63,38 +68,74 @@ def join_states(states: list[StateRows]) -> StateRows | None:
     return StateRows(rows, np.concatenate([s.finals for s in states]))
 
 
+class ShardHost:
+    """Plays, saves and loads some shards of a run and reports metrics of their actors.
+
+    The same object serves in this process, in a child process and in a Ray actor.
+    """
+
+    def __init__(self, config: Config, shards: Sequence[int], groups: Sequence[Group] | None = None) -> None:
+        """`groups`: those that learn in this process; None: build groups that only play."""
+        from coterie.training.build import build_groups, build_runner, build_world
+
+        self.settings = config.train
+        if groups is None:
+            groups = build_groups(config, build_world(config.world, 1), learning=False)
+        self.actors = [group.actor for group in groups]
+        self.runners = [build_runner(config, shard, groups) for shard in shards]
+
+    def play(self, iteration: int, weights: Mapping[str, State] | None = None) -> list[Rollout]:
+        """One iteration of every shard, with new weights for some groups."""
+        for actor in self.actors:
+            if weights and actor.group_spec.group in weights:
+                actor.policy.load(weights[actor.group_spec.group])
+        progress = self.settings.progress(iteration)
+        return [runner.play(self.settings.rollout_steps, iteration, progress) for runner in self.runners]
+
+    def save(self) -> list[State]:
+        """The state of every shard."""
+        return [runner.save() for runner in self.runners]
+
+    def load(self, states: list[State]) -> None:
+        """Return every shard to its state."""
+        for runner, state in zip(self.runners, states, strict=True):
+            runner.load(state)
+
+    def metrics(self) -> dict[str, Counters]:
+        """Metrics of the actors since they were built, by group."""
+        return actor_metrics(self.actors)
+
+
 class LocalWorkers:
     """All shards in this process, acting with the very policies that learn."""
 
     def __init__(self, config: Config, groups: list[Group]) -> None:
-        from coterie.training.build import build_runner
-
-        self.settings = config.train
-        self.runners = [build_runner(config, shard, groups) for shard in range(config.train.shards)]
+        self.host = ShardHost(config, range(config.train.shards), groups)
 
     def play(self, iteration: int) -> Rollout:
-        progress = self.settings.progress(iteration)
-        return join([runner.play(self.settings.rollout_steps, iteration, progress) for runner in self.runners])
+        return join(self.host.play(iteration))
 
     def save(self) -> list[State]:
-        return [runner.save() for runner in self.runners]
+        return self.host.save()
 
     def load(self, states: list[State]) -> None:
-        for runner, state in zip(self.runners, states, strict=True):
-            runner.load(state)
+        self.host.load(states)
+
+    def metrics(self) -> dict[str, Counters]:
+        return {}  # these actors are the loop's own
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """There are no processes to end."""
 
 
 class ProcessWorkers:
-    """Shards in child processes, which are sent the weights before every iteration."""
+    """Shards in child processes, each with a `ShardHost`; weights are sent before every iteration."""
 
     def __init__(self, config: Config, groups: list[Group]) -> None:
         context = multiprocessing.get_context("spawn")
         shards, count = config.train.shards, min(config.train.workers, config.train.shards)
         self.learning = [group for group in groups if group.learner is not None]
-        self.changed = groups  # whose weights the children may not have: at first everybody's
+        self.changed = groups  # groups whose weights the children may not have: at first all
         self.assigned = [list(range(shards))[i::count] for i in range(count)]
         self.pipes: list[Connection] = []
         self.processes = []
@@ -109,42 +150,52 @@ class ProcessWorkers:
     def play(self, iteration: int) -> Rollout:
         weights = {group.name: group.policy.state() for group in self.changed}
         self.changed = self.learning
-        return join(self.ask("play", iteration, weights))
+        return join(self.by_shard(self.ask("play", iteration, weights)))
 
     def save(self) -> list[State]:
-        return self.ask("save")
+        return self.by_shard(self.ask("save"))
 
     def load(self, states: list[State]) -> None:
         self.exchange([("load", [states[shard] for shard in mine]) for mine in self.assigned])
 
+    def metrics(self) -> dict[str, Counters]:
+        parts: list[dict[str, Counters]] = self.ask("metrics")
+        names = {name: None for part in parts for name in part}
+        return {name: merge_counters([part[name] for part in parts if name in part]) for name in names}
+
+    def by_shard(self, answers: list[list[Any]]) -> list[Any]:
+        """The workers' answers in the order of the shards."""
+        found = {s: one for mine, answer in zip(self.assigned, answers) for s, one in zip(mine, answer, strict=True)}
+        return [found[shard] for shard in sorted(found)]
+
     def ask(self, *request: Any) -> list[Any]:
-        """Send every worker the same request; answers come back in the order of the shards."""
+        """Send every worker the same request."""
         return self.exchange([request] * len(self.pipes))
 
     def exchange(self, requests: list[Any]) -> list[Any]:
-        """Send every worker its request, then wait for all answers."""
-        for place, request in enumerate(requests):
+        """Send every worker its request (a method of `ShardHost` and its arguments), then wait for all answers."""
+        for worker, request in enumerate(requests):
             try:
-                self.pipes[place].send(request)
+                self.pipes[worker].send(request)
             except (BrokenPipeError, ConnectionResetError):
-                raise self.died(place) from None
-        answers: dict[int, Any] = {}
-        for place, mine in enumerate(self.assigned):
+                raise self.died(worker) from None
+        answers: list[Any] = []
+        for worker, mine in enumerate(self.assigned):
             try:
-                failed, answer = self.pipes[place].recv()
+                failed, answer = self.pipes[worker].recv()
             except (EOFError, ConnectionResetError):
-                raise self.died(place) from None
+                raise self.died(worker) from None
             if failed:
                 raise WorkerError(f"the worker playing shards {mine} failed:\n{answer}")
-            answers |= dict(zip(mine, answer, strict=True))
-        return [answers[shard] for shard in sorted(answers)]
+            answers.append(answer)
+        return answers
 
-    def died(self, place: int) -> WorkerError:
+    def died(self, worker: int) -> WorkerError:
         """What to say of a worker that no longer answers."""
-        self.processes[place].join(5)
+        self.processes[worker].join(5)
         return WorkerError(
-            f"the worker playing shards {self.assigned[place]} died "
-            f"(exit code {self.processes[place].exitcode}); 'coterie resume' goes on from the last checkpoint"
+            f"the worker playing shards {self.assigned[worker]} died "
+            f"(exit code {self.processes[worker].exitcode}); 'coterie resume' goes on from the last checkpoint"
         )
 
     def close(self) -> None:
@@ -167,41 +218,27 @@ def _serve(pipe: Connection, config: Config, shards: list[int]) -> None:
 
 
 def _answer_requests(pipe: Connection, config: Config, shards: list[int]) -> None:
-    from coterie.training.build import build_groups, build_runner, build_world
-
-    runners = None
+    host = None
     while True:
         try:
             request, *arguments = pipe.recv()
         except (EOFError, ConnectionResetError):
             return
         try:
-            if runners is None:
-                groups = build_groups(config, build_world(config.world, 1), learning=False)
-                runners = [build_runner(config, shard, groups) for shard in shards]
-            pipe.send((False, [_answer(runner, i, request, arguments, config) for i, runner in enumerate(runners)]))
+            host = host or ShardHost(config, shards)
+            methods: dict[str, Callable[..., Any]] = {
+                "play": host.play,
+                "save": host.save,
+                "load": host.load,
+                "metrics": host.metrics,
+            }
+            pipe.send((False, methods[request](*arguments)))
         except BrokenPipeError:
             return
         except CoterieError as error:
             pipe.send((True, str(error)))
-        except Exception:  # whatever else went wrong is the parent's to report, with the child's own traceback
+        except Exception:  # the parent reports any other failure, with the child's traceback
             pipe.send((True, traceback.format_exc()))
-
-
-def _answer(runner: Any, place: int, request: str, arguments: list[Any], config: Config) -> Any:
-    if request == "play":
-        iteration, weights = arguments
-        _set_weights(runner, weights)
-        return runner.play(config.train.rollout_steps, iteration, config.train.progress(iteration))
-    if request == "load":
-        return runner.load(arguments[0][place])
-    return runner.save()
-
-
-def _set_weights(runner: Any, weights: Mapping[str, State]) -> None:
-    for actor in runner.actors:
-        if actor.group_spec.group in weights:
-            actor.policy.load(weights[actor.group_spec.group])
 
 
 def start(config: Config, groups: list[Group]) -> Workers:

@@ -350,6 +350,9 @@ class DQN:
         mixed: Tensor = mixer(values[0], known[0])
         return mixed.unsqueeze(0)
 
+    def metrics(self) -> Metrics:
+        return {}  # `learn` returns them
+
     def state(self) -> State:
         flats = {"adam": self.policy.flat}
         found: State = {"target": networks.export(self.target)}

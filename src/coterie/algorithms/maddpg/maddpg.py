@@ -578,6 +578,9 @@ class MADDPG:
 
     # State --------------------------------------------------------------------------------------------
 
+    def metrics(self) -> Metrics:
+        return {}  # `learn` returns them
+
     def state(self) -> State:
         return {
             "actor": {"target": networks.export(self.actor.target), "adam": self.actor.flat.state()},

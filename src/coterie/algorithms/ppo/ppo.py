@@ -346,6 +346,9 @@ class PPO:
             result[t, n] = self.policy.restore_order(final, (len(t), len(self.group_spec.agents)))
         return result
 
+    def metrics(self) -> Metrics:
+        return {}  # `learn` returns them
+
     def state(self) -> State:
         return {
             "critic": networks.export(self.critic),

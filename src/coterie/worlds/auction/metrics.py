@@ -213,7 +213,7 @@ def curves(run: Run, checkpoint: str = "last") -> list[Curve]:
         runner.timestep = world.load(state)
         bids = np.zeros((len(values), settings.num_bidders))
         for group in loaded.groups:
-            action = group.policy.act(runner.view(group.actor)).action
+            action = group.actor.act(runner.view(group.actor))[1].action
             chosen = action / (settings.bid_levels - 1) if settings.bid_levels else action[..., 0]
             bids[:, group.actor.group_spec.columns] = chosen
         bids = np.clip(bids, 0.0, 1.0 if settings.budget is None else min(settings.budget, 1.0))
