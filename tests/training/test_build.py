@@ -104,7 +104,9 @@ def test_a_pattern_must_match_somebody(tmp_path):
 def test_a_heuristic_needs_a_world_that_brings_one(tmp_path):
     world = "world: {name: 'helpers.run:Odd'}\ngroups:\n"
     said = refusal(tmp_path, "  a: {policy: expert}", world=world)
-    assert said == ("group 'a': policy 'expert' needs a world that brings its own reference player; 'odd' does not")
+    assert "group 'a': policy 'expert'" in said
+    assert "HasExpert" in said
+    assert "'Odd'" in said
 
 
 def test_ppo_improves_networks_only(tmp_path):

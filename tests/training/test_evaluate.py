@@ -11,7 +11,7 @@ from coterie.core import seeding
 from coterie.core.group import Actor
 from coterie.core.types import CoterieError
 from coterie.policies.scripted import RandomPolicy, RandomSettings
-from coterie.training import build, evaluate, loop
+from coterie.training import runner, build, evaluate, loop
 from helpers import run as run_cases
 from helpers.run import ODD, train, written
 
@@ -75,9 +75,9 @@ def test_a_preference_does_not_touch_what_is_reported(tmp_path):
 
 
 def test_an_endless_world_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluate, "PATIENCE", 200)
+    monkeypatch.setattr(runner, "EPISODE_LIMIT", 200)
     world, actors = seated(tmp_path, 2, lengths=(1000,))
-    with pytest.raises(CoterieError, match="no episode ended within 200 ticks; give the world a time limit"):
+    with pytest.raises(CoterieError, match="no episode ended within 200 steps"):
         evaluate.evaluate(world, actors, 2, seed=0)
 
 

@@ -1,7 +1,7 @@
-"""All that crosses a boundary: spaces, ticks, views, decisions, experience.
+"""Data that crosses package boundaries: spaces, time steps, views, decisions, experience.
 
-Shapes are written with N copies of a world, A agents, T rows of time. This file holds data only: who
-fills it is in `runner.py`, who reads it in `algorithms/`.
+Shapes use N environments, A agents, T steps of a rollout. `training/runner.py` fills these records, `algorithms/` reads
+them.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ Peer = Callable[[Array, Array], Array]  # packed observations [R, A, D], legal [
 
 
 class CoterieError(Exception):
-    """A failure we can name; the command line prints it without a traceback."""
+    """A failure with a known cause; the command line prints it without a traceback."""
 
 
 class UnknownName(CoterieError):
-    """Nothing goes by the name that a config gives."""
+    """A config names something that does not exist."""
 
 
 # Spaces ---------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class UnknownName(CoterieError):
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Real numbers (or bytes) of one shape, each between its bounds."""
+    """An array of real numbers (or bytes) with bounds."""
 
     shape: tuple[int, ...]
     low: Array | float
@@ -91,24 +91,24 @@ class Box:
 
 @dataclass(frozen=True)
 class Discrete:
-    """One of `n` choices, written 0 … n−1 as int64."""
+    """One of `n` choices: an int64 from 0 to n − 1."""
 
     n: int
 
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several choices made together; an action is an integer vector."""
+    """Several discrete choices at once; an action is an integer vector."""
 
     sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Dict:
-    """Named observations. `sets` lists keys whose rows together describe one set of like things.
+    """Named observations. `sets` lists keys whose rows together describe one unordered set of objects.
 
-    `sets=(("target_pos", "target_status"),)` says that row i of both arrays speaks of target i and that
-    the order and number of rows carry no meaning; a set network reads them so.
+    `sets=(("target_pos", "target_status"),)`: row i of both arrays describes target i, and the order and number of rows
+    carry no meaning. The set encoder uses this.
     """
 
     entries: dict[str, Box | Discrete]
@@ -140,71 +140,71 @@ def action_dtype(space: ActionSpace) -> str:
 
 @dataclass(frozen=True)
 class AgentType:
-    """Agents of equal observation and action spaces; every group lies inside one kind."""
+    """Agents with the same observation and action spaces; every group lies inside one agent type."""
 
     agents: tuple[str, ...]
     observation: ObservationSpace
     action: ActionSpace
 
 
-# What a world says ------------------------------------------------------------------------------------
+# What a world returns ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class AgentStep:
-    """What a world tells one kind of agents after a reset or a step.
+    """What a reset or step returns for one agent type.
 
-    Arrays belong to the world and are valid until its next step. An end is true once; afterwards the
-    agent is neither acting nor rewarded until its copy is reset. Where the copy has been reset,
-    `observation` is the new episode's first and `final_observation` the old one's last.
+    Arrays belong to the world and are valid until its next step. `terminated` and `truncated` are true once; afterwards
+    the agent neither acts nor gets rewards until its environment is reset. After a reset, `observation` is the new
+    episode's first and `final_observation` the old episode's last.
     """
 
     observation: Tree  # [N, A, …]
-    acting: Array  # [N, A] bool: who must act now
+    acting: Array  # [N, A] bool: the agents that must act now
     reward: Array  # [N, A] float32
     terminated: Array  # [N, A] bool
     truncated: Array  # [N, A] bool
-    final_observation: Tree  # [N, A, …] valid where the copy ended
+    final_observation: Tree  # [N, A, …] valid where the episode ended
     mask: Array | None = None  # [N, A, actions] bool: legal actions; discrete spaces only
 
 
 @dataclass(frozen=True)
 class TimeStep:
-    """One tick for every kind, and what concerns the copy as a whole."""
+    """The step of every agent type, and what concerns the environment as a whole."""
 
     agent_types: Mapping[str, AgentStep]
-    ended: Array  # [N] bool: an episode ended in this step and the copy was reset
-    success: Array | None = None  # [N] bool: valid where ended; always None in a world without the notion
-    state: Array | None = None  # [N, Z] float32: the whole world, for central critics; None: everybody's observations
+    ended: Array  # [N] bool: the episode ended in this step and the environment was reset
+    success: Array | None = None  # [N] bool: valid where ended; None in worlds without a notion of success
+    state: Array | None = None  # [N, Z] float32: the global state, for centralized critics; None: all observations
     final_state: Array | None = None  # [N, Z] valid where ended
 
 
-# What a policy sees and says --------------------------------------------------------------------------
+# What a policy sees and decides --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class View:
-    """What a group's policy sees, for all copies at once. Rows where `acting` is False are ignored."""
+    """What a group's policy sees, for all environments at once. Rows where `acting` is False are ignored."""
 
     observation: Tree  # [N, A, …]
     acting: Array  # [N, A] bool
-    agents: Array  # [A] int: place of each agent within its group
+    agents: Array  # [A] int: index of each agent within its group
     random: np.random.Generator
     greedy: bool = False
     mask: Array | None = None  # [N, A, actions] bool
-    memory: Array | None = None  # [N, A, M]: what the policy returned last time, zero at an episode's start
-    world: World | None = None  # None when observations come from outside a table
+    memory: Array | None = None  # [N, A, M]: the policy's last `Decision.memory`; zero at an episode's start
+    world: World | None = None  # None when observations come from outside a world
     agent_type: str = ""
-    columns: Array | None = None  # [A] int: place of each agent within its kind
+    columns: Array | None = None  # [A] int: index of each agent within its agent type
     notes: Array | None = None  # [N, A, W]: what an annotator says to this decision; NaN: nothing
-    progress: float | None = None  # share of the run's iterations before this one; None: this is no training
-    step_count: int = 0  # ticks played before this one, since the run or the evaluation began
-    frames: int = 0  # the same in environment steps of all copies and shards
+    progress: float | None = None  # fraction of the run's total steps taken before this iteration; None outside of training
+    step_count: int = 0  # steps played before this one, since the run or the evaluation began
+    frames: int = 0  # the same in environment steps, summed over all environments and shards
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy says: an action for every row, and with what log-probability it was drawn."""
+    """A policy's actions, and their log-probabilities."""
 
     action: Array  # [N, A, …]
     log_prob: Array | None = None  # [N, A] float32; None for policies that have none
@@ -212,12 +212,12 @@ class Decision:
     trace: dict[str, Array] | None = None  # [N, A, …] each: what only this policy and its learner read; stacked unread
 
 
-# What a group lived through ---------------------------------------------------------------------------
+# What a group experienced ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Finals:
-    """Last observations of the copies that were reset before everybody's episode was over, to bootstrap from."""
+    """Last observations of truncated episodes, to bootstrap from."""
 
     index: Array  # [K, 2] int: (t, n)
     observation: Tree  # [K, A, …]
@@ -226,12 +226,12 @@ class Finals:
 
 @dataclass(frozen=True)
 class Experience:
-    """What one group lived through during a rollout, in the world's own rewards.
+    """One group's rollout, in the world's own rewards.
 
-    Row t holds the decision taken at t and what arrived at t+1. An agent that does not act at t is
-    inactive there; rewards and ends that reach it while idle belong to its latest decision. A decision is
-    open when neither a next decision nor an end has closed it by row T: it is not learned from here but
-    opens the next rollout (row 0 there).
+    Row t holds the decision taken at t and the reward and end that arrived at t+1. An agent that does not act at t is
+    inactive there; rewards and ends that reach it while idle belong to its latest decision. A decision is pending when
+    neither a next decision nor an end has closed it by row T: it is not learned from here but becomes row 0 of the next
+    rollout.
     """
 
     observation: Tree  # [T+1, N, A, …]
@@ -241,10 +241,10 @@ class Experience:
     active: Array  # [T, N, A] bool: the agent decided here
     terminated: Array  # [T, N, A] bool
     truncated: Array  # [T, N, A] bool
-    acting: Array  # [N, A] bool: who must act at row T
+    acting: Array  # [N, A] bool: the agents that must act at row T
     finals: Finals
     mask: Array | None = None  # [T, N, A, actions]
-    memory: Array | None = None  # [T+1, N, A, M]: what the policy remembered when it decided
+    memory: Array | None = None  # [T+1, N, A, M]: the policy's memory when it decided
     notes: Array | None = None  # [T, N, A, W]: what an annotator said to each decision; NaN: nothing
     trace: dict[str, Array] | None = None  # [T, N, A, …] each: the decisions' traces
 
@@ -254,7 +254,7 @@ class Experience:
         return self.terminated | self.truncated
 
     def closed(self) -> Array:
-        """[T, N, A] bool: decisions whose outcome is known; the ones to learn from."""
+        """[T, N, A] bool: decisions that are not pending: the ones to learn from."""
         later = self.acting.copy()  # has a later decision or end been seen, going backwards?
         closed = np.empty_like(self.active)
         for t in range(len(self.active) - 1, -1, -1):
@@ -266,30 +266,30 @@ class Experience:
 
 @dataclass(frozen=True)
 class StateRows:
-    """The state of the whole world during a rollout."""
+    """The global state during a rollout."""
 
     rows: Array  # [T+1, N, Z]
-    finals: Array  # [K, Z]: at the moments of `Finals.index`
+    finals: Array  # [K, Z]: at `Finals.index`
 
 
 @dataclass(frozen=True)
 class Joint:
-    """What a learner may know beyond its own group: everybody's experience, and how far the run is."""
+    """What a learner may know besides its own group: all groups' experience, and the run's progress."""
 
     experiences: Mapping[str, Experience]
     iteration: int
-    progress: float  # share of the run's steps taken before this iteration, in [0, 1]
+    progress: float  # fraction of the run's total steps taken before this iteration, in [0, 1]
     spaces: Mapping[str, AgentType] = field(default_factory=dict)  # group -> what its agents see and do
-    state: StateRows | None = None  # where the world tells one
-    ahead: float = 0.0  # share of the run's steps taken once this iteration is over
-    peers: Mapping[str, Peer] = field(default_factory=dict)  # group -> its target policy when the iteration began
+    state: StateRows | None = None  # where the world has one
+    ahead: float = 0.0  # fraction of the run's total steps taken when this iteration is over
+    peers: Mapping[str, Peer] = field(default_factory=dict)  # group -> its target policy as the iteration began
 
 
 # Trees ------------------------------------------------------------------------------------------------
 
 
 def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
-    """Apply `function` to the arrays of equally built trees."""
+    """Apply `function` to the arrays of trees with the same structure."""
     first = trees[0]
     if isinstance(first, dict):
         return {key: function(*(tree[key] for tree in trees)) for key in first}
@@ -297,12 +297,12 @@ def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
 
 
 def leading(tree: Tree) -> Array:
-    """Any one array of the tree, to read leading axes from."""
+    """One array of the tree, to read leading axes from."""
     return next(iter(tree.values())) if isinstance(tree, dict) else tree
 
 
 def merge(experiences: list[Experience]) -> Experience:
-    """Join the experiences of several shards along the copies."""
+    """Join the experiences of several shards along the environments."""
     if len(experiences) == 1:
         return experiences[0]
     joined: dict[str, Any] = {}
@@ -325,13 +325,13 @@ def merge(experiences: list[Experience]) -> Experience:
 
 @dataclass(frozen=True)
 class PendingTransitions:
-    """Decisions that were still open when the last rollout ended: row 0 of the next."""
+    """Decisions that were pending when the last rollout ended: row 0 of the next."""
 
     active: Array  # [N, A] bool
     observation: Tree  # [N, A, …]
     action: Array  # [N, A, …]
     log_prob: Array  # [N, A]
-    reward: Array  # [N, A]: what has arrived so far
+    reward: Array  # [N, A]: rewards so far
     mask: Array | None
     memory: Array | None  # [N, A, M]: when it was decided; of who left nothing open, what they remember now
     notes: Array | None = None  # [N, A, W]

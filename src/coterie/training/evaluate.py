@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from coterie.core.group import Actor
-from coterie.core.types import Array, CoterieError, Counters
+from coterie.core.types import Array, Counters
 from coterie.core.world import World
-from coterie.training.runner import Runner
+from coterie.training.runner import Runner, play_episodes
 
 COPIES = 256  # played at once at most
-PATIENCE = 1_000_000  # ticks after which an episode counts as endless
 
 
 @dataclass(frozen=True)
@@ -59,22 +58,18 @@ def evaluation_envs(episodes: int) -> int:
 
 
 def evaluate(world: World, actors: Sequence[Actor], episodes: int, seed: int, greedy: bool = True) -> Result:
-    """Play a number of episodes, an equal share in every copy so that short ones are not favoured."""
+    """Play a number of episodes, the same number in every environment so that short ones are not favoured."""
     runner = Runner(world, actors, seed, greedy=greedy)
-    runner.begin(0)
     quota = np.full(world.num_envs, episodes // world.num_envs)
     quota[: episodes % world.num_envs] += 1
-    parts, played, waited = [], np.zeros(world.num_envs, np.int64), 0
-    while (played < quota).any():
-        runner.step()
-        waited += 1
-        if waited % 64 == 0 or runner.timestep.ended.any():
+    parts, played = [], np.zeros(world.num_envs, np.int64)
+    for _ in play_episodes(runner):
+        if runner.timestep.ended.any():
             ended = runner.tally.drain()
             take = [i for i, copy in enumerate(ended.copy) if _count(played, quota, copy)]
             parts.append((ended, np.array(take, np.int64)))
-            waited = 0 if len(ended.copy) else waited
-        if waited > PATIENCE:
-            raise CoterieError(f"no episode ended within {PATIENCE:,} ticks; give the world a time limit")
+            if (played >= quota).all():
+                break
     names = parts[0][0].returns
     success = [e.success[i] for e, i in parts if e.success is not None]
     return Result(

@@ -1,12 +1,13 @@
 """Plays one shard of a world and writes one Experience per group.
 
-The runner owns what lies between a world and its players: who sees what, memory between decisions,
-decisions still open when a rollout ends, and the running tally of episodes. It never learns.
+The runner connects a world with its actors: it builds their views, keeps policy memory between decisions, carries
+pending transitions over to the next rollout and adds up episode returns. It never learns. `play_episodes` is the one
+loop behind evaluation, matches, ratings, exploitability and videos.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from coterie.core import seeding
 from coterie.core.group import Actor, GroupSpec
 from coterie.core.types import (
     Array,
+    CoterieError,
     Decision,
     Experience,
     PendingTransitions,
@@ -30,20 +32,22 @@ from coterie.core.types import (
 from coterie.core.world import World
 from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
 
+EPISODE_LIMIT = 1_000_000  # steps after which an episode counts as endless
+
 
 @dataclass(frozen=True)
 class Episodes:
-    """Episodes that ended, in the order they did."""
+    """Finished episodes, in the order in which they ended."""
 
-    at: Array  # [E] int: tick of the rollout at which each ended
-    copy: Array  # [E] int
-    length: Array  # [E] int: ticks
+    at: Array  # [E] int: step of the rollout at which each ended
+    copy: Array  # [E] int: index of its environment
+    length: Array  # [E] int: steps
     returns: Mapping[str, Array]  # group -> [E, A] float64, raw
     success: Array | None  # [E] bool
 
 
 def join_episodes(parts: Sequence[Episodes]) -> Episodes:
-    """Episodes of several shards in one order that does not depend on who played them."""
+    """Episodes of several shards, in an order that does not depend on the number of workers."""
     order = np.argsort(np.concatenate([p.at for p in parts]), kind="stable")
 
     def join(arrays: Sequence[Array]) -> Array:
@@ -61,7 +65,7 @@ def join_episodes(parts: Sequence[Episodes]) -> Episodes:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What one shard lived through in one iteration."""
+    """What one shard experienced in one iteration."""
 
     experiences: Mapping[str, Experience]
     episodes: Episodes
@@ -69,7 +73,7 @@ class Rollout:
 
 
 class Tally:
-    """Running return and length of every copy's present episode."""
+    """Running return and length of every environment's present episode."""
 
     def __init__(self, num_envs: int, group_specs: Sequence[GroupSpec]) -> None:
         self.group_specs = group_specs
@@ -83,7 +87,7 @@ class Tally:
         self.returns: dict[str, list[Array]] = {p.group: [] for p in self.group_specs}
 
     def add(self, timestep: TimeStep) -> None:
-        """Take in what one step brought."""
+        """Add the rewards and ends of one step."""
         self.length += 1
         for group_spec in self.group_specs:
             reward = timestep.agent_types[group_spec.agent_type].reward
@@ -100,7 +104,7 @@ class Tally:
         self.step_count += 1
 
     def drain(self) -> Episodes:
-        """Hand over the episodes that ended since the last call."""
+        """Return the episodes that ended since the last call."""
         if self.done:
             at, copy, length, success = (np.concatenate(column) for column in zip(*self.done, strict=True))
             returns = {group: np.concatenate(rows) for group, rows in self.returns.items()}
@@ -121,12 +125,12 @@ class Tally:
 
 
 class Runner:
-    """One shard: a world, the groups' seats around it, and everything between two of its iterations."""
+    """One shard: a world, the groups' actors, and the state that lasts from one iteration to the next."""
 
     def __init__(
         self, world: World, actors: Sequence[Actor], seed: int, shard: int = 0, greedy: bool = False, shards: int = 1
     ) -> None:
-        self.progress: float | None = None  # share of a run's iterations that are over; None: this is no training
+        self.progress: float | None = None  # fraction of the run's total steps taken; None outside of training
         self.step_count, self.frames_per_step = 0, world.num_envs * shards
         self.world, self.actors, self.seed, self.shard, self.greedy = world, actors, seed, shard, greedy
         self.timestep = world.reset(seeding.integer(seed, "world", shard))
@@ -139,7 +143,7 @@ class Runner:
         }
 
     def play(self, steps: int, iteration: int, progress: float | None = None) -> Rollout:
-        """Play `steps` ticks of every copy."""
+        """Play `steps` steps of every environment."""
         self.begin(iteration)
         self.progress, self.step_count = progress, (iteration - 1) * steps
         offset = 0 if self.world.simultaneous else 1
@@ -167,7 +171,7 @@ class Runner:
         return Rollout(experiences, self.tally.drain(), state)
 
     def begin(self, iteration: int) -> None:
-        """Draw fresh random streams for an iteration."""
+        """Derive the random streams of an iteration."""
         self.random = {
             s.group_spec.group: seeding.generator(self.seed, "act", iteration, self.shard, s.group_spec.group)
             for s in self.actors
@@ -175,12 +179,17 @@ class Runner:
 
     def step(
         self, writers: Mapping[str, RolloutBuffer] | None = None, t: int = 0, states: StateBuffer | None = None
-    ) -> None:
-        """Let everybody decide once, step the world, and write both down if asked to."""
+    ) -> dict[str, tuple[View, Decision]]:
+        """Let every group decide once and step the world; returns what each group saw and decided.
+
+        With `writers`, row `t` of the rollout is written too.
+        """
         actions: dict[str, Array] = {}
+        acted: dict[str, tuple[View, Decision]] = {}
         for actor in self.actors:
             group_spec = actor.group_spec
             view, decision = actor.act(self.view(actor))
+            acted[group_spec.group] = view, decision
             self.remember(group_spec.group, view, decision)
             if writers is not None:
                 writers[group_spec.group].decided(t, view, decision)
@@ -206,9 +215,10 @@ class Runner:
                 states.arrived(self.timestep, cut)
         for memory in self.memories.values():
             memory[self.timestep.ended] = 0
+        return acted
 
     def view(self, actor: Actor) -> View:
-        """What a group sees now."""
+        """A group's view of the present time step."""
         group_spec, agent_step = actor.group_spec, self.timestep.agent_types[actor.group_spec.agent_type]
         pick = picker(group_spec)
         return View(
@@ -228,13 +238,13 @@ class Runner:
         )
 
     def remember(self, group: str, view: View, decision: Decision) -> None:
-        """Keep what a policy wants to remember, for those who really acted."""
+        """Keep the policy's memory of the agents that acted."""
         if decision.memory is not None:
             old = self.memories[group]
             self.memories[group] = np.where(view.acting[..., None], decision.memory, old)
 
     def save(self) -> State:
-        """All that the next iteration depends on."""
+        """Everything the next iteration depends on."""
         return {
             "world": self.world.save(),
             "tally": self.tally.state(),
@@ -252,6 +262,22 @@ class Runner:
         for actor in self.actors:
             for part, held in zip(actor.parts(), state["actors"][actor.group_spec.group], strict=True):
                 part.load(held)
+
+
+def play_episodes(runner: Runner, limit: int | None = None) -> Iterator[dict[str, tuple[View, Decision]]]:
+    """Step the runner without end, yielding after each step what the groups saw and decided.
+
+    Raises an error once `limit` steps (by default EPISODE_LIMIT) pass in which no environment's episode ends.
+    """
+    limit = EPISODE_LIMIT if limit is None else limit
+    runner.begin(0)
+    waited = 0
+    while True:
+        acted = runner.step()
+        waited = 0 if runner.timestep.ended.any() else waited + 1
+        if waited > limit:
+            raise CoterieError(f"no episode ended within {limit:,} steps; set world.max_episode_steps or a time limit")
+        yield acted
 
 
 def _opening_state(opening: PendingTransitions) -> State:

@@ -11,7 +11,7 @@ from pathlib import Path
 from coterie.core.group import Actor
 from coterie.core.types import Array, CoterieError
 from coterie.core.world import EndRenderable, Renderable, World
-from coterie.training.runner import Runner
+from coterie.training.runner import Runner, play_episodes
 
 LIMIT = 1000  # frames of one film at most
 
@@ -22,10 +22,10 @@ def scenes(runner: Runner) -> Iterator[bool]:
     Yields False before every step, and True once after the last one if the world can still show its end;
     by then the copy has been reset.
     """
-    runner.begin(0)
+    steps = play_episodes(runner)
     for _ in range(LIMIT):
         yield False
-        runner.step()
+        next(steps)
         if runner.timestep.ended[0]:
             if isinstance(runner.world, EndRenderable):
                 yield True
