@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.core import memoize
-from coterie.core.memoize import Remembered, row_keys
+from coterie.core.memoize import Memoized, row_keys
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def asked():
 
 
 def test_equal_observations_are_looked_at_once_and_in_order(asked):
-    kept = Remembered(lambda seen, tags: asked.append(seen.tolist()) or [f"at {x:g}" for x in seen[:, 0]])
+    kept = Memoized(lambda seen, tags: asked.append(seen.tolist()) or [f"at {x:g}" for x in seen[:, 0]])
     rows = np.array([[2.0, 0], [1, 0], [2, 0], [3, 0]])
     assert kept.of(rows) == ["at 2", "at 1", "at 2", "at 3"]
     assert kept.of(rows[::-1]) == ["at 3", "at 2", "at 1", "at 2"]
@@ -23,7 +23,7 @@ def test_equal_observations_are_looked_at_once_and_in_order(asked):
 
 
 def test_what_is_turned_down_is_given_but_not_kept(asked):
-    kept = Remembered(lambda seen, tags: asked.append(seen.tolist()) or seen.tolist(), lambda found: found > 0)
+    kept = Memoized(lambda seen, tags: asked.append(seen.tolist()) or seen.tolist(), lambda found: found > 0)
     rows = np.array([-1, 1, -1])
     assert kept.of(rows) == kept.of(rows) == [-1, 1, -1]
     assert asked == [[-1, 1], [-1]]
@@ -31,7 +31,7 @@ def test_what_is_turned_down_is_given_but_not_kept(asked):
 
 def test_what_is_kept_has_an_end(asked, monkeypatch):
     monkeypatch.setattr(memoize, "REMEMBERED", 2)
-    kept = Remembered(lambda seen, tags: asked.append(len(seen)) or seen.tolist())
+    kept = Memoized(lambda seen, tags: asked.append(len(seen)) or seen.tolist())
     for rows in ([1, 2, 3], [1, 4], [4, 1]):
         assert kept.of(np.array(rows)) == rows
     assert asked == [3, 2]  # more than two were kept, so all are found anew; two are not too many

@@ -13,7 +13,7 @@ from coterie.algorithms.ppo.ppo import PPOSettings
 from coterie.algorithms.replay import ReplaySettings
 from coterie.config import registry, schema
 from coterie.core import lookup
-from coterie.core.search_space import Choice, Real, Whole, declared, plain, written
+from coterie.core.search_space import Choice, Real, Whole, declared, range_to_dict, written
 from helpers.tune import MistakenSettings, SkilledSettings, TalentSettings
 
 ROOT = Path(__file__).parent.parent.parent
@@ -94,8 +94,8 @@ def test_the_space_is_no_setting():
 
 def test_ranges_as_json():
     for known in (Real(0.0, 1.0), Whole(1, 4, log=True), Choice((None, (8, 8), "relu"))):
-        assert json.loads(json.dumps(plain(known))) == plain(known)
-    assert plain(Whole(1, 4)) != plain(Real(1, 4))
+        assert json.loads(json.dumps(range_to_dict(known))) == range_to_dict(known)
+    assert range_to_dict(Whole(1, 4)) != range_to_dict(Real(1, 4))
 
 
 def test_the_documented_declaration_works():

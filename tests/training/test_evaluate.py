@@ -11,7 +11,7 @@ from coterie.core import seeding
 from coterie.core.group import Actor
 from coterie.core.types import CoterieError
 from coterie.policies.scripted import RandomPolicy, RandomSettings
-from coterie.training import runner, build, evaluate, loop
+from coterie.training import build, evaluate, loop, runner
 from helpers import run as run_cases
 from helpers.run import ODD, train, written
 

@@ -1,7 +1,7 @@
-"""What is found out about observations, once for all that are equal to the last bit: words, vectors, verdicts, values.
+"""Memoises functions of observations.
 
-Observations of one moment are the same in many copies and at many ticks, and putting them into words, or asking a model
-about them, takes longer than comparing their bytes. What is found out is the caller's affair.
+Equal observations occur in many environments and at many steps, and describing one, or asking a model about it, takes
+longer than comparing its bytes.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import numpy as np
 
 from coterie.core.types import Array, Tree, leading, map_tree
 
-REMEMBERED = 200_000  # distinct observations
+CAPACITY = 200_000  # distinct observations
 Found = TypeVar("Found")
 
 
-class Remembered(Generic[Found]):
-    """One thing for each distinct observation."""
+class Memoized(Generic[Found]):
+    """A function of observations, called once for each distinct one."""
 
     def __init__(
         self, find: Callable[[Tree, Array], Sequence[Found]], keep: Callable[[Found], bool] = lambda found: True
     ) -> None:
-        """`find` is given distinct observations `[R, …]` and their tags `[R]`; what `keep` turns down is found anew."""
+        """`find` takes distinct observations `[R, …]` and their tags `[R]`; results that `keep` rejects are not stored."""
         self.find, self.keep = find, keep
         self.known: dict[bytes, Found] = {}
 
     def of(self, observation: Tree, tags: Array | None = None) -> list[Found]:
-        """What belongs to each of `[R, …]` observations; rows with different tags differ, whatever they show."""
+        """The result for each of `[R, …]` observations; rows with different tags count as different."""
         count = len(leading(observation))
         tags = np.zeros(count, np.int64) if tags is None else tags.astype(np.int64)
         keys = row_keys(observation, tags)
-        if len(self.known) > REMEMBERED:
+        if len(self.known) > CAPACITY:
             self.known.clear()
         first = {key: row for row, key in reversed(list(enumerate(keys))) if key not in self.known}
         fresh: dict[bytes, Found] = {}

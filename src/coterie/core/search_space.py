@@ -1,7 +1,7 @@
-"""Search spaces, declared beside the settings they belong to.
+"""Search spaces for `coterie tune`, declared in the settings dataclasses they belong to.
 
-A settings dataclass may carry `SEARCH: ClassVar[Space]`: for some of its fields the values worth trying.
-Nothing here knows how the trying is done; that is in `tune.py` and `study.py`.
+A settings dataclass may have `SEARCH: ClassVar[Space]`: ranges to try for some of its fields. How they are tried is in
+`studies/tune/`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Real:
-    """A real number between two bounds, both allowed; `log` tries orders of magnitude evenly."""
+    """A real number between two bounds, both inclusive; `log` samples on a logarithmic scale."""
 
     low: float
     high: float
@@ -26,7 +26,7 @@ class Real:
         _check_bounds(self.low, self.high, self.log, 0.0)
 
     def including(self, value: Any) -> Real:
-        """The same range, widened where it must be to hold a value; a log scale that cannot becomes linear."""
+        """The range widened to include a value; a log scale that cannot include it becomes linear."""
         _check_number(value, (int, float))
         low, high = min(self.low, float(value)), max(self.high, float(value))
         return Real(low, high, self.log and low > 0)
@@ -34,7 +34,7 @@ class Real:
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole number between two bounds, both allowed; `log` tries orders of magnitude evenly."""
+    """A whole number between two bounds, both inclusive; `log` samples on a logarithmic scale."""
 
     low: int
     high: int
@@ -46,7 +46,7 @@ class Whole:
         _check_bounds(self.low, self.high, self.log, 1)
 
     def including(self, value: Any) -> Whole:
-        """The same range, widened where it must be to hold a value; a log scale that cannot becomes linear."""
+        """The range widened to include a value; a log scale that cannot include it becomes linear."""
         _check_number(value, (int,))
         low, high = min(self.low, value), max(self.high, value)
         return Whole(low, high, self.log and low >= 1)
@@ -54,7 +54,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several values, in no order: anything that a config can hold."""
+    """One of several unordered values of any type that a config can hold."""
 
     values: tuple[Any, ...]
 
@@ -64,7 +64,7 @@ class Choice:
             raise ValueError(f"a choice needs at least two different values, got {self.values!r}")
 
     def including(self, value: Any) -> Choice:
-        """The same choice, with a value added unless it is one of them."""
+        """The choice with a value added, unless it is there already."""
         known = written(value) in map(written, self.values)
         return self if known else Choice((*self.values, value))
 
@@ -74,13 +74,12 @@ Space = Mapping[str, Range]  # a setting's name, or its path, -> the values wort
 
 
 def declared(settings: Any, path: str) -> Iterator[tuple[str, Range, Any]]:
-    """(path, range, present value) of all that a settings object and those nested in it declare.
+    """(path, range, present value) of everything that a settings object and its nested settings declare.
 
-    The ranges are widened to hold the present values, so that what is tuned can be tried first as it is.
-    Choices that the settings refuse beside the present values are left out, and one that leaves nothing to
-    choose as a whole.
+    Ranges are widened to include the present values, so that the first trial can use them. Choices that the settings
+    reject together with the present values are left out; a choice with fewer than two values left is dropped.
     """
-    space: Space = getattr(type(settings), "SEARCH", {})  # declared or not: one's own settings need not
+    space: Space = getattr(type(settings), "SEARCH", {})  # optional
     values = {spec.name: getattr(settings, spec.name) for spec in dataclasses.fields(settings)}
     for name, known in space.items():
         if name not in values:
@@ -108,7 +107,7 @@ def written(value: Any) -> str:
         raise ValueError(f"cannot be written in a config: {value!r}") from None
 
 
-def plain(known: Range) -> dict[str, Any]:
+def range_to_dict(known: Range) -> dict[str, Any]:
     """A range as JSON."""
     made: dict[str, Any] = json.loads(json.dumps({"kind": type(known).__name__} | dataclasses.asdict(known)))
     return made
@@ -129,6 +128,6 @@ def _check_bounds(low: float, high: float, log: bool, least: float) -> None:
         raise ValueError(f"a log scale needs bounds above 0, got {low!r} and {high!r}")
 
 
-def _check_number(value: Any, agent_types: tuple[type, ...]) -> None:
-    if not isinstance(value, agent_types) or isinstance(value, bool):
+def _check_number(value: Any, types: tuple[type, ...]) -> None:
+    if not isinstance(value, types) or isinstance(value, bool):
         raise ValueError(f"a range of numbers cannot hold {value!r}")

@@ -1,4 +1,8 @@
-"""Text: how a world and a language model understand each other, and how a group finds its world's codec."""
+"""Text codecs: how a world and a language model exchange observations and actions as words.
+
+A world owns its codec (`HasTextCodec`); a group finds it with `find_text_codec`. Optional capabilities of a codec are
+protocols of their own: instructions, grades, described effects, and known optimal actions.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,14 @@ from coterie.core.types import Array, ObservationSpace, Tree
 
 
 class TextCodec(Protocol):
-    """How a world and a language model understand each other; made as `Name(world, agent_type)`, beside the world.
+    """Describes observations in words and maps words to actions; built as `Name(world, agent_type)`.
 
-    It reads observations alone, so that nobody is told what its agent does not see.
+    It reads observations alone, so a model is shown nothing that its agent does not see.
     """
 
     @property
     def prompt(self) -> str:
-        """The name of the shipped template and examples that suit it."""
+        """The name of the shipped prompt template and examples that suit it."""
         ...
 
     @property
@@ -31,68 +35,68 @@ class TextCodec(Protocol):
         ...
 
     def describe(self, observation: Tree) -> list[str]:
-        """What each row of `[R, …]` says to who sees it; equal texts are asked about once."""
+        """One text for each row of `[R, …]`; equal texts are asked about once."""
         ...
 
     def actions(self, chosen: Array) -> Array:
-        """The actions `[R, …]` behind numbers of choices `[R]`."""
+        """The actions `[R, …]` of choice indices `[R]`."""
         ...
 
     def samples(self) -> list[str]:
-        """Descriptions of various moments, to calibrate a model by; [] where there are none."""
+        """Descriptions of various states, to calibrate a model with; [] where there are none."""
         ...
 
 
 @runtime_checkable
 class Instructing(Protocol):
-    """A codec of a world that tells its agents in words what to do."""
+    """A codec of a world that gives its agents instructions in words."""
 
-    silent: ObservationSpace  # what is seen but for the numbers that stand for words
+    silent: ObservationSpace  # the observation space without the numbers that encode instructions
 
     def instruct(self, observation: Tree) -> list[str]:
-        """What each row of `[R, …]` is asked to do."""
+        """The instruction of each row of `[R, …]`."""
         ...
 
     def wordless(self, observation: Tree) -> Tree:
-        """Observations `[…, shape]` as `silent` has them, for who reads the words instead."""
+        """Observations `[…, shape]` reduced to `silent`, for policies that read the words instead."""
         ...
 
 
 @runtime_checkable
 class Graded(Protocol):
-    """A codec that can be asked how well things stand."""
+    """A codec that can ask how good a state is."""
 
     grades: tuple[str, ...]  # words from worst to best; () where this world has none
-    grade_prompt: str  # the shipped template and examples that ask for one
+    grade_prompt: str  # the name of the shipped template and examples that ask for a grade
 
     def appraise(self, observation: Tree) -> list[str]:
-        """What each row of `[R, …]` says of how things stand; equal texts are asked about once."""
+        """A text to be graded for each row of `[R, …]`; equal texts are asked about once."""
         ...
 
     def appraisals(self) -> list[str]:
-        """Such texts of various moments, as many of one grade as of another, to calibrate a model by."""
+        """Such texts of various states, equally many of each grade, to calibrate a model with."""
         ...
 
     def grade(self, observation: Tree) -> Array:
-        """The number of the grade that each row truly deserves, `[R]`; −1 where nobody knows."""
+        """The index of each row's true grade, `[R]`; −1 where it is unknown."""
         ...
 
 
 @runtime_checkable
 class Foretelling(Protocol):
-    """A codec that can say what each choice would do, as far as its agent sees."""
+    """A codec that describes what each choice would do, as far as its agent can see."""
 
     def deeds(self, observation: Tree) -> list[list[str]]:
-        """For each row of `[R, …]` one deed in words for each choice, such as "go forward into lava"."""
+        """For each row of `[R, …]` one description per choice, such as "go forward into lava"."""
         ...
 
 
 @runtime_checkable
 class Oracle(Protocol):
-    """A codec that knows the best actions."""
+    """A codec that knows the optimal actions."""
 
     def optimal(self, world: Any, actions: Array) -> Array:
-        """Which of the actions `[N, A]` of the whole kind are as good as any at this moment, `[N, A]` bool."""
+        """Which of the actions `[N, A]` of the whole agent type are optimal in the present state, `[N, A]` bool."""
         ...
 
 
@@ -106,7 +110,7 @@ class HasTextCodec(Protocol):
 
 
 def find_text_codec(name: str, group_spec: GroupSpec) -> TextCodec:
-    """The codec of the group's world (`auto`), or the class `package.module:Name`, built as `Name(world, agent_type)`."""
+    """The codec of the group's world (`auto`), or an instance of the class `package.module:Name`."""
     world = group_spec.world
     if world is None:
         raise ValueError("a language model needs a world that describes what its agents see")

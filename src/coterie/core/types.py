@@ -197,7 +197,9 @@ class View:
     agent_type: str = ""
     columns: Array | None = None  # [A] int: index of each agent within its agent type
     notes: Array | None = None  # [N, A, W]: what an annotator says to this decision; NaN: nothing
-    progress: float | None = None  # fraction of the run's total steps taken before this iteration; None outside of training
+    progress: float | None = (
+        None  # fraction of the run's total steps taken before this iteration; None outside of training
+    )
     step_count: int = 0  # steps played before this one, since the run or the evaluation began
     frames: int = 0  # the same in environment steps, summed over all environments and shards
 

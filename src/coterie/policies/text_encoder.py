@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from coterie.core import seeding
 from coterie.core.group import GroupSpec
-from coterie.core.memoize import Remembered
+from coterie.core.memoize import Memoized
 from coterie.core.text import Instructing, find_text_codec
 from coterie.core.types import Array, Counters, Discrete, Tree
 from coterie.core.validation import positive
@@ -96,7 +96,7 @@ class Reader:
         )  # what is put into words; what is seen beside them
         if settings.reads != "state" and isinstance(self.codec, Instructing):
             self.silent = layout(self.codec.silent)
-        self.known = Remembered(lambda seen, tags: self.describe(seen))  # numbers of an observation's texts
+        self.known = Memoized(lambda seen, tags: self.describe(seen))  # numbers of an observation's texts
         self.texts: list[str] = []
         self.numbers: dict[str, int] = {}  # text -> its place in `texts` and in `table`
         self.size = self.lm.embed([PROBE]).shape[1]

@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.core.advice import Advice, AskSettings, UseSettings, own_log_probs
 from coterie.core.group import GroupSpec, Policy
-from coterie.core.memoize import Remembered
+from coterie.core.memoize import Memoized
 from coterie.core.text import Oracle, find_text_codec
 from coterie.core.types import Array, Counters, Discrete, Mean, State, View, map_tree
 from coterie.core.validation import at_least, within
@@ -224,7 +224,7 @@ class Words:
         asking = prompts.read(s.template, s.examples, self.codec.prompt, words)
         samples = self.codec.samples() if s.calibration == "batch" else ()
         self.chooser = ChoiceScorer(s.lm, asking, words, samples, s.calibration, s.normalise)
-        self.described = Remembered(lambda seen, tags: self.codec.describe(seen))
+        self.described = Memoized(lambda seen, tags: self.codec.describe(seen))
 
     def known(self, view: View, rows: Array) -> Array:
         texts = self.describe(view, rows)

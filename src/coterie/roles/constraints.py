@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from coterie.core.group import GroupSpec, Preference, Risk
-from coterie.core.memoize import Remembered
+from coterie.core.memoize import Memoized
 from coterie.core.text import Foretelling, find_text_codec
 from coterie.core.types import Array, Counters, Discrete, Experience, Metrics, State, Tree, View, map_tree
 from coterie.core.validation import at_least, within
@@ -100,9 +100,9 @@ class Channel:
         same = np.array([[text == rule for text in self.others] for rule in told]).reshape(len(cases), -1)
         # A rule is not compared with itself where the examples hold it, too.
         rest = np.where(same, -np.inf, found[:, 1:])
-        agent_types = np.maximum((~same).sum(axis=1), 1)
+        others = np.maximum((~same).sum(axis=1), 1)
         with np.errstate(invalid="ignore"):  # NaN where the model was not allowed to read
-            return _even(found[:, 0] - np.logaddexp.reduce(rest, axis=1) + np.log(agent_types))
+            return _even(found[:, 0] - np.logaddexp.reduce(rest, axis=1) + np.log(others))
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> Array:
         """[R], from the model."""
@@ -164,7 +164,7 @@ class LanguageShield:
         self.rules = tuple(rule.strip().rstrip(".") for rule in settings.rules)
         asked = (settings.lm, settings.template, settings.examples)
         self.jury: Jury = Channel(*asked) if settings.ask == "channel" else Direct(*asked, settings.calibration)
-        self.verdicts = Remembered(lambda seen, tags: self._ask(seen), keep=_whole)
+        self.verdicts = Memoized(lambda seen, tags: self._ask(seen), keep=_whole)
         self.asked = False
         self.learns = group_spec.learns  # what the learner sees is counted instead of what is played
         self.played: dict[str, float] = {}  # counts of decisions that were watched

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from coterie.core.group import GroupSpec, Stateless
-from coterie.core.memoize import Remembered
+from coterie.core.memoize import Memoized
 from coterie.core.text import Graded, find_text_codec
 from coterie.core.types import Array, Experience, Metrics, Tree, map_tree
 from coterie.core.validation import positive
@@ -76,7 +76,7 @@ class Values:
 
     def __init__(self, value: Callable[[Tree, Array], Array]) -> None:
         """`value` gives values `[R]` of observations `[R, …]` with their tags `[R]`."""
-        self.remembered = Remembered(lambda seen, tags: value(seen, tags).tolist(), lambda found: not np.isnan(found))
+        self.remembered = Memoized(lambda seen, tags: value(seen, tags).tolist(), lambda found: not np.isnan(found))
 
     @property
     def distinct(self) -> int:

@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from coterie.config.schema import ConfigError
 from coterie.core import seeding
-from coterie.core.search_space import Choice, Range, Real, Whole, plain, written
+from coterie.core.search_space import Choice, Range, Real, Whole, range_to_dict, written
 
 NAME = "coterie"  # of the one study in a file
 RANDOM_TRIALS = 10  # own settings, then even draws: Parzen estimators need something to estimate from
@@ -56,7 +56,7 @@ class StudySpec:
 
     def plain(self) -> dict[str, Any]:
         """As JSON, to be kept in the study."""
-        space = {path: plain(known) for path, known in self.space.items()}
+        space = {path: range_to_dict(known) for path, known in self.space.items()}
         return {"config": self.config, "space": space, "seeds": self.seeds, "pruner": self.pruner}
 
 
