@@ -148,7 +148,7 @@ def test_what_is_barred_is_not_advised():
 def test_refused_texts_are_offered_once():
     made, where = advisor(grid(8), around={"budget": BudgetSettings(calls=18)})
     view, policy = seen(where.world, where), network(where)
-    made.advise(view, policy).notes
+    made.advise(view, policy)
     refusals = made.source.metrics()["lm/refusals"]
     assert refusals > 0
     again = made.advise(view, policy).notes
@@ -201,7 +201,7 @@ def test_each_observation_is_described_once_and_each_text_asked_once(monkeypatch
     monkeypatch.setattr(made.source.codec, "describe", lambda o: rows.append(len(o)) or describe(o))
     policy = network(where)
     for _ in range(3):
-        made.advise(seen(world, where), policy).notes
+        made.advise(seen(world, where), policy)
     observation = seen(world, where).observation.reshape(80, -1)
     assert sum(rows) == len(np.unique(observation, axis=0))
     texts = {*describe(observation), *made.source.codec.samples()}
@@ -222,7 +222,7 @@ def test_alignment_is_measured():
     assert (found["decisions"], found["asked"], found["advised"], found["share"]) == (100, 100, 100, 1.0)
     for text, scores in made.source.chooser.known.items():
         made.source.chooser.known[text] = scores[[1, 0, 3, 2]]  # everything the other way round
-    made.advise(view, policy).notes
+    made.advise(view, policy)
     assert 0.4 < counts(made)["optimal"] < 0.75
 
 
@@ -236,7 +236,7 @@ def test_a_policy_that_follows_hints_agrees_with_them():
         layer.weight[0, :, :5].zero_()
         layer.weight[0, -5:, :5] = torch.eye(5) * 3
         policy.net.out.weight[0, :5, :] = torch.eye(5)
-    made.advise(seen(world, where), policy).notes
+    made.advise(seen(world, where), policy)
     assert counts(made)["agreement"] == 1.0
 
 

@@ -17,7 +17,8 @@ from coterie.algorithms.ppo.ppo import PPO
 from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
 from coterie.studies import report
-from coterie.training import checkpoint, loop, metrics, runner, start
+from coterie.training import checkpoint, loop, metrics, runner
+from coterie.training import start as starting
 from coterie.training.run import Run
 from helpers import run as run_cases
 from helpers.run import DUEL, GRID, assert_same_end, environment, numbers, train, written
@@ -38,7 +39,7 @@ def command(path, experiment, kill_at, only_saving, notes):
     """A child's life: train or resume, and be killed at the given function call (0: never, count them)."""
     report.draw_curves = lambda runs: b""
     calls = {True: 0, False: 0}
-    run_training = start.run_training
+    run_training = starting.run_training
 
     def count(frame, event, argument):
         if event not in ("call", "c_call") or "coterie" not in frame.f_code.co_filename:
@@ -55,7 +56,7 @@ def command(path, experiment, kill_at, only_saving, notes):
         finally:
             sys.setprofile(None)
 
-    start.run_training = counted
+    starting.run_training = counted
     if experiment is None:
         coterie.resume(path, quiet=True)
     else:

@@ -1,8 +1,8 @@
 """Atomic checkpoints: safetensors for arrays, JSON for the rest, checksums for both; never pickle.
 
 A checkpoint is a directory. It is written under a temporary name, synced to disk, then renamed, so a
-directory with its proper name is complete. A manifest holds each file's SHA-256; one that does not match
-is refused by name.
+directory with its final name is complete. A manifest holds the SHA-256 of each file; a mismatch is an error that names
+the file.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ ARRAYS, VALUES, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
 
 
 class CheckpointError(CoterieError):
-    """A checkpoint is missing, cut short or altered."""
+    """A checkpoint is missing, truncated or altered."""
 
 
 def save(directory: Path, state: State) -> None:
-    """Write a state under a directory's name, all or nothing."""
+    """Write a state as a directory, atomically."""
     from safetensors.numpy import save as pack_arrays
 
     arrays: dict[str, Array] = {}
     values = _split(state, "", arrays)
     temporary = directory.with_name(f".{directory.name}.tmp")
     if temporary.exists():
-        shutil.rmtree(temporary)  # left by a run that was killed while saving
+        shutil.rmtree(temporary)  # left behind by a run that was killed while saving
     temporary.mkdir(parents=True)
     contents = {ARRAYS: pack_arrays(arrays), VALUES: json.dumps(values).encode()}
     manifest = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
@@ -51,7 +51,7 @@ def save(directory: Path, state: State) -> None:
 
 
 def load(directory: Path) -> State:
-    """Read a state back, after checking every byte of it."""
+    """Read a state after verifying its checksums."""
     from safetensors.numpy import load as unpack_arrays
 
     contents = _checked(directory)
@@ -66,16 +66,16 @@ def _checked(directory: Path) -> dict[str, bytes]:
         contents = {name: (directory / name).read_bytes() for name in (ARRAYS, VALUES)}
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"checkpoint '{directory.name}': '{Path(error.filename).name}' is missing") from None
-    except (ValueError, TypeError):  # no JSON, or no object
+    except (ValueError, TypeError):  # not JSON, or not an object
         raise CheckpointError(f"checkpoint '{directory.name}': {MANIFEST} is damaged") from None
     for name, data in contents.items():
         if hashlib.sha256(data).hexdigest() != manifest.get(name):
-            raise CheckpointError(f"checkpoint '{directory.name}': {name} was cut short or altered (checksum differs)")
+            raise CheckpointError(f"checkpoint '{directory.name}': {name} is truncated or altered (checksum differs)")
     return contents
 
 
 def _split(value: Any, path: str, arrays: dict[str, Array]) -> Any:
-    """Move arrays out of a nested state; in their place stays a mark."""
+    """Move the arrays of a nested state into a flat dict, leaving placeholders."""
     if isinstance(value, dict):
         return {key: _split(item, f"{path}/{key}", arrays) for key, item in value.items()}
     if isinstance(value, np.ndarray):

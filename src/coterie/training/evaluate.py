@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes with fixed seeds, greedy unless asked otherwise, in the world's own reward."""
+"""Evaluation: whole episodes on fixed seeds, greedy by default, in the world's own reward."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from coterie.core.types import Array, Counters
 from coterie.core.world import World
 from coterie.training.runner import Runner, play_episodes
 
-COPIES = 256  # played at once at most
+COPIES = 256  # environments at most
 
 
 @dataclass(frozen=True)
 class Result:
-    """What an evaluation found."""
+    """The result of an evaluation."""
 
     returns: dict[str, Array]  # group -> [E, A]
     length: Array  # [E]
     success: Array | None  # [E]
 
     def score(self, groups: Sequence[str]) -> float:
-        """What the best checkpoint is chosen by: the mean return of the given groups."""
+        """The mean return of the given groups, which chooses the best checkpoint."""
         return float(np.mean([self.returns[g].mean() for g in groups]))
 
     def plain(self) -> dict[str, Any]:
-        """As JSON: per group the mean return with its 95% interval, and the share of successes."""
+        """As JSON: mean return with its 95% interval per group, and the success rate."""
         groups = {}
         for name, returns in self.returns.items():
             mean, low, high = interval(returns.mean(axis=1))
@@ -53,7 +53,7 @@ def interval(samples: Array) -> tuple[float, float, float]:
 
 
 def evaluation_envs(episodes: int) -> int:
-    """How many copies to play a number of episodes with."""
+    """The number of environments for a number of episodes."""
     return min(episodes, COPIES)
 
 

@@ -1,4 +1,4 @@
-"""The language models that a table names: where they are, whether they can be had, and where their answers are kept."""
+"""The language models of a config: find them, check that they exist, and give them a cache in the run directory."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ ANSWERS = "answers.sqlite"  # in a run's folder
 
 
 def refuse_split_budgets(groups: dict[str, GroupConfig]) -> None:
-    """With a budget it matters who asks first, which must not depend on how many processes there are."""
+    """Raise an error for a budget that several processes would share: who spends it would depend on their timing."""
     for name, group in groups.items():
-        for path, model in _models(name, group, ROLES[:-1]).items():  # rewards are judged where learning is
+        for path, model in _models(name, group, ROLES[:-1]).items():  # preferences live in the learning process
             if model.budget is not None:
-                raise ConfigError(
-                    f"{path}.budget: which process of train.workers spends it would be chance; set train.workers=0"
-                )
+                raise ConfigError(f"{path}.budget: a budget cannot be shared by train.workers; set train.workers=0")
 
 
 def refuse_unknown_models(groups: dict[str, GroupConfig]) -> None:
-    """A language model that no name leads to would be missed when it is first asked, by a run that is under way."""
+    """Raise an error for a model that does not exist, before the run starts."""
     for name, group in groups.items():
         for path, model in _models(name, group, ROLES).items():
             try:
@@ -38,7 +36,7 @@ def refuse_unknown_models(groups: dict[str, GroupConfig]) -> None:
 
 
 def _models(name: str, group: GroupConfig, roles: Sequence[str]) -> dict[str, LMSettings]:
-    """A group's language models in these roles, by their paths."""
+    """A group's language models in these roles, by setting path."""
     found: dict[str, LMSettings] = {}
     for role in roles:
         chosen = getattr(group, role)
@@ -47,7 +45,7 @@ def _models(name: str, group: GroupConfig, roles: Sequence[str]) -> dict[str, LM
 
 
 def find_models(settings: Any, path: str) -> dict[str, LMSettings]:
-    """Every language model among settings, by its path."""
+    """Every language model in a settings object, by setting path."""
     if isinstance(settings, LMSettings):
         return {path: settings}
     found: dict[str, LMSettings] = {}
@@ -57,9 +55,9 @@ def find_models(settings: Any, path: str) -> dict[str, LMSettings]:
 
 
 def keep_answers(config: Config, folder: Path) -> Config:
-    """The same table; what its language models say is kept in a file of the run, unless they have one of their own.
+    """The config with a cache in the run directory for every model that has none.
 
-    So a run that goes on asks nothing again, and its budgets know what was spent.
+    A resumed run then asks nothing twice, and its budgets know what was spent.
     """
     cache = CacheSettings(str(folder / ANSWERS))
     groups = {}
@@ -78,7 +76,7 @@ def _with_cache(settings: Any, cache: CacheSettings, path: str) -> Any:
         if settings.cache is not None:
             return settings
         budget = settings.budget
-        if budget is not None and budget.account == BudgetSettings.account:  # the file is shared, limits are not
+        if budget is not None and budget.account == BudgetSettings.account:  # models share the file, not their limits
             budget = replace(budget, account=path)
         return replace(settings, cache=cache, budget=budget)
     if not is_dataclass(settings) or isinstance(settings, type) or not getattr(settings, "remembers", True):

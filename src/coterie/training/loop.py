@@ -1,7 +1,7 @@
-"""The loop: play, learn, record, evaluate, save.
+"""The training loop: play, learn, record, evaluate, save.
 
-Words: an *iteration* plays `steps` ticks of every copy and lets each group learn once; a *record* is one
-line of metrics.jsonl; *validation* seeds choose the best checkpoint, *evaluation* seeds judge it.
+An *iteration* plays `rollout_steps` steps of every environment and lets each group learn once. A *record* is one line
+of metrics.jsonl. *Validation* seeds choose the best checkpoint, *evaluation* seeds score it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `
 
 
 class Training:
-    """One run under way: everything that a checkpoint must hold, and how to move it on."""
+    """A run in progress: everything that a checkpoint holds, and how to advance it."""
 
     def __init__(self, config: Config, run: Run) -> None:
         self.config, self.run = keep_answers(config, run.path), run
@@ -59,7 +59,9 @@ class Training:
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
         self.step_0: dict[str, Any] = {}
         named = settings.stop.group if settings.stop else None
-        self.watched = named or next(iter(self.learning), self.groups[0].name)  # whose return decides `solved`
+        self.watched = named or next(
+            iter(self.learning), self.groups[0].name
+        )  # the group whose return decides `solved`
         probe_learners(config, self.groups)
         self.workers = workers.start(config, self.groups)
 
@@ -72,7 +74,7 @@ class Training:
         settings = self.config.train
         progress, ahead = settings.progress(self.iteration), settings.progress(self.iteration + 1)
         spaces = {group.name: group.actor.group_spec.spaces for group in self.groups}
-        peers = {name: learner.peer() for name, learner in self.peered.items()}  # before anybody learns
+        peers = {name: learner.peer() for name, learner in self.peered.items()}  # before any group learns
         joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, peers)
         metrics = self.count(rollout.episodes)
         for group in self.groups:
@@ -84,7 +86,7 @@ class Training:
         return metrics
 
     def count(self, episodes: Episodes) -> dict[str, float]:
-        """Training returns of the episodes that ended, and their moving average."""
+        """Mean training return of the episodes that ended, and its moving average."""
         metrics = {"episodes": float(len(episodes.length))}
         if len(episodes.length):
             metrics["length_mean"] = float(episodes.length.mean())
@@ -112,7 +114,7 @@ class Training:
 
     @property
     def solved(self) -> bool:
-        """Whether the latest training episodes reach what `train.stop` asks for."""
+        """Whether the latest training episodes reach `train.stop`."""
         stop = self.config.train.stop
         if stop is None:
             return False
@@ -122,17 +124,17 @@ class Training:
     # Evaluation ---------------------------------------------------------------------------------------
 
     def judge(self, purpose: str, actors: list[Actor] | None = None) -> Result:
-        """Greedy episodes on the seeds of a purpose."""
+        """Play greedy episodes on the seeds of `validate` or `evaluate`."""
         seed = seeding.integer(self.config.seed, purpose) if purpose == "validate" else evaluation_seed(0)
         chosen = actors or [group.actor for group in self.groups]
         return evaluate(self.eval_world, chosen, self.config.train.evaluate_episodes, seed)
 
     def validate(self) -> dict[str, float]:
-        """Evaluate on validation seeds, and keep these policies if they are the best so far."""
+        """Evaluate on validation seeds and save the policies if they are the best so far."""
         result = self.judge("validate")
         score = result.score(self.learning or [group.name for group in self.groups])
         if not np.isfinite(score):
-            raise CoterieError(f"the mean return of the evaluation is {score}; the world pays no finite rewards")
+            raise CoterieError(f"the mean return of an evaluation is {score}; the world's rewards must be finite")
         self.score = score
         if score > self.best_score or self.config.train.best == "last":
             self.best_score, self.best_step = score, self.env_steps
@@ -145,7 +147,7 @@ class Training:
         return metrics
 
     def baselines(self) -> dict[str, Any]:
-        """Random and heuristic players in the learning groups' seats, on the same seeds as the evaluation."""
+        """Scores of random play and the scripted expert in place of the learning groups, on the evaluation seeds."""
         found = {}
         for name, make in self.stand_ins().items():
             actors = [make(g) if g.learner is not None else g.actor for g in self.groups]
@@ -153,7 +155,7 @@ class Training:
         return found
 
     def stand_ins(self) -> dict[str, Callable[[Group], Actor]]:
-        """What can take a learning group's place for comparison."""
+        """Baseline actors that can replace a learning group."""
         makers: dict[str, Callable[[Group], Actor]] = {
             "random": lambda g: Actor(g.actor.group_spec, RandomPolicy(RandomSettings(), g.actor.group_spec))
         }
@@ -191,11 +193,13 @@ class Training:
         self.run.save_checkpoint(state, self.config.train.keep_checkpoints)
 
     def restore(self, state: State) -> None:
-        """Go back to a full checkpoint."""
+        """Return to a full checkpoint."""
         settings, shards = self.config.train, state["shards"]
         num_envs = sum(len(shard["tally"]["length"]) for shard in shards)
         if (num_envs, len(shards)) != (settings.num_envs, settings.shards):
-            raise ConfigError(f"train: this run plays {num_envs} copies in {len(shards)} shards; that cannot change")
+            raise ConfigError(
+                f"train: this run has num_envs={num_envs} and shards={len(shards)}; they cannot change on resume"
+            )
         self.iteration, self.env_steps, self.wall = state["iteration"], state["env_steps"], state["wall_s"]
         self.best_step, self.best_score = state["best_step"], state["best_score"]
         self.step_0 = state["step_0"]
@@ -214,7 +218,7 @@ class Training:
         except ValueError as error:
             raise ConfigError(f"the checkpoint does not fit this config: {error}") from None
         except KeyError as error:
-            raise ConfigError(f"the checkpoint does not fit this config: it has nothing for {error}") from None
+            raise ConfigError(f"the checkpoint does not fit this config: it lacks {error}") from None
 
 
 def evaluation_seed(seed: int) -> int:
@@ -230,10 +234,11 @@ def train(
     watch: Watch | None = None,
     report: Report | None = None,
 ) -> dict[str, Any]:
-    """Run the loop to its end, until `watch` has seen enough, or until Ctrl-C.
+    """Run the loop to its end, until `watch` returns True, or until Ctrl-C.
 
-    `watch` is told every validation but that of step 0, which is never the best where somebody watches.
-    Returns the summary; `finished` says whether there is one, `interrupted` whether Ctrl-C was pressed.
+    `watch` is called with every validation score but step 0's; with a `watch`, step 0 is never the best. `report` is
+    called for a finished run. Returns the summary; `finished` says whether there is one, `interrupted` whether Ctrl-C
+    was pressed.
     """
     with fixed_threads(config.train.threads), interruptible() as interrupted:
         try:
@@ -243,7 +248,7 @@ def train(
             raise
         try:
             if state is not None:
-                training.restore(state)  # refuses a config that does not fit before anything is touched
+                training.restore(state)  # a config that does not fit is refused before any file is changed
             run.cut(-1 if state is None else training.env_steps)
             run.write_config(config)
             recorder = Recorder(run, config.train.tensorboard, 0 if state is None else training.env_steps + 1)
@@ -268,7 +273,7 @@ def loop(
     interrupted: threading.Event,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
-    """Iterate from wherever the training stands."""
+    """Iterate until the training ends or is interrupted."""
     settings, started = training.config.train, time.perf_counter() - training.wall
     first = training.env_steps
 
@@ -278,11 +283,11 @@ def loop(
         recorder.write(head | {"wall_s": round(training.wall, 3)} | metrics | training.reports())
         progress.show(training.env_steps, training.wall, describe(training, metrics))
 
-    if training.best_step < 0:  # nothing has been evaluated yet: a new run, not one resumed from its step 0
+    if training.best_step < 0:  # a new run, not one resumed from its step 0
         training.step_0 = training.judge("evaluate").plain()
         record(training.validate())
         training.save()
-        if watch is not None:  # it asks how learning does: the best policies are among those that have learned
+        if watch is not None:  # only policies that have learned count as best
             training.best_score = -np.inf
     wall_before = training.wall
     while training.iteration < total and not training.solved:
@@ -299,14 +304,14 @@ def loop(
             return {"finished": False, "env_steps": training.env_steps}
         if last:
             break
-    if training.env_steps == first:  # killed after its last iteration: nothing was left to do but judge
+    if training.env_steps == first:  # killed after its last iteration: only the evaluation is left
         first, wall_before = 0, 0.0
     speed = (training.env_steps - first) / max(training.wall - wall_before, 1e-9)
     return finish(training, speed)
 
 
 def finish(training: Training, speed: float) -> dict[str, Any]:
-    """Judge the best policies on held-out seeds and write the summary and video."""
+    """Evaluate the best policies on held-out seeds and write the summary and video."""
     run, last = training.run, training.judge("evaluate").plain()
     saved = run.load_checkpoint("best")
     for group in training.groups:
@@ -332,7 +337,7 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
 
 
 def film(training: Training) -> None:
-    """One episode of the best policies, if the world can be looked at."""
+    """Write a video of one episode of the best policies, if the world can be drawn."""
     from coterie.core.world import Renderable
     from coterie.training.video import write_video
 
@@ -343,7 +348,7 @@ def film(training: Training) -> None:
 
 
 def describe(training: Training, metrics: dict[str, float]) -> str:
-    """The few numbers a person wants to see while waiting."""
+    """The numbers of the progress line."""
     words = []
     for name in training.learning or list(training.recent):
         if training.recent[name]:
@@ -355,7 +360,7 @@ def describe(training: Training, metrics: dict[str, float]) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """The first Ctrl-C asks the loop to finish its iteration, the second one leaves at once."""
+    """The first Ctrl-C lets the loop finish its iteration; the second one exits at once."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event
@@ -363,7 +368,7 @@ def interruptible() -> Iterator[threading.Event]:
     before = signal.getsignal(signal.SIGINT)
 
     def ask(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the parent had it ignored
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # even where the parent process ignored it
         event.set()
 
     signal.signal(signal.SIGINT, ask)

@@ -1,4 +1,4 @@
-"""What a run writes down while it goes: metrics.jsonl (the truth), TensorBoard, a progress bar."""
+"""Metrics of a run: metrics.jsonl (the source of truth), TensorBoard, a progress bar."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from coterie.training.run import Run
 
 
 class Events:
-    """TensorBoard files: one event for each record, all its numbers in it."""
+    """TensorBoard files: one event per record."""
 
     def __init__(self, path: Path, first_step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self.writer = EventFileWriter(str(path))
-        self.add(first_step, session_log=SessionLog(status=SessionLog.START))  # later steps of a killed run are void
+        self.add(
+            first_step, session_log=SessionLog(status=SessionLog.START)
+        )  # events of a killed run after this step are void
 
     def add(self, step: int, **contents: Any) -> None:
         """Write one event."""
@@ -40,7 +42,7 @@ class Events:
 
 
 class Recorder:
-    """Appends records; every line is complete and flushed before the loop goes on."""
+    """Appends records; every line is flushed before the loop continues."""
 
     def __init__(self, run: Run, tensorboard: bool, first_step: int) -> None:
         self.file: IO[str] = open(run.metrics_file, "a")  # noqa: SIM115  # closed by close()
@@ -52,7 +54,7 @@ class Recorder:
                 print("coterie: no TensorBoard files: pip install 'coterie[tensorboard]'", file=sys.stderr)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one record; a number that is none must not look like one."""
+        """Append one record; NaN and infinity are errors."""
         for name, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise CoterieError(f"metric '{name}' is {value}; the run stopped without saving it")
@@ -62,7 +64,7 @@ class Recorder:
             self.events.write(record)
 
     def sync(self) -> None:
-        """Make sure that everything written so far is on disk."""
+        """Sync everything written so far to disk."""
         self.file.flush()
         os.fsync(self.file.fileno())
         if self.events is not None:
@@ -76,7 +78,7 @@ class Recorder:
 
 
 class Progress:
-    """A progress bar on a terminal; on anything else a line every so often."""
+    """A progress bar on a terminal, occasional lines elsewhere."""
 
     def __init__(self, total: int, done: int, quiet: bool) -> None:
         self.total, self.start, self.quiet = total, done, quiet
@@ -96,7 +98,7 @@ class Progress:
                 self.bar.start()
 
     def show(self, step: int, wall: float, words: str) -> None:
-        """Say how far we are."""
+        """Show the progress."""
         line = f"{step / 1e3:,.0f}k steps  {words}"
         if self.bar is not None:
             self.bar.update(self.task, completed=step, description=line)

@@ -1,6 +1,6 @@
-"""Writes down what groups live through during a rollout: one growing Experience each.
+"""Rollout buffers: one per group, filled step by step and returned as an Experience.
 
-Decisions that are still open when a rollout ends are taken along as the first row of the next one.
+Decisions that are pending when a rollout ends become the first row of the next one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from coterie.core.types import (
 
 
 class RolloutBuffer:
-    """The growing Experience of one group during one rollout."""
+    """Collects the Experience of one group during one rollout."""
 
     def __init__(self, actor: Actor, num_envs: int, rows: int, first: AgentStep) -> None:
         group_spec = actor.group_spec
@@ -50,11 +50,11 @@ class RolloutBuffer:
         self.notes = np.full((*shape, actor.advisor.width), np.nan, np.float32) if actor.advisor else None
         size = actor.policy.memory_size
         self.memory = np.zeros((rows + 1, *shape[1:], size), np.float32) if size else None
-        self.trace: dict[str, Array] | None = None  # made by the first decision that has one
+        self.trace: dict[str, Array] | None = None  # allocated by the first decision that has one
         self.finals: list[tuple[Array, Tree, Array | None]] = []
 
     def open(self, opening: PendingTransitions) -> None:
-        """Begin with decisions left open by the last rollout."""
+        """Start with the pending transitions of the last rollout."""
         map_tree(lambda into, a: into.__setitem__(0, a), self.observation, opening.observation)
         self.active[0], self.action[0] = opening.active, opening.action
         self.log_prob[0], self.reward[0] = opening.log_prob, opening.reward
@@ -67,7 +67,7 @@ class RolloutBuffer:
         self._trace(0, opening.trace)
 
     def decided(self, t: int, view: View, decision: Decision) -> None:
-        """Write down what was seen and decided at row t."""
+        """Store the view and the decision of row t."""
         map_tree(lambda into, a: into.__setitem__(t, a), self.observation, view.observation)
         self.active[t] = view.acting
         self.action[t] = decision.action
@@ -93,7 +93,7 @@ class RolloutBuffer:
             self.trace[name][t] = array
 
     def arrived(self, t: int, agent_step: AgentStep, cut: Array, memory: Array | None) -> None:
-        """Write down what followed from row t; copies in `cut` were reset before somebody's episode was over."""
+        """Store rewards and ends of row t; environments in `cut` were truncated and reset."""
         pick = picker(self.group_spec)
         self.reward[t] = pick(agent_step.reward)
         self.terminated[t] = pick(agent_step.terminated)
@@ -104,7 +104,7 @@ class RolloutBuffer:
             self.finals.append((index, last, None if memory is None else memory[cut]))
 
     def finish(self, agent_step: AgentStep, memory: Array | None) -> Experience:
-        """Close the rollout at the present tick."""
+        """The Experience, closed at the present step."""
         pick = picker(self.group_spec)
         map_tree(lambda into, a: into.__setitem__(-1, pick(a)), self.observation, agent_step.observation)
         if self.memory is not None:
@@ -134,35 +134,35 @@ class RolloutBuffer:
 
 
 def picker(group_spec: GroupSpec) -> Any:
-    """A function that takes a group's columns out of a kind's array `[N, A, …]`."""
+    """A function that selects a group's columns from an agent type's array `[N, A, …]`."""
     return (lambda a: a) if group_spec.whole else (lambda a: a[:, group_spec.columns])
 
 
 class StateBuffer:
-    """The growing record of the whole world's state, where it tells one."""
+    """Collects the global state during a rollout."""
 
     def __init__(self, rows: int, first: Array) -> None:
         self.rows = np.zeros((rows + 1, *first.shape), np.float32)
         self.finals: list[Array] = []
 
     def seen(self, t: int, state: Array) -> None:
-        """Write down the state that row t was decided in."""
+        """Store the state of row t."""
         self.rows[t] = state
 
     def arrived(self, timestep: TimeStep, cut: Array) -> None:
-        """Write down the last states of copies that were cut short."""
+        """Store the last states of truncated episodes."""
         if len(cut) and timestep.final_state is not None:
             self.finals.append(timestep.final_state[cut].copy())
 
     def finish(self, state: Array) -> StateRows:
-        """Close the rollout at the present state."""
+        """The states, closed at the present one."""
         self.rows[-1] = state
         none = np.zeros((0, *self.rows.shape[2:]), np.float32)
         return StateRows(self.rows, np.concatenate(self.finals) if self.finals else none)
 
 
 def cut_short(timestep: TimeStep) -> Array:
-    """Copies that were reset although somebody's episode was not over: their last observations count."""
+    """Environments whose episode was truncated: their last observations are bootstrapped from."""
     if not timestep.ended.any():
         return np.zeros(0, np.int64)
     truncated = np.zeros_like(timestep.ended)

@@ -16,26 +16,26 @@ from coterie.core.types import CoterieError, State
 from coterie.training import checkpoint
 
 log = logging.getLogger("coterie")
-MISSING = object()  # in place of what a summary does not hold
+MISSING = object()  # stands for a value that a summary lacks
 
 
 @dataclass(frozen=True)
 class Run:
-    """Where everything of a run lies."""
+    """The files of a run."""
 
     path: Path
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """An existing run."""
+        """Open an existing run."""
         run = cls(Path(path))
         if not run.config_file.is_file():
-            raise CoterieError(f"'{path}' is no run: it has no config.yaml")
+            raise CoterieError(f"'{path}' is not a run: it has no config.yaml")
         return run
 
     @classmethod
     def create(cls, path: Path, settings: configs.Config) -> Run:
-        """A new run; an existing one is never written over."""
+        """Create a run; an existing one is never overwritten."""
         if (path / "config.yaml").exists():
             raise CoterieError(f"'{path}' already holds a run; choose another --out, or 'coterie resume {path}'")
         run = cls(path)
@@ -65,7 +65,7 @@ class Run:
         return self.path / "checkpoints"
 
     def config(self, overrides: list[str] | None = None) -> configs.Config:
-        """The run's resolved config, with overrides on it."""
+        """The run's resolved config, with overrides applied."""
         layer = configs.read(self.config_file)
         return configs.resolve(configs.merge(layer, configs.parse_overrides(overrides or [])), "experiment")
 
@@ -75,7 +75,7 @@ class Run:
             shutil.rmtree(self.path)
 
     def write_config(self, settings: configs.Config) -> None:
-        """Write the resolved config, all or nothing."""
+        """Write the resolved config atomically."""
         write_text(self.config_file, configs.to_yaml(settings))
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -83,19 +83,21 @@ class Run:
         if not self.metrics_file.exists():
             return []
         lines = self.metrics_file.read_text().splitlines()
-        return [_parsed(line, self.metrics_file) for line in lines if line.endswith("}")]  # a kill may cut the last
+        return [
+            _parsed(line, self.metrics_file) for line in lines if line.endswith("}")
+        ]  # a kill may truncate the last line
 
     def summary(self) -> dict[str, Any] | None:
-        """What the finished run came to; None while it is unfinished."""
+        """The summary of a finished run; None before it finishes."""
         if not self.summary_file.exists():
             return None
         return _parsed(self.summary_file.read_text(), self.summary_file)
 
     def films(self) -> list[Path]:
-        """Films of evaluation episodes, `step-N.gif`, oldest policies first."""
+        """Videos of evaluation episodes, `step-N.gif`, oldest policies first."""
         return sorted((self.path / "videos" / "eval").glob("step-*.gif"))
 
-    # Checkpoints: step-N hold everything, best-N the policies that evaluated best
+    # Checkpoints: step-N holds everything, best-N the policies that evaluated best
 
     def steps(self, prefix: str = "step") -> list[int]:
         """Steps at which complete checkpoints exist, oldest first."""
@@ -120,7 +122,7 @@ class Run:
         return checkpoint.load(self.checkpoint_path(int(which), prefix))
 
     def newest(self, steps: Iterable[int], prefix: str = "step") -> State | None:
-        """The newest intact one; damaged ones are named in a warning and passed over."""
+        """The newest intact checkpoint; damaged ones are skipped with a warning."""
         for step in sorted(steps, reverse=True):
             try:
                 return checkpoint.load(self.checkpoint_path(step, prefix))
@@ -129,7 +131,7 @@ class Run:
         return None
 
     def save_checkpoint(self, state: State, keep: int) -> None:
-        """Save everything, then drop what is no longer needed; every kept one keeps the best of its time."""
+        """Save a full checkpoint, then delete old ones; each kept one keeps the best policies of its time."""
         checkpoint.save(self.checkpoint_path(state["env_steps"]), state)
         for step in self.steps()[:-keep]:
             shutil.rmtree(self.checkpoint_path(step))
@@ -140,7 +142,7 @@ class Run:
                 shutil.rmtree(self.checkpoint_path(step, "best"))
 
     def cut(self, step: int) -> None:
-        """Forget what came after a step: records, better policies, damaged checkpoints, half-written ones."""
+        """Remove everything after a step: records, best policies, damaged and half-written checkpoints."""
         kept = [json.dumps(r) for r in self.metrics() if r["env_steps"] <= step]
         write_text(self.metrics_file, "".join(f"{line}\n" for line in kept))
         for prefix in ("step", "best"):
@@ -156,7 +158,7 @@ class Run:
 
 
 def entry(run: Run, summary: Any, *path: str) -> Any:
-    """What a run's summary holds at a place; a summary without it is damaged."""
+    """The value at a path of a run's summary; an error if it is missing."""
     found = _reach(summary, path)
     if found is MISSING:
         raise CoterieError(f"'{run.summary_file}' is damaged: it has no '{'.'.join(path)}'")
@@ -164,7 +166,7 @@ def entry(run: Run, summary: Any, *path: str) -> Any:
 
 
 def number(run: Run, summary: Any, *path: str) -> float:
-    """The same where it must be a number."""
+    """The number at a path of a run's summary."""
     found = _reach(summary, path)
     if not isinstance(found, int | float):
         raise CoterieError(f"'{run.summary_file}' is damaged: it has no number '{'.'.join(path)}'")

@@ -1,4 +1,4 @@
-"""A table from Python: train, load a run, ask its agents for actions."""
+"""A trained table: load a run, ask its agents for actions, evaluate it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from coterie.training.loop import evaluation_seed
 from coterie.training.run import Run
 
 log = logging.getLogger("coterie")
-ROUNDING = 1e-5  # how far beyond a bound, as a share of it, an observation may lie
+ROUNDING = 1e-5  # how far beyond a bound, relative to it, an observation may lie
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Table:
     def act(
         self, agent: str, observations: Tree, greedy: bool = True, mask: Array | None = None, seed: int = 0
     ) -> Array:
-        """Actions `[B, …]` of one agent for a batch of its observations `[B, …]`, such as its world tells them.
+        """Actions `[B, …]` of one agent for a batch of its observations `[B, …]`, in the format of its world.
 
-        NaN, infinity and numbers beyond the space's bounds are refused. Bounds of a third party (worlds named
-        `gymnasium/…` and the like) do not count: not every environment keeps its own.
+        NaN, infinity and numbers outside the observation space are refused. The bounds of third-party worlds
+        (`gymnasium/…` and the like) are not checked, since not every environment keeps its own.
         """
         group = next((g for g in self.groups if agent in g.actor.group_spec.agents), None)
         if group is None:
@@ -81,7 +81,7 @@ class Table:
 
 
 def _demand_shape(agent: str, space: ObservationSpace, observations: Tree) -> None:
-    """Refuse what is no batch of an agent's observations."""
+    """Raise an error unless these are a batch of the agent's observations."""
     wanted = space.entries if isinstance(space, Dict) else {"": space}
     if isinstance(space, Dict) != isinstance(observations, dict) or (
         isinstance(observations, dict) and observations.keys() != wanted.keys()
@@ -98,7 +98,7 @@ def _demand_shape(agent: str, space: ObservationSpace, observations: Tree) -> No
 
 
 def _demand_values(agent: str, space: ObservationSpace, observations: Tree, bounded: bool) -> None:
-    """Refuse NaN, infinity and, where bounds count, what no such world would tell."""
+    """Raise an error for NaN, infinity and, if `bounded`, numbers outside the space."""
     for name, entry in (space.entries if isinstance(space, Dict) else {"": space}).items():
         given = np.asarray(observations[name] if isinstance(observations, dict) else observations)
         what = f"'{agent}'" + (f", '{name}'" if name else "")
@@ -118,13 +118,13 @@ def _demand_values(agent: str, space: ObservationSpace, observations: Tree, boun
         lowest, highest = low - ROUNDING * np.maximum(1, np.abs(low)), high + ROUNDING * np.maximum(1, np.abs(high))
         if (least < lowest).any() or (most > highest).any():
             outside = (given < lowest) | (given > highest)
-            group_spec = tuple(np.argwhere(outside)[0][1:])
-            bounds = ", ".join(f"{np.broadcast_to(bound, given.shape[1:])[group_spec]:g}" for bound in (low, high))
+            index = tuple(np.argwhere(outside)[0][1:])
+            bounds = ", ".join(f"{np.broadcast_to(bound, given.shape[1:])[index]:g}" for bound in (low, high))
             raise CoterieError(f"{what}: observations must lie in [{bounds}], got {_first(outside, given)}")
 
 
 def _first(wrong: Array, given: Array) -> str:
-    """The first wrong number, and where it stands."""
+    """The first wrong number and its index."""
     where = np.argwhere(wrong)[0]
     return f"{float(given[tuple(where)]):g} at {where.tolist()}"
 
@@ -134,7 +134,7 @@ def _form(observations: Tree) -> str:
 
 
 def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | None = None) -> Table:
-    """The table of a run. A group whose policy is overridden with another keeps that one's own start."""
+    """Load the table of a run. A group whose policy is overridden with another one starts untrained."""
     run = Run.open(path)
     settings = run.config(overrides)
     trained = run.config()
@@ -152,7 +152,7 @@ def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | None
 
 
 def _same_policy(left: schema.Part | schema.SeatedRun, right: schema.Part | schema.SeatedRun) -> bool:
-    """Whether weights of the one are meant for the other; that they fit is for `load` to say."""
+    """Whether weights of one policy are meant for the other; `load` checks that they fit."""
     if isinstance(left, schema.Part) and isinstance(right, schema.Part):
         return left.name == right.name
     return left == right

@@ -1,4 +1,4 @@
-"""Films of episodes: GIF files, a terminal, a window."""
+"""Show episodes: as GIF files, in a terminal, in a window."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from coterie.core.types import Array, CoterieError
 from coterie.core.world import EndRenderable, Renderable, World
 from coterie.training.runner import Runner, play_episodes
 
-LIMIT = 1000  # frames of one film at most
+LIMIT = 1000  # frames per video at most
 
 
 def scenes(runner: Runner) -> Iterator[bool]:
-    """Play one episode of a one-copy world, yielding whenever there is something to look at.
+    """Play one episode of a world with one environment, yielding whenever there is something to draw.
 
     Yields False before every step, and True once after the last one if the world can still show its end;
-    by then the copy has been reset.
+    by then the environment has been reset.
     """
     steps = play_episodes(runner)
     for _ in range(LIMIT):
@@ -33,7 +33,7 @@ def scenes(runner: Runner) -> Iterator[bool]:
 
 
 def picture(world: World, over: bool) -> Array:
-    """The present scene, or the end of the episode that is over."""
+    """A picture of the present state, or of the end of the finished episode."""
     return world.final_frame(0) if over and isinstance(world, EndRenderable) else renderable(world).frame(0)
 
 
@@ -43,7 +43,7 @@ def text(world: World, over: bool) -> str:
 
 
 def renderable(world: World) -> Renderable:
-    """The world as something to look at, or a clear error."""
+    """The world, or an error if it cannot be drawn."""
     if not isinstance(world, Renderable):
         raise CoterieError(f"'{type(world).__name__.lower()}' cannot be drawn")
     return world
@@ -58,14 +58,16 @@ def write_video(
     greedy: bool = True,
     fps: int | None = None,
 ) -> Path:
-    """Film episodes into a GIF; without `fps`, at a pace that shows long ones in about a quarter of a minute."""
+    """Write episodes into a GIF; without `fps`, the pace fits long episodes into about 15 seconds."""
     from PIL import Image
 
     renderable(world)
     if path.suffix.lower() != ".gif":
-        raise CoterieError(f"'{path}': films are written as .gif")
+        raise CoterieError(f"'{path}': videos are written as .gif")
     if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # guests draw with SDL, which would look for a screen
+        os.environ.setdefault(
+            "SDL_VIDEODRIVER", "dummy"
+        )  # external environments draw with SDL, which would look for a screen
     frames: list[Array] = []
     for number in range(episodes):
         runner = Runner(world, actors, seed + number, greedy=greedy)
@@ -81,7 +83,7 @@ def write_video(
 def show_in_terminal(
     world: World, actors: Sequence[Actor], seed: int, episodes: int, greedy: bool, fps: int | None
 ) -> None:
-    """Play episodes in the terminal; on anything else every frame is printed below the last."""
+    """Play episodes in the terminal; if the output is not a terminal, frames are printed one below the other."""
     renderable(world)
     fps = fps or 4
     live = sys.stdout.isatty()
@@ -101,7 +103,7 @@ def show_in_terminal(
 def show_in_window(
     world: World, actors: Sequence[Actor], seed: int, episodes: int, greedy: bool, fps: int | None
 ) -> None:
-    """Play episodes in a window; closing it ends the show."""
+    """Play episodes in a window until it is closed."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
         import pygame
@@ -109,8 +111,8 @@ def show_in_window(
         raise CoterieError("a window needs pygame: pip install 'coterie[window]'") from None
     drawn = renderable(world)
     try:
-        pygame.display.init()  # not pygame.init(), which also looks for loudspeakers
-        if pygame.display.get_driver() == "offscreen":  # what SDL falls back on, unseen
+        pygame.display.init()  # not pygame.init(), which also opens audio devices
+        if pygame.display.get_driver() == "offscreen":  # SDL's fallback, which shows nothing
             raise pygame.error("no screen")
         screen = pygame.display.set_mode(drawn.frame(0).shape[1::-1])
     except pygame.error as error:

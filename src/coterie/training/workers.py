@@ -1,7 +1,7 @@
-"""Who plays the shards: this process, or child processes that receive whole shards.
+"""Plays shards in this process or in child processes.
 
-A shard plays the same game wherever it runs: its random streams are its own, and every process uses the
-same fixed number of threads. Ray actors will be a third way, in a file of their own.
+A shard has random streams of its own and every process uses the same number of threads, so results do not depend on
+where a shard runs. `ShardHost` is the unit that a transport (pipes here, Ray elsewhere) carries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Workers(Protocol):
     """Plays all shards of a run."""
 
     def play(self, iteration: int) -> Rollout:
-        """One iteration of every shard, joined along the copies."""
+        """One iteration of every shard, joined along the environments."""
         ...
 
     def save(self) -> list[State]:
@@ -51,7 +51,7 @@ class Workers(Protocol):
 
 
 def join(rollouts: list[Rollout]) -> Rollout:
-    """Shards side by side, in their own order."""
+    """Join rollouts in the order of their shards."""
     names = rollouts[0].experiences
     return Rollout(
         {name: merge([r.experiences[name] for r in rollouts]) for name in names},
@@ -61,7 +61,7 @@ def join(rollouts: list[Rollout]) -> Rollout:
 
 
 def join_states(states: list[StateRows]) -> StateRows | None:
-    """The states of several shards side by side."""
+    """Join the global states of several shards."""
     if len(states) <= 1:
         return states[0] if states else None
     rows = np.concatenate([s.rows for s in states], axis=1)
@@ -191,16 +191,16 @@ class ProcessWorkers:
         return answers
 
     def died(self, worker: int) -> WorkerError:
-        """What to say of a worker that no longer answers."""
+        """The error for a worker that no longer answers."""
         self.processes[worker].join(5)
         return WorkerError(
             f"the worker playing shards {self.assigned[worker]} died "
-            f"(exit code {self.processes[worker].exitcode}); 'coterie resume' goes on from the last checkpoint"
+            f"(exit code {self.processes[worker].exitcode}); 'coterie resume' continues from the last checkpoint"
         )
 
     def close(self) -> None:
         for pipe in self.pipes:
-            pipe.close()  # a worker leaves when its pipe does
+            pipe.close()  # a worker exits when its pipe closes
         for process in self.processes:
             process.join(5)
             if process.is_alive():
@@ -209,8 +209,8 @@ class ProcessWorkers:
 
 
 def _serve(pipe: Connection, config: Config, shards: list[int]) -> None:
-    """A child's life: build the shards, then play, save and load on request."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    """The main function of a child process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     from coterie.nn.threads import fixed_threads
 
     with fixed_threads(config.train.threads):
