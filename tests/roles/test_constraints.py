@@ -17,7 +17,7 @@ from coterie.roles.constraints import Case, Channel, ConstraintSettings, Direct,
 from coterie.studies.exploit.deviations import Frozen, FrozenSettings
 from coterie.studies.match import Player
 from coterie.training.runner import Runner
-from coterie.worlds.adapters.minigrid_text import Sight, Thing, foretell
+from coterie.worlds.adapters.minigrid import AgentView, GridObject, action_effect
 from coterie.worlds.mpe.world import Spread, SpreadSettings
 from helpers import run as run_cases
 from helpers.constraint import ASKED, guard, seen
@@ -363,7 +363,7 @@ def test_actions_that_are_no_choices_are_refused(tmp_path):
 
 # MiniGrid and the model that comes along ------------------------------------------------------------------
 
-KEY, OTHER = Thing("key", "red"), Thing("key", "blue")
+KEY, OTHER = GridObject("key", "red"), GridObject("key", "blue")
 
 
 @pytest.mark.parametrize(
@@ -371,29 +371,31 @@ KEY, OTHER = Thing("key", "red"), Thing("key", "blue")
     [
         (None, None, "left", "turn left"),
         (None, None, "forward", "go forward on free floor"),
-        (Thing("lava"), None, "forward", "go forward into lava"),
-        (Thing("lava"), None, "right", "turn right"),
-        (Thing("wall"), None, "forward", "bump into a wall"),
-        (Thing("goal"), None, "forward", "go forward to the goal"),
-        (Thing("door", "red", "open"), None, "forward", "go forward through the red door"),
-        (Thing("door", "red", "closed"), None, "forward", "bump into the red door"),
+        (GridObject("lava"), None, "forward", "go forward into lava"),
+        (GridObject("lava"), None, "right", "turn right"),
+        (GridObject("wall"), None, "forward", "bump into a wall"),
+        (GridObject("goal"), None, "forward", "go forward to the goal"),
+        (GridObject("door", "red", "open"), None, "forward", "go forward through the red door"),
+        (GridObject("door", "red", "closed"), None, "forward", "bump into the red door"),
         (KEY, None, "pick up", "pick up the red key"),
         (KEY, OTHER, "pick up", "do nothing"),
         (None, KEY, "drop", "drop the red key"),
         (KEY, KEY, "drop", "do nothing"),
-        (Thing("door", "red", "locked"), KEY, "open", "open the red door"),
-        (Thing("door", "red", "locked"), OTHER, "open", "do nothing"),
-        (Thing("door", "red", "open"), None, "open", "close the red door"),
+        (GridObject("door", "red", "locked"), KEY, "open", "open the red door"),
+        (GridObject("door", "red", "locked"), OTHER, "open", "do nothing"),
+        (GridObject("door", "red", "open"), None, "open", "close the red door"),
     ],
 )
 def test_what_moves_would_do_is_told_beforehand(front, carried, move, deed):
-    assert foretell(Sight(carried, front, ()), move) == deed
+    assert action_effect(AgentView(carried, front, ()), move) == deed
 
 
 def test_the_embedded_model_knows_what_a_rule_forbids():
     embedded_file("folder")
     made = Channel(LMSettings("embedded"), "auto", "auto")
-    deeds = [foretell(Sight(None, front, ()), "forward") for front in (None, Thing("wall"), Thing("lava"))]
+    deeds = [
+        action_effect(AgentView(None, front, ()), "forward") for front in (None, GridObject("wall"), GridObject("lava"))
+    ]
     deeds.append("turn left")
     for rule, broken in (("do not walk into lava", 2), ("never bump into a wall", 1)):
         chance = made.breaks([Case(rule, "", deed) for deed in deeds])

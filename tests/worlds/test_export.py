@@ -1,4 +1,4 @@
-"""The PettingZoo face: the ecosystem's own tests, names, seeds, ends and pictures."""
+"""Our worlds as PettingZoo environments: PettingZoo's own tests, names, seeds, ends and pictures."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_every_option_passes_the_api_test(agents, observation):
     parallel_api_test(env, num_cycles=25)
 
 
-def test_spaces_speak_gymnasium():
+def test_spaces_convert_to_gymnasium():
     low = np.array([0.0, -1.0], np.float32)
     box = gymnasium_space(Box((2,), low, 1.0))
     assert box == gymnasium.spaces.Box(low, np.ones(2, np.float32))
@@ -176,7 +176,7 @@ def test_missing_and_unknown_agents_are_an_error(names):
 
 
 class Countdown:
-    """Two kinds of agents, masks, and an agent that ends before the others; counts what it is given."""
+    """Two agent types, masks, and an agent that ends before the others; keeps the actions it is given."""
 
     simultaneous, num_envs = True, 1
 
@@ -231,16 +231,16 @@ def test_agents_of_several_kinds_may_end_one_by_one():
     assert env.agents == []
 
 
-def test_only_single_simultaneous_visible_worlds_have_a_face():
-    with pytest.raises(ValueError, match="one copy, got 2 copies"):
+def test_only_simultaneous_worlds_of_one_copy_can_be_exported():
+    with pytest.raises(ValueError, match="got 2 copies"):
         PettingZooEnv(Gridworld(GridworldSettings(), 2), "gridworld")
-    with pytest.raises(ValueError, match="needs a world that can be looked at"):
+    with pytest.raises(ValueError, match=r"render_mode 'ansi'.*Countdown"):
         PettingZooEnv(Countdown(), "countdown", "ansi")
-    with pytest.raises(ValueError, match="render_mode must be one of human, rgb_array, ansi, got 'svg'"):
+    with pytest.raises(ValueError, match=r"render_mode.*'svg'"):
         parallel_env(render_mode="svg")
     turns = Countdown()
     turns.simultaneous = False
-    with pytest.raises(ValueError, match="simultaneous"):
+    with pytest.raises(ValueError, match="simultaneous=False"):
         PettingZooEnv(turns, "countdown")
 
 
@@ -248,11 +248,11 @@ def test_settings_reach_the_world():
     assert parallel_env(num_agents=3, mode="meet").world.settings == replace(
         GridworldSettings(), num_agents=3, mode="meet"
     )
-    with pytest.raises(ValueError, match="max_steps must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"max_steps.*got 0"):
         parallel_env(max_steps=0)
 
 
-def test_pictures_and_letters():
+def test_pictures_and_text():
     env = parallel_env(render_mode="rgb_array", grid_size=5)
     env.reset(seed=0)
     assert np.array_equal(env.render(), env.world.frame(0))
@@ -261,13 +261,13 @@ def test_pictures_and_letters():
     place(env, [(0, 0), (2, 2)], [(0, 1)])
     assert env.render() == "step 0\n0 .*.\n. . .\n. . 1"
     env.step({"agent_0": RIGHT, "agent_1": STAY})
-    assert env.render() == "step 1\n. 0 .\n. . .\n. . 1"  # how it ended, not the world's next episode
+    assert env.render() == "step 1\n. 0 .\n. . .\n. . 1"  # the final state, not the world's next episode
     env.reset()
     assert env.render().startswith("step 0")
 
 
 def test_rendering_without_mode_or_before_reset_is_an_error():
-    with pytest.raises(CoterieError, match="choose a render_mode"):
+    with pytest.raises(CoterieError, match="render_mode is None"):
         parallel_env().render()
     with pytest.raises(CoterieError, match="call reset"):
         parallel_env(render_mode="ansi").render()

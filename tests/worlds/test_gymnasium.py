@@ -1,4 +1,4 @@
-"""Gymnasium's environments as worlds, MiniGrid's too, and a native CartPole equal to Gymnasium's."""
+"""Gymnasium environments as worlds, and the native CartPole against Gymnasium's."""
 
 import logging
 
@@ -13,9 +13,10 @@ from coterie.testing.learners import check_world, random_actions
 from coterie.training.build import build_world
 from coterie.worlds.adapters import spaces
 from coterie.worlds.adapters.external import ExternalWorld
-from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld, MinigridSettings, MinigridWorld
+from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld
+from coterie.worlds.adapters.minigrid import MinigridSettings, MinigridWorld
 from coterie.worlds.cartpole.world import CartPole
-from helpers import guest as guest_cases
+from helpers import external_envs
 
 
 def world(name, num_envs=2, **settings):
@@ -33,20 +34,20 @@ def world(name, num_envs=2, **settings):
         ("gymnasium/Pendulum-v1", {"max_episode_steps": 30}),
         ("gymnasium/FrozenLake-v1", {}),
         ("gymnasium/Blackjack-v1", {}),
-        ("gymnasium/helpers.guest:Nested-v0", {}),
-        ("gymnasium/helpers.guest:Broken-v0", {}),
+        ("gymnasium/helpers.external_envs:Nested-v0", {}),
+        ("gymnasium/helpers.external_envs:Broken-v0", {}),
         ("minigrid/DoorKey-5x5", {"max_episode_steps": 40}),
     ],
 )
-def test_the_contract_is_kept(name, settings):
+def test_check_world_passes(name, settings):
     check_world(lambda num_envs: world(name, num_envs, **settings), steps=120)
 
 
 # CartPole ---------------------------------------------------------------------------------------------
 
 
-def test_cartpole_moves_as_gymnasiums_step_by_step():
-    """From the same places, with the same pushes, until the end and beyond the time limit."""
+def test_cartpole_equals_gymnasiums_step_by_step():
+    """From the same states, with the same actions, through terminations and time limits."""
     native, random = CartPole(3, limit=60), seeding.generator(3, "pushes")
     twins = [gymnasium.make("CartPole-v1", max_episode_steps=60) for _ in range(3)]
     ended = {"terminated": 0, "truncated": 0}
@@ -68,8 +69,8 @@ def test_cartpole_moves_as_gymnasiums_step_by_step():
         for copy, twin in enumerate(twins):
             seen, reward, terminated, truncated, _ = twin.step(int(pushes[copy, 0]))
             over = terminated or truncated
-            told = agent_step.final_observation if over else agent_step.observation
-            np.testing.assert_allclose(told[copy, 0], seen, rtol=1e-6, atol=1e-7)
+            observed = agent_step.final_observation if over else agent_step.observation
+            np.testing.assert_allclose(observed[copy, 0], seen, rtol=1e-6, atol=1e-7)
             assert agent_step.reward[copy, 0] == reward == 1
             assert agent_step.terminated[copy, 0] == terminated
             assert agent_step.truncated[copy, 0] == (truncated and not terminated)
@@ -118,11 +119,11 @@ def test_cartpole_is_native_only_with_default_options():
     np.testing.assert_array_equal(ends, [[False] * 2] * 2 + [[True] * 2])
 
 
-# Guests -----------------------------------------------------------------------------------------------
+# External environments --------------------------------------------------------------------------------
 
 
-def test_a_guest_plays_exactly_what_gymnasium_plays():
-    """Seeds, rewards, time limit and last observations are those of gymnasium.make with all its wrappers."""
+def test_a_world_equals_gymnasium_make():
+    """Seeds, rewards, time limit and final observations equal those of gymnasium.make with all its wrappers."""
     ours = GymnasiumWorld(GymnasiumSettings("LunarLander-v3", max_episode_steps=70), 2)
     plain = [gymnasium.make("LunarLander-v3", max_episode_steps=70) for _ in range(2)]
     random, episode, cut = seeding.generator(0, "x"), [0, 0], 0
@@ -150,8 +151,8 @@ def test_a_guest_plays_exactly_what_gymnasium_plays():
 
 def test_nested_spaces_become_flat(caplog):
     with caplog.at_level(logging.WARNING, "coterie"):
-        nested = world("gymnasium/helpers.guest:Nested-v0", 1)
-    assert "text left out of the observation: says" in caplog.text
+        nested = world("gymnasium/helpers.external_envs:Nested-v0", 1)
+    assert "observation: says" in caplog.text
     agent_type = nested.agent_types["agent"]
     assert agent_type.action == MultiDiscrete((2, 3))
     assert isinstance(agent_type.observation, Dict)
@@ -182,60 +183,60 @@ def test_nested_spaces_become_flat(caplog):
     ],
 )
 def test_channels_come_first(shape, ours):
-    assert spaces.read_observation(gymnasium.spaces.Box(0, 1, shape)).space.shape == ours
+    assert spaces.convert_observation_space(gymnasium.spaces.Box(0, 1, shape)).space.shape == ours
     if len(shape) == 3:
-        kept = spaces.read_observation(gymnasium.spaces.Box(0, 1, shape), "first")
+        kept = spaces.convert_observation_space(gymnasium.spaces.Box(0, 1, shape), "first")
         assert kept.space.shape == shape
 
 
-def test_a_mask_in_the_observation_is_told_apart():
+def test_an_action_mask_in_the_observation_becomes_the_mask():
     space = gymnasium.spaces.Dict(
         {"observation": gymnasium.spaces.Discrete(3), "action_mask": gymnasium.spaces.MultiBinary(2)}
     )
-    reading = spaces.read_observation(space)
-    assert reading.space == Discrete(3)
+    layout = spaces.convert_observation_space(space)
+    assert layout.space == Discrete(3)
     row, mask = np.zeros(1, np.int64), np.ones((1, 2), bool)
-    write = spaces.write_into(reading, row, 0, mask)
+    write = spaces.observation_writer(layout, row, 0, mask)
     write({"observation": 2, "action_mask": np.array([0, 1], np.int8)})
     assert row.tolist() == [2]
     assert mask.tolist() == [[False, True]]
     for wrong, message in (
         ({"observation": 3, "action_mask": np.ones(2)}, "expected observation observation in 0 … 2, got 3"),
-        ({"observation": 1.5, "action_mask": np.ones(2)}, "whole number, got float 1.5"),
+        ({"observation": 1.5, "action_mask": np.ones(2)}, "integer, got float 1.5"),
         ({"observation": 1, "action_mask": np.ones(3)}, r"action_mask of shape \(2,\), got \(3,\)"),
         ({"action_mask": np.ones(2)}, r"entry 'observation', got \['action_mask'\]"),
     ):
-        with pytest.raises(spaces.Mismatch, match=message):
+        with pytest.raises(spaces.InvalidEnvOutput, match=message):
             write(wrong)
 
 
-def test_what_cannot_be_played_is_refused_by_name():
+def test_unsupported_spaces_and_unknown_names_are_refused():
     for name, message in (
-        ("gymnasium/helpers.guest:Words-v0", "nothing to observe is left"),
-        ("gymnasium/helpers.guest:WholeBox-v0", "a Box of whole numbers is not played"),
+        ("gymnasium/helpers.external_envs:TextOnly-v0", "observations Text.*nothing is left"),
+        ("gymnasium/helpers.external_envs:IntegerBox-v0", "actions Box.*int64.*MultiDiscrete"),
         ("gymnasium/CartPol-v1", "did you mean 'gymnasium/CartPole-v1'"),
         ("minigrid/DoorKee-5x5", "did you mean 'minigrid/DoorKey-5x5"),
     ):
         with pytest.raises(CoterieError, match=message):
             world(name)
-    with pytest.raises(CoterieError, match="only Discrete, MultiDiscrete"):
-        spaces.read_action(gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2)]))
-    with pytest.raises(CoterieError, match="cannot observe Graph"):
-        spaces.read_observation(gymnasium.spaces.Graph(gymnasium.spaces.Discrete(2), None))
+    with pytest.raises(CoterieError, match="actions Tuple"):
+        spaces.convert_action_space(gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2)]))
+    with pytest.raises(CoterieError, match="Graph"):
+        spaces.convert_observation_space(gymnasium.spaces.Graph(gymnasium.spaces.Discrete(2), None))
 
 
-def test_a_missing_package_is_named_with_its_cure(monkeypatch):
+def test_a_missing_package_is_named_with_its_install_command(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "minigrid", None)
     with pytest.raises(CoterieError, match="'minigrid' is not installed: pip install minigrid"):
         world("minigrid/DoorKey-5x5")
 
 
-def test_actions_arrive_as_the_environment_counts_them():
-    assert guest_cases.Broken.action_space.start == 5
+def test_actions_start_where_the_environment_starts():
+    assert external_envs.Broken.action_space.start == 5
     rows = np.array([[2]])
-    assert spaces.read_from(guest_cases.Broken.action_space, rows[0], 0)() == 7
+    assert spaces.action_reader(external_envs.Broken.action_space, rows[0], 0)() == 7
     box = gymnasium.spaces.Box(-1, 1, (2,), np.float64)
-    taken = spaces.read_from(box, np.array([[0.5, -0.5]], np.float32), 0)()
+    taken = spaces.action_reader(box, np.array([[0.5, -0.5]], np.float32), 0)()
     assert taken.dtype == np.float64
 
 
@@ -271,7 +272,7 @@ def test_minigrid_shows_symbols_in_unit_range_and_knows_success():
 def test_pictures_on_request(name):
     dark = world(name)
     dark.reset(0)
-    with pytest.raises(CoterieError, match=r"nothing to draw[:;] set world"):
+    with pytest.raises(CoterieError, match=r"set world"):
         dark.frame(0)
     lit = world(name, render=True)
     timestep = lit.reset(0)

@@ -1,4 +1,4 @@
-"""PettingZoo's environments as worlds: both interfaces, agents that leave and appear, kinds, masks, rewards."""
+"""PettingZoo environments as worlds: both APIs, agents that leave and appear, agent types, masks, rewards."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from coterie.core.types import Box, CoterieError, Discrete
 from coterie.testing.learners import check_world
 from coterie.training.build import build_world
 from coterie.worlds.adapters.batch import ExternalEnvError
-from coterie.worlds.adapters.pettingzoo import kind_name
+from coterie.worlds.adapters.pettingzoo import agent_type_name
 
 
 def world(name, num_envs=1, **settings):
@@ -28,16 +28,16 @@ def world(name, num_envs=1, **settings):
         ("pettingzoo/classic/rps_v2", {"api": "aec"}),
         ("pettingzoo/sisl/multiwalker", {"max_episode_steps": 20}),
         ("pettingzoo/butterfly/knights_archers_zombies", {"fresh": True, "max_episode_steps": 15}),
-        ("pettingzoo/helpers.guest:Coming", {}),
-        ("pettingzoo/helpers.guest:Coming", {"options": {"late": False}}),
-        ("pettingzoo/helpers.guest:Duel", {}),
+        ("pettingzoo/helpers.external_envs:Changing", {}),
+        ("pettingzoo/helpers.external_envs:Changing", {"options": {"late": False}}),
+        ("pettingzoo/helpers.external_envs:Duel", {}),
     ],
 )
-def test_the_contract_is_kept(name, settings):
+def test_check_world_passes(name, settings):
     check_world(lambda num_envs: world(name, num_envs, **settings), steps=40)
 
 
-def test_kinds_are_agents_of_equal_spaces_named_by_what_they_share():
+def test_agents_with_equal_spaces_form_an_agent_type():
     tag = world("mpe/simple_tag")
     assert {name: agent_type.agents for name, agent_type in tag.agent_types.items()} == {
         "adversary": ("adversary_0", "adversary_1", "adversary_2"),
@@ -45,43 +45,43 @@ def test_kinds_are_agents_of_equal_spaces_named_by_what_they_share():
     }
     assert tag.simultaneous
     assert set(world("mpe/simple_speaker_listener").agent_types) == {"speaker", "listener"}
-    assert kind_name(["archer_0", "archer_1", "knight_0"], []) == "archer_knight"
-    assert kind_name(["agent_1"], ["agent", "agent_2"]) == "agent_3"
-    assert kind_name(["0", "1"], []) == "agent"
+    assert agent_type_name(["archer_0", "archer_1", "knight_0"], []) == "archer_knight"
+    assert agent_type_name(["agent_1"], ["agent", "agent_2"]) == "agent_3"
+    assert agent_type_name(["0", "1"], []) == "agent"
 
 
 def test_agents_leave_early_and_appear_late():
-    coming = world("pettingzoo/helpers.guest:Coming")
-    assert not coming.simultaneous
-    assert {n: k.agents for n, k in coming.agent_types.items()} == {
+    changing = world("pettingzoo/helpers.external_envs:Changing")
+    assert not changing.simultaneous
+    assert {n: k.agents for n, k in changing.agent_types.items()} == {
         "early_late_never": ("early_0", "late_0", "never_0"),
         "stays": ("stays_0",),
     }
-    timestep = coming.reset(0)
+    timestep = changing.reset(0)
     three = timestep.agent_types["early_late_never"]
-    acting, told = [three.acting[0].tolist()], []
+    acting, steps = [three.acting[0].tolist()], []
     for _ in range(4):
-        timestep = coming.step({"early_late_never": np.full((1, 3), 2), "stays": np.full((1, 1), 2)})
+        timestep = changing.step({"early_late_never": np.full((1, 3), 2), "stays": np.full((1, 1), 2)})
         acting.append(three.acting[0].tolist())
-        told.append([three.reward[0].tolist(), three.terminated[0].tolist(), three.truncated[0].tolist()])
-        if len(told) < 4:
+        steps.append([three.reward[0].tolist(), three.terminated[0].tolist(), three.truncated[0].tolist()])
+        if len(steps) < 4:
             assert not timestep.ended[0]
     assert timestep.ended[0]
     early, late = [True, False, False], [False, True, False]
     assert acting == [early, [True, True, False], late, late, early]
-    assert [step[0] for step in told] == [[2, 0, 0], [2, 2, 0], [0, 2, 0], [0, 2, 0]]
+    assert [step[0] for step in steps] == [[2, 0, 0], [2, 2, 0], [0, 2, 0], [0, 2, 0]]
     none = [False] * 3
-    assert [step[1] for step in told] == [none, early, none, none]
-    assert [step[2] for step in told] == [none, none, none, [False, True, True]]  # also who never came
+    assert [step[1] for step in steps] == [none, early, none, none]
+    assert [step[2] for step in steps] == [none, none, none, [False, True, True]]  # also agents that never appeared
     final = three.final_observation[0, :, 0]
-    assert 2 < final[0] < 3  # what it last saw
+    assert 2 < final[0] < 3  # its last observation
     assert 4 < final[1] < 5
     assert final[2] == 0
 
 
-def test_masks_come_from_infos_too_and_idle_rows_are_all_legal():
-    coming = world("pettingzoo/helpers.guest:Coming")
-    mask = coming.reset(0).agent_types["early_late_never"].mask[0]
+def test_masks_come_from_infos_and_idle_agents_have_all_actions():
+    changing = world("pettingzoo/helpers.external_envs:Changing")
+    mask = changing.reset(0).agent_types["early_late_never"].mask[0]
     np.testing.assert_array_equal(mask, [[True, False, True], [True] * 3, [True] * 3])
 
 
@@ -90,38 +90,38 @@ def test_masks_come_from_infos_too_and_idle_rows_are_all_legal():
     [
         (
             {"defect": "vanish"},
-            "step 1: expected 'early_0' to be terminated or truncated before it leaves, got neither",
+            "step 1: expected 'early_0' to be terminated or truncated",
         ),
         ({"defect": "missing"}, "step 1: expected observations with an entry for 'stays_0', got"),
     ],
 )
-def test_what_parallel_environments_get_wrong_is_named(options, message):
-    coming = world("pettingzoo/helpers.guest:Coming", options=options)
-    coming.reset(0)
+def test_invalid_output_of_a_parallel_environment_is_named(options, message):
+    changing = world("pettingzoo/helpers.external_envs:Changing", options=options)
+    changing.reset(0)
     with pytest.raises(ExternalEnvError, match=message):
-        coming.step({"early_late_never": np.zeros((1, 3), int), "stays": np.zeros((1, 1), int)})
+        changing.step({"early_late_never": np.zeros((1, 3), int), "stays": np.zeros((1, 1), int)})
 
 
-def test_rewards_and_ends_of_turns_arrive_at_once():
-    """hunter_0 is shot on another's turn and never acts again; the last reward goes to an idle agent."""
-    duel = world("pettingzoo/helpers.guest:Duel")
+def test_rewards_and_ends_reach_idle_agents_at_once():
+    """hunter_0 ends on another's turn and never acts again; the last reward goes to an idle agent."""
+    duel = world("pettingzoo/helpers.external_envs:Duel")
     agent_step = duel.reset(0).agent_types["hunter"]
-    told = [(agent_step.acting[0].argmax(), 0, 0, 0)]
+    steps = [(agent_step.acting[0].argmax(), 0, 0, 0)]
     for _ in range(5):
         timestep = duel.step({"hunter": np.zeros((1, 3), int)})
-        told.append(
+        steps.append(
             (agent_step.acting[0].argmax(), *(getattr(agent_step, f)[0].tolist() for f in ("reward", "terminated")))
         )
     no = [False] * 3
-    assert [t[0] for t in told] == [0, 1, 2, 1, 2, 0]
-    assert [t[1] for t in told[1:]] == [[0, 0, 0], [-1, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0.5, 0]]
-    assert [t[2] for t in told[1:]] == [no, [True, False, False], no, no, no]
+    assert [t[0] for t in steps] == [0, 1, 2, 1, 2, 0]
+    assert [t[1] for t in steps[1:]] == [[0, 0, 0], [-1, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0.5, 0]]
+    assert [t[2] for t in steps[1:]] == [no, [True, False, False], no, no, no]
     assert timestep.ended[0]
     assert agent_step.truncated[0].tolist() == [False, True, True]
     assert agent_step.final_observation[0].tolist() == [2, 5, 5]
 
 
-def test_tictactoe_sees_planes_and_legal_moves_and_pays_both():
+def test_tictactoe_has_planes_masks_and_rewards_for_both():
     game = world("pettingzoo/classic/tictactoe")
     agent_type = game.agent_types["player"]
     assert agent_type.observation == Box((2, 3, 3), 0.0, 1.0)
@@ -138,7 +138,7 @@ def test_tictactoe_sees_planes_and_legal_moves_and_pays_both():
     assert agent_step.final_observation[0, 0, 0].sum() == 3
 
 
-def test_mpe_plays_exactly_what_mpe2_plays():
+def test_mpe_equals_mpe2():
     from mpe2 import simple_tag_v3
 
     from coterie.core import seeding
@@ -150,12 +150,12 @@ def test_mpe_plays_exactly_what_mpe2_plays():
     for step in range(25):
         for name, agent_type in ours.agent_types.items():
             for column, agent in enumerate(agent_type.agents):
-                told = (
+                observed = (
                     timestep.agent_types[name].final_observation
                     if timestep.ended[0]
                     else timestep.agent_types[name].observation
                 )
-                np.testing.assert_array_equal(told[0, column], seen[agent])
+                np.testing.assert_array_equal(observed[0, column], seen[agent])
         actions = {
             name: random.integers(5, size=(1, len(agent_type.agents))) for name, agent_type in ours.agent_types.items()
         }
@@ -168,7 +168,7 @@ def test_mpe_plays_exactly_what_mpe2_plays():
         assert timestep.ended[0] == (step == 24)
 
 
-def test_what_cannot_be_found_is_named_with_its_cure():
+def test_unknown_names_are_refused_with_a_hint():
     for name, message in (
         (
             "pettingzoo/butterfly/knights_archers_zombies_v10",
@@ -177,22 +177,19 @@ def test_what_cannot_be_found_is_named_with_its_cure():
         ("pettingzoo/classic/tictactow", "did you mean 'pettingzoo/classic/tictactoe_v3'"),
         ("pettingzoo/clasic/tictactoe", "PettingZoo has no family 'clasic'"),
         ("mpe/simple_spred", "did you mean 'mpe/simple_spread_v3'"),
-        ("pettingzoo/helpers.guest:Nameless", "expected possible_agents to name all agents"),
-        ("pettingzoo/helpers.guest:Broken", "expected a ParallelEnv or an AECEnv, got Broken"),
-        ("pettingzoo/helpers.guest", "expected parallel_env or env in it, got neither"),
+        ("pettingzoo/helpers.external_envs:WithoutAgents", "possible_agents"),
+        ("pettingzoo/helpers.external_envs:Broken", "expected a ParallelEnv or an AECEnv, got Broken"),
+        ("pettingzoo/helpers.external_envs", "parallel_env or env"),
     ):
         with pytest.raises(CoterieError, match=message):
             world(name)
-    with pytest.raises(CoterieError, match="expected parallel_env in it"):
+    with pytest.raises(CoterieError, match="parallel_env"):
         world("pettingzoo/classic/tictactoe", api="parallel")
 
 
-def test_late_agents_must_be_announced():
-    """Everybody is there in the first episode that is looked at, but not in a later one."""
-    from helpers import guest as guest_cases
-
-    coming = world("pettingzoo/helpers.guest:Coming", options={"late": False})
-    coming.inner._hosts[0].stage.guests[0].table.agents.append("somebody")  # as if seen in the first look
-    with pytest.raises(ExternalEnvError, match=r"reset: expected all of .* from the start .*world.late: true"):
-        coming.reset(0)
-    assert guest_cases.Coming().possible_agents[2] == "late_0"
+def test_late_agents_need_the_setting_late():
+    """All agents are present in the first episode but not in a later one."""
+    changing = world("pettingzoo/helpers.external_envs:Changing", options={"late": False})
+    changing.inner._workers[0].batch.envs[0].agents.names.append("late_0")  # as if present in the first episode
+    with pytest.raises(ExternalEnvError, match=r"reset: .*'late_0'.*world.late: true"):
+        changing.reset(0)

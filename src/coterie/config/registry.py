@@ -13,9 +13,9 @@ WORLDS = {
     "tag": "coterie.worlds.mpe.world:Tag",
     "auction": "coterie.worlds.auction.world:Auction",
     "gymnasium/": "coterie.worlds.adapters.gymnasium:GymnasiumWorld",
-    "minigrid/": "coterie.worlds.adapters.gymnasium:MinigridWorld",
-    "pettingzoo/": "coterie.worlds.adapters.pettingzoo:PettingzooWorld",
-    "mpe/": "coterie.worlds.adapters.pettingzoo:MpeWorld",
+    "minigrid/": "coterie.worlds.adapters.minigrid:MinigridWorld",
+    "pettingzoo/": "coterie.worlds.adapters.pettingzoo:PettingZooWorld",
+    "mpe/": "coterie.worlds.adapters.pettingzoo:MPEWorld",
 }
 POLICIES = {
     "network": "coterie.policies.network:NetworkPolicy",

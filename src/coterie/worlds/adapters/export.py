@@ -1,7 +1,7 @@
-"""The PettingZoo face of a simultaneous world: per-agent dicts around one copy.
+"""Our simultaneous worlds as PettingZoo parallel environments, and worlds of one agent as Gymnasium environments.
 
-The world resets itself when an episode ends; here that stays hidden: the last observations are returned, no
-agent is left, and the next `reset` begins a new episode. Nothing about any particular world is known here.
+A world resets itself when an episode ends. The environments hide that: the last step returns the final observations,
+`agents` is empty afterwards, and the next `reset` starts a new episode.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ RENDER_MODES = ("human", "rgb_array", "ansi")
 Settings = TypeVar("Settings")
 
 
-def choose(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
-    """Settings of a world from keyword arguments."""
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # settings are dataclasses
-    for name in given:
+def settings_from_kwargs(settings_type: type[Settings], kwargs: Mapping[str, Any]) -> Settings:
+    """A world's settings from keyword arguments; an unknown name raises an error that lists the known ones."""
+    known = [field.name for field in dataclasses.fields(settings_type)]  # type: ignore[arg-type]  # a dataclass
+    for name in kwargs:
         if name not in known:
             raise TypeError(f"{name}: no such setting{suggest(name, known) or '; known: ' + ', '.join(known)}")
-    return kind(**given)
+    return settings_type(**kwargs)
 
 
 def gymnasium_space(space: Box | Discrete | MultiDiscrete | Dict) -> gymnasium.Space:
-    """The same space in Gymnasium's words."""
+    """Gymnasium's space for one of ours."""
     match space:
         case Box(shape, low, high, dtype):
-            kind = np.dtype(dtype)
-            return gymnasium.spaces.Box(np.full(shape, low, kind), np.full(shape, high, kind), shape, dtype=kind.type)
+            array_type = np.dtype(dtype)
+            bounds = np.full(shape, low, array_type), np.full(shape, high, array_type)
+            return gymnasium.spaces.Box(*bounds, shape, dtype=array_type.type)
         case Discrete(n):
             return gymnasium.spaces.Discrete(n)
         case MultiDiscrete(sizes):
@@ -64,11 +65,16 @@ class PettingZooEnv(ParallelEnv):
 
     def __init__(self, world: World, name: str, render_mode: str | None = None) -> None:
         if world.num_envs != 1 or not world.simultaneous:
-            raise ValueError(f"the face needs a simultaneous world of one copy, got {world.num_envs} copies")
+            raise ValueError(
+                f"expected a simultaneous world of one copy, got {world.num_envs} copies "
+                f"and simultaneous={world.simultaneous}"
+            )
         if render_mode is not None and render_mode not in RENDER_MODES:
             raise ValueError(f"render_mode must be one of {', '.join(RENDER_MODES)}, got {render_mode!r}")
         if render_mode is not None and not isinstance(world, Renderable):
-            raise ValueError(f"render_mode {render_mode!r} needs a world that can be looked at")
+            raise ValueError(
+                f"render_mode {render_mode!r} needs a world with frame() and ansi(), {type(world).__name__} has none"
+            )
         self.metadata: dict[str, Any] = {
             "name": f"{name}_v0",
             "render_modes": list(RENDER_MODES),
@@ -77,35 +83,38 @@ class PettingZooEnv(ParallelEnv):
         }
         self.world = world
         self.render_mode = render_mode
-        # Where each agent sits: its kind and its column there.
-        self._seats = {n: (k, i) for k, kind in world.agent_types.items() for i, n in enumerate(kind.agents)}
-        self.possible_agents = list(self._seats)
+        self._columns = {  # agent type and column of each agent
+            agent: (name, column)
+            for name, agent_type in world.agent_types.items()
+            for column, agent in enumerate(agent_type.agents)
+        }
+        self.possible_agents = list(self._columns)
         self.agents: list[str] = []
-        agent_types = {agent: world.agent_types[kind] for agent, (kind, _) in self._seats.items()}
-        self.observation_spaces = {agent: gymnasium_space(kind.observation) for agent, kind in agent_types.items()}
-        self.action_spaces = {agent: gymnasium_space(kind.action) for agent, kind in agent_types.items()}
-        self._later: np.random.Generator | None = None  # seeds of the episodes that are reset without one
+        spaces = {agent: world.agent_types[name] for agent, (name, _) in self._columns.items()}
+        self.observation_spaces = {agent: gymnasium_space(own.observation) for agent, own in spaces.items()}
+        self.action_spaces = {agent: gymnasium_space(own.action) for agent, own in spaces.items()}
+        self._seeds: np.random.Generator | None = None  # draws the seeds of episodes that are reset without one
         self._ended = False
         self._window: Any = None
         self._clock: Any = None
 
     def observation_space(self, agent: str) -> gymnasium.Space:
-        """What the agent may see; always the same object."""
+        """The agent's observation space, always the same object."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gymnasium.Space:
-        """What the agent may do; always the same object."""
+        """The agent's action space, always the same object."""
         return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Begin an episode. A seed fixes it and those after it; without one every episode is another."""
+        """Start an episode. A seed determines it and the following ones; without a seed episodes are random."""
         if seed is not None:
-            self._later = generator(seed, "face")
+            self._seeds = generator(seed, "face")  # the word is part of the seeds: another one would change them
         else:
-            self._later = self._later or np.random.default_rng()
-            seed = int(self._later.integers(2**63))
+            self._seeds = self._seeds or np.random.default_rng()
+            seed = int(self._seeds.integers(2**63))
         timestep = self.world.reset(seed)
         self.agents = list(self.possible_agents)
         self._ended = False
@@ -116,10 +125,10 @@ class PettingZooEnv(ParallelEnv):
     def step(
         self, actions: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """Take everybody's action, matched by name; agents whose episode ends are gone afterwards."""
+        """Take one action per agent; agents whose episode ends are not in `agents` afterwards."""
         if not self.agents:
             raise CoterieError("no episode is running: call reset() before step()")
-        timestep = self.world.step(self._as_arrays(actions))
+        timestep = self.world.step(self._action_arrays(actions))
         self._ended = bool(timestep.ended[0])
         observations, infos = self._observations(timestep), self._infos(timestep)
         rewards, terminations, truncations = {}, {}, {}
@@ -133,37 +142,37 @@ class PettingZooEnv(ParallelEnv):
             self.render()
         return observations, rewards, terminations, truncations, infos
 
-    def _as_arrays(self, actions: Mapping[str, Any]) -> dict[str, Array]:
-        """Put the actions of the agents still playing at their places; others' rows are ignored zeros."""
+    def _action_arrays(self, actions: Mapping[str, Any]) -> dict[str, Array]:
+        """The actions as arrays by agent type; rows of agents that have ended are zeros, which the world ignores."""
         if set(actions) != set(self.agents):
             raise ValueError(f"actions must be given for {self.agents}, got {list(actions)}")
         arrays = {
-            name: np.zeros((1, len(kind.agents), *action_shape(kind.action)), action_dtype(kind.action))
-            for name, kind in self.world.agent_types.items()
+            name: np.zeros((1, len(own.agents), *action_shape(own.action)), action_dtype(own.action))
+            for name, own in self.world.agent_types.items()
         }
         for agent, action in actions.items():
-            kind, column = self._seats[agent]
+            agent_type, column = self._columns[agent]
             space = self.action_spaces[agent]
-            # Lists are welcome, and Python's floats, which Gymnasium's boxes would not take.
+            # Also accept lists and Python floats, which Gymnasium's Box.contains rejects.
             value = action if space.shape == () else np.asarray(action)
             if isinstance(space, gymnasium.spaces.Box) and value.dtype.kind in "iuf":
                 value = value.astype(space.dtype)
             if not space.contains(value):
                 raise ValueError(f"{agent}: action {action!r} is outside {space}")
-            arrays[kind][0, column] = value
+            arrays[agent_type][0, column] = value
         return arrays
 
     def _agent_step(self, timestep: TimeStep, agent: str) -> tuple[AgentStep, int]:
-        kind, column = self._seats[agent]
-        return timestep.agent_types[kind], column
+        agent_type, column = self._columns[agent]
+        return timestep.agent_types[agent_type], column
 
     def _observations(self, timestep: TimeStep) -> dict[str, Any]:
-        seen = {}
+        observations = {}
         for agent in self.agents:
             agent_step, column = self._agent_step(timestep, agent)
             tree: Tree = agent_step.final_observation if timestep.ended[0] else agent_step.observation
-            seen[agent] = map_tree(lambda array, column=column: array[0, column].copy(), tree)
-        return seen
+            observations[agent] = map_tree(lambda array, column=column: array[0, column].copy(), tree)
+        return observations
 
     def _infos(self, timestep: TimeStep) -> dict[str, dict[str, Any]]:
         infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
@@ -178,25 +187,27 @@ class PettingZooEnv(ParallelEnv):
         return infos
 
     def render(self) -> Array | str | None:
-        """The picture, the letters, or a window, as `render_mode` says; after the end, how it ended."""
+        """Return a picture or text, or draw into a window, by `render_mode`; after the end, the final state."""
         if self.render_mode is None:
-            raise CoterieError("nothing to render: choose a render_mode when making the environment")
-        if self._later is None:
+            raise CoterieError(
+                f"render_mode is None: pass one of {', '.join(RENDER_MODES)} when making the environment"
+            )
+        if self._seeds is None:
             raise CoterieError("no episode is running: call reset() before render()")
         text = self.render_mode == "ansi"
         if self._ended and isinstance(self.world, EndRenderable):
-            shown = self.world.final_ansi(0) if text else self.world.final_frame(0)
+            picture = self.world.final_ansi(0) if text else self.world.final_frame(0)
         else:
-            assert isinstance(self.world, Renderable)  # checked when the face was made
-            shown = self.world.ansi(0) if text else self.world.frame(0)
-        if isinstance(shown, str) or self.render_mode == "rgb_array":
-            return shown
-        self._show(shown)
+            assert isinstance(self.world, Renderable)  # checked in __init__
+            picture = self.world.ansi(0) if text else self.world.frame(0)
+        if isinstance(picture, str) or self.render_mode == "rgb_array":
+            return picture
+        self._show(picture)
         return None
 
     def _show(self, picture: Array) -> None:
-        """Draw into the one window, opened at the first picture."""
-        import pygame  # an optional dependency, needed for the window alone
+        """Draw into the window; the first picture opens it."""
+        import pygame  # optional dependency, used only for the window
 
         height, width, _ = picture.shape
         if self._window is None:
@@ -210,7 +221,7 @@ class PettingZooEnv(ParallelEnv):
         self._clock.tick(self.metadata["render_fps"])
 
     def close(self) -> None:
-        """Close the window, if there is one."""
+        """Close the window if it is open."""
         if self._window is not None:
             import pygame
 
@@ -222,29 +233,31 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
     """A world with one agent as a Gymnasium environment."""
 
     def __init__(self, world: World, name: str, render_mode: str | None = None) -> None:
-        self.face = PettingZooEnv(world, name, render_mode)
-        if len(self.face.possible_agents) != 1:
-            raise CoterieError(f"a Gymnasium environment has one agent, this world {len(self.face.possible_agents)}")
-        self.agent = self.face.possible_agents[0]
-        self.metadata, self.render_mode = self.face.metadata, render_mode
-        self.observation_space = self.face.observation_space(self.agent)
-        self.action_space = self.face.action_space(self.agent)
+        self.parallel_env = PettingZooEnv(world, name, render_mode)
+        if len(self.parallel_env.possible_agents) != 1:
+            raise CoterieError(
+                f"a Gymnasium environment has one agent, this world has {len(self.parallel_env.possible_agents)}"
+            )
+        self.agent = self.parallel_env.possible_agents[0]
+        self.metadata, self.render_mode = self.parallel_env.metadata, render_mode
+        self.observation_space = self.parallel_env.observation_space(self.agent)
+        self.action_space = self.parallel_env.action_space(self.agent)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         super().reset(seed=seed)
-        observations, infos = self.face.reset(seed, options)
+        observations, infos = self.parallel_env.reset(seed, options)
         return observations[self.agent], infos[self.agent]
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take the agent's action."""
-        told = self.face.step({self.agent: action})
-        return tuple(part[self.agent] for part in told)  # type: ignore[return-value]  # five parts, in this order
+        returned = self.parallel_env.step({self.agent: action})
+        return tuple(part[self.agent] for part in returned)  # type: ignore[return-value]  # five parts, in this order
 
     def render(self) -> Any:
-        """As the parallel face does."""
-        return self.face.render()
+        """Render as the parallel environment does."""
+        return self.parallel_env.render()
 
     def close(self) -> None:
-        """Close the window, if there is one."""
-        self.face.close()
+        """Close the window if it is open."""
+        self.parallel_env.close()

@@ -1,8 +1,7 @@
 """Worlds made of third-party environments: seeds, exact resume by replay, failures and restarts.
 
-`ExternalWorld` is the world; a `ExternalEnv` is one copy of somebody else's environment, written by an adapter
-(`gymnasium.py`, `pettingzoo.py`). Where guests run, here or in child processes, is in `guest_hosts.py`, the
-arrays that they write into are in `guest_stage.py`.
+`ExternalWorld` is the world. An `ExternalEnv` (`batch.py`) is one environment, implemented by an adapter
+(`gymnasium.py`, `minigrid.py`, `pettingzoo.py`). `workers.py` runs the environments, here or in child processes.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ from coterie.core.types import (
 )
 from coterie.core.validation import at_least, positive
 from coterie.core.world import World
-from coterie.worlds.adapters.batch import Arrays, ExternalEnvError, Failure, Maker, as_text
-from coterie.worlds.adapters.workers import Host, WorkerSpec, close_all, open_hosts
+from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError
+from coterie.worlds.adapters.workers import Worker, WorkerSpec, close_workers, start_workers
 
 log = logging.getLogger("coterie")
-CURE = "If the environment carries something over from episode to episode, world.fresh: true helps."
+FRESH_HINT = "If the environment keeps state between episodes, set world.fresh: true."
 
 
 @dataclass(frozen=True)
 class ExternalSettings:
-    """What every adapter can be told."""
+    """Settings that every adapter shares."""
 
-    id: str  # the environment's name, the part of the world's name behind the slash
-    options: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
-    processes: int = 0  # child processes at most, among which the copies are divided; 0: all in this process
+    id: str  # the environment's name: the part of the world's name after the slash
+    options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the environment's constructor
+    processes: int = 0  # at most this many child processes share the copies; 0: all copies in this process
     timeout: float = 60.0  # seconds that a child process may take for one step
-    restarts: int = 0  # failed episodes to cut short and go on from, in all; 0: the first failure is an error
-    max_episode_steps: int | None = None  # cut episodes here; None: where the environment's registration says
-    fresh: bool = False  # build the environment anew for every episode, if it carries something over
-    render: bool = False  # make pictures possible, which slows some environments down
+    restarts: int = 0  # failed episodes to truncate before a failure is an error; 0: the first failure is an error
+    max_episode_steps: int | None = None  # truncate episodes here; None: at the registered limit
+    fresh: bool = False  # build the environment anew for every episode, if it keeps state between episodes
+    render: bool = False  # enable pictures, which slows some environments down
 
     def __post_init__(self) -> None:
         at_least("processes", self.processes, 0)
@@ -69,45 +68,47 @@ class ExternalSettings:
 class ExternalWorld:
     """N copies of a third-party environment.
 
-    Every episode is seeded from (seed, copy, episode); a saved state holds the actions of the present
-    episodes and is resumed by playing them again. `restarts` counts the episodes that failed and were cut.
+    Every episode is seeded from (seed, copy, episode). A saved state holds the actions of the current episodes,
+    and `load` replays them. `restarts` counts the episodes that failed and were truncated.
     """
 
     agent_types: Mapping[str, AgentType]
     num_envs: int
     simultaneous: bool
 
-    def __init__(self, name: str, settings: ExternalSettings, make: Maker, num_envs: int) -> None:
+    def __init__(self, name: str, settings: ExternalSettings, make_env: EnvFactory, num_envs: int) -> None:
         at_least("num_envs", num_envs, 1)
         self.name, self.settings, self.num_envs = name, settings, num_envs
         self.restarts = 0
-        processes = min(settings.processes, num_envs)  # one copy is enough to film, or to see what fits
-        lodging = WorkerSpec(name, make, processes, settings.timeout, settings.fresh)
-        self._hosts, self._env_spec, self._arrays = open_hosts(lodging, num_envs)
-        self._closing = weakref.finalize(self, close_all, self._hosts)
-        for note in self._env_spec.notes:
-            log.warning("%s: %s", name, note)
+        processes = min(settings.processes, num_envs)  # videos and spec checks use a world of one copy
+        worker_spec = WorkerSpec(name, make_env, processes, settings.timeout, settings.fresh)
+        self._workers, self._env_spec, self._arrays = start_workers(worker_spec, num_envs)
+        self._finalizer = weakref.finalize(self, close_workers, self._workers)
+        for warning in self._env_spec.warnings:
+            log.warning("%s: %s", name, warning)
         self.agent_types, self.simultaneous = self._env_spec.agent_types, self._env_spec.simultaneous
         self._seed = 0
-        self._history = _History(self.agent_types, num_envs)
-        self._few_are_legal = {name: _quick_look(agent_type.action) for name, agent_type in self.agent_types.items()}
+        self._history = _ActionHistory(self.agent_types, num_envs)
+        self._fast_checks = {name: _fast_check(agent_type.action) for name, agent_type in self.agent_types.items()}
         arrays = self._arrays
-        timestep = {
-            agent_type: AgentStep(a.observation, a.acting, a.reward, a.terminated, a.truncated, a.final, a.mask)
+        agent_steps = {
+            agent_type: AgentStep(
+                a.observation, a.acting, a.reward, a.terminated, a.truncated, a.final_observation, a.mask
+            )
             for agent_type, a in arrays.agent_types.items()
         }
-        self._timestep = TimeStep(timestep, arrays.ended, arrays.success if self._env_spec.success else None)
+        self._timestep = TimeStep(agent_steps, arrays.ended, arrays.success if self._env_spec.has_success else None)
 
     def reset(self, seed: int) -> TimeStep:
-        """Begin episode 0 of every copy."""
+        """Start episode 0 of every copy."""
         self._seed = seed
-        self._arrays.episode[:], self._arrays.clock[:] = 0, 0
+        self._arrays.episode[:], self._arrays.elapsed_steps[:] = 0, 0
         self._history.clear()
-        self._everywhere("start", seed)
-        return self._at_rest()
+        self._call_all("reset_all", seed)
+        return self._start_timestep()
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
-        """Step every copy; one that ends is reset at once."""
+        """Step every copy; a copy whose episode ends is reset at once."""
         arrays = self._arrays
         for name, agent_type in arrays.agent_types.items():
             given = np.asarray(actions[name])
@@ -117,252 +118,252 @@ class ExternalWorld:
                 agent_type.action[...] = given
             else:
                 np.copyto(agent_type.action, given, casting="same_kind")
-            if agent_type.action.size > 64 or not self._few_are_legal[name](agent_type.action.ravel().tolist()):
-                self._refuse_illegal(name)
-            if self.settings.restarts:  # what to fall back on when a copy fails
-                map_tree(np.copyto, agent_type.final, agent_type.observation)
-        self._history.add(arrays)
-        self._everywhere("step")
+            if agent_type.action.size > 64 or not self._fast_checks[name](agent_type.action.ravel().tolist()):
+                self._check_actions(name)
+            if self.settings.restarts:  # a copy that fails ends with its last valid observation
+                map_tree(np.copyto, agent_type.final_observation, agent_type.observation)
+        self._history.append(arrays)
+        self._call_all("step")
         return self._timestep
 
     def save(self) -> State:
-        """Which episodes are being played, and what has been done in them."""
+        """The numbers of the current episodes and the actions taken in them."""
         arrays = self._arrays
         return {
             "seed": self._seed,
             "restarts": self.restarts,
             "episode": arrays.episode.copy(),
-            "clock": arrays.clock.copy(),
-            "digest": np.array([self._digest(copy) for copy in range(self.num_envs)], np.int64),
-            "actions": self._history.played(arrays.clock),
+            "clock": arrays.elapsed_steps.copy(),
+            "digest": np.array([self._checksum(copy) for copy in range(self.num_envs)], np.int64),
+            "actions": self._history.current_episodes(arrays.elapsed_steps),
         }
 
     def load(self, state: State) -> TimeStep:
-        """Play the saved episodes again; one that comes out differently is named and begun anew."""
+        """Replay the saved episodes; a copy whose replay differs is logged and its episode starts again."""
         if len(state["clock"]) != self.num_envs:
             raise ValueError(f"state holds {len(state['clock'])} copies, this world has {self.num_envs}")
         self._seed, self.restarts = int(state["seed"]), int(state["restarts"])
         arrays, starts = self._arrays, np.cumsum(state["clock"]) - state["clock"]
-        arrays.episode[:], arrays.clock[:] = state["episode"], 0
+        arrays.episode[:], arrays.elapsed_steps[:] = state["episode"], 0
         self._history.clear(int(state["clock"].max()))
-        for host in self._hosts:
-            host.use_seed(self._seed)
-            for copy in host.num_envs:
+        for worker in self._workers:
+            worker.set_seed(self._seed)
+            for copy in worker.copies:
                 start, length = int(starts[copy]), int(state["clock"][copy])
-                played = {agent_type: array[start : start + length] for agent_type, array in state["actions"].items()}
-                failure = host.replay(copy, played, length)
-                if failure is None and self._digest(copy) == state["digest"][copy]:
-                    self._history.put(copy, played, length)
+                actions = {agent_type: array[start : start + length] for agent_type, array in state["actions"].items()}
+                failure = worker.replay(copy, actions, length)
+                if failure is None and self._checksum(copy) == state["digest"][copy]:
+                    self._history.restore(copy, actions, length)
                     continue
-                why = "the last observation is another" if failure is None else failure.text
-                if failure is not None and failure.dead:
+                why = "the last observation differs" if failure is None else failure.message
+                if failure is not None and failure.process_died:
                     raise ExternalEnvError(f"{self.name}, copy {copy}, episode {arrays.episode[copy]}, replay: {why}")
-                log.warning("%s, copy %d: replay differs (%s); its episode starts anew. %s", self.name, copy, why, CURE)
-                self._settle(host, host.call("begin", copy, True))
-        return self._at_rest()
+                log.warning(
+                    "%s, copy %d: replay differs (%s); its episode starts again. %s", self.name, copy, why, FRESH_HINT
+                )
+                self._restart_copy(worker, worker.call("reset", copy, True))
+        return self._start_timestep()
 
     def frame(self, copy: int) -> Array:
         """The environment's own picture of one copy."""
         if not self.settings.render:
             raise CoterieError(f"{self.name}: nothing to draw; set world.render to true")
-        host = next(host for host in self._hosts if copy in host.num_envs)
-        picture = host.call("frame", copy)
-        if isinstance(picture, Failure):
-            raise ExternalEnvError(f"{self.name}, copy {copy}: {picture.text}")
+        worker = next(worker for worker in self._workers if copy in worker.copies)
+        picture = worker.call("frame", copy)
+        if isinstance(picture, EnvFailure):
+            raise ExternalEnvError(f"{self.name}, copy {copy}: {picture.message}")
         return np.asarray(picture)
 
     def ansi(self, copy: int) -> str:
-        """The picture for a terminal: two pixels in every letter."""
-        return as_text(self.frame(copy))
+        """The picture for a terminal: two pixels per character."""
+        return picture_to_ansi(self.frame(copy))
 
     def close(self) -> None:
-        """Let go of the environments and their processes."""
-        self._closing()
+        """Close the environments and their processes."""
+        self._finalizer()
 
-    def _everywhere(self, verb: str, *arguments: Any) -> None:
-        """Ask all hosts at once, then see to whatever failed."""
-        for host in self._hosts:
-            host.ask(verb, host.num_envs.start, *arguments)
-        answers = [host.answer() for host in self._hosts]  # all of them, lest one be taken for a later one
-        for host, failure in zip(self._hosts, answers, strict=True):
+    def _call_all(self, method: str, *arguments: Any) -> None:
+        """Call all workers at once, then restart the copies that failed."""
+        for worker in self._workers:
+            worker.send(method, worker.copies.start, *arguments)
+        failures = [worker.receive() for worker in self._workers]  # read every reply before the next call
+        for worker, failure in zip(self._workers, failures, strict=True):
             while failure is not None:
-                self._settle(host, failure)
-                failure = host.call(verb, failure.copy + 1, *arguments)
+                self._restart_copy(worker, failure)
+                failure = worker.call(method, failure.copy + 1, *arguments)
 
-    def _settle(self, host: Host, failure: Failure | None) -> None:
-        """Restart a failed copy until it is well, within the budget."""
+    def _restart_copy(self, worker: Worker, failure: EnvFailure | None) -> None:
+        """Restart a failed copy until its reset succeeds; raise when `restarts` is exhausted."""
         while failure is not None:
             copy, arrays = failure.copy, self._arrays
-            where = f"{self.name}, copy {copy}, episode {arrays.episode[copy]}"
-            step = "reset" if failure.during == "reset" else f"step {arrays.clock[copy] + 1}"
+            location = f"{self.name}, copy {copy}, episode {arrays.episode[copy]}"
+            step = "reset" if failure.during == "reset" else f"step {arrays.elapsed_steps[copy] + 1}"
             if self.restarts >= self.settings.restarts:
                 used = f" (all {self.settings.restarts} restarts are used up)" if self.settings.restarts else ""
-                raise ExternalEnvError(f"{where}, {step}: {failure.text}{used}")
+                raise ExternalEnvError(f"{location}, {step}: {failure.message}{used}")
             self.restarts += 1
-            log.warning("%s, %s: %s; restart %d", where, step, failure.text, self.restarts)
+            log.warning("%s, %s: %s; restart %d", location, step, failure.message, self.restarts)
             if failure.during == "step":
-                self._cut(copy)
-            if failure.dead:
-                self._bring_back(host, copy)
+                self._truncate(copy)
+            if failure.process_died:
+                self._restart_process(worker, copy)
             arrays.episode[copy] += 1
-            failure = host.call("begin", copy, True)
+            failure = worker.call("reset", copy, True)
 
-    def _cut(self, copy: int) -> None:
-        """Say that a copy's episode was truncated where it last made sense."""
+    def _truncate(self, copy: int) -> None:
+        """Mark a copy's episode as truncated at its last valid observation."""
         for agent_type in self._arrays.agent_types.values():
             agent_type.reward[copy] = 0
             agent_type.terminated[copy] = False
-            agent_type.truncated[copy] = ~agent_type.gone[copy]
+            agent_type.truncated[copy] = ~agent_type.done[copy]
         self._arrays.ended[copy], self._arrays.success[copy] = True, False
 
-    def _bring_back(self, host: Host, failed: int) -> None:
-        """Start a child process again and play its other copies to where they were."""
-        held = [(array, array[host.num_envs.start : host.num_envs.stop].copy()) for array in self._arrays.flat]
-        clock = self._arrays.clock.copy()
-        digests = {copy: self._digest(copy) for copy in host.num_envs}
-        host.revive(self._seed)
-        for copy in host.num_envs:
+    def _restart_process(self, worker: Worker, failed: int) -> None:
+        """Start a child process again and replay its other copies to where they were."""
+        rows = slice(worker.copies.start, worker.copies.stop)
+        saved = [(array, array[rows].copy()) for array in self._arrays.all]
+        elapsed_steps = self._arrays.elapsed_steps.copy()
+        checksums = {copy: self._checksum(copy) for copy in worker.copies}
+        worker.restart(self._seed)
+        for copy in worker.copies:
             if copy == failed:
                 continue
-            # Copies behind the failed one have not taken the latest actions yet.
-            played = self._history.of(copy, int(clock[copy]), ago=int(copy > failed))
-            failure = host.replay(copy, played, int(clock[copy]))
-            if failure is not None or (clock[copy] and self._digest(copy) != digests[copy]):
-                why = "the last observation is another" if failure is None else failure.text
+            # Copies after the failed one have not taken the latest actions yet.
+            actions = self._history.last(copy, int(elapsed_steps[copy]), skip=int(copy > failed))
+            failure = worker.replay(copy, actions, int(elapsed_steps[copy]))
+            if failure is not None or (elapsed_steps[copy] and self._checksum(copy) != checksums[copy]):
+                why = "the last observation differs" if failure is None else failure.message
                 raise ExternalEnvError(
                     f"{self.name}, copy {copy}: lost with its process when copy {failed} failed, and its replay "
-                    f"differs ({why}); with processes equal to copies each has a process of its own"
+                    f"differs ({why}); set world.processes to the number of copies to give each its own process"
                 )
-        for array, values in held:
-            array[host.num_envs.start : host.num_envs.stop] = values
+        for array, values in saved:
+            array[rows] = values
 
-    def _at_rest(self) -> TimeStep:
+    def _start_timestep(self) -> TimeStep:
+        """The time step after `reset` or `load`: no rewards, no ends."""
         for agent_type in self._arrays.agent_types.values():
             agent_type.reward[:], agent_type.terminated[:], agent_type.truncated[:] = 0, False, False
         self._arrays.ended[:] = False
         return self._timestep
 
-    def _digest(self, copy: int) -> int:
-        """A checksum of what the agents of a copy see."""
+    def _checksum(self, copy: int) -> int:
+        """A checksum of the observations of one copy."""
         checksum = 0
         for agent_type in self._arrays.agent_types.values():
-            parts = (
-                agent_type.observation.values()
-                if isinstance(agent_type.observation, dict)
-                else (agent_type.observation,)
-            )
-            for part in parts:
+            observation = agent_type.observation
+            for part in observation.values() if isinstance(observation, dict) else (observation,):
                 checksum = zlib.crc32(part[copy].tobytes(), checksum)
         return checksum
 
-    def _refuse_illegal(self, name: str) -> None:
-        """An action outside its space is the caller's mistake, not the guest's."""
+    def _check_actions(self, name: str) -> None:
+        """Raise `ValueError` for an action outside its space: the caller's error, not the environment's."""
         arrays, agent_type = self._arrays.agent_types[name], self.agent_types[name]
-        good: Array
+        valid: Array
         match agent_type.action:
             case Discrete(n):
-                good = (arrays.action >= 0) & (arrays.action < n)
+                valid = (arrays.action >= 0) & (arrays.action < n)
             case MultiDiscrete(sizes):
-                good = np.asarray(((arrays.action >= 0) & (arrays.action < sizes)).all(-1))
+                valid = np.asarray(((arrays.action >= 0) & (arrays.action < sizes)).all(-1))
             case Box(shape):
-                good = np.asarray(np.isfinite(arrays.action).all(tuple(range(2, 2 + len(shape)))))
-        good = good | ~arrays.acting
-        if not good.all():
-            copy, agent = np.argwhere(~good)[0]
+                valid = np.asarray(np.isfinite(arrays.action).all(tuple(range(2, 2 + len(shape)))))
+        valid = valid | ~arrays.acting
+        if not valid.all():
+            copy, agent = np.argwhere(~valid)[0]
             raise ValueError(
                 f"copy {copy}, agent {agent_type.agents[agent]!r}: expected an action of {agent_type.action}, "
                 f"got {arrays.action[copy, agent]}"
             )
 
 
-def _quick_look(space: ActionSpace) -> Callable[[list[Any]], bool]:
-    """Whether a few actions are surely legal; on so few, Python's own functions are faster than NumPy's."""
+def _fast_check(space: ActionSpace) -> Callable[[list[Any]], bool]:
+    """A check that accepts only valid actions; for a few numbers Python's functions are faster than NumPy's."""
     match space:
         case Discrete(n):
-            return lambda few: min(few) >= 0 and max(few) < n
+            return lambda actions: min(actions) >= 0 and max(actions) < n
         case Box():
-            return lambda few: isfinite(sum(few))
-    return lambda few: False
+            return lambda actions: isfinite(sum(actions))
+    return lambda actions: False
 
 
-class _History:
-    """The latest actions of all copies, `[timestep, N, A, …]` for each kind, as far back as any episode reaches."""
+class _ActionHistory:
+    """The latest actions of all copies, `[T, N, A, …]` for each agent type, at least for the current episodes."""
 
     def __init__(self, agent_types: Mapping[str, AgentType], num_envs: int) -> None:
-        self.room, self.now = 256, 0
+        self.capacity, self.length = 256, 0
         self.arrays = {
-            name: np.zeros((self.room, num_envs, len(k.agents), *action_shape(k.action)), action_dtype(k.action))
+            name: np.zeros((self.capacity, num_envs, len(k.agents), *action_shape(k.action)), action_dtype(k.action))
             for name, k in agent_types.items()
         }
 
-    def add(self, arrays: Arrays) -> None:
-        """Note the actions about to be taken."""
-        if self.now == self.room:
-            self._forget(int(arrays.clock.max()))
+    def append(self, arrays: BatchArrays) -> None:
+        """Record the actions of the coming step."""
+        if self.length == self.capacity:
+            self._keep(int(arrays.elapsed_steps.max()))
         for name, agent_type in arrays.agent_types.items():
-            self.arrays[name][self.now] = agent_type.action
-        self.now += 1
+            self.arrays[name][self.length] = agent_type.action
+        self.length += 1
 
-    def _forget(self, kept: int) -> None:
-        """Keep that many ticks and make room for as many again."""
-        self.room = max(self.room, 2 * kept)
+    def _keep(self, steps: int) -> None:
+        """Drop all but the last `steps` steps and leave room for as many again."""
+        self.capacity = max(self.capacity, 2 * steps)
         for name, old in self.arrays.items():
-            new = np.zeros((self.room, *old.shape[1:]), old.dtype)
-            new[:kept] = old[self.now - kept : self.now]
+            new = np.zeros((self.capacity, *old.shape[1:]), old.dtype)
+            new[:steps] = old[self.length - steps : self.length]
             self.arrays[name] = new
-        self.now = kept
+        self.length = steps
 
-    def of(self, copy: int, length: int, ago: int = 0) -> dict[str, Array]:
-        """The last actions of one copy, up to some ticks ago."""
-        stop = self.now - ago
-        return {name: array[stop - length : stop, copy] for name, array in self.arrays.items()}
+    def last(self, copy: int, steps: int, skip: int = 0) -> dict[str, Array]:
+        """The last actions of one copy, without the latest `skip` steps."""
+        stop = self.length - skip
+        return {name: array[stop - steps : stop, copy] for name, array in self.arrays.items()}
 
-    def played(self, clock: Array) -> dict[str, Array]:
-        """All copies' actions in their present episodes, one copy after the other."""
-        parts = [self.of(copy, int(length)) for copy, length in enumerate(clock)]
+    def current_episodes(self, elapsed_steps: Array) -> dict[str, Array]:
+        """The actions of all copies in their current episodes, concatenated copy by copy."""
+        parts = [self.last(copy, int(steps)) for copy, steps in enumerate(elapsed_steps)]
         return {name: np.concatenate([part[name] for part in parts]) for name in self.arrays}
 
     def clear(self, longest: int = 0) -> None:
-        """Forget everything, and be ready to be told episodes of that length."""
-        self.room = max(self.room, longest)
-        self._forget(0)
-        self.now = longest
+        """Drop everything and leave room to `restore` episodes of up to `longest` steps."""
+        self.capacity = max(self.capacity, longest)
+        self._keep(0)
+        self.length = longest
 
-    def put(self, copy: int, played: Mapping[str, Array], length: int) -> None:
-        """Take over what was done in one copy."""
-        for name, actions in self.of(copy, length).items():
-            actions[:] = played[name]
+    def restore(self, copy: int, actions: Mapping[str, Array], steps: int) -> None:
+        """Set the actions of one copy's current episode."""
+        for name, own in self.last(copy, steps).items():
+            own[:] = actions[name]
 
 
-class Hosted:
-    """A world by name: everything is passed on to the world that the adapter chose."""
+class WorldWrapper:
+    """Passes every call on to an inner world that the adapter chose by name and settings."""
 
     def __init__(self, inner: World) -> None:
         self.inner: Any = inner
         self.agent_types, self.num_envs, self.simultaneous = inner.agent_types, inner.num_envs, inner.simultaneous
 
     def reset(self, seed: int) -> TimeStep:
-        """Start every copy anew."""
+        """Reset every copy."""
         timestep: TimeStep = self.inner.reset(seed)
         return timestep
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
-        """Step every copy; one that ends is reset at once."""
+        """Step every copy; a copy whose episode ends is reset at once."""
         timestep: TimeStep = self.inner.step(actions)
         return timestep
 
     def save(self) -> State:
-        """All that decides the future."""
+        """The state of the inner world."""
         state: State = self.inner.save()
         return state
 
     def load(self, state: State) -> TimeStep:
-        """Return to a saved moment."""
+        """Return to a saved state."""
         timestep: TimeStep = self.inner.load(state)
         return timestep
 
     def frame(self, copy: int) -> Array:
-        """A picture of one copy; `render` must have been set."""
+        """A picture of one copy; needs `render: true`."""
         picture: Array = self.inner.frame(copy)
         return picture
 
@@ -372,25 +373,41 @@ class Hosted:
         return text
 
 
+def picture_to_ansi(picture: Array, columns: int = 72) -> str:
+    """A picture as terminal text: each character shows an upper and a lower pixel in its two colours."""
+    height, width, _ = picture.shape
+    columns = min(columns, width)
+    rows = max(2, round(height / width * columns)) // 2 * 2
+    small = picture[np.arange(rows) * height // rows][:, np.arange(columns) * width // columns]
+    lines = []
+    for upper, lower in zip(small[::2], small[1::2], strict=True):
+        cells = [
+            f"\x1b[38;2;{a};{b};{c}m\x1b[48;2;{d};{e};{f}m▀"
+            for (a, b, c), (d, e, f) in zip(upper.tolist(), lower.tolist(), strict=True)
+        ]
+        lines.append("".join(cells) + "\x1b[0m")
+    return "\n".join(lines)
+
+
 def import_external(module: str, install: str) -> Any:
-    """A third-party module, or an error that says how to install it."""
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # its greeting would end up in our output
+    """Import a third-party module, or raise an error that says how to install it."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # pygame prints a greeting otherwise
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise CoterieError(f"'{error.name}' is not installed: pip install {install}") from None
 
 
-def import_own(module: str, world: str) -> Any:
-    """The module of one's own that a world's name begins with."""
+def import_user_module(module: str, world: str) -> Any:
+    """Import the user's module that a world's name begins with."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise UnknownName(f"{world}: needs the module '{error.name}', which is not installed") from None
 
 
-def newest(name: str, known: list[str]) -> str | None:
-    """The name itself if known, else its highest version among `name_v1`, `name-v2` …"""
+def latest_version(name: str, known: list[str]) -> str | None:
+    """The name itself if known, otherwise its highest version among `name_v1`, `name-v2` …"""
     if name in known:
         return name
     versions = [k for k in known if re.fullmatch(re.escape(name) + r"[_-]v\d+", k)]

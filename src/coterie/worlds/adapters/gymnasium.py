@@ -1,8 +1,8 @@
-"""Any Gymnasium environment by name as a world of one agent, and MiniGrid's as a special case.
+"""Gymnasium environments by name, as worlds of one agent.
 
-The environment is stepped without Gymnasium's outer wrappers (checker, order, time limit): what they do is
-done here, once for all copies. Wrappers that belong to a registration stay. CartPole-v1 with its default
-options is played natively by `cartpole.py`.
+The environment is stepped without Gymnasium's outer wrappers (env checker, order enforcing, time limit): the adapter
+does their work once for all copies. Wrappers of a registration stay. CartPole-v1 with its default options is played
+by the native batch in `cartpole/`.
 """
 
 from __future__ import annotations
@@ -13,199 +13,215 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from coterie.core.text import TextCodec
-from coterie.core.types import AgentType, UnknownName
+from coterie.core.types import AgentType, Array, Box, Discrete, Tree, UnknownName
 from coterie.core.world import World
-from coterie.worlds.adapters.batch import EnvSpec, Mismatch, Row, as_flag, as_reward
+from coterie.worlds.adapters.batch import EnvArrays, EnvSpec, InvalidEnvOutput, as_bool, as_reward
 from coterie.worlds.adapters.external import (
     ExternalSettings,
     ExternalWorld,
-    Hosted,
+    WorldWrapper,
     import_external,
-    import_own,
-    newest,
+    import_user_module,
 )
+from coterie.worlds.cartpole.world import LIMIT, CartPole
 
 INSTALL = "'coterie[worlds]'"
-AGENT, KIND = "agent_0", "agent"
-SYMBOLS = (10, 5, 3)  # MiniGrid's highest object, colour and state
+AGENT, AGENT_TYPE = "agent_0", "agent"
+MAX_NUMBERS = 16  # that a prompt may list
 
 
 @dataclass(frozen=True)
 class GymnasiumSettings(ExternalSettings):
-    """A Gymnasium environment; `id` may be `module:Name-v0` to import what registers it."""
+    """A Gymnasium environment; `id` may be `module:Name-v0` to import the module that registers it."""
 
-    channels: Literal["auto", "first", "last"] = "auto"  # where pictures keep their channels; auto: by their shape
+    channels: Literal["auto", "first", "last"] = "auto"  # the axis of channels in pictures; auto: by their shape
     native: bool = True  # play CartPole-v1 with default options as a native batch
 
 
-@dataclass(frozen=True)
-class MinigridSettings(ExternalSettings):
-    """A MiniGrid environment: `MiniGrid-DoorKey-5x5-v0`, or `DoorKey-5x5` for short."""
-
-
-class GymnasiumWorld(Hosted):
+class GymnasiumWorld(WorldWrapper):
     """N copies of a Gymnasium environment."""
 
     def __init__(self, settings: GymnasiumSettings, num_envs: int) -> None:
         native = settings.native and settings.id == "CartPole-v1" and not settings.options and not settings.processes
-        super().__init__(_native_cartpole(settings, num_envs) if native else _gymnasium_guests(settings, num_envs))
+        super().__init__(_native_cartpole(settings, num_envs) if native else _external_world(settings, num_envs))
 
     def text_codec(self, agent_type: str) -> TextCodec:
-        """Observations as sentences."""
-        from coterie.worlds.adapters.gymnasium_text import GymnasiumText
-
+        """Describes observations in words."""
         return GymnasiumText(self, agent_type)
 
 
-class MinigridWorld(Hosted):
-    """N copies of a MiniGrid environment: what lies ahead as symbols in [0, 1], and the direction."""
-
-    def __init__(self, settings: MinigridSettings, num_envs: int) -> None:
-        make = functools.partial(make_minigrid, settings)
-        super().__init__(ExternalWorld(f"minigrid/{settings.id}", settings, make, num_envs))
-
-    def text_codec(self, agent_type: str) -> TextCodec:
-        """What the agent sees and carries, in words."""
-        from coterie.worlds.adapters.minigrid_text import MinigridText
-
-        return MinigridText(self, agent_type)
-
-
 def _native_cartpole(settings: GymnasiumSettings, num_envs: int) -> World:
-    from coterie.worlds.cartpole.world import LIMIT, CartPole
-
     return CartPole(num_envs, settings.max_episode_steps or LIMIT, settings.render)
 
 
-def _gymnasium_guests(settings: GymnasiumSettings, num_envs: int) -> World:
-    make = functools.partial(make_gymnasium, settings)
-    return ExternalWorld(f"gymnasium/{settings.id}", settings, make, num_envs)
+def _external_world(settings: GymnasiumSettings, num_envs: int) -> World:
+    make_env = functools.partial(make_gymnasium, settings)
+    return ExternalWorld(f"gymnasium/{settings.id}", settings, make_env, num_envs)
 
 
-# One copy -----------------------------------------------------------------------------------------------
+# One environment ----------------------------------------------------------------------------------------
 
 
-def make_gymnasium(settings: GymnasiumSettings) -> GymnasiumEnvironment:
-    """One copy of an environment."""
+def make_gymnasium(settings: GymnasiumSettings) -> ExternalGymnasiumEnv:
+    """Build one environment."""
     gymnasium = import_external("gymnasium", INSTALL)
     module, colon, name = settings.id.rpartition(":")
     if colon:
-        import_own(module, f"gymnasium/{settings.id}")
+        import_user_module(module, f"gymnasium/{settings.id}")
     if name not in gymnasium.registry:
-        raise _unknown("gymnasium", settings.id, list(gymnasium.registry))
-    environment, limit = _build(gymnasium, name, settings)
-    return GymnasiumEnvironment(environment, limit, settings.channels)
+        raise unknown_env("gymnasium", settings.id, list(gymnasium.registry))
+    env, limit = make_registered(gymnasium, name, settings)
+    return ExternalGymnasiumEnv(env, limit, settings.channels)
 
 
-def make_minigrid(settings: MinigridSettings) -> GymnasiumEnvironment:
-    """One copy of a MiniGrid environment."""
-    gymnasium = import_external("gymnasium", INSTALL)
-    import_external("minigrid", "minigrid")
-    known = [name for name in gymnasium.registry if name.startswith(("MiniGrid-", "BabyAI-"))]
-    named = (newest(prefix + settings.id, known) for prefix in ("", "MiniGrid-", "BabyAI-"))
-    name = next((found for found in named if found), None)
-    if name is None:
-        raise _unknown("minigrid", settings.id, known)
-    environment, limit = _build(gymnasium, name, settings)
-    return GymnasiumEnvironment(environment, limit, "auto", {"image": SYMBOLS}, wins=True, leave_out="mission")
-
-
-def _build(gymnasium: Any, name: str, settings: ExternalSettings) -> tuple[Any, int | None]:
-    """The environment and the time limit that is left to us."""
+def make_registered(gymnasium: Any, name: str, settings: ExternalSettings) -> tuple[Any, int | None]:
+    """A registered environment, and the time limit that the adapter has to apply."""
     spec = gymnasium.spec(name)
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
     limit = settings.max_episode_steps or spec.max_episode_steps
     if spec.additional_wrappers:  # they may rely on a time limit below them
         return gymnasium.make(name, limit, disable_env_checker=True, **options), None
-    environment = gymnasium.make(name, -1, disable_env_checker=True, **options)
-    while isinstance(environment, gymnasium.wrappers.OrderEnforcing):
-        environment = environment.env
-    return environment, limit
+    env = gymnasium.make(name, -1, disable_env_checker=True, **options)
+    while isinstance(env, gymnasium.wrappers.OrderEnforcing):
+        env = env.env
+    return env, limit
 
 
-def _unknown(family: str, name: str, known: list[str]) -> UnknownName:
+def unknown_env(family: str, name: str, known: list[str]) -> UnknownName:
+    """The error for a name that is not registered, with the closest name."""
     short = {k.removeprefix("MiniGrid-"): k for k in known}
     close = difflib.get_close_matches(name, [*known, *short], n=1, cutoff=0.75)
     hint = f"; did you mean '{family}/{close[0]}'?" if close else "; 'module:Name-v0' imports a module first"
     return UnknownName(f"{family}/{name}: no such environment is registered{hint}")
 
 
-class GymnasiumEnvironment:
-    """One copy of a Gymnasium environment."""
+class ExternalGymnasiumEnv:
+    """One Gymnasium environment."""
 
     def __init__(
         self,
-        environment: Any,
+        env: Any,
         limit: int | None,
         channels: Any = "auto",
         scales: Mapping[str, Any] | None = None,
-        wins: bool = False,
-        leave_out: str = "",
+        success: bool = False,
+        ignored_text: str = "",
     ) -> None:
-        from coterie.worlds.adapters import spaces
+        """`success`: a terminated episode with a positive last reward succeeds. `ignored_text`: needs no warning."""
+        from coterie.worlds.adapters import spaces  # imports gymnasium
 
         self._spaces = spaces
-        self.environment, self._wins = environment, wins
+        self.env, self._has_success = env, success
         self._limit = limit or 2**62
-        self.reading = spaces.read_observation(environment.observation_space, channels, scales)
-        action = spaces.read_action(environment.action_space)
-        agent_type = AgentType((AGENT,), self.reading.space, action)
-        notes = tuple(note for note in self.reading.notes if not (leave_out and note.endswith(leave_out)))
-        masked = (KIND,) if self.reading.mask is not None else ()
-        self.env_spec = EnvSpec({KIND: agent_type}, masked=masked, success=wins, notes=notes)
-        spaces.trust_choices(environment.unwrapped.action_space)
-        self._step = environment.step
-        self._clock, self._won = 0, False
+        self.layout = spaces.convert_observation_space(env.observation_space, channels, scales)
+        action = spaces.convert_action_space(env.action_space)
+        agent_type = AgentType((AGENT,), self.layout.space, action)
+        warnings = tuple(w for w in self.layout.warnings if not (ignored_text and w.endswith(ignored_text)))
+        masked = (AGENT_TYPE,) if self.layout.mask is not None else ()
+        self.env_spec = EnvSpec({AGENT_TYPE: agent_type}, masked=masked, has_success=success, warnings=warnings)
+        spaces.use_fast_discrete(env.unwrapped.action_space)
+        self._step = env.step
+        self._elapsed_steps, self._succeeded = 0, False
 
-    def sit(self, row: Row) -> None:
-        """Write there from now on."""
-        self._row = row[KIND]
-        self._reward, self._terminated, self._truncated = (
-            self._row.reward,
-            self._row.terminated,
-            self._row.truncated,
-        )
-        self._write = self._spaces.write_into(self.reading, self._row.observation, 0, self._row.mask)
-        self._action = self._spaces.read_from(self.environment.action_space, self._row.action, 0)
+    def bind(self, arrays: EnvArrays) -> None:
+        """Read actions from these arrays and write results into them from now on."""
+        self._arrays = own = arrays[AGENT_TYPE]
+        self._reward, self._terminated, self._truncated = own.reward, own.terminated, own.truncated
+        self._write = self._spaces.observation_writer(self.layout, own.observation, 0, own.mask)
+        self._action = self._spaces.action_reader(self.env.action_space, own.action, 0)
 
     def reset(self, seed: int) -> None:
-        """Begin an episode."""
-        told = self.environment.reset(seed=seed)
-        if not (isinstance(told, tuple) and len(told) == 2):
-            raise Mismatch("reset to return (observation, info)", type(told).__name__)
-        self._write(told[0])
-        self._row.acting[0], self._row.gone[0] = True, False
-        self._clock = 0
+        """Start an episode."""
+        returned = self.env.reset(seed=seed)
+        if not (isinstance(returned, tuple) and len(returned) == 2):
+            raise InvalidEnvOutput("reset to return (observation, info)", type(returned).__name__)
+        self._write(returned[0])
+        self._arrays.acting[0], self._arrays.done[0] = True, False
+        self._elapsed_steps = 0
 
     def step(self) -> bool:
         """Take one step."""
-        told = self._step(self._action())
+        returned = self._step(self._action())
         try:
-            observation, reward, terminated, truncated, _ = told
+            observation, reward, terminated, truncated, _ = returned
         except (TypeError, ValueError):
-            got = f"{len(told)} values" if isinstance(told, tuple) else type(told).__name__
-            raise Mismatch("step to return (observation, reward, terminated, truncated, info)", got) from None
+            got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
+            raise InvalidEnvOutput("step to return (observation, reward, terminated, truncated, info)", got) from None
         reward = as_reward(reward)
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
-            terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
+            terminated, truncated = as_bool("terminated", terminated), as_bool("truncated", truncated)
         self._write(observation)
-        self._clock += 1
+        self._elapsed_steps += 1
         self._reward[0] = reward
-        over = terminated or truncated or self._clock >= self._limit
-        if over or self._clock == 1:  # otherwise both flags already say no
+        over = terminated or truncated or self._elapsed_steps >= self._limit
+        if over or self._elapsed_steps == 1:  # otherwise both flags are already False
             self._terminated[0], self._truncated[0] = terminated, over and not terminated
-            self._won = terminated and reward > 0
+            self._succeeded = terminated and reward > 0
         return over
 
-    def won(self) -> bool:
-        """Whether the last episode reached its goal; worlds that do not know say no."""
-        return self._wins and self._won
+    def success(self) -> bool:
+        """Whether the last episode was successful; False where the environment does not define success."""
+        return self._has_success and self._succeeded
 
     def frame(self) -> Any:
         """The environment's picture."""
-        return self.environment.render()
+        return self.env.render()
 
     def close(self) -> None:
-        """Let go of the environment."""
-        self.environment.close()
+        """Close the environment."""
+        self.env.close()
+
+
+# Text ---------------------------------------------------------------------------------------------------
+
+
+class GymnasiumText:
+    """Text codec: CartPole's pole in words, other observations as a list of numbers.
+
+    An environment whose actions have names needs its own codec (`policy.codec`).
+    """
+
+    idle = None
+
+    def __init__(self, world: World, agent_type: str) -> None:
+        spaces = world.agent_types[agent_type]
+        if not isinstance(spaces.action, Discrete):
+            raise ValueError(f"codec: {spaces.action} has no finite choices; set codec=package.module:Name")
+        if not isinstance(spaces.observation, Box) or int(np.prod(spaces.observation.shape)) > MAX_NUMBERS:
+            raise ValueError(
+                f"codec: a text lists at most {MAX_NUMBERS} numbers, observations are {spaces.observation}; "
+                "set codec=package.module:Name"
+            )
+        inner = world.inner if isinstance(world, WorldWrapper) else world
+        name = inner.name if isinstance(inner, ExternalWorld) else ""
+        self.cartpole = isinstance(inner, CartPole) or "CartPole" in name
+        self.prompt = "cartpole" if self.cartpole else "numbers"
+        self.choices = ("left", "right") if self.cartpole else tuple(map(str, range(spaces.action.n)))
+
+    def describe(self, observation: Tree) -> list[str]:
+        assert isinstance(observation, np.ndarray)
+        rows = observation.reshape(len(observation), -1)
+        return [describe_pole(row) if self.cartpole else describe_numbers(row) for row in rows]
+
+    def actions(self, chosen: Array) -> Array:
+        return chosen
+
+    def samples(self) -> list[str]:
+        """Descriptions of various angles and speeds of the pole; none for other environments."""
+        states = [(angle, speed) for angle in (-0.1, -0.02, 0.02, 0.1) for speed in (-0.5, 0.5)]
+        return [describe_pole(np.array([0.0, 0.0, angle, speed])) for angle, speed in states] if self.cartpole else []
+
+
+def describe_pole(row: Array) -> str:
+    """The pole's angle in whole degrees, and the side to which it falls; enough to balance it."""
+    angle, predicted = np.degrees(row[2]), np.degrees(row[2] + 0.3 * row[3])
+    sides = ["right" if degrees > 0 else "left" for degrees in (angle, predicted)]
+    return f"The pole leans {abs(angle):.0f} degrees {sides[0]} and falls {sides[1]}."
+
+
+def describe_numbers(row: Array) -> str:
+    """The numbers in order, with two decimals."""
+    return " ".join(f"x{i} = {value:.2f}," for i, value in enumerate(row)).rstrip(",") + "."

@@ -1,7 +1,7 @@
-"""Any PettingZoo environment by name, parallel or agent by agent, and MPE's (`mpe2`) as a special case.
+"""PettingZoo environments by name, parallel or AEC, and the MPE environments of `mpe2`.
 
-Parallel environments become simultaneous worlds, AEC environments worlds in which one agent acts at a time.
-Agents of equal spaces form a kind. Rewards are read after every step and handed on at once.
+Parallel environments become simultaneous worlds; AEC environments become worlds in which one agent acts at a time.
+Agents with equal spaces form an agent type. Rewards are read after every step and passed on at once.
 """
 
 from __future__ import annotations
@@ -16,56 +16,56 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from coterie.core.types import AgentType, Array, CoterieError, UnknownName, map_tree
-from coterie.worlds.adapters.batch import AgentTypeArrays, EnvSpec, Mismatch, Row, as_flag, as_reward
+from coterie.worlds.adapters.batch import AgentTypeArrays, EnvArrays, EnvSpec, InvalidEnvOutput, as_bool, as_reward
 from coterie.worlds.adapters.external import (
     ExternalSettings,
     ExternalWorld,
-    Hosted,
+    WorldWrapper,
     import_external,
-    import_own,
-    newest,
+    import_user_module,
+    latest_version,
 )
 
 
 @dataclass(frozen=True)
-class PettingzooSettings(ExternalSettings):
-    """`classic/tictactoe_v3`, or one's own `package.module` or `package.module:maker`."""
+class PettingZooSettings(ExternalSettings):
+    """A PettingZoo environment: `classic/tictactoe_v3`, or your own `package.module` or `package.module:factory`."""
 
-    api: Literal["auto", "parallel", "aec"] = "auto"  # which of the two to play; auto: parallel where it exists
-    late: bool = False  # agents may appear late although all are there in the first episode
-    channels: Literal["auto", "first", "last"] = "auto"  # where pictures keep their channels
+    api: Literal["auto", "parallel", "aec"] = "auto"  # auto: the parallel API where it exists
+    late: bool = False  # agents may appear late although all are present when the first episode starts
+    channels: Literal["auto", "first", "last"] = "auto"  # the axis of channels in pictures; auto: by their shape
 
 
 @dataclass(frozen=True)
-class MpeSettings(PettingzooSettings):
-    """`simple_spread`, `simple_tag` …; the version may be left out."""
+class MPESettings(PettingZooSettings):
+    """An MPE environment: `simple_spread`, `simple_tag` …; without a version, the latest."""
 
 
-class PettingzooWorld(Hosted):
+class PettingZooWorld(WorldWrapper):
     """N copies of a PettingZoo environment."""
 
-    def __init__(self, settings: PettingzooSettings, num_envs: int) -> None:
-        make = functools.partial(make_pettingzoo, settings)
-        super().__init__(ExternalWorld(f"pettingzoo/{settings.id}", settings, make, num_envs))
+    def __init__(self, settings: PettingZooSettings, num_envs: int) -> None:
+        make_env = functools.partial(make_pettingzoo, settings)
+        super().__init__(ExternalWorld(f"pettingzoo/{settings.id}", settings, make_env, num_envs))
 
 
-class MpeWorld(Hosted):
+class MPEWorld(WorldWrapper):
     """N copies of an environment of mpe2."""
 
-    def __init__(self, settings: MpeSettings, num_envs: int) -> None:
+    def __init__(self, settings: MPESettings, num_envs: int) -> None:
         super().__init__(ExternalWorld(f"mpe/{settings.id}", settings, functools.partial(make_mpe, settings), num_envs))
 
 
-# Making -------------------------------------------------------------------------------------------------
+# Building -----------------------------------------------------------------------------------------------
 
 
-def make_pettingzoo(settings: PettingzooSettings) -> ParallelEnvironment | TurnBasedEnvironment:
-    """One copy of an environment."""
+def make_pettingzoo(settings: PettingZooSettings) -> ExternalParallelEnv | ExternalAECEnv:
+    """Build one environment."""
     import_external("pettingzoo", "'coterie[worlds]'")
     family, slash, name = settings.id.partition("/")
     if not slash:
-        module, _, maker = settings.id.partition(":")
-        return _build(import_own(module, f"pettingzoo/{settings.id}"), maker, settings)
+        module, _, factory = settings.id.partition(":")
+        return _build(import_user_module(module, f"pettingzoo/{settings.id}"), factory, settings)
     try:
         package = importlib.import_module(f"pettingzoo.{family}")
     except ModuleNotFoundError:
@@ -73,69 +73,69 @@ def make_pettingzoo(settings: PettingzooSettings) -> ParallelEnvironment | TurnB
     return _build(_find(package, name, "pettingzoo", f"{family}/", f"'pettingzoo[{family}]'"), "", settings)
 
 
-def make_mpe(settings: MpeSettings) -> ParallelEnvironment | TurnBasedEnvironment:
-    """One copy of an environment of mpe2."""
+def make_mpe(settings: MPESettings) -> ExternalParallelEnv | ExternalAECEnv:
+    """Build one environment of mpe2."""
     return _build(_find(import_external("mpe2", "mpe2"), settings.id, "mpe", "", "mpe2"), "", settings)
 
 
 def _find(package: Any, name: str, family: str, prefix: str, install: str) -> Any:
-    """A package's module of that name, or of its newest version."""
+    """A package's module of that name, or of its latest version."""
     known = [found.name for found in pkgutil.iter_modules(package.__path__) if re.search(r"_v\d+$", found.name)]
-    chosen = newest(name, known)
+    chosen = latest_version(name, known)
     if chosen is None:
-        other = newest(re.sub(r"_v\d+$", "", name), known)  # the same in another version
+        other = latest_version(re.sub(r"_v\d+$", "", name), known)  # the same in another version
         close = [other] if other else difflib.get_close_matches(name, known, n=1, cutoff=0.75)
         hint = f"did you mean '{family}/{prefix}{close[0]}'?" if close else f"there are {', '.join(known)}"
         raise UnknownName(f"{family}/{prefix}{name}: no such environment; {hint}")
     return import_external(f"{package.__name__}.{chosen}", install)
 
 
-def _build(module: Any, maker: str, settings: PettingzooSettings) -> ParallelEnvironment | TurnBasedEnvironment:
+def _build(module: Any, factory: str, settings: PettingZooSettings) -> ExternalParallelEnv | ExternalAECEnv:
     from pettingzoo import AECEnv, ParallelEnv
 
-    has = {"parallel": "parallel_env", "aec": "env"}
-    wanted = [has[settings.api]] if settings.api != "auto" else [*has.values()]
-    names = [maker] if maker else [name for name in wanted if name in vars(module)]
+    functions = {"parallel": "parallel_env", "aec": "env"}
+    wanted = [functions[settings.api]] if settings.api != "auto" else [*functions.values()]
+    names = [factory] if factory else [name for name in wanted if name in vars(module)]
     if not names:
-        raise CoterieError(f"{module.__name__}: expected {' or '.join(wanted)} in it, got neither")
+        raise CoterieError(f"{module.__name__}: expected a function {' or '.join(wanted)}, got none")
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
-    environment = getattr(module, names[0])(**options)
-    if isinstance(environment, ParallelEnv):
-        return ParallelEnvironment(environment, settings)
-    if isinstance(environment, AECEnv):
-        return TurnBasedEnvironment(environment, settings)
-    raise CoterieError(f"{module.__name__}: expected a ParallelEnv or an AECEnv, got {type(environment).__name__}")
+    env = getattr(module, names[0])(**options)
+    if isinstance(env, ParallelEnv):
+        return ExternalParallelEnv(env, settings)
+    if isinstance(env, AECEnv):
+        return ExternalAECEnv(env, settings)
+    raise CoterieError(f"{module.__name__}: expected a ParallelEnv or an AECEnv, got {type(env).__name__}")
 
 
-# Who sits at the table ----------------------------------------------------------------------------------
+# Agents and their arrays --------------------------------------------------------------------------------
 
 
-class Seat(NamedTuple):
-    """One agent's place: how to write what it sees and read what it does."""
+class AgentSlot(NamedTuple):
+    """One agent's column in the arrays, with functions that write its observation and read its action."""
 
     arrays: AgentTypeArrays
     column: int
-    write: Callable[[Any], None]
-    action: Callable[[], Any]
+    write_observation: Callable[[Any], None]
+    read_action: Callable[[], Any]
 
 
-class Table:
-    """The agents of an environment, in kinds, and their rows."""
+class EnvAgents:
+    """The agents of one environment: groups them into agent types, and writes their results into the arrays."""
 
-    def __init__(self, environment: Any, settings: PettingzooSettings, infos: Mapping[Any, Any]) -> None:
-        from coterie.worlds.adapters import spaces
+    def __init__(self, env: Any, settings: PettingZooSettings, infos: Mapping[Any, Any]) -> None:
+        from coterie.worlds.adapters import spaces  # imports gymnasium
 
-        self.spaces, self.environment = spaces, environment
+        self.spaces, self.env = spaces, env
         self.limit = settings.max_episode_steps or 2**62
-        self.agents = list(environment.possible_agents)
-        self.readings = {
-            a: spaces.read_observation(environment.observation_space(a), settings.channels) for a in self.agents
+        self.names = list(env.possible_agents)
+        self.layouts = {
+            a: spaces.convert_observation_space(env.observation_space(a), settings.channels) for a in self.names
         }
-        self.told = any(isinstance(info, Mapping) and "action_mask" in info for info in infos.values())
-        masks = {a: self.told or self.readings[a].mask is not None for a in self.agents}
+        self.masks_in_infos = any(isinstance(info, Mapping) and "action_mask" in info for info in infos.values())
+        masks = {a: self.masks_in_infos or self.layouts[a].mask is not None for a in self.names}
         groups: list[tuple[Any, list[Any]]] = []
-        for agent in self.agents:
-            key = (self.readings[agent].space, spaces.read_action(environment.action_space(agent)), masks[agent])
+        for agent in self.names:
+            key = (self.layouts[agent].space, spaces.convert_action_space(env.action_space(agent)), masks[agent])
             same = next((members for other, members in groups if other == key), None)
             if same is None:
                 groups.append((key, [agent]))
@@ -143,105 +143,92 @@ class Table:
                 same.append(agent)
         self.agent_types: dict[str, AgentType] = {}
         self.masked: list[str] = []
-        self.places: dict[Any, tuple[str, int]] = {}
+        self.columns: dict[Any, tuple[str, int]] = {}  # agent type and column of each agent
         for (observation, action, masked), members in groups:
-            name = kind_name([str(agent) for agent in members], self.agent_types)
+            name = agent_type_name([str(agent) for agent in members], self.agent_types)
             self.agent_types[name] = AgentType(tuple(map(str, members)), observation, action)
-            self.places |= {agent: (name, column) for column, agent in enumerate(members)}
+            self.columns |= {agent: (name, column) for column, agent in enumerate(members)}
             self.masked += [name] * masked
-        self.notes = tuple(sorted({note for reading in self.readings.values() for note in reading.notes}))
+        self.warnings = tuple(sorted({warning for layout in self.layouts.values() for warning in layout.warnings}))
 
     def env_spec(self, simultaneous: bool) -> EnvSpec:
-        """What the world needs to know."""
-        return EnvSpec(self.agent_types, simultaneous, tuple(self.masked), notes=self.notes)
+        """What the environment declares."""
+        return EnvSpec(self.agent_types, simultaneous, tuple(self.masked), warnings=self.warnings)
 
-    def sit(self, row: Row) -> None:
-        """Write there from now on."""
-        self.rows = list(row.values())
-        self.seats: dict[Any, Seat] = {}
-        for agent, (agent_type, column) in self.places.items():
-            arrays, space = row[agent_type], self.environment.action_space(agent)
-            write = self.spaces.write_into(self.readings[agent], arrays.observation, column, arrays.mask)
-            self.seats[agent] = Seat(arrays, column, write, self.spaces.read_from(space, arrays.action, column))
+    def bind(self, arrays: EnvArrays) -> None:
+        """Read actions from these arrays and write results into them from now on."""
+        self.arrays = list(arrays.values())
+        self.slots: dict[Any, AgentSlot] = {}
+        for agent, (agent_type, column) in self.columns.items():
+            own, space = arrays[agent_type], self.env.action_space(agent)
+            write = self.spaces.observation_writer(self.layouts[agent], own.observation, column, own.mask)
+            self.slots[agent] = AgentSlot(own, column, write, self.spaces.action_reader(space, own.action, column))
 
-    def clear(self) -> None:
-        """A new episode: nobody has been seen yet. What the last one's final step brought stays to be told."""
-        self.clock = 0
-        for row in self.rows:
-            map_tree(_zero, row.observation)
-            row.gone[:] = False
-            self._idle(row)
+    def start_episode(self) -> None:
+        """Clear observations and `done`. Rewards and ends of the last episode's final step stay to be read."""
+        self.elapsed_steps = 0
+        for arrays in self.arrays:
+            map_tree(_zero, arrays.observation)
+            arrays.done[:] = False
+            _set_idle(arrays)
 
-    def rest(self) -> None:
-        """Nothing earned, nobody ended, nobody's turn."""
-        for row in self.rows:
-            row.reward[:], row.terminated[:], row.truncated[:] = 0, False, False
-            self._idle(row)
+    def start_step(self) -> None:
+        """Clear rewards, ends, `acting` and masks."""
+        for arrays in self.arrays:
+            arrays.reward[:], arrays.terminated[:], arrays.truncated[:] = 0, False, False
+            _set_idle(arrays)
 
-    def _idle(self, row: AgentTypeArrays) -> None:
-        row.acting[:] = False
-        if row.mask is not None:
-            row.mask[:] = True
-
-    def see(self, agent: Any, observation: Any, info: Any, acting: bool) -> None:
-        """Write what one agent sees and, if it is to act, what it may do."""
-        seat = self.seats[agent]
-        seat.write(observation)
-        mask = seat.arrays.mask
+    def write(self, agent: Any, observation: Any, info: Any, acting: bool) -> None:
+        """Write one agent's observation and `acting` and, if it acts, its action mask."""
+        slot = self.slots[agent]
+        slot.write_observation(observation)
+        mask = slot.arrays.mask
         if mask is not None:
             if not acting:
-                mask[seat.column] = True  # an idle agent's row is all legal, so that a softmax over it is finite
-            elif self.told and isinstance(info, Mapping) and "action_mask" in info:
-                self.spaces.write_mask(info["action_mask"], mask[seat.column])
-            if not mask[seat.column].any():
-                raise Mismatch(f"a legal action in the action_mask of {agent!r}", "none")
-        seat.arrays.acting[seat.column] = acting
+                mask[slot.column] = True  # all actions of an idle agent are legal, so that a softmax is finite
+            elif self.masks_in_infos and isinstance(info, Mapping) and "action_mask" in info:
+                self.spaces.write_mask(info["action_mask"], mask[slot.column])
+            if not mask[slot.column].any():
+                raise InvalidEnvOutput(f"a legal action in the action_mask of {agent!r}", "none")
+        slot.arrays.acting[slot.column] = acting
 
-    def gone(self, agent: Any) -> bool:
+    def is_done(self, agent: Any) -> bool:
         """Whether the agent's episode has ended."""
-        seat = self.seats[agent]
-        return bool(seat.arrays.gone[seat.column])
+        slot = self.slots[agent]
+        return bool(slot.arrays.done[slot.column])
 
-    def pay(self, agent: Any, reward: Any) -> None:
-        """Add to what an agent earned in this step."""
-        seat = self.seats[agent]
-        seat.arrays.reward[seat.column] += as_reward(reward)
+    def add_reward(self, agent: Any, reward: Any) -> None:
+        """Add to an agent's reward of this step."""
+        slot = self.slots[agent]
+        slot.arrays.reward[slot.column] += as_reward(reward)
 
-    def end(self, agent: Any, terminated: Any, truncated: Any) -> bool:
-        """Note an agent's end, if it is one; termination outweighs truncation."""
-        terminated = as_flag(f"terminated of {agent!r}", terminated)
-        truncated = as_flag(f"truncated of {agent!r}", truncated)
+    def write_end(self, agent: Any, terminated: Any, truncated: Any) -> bool:
+        """Write an agent's end and return whether it has ended; an agent with both flags is terminated."""
+        terminated = as_bool(f"terminated of {agent!r}", terminated)
+        truncated = as_bool(f"truncated of {agent!r}", truncated)
         if not (terminated or truncated):
             return False
-        arrays, column = self.seats[agent].arrays, self.seats[agent].column
+        arrays, column = self.slots[agent].arrays, self.slots[agent].column
         arrays.terminated[column], arrays.truncated[column] = terminated, not terminated
-        arrays.gone[column], arrays.acting[column] = True, False
+        arrays.done[column], arrays.acting[column] = True, False
         return True
 
-    def finish(self) -> bool:
-        """Count the step; is the episode over? At the end nobody stays, also those who never appeared."""
-        self.clock += 1
-        acting = any(row.acting.any() for row in self.rows)
-        if acting and self.clock < self.limit:
+    def finish_step(self) -> bool:
+        """Count the step and return whether the episode is over; its end also ends agents that never appeared."""
+        self.elapsed_steps += 1
+        acting = any(arrays.acting.any() for arrays in self.arrays)
+        if acting and self.elapsed_steps < self.limit:
             return False
-        cut = acting or any(row.truncated.any() for row in self.rows)
-        for row in self.rows:
-            left = ~row.gone
-            (row.truncated if cut else row.terminated)[left] = True
-            row.acting[:] = False
+        truncate = acting or any(arrays.truncated.any() for arrays in self.arrays)
+        for arrays in self.arrays:
+            remaining = ~arrays.done
+            (arrays.truncated if truncate else arrays.terminated)[remaining] = True
+            arrays.acting[:] = False
         return True
 
-    def entry(self, what: str, values: Any, agent: Any) -> Any:
-        """One agent's value, or a clear error."""
-        try:
-            return values[agent]
-        except (KeyError, TypeError):
-            got = [*values] if isinstance(values, Mapping) else type(values).__name__
-            raise Mismatch(f"{what} with an entry for {agent!r}", got) from None
 
-
-def kind_name(agents: list[str], taken: Iterable[str]) -> str:
-    """What the agents' names have in common (`adversary_0`, `adversary_1` are adversaries), made unique."""
+def agent_type_name(agents: list[str], taken: Iterable[str]) -> str:
+    """The common part of the agents' names (`adversary` for `adversary_0`, `adversary_1`), made unique."""
     stems = list(dict.fromkeys(re.sub(r"[_-]?\d+$", "", agent) or "agent" for agent in agents))
     name, taken = "_".join(stems), set(taken)
     return name if name not in taken else next(f"{name}_{i}" for i in range(2, 99) if f"{name}_{i}" not in taken)
@@ -251,154 +238,169 @@ def _zero(array: Array) -> None:
     array[...] = 0
 
 
-def _require_agents(environment: Any) -> None:
+def _set_idle(arrays: AgentTypeArrays) -> None:
+    arrays.acting[:] = False
+    if arrays.mask is not None:
+        arrays.mask[:] = True
+
+
+def _entry(name: str, values: Any, agent: Any) -> Any:
+    """One agent's entry of a dict that the environment returned."""
+    try:
+        return values[agent]
+    except (KeyError, TypeError):
+        got = [*values] if isinstance(values, Mapping) else type(values).__name__
+        raise InvalidEnvOutput(f"{name} with an entry for {agent!r}", got) from None
+
+
+def _check_possible_agents(env: Any) -> None:
     """All agents must be known before the first episode."""
     try:
-        agents = list(environment.possible_agents)
+        agents = list(env.possible_agents)
     except (AttributeError, TypeError):
         agents = []
     if not agents:
         raise CoterieError(
-            f"{environment}: expected possible_agents to name all agents that may ever appear, got none; "
-            "a table needs to know its places"
+            f"{env}: expected possible_agents to name all agents that may ever appear, got none; "
+            "the agents must be known before the first episode"
         )
 
 
-# The two kinds of environment ---------------------------------------------------------------------------
+# The two APIs -------------------------------------------------------------------------------------------
 
 
-class ParallelEnvironment:
-    """One copy of a parallel environment: all who are present act together."""
+class ExternalParallelEnv:
+    """One parallel environment: all present agents act together."""
 
-    def __init__(self, environment: Any, settings: PettingzooSettings) -> None:
-        _require_agents(environment)
-        self.environment = environment
-        infos = environment.reset(seed=0)[1]
-        self.table = Table(environment, settings, infos)
-        self.late = settings.late or set(environment.agents) != set(self.table.agents)
-        self.env_spec = self.table.env_spec(simultaneous=not self.late)
+    def __init__(self, env: Any, settings: PettingZooSettings) -> None:
+        _check_possible_agents(env)
+        self.env = env
+        infos = env.reset(seed=0)[1]
+        self.agents = EnvAgents(env, settings, infos)
+        self.late = settings.late or set(env.agents) != set(self.agents.names)
+        self.env_spec = self.agents.env_spec(simultaneous=not self.late)
 
-    def sit(self, row: Row) -> None:
-        """Write there from now on."""
-        self.table.sit(row)
+    def bind(self, arrays: EnvArrays) -> None:
+        """Read actions from these arrays and write results into them from now on."""
+        self.agents.bind(arrays)
 
     def reset(self, seed: int) -> None:
-        """Begin an episode."""
-        observations, infos = self.environment.reset(seed=seed)
-        table = self.table
-        table.clear()
-        self.present = list(self.environment.agents)
-        if not self.late and set(self.present) != set(table.agents):
-            raise Mismatch(
-                f"all of {table.agents} from the start (if agents may appear late, set world.late: true)",
+        """Start an episode."""
+        observations, infos = self.env.reset(seed=seed)
+        agents = self.agents
+        agents.start_episode()
+        self.present = list(self.env.agents)
+        if not self.late and set(self.present) != set(agents.names):
+            raise InvalidEnvOutput(
+                f"all of {agents.names} when an episode starts (if agents may appear late, set world.late: true)",
                 self.present,
             )
         for agent in self.present:
-            table.see(agent, table.entry("observations", observations, agent), infos.get(agent), acting=True)
+            agents.write(agent, _entry("observations", observations, agent), infos.get(agent), acting=True)
 
     def step(self) -> bool:
-        """Take one step of everybody present."""
-        table, environment = self.table, self.environment
-        told = environment.step({agent: table.seats[agent].action() for agent in self.present})
-        if not (isinstance(told, tuple) and len(told) == 5):
-            raise Mismatch("step to return five dicts", type(told).__name__)
-        observations, rewards, terminations, truncations, infos = told
-        table.rest()
-        now = set(environment.agents)
+        """Take one step of all present agents."""
+        agents, env = self.agents, self.env
+        returned = env.step({agent: agents.slots[agent].read_action() for agent in self.present})
+        if not (isinstance(returned, tuple) and len(returned) == 5):
+            raise InvalidEnvOutput("step to return five dicts", type(returned).__name__)
+        observations, rewards, terminations, truncations, infos = returned
+        agents.start_step()
+        now = set(env.agents)
         for agent in self.present:
-            table.pay(agent, table.entry("rewards", rewards, agent))
-            table.see(agent, table.entry("observations", observations, agent), None, acting=False)
-            flags = [table.entry(n, v, agent) for n, v in (("terminated", terminations), ("truncated", truncations))]
-            if not table.end(agent, *flags) and agent not in now:
-                raise Mismatch(f"{agent!r} to be terminated or truncated before it leaves", "neither")
-        known = [agent for agent in self.present if not table.gone(agent)]
-        new = [agent for agent in environment.agents if agent not in self.present]
-        self.present = known + new
+            agents.add_reward(agent, _entry("rewards", rewards, agent))
+            agents.write(agent, _entry("observations", observations, agent), None, acting=False)
+            flags = [_entry(n, v, agent) for n, v in (("terminated", terminations), ("truncated", truncations))]
+            if not agents.write_end(agent, *flags) and agent not in now:
+                raise InvalidEnvOutput(f"{agent!r} to be terminated or truncated before it leaves", "neither")
+        staying = [agent for agent in self.present if not agents.is_done(agent)]
+        new = [agent for agent in env.agents if agent not in self.present]
+        self.present = staying + new
         for agent in self.present:
-            if agent not in table.seats or table.gone(agent):
-                raise Mismatch("only agents that are possible and have not ended", repr(agent))
-            table.see(agent, table.entry("observations", observations, agent), infos.get(agent), acting=True)
-        return table.finish()
+            if agent not in agents.slots or agents.is_done(agent):
+                raise InvalidEnvOutput("only agents that are possible and have not ended", repr(agent))
+            agents.write(agent, _entry("observations", observations, agent), infos.get(agent), acting=True)
+        return agents.finish_step()
 
-    def won(self) -> bool:
-        """PettingZoo does not say."""
+    def success(self) -> bool:
+        """PettingZoo does not define success."""
         return False
 
     def frame(self) -> Any:
         """The environment's picture."""
-        return self.environment.render()
+        return self.env.render()
 
     def close(self) -> None:
-        """Let go of the environment."""
-        self.environment.close()
+        """Close the environment."""
+        self.env.close()
 
 
-class TurnBasedEnvironment:
-    """One copy of an AEC environment: one agent acts at a time."""
+class ExternalAECEnv:
+    """One AEC environment: one agent acts at a time."""
 
-    def __init__(self, environment: Any, settings: PettingzooSettings) -> None:
-        _require_agents(environment)
-        self.environment = environment
-        environment.reset(seed=0)
-        self.table = Table(environment, settings, environment.infos)
-        self.env_spec = self.table.env_spec(simultaneous=False)
+    def __init__(self, env: Any, settings: PettingZooSettings) -> None:
+        _check_possible_agents(env)
+        self.env = env
+        env.reset(seed=0)
+        self.agents = EnvAgents(env, settings, env.infos)
+        self.env_spec = self.agents.env_spec(simultaneous=False)
 
-    def sit(self, row: Row) -> None:
-        """Write there from now on."""
-        self.table.sit(row)
+    def bind(self, arrays: EnvArrays) -> None:
+        """Read actions from these arrays and write results into them from now on."""
+        self.agents.bind(arrays)
 
     def reset(self, seed: int) -> None:
-        """Begin an episode."""
-        self.environment.reset(seed=seed)
-        self.table.clear()
-        self._look()
-        if self.table.gone(self.environment.agent_selection):
-            raise Mismatch("an agent that can act after reset", "one that has ended")
+        """Start an episode."""
+        self.env.reset(seed=seed)
+        self.agents.start_episode()
+        self._write_observations()
+        if self.agents.is_done(self.env.agent_selection):
+            raise InvalidEnvOutput("an agent that can act after reset", "one that has ended")
 
     def step(self) -> bool:
-        """Take the step of the agent whose turn it is."""
-        table, environment = self.table, self.environment
-        environment.step(table.seats[environment.agent_selection].action())
-        table.rest()
-        for agent, reward in environment.rewards.items():
-            if not table.gone(agent):
-                table.pay(agent, reward)
-        for _ in range(len(table.agents) + 1):
-            self._note_ends()
-            if not environment.agents or not table.gone(environment.agent_selection):
+        """Take the step of the selected agent."""
+        agents, env = self.agents, self.env
+        env.step(agents.slots[env.agent_selection].read_action())
+        agents.start_step()
+        for agent, reward in env.rewards.items():
+            if not agents.is_done(agent):
+                agents.add_reward(agent, reward)
+        for _ in range(len(agents.names) + 1):
+            self._write_ends()
+            if not env.agents or not agents.is_done(env.agent_selection):
                 break
-            environment.step(None)  # an agent that has ended takes its leave
+            env.step(None)  # the API removes an agent that has ended with an empty step
         else:
-            raise Mismatch("the turn to pass to an agent that still plays", environment.agent_selection)
-        if environment.agents:
-            self._look()
-        return table.finish()
+            raise InvalidEnvOutput("the turn to pass to an agent that still plays", env.agent_selection)
+        if env.agents:
+            self._write_observations()
+        return agents.finish_step()
 
-    def _note_ends(self) -> None:
-        table, environment = self.table, self.environment
-        for agent in environment.agents:
-            if not table.gone(agent) and (environment.terminations[agent] or environment.truncations[agent]):
-                table.see(agent, environment.observe(agent), None, acting=False)
-                table.end(agent, environment.terminations[agent], environment.truncations[agent])
+    def _write_ends(self) -> None:
+        agents, env = self.agents, self.env
+        for agent in env.agents:
+            if not agents.is_done(agent) and (env.terminations[agent] or env.truncations[agent]):
+                agents.write(agent, env.observe(agent), None, acting=False)
+                agents.write_end(agent, env.terminations[agent], env.truncations[agent])
 
-    def _look(self) -> None:
-        """Write what all who still play see; one of them acts."""
-        table, environment = self.table, self.environment
-        for agent in environment.agents:
-            if agent not in table.seats:
-                raise Mismatch("only agents that are possible", repr(agent))
-            if not table.gone(agent):
-                acts = agent == environment.agent_selection
-                table.see(agent, environment.observe(agent), environment.infos.get(agent), acting=acts)
+    def _write_observations(self) -> None:
+        """Write the observations of all agents that still play; the selected one acts."""
+        agents, env = self.agents, self.env
+        for agent in env.agents:
+            if agent not in agents.slots:
+                raise InvalidEnvOutput("only agents that are possible", repr(agent))
+            if not agents.is_done(agent):
+                acts = agent == env.agent_selection
+                agents.write(agent, env.observe(agent), env.infos.get(agent), acting=acts)
 
-    def won(self) -> bool:
-        """PettingZoo does not say."""
+    def success(self) -> bool:
+        """PettingZoo does not define success."""
         return False
 
     def frame(self) -> Any:
         """The environment's picture."""
-        return self.environment.render()
+        return self.env.render()
 
     def close(self) -> None:
-        """Let go of the environment."""
-        self.environment.close()
+        """Close the environment."""
+        self.env.close()

@@ -1,7 +1,7 @@
-"""Where a world's guests live: in this process, or divided among child processes with shared memory.
+"""Workers that step third-party environments: in this process, or in child processes with shared memory.
 
-Both look alike from outside: ask, then answer. A child that dies or does not answer in time is reported as
-the failure of the copy that it was busy with. Restarting is decided by the world.
+Both kinds have the same interface: `send` a method call, then `receive` its result. A child process that dies or
+exceeds the timeout is reported as an `EnvFailure` of the copy it was stepping. `ExternalWorld` decides about restarts.
 """
 
 from __future__ import annotations
@@ -21,281 +21,290 @@ from typing import Any, Protocol
 import numpy as np
 
 from coterie.core.types import Array, CoterieError
-from coterie.worlds.adapters.batch import Arrays, EnvBatch, EnvSpec, ExternalEnvError, Failure, Maker, describe
+from coterie.worlds.adapters.batch import (
+    BatchArrays,
+    EnvBatch,
+    EnvFactory,
+    EnvFailure,
+    EnvSpec,
+    ExternalEnvError,
+    describe_error,
+)
 
-PATIENCE = 120.0  # seconds for a child to start and build its environments
+STARTUP_TIMEOUT = 120.0  # seconds for a child process to start and build its environments
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """How guests are to be put up."""
+    """How the environments of a world are built and distributed."""
 
-    name: str  # the world's, for messages
-    make: Maker
+    world_name: str  # for messages
+    make_env: EnvFactory
     processes: int = 0
     timeout: float = 60.0
     fresh: bool = False
 
 
-class Host(Protocol):
-    """Some of a world's copies and whoever steps them."""
+class Worker(Protocol):
+    """Steps the environments of a range of copies."""
 
-    num_envs: range
+    copies: range
 
-    def ask(self, verb: str, *arguments: Any) -> None:
-        """Have a method of the stage called."""
+    def send(self, method: str, *arguments: Any) -> None:
+        """Start a call of an `EnvBatch` method."""
         ...
 
-    def answer(self) -> Any:
-        """What the method returned, or a `Failure`."""
+    def receive(self) -> Any:
+        """The result of the call, or an `EnvFailure`."""
         ...
 
-    def call(self, verb: str, *arguments: Any) -> Any:
-        """Ask and wait for the answer."""
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Send and receive."""
         ...
 
-    def use_seed(self, seed: int) -> None:
+    def set_seed(self, seed: int) -> None:
         """Derive the seeds of later episodes from this one."""
         ...
 
-    def replay(self, copy: int, played: Mapping[str, Array], length: int) -> Failure | None:
-        """Begin a copy's episode and take these actions again."""
+    def replay(self, copy: int, actions: Mapping[str, Array], length: int) -> EnvFailure | None:
+        """Start a copy's episode again and repeat its first `length` actions."""
         ...
 
-    def revive(self, seed: int) -> None:
-        """Put a new process in the place of one that is dead."""
+    def restart(self, seed: int) -> None:
+        """Replace a dead process by a new one."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the environments and end the process."""
         ...
 
 
-class LocalHost:
-    """All copies in this process. It cannot survive a guest that hangs or kills its process."""
+class LocalWorker:
+    """Steps all copies in this process. An environment that hangs or kills the process takes the run with it."""
 
-    def __init__(self, stage: EnvBatch, num_envs: range) -> None:
-        self.stage, self.num_envs = stage, num_envs
-        self._answer: Any = None
+    def __init__(self, batch: EnvBatch, copies: range) -> None:
+        self.batch, self.copies = batch, copies
+        self._result: Any = None
 
-    def ask(self, verb: str, *arguments: Any) -> None:
-        self._answer = getattr(self.stage, verb)(*arguments)
+    def send(self, method: str, *arguments: Any) -> None:
+        self._result = getattr(self.batch, method)(*arguments)
 
-    def answer(self) -> Any:
-        return self._answer
+    def receive(self) -> Any:
+        return self._result
 
-    def call(self, verb: str, *arguments: Any) -> Any:
-        self.ask(verb, *arguments)
-        return self._answer
+    def call(self, method: str, *arguments: Any) -> Any:
+        self.send(method, *arguments)
+        return self._result
 
-    def use_seed(self, seed: int) -> None:
-        self.stage.use_seed(seed)
+    def set_seed(self, seed: int) -> None:
+        self.batch.set_seed(seed)
 
-    def replay(self, copy: int, played: Mapping[str, Array], length: int) -> Failure | None:
-        return self.stage.replay(copy, played, length)
+    def replay(self, copy: int, actions: Mapping[str, Array], length: int) -> EnvFailure | None:
+        return self.batch.replay(copy, actions, length)
 
-    def revive(self, seed: int) -> None:
-        raise AssertionError("this process is alive")
+    def restart(self, seed: int) -> None:
+        raise AssertionError("the main process cannot be restarted")
 
     def close(self) -> None:
-        self.stage.close()
+        self.batch.close()
 
 
-class ChildHost:
-    """Some copies in a child process, which writes into shared memory and answers through a pipe."""
+class ProcessWorker:
+    """Steps its copies in a child process that writes into shared memory and replies through a pipe."""
 
-    def __init__(self, lodging: WorkerSpec, num_envs: range) -> None:
-        self.lodging, self.name, self.timeout, self.num_envs = lodging, lodging.name, lodging.timeout, num_envs
+    def __init__(self, spec: WorkerSpec, copies: range) -> None:
+        self.spec, self.copies = spec, copies
         self._pipe: Connection | None = None
         self._process: Any = None
-        self._allowed = self.timeout
-        self._shared: tuple[Memory, Arrays, int] | None = None
-        self.at = np.zeros(1, np.int64)
-        self.spawn()
+        self._reply_timeout = spec.timeout
+        self._shared: tuple[SharedMemory, BatchArrays, int] | None = None
+        self.current_copy = np.zeros(1, np.int64)
+        self.start()
 
-    def spawn(self) -> None:
-        """Start the process; it builds its environments at once."""
+    def start(self) -> None:
+        """Start the process, which builds its environments at once."""
         context = multiprocessing.get_context("spawn")
-        self._pipe, there = context.Pipe()
-        arguments = (there, self.lodging, self.num_envs)
-        self._process = context.Process(target=serve, args=arguments, daemon=True, name=f"guests of {self.name}")
+        self._pipe, child_pipe = context.Pipe()
+        arguments = (child_pipe, self.spec, self.copies)
+        name = f"environments of {self.spec.world_name}"
+        self._process = context.Process(target=serve, args=arguments, daemon=True, name=name)
         try:
             self._process.start()
-        except AssertionError:  # multiprocessing's way of refusing a daemon's children
+        except AssertionError:  # multiprocessing asserts that a daemonic process has no children
             raise CoterieError(
-                f"{self.name}: world.processes and train.workers cannot be used together: "
-                "a worker may not start processes of its own; set one of them to 0"
+                f"{self.spec.world_name}: world.processes and train.workers cannot be used together: "
+                "a worker process cannot start child processes; set one of them to 0"
             ) from None
-        there.close()
+        child_pipe.close()
 
-    def opened(self) -> EnvSpec:
-        """Wait until the environments are built."""
-        self._allowed = PATIENCE
-        found = self.answer()
-        if isinstance(found, Failure):
-            raise ExternalEnvError(f"{self.name}: cannot be built: {found.text}")
-        if isinstance(found, CoterieError):
-            raise found
-        env_spec: EnvSpec = found
+    def wait_until_built(self) -> EnvSpec:
+        """Wait until the child has built its environments."""
+        self._reply_timeout = STARTUP_TIMEOUT
+        result = self.receive()
+        if isinstance(result, EnvFailure):
+            raise ExternalEnvError(f"{self.spec.world_name}: cannot be built: {result.message}")
+        if isinstance(result, CoterieError):
+            raise result
+        env_spec: EnvSpec = result
         return env_spec
 
-    def share(self, memory: Memory, arrays: Arrays, offset: int) -> None:
-        """Hand over the shared memory; at `offset` the child notes which copy it is busy with."""
+    def share(self, memory: SharedMemory, arrays: BatchArrays, offset: int) -> None:
+        """Send the shared memory to the child, which writes the copy it is stepping at `offset`."""
         self._shared = (memory, arrays, offset)
-        self.at = np.frombuffer(memory.map, np.int64, 1, offset)
+        self.current_copy = np.frombuffer(memory.map, np.int64, 1, offset)
         self._attach()
 
     def _attach(self) -> None:
         assert self._shared is not None
         assert self._pipe is not None
         memory, arrays, offset = self._shared
-        self.ask("attach", arrays.env_spec, arrays.num_envs, memory.size, offset)
+        self.send("attach", arrays.env_spec, arrays.num_envs, memory.size, offset)
         memory.send(self._pipe, self._process.pid)
-        self.answer()
+        self.receive()
 
-    def ask(self, verb: str, *arguments: Any) -> None:
+    def send(self, method: str, *arguments: Any) -> None:
         assert self._pipe is not None
-        self._allowed = self.timeout
+        self._reply_timeout = self.spec.timeout
         try:
-            self._pipe.send((verb, arguments))
+            self._pipe.send((method, arguments))
         except (BrokenPipeError, ConnectionResetError):
-            return  # the answer will say so
+            return  # `receive` reports it
 
-    def answer(self) -> Any:
+    def receive(self) -> Any:
         assert self._pipe is not None
         try:
-            if self._pipe.poll(self._allowed):
+            if self._pipe.poll(self._reply_timeout):
                 return self._pipe.recv()
-            text = f"hangs: no answer within {self._allowed:g} seconds"
+            message = f"no reply within {self._reply_timeout:g} seconds"
         except (EOFError, ConnectionResetError, BrokenPipeError):
             self._process.join(5)
             code = self._process.exitcode
-            text = f"its process exited with code {code}"
+            message = f"its process exited with code {code}"
             if code is not None and code < 0:
-                text = f"its process was killed by {signal.Signals(-code).name}"
+                message = f"its process was killed by {signal.Signals(-code).name}"
         self._kill()
-        copy = int(self.at[0])
+        copy = int(self.current_copy[0])
         resetting = self._shared is not None and bool(self._shared[1].resetting[copy])
-        return Failure(copy, "reset" if resetting else "step", text, dead=True)
+        return EnvFailure(copy, "reset" if resetting else "step", message, process_died=True)
 
-    def call(self, verb: str, *arguments: Any) -> Any:
-        self.ask(verb, *arguments)
-        return self.answer()
+    def call(self, method: str, *arguments: Any) -> Any:
+        self.send(method, *arguments)
+        return self.receive()
 
-    def use_seed(self, seed: int) -> None:
-        self.call("use_seed", seed)
+    def set_seed(self, seed: int) -> None:
+        self.call("set_seed", seed)
 
-    def replay(self, copy: int, played: Mapping[str, Array], length: int) -> Failure | None:
-        self.ask("replay", copy, dict(played), length)
-        self._allowed = self.timeout * (1 + length)
-        failure: Failure | None = self.answer()
+    def replay(self, copy: int, actions: Mapping[str, Array], length: int) -> EnvFailure | None:
+        self.send("replay", copy, dict(actions), length)
+        self._reply_timeout = self.spec.timeout * (1 + length)
+        failure: EnvFailure | None = self.receive()
         return failure
 
-    def revive(self, seed: int) -> None:
-        self.spawn()
-        self.opened()
+    def restart(self, seed: int) -> None:
+        self.start()
+        self.wait_until_built()
         self._attach()
-        self.use_seed(seed)
+        self.set_seed(seed)
         assert self._shared is not None
-        self._shared[1].resetting[self.num_envs.start : self.num_envs.stop] = False
+        self._shared[1].resetting[self.copies.start : self.copies.stop] = False
 
     def close(self) -> None:
         if self._pipe is not None:
-            self._pipe.close()  # the child leaves when its pipe does
+            self._pipe.close()  # the child exits when its pipe closes
             self._pipe = None
             self._process.join(5)
         self._kill()
 
     def _kill(self) -> None:
-        """Make sure that the process is gone and collected."""
+        """Kill the process if it still runs, and collect its exit status."""
         if self._process.is_alive():
             self._process.kill()
         self._process.join()
 
 
-def open_hosts(lodging: WorkerSpec, num_envs: int) -> tuple[list[Host], EnvSpec, Arrays]:
-    """Build all guests and the arrays that they write into."""
-    name, processes = lodging.name, lodging.processes
-    if not processes:
+def start_workers(spec: WorkerSpec, num_envs: int) -> tuple[list[Worker], EnvSpec, BatchArrays]:
+    """Build all environments and the arrays they write into."""
+    if not spec.processes:
+        copies = range(num_envs)
         try:
-            stage = EnvBatch(lodging.make, range(num_envs), lodging.fresh)
+            batch = EnvBatch(spec.make_env, copies, spec.fresh)
         except CoterieError:
             raise
-        except (Exception, SystemExit) as error:  # whatever a third-party constructor may raise
-            raise ExternalEnvError(f"{name}: cannot be built: {describe(error)}") from error
-        arrays = Arrays(stage.env_spec, num_envs)
-        stage.attach(arrays)
-        return [LocalHost(stage, range(num_envs))], stage.env_spec, arrays
-    edges = [num_envs * i // processes for i in range(processes + 1)]
-    children: list[ChildHost] = []
+        except (Exception, SystemExit) as error:  # third-party constructors may raise anything
+            raise ExternalEnvError(f"{spec.world_name}: cannot be built: {describe_error(error)}") from error
+        arrays = BatchArrays(batch.env_spec, num_envs)
+        batch.attach(arrays)
+        return [LocalWorker(batch, copies)], batch.env_spec, arrays
+    edges = [num_envs * i // spec.processes for i in range(spec.processes + 1)]
+    workers: list[ProcessWorker] = []
     try:
         for start, stop in itertools.pairwise(edges):
-            children.append(ChildHost(lodging, range(start, stop)))
-        rosters = [child.opened() for child in children]
-        env_spec = rosters[0]
-        size = Arrays(env_spec, num_envs).size
-        memory = Memory(size + 64 * processes)
-        arrays = Arrays(env_spec, num_envs, memory.map)
-        for place, child in enumerate(children):
-            child.share(memory, arrays, size + 64 * place)
+            workers.append(ProcessWorker(spec, range(start, stop)))
+        env_specs = [worker.wait_until_built() for worker in workers]
+        env_spec = env_specs[0]
+        size = BatchArrays(env_spec, num_envs).size
+        memory = SharedMemory(size + 64 * spec.processes)
+        arrays = BatchArrays(env_spec, num_envs, memory.map)
+        for index, worker in enumerate(workers):
+            worker.share(memory, arrays, size + 64 * index)
     except BaseException:
-        close_all(children)
+        close_workers(workers)
         raise
-    return [*children], env_spec, arrays
+    return [*workers], env_spec, arrays
 
 
-def close_all(hosts: Sequence[Host]) -> None:
-    """Let go of all hosts."""
-    for host in hosts:
-        host.close()
+def close_workers(workers: Sequence[Worker]) -> None:
+    """Close all workers."""
+    for worker in workers:
+        worker.close()
 
 
-class Memory:
-    """A piece of memory without a name, so that nothing is left behind however a process ends."""
+class SharedMemory:
+    """Memory shared through an unnamed file, so that nothing is left behind however a process ends."""
 
     def __init__(self, size: int) -> None:
         directory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        self.file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  # open as long as children may come
+        self.file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  # open while children may be restarted
         self.file.truncate(size)
         self.size = size
         self.map = mmap.mmap(self.file.fileno(), size)
 
     def send(self, pipe: Connection, process: int | None) -> None:
-        """Let a child see it too."""
+        """Send the file handle to a child process."""
         reduction.send_handle(pipe, self.file.fileno(), process)
 
 
-# The child ----------------------------------------------------------------------------------------------
+# The child process --------------------------------------------------------------------------------------
 
 
-def serve(pipe: Connection, lodging: WorkerSpec, num_envs: range) -> None:
-    """A child's life: build the environments, then do as asked until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+def serve(pipe: Connection, spec: WorkerSpec, copies: range) -> None:
+    """Main function of a child process: build the environments, then serve calls until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     try:
-        stage = EnvBatch(lodging.make, num_envs, lodging.fresh)
-        pipe.send(stage.env_spec)
+        batch = EnvBatch(spec.make_env, copies, spec.fresh)
+        pipe.send(batch.env_spec)
     except CoterieError as error:
         pipe.send(CoterieError(str(error)))
         return
-    except (Exception, SystemExit) as error:  # whatever a third-party constructor may raise
-        pipe.send(Failure(num_envs.start, "reset", describe(error)))
+    except (Exception, SystemExit) as error:  # third-party constructors may raise anything
+        pipe.send(EnvFailure(copies.start, "reset", describe_error(error)))
         return
     while True:
         try:
-            verb, arguments = pipe.recv()
+            method, arguments = pipe.recv()
         except (EOFError, ConnectionResetError):
-            stage.close()
+            batch.close()
             return
-        if verb == "attach":
-            env_spec, total, size, offset = arguments
+        if method == "attach":
+            env_spec, num_envs, size, offset = arguments
             handle = reduction.recv_handle(pipe)
             memory = mmap.mmap(handle, size)
             os.close(handle)
-            stage.attach(Arrays(env_spec, total, memory), np.frombuffer(memory, np.int64, 1, offset))
-            answer = None
+            batch.attach(BatchArrays(env_spec, num_envs, memory), np.frombuffer(memory, np.int64, 1, offset))
+            result = None
         else:
-            answer = getattr(stage, verb)(*arguments)
+            result = getattr(batch, method)(*arguments)
         try:
-            pipe.send(answer)
+            pipe.send(result)
         except BrokenPipeError:
             return

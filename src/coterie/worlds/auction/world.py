@@ -248,15 +248,15 @@ def parallel_env(
     **settings: Any,
 ) -> PettingZooEnv:
     """The same world as a PettingZoo parallel environment; `settings` are those of `AuctionSettings`."""
-    from coterie.worlds.adapters.export import PettingZooEnv, choose
+    from coterie.worlds.adapters.export import PettingZooEnv, settings_from_kwargs
 
     if callable(valuations):
         raise ValueError("valuations: name a function of one's own, valuations='package.module:Name'")
     if isinstance(valuations, str):
         valuations = {"name": valuations}
     if isinstance(valuations, Mapping):
-        valuations = choose(ValuationSettings, valuations)
-    chosen = choose(AuctionSettings, {"valuations": valuations or UNIFORM, **settings})
+        valuations = settings_from_kwargs(ValuationSettings, valuations)
+    chosen = settings_from_kwargs(AuctionSettings, {"valuations": valuations or UNIFORM, **settings})
     return PettingZooEnv(Auction(chosen, num_envs=1), "auction", render_mode)
 
 

@@ -360,13 +360,17 @@ def best_return(settings: GridworldSettings, episodes: int = 1000, seed: int = 0
 
 def parallel_env(render_mode: str | None = None, **settings: Any) -> PettingZooEnv:
     """The same world as a PettingZoo parallel environment; `settings` are those of `GridworldSettings`."""
-    from coterie.worlds.adapters.export import PettingZooEnv, choose
+    from coterie.worlds.adapters.export import PettingZooEnv, settings_from_kwargs
 
-    return PettingZooEnv(Gridworld(choose(GridworldSettings, settings), num_envs=1), "gridworld", render_mode)
+    return PettingZooEnv(
+        Gridworld(settings_from_kwargs(GridworldSettings, settings), num_envs=1), "gridworld", render_mode
+    )
 
 
 def single_env(render_mode: str | None = None, **settings: Any) -> Any:
     """The world with one agent as a Gymnasium environment."""
-    from coterie.worlds.adapters.export import GymnasiumEnv, choose
+    from coterie.worlds.adapters.export import GymnasiumEnv, settings_from_kwargs
 
-    return GymnasiumEnv(Gridworld(choose(GridworldSettings, {"num_agents": 1} | settings), 1), "gridworld", render_mode)
+    return GymnasiumEnv(
+        Gridworld(settings_from_kwargs(GridworldSettings, {"num_agents": 1} | settings), 1), "gridworld", render_mode
+    )

@@ -1,4 +1,4 @@
-"""MiniGrid in words: what is told of a view, what it is worth, and the actions behind the choices."""
+"""MiniGrid's text codec: descriptions of views, grades, and the actions of the choices."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,17 @@ from coterie.core.text import Graded
 from coterie.lm import prompts
 from coterie.roles.shaping import PotentialShaping, PotentialShapingSettings
 from coterie.testing.learners import check_policy
-from coterie.worlds.adapters.gymnasium import MinigridSettings, MinigridWorld
-from coterie.worlds.adapters.minigrid_text import GRADES, MinigridText, Sight, Thing, look, sum_up, tell
+from coterie.worlds.adapters.minigrid import (
+    GRADES,
+    AgentView,
+    GridObject,
+    MinigridSettings,
+    MinigridText,
+    MinigridWorld,
+    describe_view,
+    parse_view,
+    summarize,
+)
 from helpers.language import player
 from helpers.lm import embedded_file
 from helpers.small_worlds import place_in
@@ -18,7 +27,7 @@ YELLOW = 4
 
 
 def view(**things):
-    """A view of empty cells with things by name: (forward, right, object, colour, state)."""
+    """An image of empty cells with objects given as (forward, right, object, colour, state)."""
     cells = np.zeros((3, 7, 7), int)
     cells[0] = EMPTY
     for forward, right, *symbols in things.values():
@@ -57,34 +66,34 @@ def rows(*views):
         ({"a": (2, 0, BALL, 2), "b": (1, 1, BALL, 2), "c": (3, 3, BALL, 0)}, None),
     ],
 )
-def test_a_view_in_words(things, text):
-    told = tell(look(view(**things)))
+def test_descriptions(things, text):
+    described = describe_view(parse_view(view(**things)))
     if text is None:  # the nearest of each sort
         text = (
             "You carry nothing. The blue ball is 1 step forward and 1 step right. "
             "The red ball is 3 steps forward and 3 steps right. The way forward is free."
         )
-    assert told == text
+    assert described == text
 
 
-def test_what_is_out_of_sight_is_not_told():
+def test_hidden_objects_are_not_described():
     cells = view(a=(2, 0, KEY, 0))
     cells[:, 3, 4] = 0
-    assert tell(look(cells)) == "You carry nothing. The way forward is free."
+    assert describe_view(parse_view(cells)) == "You carry nothing. The way forward is free."
 
 
-def test_words_of_the_real_world_follow_what_is_done():
+def test_descriptions_follow_the_environment():
     world = MinigridWorld(MinigridSettings("MiniGrid-DoorKey-5x5-v0"), 1)
     words, agent_step = MinigridText(world, "agent"), world.reset(4).agent_types["agent"]
-    inner = world.inner._hosts[0].stage.guests[0].environment.unwrapped
-    told = []
+    inner = world.inner._workers[0].batch.envs[0].env.unwrapped
+    texts = []
     random = np.random.default_rng(0)
     for _ in range(400):
-        told.append(words.describe({k: a[:, 0] for k, a in agent_step.observation.items()})[0])
-        assert ("You carry the key" in told[-1]) == (inner.carrying is not None)
+        texts.append(words.describe({k: a[:, 0] for k, a in agent_step.observation.items()})[0])
+        assert ("You carry the key" in texts[-1]) == (inner.carrying is not None)
         agent_step = world.step({"agent": random.choice([0, 1, 2, 2, 3, 5], (1, 1))}).agent_types["agent"]
-    assert any("You carry the key." in text for text in told)
-    assert all("yellow" not in text for text in told)  # one key and one door: colours say nothing
+    assert any("You carry the key." in text for text in texts)
+    assert all("yellow" not in text for text in texts)  # one key and one door: colours carry no information
 
 
 @pytest.mark.parametrize(
@@ -96,7 +105,7 @@ def test_words_of_the_real_world_follow_what_is_done():
         ("PutNear-6x6-N2", ("left", "right", "forward", "pick up", "drop", "open"), 6),
     ],
 )
-def test_choices_are_the_actions_that_help(name, choices, idle):
+def test_choices_are_the_useful_actions(name, choices, idle):
     words = codec(name)
     assert (words.choices, words.idle) == (choices, idle)
     named = dict(zip(choices, words.actions(np.arange(len(choices))).tolist(), strict=True))
@@ -121,7 +130,7 @@ def test_choices_are_the_actions_that_help(name, choices, idle):
         ),
     ],
 )
-def test_how_far_one_is(things, text, grade):
+def test_grades(things, text, grade):
     words = codec("DoorKey-5x5")
     assert isinstance(words, Graded)
     seen = rows(view(**things))
@@ -129,37 +138,37 @@ def test_how_far_one_is(things, text, grade):
     assert GRADES[words.grade(seen)[0]] == grade
 
 
-def test_grades_are_of_door_key_alone():
+def test_only_door_key_has_grades():
     assert codec("LavaGapS5").grades == ()
     words = codec("DoorKey-5x5")
     assert len(words.appraisals()) == 4 * len(words.grades)
     prompts.read("auto", "auto", words.grade_prompt, words.grades)
 
 
-def test_a_model_is_seated_in_it():
+def test_a_language_model_plays():
     world = MinigridWorld(MinigridSettings("DoorKey-5x5"), 2)
     check_policy(lambda where: player(world, calibration="none"), place_in(world), world=world)
 
 
-def test_a_view_without_symbols_is_refused():
+def test_observations_without_an_image_are_refused():
     from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld
 
     world = GymnasiumWorld(GymnasiumSettings("CartPole-v1"), 1)
-    with pytest.raises(ValueError, match="MiniGrid's words need its own view"):
+    with pytest.raises(ValueError, match=r"codec: .*'image'"):
         MinigridText(world, "agent")
 
 
-def test_colours_of_samples_are_told_where_views_tell_them():
+def test_samples_name_colours_where_views_do():
     assert "red key" in " ".join(codec("KeyCorridorS3R1").samples())
     assert "red" not in " ".join(codec("DoorKey-5x5").samples())
-    assert sum_up(Sight(None, Thing("ball", "blue"))) == "You see the blue ball. You carry nothing."
+    assert summarize(AgentView(None, GridObject("ball", "blue"))) == "You see the blue ball. You carry nothing."
 
 
-def test_the_embedded_model_sees_progress():
-    """Without the key, with it, at the open door, before the goal: each is worth more."""
+def test_the_embedded_model_grades_progress():
+    """The potential rises from no key to key, open door and goal."""
     embedded_file("folder")
     world = MinigridWorld(MinigridSettings("DoorKey-5x5"), 1)
-    taste = PotentialShaping(PotentialShapingSettings(), place_in(world), 0.99)
+    shaping = PotentialShaping(PotentialShapingSettings(), place_in(world), 0.99)
     held, open_door = (0, 0, KEY), (DOOR, 0, 0)
     stages = [
         view(a=(2, 0, KEY)),
@@ -167,7 +176,7 @@ def test_the_embedded_model_sees_progress():
         view(a=held, b=(1, 0, *open_door)),
         view(a=held, b=(1, 1, *open_door), c=(2, 0, GOAL)),
     ]
-    worth = taste.potential.of(rows(*stages))
-    assert (np.diff(worth) > 0.05).all()
-    assert worth[0] < -0.8
-    assert worth[-1] > -0.3
+    potentials = shaping.potential.of(rows(*stages))
+    assert (np.diff(potentials) > 0.05).all()
+    assert potentials[0] < -0.8
+    assert potentials[-1] > -0.3

@@ -1,4 +1,4 @@
-"""Our worlds as guests of other libraries: they are stepped, and they can be learned there."""
+"""Our worlds in other libraries: Gymnasium's checker, and training under Stable-Baselines3 and RLlib."""
 
 import json
 import os
@@ -23,8 +23,8 @@ def test_one_agent_passes_gymnasiums_own_check():
     check_env(world.single_env(render_mode="rgb_array", **SMALL), skip_render_check=True)
 
 
-def test_a_table_of_two_is_no_gymnasium_environment():
-    with pytest.raises(CoterieError, match="one agent, this world 2"):
+def test_two_agents_are_no_gymnasium_environment():
+    with pytest.raises(CoterieError, match=r"one agent.*2"):
         GymnasiumEnv(world.Gridworld(world.GridworldSettings(num_agents=2), 1), "gridworld")
 
 
@@ -65,13 +65,13 @@ def test_a_team_learns_under_stable_baselines3_through_supersuit():
 
 
 def steps_taken(model, episodes=40):
-    """Mean length of episodes in which every agent asks the model."""
-    face, steps = world.parallel_env(num_agents=2, **SMALL), 0
+    """Mean length of episodes in which the model plays every agent."""
+    env, steps = world.parallel_env(num_agents=2, **SMALL), 0
     for seed in range(episodes):
-        observations, _ = face.reset(seed=10_000 + seed)
-        while face.agents:
+        observations, _ = env.reset(seed=10_000 + seed)
+        while env.agents:
             actions = {a: int(model.predict(o, deterministic=False)[0]) for a, o in observations.items()}
-            observations, *_ = face.step(actions)
+            observations, *_ = env.step(actions)
             steps += 1
     return steps / episodes
 
