@@ -13,7 +13,7 @@ from coterie.algorithms.dqn.transitions import Transitions
 from coterie.core.types import Box, Discrete, Finals, Joint
 from coterie.nn import kernels
 from coterie.preferences.standard import Team, TeamSettings
-from coterie.testing.learners import _leaves, _same
+from coterie.testing.comparison import expect_equal, leaves
 from helpers.dqn import learn, lived, make_learner, q_network, target, told, values, weights
 from helpers.small_worlds import experience, generator, group_spec
 
@@ -272,11 +272,11 @@ def test_groups_do_not_touch_each_other(q_learner):
         table = {"team": own} | (
             {"others": dataclasses.replace(theirs, reward=theirs.reward * 99)} if neighbour else {}
         )
-        before = _leaves(other.state()), _leaves(other.policy.state())
+        before = leaves(other.state()), leaves(other.policy.state())
         one.learn(own, Joint(table, 1, 0.0), generator())
         found.append(weights(one))
-        _same("learner", before[0], other.state())
-        _same("policy", before[1], other.policy.state())
+        expect_equal("learner", before[0], other.state())
+        expect_equal("policy", before[1], other.policy.state())
     assert np.array_equal(found[0], found[1])
 
 

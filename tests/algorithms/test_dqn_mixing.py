@@ -12,7 +12,7 @@ from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.dqn.mixing import LEAK, QMIX, VDN, mixer
 from coterie.algorithms.dqn.transitions import Transitions
 from coterie.core.types import AgentStep, AgentType, Box, Discrete, Joint, StateRows, TimeStep
-from coterie.testing.learners import _leaves, _same, _stored
+from coterie.testing.comparison import expect_equal, leaves, through_checkpoint
 from coterie.training.runner import Runner
 from helpers.dqn import learn, lived, make_learner, q_network, told, values, weights
 from helpers.small_worlds import Bandit, actors, experience, generator, group_spec, place_in
@@ -210,12 +210,12 @@ def test_a_loaded_team_goes_on_as_the_saved_one(name, parameters):
     one, other = (team(name, parameters, target={"update": "soft", "rate": 0.1}) for _ in range(2))
     learn(one, lived(one, 0))
     learn(other, lived(one, 3))  # a used one
-    other.policy.load(_stored(one.policy.state()))
-    other.load(_stored(one.state()))
+    other.policy.load(through_checkpoint(one.policy.state()))
+    other.load(through_checkpoint(one.state()))
     own = lived(one, 1)
     assert learn(one, own) == learn(other, own)
-    _same("learner", _leaves(one.state()), other.state())
-    _same("policy", _leaves(one.policy.state()), other.policy.state())
+    expect_equal("learner", leaves(one.state()), other.state())
+    expect_equal("policy", leaves(one.policy.state()), other.policy.state())
     assert np.array_equal(one.replays[0].nodes, other.replays[0].nodes)
 
 

@@ -13,7 +13,7 @@ from coterie.algorithms.maddpg.maddpg import Rates
 from coterie.algorithms.maddpg.transitions import JointTransitions
 from coterie.core.types import Box, Discrete, Finals
 from coterie.preferences.standard import Team, TeamSettings
-from coterie.testing.learners import _leaves, _same
+from coterie.testing.comparison import expect_equal, leaves
 from helpers.maddpg import (
     SPACES,
     aligned,
@@ -280,13 +280,13 @@ def test_an_update_changes_no_other_groups_parameters(table_learner, sees):
     for each in (one, other):
         name = each.group_spec.group
         bystander = other if each is one else one
-        before = _leaves(bystander.state()), _leaves(bystander.policy.state())
+        before = leaves(bystander.state()), leaves(bystander.policy.state())
         mine = weights(each)
         joint = told(each, table[name], others=table, peers={g.group_spec.group: g.peer() for g in (one, other)})
         each.learn(table[name], joint, generator())
         assert not np.array_equal(weights(each), mine)
-        _same("learner", before[0], bystander.state())
-        _same("policy", before[1], bystander.policy.state())
+        expect_equal("learner", before[0], bystander.state())
+        expect_equal("policy", before[1], bystander.policy.state())
         for net in (bystander.policy.net, bystander.actor.target, *(c.net for c in bystander.critics)):
             assert all(p.grad is None for p in net.parameters()) or bystander is one  # nobody sends a gradient over
 

@@ -13,7 +13,8 @@ from coterie.algorithms.ppo.batches import rows_of
 from coterie.algorithms.ppo.ppo import explained_variance
 from coterie.core.types import Finals
 from coterie.preferences.standard import Team, TeamSettings
-from coterie.testing.learners import _experience, _leaves, _same
+from coterie.testing.comparison import expect_equal, leaves
+from coterie.testing.sampling import random_experience
 from helpers.ppo import SameShuffle, actor, critic, judge, learn, lived, values_of, watch
 from helpers.small_worlds import ACTIONS, experience, generator, group_spec, joint, network
 
@@ -170,7 +171,7 @@ def test_individual_agents_learn_as_if_alone(learner, action):
     settings = {"learning_rate": 0.01, "epochs": 3, "value_clip": 0.5}
     where = group_spec(ACTIONS[action], agents=2, parameters="individual")
     both = learner(where, **settings)
-    own = _experience(where, both.policy, False, 0)
+    own = random_experience(where, both.policy, False, 0)
     own = dataclasses.replace(own, active=np.ones_like(own.active), acting=np.ones_like(own.acting))
     own = dataclasses.replace(own, reward=own.reward * np.float32([1, 30]) + np.float32([0, 7]))
     alone = []
@@ -271,11 +272,11 @@ def test_padding_may_hold_anything(learner):
 def test_nothing_to_learn_from_leaves_everything_as_it_was(learner):
     one = learner()
     own = lived(one)
-    before = _leaves(one.state()), _leaves(one.policy.state())
+    before = leaves(one.state()), leaves(one.policy.state())
     idle = dataclasses.replace(own, active=np.zeros_like(own.active))
     assert learn(one, idle) == {"decisions": 0.0}
-    _same("learner", before[0], one.state())
-    _same("policy", before[1], one.policy.state())
+    expect_equal("learner", before[0], one.state())
+    expect_equal("policy", before[1], one.policy.state())
 
 
 def test_an_open_decision_alone_is_not_learned_from(learner):

@@ -8,7 +8,7 @@ import pytest
 from coterie.config import schema
 from coterie.core.types import Joint, StateRows
 from coterie.nn.packing import table_state
-from coterie.testing.learners import _leaves, _same
+from coterie.testing.comparison import expect_equal, leaves
 from coterie.training import build, workers
 from coterie.training.runner import Runner
 from helpers.ppo import make_learner, values_of
@@ -212,13 +212,13 @@ def test_a_loaded_table_goes_on_exactly(tmp_path, told, parameters, memory):
     for _ in range(2):
         seated.advance()
     state = seated.state()
-    kept = _leaves(state)
+    kept = leaves(state)
     rest = [seated.advance() for _ in range(3)]
-    _same("what was saved", kept, state)
+    expect_equal("what was saved", kept, state)
     other.advance()
     other.load(state)
     assert rest == [other.advance() for _ in range(3)]
-    _same("the end", seated.state(), other.state())
+    expect_equal("the end", seated.state(), other.state())
 
 
 def test_a_whole_run_trains_and_loads(tmp_path, no_drawing):

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from coterie.core.types import Finals
-from coterie.testing.learners import _leaves, _same, check_learner, check_policy
+from coterie.testing import check_learner, check_policy
+from coterie.testing.comparison import expect_equal, leaves
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
@@ -112,19 +113,19 @@ def test_a_loaded_run_goes_on_exactly(world, parameters):
     one, runner = remembering(WORLDS[world](), parameters)
     go_on(one, runner, range(2))
     state = {"runner": runner.save(), "learner": one.state(), "policy": one.policy.state()}
-    kept = _leaves(state)
+    kept = leaves(state)
     rest = go_on(one, runner, range(2, 5))
-    _same("what was saved", kept, state)
+    expect_equal("what was saved", kept, state)
     again, used = remembering(WORLDS[world](), parameters)
     go_on(again, used, range(1))
     used.load(state["runner"])
     again.load(state["learner"])
     again.policy.load(state["policy"])
     for (own, said), (other, also) in zip(rest, go_on(again, used, range(2, 5)), strict=True):
-        _same("experience", own, other)
+        expect_equal("experience", own, other)
         assert said == also
-    _same("weights", one.policy.state(), again.policy.state())
-    _same("learner", one.state(), again.state())
+    expect_equal("weights", one.policy.state(), again.policy.state())
+    expect_equal("learner", one.state(), again.state())
 
 
 def test_finals_of_an_experience_without_memory_have_none():

@@ -8,7 +8,7 @@ from coterie.algorithms.replay import ReplaySettings
 from coterie.core.types import Joint, View, leading
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
 from coterie.preferences.standard import Individual, IndividualSettings
-from coterie.testing.learners import _experience
+from coterie.testing.sampling import random_experience
 from helpers.small_worlds import generator, group_spec
 
 PARTS = {"epsilon": EpsilonSettings, "target": TargetSettings, "replay": ReplaySettings}
@@ -34,7 +34,7 @@ def make_learner(where=None, preference=None, policy=None, compiled=True, duelin
 
 def lived(one, seed=0, masked=False):
     """Random experience, with idle rows and both kinds of ends, that the learner's own policy decided in."""
-    return _experience(one.group_spec, one.policy, masked, seed)
+    return random_experience(one.group_spec, one.policy, masked, seed)
 
 
 def told(one, own, progress=0.0, ahead=0.0):

@@ -19,7 +19,7 @@ from coterie.core.types import Finals, Joint
 from coterie.lm.backends.scripted import Scripted
 from coterie.policies.deterministic import DeterministicPolicy, DeterministicSettings
 from coterie.preferences.standard import Individual, IndividualSettings
-from coterie.testing.learners import _experience
+from coterie.testing.sampling import random_experience
 from helpers.small_worlds import ACTIONS, generator, group_spec
 
 PARTS = {
@@ -59,7 +59,7 @@ def at_one_table(*group_specs):
 
 def lived(one, seed=0, masked=False):
     """Random experience, with idle rows and both kinds of ends, that the learner's own policy decided in."""
-    return _experience(one.group_spec, one.policy, masked, seed)
+    return random_experience(one.group_spec, one.policy, masked, seed)
 
 
 def aligned(theirs, own):

@@ -9,7 +9,7 @@ import torch
 from coterie.algorithms.ppo.batches import Batch, rows_of, take
 from coterie.algorithms.ppo.ppo import PPO, Hyperparams, PPOSettings
 from coterie.preferences.standard import Individual, IndividualSettings
-from coterie.testing.learners import _experience
+from coterie.testing.sampling import random_experience
 from helpers.small_worlds import generator, group_spec, joint, network
 
 
@@ -21,7 +21,7 @@ def make_learner(where=None, preference=None, policy=None, compiled=True, **sett
 
 def lived(one, seed=0, masked=False):
     """Random experience that the learner's own policy decided in."""
-    return _experience(one.group_spec, one.policy, masked, seed)
+    return random_experience(one.group_spec, one.policy, masked, seed)
 
 
 def learn(one, own, seed=0, progress=0.0):

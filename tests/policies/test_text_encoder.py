@@ -18,7 +18,7 @@ from coterie.lm.wrappers.cache import CacheSettings
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
 from coterie.policies.text_encoder import EncoderModel, TextSettings
-from coterie.testing.learners import check_learner
+from coterie.testing import check_learner
 from coterie.training import loop
 from coterie.training.evaluate import actor_metrics
 from coterie.training.run import Run
@@ -186,7 +186,7 @@ def test_action_values_read_as_well(parameters, mixer, join):
         return make_q_learner(group_spec, policy=QNetworkPolicy(chosen, group_spec), mixer=mixer)
 
     group_spec = place_in(world, parameters=parameters)
-    check_learner(make, group_spec, remembers=True)
+    check_learner(make, group_spec, uses_replay=True)
     given = make(group_spec).policy.inputs(world.reset(0).agent_types["player"].observation)
     assert given.shape[-1] == {"concat": 14, "add": 14, "alone": 12}[join] + 2 * (parameters == "shared")
 

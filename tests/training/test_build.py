@@ -8,7 +8,7 @@ from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.policies.network import NetworkPolicy
 from coterie.policies.scripted import ExpertPolicy, RandomPolicy
-from coterie.testing import learners
+from coterie.testing import check_world
 from coterie.training import build, workers
 from coterie.training.run import Run
 from helpers import run as run_cases
@@ -175,7 +175,7 @@ def test_parts_of_ones_own(tmp_path):
 @pytest.mark.parametrize("name", ["helpers.run:Odd"])
 def test_the_odd_world_of_these_tests_keeps_the_contract(name):
     part = schema.part({}, {"name": name}, "world")
-    learners.check_world(lambda num_envs: build.build_world(part, num_envs), steps=60)
+    check_world(lambda num_envs: build.build_world(part, num_envs), steps=60)
 
 
 # Seated from an earlier run -----------------------------------------------------------------------------

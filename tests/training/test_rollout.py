@@ -7,7 +7,7 @@ import pytest
 
 from coterie.core.group import Actor
 from coterie.core.types import AgentStep, Decision, TimeStep, View, open_decisions
-from coterie.testing.learners import _same
+from coterie.testing.comparison import expect_equal
 from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
 from helpers.small_worlds import Counting, Numbered, experience, generator, group_spec
 
@@ -195,4 +195,4 @@ def test_an_opening_is_row_0_of_the_next_rollout(columns):
     one.open(opening)
     found = one.finish(agent_step(), np.zeros((num_envs, agents, 1), np.float32))
     for name in ("active", "observation", "action", "log_prob", "reward", "mask", "memory"):
-        _same(name, getattr(opening, name), getattr(found, name)[0])
+        expect_equal(name, getattr(opening, name), getattr(found, name)[0])

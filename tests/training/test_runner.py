@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coterie.core.group import Actor
 from coterie.core.types import Decision, Discrete, View, merge
 from coterie.policies.scripted import RandomPolicy, RandomSettings
-from coterie.testing.learners import _leaves, _same
+from coterie.testing.comparison import expect_equal, leaves
 from coterie.training.runner import Runner, join_episodes
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
@@ -77,9 +77,9 @@ def test_the_rollouts_arrays_are_its_own():
     world = grid()
     runner = Runner(world, actors(random_seat(world)), seed=1)
     own = runner.play(5, 1).experiences["team"]
-    kept = _leaves(own)
+    kept = leaves(own)
     runner.play(5, 2)
-    _same("first rollout", kept, own)
+    expect_equal("first rollout", kept, own)
 
 
 def test_log_probabilities_are_written_down():
@@ -105,7 +105,7 @@ def test_iterations_draw_fresh_numbers_and_the_same_iteration_the_same():
     runner.load(state)
     again = runner.play(5, 1).experiences["team"]
     assert not np.array_equal(first.action, second.action)
-    _same("iteration 1", first, again)
+    expect_equal("iteration 1", first, again)
 
 
 def test_shards_and_groups_have_their_own_streams():
@@ -232,7 +232,7 @@ def test_memory_is_saved_and_loaded():
     other = Runner(Rounds(), actors((place_in(world), Counting())), seed=0)
     other.load(state)
     assert np.array_equal(other.memories["team"], kept)
-    _same("after loading", rest, other.play(6, 2).experiences["team"])
+    expect_equal("after loading", rest, other.play(6, 2).experiences["team"])
 
 
 # Columns ---------------------------------------------------------------------------------------------
@@ -363,16 +363,16 @@ def test_a_loaded_runner_goes_on_exactly(agent_type):
     for iteration in (1, 2):
         runner.play(7, iteration)
     state = runner.save()
-    kept = _leaves(state)
+    kept = leaves(state)
     rest = [runner.play(7, iteration) for iteration in (3, 4)]
-    _same("what was saved", kept, state)
+    expect_equal("what was saved", kept, state)
     other = make()
     other.play(3, 1)  # a used runner forgets what it did
     other.load(state)
     for left, iteration in zip(rest, (3, 4), strict=True):
         right = other.play(7, iteration)
-        _same("experience", left.experiences["team"], right.experiences["team"])
-        _same("episodes", left.episodes, right.episodes)
+        expect_equal("experience", left.experiences["team"], right.experiences["team"])
+        expect_equal("episodes", left.episodes, right.episodes)
 
 
 def test_the_first_rollout_of_turns_begins_with_an_empty_row():

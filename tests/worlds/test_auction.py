@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.core.world import EndRenderable, HasExpert, HasInfo, Renderable, Stateful
-from coterie.testing.learners import check_world
+from coterie.testing import check_world
 from coterie.worlds.auction.valuations import ValuationSettings
 from coterie.worlds.auction.world import Auction, AuctionSettings, parallel_env
 from helpers.auction import POINTS, VARIANTS, auction, bid, value

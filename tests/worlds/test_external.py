@@ -16,7 +16,8 @@ import coterie
 from coterie.config import registry, schema
 from coterie.core import seeding
 from coterie.core.types import CoterieError
-from coterie.testing.learners import check_world, random_actions
+from coterie.testing import check_world
+from coterie.testing.sampling import random_actions
 from coterie.training import checkpoint
 from coterie.training.build import build_world
 from coterie.worlds.adapters.batch import ExternalEnvError

@@ -6,7 +6,7 @@ import pytest
 from coterie.core.text import Graded
 from coterie.lm import prompts
 from coterie.roles.shaping import PotentialShaping, PotentialShapingSettings
-from coterie.testing.learners import check_policy
+from coterie.testing import check_policy
 from coterie.worlds.adapters.minigrid import (
     GRADES,
     AgentView,

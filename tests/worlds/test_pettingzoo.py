@@ -5,7 +5,7 @@ import pytest
 
 from coterie.config import registry, schema
 from coterie.core.types import Box, CoterieError, Discrete
-from coterie.testing.learners import check_world
+from coterie.testing import check_world
 from coterie.training.build import build_world
 from coterie.worlds.adapters.batch import ExternalEnvError
 from coterie.worlds.adapters.pettingzoo import agent_type_name

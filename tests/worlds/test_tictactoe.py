@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from coterie.core.types import TimeStep
 from coterie.core.world import HasExpert, Renderable
-from coterie.testing.learners import check_world, random_actions
+from coterie.testing import check_world
+from coterie.testing.sampling import random_actions
 from coterie.worlds.boards.tictactoe import EMPTY, LINES, Tictactoe, TictactoeSettings
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from coterie.config import registry
 from coterie.core import lookup
-from coterie.testing.learners import check_policy
+from coterie.testing import check_policy
 from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld
 from coterie.worlds.auction.world import Auction, AuctionSettings
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings

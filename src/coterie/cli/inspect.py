@@ -46,7 +46,7 @@ def check_world_(
 ) -> None:
     """Hold a world against its contract: shapes, bounds, ends, seeds, saving."""
     from coterie.config import registry, schema
-    from coterie.testing.worlds import check_world
+    from coterie.testing import check_world
     from coterie.training import build
 
     values = schema.parse_overrides([w.removeprefix("world.") for w in overrides or []])
