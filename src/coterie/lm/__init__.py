@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.lm.interface import Completion, LanguageModel, LMError, Prompt, Sampling, Scores
-    from coterie.lm.load import LMSettings, LoadedModel, load
+    from coterie.lm.loading import LMSettings, LoadedModel, load
 
 _MODULES = {
-    **dict.fromkeys(("LMSettings", "LoadedModel", "load"), "coterie.lm.load"),
+    **dict.fromkeys(("LMSettings", "LoadedModel", "load"), "coterie.lm.loading"),
     **dict.fromkeys(("Completion", "LanguageModel", "LMError", "Prompt", "Sampling", "Scores"), "coterie.lm.interface"),
 }
 __all__ = [

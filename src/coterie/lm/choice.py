@@ -18,7 +18,7 @@ import numpy as np
 from coterie.core.types import Array
 from coterie.lm import calibration as calibrate
 from coterie.lm.interface import BudgetDenied, Normalize, NotRecorded, Rejected, RetriesExhausted, Unavailable
-from coterie.lm.load import LMSettings, LoadedModel, backend_of, load_shared
+from coterie.lm.loading import LMSettings, LoadedModel, backend_of, load_shared
 from coterie.lm.prompts import PromptTemplate
 
 log = logging.getLogger("coterie")

@@ -35,7 +35,7 @@ from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
 from coterie.lm.choice import AnswerMemo, Calibration, ChoiceScorer
 from coterie.lm.interface import Sampling
-from coterie.lm.load import LMSettings, LoadedModel
+from coterie.lm.loading import LMSettings, LoadedModel
 
 COUNTS = ("decisions", "abstentions", "illegal", "fallbacks", "forfeits")
 

@@ -26,7 +26,7 @@ from coterie.lm.backends.local import Local, resolve_device
 from coterie.lm.calibration import log_normalize
 from coterie.lm.choice import MAX_REMEMBERED
 from coterie.lm.interface import Normalize
-from coterie.lm.load import LMSettings, LoadedModel, backend_of, shared_backend, wrap
+from coterie.lm.loading import LMSettings, LoadedModel, backend_of, shared_backend, wrap
 from coterie.nn import kernels, networks
 from coterie.nn.distributions import Choices
 from coterie.nn.normalization import Normalizer

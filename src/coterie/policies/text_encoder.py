@@ -23,7 +23,7 @@ from coterie.core.text import Instructing, find_text_codec
 from coterie.core.types import Array, Counters, Discrete, Tree
 from coterie.core.validation import positive
 from coterie.lm import lora
-from coterie.lm.load import LMSettings, LoadedModel, shared_backend, wrap
+from coterie.lm.loading import LMSettings, LoadedModel, shared_backend, wrap
 from coterie.lm.lora import LoraAdapterSettings
 from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import Layout, layout

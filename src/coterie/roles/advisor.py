@@ -22,7 +22,7 @@ from coterie.core.world import HasExpert
 from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 from coterie.policies.network import NetworkPolicy
 
 COUNTS = ("decisions", "asked", "advised", "agreed", "kl", "judged", "optimal")  # sums since the advisor was built

@@ -29,7 +29,7 @@ from coterie.core.types import Array, Counters, Discrete, Experience, Metrics, S
 from coterie.core.validation import at_least, within
 from coterie.lm import prompts
 from coterie.lm.choice import AnswerMemo, Calibration, ChoiceScorer
-from coterie.lm.load import LMSettings, LoadedModel, load_shared
+from coterie.lm.loading import LMSettings, LoadedModel, load_shared
 
 ANSWERS = ("yes", "no")
 

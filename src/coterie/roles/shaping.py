@@ -25,7 +25,7 @@ from coterie.core.types import Array, Experience, Metrics, Tree, map_tree
 from coterie.core.validation import positive
 from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 
 END, OPEN = -1, -2  # what follows a decision: a true end, or nothing that is known yet
 

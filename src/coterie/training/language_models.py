@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, suggest
 from coterie.lm.interface import Missing
-from coterie.lm.load import BUILT_IN, LMSettings, check_model
+from coterie.lm.loading import BUILT_IN, LMSettings, check_model
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 

@@ -21,7 +21,7 @@ from coterie.core.types import CoterieError
 from coterie.lm import prompts
 from coterie.lm.choice import ChoiceScorer
 from coterie.lm.interface import BudgetDenied, Missing, NotRecorded, RetriesExhausted
-from coterie.lm.load import LMSettings, check_model
+from coterie.lm.loading import LMSettings, check_model
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 from coterie.studies.rate.episodes import Episode, ViewOptions
