@@ -213,7 +213,7 @@ class LanguagePolicy:
             answers = self.texts
         else:  # new samples at every tick: nothing of them is worth remembering
             answers = AnswerMemo(lambda new: self._sample(new, most, self.settings.temperature, first))
-            answers.backoff = self.texts.patience
+            answers.backoff = self.texts.backoff
         answers.ask(texts)
         return {text: answers.known[text] for text in texts if text in answers.known}
 
