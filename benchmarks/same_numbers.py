@@ -42,6 +42,7 @@ RENAMED: dict[str, dict[str, str | None]] = {
     "settings": {  # of experiments
         "train/copies": "train/num_envs",
         "train/steps": "train/rollout_steps",
+        "train/keep": "train/keep_checkpoints",
         "replay/starts": "replay/learning_starts",
         "preference/way": "preference/scope",
         "normalise": "normalize",
@@ -66,7 +67,7 @@ RENAMED: dict[str, dict[str, str | None]] = {
     },
     "options": {"--sample": "--stochastic"},  # of the command line
     "experiments": {},  # names of the shipped ones
-    "metrics": {},  # in metrics.jsonl, summary.json and the output of `eval --json`
+    "metrics": {"heuristic": "expert"},  # in metrics.jsonl, summary.json and the output of `eval --json`
     "state": {"rows/following": "rows/next_obs", "beside": "actors", "ledger": "usage"},  # in checkpoints
 }
 ADDED: tuple[str, ...] = ()  # last components of paths that only the working tree has, on purpose
