@@ -24,7 +24,7 @@ from coterie.lm import Sampling, load
 from coterie.lm.backends.llamacpp import LlamaCppSettings
 from coterie.lm.backends.local import Local
 from coterie.lm.backends.local_settings import LocalSettings
-from coterie.lm.backends.scoring import score_plainly
+from coterie.lm.backends.scoring import score_rows
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.wrappers.cache import Cache, CacheSettings
 
@@ -56,16 +56,16 @@ def take_turns(contestants: dict[str, Contestant], rounds: int) -> dict[str, flo
 
 def scoring(local: Local, rounds: int) -> dict[str, float]:
     """Choices per second: ours, and on two of the prompts one forward pass, or one row of a batch, for each choice."""
-    fresh = Local(local.model, local.tokenizer, LocalSettings(prefixes=0))
-    tokens = [local.tokens_of(prompt, 0) for prompt in PROMPTS[:2]]
-    choices = [[local.tokens_of_choice(choice) for choice in mine] for mine in CHOICES[:2]]
+    fresh = Local(local.model, local.tokenizer, LocalSettings(prefix_cache_size=0))
+    tokens = [local.tokenize(prompt, 0) for prompt in PROMPTS[:2]]
+    choices = [[local.tokenize_choice(choice) for choice in mine] for mine in CHOICES[:2]]
 
     def ours(lm: Local, prompts: int) -> float:
         lm.score(PROMPTS[:prompts], CHOICES[:prompts])
         return float(sum(map(len, CHOICES[:prompts])))
 
     def plain(rows: int) -> float:
-        return float(sum(map(len, score_plainly(local.model, tokens, choices, rows))))
+        return float(sum(map(len, score_rows(local.model, tokens, choices, rows))))
 
     return take_turns(
         {
@@ -117,7 +117,7 @@ def looking_up(rounds: int) -> dict[str, float]:
         lm.score(prompts, choices)
 
         def from_file() -> float:
-            lm.near.clear()
+            lm.memory.clear()
             return from_memory()
 
         def from_memory() -> float:
@@ -146,7 +146,7 @@ def main() -> None:
     scored = found["choices_per_s"]
     found["times_naive"] = {name: round(rate / scored["a pass for each choice"], 1) for name, rate in scored.items()}
     found["threads"], found["rounds"] = chosen.threads, chosen.rounds
-    found["prompt_tokens"] = len(backend.tokens_of(PROMPTS[0], 0))
+    found["prompt_tokens"] = len(backend.tokenize(PROMPTS[0], 0))
     for section in ("lookups_per_s", "choices_per_s", "times_naive", "completion_tokens_per_s"):
         for name, rate in found[section].items():
             print(f"{section:26}{name:36}{rate:12,.1f}", flush=True)

@@ -42,8 +42,22 @@ RENAMED: dict[str, dict[str, str | None]] = {
     "settings": {  # of experiments
         "train/copies": "train/num_envs",
         "train/steps": "train/rollout_steps",
+        "train/keep": "train/keep_checkpoints",
         "replay/starts": "replay/learning_starts",
         "preference/way": "preference/scope",
+        "normalise": "normalize",
+        "cache/in_memory": "cache/memory_entries",
+        "http/at_once": "http/max_concurrency",
+        "http/key_variable": "http/api_key_env",
+        "local/prefixes": "local/prefix_cache_size",
+        "local/rows": "local/batch_size",
+        "local/tokens_per_pass": "local/max_batch_tokens",
+        "retry/longest_wait": "retry/max_wait",
+        "policy/layers": "policy/last_layers",
+        "policy/targets": "policy/target_modules",
+        "text/adapters": "text/lora",
+        "lora/layers": "lora/last_layers",
+        "lora/targets": "lora/target_modules",
     },
     "values": {  # of settings, and strings in results
         "sample": "stochastic",
@@ -53,8 +67,8 @@ RENAMED: dict[str, dict[str, str | None]] = {
     },
     "options": {"--sample": "--stochastic"},  # of the command line
     "experiments": {},  # names of the shipped ones
-    "metrics": {},  # in metrics.jsonl, summary.json and the output of `eval --json`
-    "state": {"rows/following": "rows/next_obs", "beside": "actors"},  # in checkpoints
+    "metrics": {"heuristic": "expert"},  # in metrics.jsonl, summary.json and the output of `eval --json`
+    "state": {"rows/following": "rows/next_obs", "beside": "actors", "ledger": "usage"},  # in checkpoints
 }
 ADDED: tuple[str, ...] = ()  # last components of paths that only the working tree has, on purpose
 TIMINGS = ("wall_s", "steps_per_s", "seconds")  # last components of paths that hold measured times

@@ -8,7 +8,7 @@ from coterie.config import schema
 from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.types import View
 from coterie.lm.backends.scripted import Scripted
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 from coterie.roles.advisor import ExpertAdvisor, ExpertAdvisorSettings, LanguageAdvisor, LanguageAdvisorSettings
 from coterie.training import build
 from coterie.training.runner import Runner

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.core.types import View
 from coterie.lm.backends.scripted import Scripted
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 from coterie.roles.constraints import ConstraintSettings, LanguageShield
 from helpers.language import race, view_of
 from helpers.small_worlds import place_in

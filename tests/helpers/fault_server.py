@@ -1,7 +1,7 @@
-"""A server on loopback that answers like an OpenAI-compatible one, and badly on demand.
+"""An OpenAI-compatible server on loopback that fails on demand.
 
-`faults` is a list, one entry for each coming request: a status, "slow", "cut", "garbage", or None for a
-good answer. Good answers to /completions echo when asked to, one token for each word.
+`faults` has one entry per coming request: a status, "slow", "cut", "garbage", or None for a good answer. Good answers
+to /completions echo the prompt on request, with one token per word.
 """
 
 import json
@@ -15,8 +15,8 @@ class FaultServer:
     def __init__(self, echo=True, retry_after="0.01"):
         self.faults, self.echo, self.retry_after = [], echo, retry_after
         self.requests = []  # (path, body, headers)
-        self.under_way = self.most_under_way = 0
-        self.busy_lists = 0  # coming questions for the list of models that fail
+        self.active = self.max_active = 0  # requests in parallel
+        self.busy_lists = 0  # coming requests for the list of models that fail
         self.delay = 0.0  # seconds before every good answer
         self.lock = threading.Lock()
         owner = self
@@ -40,18 +40,18 @@ class FaultServer:
                 with owner.lock:
                     owner.requests.append((self.path, body, headers))
                     fault = owner.faults.pop(0) if owner.faults else None
-                    owner.under_way += 1
-                    owner.most_under_way = max(owner.most_under_way, owner.under_way)
+                    owner.active += 1
+                    owner.max_active = max(owner.max_active, owner.active)
                 try:
                     self.respond(fault, body)
                 finally:
                     with owner.lock:
-                        owner.under_way -= 1
+                        owner.active -= 1
 
             def respond(self, fault, body):
                 if isinstance(fault, int):
-                    said = {"error": {"message": f"no, {self.headers['Authorization']}"}}
-                    self.send(fault, said, {"Retry-After": owner.retry_after} if fault == 429 else {})
+                    content = {"error": {"message": f"no, {self.headers['Authorization']}"}}
+                    self.send(fault, content, {"Retry-After": owner.retry_after} if fault == 429 else {})
                 elif fault == "slow":
                     time.sleep(1.0)
                     self.close_connection = True
@@ -80,7 +80,7 @@ class FaultServer:
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
 
     def answer(self, path, body):
-        """As good a model as the tests need: it says `yes`; a token is a word, each letter costs 1 nat."""
+        """Answer `yes`; a token is a word, and its log-probability is minus its number of characters."""
         if path.endswith("/embeddings"):
             return {"data": [{"embedding": [float(len(text)), 1.0]} for text in body["input"]]}
         usage = {"prompt_tokens": 3, "completion_tokens": 1}

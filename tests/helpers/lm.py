@@ -1,4 +1,4 @@
-"""Language models for tests: one that counts what it is asked, a tiny random one, the embedded one."""
+"""Language models for tests: one that records its requests, a tiny random one, the embedded one."""
 
 import functools
 import threading
@@ -22,7 +22,7 @@ GRID = "Answer with one word.\n" + "".join(
 
 
 class Counting(LanguageModel):
-    """A scripted model that notes every question, and fails as often as it is told to."""
+    """A scripted model that records every request and raises the given failures first."""
 
     def __init__(self, inner=None, failures=()):
         self.inner = inner or Scripted.from_table(TABLE)
@@ -35,24 +35,24 @@ class Counting(LanguageModel):
     def identity(self):
         return self.name
 
-    def _note(self, *what):
+    def _record(self, *request):
         with self.lock:
-            self.asked.append(what)
+            self.asked.append(request)
             if self.failures:
                 failure = self.failures.pop(0)
                 if failure is not None:
                     raise failure
 
     def complete(self, prompts, n=1, sampling=None, first=0):
-        self._note("complete", list(prompts), n, first)
+        self._record("complete", list(prompts), n, first)
         return self.inner.complete(prompts, n, sampling, first)
 
     def scores(self, prompts, choices):
-        self._note("score", list(prompts), [list(mine) for mine in choices])
+        self._record("score", list(prompts), [list(options) for options in choices])
         return self.inner.scores(prompts, choices)
 
     def embed(self, prompts):
-        self._note("embed", list(prompts))
+        self._record("embed", list(prompts))
         return self.inner.embed(prompts)
 
     def max_prompt_tokens(self, prompt, choices=()):
@@ -60,17 +60,19 @@ class Counting(LanguageModel):
 
 
 def tiny_model(seed=0, **changes):
-    """A random Llama of two layers that reads bytes; `changes` go over its config."""
+    """A random two-layer Llama with a byte tokenizer; `changes` override its config."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers", reason="needs coterie[lm]")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    signs = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {sign: number for number, sign in enumerate(signs)} | {"<end>": 256}
-    reader = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    reader.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    reader.decoder = decoders.ByteLevel()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=reader, eos_token="<end>", pad_token="<end>")
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate(letters)} | {"<end>": 256}
+    byte_tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    byte_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=byte_tokenizer, eos_token="<end>", pad_token="<end>"
+    )
     tokenizer.chat_template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
     config = transformers.LlamaConfig(
         **{
@@ -94,19 +96,19 @@ def tiny(seed=0, **settings):
 
 
 @functools.cache
-def _embedded(agent_type):
+def _embedded(kind):
     from coterie.lm.backends import embedded
 
     try:
-        return embedded.gguf_file() if agent_type == "gguf" else embedded.folder()
+        return embedded.gguf_file() if kind == "gguf" else embedded.folder()
     except Missing as error:
         return error
 
 
-def embedded_file(agent_type):
+def embedded_file(kind):
     """The embedded model's file ('gguf') or directory ('folder'); skips where it cannot be fetched."""
     pytest.importorskip("transformers", reason="needs coterie[lm]")
-    found = _embedded(agent_type)
+    found = _embedded(kind)
     if isinstance(found, Missing):
         if "could not be fetched" not in str(found):
             raise found
@@ -115,10 +117,10 @@ def embedded_file(agent_type):
 
 
 def tiny_gguf(path, seed=0):
-    """A random Llama in float32 as a GGUF file, which both PyTorch and llama.cpp can read."""
+    """Write a random float32 Llama as a GGUF file, which PyTorch and llama.cpp can both read."""
     gguf = pytest.importorskip("gguf", reason="needs coterie[lm]")
-    # bytes below 128 as byte-level tokenizers spell them: with others, a random text would be no UTF-8
-    signs = [chr(byte if 32 < byte < 127 else 256 + min(byte, 33)) for byte in range(128)]
+    # only bytes below 128, as byte-level tokenizers write them: with others a random text would not be UTF-8
+    letters = [chr(byte if 32 < byte < 127 else 256 + min(byte, 33)) for byte in range(128)]
     random = np.random.default_rng(seed)
     width, inner, heads, vocabulary = 64, 96, 2, 130
 
@@ -132,7 +134,7 @@ def tiny_gguf(path, seed=0):
         *((writer.add_layer_norm_rms_eps, 1e-5), (writer.add_rope_dimension_count, width // heads)),
         *((writer.add_rope_freq_base, 10000.0), (writer.add_vocab_size, vocabulary)),
         *((writer.add_tokenizer_model, "gpt2"), (writer.add_tokenizer_pre, "default")),
-        (writer.add_token_list, [*signs, "Ġa", "<end>"]),
+        (writer.add_token_list, [*letters, "Ġa", "<end>"]),
         *((writer.add_token_types, [1] * 129 + [3]), (writer.add_token_merges, ["Ġ a"])),
         *((writer.add_eos_token_id, 129), (writer.add_bos_token_id, 129), (writer.add_add_bos_token, False)),
     ):

@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.core.world import World
 from coterie.lm.backends.scripted import Scripted
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 from coterie.roles.shaping import PotentialShaping, PotentialShapingSettings
 
 NUMBER = re.compile(r"x = (-?\d+(?:\.\d+)?)")

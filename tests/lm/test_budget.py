@@ -1,4 +1,4 @@
-"""Budgets that hold across crashes, retries, batches that fail in part."""
+"""Budget (across crashes, retries and partly failed batches), retry, usage counting and concurrency."""
 
 import os
 import signal
@@ -11,17 +11,17 @@ import pytest
 from coterie.lm import Sampling
 from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, Unavailable
 from coterie.lm.wrappers.budget import Budget, BudgetSettings
-from coterie.lm.wrappers.concurrency import Spread
+from coterie.lm.wrappers.concurrency import Concurrent
 from coterie.lm.wrappers.retry import Retry, RetrySettings, wait_before
-from coterie.lm.wrappers.sqlite import Store
-from coterie.lm.wrappers.usage import Ledger, Metered
+from coterie.lm.wrappers.sqlite import SqliteStore
+from coterie.lm.wrappers.usage import UsageCounter, UsageTracking
 from helpers.lm import Counting
 from helpers.run import environment
 
 TEN = Sampling(max_tokens=10)
 
 
-def test_the_worst_case_is_reserved_and_the_real_one_settled():
+def test_the_worst_case_is_reserved_and_the_actual_cost_settled():
     seen = []
     inner = Counting()
     lm = Budget(inner, BudgetSettings(tokens=100, prompt_price=1e6, completion_price=2e6))
@@ -43,34 +43,34 @@ def test_the_worst_case_is_reserved_and_the_real_one_settled():
         ({"calls": 0}, lambda lm: lm.embed(["sky?"])),
     ],
 )
-def test_what_may_not_fit_is_refused_and_not_asked(limit, ask):
-    inner, ledger = Counting(), Ledger()
+def test_calls_that_may_exceed_the_limit_are_denied_without_a_request(limit, ask):
+    inner, usage = Counting(), UsageCounter()
     with pytest.raises(BudgetDenied, match="left"):
-        ask(Budget(inner, BudgetSettings(**limit), ledger=ledger))
+        ask(Budget(inner, BudgetSettings(**limit), usage=usage))
     assert inner.asked == []
-    assert ledger.metrics()["lm/refusals"] == 1
+    assert usage.metrics()["lm/refusals"] == 1
 
 
-def test_what_just_fits_is_asked():
+def test_calls_that_just_fit_are_sent():
     lm = Budget(Counting(), BudgetSettings(calls=1, tokens=14))
     assert lm.complete(["sky?"], 1, TEN)[0][0].text == "blue"
     with pytest.raises(BudgetDenied):
         lm.complete(["sky?"], 1, TEN)
 
 
-def test_a_failed_call_costs_nothing_unless_it_may_have_been_worked_for():
+def test_failed_calls_cost_nothing_unless_the_server_may_bill_them():
     lm = Budget(Counting(failures=[Rejected("no")]), BudgetSettings())
     with pytest.raises(Rejected):
         lm.complete(["sky?"], 1, TEN)
     assert lm.state()["calls"] == 0
     retry = Retry(Counting(failures=[Unavailable("lost", billed=True)] * 3), RetrySettings(3), sleep=lambda s: None)
-    lm = Budget(retry, BudgetSettings(), attempts=3, lost=retry.lost)
+    lm = Budget(retry, BudgetSettings(), attempts=3, billed_failures=retry.billed_failures)
     with pytest.raises(RetriesExhausted):
         lm.complete(["sky?"], 1, TEN)
     assert lm.state() == {"calls": 3, "tokens": 42, "money": 0.0}
 
 
-def test_what_ends_a_call_otherwise_leaves_its_worst_case():
+def test_other_exceptions_leave_the_worst_case_reserved():
     lm = Budget(Counting(failures=[KeyboardInterrupt()]), BudgetSettings())
     with pytest.raises(KeyboardInterrupt):
         lm.complete(["sky?"], 1, TEN)
@@ -86,31 +86,31 @@ import os, signal, sys
 from coterie.lm.wrappers.budget import Budget, BudgetSettings
 from coterie.lm.interface import Sampling
 from coterie.lm.backends.scripted import Scripted
-from coterie.lm.wrappers.sqlite import Store
+from coterie.lm.wrappers.sqlite import SqliteStore
 asked = []
 def answer(prompt, random):
     asked.append(prompt)
     if len(asked) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return "ok"
-lm = Budget(Scripted(answer), BudgetSettings(), Store(sys.argv[1]))
+lm = Budget(Scripted(answer), BudgetSettings(), SqliteStore(sys.argv[1]))
 for i in range(5):
     lm.complete(["12345678"], 1, Sampling(max_tokens=10))
 """
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_a_kill_in_the_middle_of_a_call_bills_its_worst_case_once(tmp_path):
+def test_a_kill_during_a_call_bills_its_worst_case_once(tmp_path):
     path = tmp_path / "journal.db"
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], env=environment())
     assert done.returncode == -signal.SIGKILL
-    lm = Budget(Counting(), BudgetSettings(), Store(path))
+    lm = Budget(Counting(), BudgetSettings(), SqliteStore(path))
     assert lm.state() == {"calls": 3, "tokens": 10 + 10 + 18, "money": 0.0}
-    # a checkpoint from before the last calls takes nothing back, nor does it add
+    # loading an older checkpoint changes nothing
     lm.load({"calls": 1, "tokens": 10, "money": 0.0})
     assert lm.state()["tokens"] == 38
-    # without its store, a checkpoint is what is known
-    other = Budget(Counting(), BudgetSettings(), Store(tmp_path / "other.db"))
+    # without the store, the checkpoint counts
+    other = Budget(Counting(), BudgetSettings(), SqliteStore(tmp_path / "other.db"))
     other.load(lm.state())
     assert other.state() == lm.state()
 
@@ -120,7 +120,7 @@ import os, signal, sys
 from coterie.lm import LMSettings
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
-from coterie.lm.load import surround
+from coterie.lm.loading import wrap
 from coterie.lm.backends.scripted import Scripted
 asked = []
 def answer(prompt, random):
@@ -128,7 +128,7 @@ def answer(prompt, random):
     if prompt == sys.argv[2]:
         os.kill(os.getpid(), signal.SIGKILL)
     return "ok"
-lm = surround(Scripted(answer), LMSettings(cache=CacheSettings(sys.argv[1]), budget=BudgetSettings()))
+lm = wrap(Scripted(answer), LMSettings(cache=CacheSettings(sys.argv[1]), budget=BudgetSettings()))
 for i in range(5):
     lm.complete([f"question {i}"])
 print(asked, lm.state()["budget"]["calls"])
@@ -136,7 +136,7 @@ print(asked, lm.state()["budget"]["calls"])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_a_resumed_run_asks_for_nothing_that_it_was_told(tmp_path):
+def test_a_resumed_run_sends_no_answered_request_again(tmp_path):
     command = [sys.executable, "-c", RESUMED, str(tmp_path / "answers.db")]
     assert subprocess.run([*command, "question 2"], env=environment()).returncode == -signal.SIGKILL
     done = subprocess.run([*command, "none"], env=environment(), capture_output=True, text=True, check=True)
@@ -144,9 +144,9 @@ def test_a_resumed_run_asks_for_nothing_that_it_was_told(tmp_path):
 
 
 def test_an_account_is_shared_through_the_store(tmp_path):
-    first = Budget(Counting(), BudgetSettings(calls=3), Store(tmp_path / "j.db"))
-    second = Budget(Counting(), BudgetSettings(calls=3), Store(tmp_path / "j.db"))
-    third = Budget(Counting(), BudgetSettings(calls=3, account="mine"), Store(tmp_path / "j.db"))
+    first = Budget(Counting(), BudgetSettings(calls=3), SqliteStore(tmp_path / "j.db"))
+    second = Budget(Counting(), BudgetSettings(calls=3), SqliteStore(tmp_path / "j.db"))
+    third = Budget(Counting(), BudgetSettings(calls=3, account="mine"), SqliteStore(tmp_path / "j.db"))
     first.embed(["a", "b"])
     with pytest.raises(BudgetDenied):
         second.embed(["a", "b"])
@@ -156,17 +156,17 @@ def test_an_account_is_shared_through_the_store(tmp_path):
 # Retry ------------------------------------------------------------------------------------------------
 
 
-def test_waits_grow_and_honour_the_server():
+def test_waits_grow_and_respect_retry_after():
     waits = []
     failures = [Unavailable("busy"), Unavailable("busy", retry_after=7.0), Unavailable("busy"), None]
     lm = Retry(Counting(failures=failures), RetrySettings(wait=1.0, jitter=0.0), sleep=waits.append)
     lm.complete(["sky?"], 1, TEN)
     assert waits == [1.0, 7.0, 4.0]
-    assert lm.ledger.metrics()["lm/retries"] == 3
+    assert lm.usage.metrics()["lm/retries"] == 3
 
 
-def test_jitter_is_the_same_for_the_same_question_and_differs_between_questions():
-    settings = RetrySettings(wait=8.0, jitter=0.5, longest_wait=30.0)
+def test_jitter_depends_on_the_prompt_alone():
+    settings = RetrySettings(wait=8.0, jitter=0.5, max_wait=30.0)
     waits = [wait_before(settings, 1, f"question {i}", None) for i in range(200)]
     assert waits[0] == wait_before(settings, 1, "question 0", None)
     assert len(set(waits)) == 200
@@ -175,40 +175,40 @@ def test_jitter_is_the_same_for_the_same_question_and_differs_between_questions(
     assert wait_before(settings, 9, "q", None) <= 30
 
 
-def test_what_no_retry_can_cure_is_not_retried():
+def test_rejections_are_not_retried():
     inner = Counting(failures=[Rejected("no")])
     with pytest.raises(Rejected):
         Retry(inner, sleep=lambda s: None).embed(["a"])
     assert len(inner.asked) == 1
 
 
-# Ledger and spread ------------------------------------------------------------------------------------
+# Usage and concurrency ------------------------------------------------------------------------------------
 
 
-def test_the_ledger_counts_what_was_asked():
-    ledger = Ledger()
-    lm = Metered(Counting(failures=[None, None, Rejected("no")]), ledger)
+def test_usage_counts_requests_and_tokens():
+    usage = UsageCounter()
+    lm = UsageTracking(Counting(failures=[None, None, Rejected("no")]), usage)
     lm.complete(["sky?", "grass?"], 2, TEN)
     lm.scores(["sky?"], [["blue", "grey"]])
     with pytest.raises(Rejected):
         lm.embed(["a"])
-    assert ledger.counts["prompt_tokens"] == 10  # a failure has read nothing that is known of
+    assert usage.counts["prompt_tokens"] == 10  # the failed call reported no tokens
     lm.embed(["sky?"])
-    assert ledger.counts["prompt_tokens"] == 14
-    found = ledger.metrics()
+    assert usage.counts["prompt_tokens"] == 14
+    found = usage.metrics()
     assert found.pop("lm/seconds") > 0
     assert {name: count for name, count in found.items() if count} == {
         **{"lm/calls": 5, "lm/failures": 1, "lm/prompt_tokens": 14},
         **{"lm/completion_tokens": 18, "lm/scored_tokens": 12},
     }
-    again = Ledger()
-    again.load(ledger.state())
-    assert again.metrics() == ledger.metrics()
+    again = UsageCounter()
+    again.load(usage.state())
+    assert again.metrics() == usage.metrics()
 
 
-def test_a_spread_batch_keeps_its_order_and_goes_on_after_a_failure():
+def test_concurrent_batches_keep_their_order_and_continue_after_a_failure():
     inner = Counting()
-    lm = Spread(inner, 3)
+    lm = Concurrent(inner, 3)
     prompts = ["sky?", "grass?"] * 4
     assert lm.complete(prompts, 2, TEN) == inner.inner.complete(prompts, 2, TEN)
     ragged = [["blue"], ["green", "blue", "grey"]] * 4
@@ -218,5 +218,5 @@ def test_a_spread_batch_keeps_its_order_and_goes_on_after_a_failure():
     before = len(inner.asked)
     with pytest.raises(Rejected):
         lm.complete(prompts, 1, TEN)
-    assert len(inner.asked) == before + 8  # the others were asked nonetheless
+    assert len(inner.asked) == before + 8  # the others were sent all the same
     lm.close()

@@ -1,4 +1,4 @@
-"""Answers on disk: what is asked again and what is not, modes, processes side by side."""
+"""The cache: which requests are sent again, modes, concurrent processes."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from coterie.lm import Sampling
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.interface import NotRecorded
 from coterie.lm.wrappers.cache import Cache, CacheSettings
-from coterie.lm.wrappers.usage import Ledger
+from coterie.lm.wrappers.usage import UsageCounter
 from helpers.lm import Counting
 from helpers.run import environment
 
@@ -20,7 +20,7 @@ WARM = Sampling(temperature=1.0, max_tokens=20)
 
 def cached(path, inner=None, mode="replay", **settings):
     inner = inner or Counting()
-    return Cache(inner, CacheSettings(str(path / "answers.db"), mode, **settings), ledger=Ledger()), inner
+    return Cache(inner, CacheSettings(str(path / "answers.db"), mode, **settings), usage=UsageCounter()), inner
 
 
 def texts(found):
@@ -39,7 +39,7 @@ def test_samples_are_counted_by_number(tmp_path):
     assert texts(three) == texts(inner.inner.complete(["sky?"], 3, WARM))
 
 
-def test_a_hole_is_filled_and_nothing_else(tmp_path):
+def test_only_missing_samples_are_requested(tmp_path):
     lm, inner = cached(tmp_path)
     lm.complete(["sky?"], 1, WARM, first=2)
     lm.complete(["sky?", "grass?", "sky?"], 5, WARM)
@@ -47,7 +47,7 @@ def test_a_hole_is_filled_and_nothing_else(tmp_path):
     assert asked == [("complete", ["sky?"], 2, 0), ("complete", ["sky?"], 2, 3)]
 
 
-def test_greedy_samples_are_one_question(tmp_path):
+def test_greedy_samples_are_one_request(tmp_path):
     lm, inner = cached(tmp_path)
     assert texts(lm.complete(["sky?"], 3)) == [["blue"] * 3]
     lm.complete(["sky?"], 1, first=7)
@@ -63,7 +63,7 @@ def test_only_new_choices_are_scored(tmp_path):
     assert found.tokens.tolist() == [[4, 4], [4, 0], [5, 0]]
 
 
-def test_embeddings_are_kept(tmp_path):
+def test_embeddings_are_stored(tmp_path):
     lm, inner = cached(tmp_path)
     first = lm.embed(["a", "b", "a"])
     np.testing.assert_array_equal(first[0], first[2])
@@ -81,27 +81,27 @@ def test_embeddings_are_kept(tmp_path):
         lambda lm, inner: lm.score(["sky?"], [["blue"]]),
     ],
 )
-def test_other_questions_are_other_keys(tmp_path, change):
+def test_different_requests_have_different_keys(tmp_path, change):
     lm, inner = cached(tmp_path)
     lm.complete(["sky?"], 1, WARM)
     change(lm, inner)
     assert len(inner.asked) == 2
 
 
-@pytest.mark.parametrize("in_memory", [0, 2, 1000])
-def test_a_later_process_finds_everything(tmp_path, in_memory):
+@pytest.mark.parametrize("memory_entries", [0, 2, 1000])
+def test_a_later_process_finds_everything(tmp_path, memory_entries):
     lm, _ = cached(tmp_path)
     before = lm.complete(["sky?", "grass?"], 4, WARM), lm.scores(["sky?"], [["blue", "grey"]]).logprobs
     lm.close()
-    again, inner = cached(tmp_path, mode="replay-only", in_memory=in_memory)
+    again, inner = cached(tmp_path, mode="replay-only", memory_entries=memory_entries)
     for _ in range(2):
         assert again.complete(["sky?", "grass?"], 4, WARM) == before[0]
         np.testing.assert_array_equal(again.score(["sky?"], [["blue", "grey"]]), before[1])
     assert inner.asked == []
-    assert again.ledger.metrics()["lm/cache_hits"] == 20
+    assert again.usage.metrics()["lm/cache_hits"] == 20
 
 
-def test_replay_only_asks_nothing(tmp_path):
+def test_replay_only_sends_no_request(tmp_path):
     lm, inner = cached(tmp_path, mode="replay-only")
     for ask in (
         lambda: lm.complete(["sky?"]),
@@ -113,15 +113,15 @@ def test_replay_only_asks_nothing(tmp_path):
     assert inner.asked == []
 
 
-def test_record_asks_anew_and_replaces(tmp_path):
-    def saying(word):
+def test_record_asks_again_and_overwrites(tmp_path):
+    def model_saying(word):
         return Counting(Scripted(lambda prompt, random: word))
 
-    cached(tmp_path, saying("old"))[0].complete(["q"])
-    fresh, inner = cached(tmp_path, saying("new"), mode="record")
+    cached(tmp_path, model_saying("old"))[0].complete(["q"])
+    fresh, inner = cached(tmp_path, model_saying("new"), mode="record")
     assert texts(fresh.complete(["q"])) == texts(fresh.complete(["q"])) == [["new"]]
     assert len(inner.asked) == 2
-    assert texts(cached(tmp_path, saying("newer"))[0].complete(["q"])) == [["new"]]
+    assert texts(cached(tmp_path, model_saying("newer"))[0].complete(["q"])) == [["new"]]
 
 
 RACE = """
@@ -135,8 +135,8 @@ print("".join(answers))
 """
 
 
-def test_processes_side_by_side_agree(tmp_path):
-    """Whoever writes first is right; the other returns that answer, too."""
+def test_concurrent_processes_agree(tmp_path):
+    """The first stored answer is valid; the other process returns it too."""
     command = [sys.executable, "-c", RACE, str(tmp_path / "a.db")]
     running = [subprocess.Popen([*command, who], stdout=subprocess.PIPE, text=True, env=environment()) for who in "ab"]
     first, second = (process.communicate(timeout=60)[0].strip() for process in running)
@@ -144,8 +144,8 @@ def test_processes_side_by_side_agree(tmp_path):
     assert first == second
 
 
-def test_a_warm_cache_is_quick(tmp_path):
-    """20,000 a second are promised on a quiet machine; a busy one gets slack."""
+def test_a_warm_cache_is_fast(tmp_path):
+    """At least 20,000 scores per second of processor time."""
     prompts = [f"Where is the apple, {i} steps above or below? {'x' * 200}" for i in range(1000)]
     choices = [[" up", " down", " left", " right"]] * len(prompts)
     lm, inner = cached(tmp_path, Counting(Scripted(lambda prompt, random: "")))

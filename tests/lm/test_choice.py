@@ -1,4 +1,4 @@
-"""Questions that are asked once, and servers that do not answer."""
+"""Memoised questions, and servers that do not answer."""
 
 import logging
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.lm.backends.scripted import Scripted
-from coterie.lm.choice import LONGEST_REST, Answers, ChoiceScorer
+from coterie.lm.choice import MAX_SKIPS, AnswerMemo, ChoiceScorer
 from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, Unavailable
-from coterie.lm.load import LMSettings, surround
+from coterie.lm.loading import LMSettings, wrap
 from coterie.lm.prompts import PromptTemplate
 from helpers.language import player, race, view_of
 from helpers.lm import Counting
@@ -16,8 +16,8 @@ from helpers.lm import Counting
 DEAD = RetriesExhausted("gave up after 5 attempts: cannot reach the server")
 
 
-def questioned(fails):
-    """Answers of a model that fails where `fails` says so, and the questions that reached it."""
+def memo_of(fails):
+    """An AnswerMemo of a model that raises what `fails` returns, and the questions that reached the model."""
     asked = []
 
     def score(questions):
@@ -26,75 +26,75 @@ def questioned(fails):
             raise fails(len(asked), questions)
         return [np.array([float(one)]) for one in questions]
 
-    return Answers(score), asked
+    return AnswerMemo(score), asked
 
 
-def test_what_is_known_or_refused_is_not_asked_again():
-    answers, asked = questioned(lambda _, questions: BudgetDenied("spent") if 3 in questions else None)
+def test_known_and_refused_questions_are_not_asked_again():
+    answers, asked = memo_of(lambda _, questions: BudgetDenied("spent") if 3 in questions else None)
     answers.ask([1, 2, 2, 3])
-    assert asked == [[1, 2, 3], [1], [2, 3], [2], [3]]  # what fits is found by halves
+    assert asked == [[1, 2, 3], [1], [2, 3], [2], [3]]  # bisection finds the questions that fit
     assert (set(answers.known), answers.refused) == ({1, 2}, {3})
     answers.ask([3, 2, 1])
     assert len(asked) == 5
 
 
-def test_a_dead_server_is_left_alone_for_longer_and_longer(caplog):
-    answers, asked = questioned(lambda time, _: DEAD)
+def test_a_failing_server_is_skipped_for_longer_and_longer(caplog):
+    answers, asked = memo_of(lambda time, _: DEAD)
     tried = []
     for agent_step in range(300):
         before = len(asked)
         answers.ask([1])
         tried += [agent_step] * (len(asked) - before)
     assert tried == [0, 2, 5, 10, 19, 36, 69, 134, 199, 264]
-    assert np.diff(tried).max() == LONGEST_REST + 1
+    assert np.diff(tried).max() == MAX_SKIPS + 1
     assert [r.message for r in caplog.records if r.levelno == logging.WARNING] == [
-        f"language model: {DEAD}; what it does not answer counts as abstentions"
+        f"language model: {DEAD}; unanswered questions count as abstentions"
     ]
 
 
-def test_a_server_that_is_back_is_asked_at_once_and_trusted_again():
-    answers, asked = questioned(lambda time, _: DEAD if time in (1, 2, 4) else None)
+def test_a_server_that_answers_again_resets_the_backoff():
+    answers, asked = memo_of(lambda time, _: DEAD if time in (1, 2, 4) else None)
     for one in range(8):
         answers.ask([one])
-    assert asked == [[0], [2], [5], [6]]  # rests of one and two; then it answers 5, and fails again
+    assert asked == [[0], [2], [5], [6]]  # skipped for one call, then for two; it answers 5 and fails again
     assert list(answers.known) == [5]
     answers.ask([7])
-    assert answers.known[7] == 7  # after a rest of one: what it failed at before is forgotten
+    assert answers.known[7] == 7  # skipped for one call: earlier failures no longer count
 
 
-def test_after_giving_up_on_one_half_the_other_is_not_tried():
-    answers, asked = questioned(lambda time, _: BudgetDenied("spent") if time == 1 else DEAD)
+def test_after_a_failure_of_one_half_the_other_is_not_asked():
+    answers, asked = memo_of(lambda time, _: BudgetDenied("spent") if time == 1 else DEAD)
     answers.ask([1, 2])
     assert asked == [[1, 2], [1]]
     assert not answers.refused
 
 
-def test_texts_without_an_answer_are_abstentions_at_every_time():
-    chooser = ChoiceScorer(LMSettings("helpers.language:COPIER"), PromptTemplate("", "{state}"), ("up", "down"))
+def test_texts_without_an_answer_have_nan_scores():
+    scorer = ChoiceScorer(LMSettings("helpers.language:COPIER"), PromptTemplate("", "{state}"), ("up", "down"))
     inner = Counting(Scripted(lambda prompt, random: "", lambda prompt, choice: -1.0), [DEAD])
-    chooser.lm = surround(inner, LMSettings())
+    scorer.lm = wrap(inner, LMSettings())
     for asked in (1, 1):
-        assert np.isnan(chooser.log_probs(["here", "there"])).all()
+        assert np.isnan(scorer.log_probs(["here", "there"])).all()
         assert len(inner.asked) == asked
-    assert not np.isnan(chooser.log_probs(["here", "there"])).any()
+    assert not np.isnan(scorer.log_probs(["here", "there"])).any()
 
 
-@pytest.mark.parametrize(("way", "timestep"), [("score", 12), ("complete", 12)])
-def test_a_player_counts_every_decision_without_an_answer(way, timestep):
+@pytest.mark.parametrize(("way", "timesteps"), [("score", 12), ("complete", 12)])
+def test_a_policy_counts_every_decision_without_an_answer(way, timesteps):
     world = race(4)
     policy = player(world, way=way, calibration="none")
     inner = Counting(policy.lm.backend, [DEAD] * 4)
-    policy.chooser.lm = surround(inner, LMSettings())
-    view = view_of(world, policy.place)
-    for _ in range(timestep):
+    policy.scorer.lm = wrap(inner, LMSettings())
+    view = view_of(world, policy.group_spec)
+    for _ in range(timesteps):
         policy.act(view)
-    assert len(inner.asked) == 4  # at ticks 0, 2, 5 and 10
+    assert len(inner.asked) == 4  # at time steps 0, 2, 5 and 10
     counts = policy.metrics()
-    assert counts["abstentions"] == counts["fallbacks"] == counts["decisions"] == timestep * view.acting.sum()
+    assert counts["abstentions"] == counts["fallbacks"] == counts["decisions"] == timesteps * view.acting.sum()
 
 
 def test_a_question_that_is_rejected_counts_as_an_abstention(caplog):
-    answers, _ = questioned(lambda _, questions: Rejected("the prompt is too long") if 3 in questions else None)
+    answers, _ = memo_of(lambda _, questions: Rejected("the prompt is too long") if 3 in questions else None)
     answers.ask([1, 3, 2])
     assert (set(answers.known), answers.refused) == ({1, 2}, {3})
     assert "the prompt is too long; the question counts as an abstention" in caplog.text
@@ -102,13 +102,13 @@ def test_a_question_that_is_rejected_counts_as_an_abstention(caplog):
 
 
 def test_a_server_that_rejects_everything_ends_the_run():
-    answers, _ = questioned(lambda _, questions: Rejected("401: no such key"))
+    answers, _ = memo_of(lambda _, questions: Rejected("401: no such key"))
     with pytest.raises(Rejected, match="no such key"):
         answers.ask([1, 2])
 
 
-def test_a_back_end_that_is_away_is_asked_later():
-    answers, asked = questioned(lambda time, _: Unavailable("busy") if time == 1 else None)
+def test_an_unavailable_back_end_is_asked_later():
+    answers, asked = memo_of(lambda time, _: Unavailable("busy") if time == 1 else None)
     for _ in range(3):
         answers.ask([1])
     assert len(asked) == 2

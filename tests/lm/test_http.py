@@ -1,4 +1,4 @@
-"""Servers: good answers, every kind of bad one, keys that stay secret."""
+"""Servers: good answers, every kind of failure, keys that stay secret."""
 
 import logging
 
@@ -27,12 +27,12 @@ def server():
 @pytest.fixture
 def lm(server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    made = load(server.url, retry=QUICK, http=HttpSettings(timeout=0.3, at_once=3))
+    made = load(server.url, retry=QUICK, http=HttpSettings(timeout=0.3, max_concurrency=3))
     yield made
     made.close()
 
 
-def test_text_and_messages_go_to_their_end_points(server, lm):
+def test_text_and_messages_go_to_their_endpoints(server, lm):
     texts = lm.complete(["Is it?", [{"role": "user", "content": "Is it?"}]], sampling=Sampling(max_tokens=5))
     assert [mine[0].text for mine in texts] == ["yes", "yes"]
     assert texts[0][0].logprobs == (-3.0,)
@@ -45,7 +45,7 @@ def test_texts_become_messages_for_servers_that_only_chat(server):
     assert lm.complete(["Is it?"])[0][0].text == "yes"
     assert [path for path, *_ in server.requests] == ["/v1/chat/completions"]
     assert server.requests[0][1]["messages"] == [{"role": "user", "content": "Is it?"}]
-    with pytest.raises(Unsupported, match="scores no words; a policy may ask for texts: way=complete"):
+    with pytest.raises(Unsupported, match=r"http\.chat.*way=complete"):
         lm.score(["Is it?"], [["yes", "no"]])
     lm.close()
 
@@ -59,7 +59,7 @@ def test_a_server_that_gives_fewer_samples_is_asked_for_the_rest(server, lm):
 
 
 @pytest.mark.parametrize("fault", [429, 500, 503, "slow", "cut", "garbage"])
-def test_every_passing_fault_is_retried(server, lm, fault):
+def test_temporary_faults_are_retried(server, lm, fault):
     server.faults = [fault]
     assert lm.complete(["Is it?"])[0][0].text == "yes"
     assert len(server.requests) == 2
@@ -67,21 +67,21 @@ def test_every_passing_fault_is_retried(server, lm, fault):
 
 
 @pytest.mark.parametrize("fault", [429, 500, "slow", "cut", "garbage"])
-def test_what_does_not_pass_is_given_up(server, lm, fault):
+def test_lasting_faults_exhaust_the_retries(server, lm, fault):
     server.faults = [fault] * 9
     with pytest.raises(RetriesExhausted, match="after 3 attempts"):
         lm.complete(["Is it?"])
     assert len(server.requests) == 3
 
 
-def test_a_long_retry_after_is_not_waited_for(server, lm):
+def test_a_retry_after_beyond_max_wait_is_not_retried(server, lm):
     server.faults, server.retry_after = [429], "3600"
-    with pytest.raises(RetriesExhausted, match="asks to wait 3600 s"):
+    with pytest.raises(RetriesExhausted, match=r"3600 s.*max_wait"):
         lm.complete(["Is it?"])
     assert len(server.requests) == 1
 
 
-def test_a_refusal_is_final_and_the_key_stays_secret(server, lm, caplog):
+def test_a_rejection_is_final_and_the_key_stays_secret(server, lm, caplog):
     caplog.set_level(logging.DEBUG)
     server.faults = [401]
     with pytest.raises(Rejected) as caught:
@@ -94,25 +94,27 @@ def test_a_refusal_is_final_and_the_key_stays_secret(server, lm, caplog):
     assert caught.value.__suppress_context__
 
 
-def test_nobody_there_is_given_up():
+def test_an_unreachable_server_exhausts_the_retries():
     lm = load("http://127.0.0.1:9/v1", retry=QUICK, http=HttpSettings(model="any", timeout=1))
     with pytest.raises(RetriesExhausted, match="cannot reach"):
         lm.complete(["Is it?"])
 
 
 def test_addresses_hold_no_secrets():
-    with pytest.raises(ValueError, match="no user, password"):
+    with pytest.raises(ValueError, match="user, password"):
         load("http://me:word@127.0.0.1:9/v1")
 
 
-def test_requests_go_out_together_but_not_too_many(server, lm):
+def test_requests_run_in_parallel_up_to_the_limit(server, lm):
     server.delay = 0.05
     assert len(lm.complete([f"Is it {i}?" for i in range(9)])) == 9
-    assert server.most_under_way == 3
+    assert server.max_active == 3
 
 
-def test_answers_that_came_are_kept_when_others_fail(server, tmp_path):
-    lm = load(server.url, cache=tmp_path / "a.db", retry=RetrySettings(attempts=1), http=HttpSettings(at_once=1))
+def test_answers_are_cached_although_others_fail(server, tmp_path):
+    lm = load(
+        server.url, cache=tmp_path / "a.db", retry=RetrySettings(attempts=1), http=HttpSettings(max_concurrency=1)
+    )
     server.faults = [None, 500, None]
     with pytest.raises(RetriesExhausted):
         lm.complete(["a", "b", "c"])
@@ -121,20 +123,20 @@ def test_answers_that_came_are_kept_when_others_fail(server, tmp_path):
     lm.close()
 
 
-def test_lost_attempts_are_billed_at_their_worst(server):
+def test_failed_attempts_are_billed_at_their_worst_case(server):
     limits = BudgetSettings(calls=100, tokens=10_000)
     lm = load(server.url, budget=limits, retry=QUICK, http=HttpSettings(timeout=0.3))
     server.faults = [429]  # costs nothing
     lm.complete(["Is it?"], sampling=Sampling(max_tokens=20))
     assert lm.budget.state() == {"calls": 1, "tokens": 4, "money": 0.0}
-    server.faults = ["cut"]  # may have been worked for
+    server.faults = ["cut"]  # the server may have processed it
     lm.complete(["Is it?"], sampling=Sampling(max_tokens=20))
     assert lm.budget.state() == {"calls": 3, "tokens": 8 + 14 + 20, "money": 0.0}
 
 
 def test_the_worst_case_covers_every_attempt(server):
     lm = load(server.url, budget=BudgetSettings(calls=2), retry=QUICK)
-    with pytest.raises(BudgetDenied, match="2 of 2 calls left, the call may need 3"):
+    with pytest.raises(BudgetDenied, match=r"budget.calls: 2 of 2 left, the call may need 3"):
         lm.complete(["Is it?"])
     assert server.requests == []
 
@@ -150,7 +152,7 @@ def test_tokens_across_the_boundary_are_refused(lm):
         lm.score(["one two"], [["x"]])
 
 
-def test_servers_that_cannot_score_say_so(server, lm):
+def test_servers_that_cannot_score_raise_unsupported(server, lm):
     with pytest.raises(Unsupported, match="not after messages"):
         lm.score([[{"role": "user", "content": "one"}]], [[" x"]])
     server.echo = False
@@ -173,7 +175,7 @@ def test_a_failure_after_answered_requests_is_billed(server):
     lm.close()
 
 
-def test_a_server_that_wakes_up_late_can_name_its_model(server, tmp_path):
+def test_the_list_of_models_is_retried(server, tmp_path):
     lm = load(server.url, cache=tmp_path / "a.db", retry=QUICK)
     server.busy_lists = 1
     assert lm.complete(["Is it?"])[0][0].text == "yes"

@@ -1,4 +1,4 @@
-"""Real servers of llama.cpp on a tiny float32 model: the same numbers as PyTorch's from the same file."""
+"""Real llama.cpp servers with a tiny float32 model give the numbers of PyTorch from the same file."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def llama(file):
 
 @pytest.fixture(scope="module")
 def address(file):
-    """llama.cpp's server as others would run it, with a key of its own."""
+    """A llama.cpp server as users run it, with its own key."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path, parameters.n_ctx, parameters.n_parallel = file, 1024, 2
     parameters.verbosity, parameters.warmup, parameters.api_keys = 0, False, ["key-of-the-server"]
@@ -47,14 +47,14 @@ def address(file):
 @pytest.fixture
 def served(address, monkeypatch):
     monkeypatch.setenv("MY_SERVER_KEY", "key-of-the-server")
-    made = load(address, http=HttpSettings(key_variable="MY_SERVER_KEY", at_once=2))
+    made = load(address, http=HttpSettings(api_key_env="MY_SERVER_KEY", max_concurrency=2))
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("which", ["llama", "served"])
 def test_forced_tokens_give_exact_scores(local, which, request):
-    """What is left, about a thousandth, is llama.cpp's 16-bit keys and values."""
+    """The remaining difference, about a thousandth, comes from llama.cpp's 16-bit keys and values."""
     ours, theirs = local.scores(PROMPTS, CHOICES), request.getfixturevalue(which).scores(PROMPTS, CHOICES)
     np.testing.assert_array_equal(ours.tokens, theirs.tokens)
     np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=2e-2)
@@ -70,7 +70,7 @@ def test_greedy_completions_agree(local, which, request):
         assert mine.completion_tokens == other.completion_tokens == 6
 
 
-def test_samples_differ_and_come_again(served):
+def test_samples_differ_and_are_reproducible(served):
     warm = Sampling(max_tokens=6, temperature=1.0)
     (samples,) = served.complete(PROMPTS[:1], 3, warm)
     assert len({sample.tokens for sample in samples}) == 3
@@ -78,20 +78,20 @@ def test_samples_differ_and_come_again(served):
 
 
 def test_samples_follow_the_models_own_distribution(local, served):
-    """llama.cpp's defaults would cut the distribution to 40 tokens; ours do not."""
+    """llama.cpp's defaults would truncate the distribution to 40 tokens; ours do not."""
     drawn = served.complete(PROMPTS[:1], 60, Sampling(max_tokens=1, temperature=3.0))[0]
     assert len({sample.tokens for sample in drawn}) > 40
 
 
 def test_a_wrong_key_is_rejected(address, monkeypatch):
     monkeypatch.setenv("MY_SERVER_KEY", "wrong-key")
-    lm = load(address, http=HttpSettings(model="any", key_variable="MY_SERVER_KEY"))
+    lm = load(address, http=HttpSettings(model="any", api_key_env="MY_SERVER_KEY"))
     with pytest.raises(Rejected, match="401"):
         lm.complete(["a"])
     lm.close()
 
 
-def test_what_it_cannot_do(llama):
+def test_unsupported_requests_and_missing_files(llama):
     with pytest.raises(Unsupported, match="backend 'local'"):
         llama.embed(["a"])
     with pytest.raises(Missing, match="no file"):

@@ -1,4 +1,4 @@
-"""One interface: names to back ends, scripted models, calibration, settings."""
+"""Loading by name, scripted models, argument checks, calibration, documented settings."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from coterie.lm.backends.llamacpp import LlamaCppSettings
 from coterie.lm.backends.local_settings import LocalSettings
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.interface import BudgetDenied, LMError, Missing
-from coterie.lm.load import check_model, surround
+from coterie.lm.loading import check_model, wrap
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 from coterie.lm.wrappers.retry import RetrySettings
@@ -25,7 +25,7 @@ from helpers.lm import TABLE, Counting
 SCRIPTED = Scripted.from_table(TABLE)  # named lm: {name: "test_lm:SCRIPTED"}
 
 
-def test_a_table_is_drawn_from_and_scored_exactly():
+def test_a_table_is_sampled_and_scored_exactly():
     many = SCRIPTED.complete(["sky?"], 2000, Sampling(temperature=1.0))[0]
     assert np.mean([sample.text == "blue" for sample in many]) == pytest.approx(0.75, abs=0.03)
     assert SCRIPTED.complete([[{"role": "user", "content": "sky?"}]], 2)[0][1].text == "blue"
@@ -34,7 +34,7 @@ def test_a_table_is_drawn_from_and_scored_exactly():
         SCRIPTED.complete(["sea?"])
 
 
-def test_scripted_answers_end_as_others_do():
+def test_scripted_answers_respect_stop_and_max_tokens():
     lm = Scripted(lambda prompt, random: "one, two, three")
     found = lm.complete(["q"], sampling=Sampling(stop=(",",)))[0][0]
     assert (found.text, found.finish) == ("one", "stop")
@@ -42,10 +42,10 @@ def test_scripted_answers_end_as_others_do():
     assert (found.text, found.finish, found.completion_tokens) == ("one, ", "length", 5)
 
 
-def test_everything_around_a_model_works_together(tmp_path):
+def test_cache_budget_and_usage_work_together(tmp_path):
     inner = Counting()
     settings = LMSettings(cache=CacheSettings(str(tmp_path / "a.db")), budget=BudgetSettings(calls=2))
-    lm = surround(inner, settings)
+    lm = wrap(inner, settings)
     lm.score(["sky?", "grass?"], [["blue"], ["green"]])
     lm.score(["sky?", "grass?"], [["blue"], ["green"]])  # known: free
     with pytest.raises(BudgetDenied):
@@ -56,7 +56,7 @@ def test_everything_around_a_model_works_together(tmp_path):
     }
     state = lm.state()
     lm.close()
-    again = surround(Counting(), settings)  # resumed: the journal is in the cache's file
+    again = wrap(Counting(), settings)  # resumed: the journal is in the cache's file
     again.load(state)
     again.score(["sky?"], [["blue"]])
     assert again.metrics()["lm/cache_hits"] == 3
@@ -65,20 +65,20 @@ def test_everything_around_a_model_works_together(tmp_path):
     again.close()
 
 
-def test_one_s_own_model_by_name():
+def test_a_custom_model_by_name():
     assert load("test_lm:SCRIPTED").complete(["grass?"])[0][0].text == "green"
     with pytest.raises(Missing, match="nosuch"):
         load("nosuch.module:Name")
-    with pytest.raises(Missing, match="no LanguageModel"):
+    with pytest.raises(Missing, match="LanguageModel, got OrderedDict"):
         load("collections:OrderedDict")
 
 
 def test_missing_packages_are_named():
     from coterie.lm import interface
 
-    for look in (interface.needs, interface.check_installed):
+    for check in (interface.import_extra, interface.check_installed):
         with pytest.raises(Missing, match=r"'no_such_package_here' .*: pip install 'coterie\[lm\]'"):
-            look("no_such_package_here", "lm")
+            check("no_such_package_here", "lm")
 
 
 @pytest.mark.parametrize(
@@ -89,17 +89,17 @@ def test_missing_packages_are_named():
         ("http://me:word@127.0.0.1:9/v1", "auto"),
     ],
 )
-def test_a_name_is_refused_before_anything_is_loaded_as_loading_would(name, backend, tmp_path, monkeypatch):
+def test_check_model_raises_the_error_of_load(name, backend, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = []
+    messages = []
     for look in (check_model, load):
         with pytest.raises((Missing, ValueError)) as caught:
             look(LMSettings(name, backend))
-        said.append(str(caught.value))
-    assert said[0] == said[1]
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
 
 
-def test_looking_for_a_model_reads_no_weights(tmp_path, monkeypatch):
+def test_check_model_reads_no_weights(tmp_path, monkeypatch):
     pytest.importorskip("transformers", reason="needs coterie[lm]")
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "config.json").write_text("{}")
@@ -108,7 +108,7 @@ def test_looking_for_a_model_reads_no_weights(tmp_path, monkeypatch):
     assert not (tmp_path / "cache").exists()  # nothing was fetched
 
 
-def test_a_hub_is_asked_for_a_config_alone(monkeypatch):
+def test_check_model_downloads_only_the_config(monkeypatch):
     hub = pytest.importorskip("huggingface_hub", reason="needs coterie[lm]")
     asked = []
     monkeypatch.setattr(hub, "snapshot_download", lambda *words, **more: asked.append((words, more)))
@@ -119,22 +119,20 @@ def test_a_hub_is_asked_for_a_config_alone(monkeypatch):
         raise OSError("Got: ConnectError: no way\nand more")
 
     monkeypatch.setattr(hub, "snapshot_download", away)
-    with pytest.raises(
-        Missing, match=r"'x' is no model's directory, nor one that can be fetched: ConnectError: no way$"
-    ):
+    with pytest.raises(Missing, match=r"model 'x'.*ConnectError: no way$"):
         check_model(LMSettings("x"))
 
 
-def test_empty_batches_and_wrong_questions():
+def test_empty_batches_and_wrong_arguments():
     lm = load("test_lm:SCRIPTED")
     assert lm.complete([]) == []
     assert lm.score([], []).shape == (0, 0)
     for ask, message in (
         (lambda: lm.complete("sky?"), "must be a list"),
         (lambda: lm.complete(["sky?"], n=0), "at least 1"),
-        (lambda: lm.score(["sky?"], []), "one list of choices"),
+        (lambda: lm.score(["sky?"], []), "one list per prompt"),
         (lambda: lm.score(["sky?"], [[]]), "prompt 0"),
-        (lambda: lm.score(["sky?"], [["a", ""]]), "none of them empty"),
+        (lambda: lm.score(["sky?"], [["a", ""]]), "non-empty"),
         (lambda: lm.score(["sky?"], [["blue"]], "median"), "'sum' or 'mean'"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -165,8 +163,8 @@ def test_settings_out_of_range_are_refused(make, message):
 # Calibration ------------------------------------------------------------------------------------------
 
 
-def test_a_favourite_answer_is_taken_out():
-    """The model likes choice 0 by 3 nats; what it knows is worth 1 nat."""
+def test_calibration_removes_a_favourite_answer():
+    """The model prefers choice 0 by 3 nats; the right answer adds 1 nat."""
     truth = np.array([0, 1, 2, 1, 0, 2])
     scores = np.eye(3)[truth] + np.array([3.0, 0, 0]) - 5
     assert (scores.argmax(1) == truth).mean() < 0.5
@@ -183,11 +181,11 @@ def test_priors_by_hand():
     np.testing.assert_allclose(calibration.probabilities(scores[1:], 0.5), [[0.1, 0.9]])
 
 
-def test_impossible_choices_stay_so():
+def test_impossible_choices_stay_impossible():
     found = calibration.calibrated(np.array([[0.0, -np.inf]]), np.array([-1.0, -np.inf]))
     np.testing.assert_array_equal(found, [[0, -np.inf]])
-    with pytest.raises(ValueError, match="no choice"):
-        calibration.log_normalise(np.array([[-np.inf, -np.inf]]))
+    with pytest.raises(ValueError, match="finite score"):
+        calibration.log_normalize(np.array([[-np.inf, -np.inf]]))
 
 
 # Documents --------------------------------------------------------------------------------------------

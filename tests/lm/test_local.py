@@ -1,10 +1,10 @@
-"""Models in this process, on a tiny random one: packing, prefixes, batches, sampling, training."""
+"""Local models, tested on a tiny random one: packing, prefix cache, batches, sampling, training."""
 
 import numpy as np
 import pytest
 
 from coterie.lm import Sampling
-from coterie.lm.backends.packing import chunks, groups, pack, shared_length
+from coterie.lm.backends.packing import group_by_prefix, pack, shared_prefix_length, split_by_size
 from coterie.lm.interface import Missing, Rejected
 from helpers.lm import tiny, tiny_model
 
@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="needs coterie[lm]")
 import torch
 
 from coterie.lm.backends import decoding, scoring
-from coterie.lm.backends.local import Local, attends_to_everything
+from coterie.lm.backends.local import Local, has_full_attention
 from coterie.lm.backends.local_settings import LocalSettings
 
 START = "A long beginning that every prompt of the batch has in common. "
@@ -26,20 +26,20 @@ def lm():
     return tiny()
 
 
-def plainly(lm, prompts=PROMPTS, choices=CHOICES):
-    """Each choice in a pass of its own."""
-    tokens = [lm.tokens_of(prompt, 0) for prompt in prompts]
-    rows = [[lm.tokens_of_choice(choice) for choice in mine] for mine in choices]
-    found = scoring.score_plainly(lm.model, tokens, rows)
+def scores_by_row(lm, prompts=PROMPTS, choices=CHOICES):
+    """Scores with one forward pass per choice."""
+    tokens = [lm.tokenize(prompt, 0) for prompt in prompts]
+    rows = [[lm.tokenize_choice(choice) for choice in mine] for mine in choices]
+    found = scoring.score_rows(lm.model, tokens, rows)
     return np.array([mine + [-np.inf] * (max(map(len, found)) - len(mine)) for mine in found])
 
 
 # Packing ----------------------------------------------------------------------------------------------
 
 
-def test_a_pack_by_hand():
-    """Prompts 1 2 3 and 1 2 4 5 with choices (6 7) (8) and (9): who sees whom, and where answers are read."""
-    packed = pack([[1, 2, 3], [1, 2, 4, 5]], [[[6, 7], [8]], [[9]]], start=2, read=False)
+def test_a_packed_row_by_hand():
+    """Prompts 1 2 3 and 1 2 4 5 with choices (6 7) (8) and (9): attention mask, and positions of the logits."""
+    packed = pack([[1, 2, 3], [1, 2, 4, 5]], [[[6, 7], [8]], [[9]]], start=2, cached=False)
     assert packed.tokens.tolist() == [1, 2, 3, 6, 4, 5]
     assert packed.positions.tolist() == [0, 1, 2, 3, 2, 3]
     assert packed.mask.astype(int).tolist() == [
@@ -52,46 +52,46 @@ def test_a_pack_by_hand():
     ]
     assert packed.keep[packed.place].tolist() == [2, 3, 2, 5]
     assert packed.target.tolist() == [6, 7, 8, 9]
-    after = pack([[1, 2, 3], [1, 2, 4, 5]], [[[6, 7], [8]], [[9]]], start=2, read=True)
+    after = pack([[1, 2, 3], [1, 2, 4, 5]], [[[6, 7], [8]], [[9]]], start=2, cached=True)
     assert after.tokens.tolist() == [3, 6, 4, 5]
     np.testing.assert_array_equal(after.mask, packed.mask[2:])
 
 
-def test_what_rows_share():
-    assert shared_length([[1, 2, 3], [1, 2], [1, 2, 9]]) == 2
-    assert shared_length([[5], [6]]) == 0
-    assert shared_length([[1, 2]]) == 2
+def test_shared_prefix_length():
+    assert shared_prefix_length([[1, 2, 3], [1, 2], [1, 2, 9]]) == 2
+    assert shared_prefix_length([[5], [6]]) == 0
+    assert shared_prefix_length([[1, 2]]) == 2
 
 
-def test_groups_by_hand():
+def test_group_by_prefix_by_hand():
     one, other = list(range(40)), list(range(50, 90))
     rows = [[*one, 1], [*other, 1], [*one, 2, 2], [7, 8], [*other, 3], [9], [*range(100, 250)]]
-    assert sorted(groups(rows)) == [[0, 2], [1, 4], [3, 5], [6]]
+    assert sorted(group_by_prefix(rows)) == [[0, 2], [1, 4], [3, 5], [6]]
     common = [3] * 30  # as a system prompt would be
     rows = [common + row for row in ([*one, 1], [*other, 1], [*one, 2], [*other, 2])]
-    assert sorted(groups(rows)) == [[0, 2], [1, 3]]
-    assert groups([[1, 2, 3], [1, 2, 4], [1, 2]]) == [[0, 1, 2]]
-    assert groups([[5, 6], [5, 6]]) == [[0, 1]]
-    assert groups([]) == []
+    assert sorted(group_by_prefix(rows)) == [[0, 2], [1, 3]]
+    assert group_by_prefix([[1, 2, 3], [1, 2, 4], [1, 2]]) == [[0, 1, 2]]
+    assert group_by_prefix([[5, 6], [5, 6]]) == [[0, 1]]
+    assert group_by_prefix([]) == []
 
 
-def test_chunks_hold_everything_once():
+def test_split_by_size_covers_every_prompt_once():
     prompts, choices = [[0] * size for size in (5, 9, 3, 30, 2)], [[[1, 1]]] * 5
-    ranges = chunks(prompts, choices, 2, 12)
+    ranges = split_by_size(prompts, choices, 2, 12)
     assert ranges == [(0, 2), (2, 3), (3, 4), (4, 5)]
 
 
 # Scores -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prefixes", [0, 4])
-@pytest.mark.parametrize("tokens_per_pass", [1, 40, 4096])
-def test_scores_are_those_of_plain_passes(prefixes, tokens_per_pass):
-    lm = tiny(prefixes=prefixes, tokens_per_pass=tokens_per_pass)
-    expected = plainly(lm)
-    for _ in range(2):  # the second time the beginning is known
+@pytest.mark.parametrize("prefix_cache_size", [0, 4])
+@pytest.mark.parametrize("max_batch_tokens", [1, 40, 4096])
+def test_packed_scores_equal_row_scores(prefix_cache_size, max_batch_tokens):
+    lm = tiny(prefix_cache_size=prefix_cache_size, max_batch_tokens=max_batch_tokens)
+    expected = scores_by_row(lm)
+    for _ in range(2):  # the second time the prefix is cached
         np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), expected, atol=1e-4)
-    assert lm.prefixes.hits == (1 if prefixes else 0)
+    assert lm.prefix_cache.hits == (1 if prefix_cache_size else 0)
     sizes = lm.scores(PROMPTS, CHOICES).tokens
     assert sizes.tolist() == [[3, 5, 19, 0], [5, 0, 0, 0], [2, 2, 2, 3], [3, 9, 0, 0]]
     np.testing.assert_allclose(lm.score(PROMPTS, CHOICES, "mean")[0, :3], expected[0, :3] / sizes[0, :3], atol=1e-4)
@@ -112,60 +112,60 @@ def test_a_choice_is_a_chain_of_conditional_probabilities(lm):
     assert steps[0, 1] == pytest.approx(steps[0, 0] + steps[1, 0], abs=1e-4)
 
 
-def test_one_state_at_a_time_reads_the_beginning_once(lm):
+def test_single_prompts_read_the_shared_prefix_once(lm):
     lm = tiny()
-    expected = plainly(lm)
+    expected = scores_by_row(lm)
     for number, (prompt, mine) in enumerate(zip(PROMPTS, CHOICES)):
         np.testing.assert_allclose(lm.score([prompt], [mine])[0], expected[number, : len(mine)], atol=1e-4)
-    assert (lm.prefixes.hits, lm.prefixes.misses) == (3, 1)
+    assert (lm.prefix_cache.hits, lm.prefix_cache.misses) == (3, 1)
 
 
-def test_two_beginnings_in_one_batch_are_both_kept():
+def test_two_prefixes_in_one_batch_are_both_cached():
     lm = tiny()
     prompts = [
         ("Hunters begin like this. " * 2 if i % 2 else "Farmers begin like that. " * 2) + str(i) for i in range(6)
     ]
     choices = [[" up", " down"]] * 6
     for _ in range(2):
-        np.testing.assert_allclose(lm.score(prompts, choices), plainly(lm, prompts, choices), atol=1e-4)
-    assert (lm.prefixes.hits, lm.prefixes.misses) == (2, 2)
+        np.testing.assert_allclose(lm.score(prompts, choices), scores_by_row(lm, prompts, choices), atol=1e-4)
+    assert (lm.prefix_cache.hits, lm.prefix_cache.misses) == (2, 2)
 
 
-def test_models_with_windows_are_scored_plainly():
+def test_models_with_windows_are_scored_row_by_row():
     model, tokenizer = tiny_model()
     model.config.sliding_window = 8
-    assert not attends_to_everything(model)
-    lm = Local(model, tokenizer, LocalSettings(device="cpu", rows=3))
-    np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), plainly(lm), atol=1e-4)
+    assert not has_full_attention(model)
+    lm = Local(model, tokenizer, LocalSettings(device="cpu", batch_size=3))
+    np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), scores_by_row(lm), atol=1e-4)
 
 
 # Completions ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [1, 3, 64])
-def test_greedy_completions_are_those_of_generate(lm, rows):
-    ours = Local(lm.model, lm.tokenizer, LocalSettings(device="cpu", rows=rows))
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_greedy_completions_are_those_of_generate(lm, batch_size):
+    ours = Local(lm.model, lm.tokenizer, LocalSettings(device="cpu", batch_size=batch_size))
     found = ours.complete([*PROMPTS, "short"], sampling=Sampling(max_tokens=12))
     for prompt, (sample,) in zip([*PROMPTS, "short"], found):
-        ids = torch.tensor([ours.tokens_of(prompt, 0)])
+        ids = torch.tensor([ours.tokenize(prompt, 0)])
         reference = lm.model.generate(ids, max_new_tokens=12, do_sample=False)[0, ids.shape[1] :]
         assert list(sample.tokens) == reference.tolist()
-        logprobs = scoring.score_plainly(lm.model, ids.tolist(), [[list(sample.tokens)]])[0][0]
+        logprobs = scoring.score_rows(lm.model, ids.tolist(), [[list(sample.tokens)]])[0][0]
         assert sum(sample.logprobs) == pytest.approx(logprobs, abs=1e-3)
 
 
-def test_a_sample_does_not_depend_on_its_company(lm):
+def test_a_sample_does_not_depend_on_the_batch(lm):
     warm = Sampling(max_tokens=8, temperature=0.8, top_p=0.9, top_k=50, seed=3)
     (four,) = lm.complete([PROMPTS[0]], 4, warm)
     assert len({sample.tokens for sample in four}) == 4
-    company = lm.complete([*PROMPTS[1:], PROMPTS[0]], 2, warm, first=1)[-1]
-    assert [sample.tokens for sample in company] == [sample.tokens for sample in four[1:3]]
+    in_batch = lm.complete([*PROMPTS[1:], PROMPTS[0]], 2, warm, first=1)[-1]
+    assert [sample.tokens for sample in in_batch] == [sample.tokens for sample in four[1:3]]
     others = lm.complete([PROMPTS[0]], 1, Sampling(max_tokens=8, temperature=0.8, seed=4))
     assert others[0][0].tokens != four[0].tokens
     assert [sample.prompt_tokens for sample in four] == [len(PROMPTS[0]), 0, 0, 0]
 
 
-def test_stop_words_and_ends(lm):
+def test_stop_strings_and_end_tokens(lm):
     (whole,) = lm.complete([PROMPTS[0]], sampling=Sampling(max_tokens=30))[0]
     assert whole.finish == "length"
     word = whole.text[5:7]
@@ -179,12 +179,12 @@ def test_stop_words_and_ends(lm):
     assert (ended.finish, ended.tokens) == ("stop", whole.tokens[: whole.tokens.index(whole.tokens[3]) + 1])
 
 
-def test_drawing_follows_the_distribution():
+def test_sampling_follows_the_distribution():
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(2000, 1)
     uniform = torch.arange(2000) / 2000
 
     def shares(**words):
-        chosen, _ = decoding.pick(logits, uniform, Sampling(**words))
+        chosen, _ = decoding.sample_tokens(logits, uniform, Sampling(**words))
         return (torch.bincount(chosen, minlength=4) / 2000).tolist()
 
     np.testing.assert_allclose(shares(temperature=1.0), [0.5, 0.3, 0.15, 0.05], atol=2e-3)
@@ -207,15 +207,15 @@ def test_padding_is_not_averaged(lm):
 
 def test_messages_go_through_the_template(lm):
     talk = [{"role": "user", "content": "hi"}]
-    assert lm.text_of(talk) == "user: hi\n"
+    assert lm.apply_chat_template(talk) == "user: hi\n"
     np.testing.assert_array_equal(lm.score([talk], [[" x"]]), lm.score(["user: hi\n"], [[" x"]]))
 
 
-def test_what_does_not_fit_is_refused(lm):
-    with pytest.raises(Rejected, match="do not fit into the model's 512"):
+def test_long_prompts_and_missing_files_are_refused(lm):
+    with pytest.raises(Rejected, match=r"500 tokens and 20 more.*512"):
         lm.complete(["x" * 500], sampling=Sampling(max_tokens=20))
-    with pytest.raises(Missing, match="no model's directory"):
-        Local.open("no/such/model")  # too long for a hub's name: nobody is asked
+    with pytest.raises(Missing, match="no model 'no/such/model'"):
+        Local.open("no/such/model")  # not a valid hub name, so no request is sent
     with pytest.raises(Missing, match="no file"):
         Local.open("no/such/model.gguf")
 
@@ -223,18 +223,18 @@ def test_what_does_not_fit_is_refused(lm):
 def test_gradients_of_choices():
     lm = tiny()
     found = lm.choice_logprobs(PROMPTS, CHOICES)
-    np.testing.assert_allclose(found.detach().numpy(), plainly(lm), atol=1e-4)
+    np.testing.assert_allclose(found.detach().numpy(), scores_by_row(lm), atol=1e-4)
     found[0, 2].backward()
     weight = lm.model.model.layers[0].mlp.up_proj.weight
     packed = weight.grad.clone()
     lm.model.zero_grad()
-    whole = [*lm.tokens_of(PROMPTS[0], 0), *lm.tokens_of_choice(CHOICES[0][2])]
-    scoring.plain_rows(lm.model, [whole], [19]).sum().backward()
+    whole = [*lm.tokenize(PROMPTS[0], 0), *lm.tokenize_choice(CHOICES[0][2])]
+    scoring.row_logprobs(lm.model, [whole], [19]).sum().backward()
     torch.testing.assert_close(packed, weight.grad, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [{}, {"fused": True}, {"foreach": True}])
-def test_training_changes_identity_and_forgets_what_was_read(kind):
+def test_training_changes_the_identity_and_drops_cached_prefixes(kind):
     lm = tiny()
     before, same = lm.identity, tiny().identity
     assert before == same  # the weights count, not where they came from
@@ -243,18 +243,18 @@ def test_training_changes_identity_and_forgets_what_was_read(kind):
     lm.choice_logprobs(PROMPTS, CHOICES)[:, 0].sum().neg().backward()
     optimizer.step()
     assert lm.identity != before
-    np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), plainly(lm), atol=1e-4)
+    np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), scores_by_row(lm), atol=1e-4)
     assert lm.score(PROMPTS, CHOICES)[0, 0] > tiny().score(PROMPTS, CHOICES)[0, 0]
 
 
-def test_writes_behind_pytorchs_back_need_a_word():
+def test_clear_caches_after_writes_that_pytorch_does_not_count():
     lm = tiny()
     before = lm.identity
     lm.score(PROMPTS, CHOICES)
     lm.model.lm_head.weight.data.mul_(2)
-    lm.forget()
+    lm.clear_caches()
     assert lm.identity != before
-    np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), plainly(lm), atol=1e-4)
+    np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), scores_by_row(lm), atol=1e-4)
 
 
 def test_adapters_can_be_switched():

@@ -1,4 +1,4 @@
-"""Low-rank adapters: what they add, what learns, and that models with shared weights stay apart."""
+"""Low-rank adapters: outputs, trained weights, and models that share frozen weights."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 from coterie.lm import lora
 from coterie.lm.backends.local import Local
-from coterie.lm.lora import AdapterSettings
+from coterie.lm.lora import LoraAdapterSettings
 from coterie.nn import networks
 from helpers.lm import tiny
 
@@ -15,9 +15,9 @@ pytest.importorskip("peft", reason="needs coterie[lm]")
 
 
 def adapted(base, seed=0, **settings):
-    """A twin with adapters, over the weights of `base`."""
-    model = lora.twin(base.model)
-    lora.attach(model, AdapterSettings(**{"rank": 2} | settings), seed)
+    """A frozen copy of `base` with adapters."""
+    model = lora.frozen_copy(base.model)
+    lora.add_adapters(model, LoraAdapterSettings(**{"rank": 2} | settings), seed)
     return Local(model, base.tokenizer, base.settings)
 
 
@@ -28,21 +28,21 @@ def train(lm, steps=3):
         networks.adam_step([flat], loss, 1e-2, 1.0)
 
 
-def test_an_adapted_model_begins_as_it_was():
+def test_an_adapted_model_starts_with_the_outputs_of_its_base():
     base = tiny()
     lm = adapted(base)
     np.testing.assert_array_equal(lm.score(PROMPTS, CHOICES), base.score(PROMPTS, CHOICES))
     train(lm)
     assert np.abs(lm.score(PROMPTS, CHOICES) - base.score(PROMPTS, CHOICES)).min() > 1e-3
-    with lora.switched_off(lm.model):
+    with lora.adapters_disabled(lm.model):
         np.testing.assert_array_equal(lm.score(PROMPTS, CHOICES), base.score(PROMPTS, CHOICES))
     assert np.abs(lm.score(PROMPTS, CHOICES) - base.score(PROMPTS, CHOICES)).min() > 1e-3
 
 
 def test_an_adapted_layer_by_hand():
     """W x + (alpha / rank) B A x."""
-    lm = adapted(tiny(), rank=2, alpha=6.0, targets=("q_proj",))
-    (layer, *_) = lora.adapted(lm.model)
+    lm = adapted(tiny(), rank=2, alpha=6.0, target_modules=("q_proj",))
+    (layer, *_) = lora.adapted_layers(lm.model)
     down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
     up.data.normal_(generator=torch.Generator().manual_seed(1))
     x = torch.randn(3, 32, generator=torch.Generator().manual_seed(2))
@@ -50,8 +50,8 @@ def test_an_adapted_layer_by_hand():
     torch.testing.assert_close(layer(x), expected)
 
 
-def test_twins_share_weights_and_learn_apart():
-    """Each has only its own gradient: the other, and the model that they come from, stay as they were."""
+def test_frozen_copies_share_weights_and_learn_separately():
+    """Training one leaves the other and the base model unchanged."""
     base = tiny()
     one, other = adapted(base), adapted(base)
     before, weights = base.score(PROMPTS, CHOICES), networks.export(other.model)
@@ -65,7 +65,7 @@ def test_twins_share_weights_and_learn_apart():
     assert all(parameter.requires_grad for parameter in base.model.parameters())  # it may be trained elsewhere
 
 
-def test_only_adapters_learn_and_are_saved():
+def test_only_adapters_are_trained_and_saved():
     lm = adapted(tiny(), rank=2)
     saved = networks.export(lm.model)
     assert all("lora_" in name for name in saved)
@@ -78,7 +78,7 @@ def test_only_adapters_learn_and_are_saved():
     np.testing.assert_array_equal(again.score(PROMPTS, CHOICES), scores)
 
 
-def test_seeds_decide_the_first_adapters_and_nothing_else():
+def test_the_seed_decides_the_initial_adapters():
     state = torch.random.get_rng_state()
     first, same, other = (networks.export(adapted(tiny(), seed=seed).model) for seed in (0, 0, 1))
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -90,23 +90,26 @@ def test_seeds_decide_the_first_adapters_and_nothing_else():
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
-        ({"targets": ("q_proj", "v_proj")}, {f"model.layers.{i}.self_attn.{p}_proj" for i in (0, 1) for p in "qv"}),
-        ({"targets": ("down_proj",), "layers": 1}, {"model.layers.1.mlp.down_proj"}),
+        (
+            {"target_modules": ("q_proj", "v_proj")},
+            {f"model.layers.{i}.self_attn.{p}_proj" for i in (0, 1) for p in "qv"},
+        ),
+        ({"target_modules": ("down_proj",), "last_layers": 1}, {"model.layers.1.mlp.down_proj"}),
     ],
 )
-def test_what_is_adapted(settings, names):
+def test_target_modules_and_last_layers(settings, names):
     model = adapted(tiny(), **settings).model
-    found = {name for name, module in model.named_modules() if module in lora.adapted(model)}
+    found = {name for name, module in model.named_modules() if module in lora.adapted_layers(model)}
     assert found == names
 
 
 def test_all_linear_leaves_out_the_head():
     model = adapted(tiny()).model
-    assert len(lora.adapted(model)) == 2 * 7
-    assert model.get_output_embeddings() not in lora.adapted(model)
+    assert len(lora.adapted_layers(model)) == 2 * 7
+    assert model.get_output_embeddings() not in lora.adapted_layers(model)
 
 
-def test_adapters_are_precise_beside_coarse_weights():
+def test_adapters_are_float32_on_bfloat16_weights():
     base = tiny()
     base.model.to(torch.bfloat16)
     lm = adapted(base)
@@ -120,9 +123,9 @@ def test_adapters_are_precise_beside_coarse_weights():
     [
         ({"rank": 0}, "rank must be at least 1"),
         ({"alpha": 0.0}, "alpha must be"),
-        ({"layers": -1}, "layers must be at least 0"),
-        ({"targets": ()}, "targets must name at least one layer"),
-        ({"targets": ("q_proj", "query")}, "this model has no layer 'query'; there are down_proj, gate_proj"),
+        ({"last_layers": -1}, "last_layers must be at least 0"),
+        ({"target_modules": ()}, "target_modules must name at least one"),
+        ({"target_modules": ("q_proj", "query")}, "target_modules: .*'query'; it has down_proj, gate_proj"),
     ],
 )
 def test_impossible_adapters_are_refused(settings, message):
@@ -131,7 +134,7 @@ def test_impossible_adapters_are_refused(settings, message):
 
 
 class Bare(torch.nn.Module):
-    """A model of one layer, which bears a name and no number."""
+    """A model whose only layer has a name without a number."""
 
     def __init__(self, layer):
         super().__init__()
@@ -141,17 +144,17 @@ class Bare(torch.nn.Module):
         return None
 
 
-def test_a_model_without_numbered_layers_is_adapted_as_a_whole():
+def test_a_model_without_numbered_layers_needs_last_layers_0():
     model = Bare(torch.nn.Linear(3, 2))
-    with pytest.raises(ValueError, match="the layers of this model have no numbers; set layers=0"):
-        lora.attach(model, AdapterSettings(layers=1), 0)
-    lora.attach(model, AdapterSettings(), 0)
-    assert len(lora.adapted(model)) == 1
-    with pytest.raises(ValueError, match="this model has no linear layers"):
-        lora.attach(Bare(torch.nn.ReLU()), AdapterSettings(), 0)
+    with pytest.raises(ValueError, match=r"last_layers: .*set last_layers=0"):
+        lora.add_adapters(model, LoraAdapterSettings(last_layers=1), 0)
+    lora.add_adapters(model, LoraAdapterSettings(), 0)
+    assert len(lora.adapted_layers(model)) == 1
+    with pytest.raises(ValueError, match=r"target_modules: .*no linear layers"):
+        lora.add_adapters(Bare(torch.nn.ReLU()), LoraAdapterSettings(), 0)
 
 
 def test_adapters_are_attached_once():
     lm = adapted(tiny())
-    with pytest.raises(ValueError, match="has adapters already"):
-        lora.attach(lm.model, AdapterSettings(), 0)
+    with pytest.raises(ValueError, match="already has adapters"):
+        lora.add_adapters(lm.model, LoraAdapterSettings(), 0)

@@ -204,8 +204,8 @@ def test_completions_also_stop_at_the_budget():
 
 
 def test_a_prompt_shows_examples_as_it_asks():
-    asking = prompts.read("auto", "auto", "gridworld", ("up", "down", "left", "right"))
-    text = asking.prompt("The target is 1 step up.")
+    made = prompts.read("auto", "auto", "gridworld", ("up", "down", "left", "right"))
+    text = made.prompt("The target is 1 step up.")
     assert text.count("Move:") == 9
     assert text.endswith("Move: left\n\nThe target is 1 step up.\nMove:")
 
@@ -213,8 +213,8 @@ def test_a_prompt_shows_examples_as_it_asks():
 def test_ones_own_files(tmp_path):
     template = written(tmp_path / "t.txt", "Hello.\n{examples}\nQ {state} A\n")
     examples = written(tmp_path / "e.txt", "a => up\n\nb => down\n")
-    asking = prompts.read(str(template), str(examples), "gridworld", ("up", "down"))
-    assert asking.prompt("c") == "Hello.\nQ a A up\n\nQ b A down\n\nQ c A"
+    made = prompts.read(str(template), str(examples), "gridworld", ("up", "down"))
+    assert made.prompt("c") == "Hello.\nQ a A up\n\nQ b A down\n\nQ c A"
     assert prompts.read(str(template), "none", "gridworld", ("up",)).prompt("c") == "Hello.\nQ c A"
 
 
@@ -237,13 +237,13 @@ def test_where_no_word_is_allowed_the_first_other_action_is_played(way):
 @pytest.mark.parametrize(
     ("template", "examples", "reason"),
     [
-        ("nowhere.txt", "auto", "no file 'nowhere.txt', nor one of ours (auction, cartpole, constraints"),
-        ("auto", "nowhere.txt", "no file 'nowhere.txt', nor one of ours (auction-examples"),
-        ("Just go!", None, "expected {state} once"),
-        ("{state} then {examples}", None, "expected {state} once"),
+        ("nowhere.txt", "auto", "no file 'nowhere.txt'"),
+        ("auto", "nowhere.txt", "no file 'nowhere.txt'"),
+        ("Just go!", None, "{state} must occur once"),
+        ("{state} then {examples}", None, "{state} must occur once"),
         ("{state}", "a => up", "has no {examples}"),
         ("{examples}{state}", "a -> up", "line 1: expected 'description => answer'"),
-        ("{examples}{state}", "a => up\nb => sideways", "line 2: 'sideways' is none of up, down"),
+        ("{examples}{state}", "a => up\nb => sideways", "line 2: 'sideways' is not one of up, down"),
     ],
 )
 def test_prompts_that_are_refused(tmp_path, template, examples, reason):
@@ -267,8 +267,8 @@ WRONG = [  # world, further settings of the policy, why not
     ("name: mpe/simple_spread_v3", "", "no text_codec"),
     ("name: gridworld", "codec: 'helpers.language:Nobody'", "module 'helpers.language' has no 'Nobody'"),
     ("name: gridworld", "codec: 'helpers.language:Speechless'", "offers no choices"),
-    ("name: gridworld", "codec: 'helpers.language:Numbers'", "no samples of descriptions; set content_free or none"),
-    ("name: gridworld", "template: nowhere", "template: no file 'nowhere'"),
+    ("name: gridworld", "codec: 'helpers.language:Numbers'", "calibration=batch"),
+    ("name: gridworld", "template: nowhere", "template: there is no file 'nowhere'"),
     ("name: gridworld", "illegal: resign", "one of 'retry', 'fallback' or 'forfeit'"),
     ("name: gridworld", "lm: {nam: embedded}", "policy.lm.nam: no such setting; did you mean 'name'?"),
     ("name: tictactoe", "illegal: forfeit", "needs an action that does nothing"),

@@ -15,7 +15,7 @@ from coterie.config.schema import ConfigError
 from coterie.core.types import Joint
 from coterie.lm import lora
 from coterie.lm.backends.local import Local
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 from coterie.nn import networks
 from coterie.policies.lora import LoraPolicy, LoraSettings, Words
 from coterie.preferences.standard import Individual, IndividualSettings
@@ -40,7 +40,7 @@ groups:
     learner: {name: ppo, learning_rate: 1e-2, epochs: 2, minibatches: 2}
   twin:
     agents: agent_1
-    policy: {name: lora, lm: "helpers.lm:tiny", rank: 2, template: numbers, layers: 1}
+    policy: {name: lora, lm: "helpers.lm:tiny", rank: 2, template: numbers, last_layers: 1}
     learner: {name: ppo, learning_rate: 1e-2, epochs: 1, minibatches: 1}
 train: {num_envs: 4, rollout_steps: 4, total_steps: 64, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 1,
         video: false, tensorboard: false}
@@ -54,7 +54,7 @@ def policy_in(world, columns=None, **settings):
 
 def plain_logits(policy, texts):
     """What the tiny model itself gives the four words after bare questions."""
-    asked = [policy.net.asking.prompt(text) for text in texts]
+    asked = [policy.net.template.prompt(text) for text in texts]
     return tiny().score(asked, [[" up", " down", " left", " right"]] * len(texts))
 
 
@@ -78,14 +78,14 @@ def learn(learner, own, seed=0):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 5.0])
-@pytest.mark.parametrize("normalise", ["sum", "mean"])
-def test_choices_are_drawn_from_the_models_own_scores(temperature, normalise):
+@pytest.mark.parametrize("normalize", ["sum", "mean"])
+def test_choices_are_drawn_from_the_models_own_scores(temperature, normalize):
     world = race(300)
-    policy = policy_in(world, temperature=temperature, normalise=normalise)
+    policy = policy_in(world, temperature=temperature, normalize=normalize)
     view = view_of(world, policy.group_spec, greedy=False)
     decision = policy.act(view)
     texts = policy.codec.describe(view.observation.reshape(600, -1))
-    sizes = np.array([3, 5, 5, 6]) if normalise == "mean" else 1  # bytes, the space included
+    sizes = np.array([3, 5, 5, 6]) if normalize == "mean" else 1  # bytes, the space included
     logits = plain_logits(policy, texts) / sizes / temperature
     expected = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     chosen = np.take_along_axis(expected, decision.action.reshape(-1, 1), 1)
@@ -151,7 +151,7 @@ def test_each_description_is_read_once_in_a_minibatch(tokens, monkeypatch):
     """In portions or at once: the same gradient, and as many texts as there are distinct ones."""
     world = race(30)
     policy = policy_in(world)
-    policy.net.local.settings = replace(policy.net.local.settings, tokens_per_pass=tokens)
+    policy.net.local.settings = replace(policy.net.local.settings, max_batch_tokens=tokens)
     x, _ = policy.sights(lived(policy, world).observation)
     read = []
     plainly = Local.choice_logprobs
@@ -175,7 +175,7 @@ def test_each_description_is_read_once_in_a_minibatch(tokens, monkeypatch):
 def test_a_tiny_model_learns_to_go_right():
     """Pay for one word: its probability rises, and nobody else's model moves."""
     world = race(16)
-    policy, bystander = (policy_in(world, normalise="mean", temperature=2.0) for _ in range(2))
+    policy, bystander = (policy_in(world, normalize="mean", temperature=2.0) for _ in range(2))
     learner = learner_of(policy, learning_rate=1e-2, epochs=3, minibatches=1, gamma=0.0)
     before = bystander.net.logits(["The target is here."])
     assert (lived(policy, world).action == 3).mean() < 0.6
@@ -309,7 +309,7 @@ def test_what_a_run_records(run):
         ("lm: 'helpers.lm:tiny', temperature: 0", "temperature must be"),
         ("lm: 'helpers.lm:tiny', rank: 0", "rank must be at least 1"),
         ("lm: 'helpers.lm:tiny', hidden: [0]", "a layer's width must be"),
-        ("lm: 'helpers.lm:tiny', targets: [query]", "this model has no layer 'query'"),
+        ("lm: 'helpers.lm:tiny', target_modules: [query]", "target_modules: .*'query'"),
     ],
 )
 def test_impossible_settings_are_refused(policy, message, tmp_path):
@@ -335,13 +335,13 @@ def test_settings_reach_the_model():
     world = race(1)
     sizes = {rank: policy_in(world, rank=rank).flat.array.size for rank in (1, 3)}
     assert sizes[3] == 3 * sizes[1]
-    assert policy_in(world, targets=("q_proj",)).flat.array.size == 2 * 2 * 64
-    assert policy_in(world, layers=1).flat.array.size == sizes[1]  # rank 2 in one layer, rank 1 in two
-    (scale,) = {layer.scaling["default"] for layer in lora.adapted(policy_in(world, alpha=7.0).net.model)}
+    assert policy_in(world, target_modules=("q_proj",)).flat.array.size == 2 * 2 * 64
+    assert policy_in(world, last_layers=1).flat.array.size == sizes[1]  # rank 2 in one layer, rank 1 in two
+    (scale,) = {layer.scaling["default"] for layer in lora.adapted_layers(policy_in(world, alpha=7.0).net.model)}
     assert scale == 3.5
-    assert "steps right" not in policy_in(world).net.asking.head
-    assert "steps right" in policy_in(world, examples="gridworld-examples", rank=1).net.asking.head
-    assert "walk" not in policy_in(world, template="numbers").net.asking.prompt("")
+    assert "steps right" not in policy_in(world).net.template.head
+    assert "steps right" in policy_in(world, examples="gridworld-examples", rank=1).net.template.head
+    assert "walk" not in policy_in(world, template="numbers").net.template.prompt("")
     assert policy_in(world, codec="helpers.language:Numbers").head.outputs == 2
     critic = learner_of(policy_in(world, hidden=(5,))).critic
     assert networks.export(critic)["body.layers.0.weight"].shape == (1, 2 + critic.size, 5)  # two agents share it
@@ -375,7 +375,7 @@ def test_the_embedded_model_moves():
     """One step of PPO through the embedded model itself."""
     embedded_file("folder")
     world = race(4, grid_size=3, num_agents=1)
-    policy = policy_in(world, lm=LMSettings(), layers=2)
+    policy = policy_in(world, lm=LMSettings(), last_layers=2)
     own = lived(policy, world, 2)
     told = learn(learner_of(policy, learning_rate=3e-4, epochs=1, minibatches=1), own)
     assert told["kl"] < 1e-4  # in float32, by two ways of reading

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from coterie.lm.lora import AdapterSettings
+from coterie.lm.lora import LoraAdapterSettings
 from coterie.nn import networks
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.training.runner import Runner
@@ -68,7 +68,7 @@ def test_when_a_text_was_first_seen_does_not_matter():
 def test_adapters_have_settings_and_seeds():
     def adapter(rank=2, seed=0):
         where = dataclasses.replace(place_in(Hall()), seed=seed)
-        chosen = encoder_cases.text("BLIND", trainable=True, adapters=AdapterSettings(rank=rank))
+        chosen = encoder_cases.text("BLIND", trainable=True, lora=LoraAdapterSettings(rank=rank))
         made = NetworkPolicy(NetworkSettings(text=chosen), where)
         return networks.export(made.net)["reader.model.out.lora_A.default.weight"]
 

@@ -6,7 +6,7 @@ from test_shaping import numbers
 
 import coterie
 from coterie.core.types import Finals
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.roles.bonus import InstructionBonus, InstructionBonusSettings, PairwiseBonus, PairwiseBonusSettings
 from coterie.training.run import Run
@@ -122,11 +122,11 @@ def test_verdicts_are_calibrated():
 @pytest.mark.parametrize("make", [preferred, instructed])
 def test_template_examples_and_normalisation_reach_the_model(make, tmp_path):
     template = written(tmp_path / "mine.txt", "{examples}\nNow: {state}\nWell:\n")
-    word = make().chooser.words[0]
+    word = make().scorer.words[0]
     examples = written(tmp_path / "worked.txt", f"This and that. => {word}\n")
-    chooser = make(template=str(template), examples=str(examples), normalise="mean").chooser
-    assert chooser.asking.prompt("?") == f"Now: This and that.\nWell: {word}\n\nNow: ?\nWell:"
-    assert (chooser.normalise, make().chooser.normalise) == ("mean", "sum")
+    scorer = make(template=str(template), examples=str(examples), normalize="mean").scorer
+    assert scorer.template.prompt("?") == f"Now: This and that.\nWell: {word}\n\nNow: ?\nWell:"
+    assert (scorer.normalize, make().scorer.normalize) == ("mean", "sum")
 
 
 # Scaling and keeping --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import coterie
 from coterie.config.schema import ConfigError
 from coterie.core.group import Actor
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.preferences.standard import CPT, CPTSettings, Individual, IndividualSettings, Team, TeamSettings
@@ -145,10 +145,10 @@ def test_templates_and_examples_are_files_of_ones_own(tmp_path):
     made = Channel(LMSettings("helpers.constraint:CHANNEL"), str(template), str(examples))
     assert made.breaks([Case("never sing", "", "sing"), Case("never dance", "", "sing")]).shape == (2,)
     assert made.others == ("Rule: never sing.",)
-    assert made.asking.head.startswith("Beware.\nRule: never sing.\nForbidden: sing")
+    assert made.template.head.startswith("Beware.\nRule: never sing.\nForbidden: sing")
     keeper = guard(template=str(template), examples=str(examples))
-    assert keeper.jury.asking == made.asking
-    direct = guard(ask="direct", template=str(template), examples="none").jury.chooser.asking
+    assert keeper.jury.template == made.template
+    direct = guard(ask="direct", template=str(template), examples="none").jury.scorer.template
     assert direct.prompt("So?") == "Beware.\nSo?\nForbidden:"
 
 
@@ -170,9 +170,9 @@ def test_a_calibrated_question_takes_out_what_the_model_likes():
     case = [Case("never move", "Here.", "left")]
     for calibration, chance in (("none", 1 / (1 + np.exp(-3))), ("content_free", 0.5)):
         made = Direct(LMSettings("helpers.constraint:DIRECT"), "auto", "auto", calibration)
-        made.chooser.lm = coterie.lm.load.surround(coterie.lm.backends.scripted.Scripted(None, keen), LMSettings())
+        made.scorer.lm = coterie.lm.loading.wrap(coterie.lm.backends.scripted.Scripted(None, keen), LMSettings())
         assert made.breaks(case) == pytest.approx(chance)
-    assert guard(ask="direct", calibration="none").jury.chooser.calibration == "none"
+    assert guard(ask="direct", calibration="none").jury.scorer.calibration == "none"
 
 
 def test_a_spent_budget_forbids_nothing_and_is_counted():
@@ -347,7 +347,7 @@ def test_ways_of_asking_that_cannot_be_are_refused():
         guard(ask="direct", calibration="batch")
     with pytest.raises(ValueError, match="ask=direct"):
         guard(examples="none")
-    assert guard(ask="direct", examples="none").jury.chooser.asking.head.count("Rule:") == 0
+    assert guard(ask="direct", examples="none").jury.scorer.template.head.count("Rule:") == 0
 
 
 def test_actions_that_are_no_choices_are_refused(tmp_path):

@@ -9,7 +9,7 @@ import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.types import Box, Discrete, Finals
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training import build
@@ -172,8 +172,8 @@ def test_template_examples_calibration_and_normalisation_reach_the_model(tmp_pat
     examples = tmp_path / "e.txt"
     examples.write_text("x = 1 => low\n")
     taste = shaped(place_in(Rounds()), examples=str(examples))
-    assert "x = 1\nAction: low" in taste.chooser.asking.prompt("x = 2")
-    assert one_step(normalise="mean") != pytest.approx(plain, abs=1e-3)
+    assert "x = 1\nAction: low" in taste.scorer.template.prompt("x = 2")
+    assert one_step(normalize="mean") != pytest.approx(plain, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_template_examples_calibration_and_normalisation_reach_the_model(tmp_pat
         ({"worth": (1.0, 0.0)}, r"worth must not fall from the worst grade to the best, got \[1.0, 0.0\]"),
         ({"worth": (0.0, 1.0, 2.0)}, "worth must name one number for each of low, high"),
         ({"codec": "Ungraded"}, "'numbers' has no grades to judge by"),
-        ({"calibration": "batch", "template": "no-such"}, "template: no file 'no-such'"),
+        ({"calibration": "batch", "template": "no-such"}, "template: .*'no-such'"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, message):

@@ -282,7 +282,7 @@ def test_the_command_prints_a_table_and_json(runs, tmp_path, coterie_):
 def test_a_judge_that_is_nearly_named_is_suggested(grids, coterie_, tmp_path):
     code, _, said = coterie_("rate", *grids, "--judge", "retrun~", "--ratings", tmp_path / "r.jsonl")
     assert code != 0
-    assert said.startswith("coterie: --judge retrun~: 'retrun~' is no model's directory")
+    assert said.startswith("coterie: --judge retrun~: no model 'retrun~'")
     assert said.strip().endswith("; did you mean 'return'?")
     assert not (tmp_path / "r.jsonl").exists()
 

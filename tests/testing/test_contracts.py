@@ -11,7 +11,7 @@ from coterie.algorithms.replay import ReplaySettings
 from coterie.config import registry
 from coterie.core import lookup
 from coterie.core.types import Box, Decision, Dict, Discrete, Experience
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 from coterie.testing import ContractError, check_learner, check_policy, check_world
 from helpers.small_worlds import ACTIONS, group_spec, place_in
 

@@ -1,16 +1,29 @@
-"""Settings and names that earlier versions spelled differently: refused, with the present spelling.
+"""Old names of settings and of named parts; the config refuses them and says the present name.
 
-Patterns are paths in which `*` stands for one group or any other part. A value is what to write instead.
+In the paths of settings `*` stands for one or more components, the same in the old and the new path.
 """
 
 from __future__ import annotations
 
-import fnmatch
+import re
 
 SETTINGS = {
     "train.copies": "train.num_envs",
     "train.steps": "train.rollout_steps",
     "train.keep": "train.keep_checkpoints",
+    "*.normalise": "*.normalize",
+    "*.cache.in_memory": "*.cache.memory_entries",
+    "*.http.at_once": "*.http.max_concurrency",
+    "*.http.key_variable": "*.http.api_key_env",
+    "*.local.prefixes": "*.local.prefix_cache_size",
+    "*.local.rows": "*.local.batch_size",
+    "*.local.tokens_per_pass": "*.local.max_batch_tokens",
+    "*.retry.longest_wait": "*.retry.max_wait",
+    "groups.*.policy.layers": "groups.*.policy.last_layers",  # of lora
+    "groups.*.policy.targets": "groups.*.policy.target_modules",
+    "groups.*.policy.text.adapters": "groups.*.policy.text.lora",
+    "groups.*.policy.text.lora.layers": "groups.*.policy.text.lora.last_layers",
+    "groups.*.policy.text.lora.targets": "groups.*.policy.text.lora.target_modules",
 }
 NAMES = {  # (where, old name) -> present name
     ("preference", "unchanged"): "individual",
@@ -24,17 +37,16 @@ NAMES = {  # (where, old name) -> present name
 
 
 def present_setting(path: str) -> str | None:
-    """What a setting's old path is called now, with the same group; None: it was never called so."""
+    """Return the present path of a setting that was renamed, with the same prefix; None: it was not renamed."""
     for old, new in SETTINGS.items():
-        if fnmatch.fnmatchcase(path, old):
-            given, pattern = path.split("."), old.split(".")
-            wild = [part for part, sign in zip(given, pattern, strict=False) if sign == "*"]
-            for part in wild:
+        matched = re.fullmatch(re.escape(old).replace(r"\*", "(.+)"), path)
+        if matched:
+            for part in matched.groups():
                 new = new.replace("*", part, 1)
             return new
     return None
 
 
 def present_name(where: str, name: str) -> str | None:
-    """What an old name is called now; None: it was never called so."""
+    """Return the present name of a part (policy, preference, …) that was renamed; None: it was not renamed."""
     return NAMES.get((where, name))

@@ -448,7 +448,8 @@ def _only(values: dict[str, Any], known: typing.Iterable[str], path: str) -> Non
         if key not in known:
             at = f"{path}.{key}" if path else str(key)
             now = renamed.present_setting(at)
-            if now is not None:
+            parent, _, name = (now or "").rpartition(".")
+            if now is not None and (parent != path or name in known):  # another part may never have had the old name
                 raise ConfigError(f"{at} is now {now}")
             raise ConfigError(
                 f"{at}: no such setting{suggest(str(key), known) or '; known: ' + (', '.join(known) or 'none')}"

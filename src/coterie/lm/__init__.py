@@ -1,6 +1,6 @@
-"""One interface to language models: complete, score, embed. `docs/lm.md` describes it.
+"""One interface to language models: complete, score and embed batches of prompts. See `docs/lm.md`.
 
-Names are imported when first used; what a back end needs beyond that is imported by the back end alone.
+Names are imported on first use, so that `import coterie.lm` stays cheap and needs no optional package.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.lm.interface import Completion, LanguageModel, LMError, Prompt, Sampling, Scores
-    from coterie.lm.load import LMSettings, LoadedModel, load
+    from coterie.lm.loading import LMSettings, LoadedModel, load
 
-_HOMES = {
-    **dict.fromkeys(("LMSettings", "LoadedModel", "load"), "coterie.lm.load"),
+_MODULES = {
+    **dict.fromkeys(("LMSettings", "LoadedModel", "load"), "coterie.lm.loading"),
     **dict.fromkeys(("Completion", "LanguageModel", "LMError", "Prompt", "Sampling", "Scores"), "coterie.lm.interface"),
 }
 __all__ = [
@@ -30,6 +30,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'coterie.lm' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

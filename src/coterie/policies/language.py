@@ -33,9 +33,9 @@ from coterie.core.validation import at_least, positive
 from coterie.core.world import HasExpert
 from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
-from coterie.lm.choice import Answers, Calibration, ChoiceScorer
+from coterie.lm.choice import AnswerMemo, Calibration, ChoiceScorer
 from coterie.lm.interface import Sampling
-from coterie.lm.load import LMSettings, LoadedModel
+from coterie.lm.loading import LMSettings, LoadedModel
 
 COUNTS = ("decisions", "abstentions", "illegal", "fallbacks", "forfeits")
 
@@ -49,7 +49,7 @@ class LanguageSettings:
     template: str = "auto"  # a file, or one of ours by name; auto: the codec's
     examples: str = "auto"  # worked ones, likewise; none: the bare question
     way: Literal["score", "complete"] = "score"  # score the words of legal actions, or parse a text
-    normalise: Literal["sum", "mean"] = "sum"  # log-probabilities of a word's tokens
+    normalize: Literal["sum", "mean"] = "sum"  # log-probabilities of a word's tokens
     calibration: Calibration = "batch"  # take out what the model likes in any case
     temperature: float = 0.0  # draw choices or texts; 0: the best one, always
     max_tokens: int = 8  # of a text
@@ -83,20 +83,20 @@ class LanguagePolicy:
         if settings.illegal == "forfeit" and self.codec.idle is None:
             raise ValueError("illegal=forfeit needs an action that does nothing, which this world has not")
         choices = self.codec.choices
-        self.asking = prompts.read(settings.template, settings.examples, self.codec.prompt, choices)
+        self.template = prompts.read(settings.template, settings.examples, self.codec.prompt, choices)
         self.of_choice = self.codec.actions(np.arange(len(choices)))  # [C, …]
         calibration = settings.calibration if settings.way == "score" else "none"
         samples = self.codec.samples() if calibration == "batch" else ()
-        self.chooser = ChoiceScorer(settings.lm, self.asking, choices, samples, calibration, settings.normalise)
+        self.scorer = ChoiceScorer(settings.lm, self.template, choices, samples, calibration, settings.normalize)
         # Greedy completions of prompts, one for each.
-        self.texts: Answers[str, list[str]] = Answers(lambda new: self._sample(new, 1, 0.0, 0))
+        self.texts: AnswerMemo[str, list[str]] = AnswerMemo(lambda new: self._sample(new, 1, 0.0, 0))
         self.counts = dict.fromkeys(COUNTS, 0)
         self.judged: dict[str, list[int]] = {}  # oracle -> [good, all]
 
     @property
     def lm(self) -> LoadedModel:
         """The model, loaded when it is first asked."""
-        return self.chooser.lm
+        return self.scorer.lm
 
     def act(self, view: View) -> Decision:
         rows = view.acting
@@ -153,7 +153,7 @@ class LanguagePolicy:
         logits = np.where(legal, logits, -np.inf)
         heat = self.settings.temperature
         logits[~silent] = logits[~silent] / heat if heat else _best_alone(logits[~silent])
-        logits = calibrate.log_normalise(logits)
+        logits = calibrate.log_normalize(logits)
         greedy = logits.argmax(axis=1) if len(logits) else np.zeros(0, np.int64)
         # The first choice whose cumulated weight exceeds a uniform number has weight above 0, so it is legal.
         sums = np.exp(logits).cumsum(axis=1)
@@ -163,13 +163,13 @@ class LanguagePolicy:
 
     def log_probs(self, described: Sequence[str]) -> Array:
         """[R, C] calibrated log-probabilities of all choices; NaN in rows that the model was not allowed to read."""
-        return self.chooser.log_probs(described)
+        return self.scorer.log_probs(described)
 
     # Free text ----------------------------------------------------------------------------------------
 
     def _parsed(self, described: list[str], legal: Array, view: View) -> Array:
         """Numbers of choices `[R]` read from completions; −1 for a forfeited turn."""
-        prompt = [self.asking.prompt(text) for text in described]
+        prompt = [self.template.prompt(text) for text in described]
         first = int(view.random.integers(1 << 30))  # new samples at every tick, the same for the same generator
         cold = view.greedy or not self.settings.temperature
         answers: list[Answer] = self._read(prompt, legal, first, cold)
@@ -178,7 +178,7 @@ class LanguagePolicy:
                 again = [i for i, answer in enumerate(answers) if isinstance(answer, Illegal)]
                 for i in again:
                     words = [word for word, may in zip(self.codec.choices, legal[i], strict=True) if may]
-                    prompt[i] = self.asking.again(prompt[i], answers[i].text, words)  # type: ignore[union-attr]  # chosen above
+                    prompt[i] = self.template.retry_prompt(prompt[i], answers[i].text, words)  # type: ignore[union-attr]  # chosen above
                 for i, better in zip(again, self._read([prompt[i] for i in again], legal[again], first, cold)):
                     answers[i] = better
         return np.array([self._settle(a, may, view.random) for a, may in zip(answers, legal, strict=True)], np.int64)
@@ -212,8 +212,8 @@ class LanguagePolicy:
         if cold:
             answers = self.texts
         else:  # new samples at every tick: nothing of them is worth remembering
-            answers = Answers(lambda new: self._sample(new, most, self.settings.temperature, first))
-            answers.patience = self.texts.patience
+            answers = AnswerMemo(lambda new: self._sample(new, most, self.settings.temperature, first))
+            answers.backoff = self.texts.backoff
         answers.ask(texts)
         return {text: answers.known[text] for text in texts if text in answers.known}
 
@@ -238,7 +238,7 @@ class LanguagePolicy:
         counted = {name: float(count) for name, count in self.counts.items()}
         shares = {name: Mean(good, total) for name, (good, total) in self.judged.items()}
         asked = self.lm.metrics() if self.counts["decisions"] else {}
-        return counted | {"distinct": float(len(self.chooser.known) + len(self.texts.known))} | shares | asked
+        return counted | {"distinct": float(len(self.scorer.known) + len(self.texts.known))} | shares | asked
 
     def state(self) -> State:
         """Nothing: a model's weights are its own, and its cache and budget keep their own file."""

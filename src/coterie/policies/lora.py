@@ -22,11 +22,11 @@ from coterie.core.text import find_text_codec
 from coterie.core.types import Array, Counters, Decision, Mean, State, Tree, View, map_tree
 from coterie.core.validation import positive
 from coterie.lm import lora, prompts
-from coterie.lm.backends.local import Local, device_of
-from coterie.lm.calibration import log_normalise
-from coterie.lm.choice import REMEMBERED, shared_backend
-from coterie.lm.interface import Normalise
-from coterie.lm.load import LMSettings, LoadedModel, backend_of, surround
+from coterie.lm.backends.local import Local, resolve_device
+from coterie.lm.calibration import log_normalize
+from coterie.lm.choice import MAX_REMEMBERED
+from coterie.lm.interface import Normalize
+from coterie.lm.loading import LMSettings, LoadedModel, backend_of, shared_backend, wrap
 from coterie.nn import kernels, networks
 from coterie.nn.distributions import Choices
 from coterie.nn.normalization import Normalizer
@@ -42,12 +42,12 @@ class LoraSettings:
     codec: str = "auto"  # what puts moments into words; auto: the world's own; or package.module:Name
     template: str = "auto"  # a file, or one of ours by name; auto: the codec's
     examples: str = "none"  # worked ones, likewise; none: the bare question
-    normalise: Normalise = "sum"  # log-probabilities of a word's tokens
+    normalize: Normalize = "sum"  # log-probabilities of a word's tokens
     temperature: float = 1.0  # choices are drawn by scores divided by it
-    rank: int = 16  # numbers that a layer's change passes through
-    alpha: float = 32.0  # changes are scaled by alpha / rank
-    targets: tuple[str, ...] = (lora.ALL,)  # all-linear, or names of layers such as q_proj
-    layers: int = 0  # adapt this many last layers only; 0: all
+    rank: int = 16  # rank of the change of a layer's weights
+    alpha: float = 32.0  # the change is scaled by alpha / rank
+    target_modules: tuple[str, ...] = (lora.ALL_LINEAR,)  # all-linear, or names of modules such as q_proj
+    last_layers: int = 0  # adapt this many last layers only; 0: all
     hidden: tuple[int, ...] = (64, 64)  # widths of the critic's hidden layers
     normalize_observations: bool = True  # for the critic, by running mean and deviation
 
@@ -57,9 +57,9 @@ class LoraSettings:
         positive("temperature", self.temperature)
         for width in self.hidden:
             positive("a layer's width", width)
-        lora.AdapterSettings(self.rank, self.alpha, self.targets, self.layers)
+        lora.LoraAdapterSettings(self.rank, self.alpha, self.target_modules, self.last_layers)
         kind = backend_of(self.lm)
-        if kind not in ("local", "own"):
+        if kind not in ("local", "custom"):
             raise ValueError(
                 f"lm: '{self.lm.name}' is asked through {kind}, which cannot be trained; use a local model"
             )
@@ -106,28 +106,30 @@ class Words:
 class AdaptedModel(torch.nn.Module):
     """A local model whose adapters learn what to choose after prompts."""
 
-    def __init__(self, settings: LoraSettings, asking: prompts.PromptTemplate, words: Sequence[str], seed: int) -> None:
+    def __init__(
+        self, settings: LoraSettings, template: prompts.PromptTemplate, words: Sequence[str], seed: int
+    ) -> None:
         super().__init__()
         local = settings.lm.local
-        if local.dtype == "auto" and device_of(local.device).type != "cpu":
+        if local.dtype == "auto" and resolve_device(local.device).type != "cpu":
             local = replace(local, dtype="float32")  # PPO compares log-probabilities more finely than bfloat16 can
         base = shared_backend(replace(settings.lm, local=local))
         if not isinstance(base, Local):
             raise ValueError(f"lm: '{settings.lm.name}' is no model in this process; it cannot be trained")
-        self.model = lora.twin(base.model)
-        shape = lora.AdapterSettings(settings.rank, settings.alpha, settings.targets, settings.layers)
-        lora.attach(self.model, shape, seed)
+        self.model = lora.frozen_copy(base.model)
+        shape = lora.LoraAdapterSettings(settings.rank, settings.alpha, settings.target_modules, settings.last_layers)
+        lora.add_adapters(self.model, shape, seed)
         # What was read before would tie an answer's last bits to earlier questions: a resumed run must repeat them.
-        self.local = Local(self.model, base.tokenizer, replace(base.settings, prefixes=0))
-        self.lm: LoadedModel = surround(self.local, settings.lm)
-        self.asking, self.words = asking, [f" {word}" for word in words]
-        sizes = [len(self.local.tokens_of_choice(word)) for word in self.words]
-        self.divisor = np.array(sizes if settings.normalise == "mean" else [1] * len(words)) * settings.temperature
+        self.local = Local(self.model, base.tokenizer, replace(base.settings, prefix_cache_size=0))
+        self.lm: LoadedModel = wrap(self.local, settings.lm)
+        self.template, self.words = template, [f" {word}" for word in words]
+        sizes = [len(self.local.tokenize_choice(word)) for word in self.words]
+        self.divisor = np.array(sizes if settings.normalize == "mean" else [1] * len(words)) * settings.temperature
         self.learned: dict[str, Array] = {}  # text -> logits when it was last learned from
 
     def logits(self, texts: Sequence[str]) -> Array:
         """[R, C] of distinct texts, without a gradient."""
-        asked = [self.asking.prompt(text) for text in texts]
+        asked = [self.template.prompt(text) for text in texts]
         return self.lm.score(asked, [self.words] * len(texts)) / self.divisor
 
     def unroll(self, x: Array, past: networks.Past | None) -> torch.Tensor:
@@ -141,12 +143,12 @@ class AdaptedModel(torch.nn.Module):
         return found[torch.from_numpy(rows)].unsqueeze(0)
 
     def parts(self, texts: list[str]) -> Iterator[list[str]]:
-        """Texts in portions of about `tokens_per_pass` tokens."""
+        """Texts in portions of about `max_batch_tokens` tokens."""
         part: list[str] = []
         size = 0
         for text in texts:
-            length = len(self.local.tokens_of(self.asking.question.replace("{state}", text), 0))
-            if part and size + length > self.local.settings.tokens_per_pass:
+            length = len(self.local.tokenize(self.template.question.replace("{state}", text), 0))
+            if part and size + length > self.local.settings.max_batch_tokens:
                 yield part
                 part, size = [], 0
             part.append(text)
@@ -155,7 +157,7 @@ class AdaptedModel(torch.nn.Module):
 
     def read(self, texts: list[str], again: bool) -> torch.Tensor:
         """[R, C] with gradients."""
-        asked, choices = [self.asking.prompt(text) for text in texts], [self.words] * len(texts)
+        asked, choices = [self.template.prompt(text) for text in texts], [self.words] * len(texts)
         if not again:
             return self.local.choice_logprobs(asked, choices)
         ways: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # nothing is drawn
@@ -188,8 +190,8 @@ class LoraPolicy:
         self.shape = networks.Shape(settings.hidden, "tanh", encoder, (16, 32), self.identities)  # of the critic
         normal = settings.normalize_observations and self.layout.image is None
         self.normalizer = Normalizer(self.layout.slots, self.layout.width, 1, normal)
-        asking = prompts.read(settings.template, settings.examples, self.codec.prompt, words)
-        self.net = AdaptedModel(settings, asking, words, self.seeds("adapters")[0])
+        template = prompts.read(settings.template, settings.examples, self.codec.prompt, words)
+        self.net = AdaptedModel(settings, template, words, self.seeds("adapters")[0])
         self.flat = networks.FlatParams(self.net, 1)
         self.loads = 0
         self.known: dict[str, Array] = {}  # text -> logits [C] that the model gives now
@@ -218,7 +220,7 @@ class LoraPolicy:
         evaluation) would make what is drawn depend on the number of workers or on a resumption.
         """
         mine = (int(self.flat.steps[0]), self.loads, None if view.greedy else view.random)
-        if self.asked_by != mine or len(self.known) > REMEMBERED:
+        if self.asked_by != mine or len(self.known) > MAX_REMEMBERED:
             self.known, self.asked_by = {}, mine
         new = [text for text in dict.fromkeys(texts) if text not in self.known]
         if new:
@@ -258,7 +260,7 @@ class LoraPolicy:
     # What is told -------------------------------------------------------------------------------------
 
     def metrics(self) -> Counters:
-        """Shares of good actions since the last call, how far the model has moved, and its ledger."""
+        """Shares of good actions since the last call, how far the model has moved, and its usage."""
         present = self.net.learned or self.known
         told: dict[str, float | Mean] = {"distinct": float(len(present))}
         told |= {name: Mean(good, total) for name, (good, total) in self.judged.items()}
@@ -271,9 +273,9 @@ class LoraPolicy:
         """Mean divergence of the choices after texts from those of the same model without adapters."""
         texts = tuple(sorted(present))
         if texts != self.start[0]:
-            with lora.switched_off(self.net.model):
+            with lora.adapters_disabled(self.net.model):
                 self.start = texts, self.net.logits(texts)
-        now, then = log_normalise(np.array([present[text] for text in texts])), log_normalise(self.start[1])
+        now, then = log_normalize(np.array([present[text] for text in texts])), log_normalize(self.start[1])
         return float((np.exp(now) * (now - then)).sum(axis=1).mean())
 
     # State --------------------------------------------------------------------------------------------

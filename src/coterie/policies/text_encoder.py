@@ -23,14 +23,13 @@ from coterie.core.text import Instructing, find_text_codec
 from coterie.core.types import Array, Counters, Discrete, Tree
 from coterie.core.validation import positive
 from coterie.lm import lora
-from coterie.lm.choice import shared_backend
-from coterie.lm.load import LMSettings, LoadedModel, surround
-from coterie.lm.lora import AdapterSettings
+from coterie.lm.loading import LMSettings, LoadedModel, shared_backend, wrap
+from coterie.lm.lora import LoraAdapterSettings
 from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import Layout, layout
 
 PROBE = "What is seen, in words."  # tells how long the model's vectors are
-COUNTED = ("calls", "prompt_tokens", "seconds", "cache_hits")  # of the model's ledger
+COUNTED = ("calls", "prompt_tokens", "seconds", "cache_hits")  # of the model's usage
 Join = Literal["concat", "add", "alone"]
 
 
@@ -51,7 +50,7 @@ class TextSettings:
     scale: float = 1.0  # of the features beside observations, all normalised; many numbers outweigh few at 1
     codec: str = "auto"  # what puts moments into words; auto: the world's own; or package.module:Name
     trainable: bool = False  # adapters on the model learn by the policy's loss; the critic reads the frozen model
-    adapters: AdapterSettings = field(default_factory=AdapterSettings)  # their size and place, if they learn
+    lora: LoraAdapterSettings = field(default_factory=LoraAdapterSettings)  # the adapters of `trainable`
 
     def __post_init__(self) -> None:
         positive("scale", self.scale)
@@ -90,7 +89,7 @@ class Reader:
                 f"text.trainable needs a model whose weights are in this process (minilm, embedded, a directory), "
                 f"not '{plain.name}'; set text.trainable=false"
             )
-        self.lm: LoadedModel = surround(self.backend, plain)
+        self.lm: LoadedModel = wrap(self.backend, plain)
         self.layout = self.silent = layout(
             group_spec.spaces.observation
         )  # what is put into words; what is seen beside them
@@ -152,17 +151,17 @@ class Trained(nn.Module):
     """The reader's model with adapters that learn: writes fresh features over the frozen ones in a network's rows.
 
     Rows carry the numbers of their texts. What acts is embedded once until the adapters move; what learns is
-    embedded with its minibatch. At first the adapters change nothing (`lm/adapters.py`), so both agree.
+    embedded with its minibatch. At first the adapters change nothing (`lm/lora.py`), so both agree.
     """
 
     def __init__(self, reader: Reader, size: int, identities: int, normalizer: Normalizer) -> None:
         """Rows are `size` numbers that end with features, `identities`, numbers of texts, and what else there is."""
         super().__init__()
         frozen: Any = reader.backend  # a `Differentiable`, as the reader has made sure
-        self.model = lora.twin(frozen.model)
+        self.model = lora.frozen_copy(frozen.model)
         group_spec = reader.group_spec
-        lora.attach(
-            self.model, reader.settings.adapters, seeding.integer(group_spec.seed, "text adapters", group_spec.group)
+        lora.add_adapters(
+            self.model, reader.settings.lora, seeding.integer(group_spec.seed, "text adapters", group_spec.group)
         )
         self.reader, self.normalizer = reader, normalizer
         self.start, self.stop, self.at = size - reader.width, size, size + identities

@@ -22,7 +22,7 @@ from coterie.core.world import HasExpert
 from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 from coterie.policies.network import NetworkPolicy
 
 COUNTS = ("decisions", "asked", "advised", "agreed", "kl", "judged", "optimal")  # sums since the advisor was built
@@ -36,7 +36,7 @@ class LanguageAdvisorSettings:
     codec: str = "auto"  # what puts moments into words; auto: the world's own; or package.module:Name
     template: str = "auto"  # a file, or one of ours by name; auto: the codec's
     examples: str = "auto"  # worked ones, likewise; none: the bare question
-    normalise: Literal["sum", "mean"] = "sum"  # log-probabilities of a word's tokens
+    normalize: Literal["sum", "mean"] = "sum"  # log-probabilities of a word's tokens
     calibration: Calibration = "batch"  # take out what the model likes in any case
     temperature: float = 1.0  # divides the log-probabilities; 0: all weight on the best action
     smoothing: float = 0.01  # share of the advice that is spread evenly over the legal actions
@@ -221,14 +221,14 @@ class Words:
         self.codec = find_text_codec(s.codec, group_spec)
         words = self.codec.choices
         self.of_choice = self.codec.actions(np.arange(len(words)))  # [C]
-        asking = prompts.read(s.template, s.examples, self.codec.prompt, words)
+        template = prompts.read(s.template, s.examples, self.codec.prompt, words)
         samples = self.codec.samples() if s.calibration == "batch" else ()
-        self.chooser = ChoiceScorer(s.lm, asking, words, samples, s.calibration, s.normalise)
+        self.scorer = ChoiceScorer(s.lm, template, words, samples, s.calibration, s.normalize)
         self.described = Memoized(lambda seen, tags: self.codec.describe(seen))
 
     def known(self, view: View, rows: Array) -> Array:
         texts = self.describe(view, rows)
-        heard = np.array([text in self.chooser.known for text in texts], bool)
+        heard = np.array([text in self.scorer.known for text in texts], bool)
         best = np.full(len(rows), -1)
         if heard.any():
             weights = self.weights(view, rows[heard])
@@ -241,7 +241,7 @@ class Words:
         position = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         if not position:
             return np.zeros((0, self.actions))
-        scores = self.chooser.log_probs(list(position))[[position[text] for text in texts]]  # [R, C]
+        scores = self.scorer.log_probs(list(position))[[position[text] for text in texts]]  # [R, C]
         scores = np.where(legal_actions(view, rows, self.actions)[:, self.of_choice], scores, -np.inf)
         heard = np.isfinite(scores).any(axis=1) & ~np.isnan(scores).any(axis=1)
         found = np.full((len(rows), self.actions), np.nan)
@@ -264,29 +264,29 @@ class Words:
         return self.described.of(seen)
 
     def metrics(self) -> Counters:
-        distinct = float(len(self.chooser.known))
-        return {"distinct": distinct} | (self.chooser.lm.metrics() if distinct else {})
+        distinct = float(len(self.scorer.known))
+        return {"distinct": distinct} | (self.scorer.lm.metrics() if distinct else {})
 
     def state(self) -> State:
-        """Answers and, once the model was asked, its ledger and budget."""
-        known = self.chooser.known
-        asked = "lm" in vars(self.chooser)  # a cached property: looking must not load a model
-        scores = np.array(list(known.values()), np.float64).reshape(len(known), len(self.chooser.words))
+        """Answers and, once the model was asked, its usage and budget."""
+        known = self.scorer.known
+        asked = "lm" in vars(self.scorer)  # a cached property: looking must not load a model
+        scores = np.array(list(known.values()), np.float64).reshape(len(known), len(self.scorer.words))
         return {
             "texts": list(known),
             "scores": scores,
-            "refused": sorted(self.chooser.answers.refused),
-            "limits": repr(self.chooser.settings.budget),
-            "lm": self.chooser.lm.state() if asked else None,
+            "refused": sorted(self.scorer.answers.refused),
+            "limits": repr(self.scorer.settings.budget),
+            "lm": self.scorer.lm.state() if asked else None,
         }
 
     def load(self, state: State) -> None:
-        answers = self.chooser.answers
+        answers = self.scorer.answers
         answers.known = dict(zip(state["texts"], state["scores"], strict=True))
-        same = state["limits"] == repr(self.chooser.settings.budget)
+        same = state["limits"] == repr(self.scorer.settings.budget)
         answers.refused = set(state["refused"]) if same else set()  # a larger budget may cover them
         if state["lm"] is not None:
-            self.chooser.lm.load(state["lm"])
+            self.scorer.lm.load(state["lm"])
 
 
 # The reference player ---------------------------------------------------------------------------------------

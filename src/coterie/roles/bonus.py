@@ -63,8 +63,8 @@ class PairwiseBonus:
             raise ValueError("the codec has no samples of descriptions to compare with; name one that has")
         name = f"{self.codec.prompt}-pairs"
         default = name if (prompts.FOLDER / f"{name}.txt").is_file() else "pairs"
-        self.chooser = ChoiceScorer(
-            s.lm, prompts.read(s.template, s.examples, default, ("A", "B")), ("A", "B"), normalise=s.normalise
+        self.scorer = ChoiceScorer(
+            s.lm, prompts.read(s.template, s.examples, default, ("A", "B")), ("A", "B"), normalize=s.normalize
         )
         self.strengths = Values(self._strength)
 
@@ -86,7 +86,7 @@ class PairwiseBonus:
     def _preferred(self, pairs: Sequence[tuple[str, str]]) -> Array:
         """How surely the first of each pair is the better one, `[P]`, averaged over both orders."""
         both = [_pair(*ordered) for a, b in pairs for ordered in ((a, b), (b, a))]
-        first = _first(self.chooser.log_probs(both)).reshape(-1, 2)
+        first = _first(self.scorer.log_probs(both)).reshape(-1, 2)
         return np.asarray((first[:, 0] + 1 - first[:, 1]) / 2)
 
     def _fit(self, text: str, chance: dict[tuple[str, str], float]) -> float:
@@ -114,7 +114,7 @@ class PairwiseBonus:
 
     def metrics(self) -> Metrics:
         """Distinct observations and texts, what was added, and the share of pairs that are in their true order."""
-        return asked(self.chooser, self.strengths) | self.tally.metrics() | _in_order(self.judged)
+        return asked(self.scorer, self.strengths) | self.tally.metrics() | _in_order(self.judged)
 
     def state(self) -> State:
         """What later bonuses are scaled by; answers belong to the model's cache."""
@@ -155,10 +155,10 @@ class InstructionBonus:
         codec.instruct(_blank(group_spec))  # refuses a world that could give instructions, but does not
         self.codec: TextCodec = codec
         self.of_choice = codec.actions(np.arange(len(codec.choices)))  # [C, …]
-        asking = prompts.read(s.template, s.examples, "following", self.answers)
+        template = prompts.read(s.template, s.examples, "following", self.answers)
         samples = [_done(text, word) for text in codec.samples() for word in codec.choices]
         samples = samples if s.calibration == "batch" else []
-        self.chooser = ChoiceScorer(s.lm, asking, self.answers, samples, s.calibration, s.normalise)
+        self.scorer = ChoiceScorer(s.lm, template, self.answers, samples, s.calibration, s.normalize)
         self.verdicts = Values(self._verdict)
 
     def _verdict(self, observation: Tree, tags: Array) -> Array:
@@ -169,7 +169,7 @@ class InstructionBonus:
             text if text.startswith(words) else f"{words} {text}" for words, text in zip(wanted, told, strict=True)
         ]
         texts = [_done(text, self.codec.choices[tag]) for text, tag in zip(whole, tags, strict=True)]
-        return _first(self.chooser.log_probs(texts))
+        return _first(self.scorer.log_probs(texts))
 
     def rewards(self, experience: Experience) -> Array:
         found, closed = following(experience), experience.closed()
@@ -189,7 +189,7 @@ class InstructionBonus:
 
     def metrics(self) -> Metrics:
         """Distinct decisions and texts, what was added, and decisions without words."""
-        return asked(self.chooser, self.verdicts) | self.tally.metrics() | {"judge/unsaid": float(self.unsaid)}
+        return asked(self.scorer, self.verdicts) | self.tally.metrics() | {"judge/unsaid": float(self.unsaid)}
 
     def state(self) -> State:
         """What later bonuses are scaled by; answers belong to the model's cache."""

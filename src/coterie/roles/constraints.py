@@ -28,8 +28,8 @@ from coterie.core.text import Foretelling, find_text_codec
 from coterie.core.types import Array, Counters, Discrete, Experience, Metrics, State, Tree, View, map_tree
 from coterie.core.validation import at_least, within
 from coterie.lm import prompts
-from coterie.lm.choice import Answers, Calibration, ChoiceScorer, open_shared
-from coterie.lm.load import LMSettings, LoadedModel
+from coterie.lm.choice import AnswerMemo, Calibration, ChoiceScorer
+from coterie.lm.loading import LMSettings, LoadedModel, load_shared
 
 ANSWERS = ("yes", "no")
 
@@ -59,17 +59,17 @@ class Direct:
     """Yes or no, few-shot and calibrated, once for every distinct case."""
 
     def __init__(self, lm: LMSettings, template: str, examples: str, calibration: Calibration) -> None:
-        asking = prompts.read(template, examples, "constraints", ANSWERS)
+        prompt_template = prompts.read(template, examples, "constraints", ANSWERS)
         if calibration == "batch":
             raise ValueError("calibration=batch needs known cases of both kinds; set content_free or none")
-        self.chooser = ChoiceScorer(lm, asking, ANSWERS, (), calibration)
+        self.scorer = ChoiceScorer(lm, prompt_template, ANSWERS, (), calibration)
 
     @property
     def lm(self) -> LoadedModel:
-        return self.chooser.lm
+        return self.scorer.lm
 
     def breaks(self, cases: Sequence[Case]) -> Array:
-        scores = self.chooser.log_probs([f"Rule: {c.rule}. {c.state} Move: {c.deed}." for c in cases])
+        scores = self.scorer.log_probs([f"Rule: {c.rule}. {c.state} Move: {c.deed}." for c in cases])
         with np.errstate(invalid="ignore"):  # NaN where the model was not allowed to read
             return _even(scores[:, 0] - scores[:, 1])
 
@@ -80,17 +80,19 @@ class Channel:
     def __init__(self, lm: LMSettings, template: str, examples: str) -> None:
         if examples == "none":
             raise ValueError("ask=channel compares a rule with those of the examples; name some, or set ask=direct")
-        self.asking = prompts.read(template, examples, "forbidden", None)
+        self.template = prompts.read(template, examples, "forbidden", None)
         self.others = tuple(dict.fromkeys(rule for rule, _ in prompts.read_examples(examples, "forbidden", None)))
         if not self.others:
             raise ValueError(f"examples '{examples}': ask=channel needs at least one 'Rule: … => deed'")
         self.settings = lm
-        self.answers: Answers[tuple[str, str], float] = Answers(self._score)  # (rule's text, deed) -> log-probability
+        self.answers: AnswerMemo[tuple[str, str], float] = AnswerMemo(
+            self._score
+        )  # (rule's text, deed) -> log-probability
 
     @functools.cached_property
     def lm(self) -> LoadedModel:
         """The model, loaded when it is first asked."""
-        return open_shared(self.settings)
+        return load_shared(self.settings)
 
     def breaks(self, cases: Sequence[Case]) -> Array:
         told = [f"Rule: {case.rule}." for case in cases]
@@ -106,7 +108,7 @@ class Channel:
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> Array:
         """[R], from the model."""
-        prompt = [self.asking.prompt(rule) for rule, _ in pairs]
+        prompt = [self.template.prompt(rule) for rule, _ in pairs]
         return self.lm.score(prompt, [[f" {deed}"] for _, deed in pairs])[:, 0]
 
 

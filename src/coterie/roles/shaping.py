@@ -25,7 +25,7 @@ from coterie.core.types import Array, Experience, Metrics, Tree, map_tree
 from coterie.core.validation import positive
 from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
-from coterie.lm.load import LMSettings
+from coterie.lm.loading import LMSettings
 
 END, OPEN = -1, -2  # what follows a decision: a true end, or nothing that is known yet
 
@@ -96,7 +96,7 @@ class JudgeSettings:
     template: str = "auto"  # a file, or one of ours by name; auto: the codec's
     examples: str = "auto"  # worked ones, likewise; none: the bare question
     weight: float = 1.0  # of what is added, in units of the world's reward
-    normalise: Literal["sum", "mean"] = "sum"  # log-probabilities of a word's tokens
+    normalize: Literal["sum", "mean"] = "sum"  # log-probabilities of a word's tokens
 
     def __post_init__(self) -> None:
         positive("weight", self.weight)
@@ -159,14 +159,14 @@ class PotentialShaping(Stateless):
             raise ValueError(f"worth must name one number for each of {', '.join(codec.grades)}, got {list(s.worth)}")
         self.codec: Graded = codec
         self.worth = np.array(s.worth) if s.worth else np.linspace(-1.0, 0.0, len(codec.grades))
-        asking = prompts.read(s.template, s.examples, codec.grade_prompt, codec.grades)
+        template = prompts.read(s.template, s.examples, codec.grade_prompt, codec.grades)
         samples = codec.appraisals() if s.calibration == "batch" else ()
-        self.chooser = ChoiceScorer(s.lm, asking, codec.grades, samples, s.calibration, s.normalise)
+        self.scorer = ChoiceScorer(s.lm, template, codec.grades, samples, s.calibration, s.normalize)
         self.potential = Values(self._potential)
 
     def _potential(self, observation: Tree, tags: Array) -> Array:
         """Φ `[R]` of observations; NaN where the model abstains."""
-        chances = np.exp(self.chooser.log_probs(self.codec.appraise(observation)))  # [R, C], NaN in silent rows
+        chances = np.exp(self.scorer.log_probs(self.codec.appraise(observation)))  # [R, C], NaN in silent rows
         known = ~np.isnan(chances).any(axis=1)
         truth = self.codec.grade(observation)
         self.told += int((known & (truth >= 0)).sum())
@@ -192,10 +192,10 @@ class PotentialShaping(Stateless):
     def metrics(self) -> Metrics:
         """Distinct observations and texts, what was added, and the share of true grades where they are known."""
         told = {"judge/accuracy": self.right / self.told} if self.told else {}
-        return asked(self.chooser, self.potential) | self.tally.metrics() | told
+        return asked(self.scorer, self.potential) | self.tally.metrics() | told
 
 
-def asked(chooser: ChoiceScorer, values: Values) -> Metrics:
+def asked(scorer: ChoiceScorer, values: Values) -> Metrics:
     """How much was told apart, and what the model was asked."""
-    counted = {"judge/distinct": float(values.distinct), "judge/texts": float(len(chooser.known))}
-    return counted | ({f"judge/{k}": v for k, v in chooser.lm.metrics().items()} if chooser.known else {})
+    counted = {"judge/distinct": float(values.distinct), "judge/texts": float(len(scorer.known))}
+    return counted | ({f"judge/{k}": v for k, v in scorer.lm.metrics().items()} if scorer.known else {})

@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, suggest
 from coterie.lm.interface import Missing
-from coterie.lm.load import NAMES, LMSettings, check_model
+from coterie.lm.loading import BUILT_IN, LMSettings, check_model
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 
@@ -32,7 +32,7 @@ def refuse_unknown_models(groups: dict[str, GroupConfig]) -> None:
             try:
                 check_model(model)
             except (Missing, ValueError) as error:
-                raise ConfigError(f"{path}: {error}{suggest(model.name, NAMES)}") from None
+                raise ConfigError(f"{path}: {error}{suggest(model.name, BUILT_IN)}") from None
 
 
 def _models(name: str, group: GroupConfig, roles: Sequence[str]) -> dict[str, LMSettings]:

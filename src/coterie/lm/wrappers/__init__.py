@@ -1,1 +1,1 @@
-"""What surrounds a backend: cache, budget, retries, concurrency, usage."""
+"""Wrappers around language models: cache, budget, retry, concurrency and usage counting."""

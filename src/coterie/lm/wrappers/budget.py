@@ -1,8 +1,8 @@
-"""A limit on calls, tokens and money that holds across crashes and processes.
+"""Limits calls, tokens and money across crashes and processes.
 
-Before a call its worst case, every attempt included, is reserved in a journal; after it, what it really
-took is settled. A call whose worst case does not fit is refused and nothing is asked. A reservation that
-nobody settled (the process was killed) counts as spent: what is unknown is never billed as free.
+Before a call, its worst case with all retries is reserved in a journal; after the call, the reservation is replaced by
+the actual cost. A call whose worst case does not fit is denied and no request is sent. A reservation that was never
+settled (the process was killed) counts as spent, because its actual cost is unknown.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from coterie.lm.interface import (
     Scores,
     Unavailable,
 )
-from coterie.lm.wrappers.sqlite import Store
-from coterie.lm.wrappers.usage import Ledger
+from coterie.lm.wrappers.sqlite import SqliteStore
+from coterie.lm.wrappers.usage import UsageCounter
 
 
 @dataclass(frozen=True)
 class BudgetSettings:
-    """What may be spent, and what tokens cost."""
+    """Limits, and the prices of tokens."""
 
-    calls: int | None = None  # prompts asked, retries included; None: no limit
-    tokens: int | None = None  # read and written; None: no limit
-    money: float | None = None  # in the unit of the prices; None: no limit
-    prompt_price: float = 0.0  # per million tokens read
-    completion_price: float = 0.0  # per million tokens written
-    account: str = "default"  # whoever shares a store and an account shares its limit
-    at_limit: Literal["abstain", "stop"] = "abstain"  # go on without answers, or end the run
+    calls: int | None = None  # number of prompts, retries included; None: no limit
+    tokens: int | None = None  # prompt and completion tokens together; None: no limit
+    money: float | None = None  # in the currency of the prices; None: no limit
+    prompt_price: float = 0.0  # per million prompt tokens
+    completion_price: float = 0.0  # per million completion tokens
+    account: str = "default"  # budgets with the same cache file and account share their limit
+    at_limit: Literal["abstain", "stop"] = "abstain"  # continue without answers, or end the run
 
     def __post_init__(self) -> None:
         for name in ("calls", "tokens", "money"):
@@ -51,7 +51,7 @@ class BudgetSettings:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a call takes, or took."""
+    """The cost of calls."""
 
     calls: int = 0
     tokens: int = 0
@@ -65,29 +65,29 @@ class Cost:
 
 
 class Journal:
-    """One account: what was spent or is reserved, in the store."""
+    """One account in the store: the cost that is settled or reserved."""
 
-    def __init__(self, store: Store, account: str) -> None:
+    def __init__(self, store: SqliteStore, account: str) -> None:
         self.store, self.account = store, account
-        with store.writing() as connection:
+        with store.transaction() as connection:
             connection.execute("insert or ignore into accounts values (?, 0, 0, 0.0)", (account,))
 
     def spent(self) -> Cost:
-        """Settled and reserved together."""
+        """Return the settled and the reserved cost together."""
         query = "select calls, tokens, money from accounts where name = ?"
         with self.store.reading() as connection:
             return Cost(*connection.execute(query, (self.account,)).fetchone())
 
     def reserve(self, worst: Cost, settings: BudgetSettings) -> int:
-        """Put the worst case aside, or refuse."""
-        with self.store.writing() as connection:
+        """Reserve the worst case and return the reservation's number; raise `BudgetDenied` if it does not fit."""
+        with self.store.transaction() as connection:
             after = self.spent().plus(worst)
             for name in ("calls", "tokens", "money"):
-                limit, would = getattr(settings, name), getattr(after, name)
-                if limit is not None and would > limit:
-                    left = limit - (would - getattr(worst, name))
+                limit, total = getattr(settings, name), getattr(after, name)
+                if limit is not None and total > limit:
+                    left = limit - (total - getattr(worst, name))
                     need = getattr(worst, name)
-                    raise BudgetDenied(f"budget: {left:g} of {limit:g} {name} left, the call may need {need:g}")
+                    raise BudgetDenied(f"budget.{name}: {left:g} of {limit:g} left, the call may need {need:g}")
             self._add(connection, worst)
             row = (self.account, worst.calls, worst.tokens, worst.money)
             made = connection.execute(
@@ -95,16 +95,16 @@ class Journal:
             )
             return int(made.lastrowid or 0)
 
-    def settle(self, number: int, worst: Cost, real: Cost) -> None:
-        """Replace a reservation by what was really spent."""
-        with self.store.writing() as connection:
-            gone = connection.execute("delete from reservations where id = ?", (number,))
-            if gone.rowcount:
-                self._add(connection, real.plus(worst.times(-1)))
+    def settle(self, number: int, worst: Cost, actual: Cost) -> None:
+        """Replace a reservation by the actual cost."""
+        with self.store.transaction() as connection:
+            deleted = connection.execute("delete from reservations where id = ?", (number,))
+            if deleted.rowcount:
+                self._add(connection, actual.plus(worst.times(-1)))
 
     def raise_to(self, least: Cost) -> None:
-        """Never know of less than a checkpoint did: the store may have been lost since."""
-        with self.store.writing() as connection:
+        """Raise the account to the cost in a checkpoint: the store may have been deleted since."""
+        with self.store.transaction() as connection:
             known = self.spent()
             missing = Cost(*(max(getattr(least, n) - getattr(known, n), 0) for n in ("calls", "tokens", "money")))
             self._add(connection, missing)
@@ -117,21 +117,22 @@ class Journal:
 
 
 class Budget(LanguageModel):
-    """Refuses what the budget does not cover."""
+    """Denies calls that the budget does not cover."""
 
     def __init__(
         self,
         inner: LanguageModel,
         settings: BudgetSettings,
-        store: Store | None = None,
-        ledger: Ledger | None = None,
+        store: SqliteStore | None = None,
+        usage: UsageCounter | None = None,
         attempts: int = 1,
-        lost: Callable[[], int] = lambda: 0,
+        billed_failures: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`attempts`: how often one call may be tried; `lost`: how many tries of the latest call were in vain."""
-        self.inner, self.settings, self.attempts, self.lost = inner, settings, attempts, lost
-        self.journal = Journal(store or Store(None), settings.account)
-        self.ledger = ledger or Ledger()
+        """`attempts`: most attempts of one call; `billed_failures`: failed attempts of the latest call that count."""
+        self.inner, self.settings = inner, settings
+        self.attempts, self.billed_failures = attempts, billed_failures
+        self.journal = Journal(store or SqliteStore(None), settings.account)
+        self.usage = usage or UsageCounter()
 
     @property
     def identity(self) -> str:
@@ -145,23 +146,24 @@ class Budget(LanguageModel):
         worst = self._cost(len(prompts), read, len(prompts) * n * sampling.max_tokens)
         with self._reserved(worst) as settle:
             found = self.inner.complete(prompts, n, sampling, first)
-            samples = [sample for mine in found for sample in mine]
-            read, written = (sum(getattr(s, kind) for s in samples) for kind in ("prompt_tokens", "completion_tokens"))
+            samples = [sample for of_prompt in found for sample in of_prompt]
+            read = sum(sample.prompt_tokens for sample in samples)
+            written = sum(sample.completion_tokens for sample in samples)
             settle(self._cost(len(prompts), read, written))
         return found
 
     def scores(self, prompts: Sequence[Prompt], choices: Sequence[Sequence[str]]) -> Scores:
-        read = sum(self.inner.max_prompt_tokens(prompt, mine) for prompt, mine in zip(prompts, choices))
+        read = sum(self.inner.max_prompt_tokens(prompt, options) for prompt, options in zip(prompts, choices))
         with self._reserved(self._cost(len(prompts), read, 0)) as settle:
             found = self.inner.scores(prompts, choices)
-            settle(self._cost(len(prompts), int(found.read.sum()), 0))
+            settle(self._cost(len(prompts), int(found.tokens_read.sum()), 0))
         return found
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
         worst = self._cost(len(prompts), sum(map(self.inner.max_prompt_tokens, prompts)), 0)
         with self._reserved(worst) as settle:
             found = self.inner.embed(prompts)
-            settle(worst)  # what was read is not told
+            settle(worst)  # the actual number of tokens is not reported
         return found
 
     def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
@@ -171,11 +173,11 @@ class Budget(LanguageModel):
         self.inner.close()
 
     def state(self) -> dict[str, float]:
-        """For a checkpoint; the journal itself is the truth."""
+        """Return the cost so far for a checkpoint; the journal stays authoritative."""
         return vars(self.journal.spent()).copy()
 
     def load(self, state: dict[str, float]) -> None:
-        """Go on from a checkpoint: what was spent after it stays spent."""
+        """Restore from a checkpoint; what was spent after it stays spent."""
         self.journal.raise_to(Cost(int(state["calls"]), int(state["tokens"]), state["money"]))
 
     def _cost(self, calls: int, read: int, written: int) -> Cost:
@@ -184,28 +186,28 @@ class Budget(LanguageModel):
 
     @contextmanager
     def _reserved(self, one: Cost) -> Iterator[Callable[[Cost], None]]:
-        """Reserve for every attempt; settle what the good one took and, for those in vain, the worst case."""
+        """Reserve the worst case of every attempt; settle the actual cost plus the worst case of billed failures."""
         worst = one.times(self.attempts)
         try:
             number = self.journal.reserve(worst, self.settings)
         except BudgetDenied as error:
-            self.ledger.add(refusals=1)
+            self.usage.add(refusals=1)
             if self.settings.at_limit == "stop":
                 raise BudgetExceeded(
-                    f"{error}; at_limit=stop ends the run: raise the limit and go on with it"
+                    f"{error}; budget.at_limit=stop ends the run: raise the limit and resume it"
                 ) from None
             raise
-        took = Cost()
+        actual = Cost()
 
-        def settle(real: Cost) -> None:
-            nonlocal took
-            took = real
+        def settle(cost: Cost) -> None:
+            nonlocal actual
+            actual = cost
 
         try:
             yield settle
         except LMError as error:
-            in_vain = self.lost() + (isinstance(error, Unavailable) and error.billed)
-            self.journal.settle(number, worst, one.times(in_vain))
+            billed = self.billed_failures() + (isinstance(error, Unavailable) and error.billed)
+            self.journal.settle(number, worst, one.times(billed))
             raise
-        # anything else that ends the call leaves its reservation: what it took is unknown
-        self.journal.settle(number, worst, took.plus(one.times(self.lost())))
+        # any other exception leaves the reservation in place: the actual cost is unknown
+        self.journal.settle(number, worst, actual.plus(one.times(self.billed_failures())))

@@ -1,11 +1,11 @@
-"""Answers kept on disk, so that no question is paid for twice and a run can be replayed exactly.
+"""Stores answers on disk, so that no request is paid for twice and a run can be replayed exactly.
 
-A key is a hash of the model's identity, the parameters and the question: for completions the prompt and
-the number of the sample, for scores the prompt and one choice, for embeddings the prompt. So three samples
-asked for after one ask for two more, and a new choice is scored alone.
+A key is a hash of the model's identity, the parameters and the request: for completions the prompt and the number of
+the sample, for scores the prompt and one choice, for embeddings the prompt. So a request for three samples after one
+for a single sample asks for two more, and a new choice is scored alone.
 
-Modes: `replay` uses what is there, asks for the rest and keeps it; `record` asks for everything anew and
-keeps it in place of what was there; `replay-only` asks for nothing and raises `NotRecorded`.
+Modes: `replay` uses stored answers, asks for the others and stores them; `record` asks for everything and overwrites
+stored answers; `replay-only` asks for nothing and raises `NotRecorded` for an answer that is not stored.
 """
 
 from __future__ import annotations
@@ -27,43 +27,47 @@ from coterie.lm.interface import (
     Prompt,
     Sampling,
     Scores,
+    canonical_json,
     check_choices,
-    padded,
-    spelled,
+    pad_rows,
 )
-from coterie.lm.wrappers.sqlite import Store
-from coterie.lm.wrappers.usage import Ledger
+from coterie.lm.wrappers.sqlite import SqliteStore
+from coterie.lm.wrappers.usage import UsageCounter
 
-SCHEMA = 1  # part of every key: a new one makes old answers unreachable
-AT_ONCE = 900  # keys in one query
-SCORE = struct.Struct("<dq")  # log-probability, tokens
+SCHEMA = 1  # part of every key: a new number makes old answers unreachable
+KEYS_PER_QUERY = 900
+SCORE = struct.Struct("<dq")  # log-probability, number of tokens
 Mode = Literal["replay", "record", "replay-only"]
 
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """Where answers are kept and how they are used."""
+    """Where answers are stored and how they are used."""
 
-    path: str  # an SQLite file; made if it is not there
+    path: str  # an SQLite file; created if it does not exist
     mode: Mode = "replay"  # replay, record or replay-only
-    in_memory: int = 100_000  # answers kept in memory, too; 0: none
+    memory_entries: int = 100_000  # answers that are also held in memory; 0: none
 
     def __post_init__(self) -> None:
-        at_least("in_memory", self.in_memory, 0)
+        at_least("memory_entries", self.memory_entries, 0)
         if self.mode not in ("replay", "record", "replay-only"):
             raise ValueError(f"mode must be replay, record or replay-only, got {self.mode!r}")
 
 
 class Cache(LanguageModel):
-    """Asks only for what it does not know."""
+    """Asks the model it wraps only for answers that are not stored."""
 
     def __init__(
-        self, inner: LanguageModel, settings: CacheSettings, store: Store | None = None, ledger: Ledger | None = None
+        self,
+        inner: LanguageModel,
+        settings: CacheSettings,
+        store: SqliteStore | None = None,
+        usage: UsageCounter | None = None,
     ) -> None:
         self.inner, self.settings = inner, settings
-        self.store = store or Store(settings.path)
-        self.ledger = ledger or Ledger()
-        self.near: dict[bytes, bytes] = {}
+        self.store = store or SqliteStore(settings.path)
+        self.usage = usage or UsageCounter()
+        self.memory: dict[bytes, bytes] = {}
 
     @property
     def identity(self) -> str:
@@ -74,80 +78,80 @@ class Cache(LanguageModel):
     ) -> list[list[Completion]]:
         base = self._base("complete", json.dumps(asdict(sampling)))
         greedy = sampling.temperature == 0
-        heads = [_sub(base, spelled(prompt)) for prompt in prompts]
-        wanted = [0] if greedy else list(range(first, first + n))  # all greedy samples are one
-        keys = [[_key(head, str(sample)) for sample in wanted] for head in heads]
-        known = self._look_up([key for mine in keys for key in mine])
+        of_prompt = [_extend(base, canonical_json(prompt)) for prompt in prompts]
+        wanted = [0] if greedy else list(range(first, first + n))  # all greedy samples are equal
+        keys = [[_key(digest, str(sample)) for sample in wanted] for digest in of_prompt]
+        known = self._look_up([key for row in keys for key in row])
         missing: dict[tuple[int, ...], dict[bytes, int]] = {}  # samples -> first of their keys -> prompt
-        for number, mine in enumerate(keys):
-            lacking = [place for place, key in enumerate(mine) if key not in known]
-            for run in _runs(lacking):
-                missing.setdefault(tuple(wanted[place] for place in run), {})[mine[run[0]]] = number
-        for samples, asked in missing.items():
-            numbers = list(asked.values())
+        for number, row in enumerate(keys):
+            places = [place for place, key in enumerate(row) if key not in known]
+            for run in _consecutive(places):
+                missing.setdefault(tuple(wanted[place] for place in run), {})[row[run[0]]] = number
+        for samples, by_key in missing.items():
+            numbers = list(by_key.values())
             rows = {number: [keys[number][wanted.index(sample)] for sample in samples] for number in numbers}
             known |= self._ask_completions(prompts, rows, samples, sampling)
-        found = [[_completion(known[key]) for key in mine] for mine in keys]
-        return [mine * n for mine in found] if greedy else found
+        found = [[_completion(known[key]) for key in row] for row in keys]
+        return [row * n for row in found] if greedy else found
 
     def _ask_completions(
         self, prompts: Sequence[Prompt], rows: dict[int, list[bytes]], samples: tuple[int, ...], sampling: Sampling
     ) -> dict[bytes, bytes]:
-        self._may_ask(prompts, rows)
+        self._check_may_ask(prompts, rows)
         numbers = list(rows)
         found = self.inner.complete([prompts[i] for i in numbers], len(samples), sampling, samples[0])
-        pairs = ((key, sample) for number, mine in zip(numbers, found) for key, sample in zip(rows[number], mine))
-        return self._keep({key: json.dumps(asdict(sample)).encode() for key, sample in pairs})
+        pairs = ((key, sample) for number, row in zip(numbers, found) for key, sample in zip(rows[number], row))
+        return self._put({key: json.dumps(asdict(sample)).encode() for key, sample in pairs})
 
     def scores(self, prompts: Sequence[Prompt], choices: Sequence[Sequence[str]]) -> Scores:
         check_choices(prompts, choices)
         base = self._base("score", "")
         keys = []
-        for prompt, mine in zip(prompts, choices):
-            head = _sub(base, spelled(prompt))
-            keys.append([_key(head, choice) for choice in mine])
-        known = self._look_up([key for mine in keys for key in mine])
-        lacking: dict[int, dict[bytes, str]] = {}  # prompt -> key -> choice
-        claimed: set[bytes] = set()
-        for number, (row, mine) in enumerate(zip(keys, choices)):
-            for key, choice in zip(row, mine):
-                if key not in known and key not in claimed:
-                    claimed.add(key)
-                    lacking.setdefault(number, {})[key] = choice
+        for prompt, options in zip(prompts, choices):
+            digest = _extend(base, canonical_json(prompt))
+            keys.append([_key(digest, choice) for choice in options])
+        known = self._look_up([key for row in keys for key in row])
+        missing: dict[int, dict[bytes, str]] = {}  # prompt -> key -> choice
+        seen: set[bytes] = set()
+        for number, (row, options) in enumerate(zip(keys, choices)):
+            for key, choice in zip(row, options):
+                if key not in known and key not in seen:
+                    seen.add(key)
+                    missing.setdefault(number, {})[key] = choice
         read = np.zeros(len(prompts), np.int64)
-        if lacking:
-            self._may_ask(prompts, lacking)
-            fresh, tokens_read = self._ask_scores(prompts, lacking)
+        if missing:
+            self._check_may_ask(prompts, missing)
+            fresh, tokens_read = self._ask_scores(prompts, missing)
             known |= fresh
-            read[list(lacking)] = tokens_read
+            read[list(missing)] = tokens_read
         pairs = [[SCORE.unpack(known[key]) for key in row] for row in keys]
         return Scores(
-            padded([[one[0] for one in mine] for mine in pairs], -np.inf, np.float64),
-            padded([[one[1] for one in mine] for mine in pairs], 0, np.int64),
+            pad_rows([[logprob for logprob, _ in row] for row in pairs], -np.inf, np.float64),
+            pad_rows([[tokens for _, tokens in row] for row in pairs], 0, np.int64),
             read,
         )
 
     def _ask_scores(
-        self, prompts: Sequence[Prompt], lacking: dict[int, dict[bytes, str]]
+        self, prompts: Sequence[Prompt], missing: dict[int, dict[bytes, str]]
     ) -> tuple[dict[bytes, bytes], np.ndarray]:
-        numbers = list(lacking)
-        found = self.inner.scores([prompts[i] for i in numbers], [list(lacking[i].values()) for i in numbers])
+        numbers = list(missing)
+        found = self.inner.scores([prompts[i] for i in numbers], [list(missing[i].values()) for i in numbers])
         answers = {
             key: SCORE.pack(float(found.logprobs[row, place]), int(found.tokens[row, place]))
             for row, number in enumerate(numbers)
-            for place, key in enumerate(lacking[number])
+            for place, key in enumerate(missing[number])
         }
-        return self._keep(answers), found.read
+        return self._put(answers), found.tokens_read
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
         base = self._base("embed", "")
-        keys = [_key(base, spelled(prompt)) for prompt in prompts]
+        keys = [_key(base, canonical_json(prompt)) for prompt in prompts]
         known = self._look_up(keys)
-        lacking = {key: number for number, key in enumerate(keys) if key not in known}
-        if lacking:
-            self._may_ask(prompts, list(lacking.values()))
-            found = self.inner.embed([prompts[i] for i in lacking.values()])
-            known |= self._keep({key: np.asarray(row, "<f4").tobytes() for key, row in zip(lacking, found)})
+        missing = {key: number for number, key in enumerate(keys) if key not in known}
+        if missing:
+            self._check_may_ask(prompts, list(missing.values()))
+            found = self.inner.embed([prompts[i] for i in missing.values()])
+            known |= self._put({key: np.asarray(row, "<f4").tobytes() for key, row in zip(missing, found)})
         return np.array([np.frombuffer(known[key], "<f4") for key in keys], np.float32)
 
     def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
@@ -159,72 +163,73 @@ class Cache(LanguageModel):
 
     # Keys and answers ---------------------------------------------------------------------------------
 
-    def _base(self, kind: str, parameters: str) -> Any:
+    def _base(self, method: str, parameters: str) -> Any:
         digest = hashlib.blake2b(digest_size=20)
-        for part in (str(SCHEMA), kind, self.inner.identity, parameters):
+        for part in (str(SCHEMA), method, self.inner.identity, parameters):
             _feed(digest, part)
         return digest
 
     def _look_up(self, keys: list[bytes]) -> dict[bytes, bytes]:
-        """Those that are there; in `record` mode nothing is."""
+        """Return the stored answers; none in mode `record`."""
         if self.settings.mode == "record":
             known: dict[bytes, bytes] = {}
         else:
-            known = {key: self.near[key] for key in keys if key in self.near}
-            far = self._select([key for key in dict.fromkeys(keys) if key not in known])
-            self._remember(far)
-            known |= far
+            known = {key: self.memory[key] for key in keys if key in self.memory}
+            stored = self._select([key for key in dict.fromkeys(keys) if key not in known])
+            self._remember(stored)
+            known |= stored
         hits = sum(key in known for key in keys)
-        self.ledger.add(cache_hits=hits, cache_misses=len(keys) - hits)
+        self.usage.add(cache_hits=hits, cache_misses=len(keys) - hits)
         return known
 
     def _select(self, keys: list[bytes]) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}
         with self.store.reading() as connection:
-            for begin in range(0, len(keys), AT_ONCE):
-                part = keys[begin : begin + AT_ONCE]
+            for begin in range(0, len(keys), KEYS_PER_QUERY):
+                part = keys[begin : begin + KEYS_PER_QUERY]
                 marks = ",".join("?" * len(part))
                 found |= dict(connection.execute(f"select key, value from answers where key in ({marks})", part))
         return found
 
-    def _may_ask(self, prompts: Sequence[Prompt], numbers: Any) -> None:
+    def _check_may_ask(self, prompts: Sequence[Prompt], numbers: Any) -> None:
         if self.settings.mode == "replay-only":
-            example = spelled(prompts[next(iter(numbers))])[-60:]
+            example = canonical_json(prompts[next(iter(numbers))])[-60:]
             raise NotRecorded(
-                f"'{self.settings.path}' does not hold {len(numbers)} of the answers, such as to …{example}"
+                f"cache.mode=replay-only: '{self.settings.path}' lacks answers for {len(numbers)} prompts, "
+                f"such as …{example}; set cache.mode=replay to ask the model"
             )
 
-    def _keep(self, answers: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """Store answers and return those that count: where another process was first, its answer."""
-        word = "replace" if self.settings.mode == "record" else "ignore"
+    def _put(self, answers: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Store answers and return those that are valid: where another process was first, its answer."""
+        conflict = "replace" if self.settings.mode == "record" else "ignore"
         if answers:
-            with self.store.writing() as connection:
-                connection.executemany(f"insert or {word} into answers values (?, ?)", answers.items())
+            with self.store.transaction() as connection:
+                connection.executemany(f"insert or {conflict} into answers values (?, ?)", answers.items())
                 answers = self._select(list(answers))
             self._remember(answers)
         return answers
 
     def _remember(self, answers: dict[bytes, bytes]) -> None:
-        if len(self.near) + len(answers) > self.settings.in_memory:
-            self.near = {}  # rare, and the file is quick as well
-        if len(answers) <= self.settings.in_memory:
-            self.near.update(answers)
+        if len(self.memory) + len(answers) > self.settings.memory_entries:
+            self.memory = {}  # rare, and reading the file is fast
+        if len(answers) <= self.settings.memory_entries:
+            self.memory.update(answers)
 
 
 def _feed(digest: Any, part: str) -> None:
     raw = part.encode()
-    digest.update(struct.pack("<q", len(raw)))  # so that no two questions are spelled alike
+    digest.update(struct.pack("<q", len(raw)))  # so that different requests cannot have the same bytes
     digest.update(raw)
 
 
-def _sub(base: Any, part: str) -> Any:
+def _extend(base: Any, part: str) -> Any:
     digest = base.copy()
     _feed(digest, part)
     return digest
 
 
-def _key(head: Any, part: str) -> bytes:
-    key: bytes = _sub(head, part).digest()
+def _key(base: Any, part: str) -> bytes:
+    key: bytes = _extend(base, part).digest()
     return key
 
 
@@ -233,8 +238,8 @@ def _completion(value: bytes) -> Completion:
     return Completion(**raw | {"tokens": tuple(raw["tokens"]), "logprobs": tuple(raw["logprobs"])})
 
 
-def _runs(places: Sequence[int]) -> list[list[int]]:
-    """Neighbours together: [0, 1, 4] is [0, 1] and [4]."""
+def _consecutive(places: Sequence[int]) -> list[list[int]]:
+    """Split increasing numbers into runs of consecutive ones: [0, 1, 4] becomes [0, 1] and [4]."""
     found: list[list[int]] = []
     for place in places:
         if found and found[-1][-1] == place - 1:

@@ -1,7 +1,7 @@
-"""Splits a batch into single questions and asks several at once, for back ends that take one at a time.
+"""Splits a batch into single prompts and sends several in parallel, for back ends that take one at a time.
 
-If some fail, the others are still asked, and the first failure is raised at the end: a cache inside keeps
-every answer as it comes.
+If some fail, the others are still sent, and the first failure is raised at the end. A cache inside this wrapper stores
+every answer as it arrives.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from coterie.core.validation import positive
 from coterie.lm.interface import Completion, LanguageModel, Prompt, Sampling, Scores
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-class Spread(LanguageModel):
-    """Up to `limit` single questions at once, each in a thread of its own."""
+class Concurrent(LanguageModel):
+    """Sends up to `max_concurrency` single prompts in parallel, each in its own thread."""
 
-    def __init__(self, inner: LanguageModel, limit: int = 8) -> None:
-        positive("limit", limit)
+    def __init__(self, inner: LanguageModel, max_concurrency: int = 8) -> None:
+        positive("max_concurrency", max_concurrency)
         self.inner = inner
-        self.pool = ThreadPoolExecutor(limit, thread_name_prefix="lm")
+        self.pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="lm")
 
     @property
     def identity(self) -> str:
@@ -33,15 +33,15 @@ class Spread(LanguageModel):
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
     ) -> list[list[Completion]]:
-        return self._each(len(prompts), lambda i: self.inner.complete([prompts[i]], n, sampling, first)[0])
+        return self._map(len(prompts), lambda i: self.inner.complete([prompts[i]], n, sampling, first)[0])
 
     def scores(self, prompts: Sequence[Prompt], choices: Sequence[Sequence[str]]) -> Scores:
         if len(prompts) != len(choices):
-            raise ValueError(f"one list of choices for each prompt: got {len(prompts)}, {len(choices)}")
-        return joined(self._each(len(prompts), lambda i: self.inner.scores([prompts[i]], [choices[i]])))
+            raise ValueError(f"choices: expected one list per prompt, got {len(choices)} for {len(prompts)} prompts")
+        return Scores.concatenate(self._map(len(prompts), lambda i: self.inner.scores([prompts[i]], [choices[i]])))
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
-        return np.array(self._each(len(prompts), lambda i: self.inner.embed([prompts[i]])[0]), np.float32)
+        return np.array(self._map(len(prompts), lambda i: self.inner.embed([prompts[i]])[0]), np.float32)
 
     def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
         return self.inner.max_prompt_tokens(prompt, choices)
@@ -50,23 +50,7 @@ class Spread(LanguageModel):
         self.pool.shutdown()
         self.inner.close()
 
-    def _each(self, count: int, ask: Callable[[int], Found]) -> list[Found]:
-        futures = [self.pool.submit(ask, number) for number in range(count)]
+    def _map(self, count: int, request: Callable[[int], Result]) -> list[Result]:
+        futures = [self.pool.submit(request, number) for number in range(count)]
         wait(futures)
         return [future.result() for future in futures]
-
-
-def joined(parts: Sequence[Scores]) -> Scores:
-    """Scores of several batches as one."""
-    widest = max((part.logprobs.shape[1] for part in parts), default=0)
-
-    def wide(array: np.ndarray, fill: float) -> np.ndarray:
-        return np.pad(array, ((0, 0), (0, widest - array.shape[1])), constant_values=fill)
-
-    if not parts:
-        return Scores(np.zeros((0, 0)), np.zeros((0, 0), np.int64), np.zeros(0, np.int64))
-    return Scores(
-        np.concatenate([wide(part.logprobs, -np.inf) for part in parts]),
-        np.concatenate([wide(part.tokens, 0) for part in parts]),
-        np.concatenate([part.read for part in parts]),
-    )

@@ -1,4 +1,4 @@
-"""The SQLite file behind the cache and the budget's journal: safe for threads and for several processes."""
+"""The SQLite file of the cache and of the budget's journal; safe for threads and for several processes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ create table if not exists accounts (name text primary key, calls integer, token
 create table if not exists reservations (id integer primary key, account text, calls integer, tokens integer,
                                          money real);
 """
-PATIENCE = 60.0  # seconds to wait for another process that is writing
+BUSY_TIMEOUT = 60.0  # seconds to wait for another process that is writing
 
 
-class Store:
-    """One connection, taken by one thread at a time; a forked child opens its own."""
+class SqliteStore:
+    """One connection that one thread uses at a time; a forked child process opens its own."""
 
     def __init__(self, path: str | Path | None) -> None:
+        """`path` None keeps everything in memory."""
         self.path = str(path) if path is not None else ":memory:"
         self.lock = threading.RLock()
-        self.owner = -1
+        self.owner = -1  # process that opened the connection
         self._connect()
 
     def _connect(self) -> sqlite3.Connection:
@@ -35,21 +36,22 @@ class Store:
             if self.path != ":memory:":
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             try:
-                made = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+                made = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
                 _prepare(made)
             except sqlite3.Error as error:
-                raise LMError(f"cannot open '{self.path}' as a store of answers: {error}") from None
+                raise LMError(f"cannot open '{self.path}' as an SQLite store of answers: {error}") from None
             self.connection, self.owner = made, os.getpid()
         return self.connection
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
+        """Give access to the connection outside a transaction."""
         with self.lock:
             yield self._connect()
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, all or nothing; other processes wait."""
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run the block as one transaction that is rolled back on an error; other processes wait."""
         with self.lock:
             connection = self._connect()
             try:
@@ -71,14 +73,17 @@ class Store:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging; while another process does the same, SQLite says 'locked' without waiting."""
-    for left in range(200, -1, -1):
+    """Create the tables and switch to write-ahead logging.
+
+    While another process switches too, SQLite reports 'locked' without waiting; hence the retries.
+    """
+    for attempts_left in range(200, -1, -1):
         try:
             connection.execute("pragma journal_mode=wal")
             connection.execute("pragma synchronous=normal")
             connection.executescript(TABLES)
             return
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or not left:
+            if "locked" not in str(error) or not attempts_left:
                 raise
             time.sleep(0.05)

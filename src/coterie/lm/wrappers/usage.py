@@ -1,7 +1,7 @@
-"""What was asked and what it came to: calls, tokens, seconds, cache hits, refusals, retries.
+"""Counts what language models are used for: calls, tokens, seconds, cache hits, refusals, retries.
 
-`Ledger` counts; every wrapper that knows something tells it. `Metered` stands next to the back end and
-tells it what really was asked.
+`UsageCounter` holds the counts; each wrapper adds its own. `UsageTracking` wraps the back end and counts the requests
+that reach it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ COUNTS = (
 )
 
 
-class Ledger:
-    """Counts since the start of the run; safe for threads."""
+class UsageCounter:
+    """Counts since the start of the run; thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -33,7 +33,7 @@ class Ledger:
                 self.counts[name] += count
 
     def metrics(self) -> dict[str, float]:
-        """Everything counted so far, for metrics.jsonl."""
+        """Return all counts so far, for metrics.jsonl."""
         with self.lock:
             return {f"lm/{name}": count for name, count in self.counts.items()}
 
@@ -46,11 +46,11 @@ class Ledger:
             self.counts = dict.fromkeys(COUNTS, 0.0) | state
 
 
-class Metered(LanguageModel):
-    """Tells the ledger what the back end was asked and what it took. One prompt is one call."""
+class UsageTracking(LanguageModel):
+    """Counts the calls, tokens, time and failures of the model it wraps. One prompt is one call."""
 
-    def __init__(self, inner: LanguageModel, ledger: Ledger) -> None:
-        self.inner, self.ledger = inner, ledger
+    def __init__(self, inner: LanguageModel, usage: UsageCounter) -> None:
+        self.inner, self.usage = inner, usage
 
     @property
     def identity(self) -> str:
@@ -59,27 +59,26 @@ class Metered(LanguageModel):
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
     ) -> list[list[Completion]]:
-        with _Watch(self.ledger, len(prompts)):
+        with _Timer(self.usage, len(prompts)):
             found = self.inner.complete(prompts, n, sampling, first)
-        samples = [sample for mine in found for sample in mine]
-        self.ledger.add(
+        samples = [sample for of_prompt in found for sample in of_prompt]
+        self.usage.add(
             prompt_tokens=sum(sample.prompt_tokens for sample in samples),
             completion_tokens=sum(sample.completion_tokens for sample in samples),
         )
         return found
 
     def scores(self, prompts: Sequence[Prompt], choices: Sequence[Sequence[str]]) -> Scores:
-        with _Watch(self.ledger, len(prompts)):
+        with _Timer(self.usage, len(prompts)):
             found = self.inner.scores(prompts, choices)
-        self.ledger.add(scored_tokens=int(found.read.sum()))
+        self.usage.add(scored_tokens=int(found.tokens_read.sum()))
         return found
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
-        with _Watch(self.ledger, len(prompts)):
+        with _Timer(self.usage, len(prompts)):
             found = self.inner.embed(prompts)
-        self.ledger.add(
-            prompt_tokens=sum(map(self.inner.max_prompt_tokens, prompts))
-        )  # of a server: no more than these
+        # exact for local models; an upper bound for servers, which do not report it
+        self.usage.add(prompt_tokens=sum(map(self.inner.max_prompt_tokens, prompts)))
         return found
 
     def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
@@ -89,15 +88,15 @@ class Metered(LanguageModel):
         self.inner.close()
 
 
-class _Watch:
-    """Counts the calls, the time and a failure of what happens inside."""
+class _Timer:
+    """Counts calls, elapsed time and failures of the code inside the block."""
 
-    def __init__(self, ledger: Ledger, calls: int) -> None:
-        self.ledger, self.calls = ledger, calls
+    def __init__(self, usage: UsageCounter, calls: int) -> None:
+        self.usage, self.calls = usage, calls
 
     def __enter__(self) -> None:
-        self.begin = time.perf_counter()
+        self.start = time.perf_counter()
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        failed = kind is not None and issubclass(kind, LMError)
-        self.ledger.add(calls=self.calls, seconds=time.perf_counter() - self.begin, failures=float(failed))
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        failed = error is not None and issubclass(error, LMError)
+        self.usage.add(calls=self.calls, seconds=time.perf_counter() - self.start, failures=float(failed))

