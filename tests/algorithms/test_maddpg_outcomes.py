@@ -68,7 +68,7 @@ def test_worth_and_its_gradient_reach_the_outputs():
 
     def exact(array):
         lottery = tell(torch.from_numpy(array)[None, None])
-        return float(value(taste, lottery.outcome[0, 0].numpy(), lottery.chance[0, 0].numpy()))
+        return float(value(taste.risk_parameters(), lottery.outcome[0, 0].numpy(), lottery.chance[0, 0].numpy()))
 
     found = worth(judge, tell(out))
     plain = out.detach().numpy()[0, 0].astype(float)

@@ -11,6 +11,7 @@ SETTINGS = {
     "train.copies": "train.num_envs",
     "train.steps": "train.rollout_steps",
     "train.keep": "train.keep_checkpoints",
+    "groups.*.preference.way": "groups.*.preference.scope",
 }
 NAMES = {  # (where, old name) -> present name
     ("preference", "unchanged"): "individual",

@@ -164,10 +164,10 @@ class HasProbe(Protocol):
 class Preference(Stateful, Protocol):
     """How a group values its rewards; built as `Name(settings, group_spec, gamma)`.
 
-    A learner lists in its class attribute `ways` what it can follow.
+    A learner lists the scopes that it serves in its class attribute `scopes`.
     """
 
-    way: str  # "step": rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`
+    scope: str  # "step": rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`
 
     def rewards(self, experience: Experience) -> Array:
         """The rewards to learn from, `[T, N, A]`; stored rewards stay as they are."""
@@ -191,7 +191,7 @@ class RiskParameters(NamedTuple):
 class Risk(Preference, Protocol):
     """A preference over distributions of returns; its rewards are the world's own."""
 
-    def judge(self) -> RiskParameters:
+    def risk_parameters(self) -> RiskParameters:
         """Its parameters, for critics that estimate distributions."""
         ...
 

@@ -30,7 +30,7 @@ from coterie.algorithms.maddpg.transitions import JointTransitions
 from coterie.core.group import RiskParameters
 from coterie.core.types import Array
 from coterie.nn.kernels import Spec, adam, backward, backward_inputs, forward, settle, squash, through_choices, unsquash
-from coterie.preferences.risk_kernels import Slopes, judge_row, make_slopes
+from coterie.preferences.risk_kernels import RiskSlopes, make_slopes, risk_value
 
 
 class Draws(NamedTuple):
@@ -109,7 +109,7 @@ class Workspace(NamedTuple):
     share: Array  # [M]
     spread: Array  # [M]: deviations of outcomes
     slope: Array  # [M, K]
-    slopes: Slopes
+    slopes: RiskSlopes
 
 
 @njit(cache=True, error_model="numpy")
@@ -341,19 +341,19 @@ def _climb(judge: RiskParameters, out: Array, workspace: Workspace, m: int) -> f
     """What row m of a critic is worth to the group; it gives way to the gradient of what is lost."""
     share, count = workspace.share[m], len(workspace.chances)
     expected = tell(out, workspace.chances, workspace.outcomes)
-    value = judge_row(judge, workspace.chances, workspace.outcomes, workspace.slopes)
+    value = risk_value(judge, workspace.chances, workspace.outcomes, workspace.slopes)
     mean = variance = 0.0
     for q in range(count):
-        mean += workspace.chances[q] * workspace.slopes.chance[q]
+        mean += workspace.chances[q] * workspace.slopes.probability[q]
         variance += workspace.chances[q] * (workspace.outcomes[q] - expected) ** 2
     first = 1 if hurdled(len(out)) else 0  # nothing is told apart from amounts
     if first:
-        out[0] = -share * workspace.chances[0] * (mean - workspace.slopes.chance[0])
-        mean = (mean - workspace.chances[0] * workspace.slopes.chance[0]) / max(workspace.chances[1:].sum(), TINY)
+        out[0] = -share * workspace.chances[0] * (mean - workspace.slopes.probability[0])
+        mean = (mean - workspace.chances[0] * workspace.slopes.probability[0]) / max(workspace.chances[1:].sum(), TINY)
     told = count - first
     for q in range(told):
         if told > 1:
-            out[first + q] = -share * workspace.chances[first + q] * (workspace.slopes.chance[first + q] - mean)
+            out[first + q] = -share * workspace.chances[first + q] * (workspace.slopes.probability[first + q] - mean)
         out[len(out) - told + q] = -share * workspace.slopes.outcome[first + q]
     workspace.spread[m] = np.sqrt(variance)
     return value

@@ -225,7 +225,7 @@ def demand_judgeable(group: str, own: Experience, gamma: float, one_amount: bool
     if gamma and (own.active & ~own.terminated).any():  # there is nothing to bootstrap with
         raise Unjudgeable(
             "judged interim, a decision is worth what it brings by itself, but here others follow it; set "
-            f"{group}.learner.gamma=0 to judge each by its own reward, or {group}.preference.way=episodic with "
+            f"{group}.learner.gamma=0 to judge each by its own reward, or {group}.preference.scope=episodic with "
             f"{group}.learner.name=ppo and {group}.policy.name=network"
         )
 
@@ -248,7 +248,7 @@ class MADDPG:
     """Improves a deterministic policy by the gradient of critics that see the whole table."""
 
     teaches = DeterministicPolicy
-    ways = ("step", "interim")
+    scopes = ("step", "interim")
 
     def __init__(
         self, settings: MADDPGSettings, policy: DeterministicPolicy, group_spec: GroupSpec, preference: Preference
@@ -285,7 +285,7 @@ class MADDPG:
             )
         if self.settings.critic.quantiles == 1 and not self.settings.critic.hurdle:
             raise ValueError(f"critic.quantiles: a taste for risk needs several; null is {QUANTILES}")
-        return self.preference.judge()
+        return self.preference.risk_parameters()
 
     def count_outputs(self) -> int:
         """How many numbers a critic tells; `outcomes.tell` reads them."""

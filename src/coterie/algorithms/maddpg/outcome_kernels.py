@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from coterie.core.types import Array
-from coterie.preferences.risk_kernels import Slopes
+from coterie.preferences.risk_kernels import RiskSlopes
 
 FLOOR = np.float32(0.02)  # of the usual deviation: no decision pulls more than 50 times as hard as that
 TINY = np.float32(1e-30)
@@ -73,7 +73,7 @@ def unit(aim: Array, odds: Array, share: Array) -> float:
 
 @njit(cache=True, error_model="numpy")
 def miss_hurdle(
-    out: Array, chances: Array, aim: Array, odds: Array, slopes: Slopes, amount: float, share: float
+    out: Array, chances: Array, aim: Array, odds: Array, slopes: RiskSlopes, amount: float, share: float
 ) -> float:
     """How far chance and amounts of something are from those aimed at; `out` gives way to the loss's gradient."""
     something = far = square = 0.0
@@ -105,7 +105,7 @@ def miss_hurdle(
 
 
 @njit(cache=True, error_model="numpy")
-def miss_quantiles(out: Array, chances: Array, aim: Array, odds: Array, slopes: Slopes, share: float) -> float:
+def miss_quantiles(out: Array, chances: Array, aim: Array, odds: Array, slopes: RiskSlopes, share: float) -> float:
     """How far a told distribution is from the aimed one, as in `outcomes.miss`; `out` gives way to its gradient."""
     count = len(chances)
     loss = mean = 0.0
@@ -121,8 +121,8 @@ def miss_quantiles(out: Array, chances: Array, aim: Array, odds: Array, slopes: 
             pull -= chances[j] * np.sign(gap)
         loss += chances[q] * (far - within / 2)
         mean += chances[q] * (far - within)
-        slopes.chance[q], slopes.outcome[q] = far - within, pull
+        slopes.probability[q], slopes.outcome[q] = far - within, pull
     for q in range(count):
-        out[q] = share * chances[q] * (slopes.chance[q] - mean)
+        out[q] = share * chances[q] * (slopes.probability[q] - mean)
         out[count + q] = share * chances[q] * slopes.outcome[q]
     return loss

@@ -17,7 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from coterie.algorithms.maddpg.outcome_kernels import FLOOR, TINY, hurdled
 from coterie.core.group import RiskParameters
-from coterie.preferences.risk_kernels import judge_rows
+from coterie.preferences.risk_kernels import make_slopes, risk_value
 
 
 class Outcomes(NamedTuple):
@@ -118,9 +118,12 @@ def relative(told: Outcomes, share: Tensor, over: tuple[int, ...]) -> Tensor:
 def worth(judge: RiskParameters, told: Outcomes) -> Tensor:
     """What distributions are worth, `[B, A]`, with the gradient of `judging.py`."""
     flat = [part.detach().flatten(0, 1).numpy() for part in (told.chance, told.outcome)]
+    slopes, found_rows = make_slopes(flat[0].shape[1]), []
+    for row in zip(*flat, strict=True):
+        found_rows.append((risk_value(judge, *row, slopes), slopes.probability.copy(), slopes.outcome.copy()))
     value, by_chance, by_outcome = (
         torch.from_numpy(found.astype(np.float32)).view(told.outcome.shape[:2] + found.shape[1:])
-        for found in judge_rows(judge, *flat)
+        for found in (np.array(part) for part in zip(*found_rows, strict=True))
     )
     line = (by_chance * told.chance + by_outcome * told.outcome).sum(dim=-1)
     return value + line - line.detach()
