@@ -378,5 +378,5 @@ def test_bad_distributions_are_refused():
     with pytest.raises(ValueError, match="at least one outcome"):
         influence_of_samples(DEFAULT, np.zeros(0))
     for level in (0, 1.1, float("nan")):
-        with pytest.raises(ValueError, match="level.*0, 1"):
+        with pytest.raises(ValueError, match=r"level.*0, 1"):
             CVaRSettings(level=level)

@@ -34,7 +34,10 @@ AT_ONCE = {
     "dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, starts=1)),
     "maddpg": MADDPGSettings(batch_size=16, updates_per_step=0.2, replay=MemorySettings(size=200, starts=1)),
 }
-SETTINGS_OF_SCOPES = {"episodic": {"gamma": 1.0}, "interim": {"gamma": 0.0, "critic": CriticSettings(sees="own")}}
+SETTINGS_OF_SCOPES = {
+    "episodic": {"gamma": 1.0},
+    "interim": {"gamma": 0.0, "critic": CriticSettings(centralized=False)},
+}
 
 
 WORLDS = [name for name in registry.WORLDS if not name.endswith("/")]  # families of guests have tests of their own

@@ -6,12 +6,22 @@ Patterns are paths in which `*` stands for one group or any other part. A value 
 from __future__ import annotations
 
 import fnmatch
+import itertools
+import re
 
 SETTINGS = {
     "train.copies": "train.num_envs",
     "train.steps": "train.rollout_steps",
     "train.keep": "train.keep_checkpoints",
     "groups.*.preference.way": "groups.*.preference.scope",
+    "groups.*.policy.bends": "groups.*.policy.random_feature_init",
+    "groups.*.learner.critic.bends": "groups.*.learner.critic.random_feature_init",
+    "groups.*.learner.critic.sees": "groups.*.learner.critic.centralized (true for central, false for own)",
+    "groups.*.learner.relative": "groups.*.learner.scale_by_std",
+    "groups.*.learner.delay": "groups.*.learner.policy_delay",
+    "groups.*.learner.turns": "groups.*.learner.update_every and groups.*.learner.update_offset",
+    "groups.*.learner.noise.share": "groups.*.learner.noise.fraction",
+    "groups.*.learner.target.rate": "groups.*.learner.target.tau",
 }
 NAMES = {  # (where, old name) -> present name
     ("preference", "unchanged"): "individual",
@@ -29,10 +39,8 @@ def present_setting(path: str) -> str | None:
     for old, new in SETTINGS.items():
         if fnmatch.fnmatchcase(path, old):
             given, pattern = path.split("."), old.split(".")
-            wild = [part for part, sign in zip(given, pattern, strict=False) if sign == "*"]
-            for part in wild:
-                new = new.replace("*", part, 1)
-            return new
+            wild = itertools.cycle([part for part, sign in zip(given, pattern, strict=False) if sign == "*"])
+            return re.sub(r"\*", lambda _: next(wild), new)
     return None
 
 
