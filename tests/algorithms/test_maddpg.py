@@ -380,5 +380,5 @@ def test_a_group_that_never_acts(table_learner):
 
 
 def test_worlds_in_which_agents_take_turns_are_refused():
-    with pytest.raises(ValueError, match="'maddpg'.*at once"):
+    with pytest.raises(ValueError, match=r"'maddpg'.*at once"):
         make_learner(dataclasses.replace(group_spec(SPACES["box"]), simultaneous=False))

@@ -23,8 +23,8 @@ groups:
   hunters:
     agents: "adversary_*"
     policy: {name: deterministic, hidden: [8]}
-    learner: {name: maddpg, batch_size: 8, updates_per_step: 0.11, policy_delay: 2, critic: {twin: true}, target: {noise: 0.1},
-              replay: {size: 60, starts: 20}}
+    learner: {name: maddpg, batch_size: 8, updates_per_step: 0.11, policy_delay: 2, critic: {twin: true},
+              target: {noise: 0.1}, replay: {size: 60, starts: 20}}
   prey:
     agents: agent_0
     policy: {name: deterministic, hidden: [6], compiled: false}

@@ -173,7 +173,7 @@ def test_the_learner_sets_the_policys_noise(table_learner):
     assert one.policy.noise == pytest.approx(0.25)
 
 
-# Critics, targets, replay, when it learns ------------------------------------------------------------------------------
+# Critics, targets, replay, when it learns -----------------------------------------------------------------
 
 
 def test_critics_are_as_wide_as_asked_and_see_what_they_should(table_learner):

@@ -6,8 +6,6 @@ Patterns are paths in which `*` stands for one group or any other part. A value 
 from __future__ import annotations
 
 import fnmatch
-import itertools
-import re
 
 SETTINGS = {
     "train.copies": "train.num_envs",
@@ -39,8 +37,8 @@ def present_setting(path: str) -> str | None:
     for old, new in SETTINGS.items():
         if fnmatch.fnmatchcase(path, old):
             given, pattern = path.split("."), old.split(".")
-            wild = itertools.cycle([part for part, sign in zip(given, pattern, strict=False) if sign == "*"])
-            return re.sub(r"\*", lambda _: next(wild), new)
+            wild = [part for part, sign in zip(given, pattern, strict=False) if sign == "*"]
+            return new.replace("*", wild[0]) if wild else new
     return None
 
 

@@ -1,7 +1,7 @@
 """Multi-agent deterministic policy gradients (Lowe et al. 2017), with TD3's improvements as settings.
 
-Read `MADDPG.learn` from top to bottom. Experience becomes joint transitions of all groups in a replay; each update draws
-a batch from it. An update moves the critics towards `targets` (`critic_step`) and, every `policy_delay` critic steps,
+Read `MADDPG.learn` from top to bottom. Experience becomes joint transitions of all groups in a replay; each update
+draws a batch from it. An update moves the critics towards `targets` (`critic_step`) and, every `policy_delay` critic steps,
 the policy up the critic (`actor_step`); target networks follow slowly. A centralized critic sees the observations and
 actions of all agents, otherwise those of its own agent (DDPG). Other groups may have any learner: the next actions of
 groups that offer a target policy (`Joint.peers`) are asked from it, those of the others are the recorded ones.
@@ -481,7 +481,7 @@ class MADDPG:
 
     @torch.no_grad()
     def targets(self, batch: Batch, next_action: Tensor, smoothing: Tensor) -> list[Targets]:
-        """The critics' targets, for each parameter set (Lowe et al. 2017, eq. 6; twins: Fujimoto et al. 2018, eq. 10)."""
+        """The critics' targets of each parameter set (Lowe et al. 2017, eq. 6; twins: Fujimoto et al. 2018, eq. 10)."""
         own_next = self.policy.settle(self.by_agent(self.actor.target(batch.next_x)[0]), batch.next_legal)
         if smoothing.numel():
             own_next = (own_next + smoothing).clamp(-1, 1)
