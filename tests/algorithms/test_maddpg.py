@@ -40,14 +40,14 @@ def run(one, draws, rate=0.01):
     return updates(draws, Rates(rate, rate))
 
 
-# The critics' aims by hand -------------------------------------------------------------------------------
+# The critics' targets by hand -------------------------------------------------------------------------------
 
 NUMBER = Box((1,), -9.0, 9.0)
 RANGE = Box((1,), 0.0, 2.0)
 
 
 def by_hand(table_learner, **settings):
-    """An agent that sees x and acts in [0, 2], beside one whose actions are recorded.
+    """An agent that observes x and acts in [0, 2], and one whose actions are recorded.
 
     Its target policy always does 1.5, 0.5 when encoded. The critics say 1 + 2 · own action + 4 · the other's, the
     twins 0.5 more where they have a say; targets a tenth of it.
@@ -73,7 +73,7 @@ def by_hand(table_learner, **settings):
 
 
 def moment(end=None, actions=((0.5, 1.5), (2.0, 0.0))):
-    """Two decisions of both; the first is paid 3. `actions` are theirs, by tick."""
+    """Two decisions of both agents; the first is paid 3. `actions` are theirs, by time step."""
     cut = end == "truncated"
     finals = Finals(np.array([(0, 0)] if cut else []).reshape(-1, 2).astype(int), np.full((int(cut), 1, 1), 2, "f4"))
     seen = np.array([1, 2, 3], np.float32).reshape(3, 1, 1, 1)
@@ -127,7 +127,7 @@ class FirstRow:
 
 
 @both_views
-def test_the_lower_twin_is_believed(table_learner, centralized):
+def test_targets_use_the_lower_twin(table_learner, centralized):
     found = []
     for lower in (0, 1):
         one = by_hand(table_learner, critic={"centralized": centralized, "twin": True}, replay={"starts": 99})
@@ -155,7 +155,7 @@ def test_smoothing_moves_target_actions_and_keeps_them_in_the_box(table_learner)
 
 
 def table_of(action, parameters, centralized, compiled=True, **settings):
-    """A learning group of two beside a group of three; everything stirred."""
+    """A learning group of two and a group of three, with random weights."""
     where, other = group_spec(SPACES[action], parameters=parameters), group_spec(Discrete(3), group="other", agents=3)
     other, where = at_one_table(other, where)  # the other group's numbers come first
     one = make_learner(
@@ -243,7 +243,7 @@ def test_one_update_is_the_one_of_the_paper(action, parameters, centralized, com
         assert np.allclose(learned.target_flat.array, 0.75 * old + 0.25 * learned.flat.array, atol=1e-6)
 
 
-def test_preferences_act_at_the_learners_door(table_learner):
+def test_the_learner_applies_the_preference(table_learner):
     own_wish, team, again = table_learner(), table_learner(preference=Team(TeamSettings())), table_learner()
     own = random_experience(own_wish)
     shared = np.broadcast_to(own.reward.mean(2, keepdims=True), own.reward.shape).astype(np.float32)
@@ -263,11 +263,11 @@ def test_observation_statistics_take_in_the_decisions_after_learning(table_learn
     assert one.normalizer.count[0] == own.active.shape[0] * own.active.shape[1]
 
 
-# Groups beside each other ------------------------------------------------------------------------------------
+# Several groups ----------------------------------------------------------------------------------------------
 
 
 def two_groups(table_learner, centralized=True):
-    """Two groups at one table, one of choices and one of a box, with what both lived through."""
+    """Two groups at one table, one with choices and one with a box, and their experience."""
     group_specs = at_one_table(
         group_spec(SPACES["box"], group="team"), group_spec(SPACES["discrete"], group="others", agents=3)
     )
@@ -293,7 +293,7 @@ def test_an_update_changes_no_other_groups_parameters(table_learner, centralized
             assert all(p.grad is None for p in net.parameters()) or bystander is one  # nobody sends a gradient over
 
 
-def test_peers_are_those_of_the_iterations_start_whoever_learns_first(table_learner):
+def test_target_policies_are_those_of_the_iterations_start_in_any_order_of_learning(table_learner):
     found = []
     for order in ((0, 1), (1, 0)):
         learners, table = two_groups(table_learner)
@@ -309,7 +309,7 @@ def test_peers_are_those_of_the_iterations_start_whoever_learns_first(table_lear
 
 
 def test_a_group_without_a_peer_is_read_through_what_it_did_next(table_learner):
-    """With peers that say just what was recorded, nothing changes; with other ones, it does."""
+    """A target policy that repeats the record changes nothing; another one does."""
     found = {}
     for name in ("recorded", "same", "other"):
         (one, _), table = two_groups(table_learner)
@@ -333,7 +333,7 @@ def test_a_group_without_a_peer_is_read_through_what_it_did_next(table_learner):
     assert gone.any()  # who has left does nothing, whatever its policy would do
 
 
-def test_a_critic_that_sees_its_own_agent_alone_cares_for_nobody_else(table_learner):
+def test_a_critic_that_is_not_centralized_ignores_other_groups(table_learner):
     found = []
     for other_reward in (1, 99):
         (one, _), table = two_groups(table_learner, centralized=False)

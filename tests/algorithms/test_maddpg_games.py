@@ -1,4 +1,4 @@
-"""Small games that MADDPG must learn within seconds, and tables at which it sits beside others."""
+"""Small games that MADDPG must learn within seconds, and tables with other learners."""
 
 import re
 from pathlib import Path
@@ -35,7 +35,7 @@ FIELDS = {"learning_rate": 3e-3, "updates_per_step": 0.2, "batch_size": 64, "rep
 
 
 def play(world, iterations=40, steps=4, parameters="shared", network=None, preference=None, **fields):
-    """Train one group of everybody for some iterations; returns its seat and its learner."""
+    """Train one group of all agents for some iterations; returns its actors and its learner."""
     (where,) = at_one_table(place_in(world, parameters=parameters))
     policy = deterministic(where, **{"hidden": (32,), "normalize_observations": False} | (network or {}))
     one = make_learner(where, preference, policy, **FIELDS | fields)
@@ -72,7 +72,7 @@ def test_agents_with_equal_views_learn_to_choose_differently(parameters, compile
 
 
 def test_a_central_critic_credits_what_only_both_together_bring():
-    """Paid is the product of both actions: nobody's own action says anything about its reward."""
+    """The reward is the product of both actions: an agent's own action alone does not predict it."""
     world = Bandit(Box((1,), -1.0, 1.0), lambda a: np.repeat(a.prod(axis=1), 2, axis=1), num_envs=32, agents=2)
     table, _ = play(world, iterations=60, noise={"start": 0.5, "end": 0.2})
     done = greedily(world, table)
@@ -254,7 +254,7 @@ train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, e
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_sits_beside_ppo_dqn_and_a_script_at_one_table(tmp_path):
+def test_learns_with_ppo_dqn_and_a_script_at_one_table(tmp_path):
     run = train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", MIXED))
     last = run.metrics()[-1]
     assert last["chief/updates"] >= 3
@@ -310,7 +310,7 @@ train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, e
 
 @pytest.mark.usefixtures("no_drawing")
 def test_a_central_critic_reads_what_a_language_model_did(tmp_path):
-    """Two agents' observations and actions, and those of the model that sits beside them."""
+    """Two agents' observations and actions, and those of the language model."""
     run = train_run(tmp_path / "run", experiment=written(tmp_path / "words.yaml", WORDED))
     last = run.metrics()[-1]
     assert last["bidders/updates"] >= 3

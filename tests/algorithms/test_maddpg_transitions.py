@@ -1,4 +1,4 @@
-"""Transitions of a whole layout: cut from experience by hand, across rollouts, with agents who leave early."""
+"""Joint transitions: by hand, across rollouts, with agents that leave early."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ GROUPS = (GroupInfo("hunters", 2, HUNTER), GroupInfo("prey", 1, PREY))
 
 
 def rollout(rows, first=0, hunters=None, prey=None, final=None):
-    """`rows` ticks of one copy; hunters see 10·t + agent and choose t % 3, the prey sees (t, −t) and does t % 5."""
+    """`rows` time steps of one copy: hunters observe 10·t + agent and choose t % 3, the prey (t, −t) and t % 5."""
     t = np.arange(first, first + rows)
     seen = (10 * np.arange(first, first + rows + 1)[:, None] + [0, 1]).astype(np.float32)
     clock = np.arange(first, first + rows + 1, dtype=np.float32)
@@ -55,11 +55,11 @@ def one_hot(choice, size=3):
 
 
 def done(t):
-    """Everybody's encoded actions at a tick."""
+    """All encoded actions at a time step."""
     return one_hot(t % 3) * 2 + [(t % 5) / 2 - 1]
 
 
-def test_where_everybodys_numbers_lie():
+def test_the_layout_of_all_groups():
     layout = JointLayout(GROUPS, "prey")
     assert (layout.obs_size, layout.action_size, layout.num_agents) == (4, 7, 3)
     assert layout.own is layout.groups["prey"]
@@ -70,7 +70,7 @@ def test_where_everybodys_numbers_lie():
     assert layout.action_agent.tolist() == [0, 0, 0, 1, 1, 1, 2]
 
 
-def test_a_row_is_complete_when_everybodys_next_decision_is_known():
+def test_a_row_is_complete_when_all_next_decisions_are_known():
     layout = JointLayout(GROUPS, "hunters")
     rows, pending = cut(layout, rollout(3))
     assert rows.observation.tolist() == [[0, 1, 0, 0], [10, 11, 1, -1]]
@@ -134,7 +134,7 @@ def test_where_an_episode_is_cut_short_the_last_observation_follows_and_the_late
 
 
 def test_one_who_leaves_early_is_zeros_from_then_on():
-    """Hunter 1 ends at tick 0; the others go on until tick 2, where they are cut short."""
+    """Hunter 1 terminates at step 0; the others go on until step 2, where they are truncated."""
     hunters = {
         "active": [[1, 1], [1, 0], [1, 0], [1, 1]],
         "terminated": [(0, 1)],
@@ -220,7 +220,7 @@ def test_what_a_real_world_did(continuous):
     )
 
 
-def test_everybodys_observations_keep_their_bounds():
+def test_joint_observations_keep_their_bounds():
     free = AgentType(("f0",), Box((1,), -np.inf, 5.0), Discrete(2))
     seen = JointLayout((GroupInfo("prey", 2, PREY), GroupInfo("free", 1, free)), "prey").observation_space()
     assert seen.shape == (5,)

@@ -1,4 +1,4 @@
-"""The deterministic policy: its answers and how it explores, both ways of computing, each of its settings."""
+"""The deterministic policy: actions, exploration, compiled and PyTorch paths, each setting."""
 
 import dataclasses
 
@@ -106,7 +106,7 @@ def test_choices_are_explored_in_proportion_to_the_exponential_of_the_outputs(co
 @both_kinds
 @every_space
 @pytest.mark.parametrize("greedy", [True, False])
-def test_both_ways_of_computing_say_the_same(action, parameters, greedy):
+def test_compiled_and_pytorch_actions_agree(action, parameters, greedy):
     where = group_spec(ACTIONS[action], agents=3, parameters=parameters)
     fast, slow = (randomise(deterministic(where, compiled=c), scale=0.5) for c in (True, False))
     assert (fast.spec is not None, slow.spec is not None) == (True, False)

@@ -1,4 +1,4 @@
-"""Whole episodes judged: what ends pay, what is carried, whether it is the gradient, and whether PPO follows it."""
+"""Episodic risk measures: rewards at episode ends, unfinished episodes, exact gradients, learning with PPO."""
 
 import dataclasses
 import itertools
@@ -96,7 +96,7 @@ def test_agents_that_share_parameters_are_ranked_together_others_apart():
 
 
 def returns_of(world, steps):
-    """Returns `[E, A]` of 60 ticks in rollouts of so many, as they are judged and as the runner tells them."""
+    """Returns `[E, A]` of 60 steps in rollouts of some length, as accumulated here and as the runner reports them."""
     where = place_in(world)
     runner, outcomes = Runner(world, actors((where, Numbered())), 0), EpisodeReturns(DEFAULT, 1)
     found, told = [], []
@@ -235,7 +235,7 @@ EXACT = {
 
 @pytest.mark.parametrize("risk", PARAMETERS)
 @pytest.mark.parametrize("game", GAMES, ids=["bets", "tree"])
-def test_with_few_episodes_it_is_the_exact_gradient_of_what_they_are_worth_on_average(game, risk):
+def test_with_few_episodes_it_is_the_exact_gradient_of_the_expected_sample_value(game, risk):
     """E[Σ φᵢ ∇ log πᵢ / M] = ∇ E[V of M samples], every set of M = 4 episodes enumerated: no bias at all."""
     logits = np.random.default_rng(0).normal(size=game.size)
     every = np.array(list(itertools.product(range(len(list(game.paths(logits)))), repeat=4)))
@@ -339,7 +339,7 @@ def test_nothing_is_bootstrapped_where_an_episode_is_cut_off(learner):
         assert np.array_equal(critic(cut), critic(over)) == same
 
 
-def test_the_taste_reaches_the_policy_and_the_metrics(learner):
+def test_the_risk_measure_reaches_the_policy_and_the_metrics(learner):
     agent_types = (DEFAULT, CPT(CPTSettings(scope="episodic", loss_aversion=1.0)), WORST, STEADY)
     learners = [learner(preference=risk, gamma=1.0, learning_rate=0.01) for risk in (*agent_types, PLAIN)]
     own = lived(learners[0])

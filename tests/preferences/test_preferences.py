@@ -1,4 +1,4 @@
-"""What a group makes of its rewards, and which learners can follow."""
+"""Preferences: rewards, risk measures, and which learners serve their scopes."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_individual_rewards_are_the_worlds_own():
     assert np.array_equal(Individual(IndividualSettings()).rewards(own), own.reward)
 
 
-def test_a_team_shares_the_mean_tick_by_tick():
+def test_a_team_shares_the_mean_step_by_step():
     own = experience([[1, 2, 6], [3, -3, 0]])
     shared = Team(TeamSettings()).rewards(own)
     assert shared[:, 0].tolist() == [[3, 3, 3], [0, 0, 0]]
@@ -70,7 +70,7 @@ def test_scopes():
 
 
 @pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
-def test_rewards_are_not_bent(risk):
+def test_risk_measures_leave_rewards_unchanged(risk):
     own = experience([[1, 2], [3, -4]])
     assert np.array_equal(risk.rewards(own), own.reward)
 

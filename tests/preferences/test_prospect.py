@@ -86,7 +86,7 @@ def test_a_lottery_of_two_is_the_value_of_two(parameters, better, worse):
     np.testing.assert_allclose(lottery(parameters, better, worse, chance), both, atol=1e-12)
 
 
-def test_a_sure_thing_is_worth_its_utility():
+def test_the_value_of_a_certain_outcome_is_its_utility():
     for parameters in PARAMETERS:
         np.testing.assert_allclose(value(parameters, np.array([0.7]), np.array([1.0])), utility(parameters, 0.7))
         np.testing.assert_allclose(
@@ -322,7 +322,7 @@ def test_weighting_rises_from_0_to_1(gamma, p, q):
     assert 0 <= low <= high + 1e-12 <= 1 + 2e-12
 
 
-# Other judges -------------------------------------------------------------------------------------------
+# CVaR and mean-variance -------------------------------------------------------------------------------------------
 
 
 def test_cvar_by_hand():

@@ -65,7 +65,7 @@ def test_values_follow_their_definitions(name, outcomes):
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_outcomes_are_sloped_as_differences_say(name):
+def test_gradients_by_outcome_equal_finite_differences(name):
     risk, exact = EXACT[name]
     chances, rows = lotteries()
     _, _, slopes = evaluate(risk, chances, rows)
@@ -78,7 +78,7 @@ def test_outcomes_are_sloped_as_differences_say(name):
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_chances_are_sloped_as_differences_say(name):
+def test_gradients_by_probability_equal_finite_differences(name):
     """What moving a little chance from one outcome to another changes; the weighting is sloped over a short way."""
     risk, exact = EXACT[name]
     chances, rows = lotteries()
