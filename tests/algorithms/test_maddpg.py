@@ -86,10 +86,10 @@ def moment(end=None, actions=((0.5, 1.5), (2.0, 0.0))):
 
 
 @pytest.mark.parametrize(
-    ("centralized", "end", "peer", "target"),
+    ("centralized", "end", "other_policy", "target"),
     [
         (True, None, None, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * -1)),  # the other's next action was 0: −1 encoded
-        (True, None, 0.25, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * 0.25)),  # a peer says what it would do
+        (True, None, 0.25, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * 0.25)),  # a target policy says what it would do
         (True, "truncated", None, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * 0.5)),  # the other's latest stands in: 1.5
         (True, "truncated", 0.25, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * 0.25)),
         (True, "terminated", 0.25, 3),
@@ -99,13 +99,15 @@ def moment(end=None, actions=((0.5, 1.5), (2.0, 0.0))):
     ],
 )
 @pytest.mark.parametrize("twin", [False, True])
-def test_the_target_by_hand(table_learner, centralized, end, peer, target, twin):
+def test_the_target_by_hand(table_learner, centralized, end, other_policy, target, twin):
     one = by_hand(table_learner, critic={"centralized": centralized, "twin": twin})
     own, theirs = moment(end)
-    peers = {} if peer is None else {"other": lambda packed, legal: np.full(legal.shape, peer, np.float32)}
-    one.learn(own, joint_of(one, own, others={"other": theirs}, peers=peers), generator())
+    target_policies = (
+        {} if other_policy is None else {"other": lambda packed, legal: np.full(legal.shape, other_policy, np.float32)}
+    )
+    one.learn(own, joint_of(one, own, others={"other": theirs}, target_policies=target_policies), generator())
     one = by_hand(table_learner, critic={"centralized": centralized, "twin": twin}, replay={"starts": 99})
-    joint = joint_of(one, own, others={"other": theirs}, peers=peers)
+    joint = joint_of(one, own, others={"other": theirs}, target_policies=target_policies)
     one.remember(own, joint)
     draws = one.draw(1, joint, FirstRow())
     loss, q_mean, td_error, _ = run(one, draws, rate=0.0)
@@ -284,7 +286,12 @@ def test_an_update_changes_no_other_groups_parameters(table_learner, centralized
         bystander = other if each is one else one
         before = _leaves(bystander.state()), _leaves(bystander.policy.state())
         mine = weights(each)
-        joint = joint_of(each, table[name], others=table, peers={g.group_spec.group: g.peer() for g in (one, other)})
+        joint = joint_of(
+            each,
+            table[name],
+            others=table,
+            target_policies={g.group_spec.group: g.target_policy() for g in (one, other)},
+        )
         each.learn(table[name], joint, generator())
         assert not np.array_equal(weights(each), mine)
         _same("learner", before[0], bystander.state())
@@ -298,17 +305,17 @@ def test_target_policies_are_those_of_the_iterations_start_in_any_order_of_learn
     for order in ((0, 1), (1, 0)):
         learners, table = two_groups(table_learner)
         for iteration in (1, 2):
-            peers = {one.group_spec.group: one.peer() for one in learners}
+            target_policies = {one.group_spec.group: one.target_policy() for one in learners}
             for i in order:
                 own = table[learners[i].group_spec.group]
-                joint = joint_of(learners[i], own, others=table, peers=peers, iteration=iteration)
+                joint = joint_of(learners[i], own, others=table, target_policies=target_policies, iteration=iteration)
                 learners[i].learn(own, joint, generator(iteration))
         found.append([weights(one) for one in learners])
     for mine, theirs in zip(*found, strict=True):
         assert np.array_equal(mine, theirs)
 
 
-def test_a_group_without_a_peer_is_read_through_what_it_did_next(table_learner):
+def test_a_group_without_a_target_policy_is_read_through_its_next_actions(table_learner):
     """A target policy that repeats the record changes nothing; another one does."""
     found = {}
     for name in ("recorded", "same", "other"):
@@ -324,8 +331,8 @@ def test_a_group_without_a_peer_is_read_through_what_it_did_next(table_learner):
             said = span.actions(rows.next_action[chosen])
             return said if name == "same" else np.roll(said, 1, axis=-1)
 
-        peers = {} if name == "recorded" else {"others": say_it}
-        found[name] = one.draw(9, dataclasses.replace(joint, peers=peers), generator())
+        target_policies = {} if name == "recorded" else {"others": say_it}
+        found[name] = one.draw(9, dataclasses.replace(joint, target_policies=target_policies), generator())
     assert np.array_equal(found["recorded"].next_action, found["same"].next_action)
     assert not np.array_equal(found["recorded"].next_action, found["other"].next_action)
     others = slice(4, None)  # the learner's own actions come first

@@ -68,10 +68,10 @@ def aligned(theirs, own):
     return dataclasses.replace(theirs, finals=Finals(finals, last), **ends)
 
 
-def joint_of(one, own, progress=0.0, ahead=0.0, iteration=1, others=None, peers=None):
+def joint_of(one, own, progress=0.0, ahead=0.0, iteration=1, others=None, target_policies=None):
     experiences = {one.group_spec.group: own} | (others or {})
     spaces = {party.group: party.spaces for party in one.group_spec.table or (one.group_spec.party,)}
-    return Joint(experiences, iteration, progress, spaces, None, ahead, peers or {})
+    return Joint(experiences, iteration, progress, spaces, None, ahead, target_policies or {})
 
 
 def learn(one, own, seed=0, **fields):

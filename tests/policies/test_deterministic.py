@@ -168,21 +168,21 @@ def test_relaxed_boxes_are_the_answer_itself():
 
 @both_kinds
 @every_space
-def test_a_peer_stays_as_it_was(action, parameters):
+def test_a_target_policy_stays_as_it_was(action, parameters):
     policy = randomise(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters)))
     observation = seen(num_envs=40, agents=3)
     wanted = greedy_points(policy, policy.net, observation)
-    peer = policy.peer(policy.net)
+    target_policy = policy.target_policy(policy.net)
     policy.flat.array += 1
     policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 9 + 5 for s in range(policy.group_spec.parameter_sets)])
     assert not np.allclose(greedy_points(policy, policy.net, observation), wanted)
-    assert np.allclose(peer(observation, np.ones(wanted.shape, bool)), wanted, atol=1e-6)
+    assert np.allclose(target_policy(observation, np.ones(wanted.shape, bool)), wanted, atol=1e-6)
 
 
-def test_a_peer_respects_what_is_legal():
+def test_a_target_policy_respects_what_is_legal():
     policy = randomise(deterministic(group_spec(agents=2)))
     observation, mask = seen(num_envs=40), random_mask((40, 2))
-    said = policy.peer(policy.net)(observation, mask)
+    said = policy.target_policy(policy.net)(observation, mask)
     assert (said.sum(-1) == 1).all()
     assert mask[said.astype(bool)].all()
 

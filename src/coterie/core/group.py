@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 
-from coterie.core.types import AgentType, Array, Counters, Decision, Experience, Joint, Mean, Metrics, Peer, State, View
+from coterie.core.types import (
+    AgentType,
+    Array,
+    Counters,
+    Decision,
+    Experience,
+    Joint,
+    Mean,
+    Metrics,
+    State,
+    TargetPolicy,
+    View,
+)
 
 if TYPE_CHECKING:
     from coterie.core.advice import Advice
@@ -147,7 +159,7 @@ class Learner(Stateful, Protocol):
 class HasTargetPolicy(Protocol):
     """A learner that lends its target policy to the critics of other groups."""
 
-    def peer(self) -> Peer:
+    def target_policy(self) -> TargetPolicy:
         """The target policy as it is now; later updates do not change the returned one."""
         ...
 

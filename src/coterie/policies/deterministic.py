@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
-from coterie.core.types import Array, Box, Decision, Discrete, MultiDiscrete, Peer, State, View, action_shape
+from coterie.core.types import Array, Box, Decision, Discrete, MultiDiscrete, State, TargetPolicy, View, action_shape
 from coterie.core.validation import at_least
 from coterie.nn import kernels, networks
 from coterie.nn.distributions import IMPOSSIBLE, Choices
@@ -130,7 +130,7 @@ class DeterministicPolicy(Body):
             drawn.append(one_hot_argmax(part) + soft - soft.detach())
         return torch.cat(drawn, dim=-1)
 
-    def peer(self, net: networks.Net) -> Peer:
+    def target_policy(self, net: networks.Net) -> TargetPolicy:
         """The greedy policy with a copy of a network's weights, for critics of other groups."""
         net, normal, agents = copy.deepcopy(net), copy.copy(self.normalizer), np.arange(len(self.group_spec.agents))
 

@@ -1,10 +1,10 @@
 """Multi-agent deterministic policy gradients (Lowe et al. 2017), with TD3's improvements as settings.
 
 Read `MADDPG.learn` from top to bottom. Experience becomes joint transitions of all groups in a replay; each update
-draws a batch from it. An update moves the critics towards `targets` (`critic_step`) and, every `policy_delay` critic steps,
-the policy up the critic (`actor_step`); target networks follow slowly. A centralized critic sees the observations and
-actions of all agents, otherwise those of its own agent (DDPG). Other groups may have any learner: the next actions of
-groups that offer a target policy (`Joint.peers`) are asked from it, those of the others are the recorded ones.
+draws a batch from it. An update moves the critics towards `targets` (`critic_step`) and, every `policy_delay` critic
+steps, the policy up the critic (`actor_step`); target networks follow slowly. A centralized critic sees the
+observations and actions of all agents, otherwise those of its own agent (DDPG). Other groups may have any learner:
+their next actions come from their target policies (`Joint.target_policies`) or, without one, from the record.
 
 Losses are in `outcomes.py`. Perceptrons are trained by `kernels.py`, other networks by autograd with the same losses.
 """
@@ -27,7 +27,7 @@ from coterie.algorithms.maddpg.transitions import JointLayout, JointTransitions,
 from coterie.algorithms.replay import Replay, ReplaySettings
 from coterie.core.group import GroupSpec, Preference, Risk, RiskParameters
 from coterie.core.search_space import Choice, Real, Space, Whole
-from coterie.core.types import Array, CoterieError, Experience, Joint, Metrics, Peer, State
+from coterie.core.types import Array, CoterieError, Experience, Joint, Metrics, State, TargetPolicy
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
 from coterie.nn.normalization import Normalizer
@@ -324,9 +324,9 @@ class MADDPG:
         """Whether `kernels.py` trains this policy."""
         return self.policy.spec is not None
 
-    def peer(self) -> Peer:
+    def target_policy(self) -> TargetPolicy:
         """The target policy as it is now."""
-        return self.policy.peer(self.actor.target)
+        return self.policy.target_policy(self.actor.target)
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
@@ -382,9 +382,9 @@ class MADDPG:
         index = (random.random(shape) * self.replay.size).astype(np.int64)
         next_action = rows.next_action[index]
         for group, other in self.layout.groups.items():
-            if other is not own and group in joint.peers:
+            if other is not own and group in joint.target_policies:
                 obs = other.observations(rows.next_obs[index.ravel()])
-                found = joint.peers[group](obs, other.actions(rows.next_legal[index.ravel()]))
+                found = joint.target_policies[group](obs, other.actions(rows.next_legal[index.ravel()]))
                 active = rows.next_active[index.ravel()][:, other.agents, None]
                 next_action[..., other.action] = np.where(active, found, 0).reshape(*shape, -1)
         each = (*shape, len(self.group_spec.agents), own.action_size)
