@@ -58,17 +58,35 @@ RENAMED: dict[str, dict[str, str | None]] = {
         "text/adapters": "text/lora",
         "lora/layers": "lora/last_layers",
         "lora/targets": "lora/target_modules",
+        "policy/bends": "policy/random_feature_init",
+        "critic/bends": "critic/random_feature_init",
+        "critic/sees": "critic/centralized",
+        "learner/relative": "learner/scale_by_std",
+        "learner/delay": "learner/policy_delay",
+        "learner/turns/every": "learner/update_every",
+        "learner/turns/offset": "learner/update_offset",
+        "noise/share": "noise/fraction",
+        "target/rate": "target/tau",
     },
     "values": {  # of settings, and strings in results
         "sample": "stochastic",
         "preferred": "pairwise_lm",
         "instructed": "instruction_lm",
         "shaped": "potential_shaping",
+        "central": "true",
+        "own": "false",
     },
     "options": {"--sample": "--stochastic"},  # of the command line
     "experiments": {},  # names of the shipped ones
-    "metrics": {"heuristic": "expert"},  # in metrics.jsonl, summary.json and the output of `eval --json`
-    "state": {"rows/following": "rows/next_obs", "beside": "actors", "ledger": "usage"},  # in checkpoints
+    "metrics": {"heuristic": "expert", "worth": "risk_value"},  # in metrics.jsonl, summary.json and `eval --json`
+    "state": {  # in checkpoints
+        "rows/following": "rows/next_obs",
+        "rows/going": "rows/next_active",
+        "rows/live": "rows/valid",
+        "held": "pending",
+        "beside": "actors",
+        "ledger": "usage",
+    },
 }
 ADDED: tuple[str, ...] = ()  # last components of paths that only the working tree has, on purpose
 TIMINGS = ("wall_s", "steps_per_s", "seconds")  # last components of paths that hold measured times

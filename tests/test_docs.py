@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import coterie
 from coterie.algorithms.dqn.dqn import DQNSettings, EpsilonSettings, TargetSettings
-from coterie.algorithms.maddpg.maddpg import CriticSettings, MADDPGSettings, MemorySettings, NoiseSettings, TurnSettings
+from coterie.algorithms.maddpg.maddpg import CriticSettings, MADDPGSettings, MemorySettings, NoiseSettings
 from coterie.algorithms.maddpg.maddpg import TargetSettings as SlowTargetSettings
 from coterie.algorithms.ppo.ppo import PPOSettings
 from coterie.algorithms.replay import ReplaySettings
@@ -166,7 +166,6 @@ def test_the_documented_defaults_are_the_real_ones():
         ("learner: maddpg, critic", CriticSettings),
         ("learner: maddpg, target", SlowTargetSettings),
         ("learner: maddpg, replay", MemorySettings),
-        ("learner: maddpg, turns", TurnSettings),
         ("policy: language", LanguageSettings),
         ("policy: lora", LoraSettings),
         ("preference: cpt", CPTSettings),

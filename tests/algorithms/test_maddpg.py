@@ -20,19 +20,19 @@ from helpers.maddpg import (
     at_one_table,
     critic_weights,
     greedy_points,
+    joint_of,
     learn,
-    lived,
     make_learner,
-    say,
-    stir,
-    told,
+    random_experience,
+    randomise,
+    set_output,
     weights,
 )
 from helpers.small_worlds import experience, generator, group_spec
 
 both_kinds = pytest.mark.parametrize("parameters", ["shared", "individual"])
 both_spaces = pytest.mark.parametrize("action", SPACES)
-both_views = pytest.mark.parametrize("sees", ["central", "own"])
+both_views = pytest.mark.parametrize("centralized", [True, False])
 
 
 def run(one, draws, rate=0.01):
@@ -40,14 +40,14 @@ def run(one, draws, rate=0.01):
     return updates(draws, Rates(rate, rate))
 
 
-# The critics' aims by hand -------------------------------------------------------------------------------
+# The critics' targets by hand -------------------------------------------------------------------------------
 
 NUMBER = Box((1,), -9.0, 9.0)
 RANGE = Box((1,), 0.0, 2.0)
 
 
 def by_hand(table_learner, **settings):
-    """An agent that sees x and acts in [0, 2], beside one whose actions are recorded.
+    """An agent that observes x and acts in [0, 2], and one whose actions are recorded.
 
     Its target policy always does 1.5, 0.5 when encoded. The critics say 1 + 2 · own action + 4 · the other's, the
     twins 0.5 more where they have a say; targets a tenth of it.
@@ -55,25 +55,25 @@ def by_hand(table_learner, **settings):
     where, _ = at_one_table(group_spec(RANGE, NUMBER, agents=1), group_spec(RANGE, NUMBER, agents=1, group="other"))
     fields = {"gamma": 0.5, "batch_size": 1, "updates_per_step": 1.0} | settings
     one = table_learner(where, **fields)
-    say(one.actor.target, [math.atanh(0.5)])
+    set_output(one.actor.target, [math.atanh(0.5)])
     for extra, critic in enumerate(one.critics):
         for net, factor in ((critic.net, 1.0), (critic.target, 0.1)):
             for parameter in net.parameters():
                 parameter.data[:] = 0
             wide = net.body.layers[0].weight  # what is seen, then what is done; a bias keeps ReLUs open
-            own = wide.shape[1] - (2 if one.central else 1)
+            own = wide.shape[1] - (2 if one.centralized else 1)
             wide.data[0, own, 0] = 1
-            if one.central:
+            if one.centralized:
                 wide.data[0, own + 1, 1] = 1
             net.body.layers[0].bias.data[0, 0, :2] = 10
-            net.out.weight.data[0, 0], net.out.weight.data[0, 1] = 2 * factor, (4 if one.central else 0) * factor
-            lift = 20 + (40 if one.central else 0)
+            net.out.weight.data[0, 0], net.out.weight.data[0, 1] = 2 * factor, (4 if one.centralized else 0) * factor
+            lift = 20 + (40 if one.centralized else 0)
             net.out.bias.data[:] = factor * (1 + 0.5 * extra - lift)
     return one
 
 
 def moment(end=None, actions=((0.5, 1.5), (2.0, 0.0))):
-    """Two decisions of both; the first is paid 3. `actions` are theirs, by tick."""
+    """Two decisions of both agents; the first is paid 3. `actions` are theirs, by time step."""
     cut = end == "truncated"
     finals = Finals(np.array([(0, 0)] if cut else []).reshape(-1, 2).astype(int), np.full((int(cut), 1, 1), 2, "f4"))
     seen = np.array([1, 2, 3], np.float32).reshape(3, 1, 1, 1)
@@ -86,33 +86,35 @@ def moment(end=None, actions=((0.5, 1.5), (2.0, 0.0))):
 
 
 @pytest.mark.parametrize(
-    ("sees", "end", "peer", "aim"),
+    ("centralized", "end", "other_policy", "target"),
     [
-        ("central", None, None, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * -1)),  # the other's next action was 0: −1 encoded
-        ("central", None, 0.25, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * 0.25)),  # a peer says what it would do
-        ("central", "truncated", None, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * 0.5)),  # the other's latest stands in: 1.5
-        ("central", "truncated", 0.25, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * 0.25)),
-        ("central", "terminated", 0.25, 3),
-        ("own", None, None, 3 + 0.5 * 0.1 * (1 + 2 * 0.5)),
-        ("own", "truncated", None, 3 + 0.5 * 0.1 * (1 + 2 * 0.5)),
-        ("own", "terminated", None, 3),
+        (True, None, None, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * -1)),  # the other's next action was 0: −1 encoded
+        (True, None, 0.25, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * 0.25)),  # a target policy says what it would do
+        (True, "truncated", None, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * 0.5)),  # the other's latest stands in: 1.5
+        (True, "truncated", 0.25, 3 + 0.5 * 0.1 * (1 + 2 * 0.5 + 4 * 0.25)),
+        (True, "terminated", 0.25, 3),
+        (False, None, None, 3 + 0.5 * 0.1 * (1 + 2 * 0.5)),
+        (False, "truncated", None, 3 + 0.5 * 0.1 * (1 + 2 * 0.5)),
+        (False, "terminated", None, 3),
     ],
 )
 @pytest.mark.parametrize("twin", [False, True])
-def test_the_target_by_hand(table_learner, sees, end, peer, aim, twin):
-    one = by_hand(table_learner, critic={"sees": sees, "twin": twin})
+def test_the_target_by_hand(table_learner, centralized, end, other_policy, target, twin):
+    one = by_hand(table_learner, critic={"centralized": centralized, "twin": twin})
     own, theirs = moment(end)
-    peers = {} if peer is None else {"other": lambda packed, legal: np.full(legal.shape, peer, np.float32)}
-    one.learn(own, told(one, own, others={"other": theirs}, peers=peers), generator())
-    one = by_hand(table_learner, critic={"sees": sees, "twin": twin}, replay={"starts": 99})
-    joint = told(one, own, others={"other": theirs}, peers=peers)
+    target_policies = (
+        {} if other_policy is None else {"other": lambda packed, legal: np.full(legal.shape, other_policy, np.float32)}
+    )
+    one.learn(own, joint_of(one, own, others={"other": theirs}, target_policies=target_policies), generator())
+    one = by_hand(table_learner, critic={"centralized": centralized, "twin": twin}, replay={"starts": 99})
+    joint = joint_of(one, own, others={"other": theirs}, target_policies=target_policies)
     one.remember(own, joint)
     draws = one.draw(1, joint, FirstRow())
     loss, q_mean, td_error, _ = run(one, draws, rate=0.0)
-    value = 1 + 2 * -0.5 + (4 * 0.5 if sees == "central" else 0)  # 0.5 and 1.5 were done: −0.5 and 0.5 encoded
+    value = 1 + 2 * -0.5 + (4 * 0.5 if centralized else 0)  # 0.5 and 1.5 were done: −0.5 and 0.5 encoded
     assert q_mean == pytest.approx(value, abs=1e-5)
-    assert td_error == pytest.approx(abs(value - aim), abs=1e-5)
-    losses = [(value + extra - aim) ** 2 / 2 for extra in ((0, 0.5) if twin else (0,))]
+    assert td_error == pytest.approx(abs(value - target), abs=1e-5)
+    losses = [(value + extra - target) ** 2 / 2 for extra in ((0, 0.5) if twin else (0,))]
     assert loss == pytest.approx(sum(losses) / len(losses), abs=1e-4)
 
 
@@ -127,25 +129,25 @@ class FirstRow:
 
 
 @both_views
-def test_the_lower_twin_is_believed(table_learner, sees):
+def test_targets_use_the_lower_twin(table_learner, centralized):
     found = []
     for lower in (0, 1):
-        one = by_hand(table_learner, critic={"sees": sees, "twin": True}, replay={"starts": 99})
+        one = by_hand(table_learner, critic={"centralized": centralized, "twin": True}, replay={"starts": 99})
         one.critics[1].net.out.bias.data -= 0.5  # both say the same, but for their targets
         one.critics[lower].target.out.bias.data -= 8.0
         own, theirs = moment()
-        joint = told(one, own, others={"other": theirs})
+        joint = joint_of(one, own, others={"other": theirs})
         one.remember(own, joint)
         found.append(run(one, one.draw(1, joint, FirstRow()), rate=0.0)[2])
-    value, later = (2, -0.2) if sees == "central" else (0, 0.2)
+    value, later = (2, -0.2) if centralized else (0, 0.2)
     assert found == pytest.approx([abs(value - (3 + 0.5 * (later - 8)))] * 2, abs=0.03)
 
 
 def test_smoothing_moves_target_actions_and_keeps_them_in_the_box(table_learner):
     for noise, moved in ((0.0, 0.5), (0.05, 0.75), (0.5, 1.0)):  # 2.5 deviations at most, of twice the share
-        one = by_hand(table_learner, critic={"sees": "own"}, target={"noise": noise}, replay={"starts": 99})
+        one = by_hand(table_learner, critic={"centralized": False}, target={"noise": noise}, replay={"starts": 99})
         own, _ = moment()
-        joint = told(one, own)
+        joint = joint_of(one, own)
         one.remember(own, joint)
         found = run(one, one.draw(1, joint, FirstRow()), rate=0.0)
         assert found[2] == pytest.approx(3 + 0.05 * (1 + 2 * moved) - 0.0, abs=1e-4)
@@ -154,22 +156,24 @@ def test_smoothing_moves_target_actions_and_keeps_them_in_the_box(table_learner)
 # One update against its definition --------------------------------------------------------------------------
 
 
-def table_of(action, parameters, sees, compiled=True, **settings):
-    """A learning group of two beside a group of three; everything stirred."""
+def table_of(action, parameters, centralized, compiled=True, **settings):
+    """A learning group of two and a group of three, with random weights."""
     where, other = group_spec(SPACES[action], parameters=parameters), group_spec(Discrete(3), group="other", agents=3)
     other, where = at_one_table(other, where)  # the other group's numbers come first
-    one = make_learner(where, compiled=compiled, critic={"sees": sees} | settings.pop("critic", {}), **settings)
-    stir(one.policy, scale=0.5)
+    one = make_learner(
+        where, compiled=compiled, critic={"centralized": centralized} | settings.pop("critic", {}), **settings
+    )
+    randomise(one.policy, scale=0.5)
     one.actor.target_flat.array[:] = 0.7 * one.policy.flat.array
-    own = lived(one, masked=action == "discrete")
-    theirs = aligned(lived(make_learner(other), 5), own)
+    own = random_experience(one, masked=action == "discrete")
+    theirs = aligned(random_experience(make_learner(other), 5), own)
     return one, own, theirs
 
 
 def critic_row(one, net, table, done, agent):
     """A critic's values `[B]` of an agent's decisions; `table [B, O]`, `done [B, U]` for that agent's critic."""
-    span, parameter_sets = one.table.own, one.group_spec.parameter_sets
-    if one.central:
+    span, parameter_sets = one.layout.own, one.group_spec.parameter_sets
+    if one.centralized:
         parts = [table]
         if parameter_sets == 1:
             parts.append(np.eye(2, dtype=np.float32)[agent][None].repeat(len(table), 0))
@@ -178,7 +182,7 @@ def critic_row(one, net, table, done, agent):
         parts = [torch.from_numpy(span.observations(table)[:, agent])]
         if parameter_sets == 1:
             parts.append(torch.eye(2)[agent][None].repeat(len(table), 1))
-        parts.append(done[:, span.done][:, agent * span.width : (agent + 1) * span.width])
+        parts.append(done[:, span.action][:, agent * span.action_size : (agent + 1) * span.action_size])
     x = torch.cat(parts, dim=1)[None].repeat(parameter_sets, 1, 1)
     return net(x)[0][agent if parameter_sets > 1 else 0, :, 0]
 
@@ -187,31 +191,31 @@ def critic_row(one, net, table, done, agent):
 @both_spaces
 @both_views
 @pytest.mark.parametrize("compiled", [True, False])
-def test_one_update_is_the_one_of_the_paper(action, parameters, sees, compiled):
-    settings = {"gamma": 0.9, "max_grad_norm": 1e9, "temperature": 0.7, "target": {"rate": 0.25}}
-    one, own, theirs = table_of(action, parameters, sees, compiled, **settings)
-    other, _, _ = table_of(action, parameters, sees, compiled, **settings)
-    joint = told(one, own, others={"other": theirs})
+def test_one_update_is_the_one_of_the_paper(action, parameters, centralized, compiled):
+    settings = {"gamma": 0.9, "max_grad_norm": 1e9, "temperature": 0.7, "target": {"tau": 0.25}}
+    one, own, theirs = table_of(action, parameters, centralized, compiled, **settings)
+    other, _, _ = table_of(action, parameters, centralized, compiled, **settings)
+    joint = joint_of(one, own, others={"other": theirs})
     for each in (one, other):
         each.remember(own, joint)
     draws = one.draw(1, joint, generator())
     before = [learned.target_flat.array.copy() for learned in (one.actor, one.critics[0])]
     run(one, Draws(*(a.copy() for a in draws)), rate=0.01)
 
-    span, size = other.table.own, other.table.own.width
-    rows = JointTransitions(*(column[draws.chosen[0]] for column in other.replay.rows))
+    span, size = other.layout.own, other.layout.own.action_size
+    rows = JointTransitions(*(column[draws.indices[0]] for column in other.replay.rows))
     own_next = greedy_points(
-        other.policy, other.actor.target, span.observations(rows.following), span.actions(rows.next_legal)
+        other.policy, other.actor.target, span.observations(rows.next_obs), span.actions(rows.next_legal)
     )
-    ahead = draws.ahead[0].copy()
-    ahead[:, span.done] = (own_next * rows.going[:, span.agents][..., None]).reshape(len(ahead), -1)
+    ahead = draws.next_action[0].copy()
+    ahead[:, span.action] = (own_next * rows.next_active[:, span.agents][..., None]).reshape(len(ahead), -1)
     critic, losses = other.critics[0], []
     optimisers = [torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-5) for net in (critic.net, other.policy.net)]
-    live = torch.from_numpy(rows.live)
+    live = torch.from_numpy(rows.valid)
     count = live.sum(0) if parameters == "individual" else live.sum().repeat(2)
     for i in (0, 1):
         with torch.no_grad():
-            later = critic_row(other, critic.target, rows.following, torch.from_numpy(ahead), i).numpy()
+            later = critic_row(other, critic.target, rows.next_obs, torch.from_numpy(ahead), i).numpy()
         aim = torch.from_numpy(rows.reward[:, i] + np.where(rows.discount[:, i] > 0, rows.discount[:, i] * later, 0))
         value = critic_row(other, critic.net, rows.observation, torch.from_numpy(rows.action), i)
         losses.append((live[:, i] * (value - aim) ** 2 / 2).sum() / count[i])
@@ -223,7 +227,7 @@ def test_one_update_is_the_one_of_the_paper(action, parameters, sees, compiled):
     legal, gumbel = torch.from_numpy(span.actions(rows.legal)), torch.from_numpy(draws.gumbel[0])
     acted, wishes = other.policy.relax(out, legal, gumbel, 0.7), []
     for i in (0, 1):
-        first = span.done.start + i * size
+        first = span.action.start + i * size
         done = torch.from_numpy(rows.action)
         done = torch.cat(
             [done[:, :first], acted[:, i], done[:, first + size :]], dim=1
@@ -241,9 +245,9 @@ def test_one_update_is_the_one_of_the_paper(action, parameters, sees, compiled):
         assert np.allclose(learned.target_flat.array, 0.75 * old + 0.25 * learned.flat.array, atol=1e-6)
 
 
-def test_preferences_act_at_the_learners_door(table_learner):
+def test_the_learner_applies_the_preference(table_learner):
     own_wish, team, again = table_learner(), table_learner(preference=Team(TeamSettings())), table_learner()
-    own = lived(own_wish)
+    own = random_experience(own_wish)
     shared = np.broadcast_to(own.reward.mean(2, keepdims=True), own.reward.shape).astype(np.float32)
     for one, lived_through in ((own_wish, own), (team, own), (again, dataclasses.replace(own, reward=shared))):
         learn(one, lived_through)
@@ -253,7 +257,7 @@ def test_preferences_act_at_the_learners_door(table_learner):
 
 def test_observation_statistics_take_in_the_decisions_after_learning(table_learner):
     one = table_learner(group_spec(SPACES["box"], parameters="individual"))
-    own = lived(one)
+    own = random_experience(one)
     learn(one, own)
     for a in (0, 1):
         rows = own.observation[:-1][:, :, a][own.active[:, :, a]]
@@ -261,28 +265,33 @@ def test_observation_statistics_take_in_the_decisions_after_learning(table_learn
     assert one.normalizer.count[0] == own.active.shape[0] * own.active.shape[1]
 
 
-# Groups beside each other ------------------------------------------------------------------------------------
+# Several groups ----------------------------------------------------------------------------------------------
 
 
-def two_groups(table_learner, sees="central"):
-    """Two groups at one table, one of choices and one of a box, with what both lived through."""
+def two_groups(table_learner, centralized=True):
+    """Two groups at one table, one with choices and one with a box, and their experience."""
     group_specs = at_one_table(
         group_spec(SPACES["box"], group="team"), group_spec(SPACES["discrete"], group="others", agents=3)
     )
-    learners = [table_learner(where, critic={"sees": sees}) for where in group_specs]
-    own = lived(learners[0])
-    return learners, {"team": own, "others": aligned(lived(learners[1], 1), own)}
+    learners = [table_learner(where, critic={"centralized": centralized}) for where in group_specs]
+    own = random_experience(learners[0])
+    return learners, {"team": own, "others": aligned(random_experience(learners[1], 1), own)}
 
 
 @both_views
-def test_an_update_changes_no_other_groups_parameters(table_learner, sees):
-    (one, other), table = two_groups(table_learner, sees)
+def test_an_update_changes_no_other_groups_parameters(table_learner, centralized):
+    (one, other), table = two_groups(table_learner, centralized)
     for each in (one, other):
         name = each.group_spec.group
         bystander = other if each is one else one
         before = leaves(bystander.state()), leaves(bystander.policy.state())
         mine = weights(each)
-        joint = told(each, table[name], others=table, peers={g.group_spec.group: g.peer() for g in (one, other)})
+        joint = joint_of(
+            each,
+            table[name],
+            others=table,
+            target_policies={g.group_spec.group: g.target_policy() for g in (one, other)},
+        )
         each.learn(table[name], joint, generator())
         assert not np.array_equal(weights(each), mine)
         expect_equal("learner", before[0], bystander.state())
@@ -291,55 +300,55 @@ def test_an_update_changes_no_other_groups_parameters(table_learner, sees):
             assert all(p.grad is None for p in net.parameters()) or bystander is one  # nobody sends a gradient over
 
 
-def test_peers_are_those_of_the_iterations_start_whoever_learns_first(table_learner):
+def test_target_policies_are_those_of_the_iterations_start_in_any_order_of_learning(table_learner):
     found = []
     for order in ((0, 1), (1, 0)):
         learners, table = two_groups(table_learner)
         for iteration in (1, 2):
-            peers = {one.group_spec.group: one.peer() for one in learners}
+            target_policies = {one.group_spec.group: one.target_policy() for one in learners}
             for i in order:
                 own = table[learners[i].group_spec.group]
-                joint = told(learners[i], own, others=table, peers=peers, iteration=iteration)
+                joint = joint_of(learners[i], own, others=table, target_policies=target_policies, iteration=iteration)
                 learners[i].learn(own, joint, generator(iteration))
         found.append([weights(one) for one in learners])
     for mine, theirs in zip(*found, strict=True):
         assert np.array_equal(mine, theirs)
 
 
-def test_a_group_without_a_peer_is_read_through_what_it_did_next(table_learner):
-    """With peers that say just what was recorded, nothing changes; with other ones, it does."""
+def test_a_group_without_a_target_policy_is_read_through_its_next_actions(table_learner):
+    """A target policy that repeats the record changes nothing; another one does."""
     found = {}
     for name in ("recorded", "same", "other"):
         (one, _), table = two_groups(table_learner)
-        joint = told(one, table["team"], others=table)
+        joint = joint_of(one, table["team"], others=table)
         one.remember(table["team"], joint)
-        span = one.table.spans["others"]
+        span = one.layout.groups["others"]
 
         def say_it(packed, legal, one=one, span=span, name=name):
             rows = one.replay.rows
             chosen = (generator().random((9, 16)) * one.replay.size).astype(int).ravel()
-            assert np.array_equal(packed, span.observations(rows.following[chosen]))
+            assert np.array_equal(packed, span.observations(rows.next_obs[chosen]))
             said = span.actions(rows.next_action[chosen])
             return said if name == "same" else np.roll(said, 1, axis=-1)
 
-        peers = {} if name == "recorded" else {"others": say_it}
-        found[name] = one.draw(9, dataclasses.replace(joint, peers=peers), generator())
-    assert np.array_equal(found["recorded"].ahead, found["same"].ahead)
-    assert not np.array_equal(found["recorded"].ahead, found["other"].ahead)
+        target_policies = {} if name == "recorded" else {"others": say_it}
+        found[name] = one.draw(9, dataclasses.replace(joint, target_policies=target_policies), generator())
+    assert np.array_equal(found["recorded"].next_action, found["same"].next_action)
+    assert not np.array_equal(found["recorded"].next_action, found["other"].next_action)
     others = slice(4, None)  # the learner's own actions come first
-    gone = ~found["other"].ahead[..., others].any(-1)
+    gone = ~found["other"].next_action[..., others].any(-1)
     assert gone.any()  # who has left does nothing, whatever its policy would do
 
 
-def test_a_critic_that_sees_its_own_agent_alone_cares_for_nobody_else(table_learner):
+def test_a_critic_that_is_not_centralized_ignores_other_groups(table_learner):
     found = []
     for other_reward in (1, 99):
-        (one, _), table = two_groups(table_learner, "own")
+        (one, _), table = two_groups(table_learner, centralized=False)
         theirs = table["others"]
         theirs = dataclasses.replace(theirs, observation=theirs.observation * other_reward)
-        one.learn(table["team"], told(one, table["team"], others={"others": theirs}), generator())
+        one.learn(table["team"], joint_of(one, table["team"], others={"others": theirs}), generator())
         found.append(weights(one))
-        assert one.table.seen == 6
+        assert one.layout.obs_size == 6
     assert np.array_equal(*found)
 
 
@@ -350,7 +359,7 @@ def test_a_critic_that_sees_its_own_agent_alone_cares_for_nobody_else(table_lear
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_divergence_is_named(table_learner, bad):
     one = table_learner(batch_size=256)
-    own = lived(one)
+    own = random_experience(one)
     own.reward[3] = bad
     with pytest.raises(Diverged, match="group 'team': learning diverged"):
         learn(one, own)
@@ -360,7 +369,7 @@ def test_divergence_is_named(table_learner, bad):
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_one_observation_that_is_no_number_is_enough(table_learner, bad):
     one = table_learner(batch_size=256)
-    own = lived(one)
+    own = random_experience(one)
     t, n, a = np.argwhere(own.active)[0]
     own.observation[t, n, a, 1] = bad
     with pytest.raises(Diverged, match=r"observation is not a finite number|learning diverged"):
@@ -369,7 +378,7 @@ def test_one_observation_that_is_no_number_is_enough(table_learner, bad):
 
 def test_a_group_that_never_acts(table_learner):
     one = table_learner()
-    own = lived(one)
+    own = random_experience(one)
     idle = dataclasses.replace(own, active=np.zeros_like(own.active))
     before = weights(one)
     for _ in range(2):
@@ -378,5 +387,5 @@ def test_a_group_that_never_acts(table_learner):
 
 
 def test_worlds_in_which_agents_take_turns_are_refused():
-    with pytest.raises(ValueError, match="needs a world in which everybody acts at once"):
+    with pytest.raises(ValueError, match=r"'maddpg'.*at once"):
         make_learner(dataclasses.replace(group_spec(SPACES["box"]), simultaneous=False))

@@ -1,4 +1,4 @@
-"""Small games that MADDPG must learn within seconds, and tables at which it sits beside others."""
+"""Small games that MADDPG must learn within seconds, and tables with other learners."""
 
 import re
 from pathlib import Path
@@ -35,7 +35,7 @@ FIELDS = {"learning_rate": 3e-3, "updates_per_step": 0.2, "batch_size": 64, "rep
 
 
 def play(world, iterations=40, steps=4, parameters="shared", network=None, preference=None, **fields):
-    """Train one group of everybody for some iterations; returns its seat and its learner."""
+    """Train one group of all agents for some iterations; returns its actors and its learner."""
     (where,) = at_one_table(place_in(world, parameters=parameters))
     policy = deterministic(where, **{"hidden": (32,), "normalize_observations": False} | (network or {}))
     one = make_learner(where, preference, policy, **FIELDS | fields)
@@ -61,18 +61,18 @@ def test_learns_a_point_of_a_box(network):
     assert (np.abs(greedily(world, table) - wanted) < 0.08 * wide).all()
 
 
-@pytest.mark.parametrize("sees", ["central", "own"])
+@pytest.mark.parametrize("centralized", [True, False])
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
-def test_agents_with_equal_views_learn_to_choose_differently(parameters, compiled, sees):
+def test_agents_with_equal_views_learn_to_choose_differently(parameters, compiled, centralized):
     wanted = np.array([0, 2])
     world = Bandit(Discrete(3), lambda a: (a == wanted) * 1.0, num_envs=16, agents=2)
-    table, _ = play(world, parameters=parameters, network={"compiled": compiled}, critic={"sees": sees})
+    table, _ = play(world, parameters=parameters, network={"compiled": compiled}, critic={"centralized": centralized})
     assert (greedily(world, table) == wanted).all()
 
 
 def test_a_central_critic_credits_what_only_both_together_bring():
-    """Paid is the product of both actions: nobody's own action says anything about its reward."""
+    """The reward is the product of both actions: an agent's own action alone does not predict it."""
     world = Bandit(Box((1,), -1.0, 1.0), lambda a: np.repeat(a.prod(axis=1), 2, axis=1), num_envs=32, agents=2)
     table, _ = play(world, iterations=60, noise={"start": 0.5, "end": 0.2})
     done = greedily(world, table)
@@ -84,8 +84,8 @@ def test_a_central_critic_credits_what_only_both_together_bring():
 def test_approaches_the_equilibrium_of_a_first_price_auction(hurdle):
     world = Auction(AuctionSettings(), 256)
     fields = {"learning_rate": 2e-3, "batch_size": 256, "updates_per_step": 0.01, "replay": {"size": 20_000}}
-    fields |= {"critic": {"sees": "own", "hidden": (32, 32), "hurdle": hurdle}, "relative": hurdle}
-    fields |= {"noise": {"start": 0.3, "end": 0.05, "share": 0.7}}
+    fields |= {"critic": {"centralized": False, "hidden": (32, 32), "hurdle": hurdle}, "scale_by_std": hurdle}
+    fields |= {"noise": {"start": 0.3, "end": 0.05, "fraction": 0.7}}
     network = {"hidden": (16,), "activation": "tanh", "squash": "clip", "identity": False}
     table, _ = play(world, 100, 8, network=network, learning_rate_schedule="linear", **fields)
     market, policy = world.settings.market, table[0].policy
@@ -101,9 +101,15 @@ def test_prospect_theorists_approach_their_own_equilibrium():
     """By chance and amount, with networks that bend: the best straight line is 0.04 off."""
     world = Auction(AuctionSettings(), 256)
     fields = {"learning_rate": 3e-4, "batch_size": 256, "updates_per_step": 0.02, "replay": {"size": 16_000}}
-    fields |= {"critic": {"sees": "own", "hidden": (32, 32), "hurdle": True, "quantiles": 1, "learning_rate": 2e-3}}
-    fields |= {"noise": {"start": 0.2, "end": 0.02, "share": 0.3}, "delay": 2, "preference": CPT(CPTSettings())}
-    network = {"hidden": (64,), "activation": "tanh", "squash": "clip", "identity": False, "bends": 2.0}
+    fields |= {
+        "critic": {"centralized": False, "hidden": (32, 32), "hurdle": True, "quantiles": 1, "learning_rate": 2e-3}
+    }
+    fields |= {
+        "noise": {"start": 0.2, "end": 0.02, "fraction": 0.3},
+        "policy_delay": 2,
+        "preference": CPT(CPTSettings()),
+    }
+    network = {"hidden": (64,), "activation": "tanh", "squash": "clip", "identity": False, "random_feature_init": 2.0}
     network |= {"normalize_observations": False}
     table, _ = play(world, 150, 8, network=network, learning_rate_schedule="linear", **fields)
     market, policy = world.settings.market, table[0].policy
@@ -117,7 +123,7 @@ def test_prospect_theorists_approach_their_own_equilibrium():
 
 # Risk ------------------------------------------------------------------------------------------------------
 
-RISKY = {"gamma": 0.0, "critic": {"sees": "own", "hidden": (32, 32), "quantiles": 4}, "updates_per_step": 0.5}
+RISKY = {"gamma": 0.0, "critic": {"centralized": False, "hidden": (32, 32), "quantiles": 4}, "updates_per_step": 0.5}
 
 
 class Lottery(Bandit):
@@ -170,17 +176,17 @@ def test_cvar_and_variance_leave_the_gamble():
 
 
 def refused(table, **fields):
-    return {"where": table, "preference": CPT(CPTSettings()), "gamma": 0.0, "critic": {"sees": "own"}} | fields
+    return {"where": table, "preference": CPT(CPTSettings()), "gamma": 0.0, "critic": {"centralized": False}} | fields
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"critic": {"sees": "central"}}, "critic.sees: who sees what everybody does has little risk left.*'own'"),
-        ({"critic": {"sees": "own", "quantiles": 1}}, "critic.quantiles: a taste for risk needs several; null is 8"),
+        ({"critic": {"centralized": True}}, r"critic\.centralized=false"),
+        ({"critic": {"centralized": False, "quantiles": 1}}, r"critic\.quantiles=null for 8"),
     ],
 )
-def test_a_taste_for_risk_needs_a_critic_of_outcomes(fields, said):
+def test_a_risk_measure_needs_a_critic_that_predicts_distributions(fields, said):
     with pytest.raises(ValueError, match=said):
         make_learner(**refused(place_in(Lottery(1, 1, 1)), **fields))
 
@@ -189,16 +195,16 @@ def test_a_taste_for_risk_needs_a_critic_of_outcomes(fields, said):
 def test_one_amount_is_refused_where_something_always_comes(tmp_path):
     """Who bids in an all-pay auction pays: a lottery of v − b and −b, which is not its mean."""
     words = ["world.rule=all_pay", "train.total_steps=4096", "train.video=false"]
-    said = r"hardly ever brings nothing.*set groups\.bidders\.learner\.critic\.hurdle=false groups\.bid"
+    said = r"groups\.bidders\.learner\.critic\.hurdle=false groups\.bidders\.learner\.critic\.quantiles=8"
     with pytest.raises(CoterieError, match=said):
         coterie.train("auction-cpt", words, out=tmp_path / "run", quiet=True)
 
 
 @pytest.mark.usefixtures("no_drawing")
 def test_interim_is_refused_where_decisions_follow_each_other(tmp_path):
-    risk = "critic: {sees: own}, replay: {size: 90, starts: 9}, gamma: GAMMA}, preference: {name: cpt}}"
-    text = CHASE.replace("replay: {size: 90, starts: 9}, turns: {every: 2}}}", risk, 1)
-    with pytest.raises(ConfigError, match=r"groups.hunters.learner: .*others follow it; set .*hunters.learner.gamma=0"):
+    risk = "critic: {centralized: false}, replay: {size: 90, starts: 9}, gamma: GAMMA}, preference: {name: cpt}}"
+    text = CHASE.replace("replay: {size: 90, starts: 9}, update_every: 2}}", risk, 1)
+    with pytest.raises(ConfigError, match=r"groups.hunters.preference.scope: .*hunters.learner.gamma=0"):
         train_run(tmp_path / "run", experiment=written(tmp_path / "one.yaml", text.replace("GAMMA", "0.9")))
     assert not (tmp_path / "run").exists()
     run = train_run(tmp_path / "other", experiment=written(tmp_path / "two.yaml", text.replace("GAMMA", "0.0")))
@@ -239,16 +245,16 @@ CHASE = """\
 world: {name: tag, max_steps: 6}
 groups:
   hunters: {agents: "adversary_*", policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg, batch_size: 8,
-            updates_per_step: 0.1, replay: {size: 90, starts: 9}, turns: {every: 2}}}
+            updates_per_step: 0.1, replay: {size: 90, starts: 9}, update_every: 2}}
   prey: {agents: agent_0, policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg, batch_size: 8,
-         updates_per_step: 0.1, replay: {size: 90, starts: 9}, turns: {every: 2, offset: 1}}}
+         updates_per_step: 0.1, replay: {size: 90, starts: 9}, update_every: 2, update_offset: 1}}
 train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
         video: false, tensorboard: false}
 """
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_sits_beside_ppo_dqn_and_a_script_at_one_table(tmp_path):
+def test_learns_with_ppo_dqn_and_a_script_at_one_table(tmp_path):
     run = train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", MIXED))
     last = run.metrics()[-1]
     assert last["chief/updates"] >= 3
@@ -274,7 +280,7 @@ def test_groups_take_turns(tmp_path):
         ("world: {name: tag, max_steps: 6}", "world: {name: tictactoe}", "no agent is called"),
         ("deterministic", "network", r"learner 'maddpg' improves a DeterministicPolicy.*policy.name=deterministic"),
         ("batch_size: 8", "batch_sise: 8", r"learner.batch_sise: no such setting; did you mean 'batch_size'"),
-        ("turns: {every: 2}", "turns: {every: 0}", "every must be at least 1"),
+        ("update_every: 2", "update_every: 0", "update_every must be at least 1"),
     ],
 )
 def test_bad_tables_are_refused(tmp_path, old, new, said):
@@ -304,7 +310,7 @@ train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, e
 
 @pytest.mark.usefixtures("no_drawing")
 def test_a_central_critic_reads_what_a_language_model_did(tmp_path):
-    """Two agents' observations and actions, and those of the model that sits beside them."""
+    """Two agents' observations and actions, and those of the language model."""
     run = train_run(tmp_path / "run", experiment=written(tmp_path / "words.yaml", WORDED))
     last = run.metrics()[-1]
     assert last["bidders/updates"] >= 3

@@ -9,7 +9,16 @@ import pytest
 from coterie.core.types import Box, Discrete
 from coterie.nn import kernels
 from coterie.preferences.standard import CPT, CPTSettings, CVaR, CVaRSettings, MeanVariance, MeanVarianceSettings
-from helpers.maddpg import aligned, at_one_table, case_id, deterministic, learn, lived, make_learner, weights
+from helpers.maddpg import (
+    aligned,
+    at_one_table,
+    case_id,
+    deterministic,
+    learn,
+    make_learner,
+    random_experience,
+    weights,
+)
 from helpers.small_worlds import ACTIONS, group_spec
 
 PLACE_FIELDS = ("parameters", "agents", "observation")
@@ -18,7 +27,15 @@ RISKS = (
     CVaR(CVaRSettings(level=0.3)),
     MeanVariance(MeanVarianceSettings(aversion=0.5)),
 )
-POLICY_FIELDS = ("squash", "hidden", "activation", "identity", "normalize_observations", "encoder", "bends")
+POLICY_FIELDS = (
+    "squash",
+    "hidden",
+    "activation",
+    "identity",
+    "normalize_observations",
+    "encoder",
+    "random_feature_init",
+)
 
 
 def cases():
@@ -28,9 +45,9 @@ def cases():
         yield {
             "parameters": ("shared", "individual")[a],
             "action": ("box", "discrete")[b],
-            "critic": {"sees": ("central", "own")[c], "twin": bool(d), "hidden": (None, (7, 9))[g]},
-            "delay": (1, 3)[e],
-            "target": ({"rate": 0.1}, {"rate": 0.03, "noise": 0.1})[f],
+            "critic": {"centralized": not c, "twin": bool(d), "hidden": (None, (7, 9))[g]},
+            "policy_delay": (1, 3)[e],
+            "target": ({"tau": 0.1}, {"tau": 0.03, "noise": 0.1})[f],
             "masked": bool(b and h),
             "activation": ("relu", "tanh")[g],
         }
@@ -39,14 +56,14 @@ def cases():
 def odd_cases():
     yield {"action": "box", "hidden": (8, 12, 7)}
     yield {"action": "box", "squash": "clip"}
-    yield {"action": "box", "squash": "clip", "parameters": "individual", "critic": {"sees": "own"}}
+    yield {"action": "box", "squash": "clip", "parameters": "individual", "critic": {"centralized": False}}
     yield {"action": "multi-discrete", "temperature": 0.5}
-    yield {"action": "multi-discrete", "parameters": "individual", "critic": {"sees": "own"}}
+    yield {"action": "multi-discrete", "parameters": "individual", "critic": {"centralized": False}}
     yield {"action": "discrete", "temperature": 2.0, "max_grad_norm": 0.01}
     yield {"action": "box", "batch_size": 1}
     yield {"action": "box", "batch_size": 700}
     yield {"action": "discrete", "agents": 1}
-    yield {"action": "box", "identity": False, "normalize_observations": False, "critic": {"sees": "own"}}
+    yield {"action": "box", "identity": False, "normalize_observations": False, "critic": {"centralized": False}}
     yield {"action": "box", "observation": Box((2, 4, 4), 0, 255, "uint8"), "encoder": "mlp"}
     yield {"action": "box", "critic": {"learning_rate": 3e-3}, "learning_rate_schedule": "linear"}
     yield {"action": "box", "activation": "tanh", "critic": {"activation": "relu"}}
@@ -55,22 +72,22 @@ def odd_cases():
     yield {"action": "box", "critic": {"hurdle": True}}
     yield {"action": "discrete", "critic": {"hurdle": True, "twin": True}, "parameters": "individual"}
     for zeros in (0.9, 1.0):  # of rewards
-        yield {"action": "box", "critic": {"hurdle": True}, "relative": True, "zeros": zeros}
+        yield {"action": "box", "critic": {"hurdle": True}, "scale_by_std": True, "zeros": zeros}
         yield {"action": "box", "critic": {"hurdle": True}, "zeros": zeros, "parameters": "individual", "gamma": 0}
-        yield {"action": "box", "critic": {"hurdle": True, "quantiles": 3}, "relative": True, "zeros": zeros}
+        yield {"action": "box", "critic": {"hurdle": True, "quantiles": 3}, "scale_by_std": True, "zeros": zeros}
     for critic in ({"hurdle": True}, {"quantiles": 3}, {"hurdle": True, "quantiles": 4}):
-        yield {"action": "box", "critic": critic, "relative": True}
-        yield {"action": "discrete", "critic": critic, "relative": True, "parameters": "individual"}
+        yield {"action": "box", "critic": critic, "scale_by_std": True}
+        yield {"action": "discrete", "critic": critic, "scale_by_std": True, "parameters": "individual"}
     for risk in RISKS:
-        yield {"action": "box", "gamma": 0, "critic": {"sees": "own", "quantiles": 4}, "preference": risk}
+        yield {"action": "box", "gamma": 0, "critic": {"centralized": False, "quantiles": 4}, "preference": risk}
         for count in (1, 3):
-            critic = {"sees": "own", "hurdle": True, "quantiles": count}
+            critic = {"centralized": False, "hurdle": True, "quantiles": count}
             yield {"action": "box", "gamma": 0, "critic": critic, "preference": risk, "zeros": 0.5}
-    yield {"action": "box", "bends": 2.0, "critic": {"bends": 1.0}}
-    yield {"action": "box", "bends": 2.0, "normalize_observations": False, "parameters": "individual"}
+    yield {"action": "box", "random_feature_init": 2.0, "critic": {"random_feature_init": 1.0}}
+    yield {"action": "box", "random_feature_init": 2.0, "normalize_observations": False, "parameters": "individual"}
     yield {
         **{"action": "discrete", "gamma": 0, "preference": RISKS[0], "parameters": "individual"},
-        "critic": {"sees": "own", "twin": True},
+        "critic": {"centralized": False, "twin": True},
     }
 
 
@@ -93,7 +110,7 @@ def test_the_compiled_path_equals_autograd(case):
         one.actor.target_flat.array *= 1.5
     first, stranger = weights(fast), make_learner(other)
     for iteration in range(3):  # the later ones with observations normalised
-        own, theirs = lived(slow, iteration, masked), lived(stranger, iteration + 9)
+        own, theirs = random_experience(slow, iteration, masked), random_experience(stranger, iteration + 9)
         paid = np.random.default_rng(iteration).random(own.reward.shape) >= zeros
         own = dataclasses.replace(own, reward=own.reward * paid)
         table = {"others": aligned(theirs, own)}
@@ -112,4 +129,4 @@ def test_without_scipy_everything_goes_through_pytorch(monkeypatch):
     monkeypatch.setattr(kernels, "available", lambda: False)
     one = make_learner()
     assert not one.compiled
-    learn(one, lived(one))
+    learn(one, random_experience(one))

@@ -6,7 +6,7 @@ from test_dqn_resume import stopped
 
 import coterie
 from coterie.config.schema import ConfigError
-from helpers.maddpg import SPACES, learn, lived, make_learner
+from helpers.maddpg import SPACES, learn, make_learner, random_experience
 from helpers.run import assert_same_end, files, numbers, train, written
 from helpers.small_worlds import group_spec
 
@@ -23,12 +23,12 @@ groups:
   hunters:
     agents: "adversary_*"
     policy: {name: deterministic, hidden: [8]}
-    learner: {name: maddpg, batch_size: 8, updates_per_step: 0.11, delay: 2, critic: {twin: true}, target: {noise: 0.1},
-              replay: {size: 60, starts: 20}}
+    learner: {name: maddpg, batch_size: 8, updates_per_step: 0.11, policy_delay: 2, critic: {twin: true},
+              target: {noise: 0.1}, replay: {size: 60, starts: 20}}
   prey:
     agents: agent_0
     policy: {name: deterministic, hidden: [6], compiled: false}
-    learner: {name: maddpg, batch_size: 4, updates_per_step: 0.2, replay: {size: 90, starts: 5}, turns: {every: 2}}
+    learner: {name: maddpg, batch_size: 4, updates_per_step: 0.2, replay: {size: 90, starts: 5}, update_every: 2}
 """
     + TRAIN
 )
@@ -64,7 +64,7 @@ def test_learning_is_under_way_at_every_checkpoint(whole, game):
     (name, *_) = run.config().groups
     assert sum(record.get(f"{name}/updates", 0) for record in run.metrics()) > 10
     saved = run.load_checkpoint("last")["learners"][name]
-    assert saved["held"]["active"].any()  # rows wait for the next rollout
+    assert saved["pending"]["active"].any()  # rows wait for the next rollout
     assert len(saved["replay"]["rows"]["reward"]) == 60  # rows have been written over
 
 
@@ -89,7 +89,7 @@ def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
     run = stopped(tmp_path / "run", whole["chase"][0], 5)
     refused = {
         "groups.hunters.learner.critic.twin=false": "critic.twin cannot change",
-        "groups.hunters.learner.critic.sees=own": "critic",
+        "groups.hunters.learner.critic.centralized=false": "critic",
         "groups.hunters.learner.critic.hidden=[5]": "critic",
         "groups.hunters.learner.replay.size=30": "replay.size",
     }
@@ -102,14 +102,14 @@ def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
 @pytest.mark.parametrize("action", SPACES)
 def test_a_loaded_learner_goes_on_as_the_saved_one(table_learner, action, parameters):
     where = group_spec(SPACES[action], parameters=parameters)
-    fields = {"critic": {"twin": True}, "delay": 2, "updates_per_step": 0.11}
+    fields = {"critic": {"twin": True}, "policy_delay": 2, "updates_per_step": 0.11}
     one, other = table_learner(where, **fields), table_learner(where, **fields)
     for seed in range(2):
-        learn(one, lived(one, seed), seed)
+        learn(one, random_experience(one, seed), seed)
     other.policy.load(one.policy.state())
     other.load(one.state())
     for seed in (2, 3):
-        own = lived(one, seed)
+        own = random_experience(one, seed)
         assert learn(one, own, seed) == learn(other, own, seed)
         assert np.array_equal(one.policy.flat.array, other.policy.flat.array)
         assert one.due == other.due
@@ -117,10 +117,10 @@ def test_a_loaded_learner_goes_on_as_the_saved_one(table_learner, action, parame
 
 def test_a_state_is_a_copy():
     one = make_learner()
-    learn(one, lived(one, 0))
+    learn(one, random_experience(one, 0))
     state, again = one.state(), make_learner()
     policy = one.policy.state()
-    own = lived(one, 1)
+    own = random_experience(one, 1)
     learn(one, own)
     again.policy.load(policy)
     again.load(state)

@@ -12,9 +12,8 @@ from coterie.algorithms.maddpg.maddpg import (
     MemorySettings,
     NoiseSettings,
     TargetSettings,
-    TurnSettings,
 )
-from helpers.maddpg import SPACES, critic_weights, learn, lived, told, weights
+from helpers.maddpg import SPACES, critic_weights, joint_of, learn, random_experience, weights
 from helpers.small_worlds import generator, group_spec
 
 STEPS = 36  # of the world, in `lived`: 12 rows of 3 copies
@@ -24,7 +23,7 @@ ONCE = {"updates_per_step": 1 / STEPS}
 def after(table_learner, iterations=2, where=None, **settings):
     one = table_learner(where, **settings)
     for seed in range(iterations):
-        learn(one, lived(one, seed), seed, progress=0.5, ahead=0.6)
+        learn(one, random_experience(one, seed), seed, progress=0.5, ahead=0.6)
     return one
 
 
@@ -32,7 +31,7 @@ def moved(table_learner, progress=0.0, **settings):
     """How far one update moves policy and critic, in the largest single parameter."""
     one = table_learner(**ONCE | settings)
     before = weights(one), critic_weights(one)
-    assert learn(one, lived(one), progress=progress)["updates"] == 1
+    assert learn(one, random_experience(one), progress=progress)["updates"] == 1
     return [
         float(np.abs(new - old).max()) for new, old in zip((weights(one), critic_weights(one)), before, strict=True)
     ]
@@ -51,7 +50,7 @@ def test_learning_rates_and_their_schedule(table_learner):
     assert linear == pytest.approx([0.0025, 0.0075], rel=0.05)
     assert moved(table_learner, 1.0, learning_rate_schedule="linear", **different) == [0, 0]
     one = table_learner(learning_rate=0.01, learning_rate_schedule="linear")
-    assert learn(one, lived(one), progress=0.5)["learning_rate"] == pytest.approx(0.005)
+    assert learn(one, random_experience(one), progress=0.5)["learning_rate"] == pytest.approx(0.005)
 
 
 def test_gamma(table_learner):
@@ -62,15 +61,15 @@ def test_gamma(table_learner):
 
 CHOICES = [
     {"gamma": 0.5},
-    {"delay": 2},
-    {"critic": {"sees": "own"}},
+    {"policy_delay": 2},
+    {"critic": {"centralized": False}},
     {"critic": {"twin": True}},
     {"critic": {"hidden": (5,)}},
     {"critic": {"activation": "tanh"}},
     {"critic": {"quantiles": 3}},
     {"critic": {"hurdle": True}},
-    {"critic": {"bends": 2.0}},
-    {"target": {"rate": 0.5}},
+    {"critic": {"random_feature_init": 2.0}},
+    {"target": {"tau": 0.5}},
     {"target": {"noise": 0.1}},
     {"batch_size": 17},
     {"max_grad_norm": 1e-3},
@@ -82,11 +81,11 @@ def test_settings_that_decide_what_is_learned(table_learner, field):
     assert not np.array_equal(weights(after(table_learner)), weights(after(table_learner, **field)))
 
 
-def test_relative_decides_what_is_learned_from_told_distributions(table_learner):
-    plain, weighed = (weights(after(table_learner, critic={"hurdle": True}, relative=one)) for one in (False, True))
+def test_scale_by_std_decides_what_is_learned_from_distributions(table_learner):
+    plain, weighed = (weights(after(table_learner, critic={"hurdle": True}, scale_by_std=one)) for one in (False, True))
     assert not np.array_equal(plain, weighed)
-    with pytest.raises(ValueError, match=r"a critic of means does not tell; set critic\.hurdle=true or"):
-        table_learner(relative=True)
+    with pytest.raises(ValueError, match=r"scale_by_std.*critic\.hurdle=true"):
+        table_learner(scale_by_std=True)
 
 
 def test_temperature_reaches_choices_alone(table_learner):
@@ -108,9 +107,9 @@ class Nothing:
 
 def test_gumbel_noise_is_always_a_number(table_learner):
     one = table_learner(group_spec(SPACES["discrete"]))
-    own = lived(one)
-    one.remember(own, told(one, own))
-    assert np.isfinite(one.draw(2, told(one, own), Nothing()).gumbel).all()
+    own = random_experience(one)
+    one.remember(own, joint_of(one, own))
+    assert np.isfinite(one.draw(2, joint_of(one, own), Nothing()).gumbel).all()
 
 
 def test_smoothing_reaches_boxes_alone(table_learner):
@@ -122,17 +121,17 @@ def test_smoothing_reaches_boxes_alone(table_learner):
 @pytest.mark.parametrize("size", [1, 7, 200])
 def test_batch_size(table_learner, size):
     one = table_learner(batch_size=size)
-    own = lived(one)
-    one.remember(own, told(one, own))
-    draws = one.draw(3, told(one, own), generator())
-    assert draws.chosen.shape == (3, size)
-    assert draws.chosen.max() < one.replay.size
+    own = random_experience(one)
+    one.remember(own, joint_of(one, own))
+    draws = one.draw(3, joint_of(one, own), generator())
+    assert draws.indices.shape == (3, size)
+    assert draws.indices.max() < one.replay.size
     assert np.isfinite([*learn(one, own).values()]).all()
 
 
 @pytest.mark.parametrize("rate", [0.25, 0.03])
 def test_updates_per_step_counts_environment_steps_and_carries_fractions(table_learner, rate):
-    one, done, own = table_learner(updates_per_step=rate), 0, lived(table_learner())
+    one, done, own = table_learner(updates_per_step=rate), 0, random_experience(table_learner())
     for iteration in range(1, 14):
         done += learn(one, own)["updates"]
         assert done == math.floor(iteration * rate * STEPS + 1e-9)
@@ -140,11 +139,11 @@ def test_updates_per_step_counts_environment_steps_and_carries_fractions(table_l
 
 
 @pytest.mark.parametrize("delay", [1, 2, 5])
-def test_delay_counts_critic_steps_across_iterations(table_learner, delay):
-    one = table_learner(delay=delay, updates_per_step=3 / STEPS)
+def test_policy_delay_counts_critic_steps_across_iterations(table_learner, delay):
+    one = table_learner(policy_delay=delay, updates_per_step=3 / STEPS)
     target = one.critics[0].target_flat.array.copy()
     for iteration in range(1, 8):
-        learn(one, lived(one, iteration))
+        learn(one, random_experience(one, iteration))
         assert one.critics[0].steps == 3 * iteration
         assert one.actor.steps == 3 * iteration // delay
         assert np.array_equal(one.critics[0].target_flat.array, target) is (3 * iteration < delay)  # targets wait, too
@@ -153,7 +152,7 @@ def test_delay_counts_critic_steps_across_iterations(table_learner, delay):
 def test_max_grad_norm(table_learner):
     for limit in (1e-4, 1e9):
         one = table_learner(max_grad_norm=limit, **ONCE)
-        learn(one, lived(one))
+        learn(one, random_experience(one))
         norms = [float(np.linalg.norm(each.flat.mean * 10)) for each in (one.actor, *one.critics)]
         assert (max(norms) <= 1.001e-4) if limit == 1e-4 else (min(norms) > 1e-3)
 
@@ -162,19 +161,19 @@ def test_max_grad_norm(table_learner):
 
 
 def test_noise_goes_from_start_to_end_in_a_straight_line():
-    noise = NoiseSettings(start=0.4, end=0.1, share=0.5)
+    noise = NoiseSettings(start=0.4, end=0.1, fraction=0.5)
     assert [noise.at(p) for p in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.4, 0.25, 0.1, 0.1])
-    assert NoiseSettings(start=0.4, end=0.1, share=0.0).at(0.0) == pytest.approx(0.1)
+    assert NoiseSettings(start=0.4, end=0.1, fraction=0.0).at(0.0) == pytest.approx(0.1)
 
 
-def test_the_policy_is_told_its_noise(table_learner):
-    one = table_learner(noise={"start": 0.4, "end": 0.1, "share": 0.5})
+def test_the_learner_sets_the_policys_noise(table_learner):
+    one = table_learner(noise={"start": 0.4, "end": 0.1, "fraction": 0.5})
     assert one.policy.noise == 0.4
-    assert learn(one, lived(one), ahead=0.25)["noise"] == pytest.approx(0.25)
+    assert learn(one, random_experience(one), ahead=0.25)["noise"] == pytest.approx(0.25)
     assert one.policy.noise == pytest.approx(0.25)
 
 
-# Critics, targets, replay, turns ------------------------------------------------------------------------------
+# Critics, targets, replay, when it learns -----------------------------------------------------------------
 
 
 def test_critics_are_as_wide_as_asked_and_see_what_they_should(table_learner):
@@ -188,9 +187,9 @@ def test_critics_are_as_wide_as_asked_and_see_what_they_should(table_learner):
     assert sizes(quantiles=1) == sizes()
     assert sizes(hurdle=True) == [12, 16, 2]  # whether there is something, and how much
     assert sizes(hurdle=True, quantiles=3) == [12, 16, 7]  # and which of three amounts
-    assert sizes(sees="own") == [3 + 2 + 2, 16, 1]
+    assert sizes(centralized=False) == [3 + 2 + 2, 16, 1]
     assert sizes(group_spec(box, parameters="individual")) == [10, 16, 1]
-    assert sizes(group_spec(box, parameters="individual"), sees="own") == [5, 16, 1]
+    assert sizes(group_spec(box, parameters="individual"), centralized=False) == [5, 16, 1]
     assert sizes(group_spec(box, agents=1)) == [5, 16, 1]
     assert [len(table_learner(critic={"twin": twin}).critics) for twin in (False, True)] == [1, 2]
     one = table_learner(critic={"twin": True})
@@ -199,11 +198,11 @@ def test_critics_are_as_wide_as_asked_and_see_what_they_should(table_learner):
 
 @pytest.mark.parametrize("rate", [0.25, 1.0])
 def test_targets_follow_at_their_rate(table_learner, rate):
-    one = table_learner(target={"rate": rate}, critic={"twin": True}, **ONCE)
+    one = table_learner(target={"tau": rate}, critic={"twin": True}, **ONCE)
     all_of = (one.actor, *one.critics)
     before = [each.flat.array.copy() for each in all_of]
     assert all(np.array_equal(each.target_flat.array, old) for each, old in zip(all_of, before, strict=True))
-    learn(one, lived(one))
+    learn(one, random_experience(one))
     for each, old in zip(all_of, before, strict=True):
         assert np.allclose(each.target_flat.array, old + rate * (each.flat.array - old), atol=1e-6)
         assert not np.array_equal(each.flat.array, old)
@@ -213,7 +212,7 @@ def test_the_replay_forgets_and_waits(table_learner):
     one = table_learner(replay={"size": 50, "starts": 40})
     counts = []
     for seed in range(3):
-        metrics = learn(one, lived(one, seed))
+        metrics = learn(one, random_experience(one, seed))
         counts.append((metrics["replay"], metrics.get("updates", 0.0)))
     assert counts[0][0] < 40
     assert counts[0][1] == 0
@@ -221,15 +220,15 @@ def test_the_replay_forgets_and_waits(table_learner):
 
 
 @pytest.mark.parametrize(("every", "offset"), [(1, 0), (2, 0), (2, 1), (3, 2)])
-def test_turns(table_learner, every, offset):
-    one = table_learner(turns={"every": every, "offset": offset})
+def test_update_every_and_offset(table_learner, every, offset):
+    one = table_learner(update_every=every, update_offset=offset)
     for iteration in range(1, 8):
         before, known = weights(one), one.replay.size
-        metrics = learn(one, lived(one, iteration), iteration=iteration)
+        metrics = learn(one, random_experience(one, iteration), iteration=iteration)
         assert one.replay.size > known  # what is lived through in between is remembered
-        turn = (iteration - offset) % every == 0
-        assert ("updates" in metrics) is turn
-        assert np.array_equal(weights(one), before) is not turn
+        learns = (iteration - offset) % every == 0
+        assert ("updates" in metrics) is learns
+        assert np.array_equal(weights(one), before) is not learns
 
 
 # All -------------------------------------------------------------------------------------------------------
@@ -242,23 +241,23 @@ def test_turns(table_learner, every, offset):
         (lambda: MADDPGSettings(gamma=1.2), r"gamma must lie in \[0, 1\], got 1.2"),
         (lambda: MADDPGSettings(batch_size=0), "batch_size must be at least 1, got 0"),
         (lambda: MADDPGSettings(updates_per_step=0), "updates_per_step must be above 0"),
-        (lambda: MADDPGSettings(delay=0), "delay must be at least 1"),
+        (lambda: MADDPGSettings(policy_delay=0), "policy_delay must be at least 1"),
         (lambda: MADDPGSettings(temperature=0), "temperature must be above 0"),
         (lambda: MADDPGSettings(max_grad_norm=-1), "max_grad_norm must be above 0"),
         (lambda: NoiseSettings(start=-1), "start must be at least 0"),
         (lambda: NoiseSettings(end=-1), "end must be at least 0"),
-        (lambda: NoiseSettings(share=2), r"share must lie in \[0, 1\]"),
+        (lambda: NoiseSettings(fraction=2), r"fraction must lie in \[0, 1\]"),
         (lambda: CriticSettings(hidden=()), "hidden must name at least one layer"),
         (lambda: CriticSettings(learning_rate=0), "learning_rate must be above 0"),
         (lambda: CriticSettings(quantiles=0), "quantiles must be at least 1"),
-        (lambda: CriticSettings(bends=-1), "bends must be at least 0"),
-        (lambda: TargetSettings(rate=0), "rate must be above 0"),
-        (lambda: TargetSettings(rate=2), r"rate must lie in \[0, 1\]"),
+        (lambda: CriticSettings(random_feature_init=-1), "random_feature_init must be at least 0"),
+        (lambda: TargetSettings(tau=0), "tau must be above 0"),
+        (lambda: TargetSettings(tau=2), r"tau must lie in \[0, 1\]"),
         (lambda: TargetSettings(noise=-1), "noise must be at least 0"),
         (lambda: MemorySettings(size=0), "size must be at least 1"),
         (lambda: MemorySettings(size=5, starts=6), "starts must be at most size"),
-        (lambda: TurnSettings(every=0), "every must be at least 1"),
-        (lambda: TurnSettings(offset=-1), "offset must be at least 0"),
+        (lambda: MADDPGSettings(update_every=0), "update_every must be at least 1"),
+        (lambda: MADDPGSettings(update_offset=-1), "update_offset must be at least 0"),
     ],
 )
 def test_impossible_settings_are_refused(make, said):
@@ -267,15 +266,31 @@ def test_impossible_settings_are_refused(make, said):
 
 
 def test_every_setting_has_a_test_here():
-    tested = {"learning_rate", "learning_rate_schedule", "gamma", "batch_size", "updates_per_step", "delay", "relative"}
-    tested |= {"temperature", "max_grad_norm", "noise", "critic", "target", "replay", "turns"}
+    tested = {
+        "learning_rate",
+        "learning_rate_schedule",
+        "gamma",
+        "batch_size",
+        "updates_per_step",
+        "policy_delay",
+        "scale_by_std",
+    }
+    tested |= {"temperature", "max_grad_norm", "noise", "critic", "target", "replay", "update_every", "update_offset"}
     assert {field.name for field in dataclasses.fields(MADDPGSettings)} == tested
     parts = {
-        NoiseSettings: {"start", "end", "share"},
-        CriticSettings: {"sees", "hidden", "activation", "learning_rate", "twin", "quantiles", "hurdle", "bends"},
-        TargetSettings: {"rate", "noise"},
+        NoiseSettings: {"start", "end", "fraction"},
+        CriticSettings: {
+            "centralized",
+            "hidden",
+            "activation",
+            "learning_rate",
+            "twin",
+            "quantiles",
+            "hurdle",
+            "random_feature_init",
+        },
+        TargetSettings: {"tau", "noise"},
         MemorySettings: {"size", "starts"},
-        TurnSettings: {"every", "offset"},
     }
     for part, names in parts.items():
         assert {field.name for field in dataclasses.fields(part)} == names

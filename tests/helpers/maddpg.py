@@ -12,14 +12,13 @@ from coterie.algorithms.maddpg.maddpg import (
     MemorySettings,
     NoiseSettings,
     TargetSettings,
-    TurnSettings,
 )
 from coterie.core.group import GroupInfo
 from coterie.core.types import Finals, Joint
 from coterie.lm.backends.scripted import Scripted
 from coterie.policies.deterministic import DeterministicPolicy, DeterministicSettings
 from coterie.preferences.standard import Individual, IndividualSettings
-from coterie.testing.sampling import random_experience
+from coterie.testing import sampling
 from helpers.small_worlds import ACTIONS, generator, group_spec
 
 PARTS = {
@@ -27,7 +26,6 @@ PARTS = {
     "critic": CriticSettings,
     "target": TargetSettings,
     "replay": MemorySettings,
-    "turns": TurnSettings,
 }
 QUICK = {"batch_size": 16, "updates_per_step": 0.25, "replay": {"size": 300, "starts": 1}}
 BOX = ACTIONS["box"]
@@ -39,7 +37,7 @@ def deterministic(where, **settings):
 
 
 def maddpg_settings(**fields):
-    """Settings of learners that begin at once; parts of settings are told as dicts."""
+    """Settings of learners that begin at once; nested settings are given as dicts."""
     merged = QUICK | fields
     merged["replay"] = QUICK["replay"] | fields.get("replay", {})
     return MADDPGSettings(**{k: PARTS[k](**v) if k in PARTS else v for k, v in merged.items()})
@@ -52,32 +50,32 @@ def make_learner(where=None, preference=None, policy=None, compiled=True, **sett
 
 
 def at_one_table(*group_specs):
-    """Places of groups that know of each other."""
+    """Specs of groups that share a table."""
     table = tuple(GroupInfo(p.group, len(p.agents), p.spaces) for p in group_specs)
     return [dataclasses.replace(p, table=table) for p in group_specs]
 
 
-def lived(one, seed=0, masked=False):
-    """Random experience, with idle rows and both kinds of ends, that the learner's own policy decided in."""
-    return random_experience(one.group_spec, one.policy, masked, seed)
+def random_experience(one, seed=0, masked=False):
+    """Random experience of the learner's own policy, with idle rows and both kinds of ends."""
+    return sampling.random_experience(one.group_spec, one.policy, masked, seed)
 
 
 def aligned(theirs, own):
-    """Another group's experience, cut short where one's own is."""
+    """Another group's experience, truncated where `own` is."""
     agents, finals = theirs.active.shape[2], own.finals.index
     last = np.ones((len(finals), *theirs.observation.shape[2:]), np.float32)
     ends = {name: np.repeat(getattr(own, name)[..., :1], agents, axis=2) for name in ("terminated", "truncated")}
     return dataclasses.replace(theirs, finals=Finals(finals, last), **ends)
 
 
-def told(one, own, progress=0.0, ahead=0.0, iteration=1, others=None, peers=None):
-    everybody = {one.group_spec.group: own} | (others or {})
+def joint_of(one, own, progress=0.0, ahead=0.0, iteration=1, others=None, target_policies=None):
+    experiences = {one.group_spec.group: own} | (others or {})
     spaces = {party.group: party.spaces for party in one.group_spec.table or (one.group_spec.party,)}
-    return Joint(everybody, iteration, progress, spaces, None, ahead, peers or {})
+    return Joint(experiences, iteration, progress, spaces, None, ahead, target_policies or {})
 
 
 def learn(one, own, seed=0, **fields):
-    return one.learn(own, told(one, own, **fields), generator(seed))
+    return one.learn(own, joint_of(one, own, **fields), generator(seed))
 
 
 def weights(one):
@@ -88,21 +86,21 @@ def critic_weights(one, which=0):
     return one.critics[which].flat.array.copy()
 
 
-def stir(policy, seed=0, scale=1.0):
-    """Weights large enough for answers to differ."""
+def randomise(policy, seed=0, scale=1.0):
+    """Draw weights large enough for outputs to differ."""
     policy.flat.array[:] = scale * generator(seed).standard_normal(policy.flat.array.shape)
     return policy
 
 
-def say(net, outputs):
-    """Let a network say the same outputs to everything it sees."""
+def set_output(net, outputs):
+    """Set a network's weights so that its outputs are always these."""
     for parameter in net.parameters():
         parameter.data[:] = 0
     net.out.bias.data[:] = torch.tensor(outputs, dtype=torch.float32)
 
 
 def greedy_points(policy, net, observation, legal=None):
-    """What a policy with a net's weights would do, encoded `[N, A, K]`."""
+    """Greedy actions of a policy with a network's weights, encoded `[N, A, K]`."""
     rows = np.ascontiguousarray(observation)
     x = torch.from_numpy(policy.prepare(rows, np.arange(rows.shape[1])))
     legal = np.ones((*rows.shape[:2], policy.size), bool) if legal is None else legal

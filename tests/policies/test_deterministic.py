@@ -1,4 +1,4 @@
-"""The deterministic policy: its answers and how it explores, both ways of computing, each of its settings."""
+"""The deterministic policy: actions, exploration, compiled and PyTorch paths, each setting."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from coterie.nn import networks
 from coterie.nn.packing import bounds, encode, encoded_size
 from coterie.policies.deterministic import DeterministicSettings
 from helpers.dqn import seen, view
-from helpers.maddpg import BOX, deterministic, greedy_points, say, stir
+from helpers.maddpg import BOX, deterministic, greedy_points, randomise, set_output
 from helpers.small_worlds import ACTIONS, generator, group_spec
 
 PICTURE = Box((2, 4, 4), 0.0, 1.0)
@@ -51,7 +51,7 @@ def test_actions_are_encoded_as_numbers_between_minus_1_and_1():
 @both_kinds
 @every_space
 def test_greedy_play_is_the_networks_answer(action, parameters, compiled):
-    policy = stir(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters), compiled=compiled))
+    policy = randomise(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters), compiled=compiled))
     policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 2 + 1 for s in range(policy.group_spec.parameter_sets)])
     observation = seen(num_envs=200, agents=3)
     said = policy.act(view(observation))
@@ -63,7 +63,7 @@ def test_greedy_play_is_the_networks_answer(action, parameters, compiled):
 
 @both_ways
 def test_greedy_choices_are_legal(compiled):
-    policy = stir(deterministic(group_spec(agents=3), compiled=compiled))
+    policy = randomise(deterministic(group_spec(agents=3), compiled=compiled))
     observation, mask = seen(num_envs=200, agents=3), random_mask((200, 3))
     said = policy.act(view(observation, mask=mask))
     assert np.array_equal(encode(Discrete(4), said.action), greedy_points(policy, policy.net, observation, mask))
@@ -74,7 +74,7 @@ def test_greedy_choices_are_legal(compiled):
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.5])
 def test_boxes_are_explored_by_noise_of_a_share_of_their_range(noise, compiled):
     policy = deterministic(group_spec(BOX, agents=1), compiled=compiled)
-    say(policy.net, [0.0, np.arctanh(0.5)])
+    set_output(policy.net, [0.0, np.arctanh(0.5)])
     policy.noise = noise
     said = policy.act(view(np.zeros((20_000, 1, 3), np.float32), greedy=False))
     assert said.log_prob is None
@@ -92,7 +92,7 @@ def test_boxes_are_explored_by_noise_of_a_share_of_their_range(noise, compiled):
 @both_ways
 def test_choices_are_explored_in_proportion_to_the_exponential_of_the_outputs(compiled):
     policy = deterministic(group_spec(agents=1), compiled=compiled)
-    say(policy.net, [0.0, 1.0, 2.0, 0.5])
+    set_output(policy.net, [0.0, 1.0, 2.0, 0.5])
     rows, legal = 20_000, np.array([True, True, True, False])
     for mask in (None, np.broadcast_to(legal, (rows, 1, 4)).copy()):
         said = policy.act(view(np.zeros((rows, 1, 3), np.float32), greedy=False, mask=mask))
@@ -106,9 +106,9 @@ def test_choices_are_explored_in_proportion_to_the_exponential_of_the_outputs(co
 @both_kinds
 @every_space
 @pytest.mark.parametrize("greedy", [True, False])
-def test_both_ways_of_computing_say_the_same(action, parameters, greedy):
+def test_compiled_and_pytorch_actions_agree(action, parameters, greedy):
     where = group_spec(ACTIONS[action], agents=3, parameters=parameters)
-    fast, slow = (stir(deterministic(where, compiled=c), scale=0.5) for c in (True, False))
+    fast, slow = (randomise(deterministic(where, compiled=c), scale=0.5) for c in (True, False))
     assert (fast.spec is not None, slow.spec is not None) == (True, False)
     observation = seen(num_envs=700, agents=3)  # more rows than one block
     for policy in (fast, slow):
@@ -126,7 +126,7 @@ def test_both_ways_of_computing_say_the_same(action, parameters, greedy):
 @every_space
 @pytest.mark.parametrize("asked", [[2], [0, 2], [2, 1, 0], [1, 1], [0, 1, 2, 0]])
 def test_any_agents_may_be_asked_in_any_order(asked, action, parameters, compiled):
-    policy = stir(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters), compiled=compiled))
+    policy = randomise(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters), compiled=compiled))
     observation = seen(num_envs=50, agents=3)
     everyone = policy.act(view(observation)).action
     some = policy.act(view(observation[:, asked], agents=asked)).action
@@ -168,21 +168,21 @@ def test_relaxed_boxes_are_the_answer_itself():
 
 @both_kinds
 @every_space
-def test_a_peer_stays_as_it_was(action, parameters):
-    policy = stir(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters)))
+def test_a_target_policy_stays_as_it_was(action, parameters):
+    policy = randomise(deterministic(group_spec(ACTIONS[action], agents=3, parameters=parameters)))
     observation = seen(num_envs=40, agents=3)
     wanted = greedy_points(policy, policy.net, observation)
-    peer = policy.peer(policy.net)
+    target_policy = policy.target_policy(policy.net)
     policy.flat.array += 1
     policy.normalizer.update([seen(seed=s).reshape(-1, 3) * 9 + 5 for s in range(policy.group_spec.parameter_sets)])
     assert not np.allclose(greedy_points(policy, policy.net, observation), wanted)
-    assert np.allclose(peer(observation, np.ones(wanted.shape, bool)), wanted, atol=1e-6)
+    assert np.allclose(target_policy(observation, np.ones(wanted.shape, bool)), wanted, atol=1e-6)
 
 
-def test_a_peer_respects_what_is_legal():
-    policy = stir(deterministic(group_spec(agents=2)))
+def test_a_target_policy_respects_what_is_legal():
+    policy = randomise(deterministic(group_spec(agents=2)))
     observation, mask = seen(num_envs=40), random_mask((40, 2))
-    said = policy.peer(policy.net)(observation, mask)
+    said = policy.target_policy(policy.net)(observation, mask)
     assert (said.sum(-1) == 1).all()
     assert mask[said.astype(bool)].all()
 
@@ -204,7 +204,7 @@ def test_hidden_and_activation_are_those_asked_for():
 def test_activation_reaches_both_ways(compiled):
     said = {}
     for activation in ("tanh", "relu"):
-        policy = stir(deterministic(group_spec(BOX), activation=activation, compiled=compiled))
+        policy = randomise(deterministic(group_spec(BOX), activation=activation, compiled=compiled))
         said[activation] = policy.act(view(seen())).action
         assert np.allclose(encode(BOX, said[activation]), greedy_points(policy, policy.net, seen()), atol=1e-5)
     assert not np.allclose(said["tanh"], said["relu"])
@@ -234,7 +234,7 @@ def test_encoders_and_channels(action, parameters):
 def test_a_shared_network_tells_agents_apart_only_by_identity(compiled):
     alike = np.repeat(generator().random((99, 1, 3), np.float32), 2, axis=1)
     for identity in (True, False):
-        policy = stir(deterministic(group_spec(BOX), identity=identity, compiled=compiled))
+        policy = randomise(deterministic(group_spec(BOX), identity=identity, compiled=compiled))
         said = policy.act(view(alike)).action
         assert np.array_equal(said[:, 0], said[:, 1]) is not identity
 
@@ -243,7 +243,7 @@ def test_a_shared_network_tells_agents_apart_only_by_identity(compiled):
 def test_normalize_observations(compiled):
     observation = seen(num_envs=99) * 100 + 500
     for wanted in (True, False):
-        policy = stir(deterministic(group_spec(BOX), normalize_observations=wanted, compiled=compiled), scale=1e-3)
+        policy = randomise(deterministic(group_spec(BOX), normalize_observations=wanted, compiled=compiled), scale=1e-3)
         before = policy.act(view(observation)).action
         policy.normalizer.update([observation.reshape(-1, 3)])
         assert np.array_equal(before, policy.act(view(observation)).action) is not wanted
@@ -261,23 +261,25 @@ def test_outputs_bend_towards_the_bounds_or_are_cut_off_there(compiled):
     observation = np.zeros((1, 1, 3), np.float32)
     for squash, wanted in (("tanh", [np.tanh(0.5), np.tanh(3.0)]), ("clip", [0.5, 1.0])):
         policy = deterministic(group_spec(BOX, agents=1), compiled=compiled, squash=squash)
-        say(policy.net, [0.5, 3.0])
+        set_output(policy.net, [0.5, 3.0])
         assert np.allclose(encode(BOX, policy.act(view(observation)).action)[0, 0], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_bends_reach_the_network(normalize):
+def test_random_feature_init_reaches_the_network(normalize):
     where = group_spec(BOX, observation=Box((1,), 0.0, 8.0))
-    plain, bent = (deterministic(where, bends=b, normalize_observations=normalize).net.body for b in (0.0, 2.0))
+    plain, bent = (
+        deterministic(where, random_feature_init=b, normalize_observations=normalize).net.body for b in (0.0, 2.0)
+    )
     assert not plain.layers[0].bias.any()
     group_specs = -(bent.layers[0].bias[0, 0] / bent.layers[0].weight[0, 0]).detach().numpy()
     assert (group_specs.max() > 2) is not normalize  # within ±1 of what is normalised, in [0, 8] of what is not
-    with pytest.raises(ValueError, match="bends must be at least 0"):
-        DeterministicSettings(bends=-1)
+    with pytest.raises(ValueError, match="random_feature_init must be at least 0"):
+        DeterministicSettings(random_feature_init=-1)
 
 
 def test_every_setting_has_a_test_here():
-    tested = {"hidden", "activation", "encoder", "channels", "identity", "squash", "compiled", "bends"}
+    tested = {"hidden", "activation", "encoder", "channels", "identity", "squash", "compiled", "random_feature_init"}
     tested |= {"normalize_observations"}
     assert {field.name for field in dataclasses.fields(DeterministicSettings)} == tested
 
@@ -286,7 +288,7 @@ def test_every_setting_has_a_test_here():
 @every_space
 def test_a_loaded_policy_acts_as_the_saved_one(action, parameters):
     where = group_spec(ACTIONS[action], parameters=parameters)
-    one, other = stir(deterministic(where)), deterministic(where)
+    one, other = randomise(deterministic(where)), deterministic(where)
     one.normalizer.update([seen(seed=s).reshape(-1, 3) + 1 for s in range(where.parameter_sets)])
     one.noise = 0.25
     other.load(one.state())

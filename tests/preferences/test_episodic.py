@@ -1,4 +1,4 @@
-"""Whole episodes judged: what ends pay, what is carried, whether it is the gradient, and whether PPO follows it."""
+"""Episodic risk measures: rewards at episode ends, unfinished episodes, exact gradients, learning with PPO."""
 
 import dataclasses
 import itertools
@@ -39,10 +39,10 @@ from helpers.small_worlds import (
     place_in,
 )
 
-TASTE = CPT(CPTSettings(way="episodic"))
-WORST = CVaR(CVaRSettings(way="episodic", level=0.4))
-STEADY = MeanVariance(MeanVarianceSettings(way="episodic", aversion=0.5))
-RISKS = {"cpt": TASTE, "cvar": WORST, "mean_variance": STEADY}
+DEFAULT = CPT(CPTSettings(scope="episodic"))
+WORST = CVaR(CVaRSettings(scope="episodic", level=0.4))
+STEADY = MeanVariance(MeanVarianceSettings(scope="episodic", aversion=0.5))
+RISKS = {"cpt": DEFAULT, "cvar": WORST, "mean_variance": STEADY}
 
 
 # What ends pay ------------------------------------------------------------------------------------------
@@ -56,21 +56,21 @@ def test_ends_pay_what_the_whole_return_moves_and_nothing_else_pays(risk):
     expected = np.zeros(6)
     expected[[1, 2, 4]] = risk.influence(returns)
     np.testing.assert_allclose(judged.reward[:, 0, 0], expected, rtol=1e-6)
-    assert metrics == {"episodes_judged": 3.0, "worth": pytest.approx(float(risk.value(returns)))}
+    assert metrics == {"episodes_judged": 3.0, "risk_value": pytest.approx(float(risk.value(returns)))}
     assert own.reward[:, 0, 0].tolist() == [1, 2, -5, 0.5, 4, 9]  # what is stored stays
     assert judged.reward.dtype == np.float32
 
 
 def test_a_cut_off_episode_is_over():
     own = experience([[1], [2]], truncated=[(0, 0)])
-    judged, _ = EpisodeReturns(TASTE, 1).judged(own)
+    judged, _ = EpisodeReturns(DEFAULT, 1).judged(own)
     assert judged.terminated[:, 0, 0].tolist() == [True, False]
     assert not judged.truncated.any()
     assert own.truncated.any()
 
 
 def test_where_no_episode_ends_nothing_is_paid():
-    outcomes = EpisodeReturns(TASTE, 1)
+    outcomes = EpisodeReturns(DEFAULT, 1)
     judged, metrics = outcomes.judged(experience([[1], [2]]))
     assert not judged.reward.any()
     assert metrics == {"episodes_judged": 0.0}
@@ -79,16 +79,16 @@ def test_where_no_episode_ends_nothing_is_paid():
 
 def test_agents_that_share_parameters_are_ranked_together_others_apart():
     own = experience([[1, -8], [2, 3], [6, 0]], terminated=[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)])
-    together, _ = EpisodeReturns(TASTE, 1).judged(own)
-    apart, metrics = EpisodeReturns(TASTE, 2).judged(own)
+    together, _ = EpisodeReturns(DEFAULT, 1).judged(own)
+    apart, metrics = EpisodeReturns(DEFAULT, 2).judged(own)
     first, second, every = [1.0, 2, 6], [-8.0, 3], [1.0, -8, 2, 3, 6]
-    np.testing.assert_allclose(together.reward[own.ends], TASTE.influence(np.array(every)), rtol=1e-6)
-    np.testing.assert_allclose(apart.reward[:, 0, 0], TASTE.influence(np.array(first)), rtol=1e-6)
-    np.testing.assert_allclose(apart.reward[:2, 0, 1], TASTE.influence(np.array(second)), rtol=1e-6)
-    worth = (3 * TASTE.value(np.array(first)) + 2 * TASTE.value(np.array(second))) / 5
-    assert metrics == {"episodes_judged": 5.0, "worth": pytest.approx(float(worth))}
+    np.testing.assert_allclose(together.reward[own.ends], DEFAULT.influence(np.array(every)), rtol=1e-6)
+    np.testing.assert_allclose(apart.reward[:, 0, 0], DEFAULT.influence(np.array(first)), rtol=1e-6)
+    np.testing.assert_allclose(apart.reward[:2, 0, 1], DEFAULT.influence(np.array(second)), rtol=1e-6)
+    worth = (3 * DEFAULT.value(np.array(first)) + 2 * DEFAULT.value(np.array(second))) / 5
+    assert metrics == {"episodes_judged": 5.0, "risk_value": pytest.approx(float(worth))}
     for parameters, parameter_sets in (("shared", 1), ("individual", 2)):
-        one = make_learner(group_spec(parameters=parameters), TASTE, gamma=1.0)
+        one = make_learner(group_spec(parameters=parameters), DEFAULT, gamma=1.0)
         assert one.outcomes.parameter_sets == parameter_sets
 
 
@@ -96,9 +96,9 @@ def test_agents_that_share_parameters_are_ranked_together_others_apart():
 
 
 def returns_of(world, steps):
-    """Returns `[E, A]` of 60 ticks in rollouts of so many, as they are judged and as the runner tells them."""
+    """Returns `[E, A]` of 60 steps in rollouts of some length, as accumulated here and as the runner reports them."""
     where = place_in(world)
-    runner, outcomes = Runner(world, actors((where, Numbered())), 0), EpisodeReturns(TASTE, 1)
+    runner, outcomes = Runner(world, actors((where, Numbered())), 0), EpisodeReturns(DEFAULT, 1)
     found, told = [], []
     for i in range(60 // steps):
         rollout = runner.play(steps, i)
@@ -126,30 +126,32 @@ def test_idle_agents_are_paid_at_the_end_for_their_latest_decision():
     own = experience(
         [[0, 1], [5, 2], [0, -3]], active=[[0, 1], [1, 0], [0, 0]], terminated=[(2, 0), (2, 1)], acting=[True, False]
     )
-    one = make_learner(group_spec(), TASTE, gamma=1.0, gae_lambda=1.0, normalize_returns=False, minibatches=1, epochs=1)
+    one = make_learner(
+        group_spec(), DEFAULT, gamma=1.0, gae_lambda=1.0, normalize_returns=False, minibatches=1, epochs=1
+    )
     seen = watch(one)
     learn(one, own)
-    paid = TASTE.influence(np.array([5.0, 0.0]))
+    paid = DEFAULT.influence(np.array([5.0, 0.0]))
     found = seen[0].part.advantage + seen[0].part.value
     np.testing.assert_allclose(np.sort(found[0]), np.sort(paid), atol=1e-5)
 
 
 def test_what_is_carried_is_saved():
-    one, other = EpisodeReturns(TASTE, 1), EpisodeReturns(TASTE, 1)
+    one, other = EpisodeReturns(DEFAULT, 1), EpisodeReturns(DEFAULT, 1)
     one.judged(experience([[1], [2]]))
     saved = one.state()
     one.running += 100  # a copy was saved
     other.load(saved)
     judged, _ = other.judged(experience([[4]], terminated=[(0, 0)]))
     assert judged.reward[0, 0, 0] == pytest.approx(7**0.88)
-    other.load(EpisodeReturns(TASTE, 1).state())
+    other.load(EpisodeReturns(DEFAULT, 1).state())
     assert other.running is None
 
 
 @pytest.mark.parametrize("game", ["odd", "duel"])
 def test_broken_off_and_resumed_a_run_comes_to_the_same_end(tmp_path, monkeypatch, no_drawing, game):
     text = (ODD if game == "odd" else DUEL).replace("{name: ppo", "{name: ppo, gamma: 1.0")
-    text = text.replace("learner: {", "preference: {name: cpt, way: episodic, reference: 3.0}, learner: {")
+    text = text.replace("learner: {", "preference: {name: cpt, scope: episodic, reference: 3.0}, learner: {")
     file = str(written(tmp_path / "a.yaml", text))
     whole = coterie.train(file, out=tmp_path / "whole", quiet=True)
     real = loop.Training.advance
@@ -168,7 +170,7 @@ def test_broken_off_and_resumed_a_run_comes_to_the_same_end(tmp_path, monkeypatc
     group = "all" if game == "odd" else "ring"
     saved = whole.load_checkpoint("last")["learners"][group]["outcomes"]["running"]
     assert saved.shape == (4, 2 if game == "odd" else 1)
-    assert "worth" in " ".join(whole.metrics()[-1])
+    assert "risk_value" in " ".join(whole.metrics()[-1])
 
 
 # The gradient -------------------------------------------------------------------------------------------
@@ -220,28 +222,30 @@ def slopes(function, logits, step=1e-5):
     )
 
 
-TASTES = [Prospect(), Prospect(0.7, 0.9, 1.5, 0.5, 0.8, reference=0.1), Prospect(1.0, 1.0, 1.0, 1.0, 1.0)]
+PARAMETERS = [
+    one.risk_parameters() for one in (Prospect(), Prospect(0.7, 0.9, 1.5, 0.5, 0.8, reference=0.1), prospect.NEUTRAL)
+]
 GAMES = [Bets(), Tree()]
 EXACT = {
-    "cpt": (TASTE, lambda x, p: value(Prospect(), x, p)),
-    "cvar": (WORST, lambda x, p: prospect.cvar(x, p, 0.4)),
-    "mean_variance": (STEADY, lambda x, p: prospect.mean_variance(x, p, 0.5)),
+    "cpt": (DEFAULT, lambda x, p: value(DEFAULT.risk, x, p)),
+    "cvar": (WORST, lambda x, p: value(WORST.risk, x, p)),
+    "mean_variance": (STEADY, lambda x, p: value(STEADY.risk, x, p)),
 }
 
 
-@pytest.mark.parametrize("taste", TASTES)
+@pytest.mark.parametrize("risk", PARAMETERS)
 @pytest.mark.parametrize("game", GAMES, ids=["bets", "tree"])
-def test_with_few_episodes_it_is_the_exact_gradient_of_what_they_are_worth_on_average(game, taste):
+def test_with_few_episodes_it_is_the_exact_gradient_of_the_expected_sample_value(game, risk):
     """E[Σ φᵢ ∇ log πᵢ / M] = ∇ E[V of M samples], every set of M = 4 episodes enumerated: no bias at all."""
     logits = np.random.default_rng(0).normal(size=game.size)
     every = np.array(list(itertools.product(range(len(list(game.paths(logits)))), repeat=4)))
 
     def worth(at):
         chance, outcome, _ = law(game, at)
-        return float(chance[every].prod(axis=1) @ prospect.value_of_samples(taste, outcome[every]))
+        return float(chance[every].prod(axis=1) @ prospect.value_of_samples(risk, outcome[every]))
 
     chance, outcome, score = law(game, logits)
-    phi = prospect.influence_of_samples(taste, outcome[every])
+    phi = prospect.influence_of_samples(risk, outcome[every])
     gradient = np.einsum("s,sm,smd->d", chance[every].prod(axis=1), phi, score[every]) / 4
     np.testing.assert_allclose(gradient, slopes(worth, logits), atol=1e-8)
 
@@ -295,25 +299,25 @@ def test_a_long_shot_is_taken_as_often_as_is_best():
     shot = (98.9, -1.1, 0.01, 0.0)
     share = np.linspace(0, 1, 501)
     chances = np.stack([1 - share, share * 0.01, share * 0.99], axis=1)
-    best = share[value(Prospect(), np.broadcast_to([0.0, 98.9, -1.1], chances.shape), chances).argmax()]
+    best = share[value(DEFAULT.risk, np.broadcast_to([0.0, 98.9, -1.1], chances.shape), chances).argmax()]
     assert best == pytest.approx(0.77, abs=0.01)
-    assert play(bet(*shot), TASTE) == pytest.approx(best, abs=0.1)
+    assert play(bet(*shot), DEFAULT) == pytest.approx(best, abs=0.1)
     assert play(bet(*shot), PLAIN, iterations=60) < 0.25
 
 
 def test_a_gamble_with_a_gain_on_average_is_refused_out_of_loss_aversion():
     gamble = (1.5, -1.0, 0.5, 0.0)
-    assert play(bet(*gamble), TASTE) < 0.05
+    assert play(bet(*gamble), DEFAULT) < 0.05
     assert play(bet(*gamble), PLAIN) > 0.95
-    bold = CPT(CPTSettings(way="episodic", loss_aversion=1.0))
+    bold = CPT(CPTSettings(scope="episodic", loss_aversion=1.0))
     assert play(bet(*gamble), bold) > 0.95
 
 
 def test_seen_from_a_higher_reference_the_gamble_is_taken():
     """What was a sure gain is a sure loss from there, and the gamble a chance to have none."""
     gamble = (3.0, -2.0, 0.5, 0.4)
-    assert play(bet(*gamble), TASTE) < 0.05
-    hopeful = CPT(CPTSettings(way="episodic", reference=3.0, beta=0.5))
+    assert play(bet(*gamble), DEFAULT) < 0.05
+    hopeful = CPT(CPTSettings(scope="episodic", reference=3.0, beta=0.5))
     assert play(bet(*gamble), hopeful) > 0.9
 
 
@@ -326,7 +330,7 @@ def test_the_safe_arm_is_preferred(risk):
 
 def test_nothing_is_bootstrapped_where_an_episode_is_cut_off(learner):
     """Cut off or ended by itself: the same, to the last bit. For who wants plain rewards it is not."""
-    for preference, same in ((TASTE, True), (PLAIN, False)):
+    for preference, same in ((DEFAULT, True), (PLAIN, False)):
         cut, over = learner(preference=preference, gamma=1.0), learner(preference=preference, gamma=1.0)
         own = lived(cut)
         learn(cut, dataclasses.replace(own, truncated=own.ends, terminated=np.zeros_like(own.ends)))
@@ -335,21 +339,21 @@ def test_nothing_is_bootstrapped_where_an_episode_is_cut_off(learner):
         assert np.array_equal(critic(cut), critic(over)) == same
 
 
-def test_the_taste_reaches_the_policy_and_the_metrics(learner):
-    agent_types = (TASTE, CPT(CPTSettings(way="episodic", loss_aversion=1.0)), WORST, STEADY)
+def test_the_risk_measure_reaches_the_policy_and_the_metrics(learner):
+    agent_types = (DEFAULT, CPT(CPTSettings(scope="episodic", loss_aversion=1.0)), WORST, STEADY)
     learners = [learner(preference=risk, gamma=1.0, learning_rate=0.01) for risk in (*agent_types, PLAIN)]
     own = lived(learners[0])
     told = [learn(one, own) for one in learners]
     for left, right in itertools.combinations(learners, 2):
         assert not np.array_equal(actor(left), actor(right))
-    assert len({metrics["worth"] for metrics in told[:4]}) == 4
+    assert len({metrics["risk_value"] for metrics in told[:4]}) == 4
     assert told[0]["episodes_judged"] == own.ends.sum()
-    assert "worth" not in told[4]
+    assert "risk_value" not in told[4]
 
 
 def test_what_was_collected_before_counts(learner):
     """The same rollout after a richer one is another experience: its first ends close longer episodes."""
-    one, other = (learner(preference=TASTE, gamma=1.0) for _ in range(2))
+    one, other = (learner(preference=DEFAULT, gamma=1.0) for _ in range(2))
     own = lived(one)
     for each, scale in ((one, 1), (other, 5)):
         each.value(dataclasses.replace(own, reward=own.reward * np.float32(scale)))

@@ -1,4 +1,4 @@
-"""What a group makes of its rewards, and which learners can follow."""
+"""Preferences: rewards, risk measures, and which learners serve their scopes."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ import pytest
 from coterie.config import registry, schema
 from coterie.config.schema import ConfigError
 from coterie.core import lookup
-from coterie.core.group import Risk
+from coterie.core.group import Risk, RiskParameters
 from coterie.preferences import prospect
-from coterie.preferences.risk_kernels import judge_rows
+from coterie.preferences.risk_kernels import make_slopes, risk_value
 from coterie.preferences.standard import (
     CPT,
     CPTSettings,
@@ -34,12 +34,18 @@ RISKS = {
 }
 
 
-def test_unchanged_rewards_are_the_worlds_own():
+def critic_values(risk, rows):
+    """Values `[M]` of rows `[M, K]` of equally likely outcomes, as critics compute them."""
+    even, slopes = np.full(rows.shape[1], 1 / rows.shape[1]), make_slopes(rows.shape[1])
+    return np.array([risk_value(risk.risk_parameters(), even, row, slopes) for row in rows])
+
+
+def test_individual_rewards_are_the_worlds_own():
     own = experience([[1, 2], [3, -4]])
     assert np.array_equal(Individual(IndividualSettings()).rewards(own), own.reward)
 
 
-def test_a_team_shares_the_mean_tick_by_tick():
+def test_a_team_shares_the_mean_step_by_step():
     own = experience([[1, 2, 6], [3, -3, 0]])
     shared = Team(TeamSettings()).rewards(own)
     assert shared[:, 0].tolist() == [[3, 3, 3], [0, 0, 0]]
@@ -48,23 +54,23 @@ def test_a_team_shares_the_mean_tick_by_tick():
     shared += 1  # may be worked on
 
 
-# Tastes for risk ----------------------------------------------------------------------------------------
+# Risk measures -----------------------------------------------------------------------------------------
 
 
-def test_ways():
+def test_scopes():
     for name in registry.PREFERENCES:
         made, settings = lookup.look_up(registry.PREFERENCES, name), lookup.settings_type(registry.PREFERENCES, name)
         if name in ("cpt", "cvar", "mean_variance"):
-            assert made(settings()).way == "interim"
+            assert made(settings()).scope == "interim"
             assert isinstance(made(settings()), Risk)
-            assert made(settings(way="episodic")).way == "episodic"
+            assert made(settings(scope="episodic")).scope == "episodic"
         else:
-            assert made.way == "step"
+            assert made.scope == "step"
             assert not hasattr(made, "influence")
 
 
 @pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
-def test_rewards_are_not_bent(risk):
+def test_risk_measures_leave_rewards_unchanged(risk):
     own = experience([[1, 2], [3, -4]])
     assert np.array_equal(risk.rewards(own), own.reward)
 
@@ -73,32 +79,23 @@ def test_rewards_are_not_bent(risk):
 @pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
 def test_critics_judge_as_samples_are_judged(risk, count):
     rows = np.random.default_rng(0).normal(size=(5, count))
-    values, _, _ = judge_rows(risk.judge(), np.full((5, count), 1 / count), rows)
-    np.testing.assert_allclose(values, risk.value(rows), atol=1e-8)
+    np.testing.assert_allclose(critic_values(risk, rows), risk.value(rows), atol=1e-8)
 
 
-def test_values_are_those_of_prospect():
+def test_values_and_influences_are_those_of_prospect():
     rows = np.random.default_rng(1).normal(size=(3, 9))
-    taste = prospect.Prospect(0.7, 0.9, 3.0, 0.5, 0.8, 0.3)
-    for risk, value, influence in (
-        (
-            RISKS["cpt"],
-            prospect.value_of_samples(taste, rows),
-            prospect.influence_of_samples(taste, rows),
-        ),
-        (RISKS["cvar"], prospect.cvar_of_samples(rows, 0.3), prospect.cvar_influence_of_samples(rows, 0.3)),
-        (
-            RISKS["mean_variance"],
-            prospect.mean_variance_of_samples(rows, 0.7),
-            prospect.mean_variance_influence_of_samples(rows, 0.7),
-        ),
+    for risk, parameters in (
+        (RISKS["cpt"], prospect.Prospect(0.7, 0.9, 3.0, 0.5, 0.8, 0.3).risk_parameters()),
+        (RISKS["cvar"], RiskParameters(level=0.3)),
+        (RISKS["mean_variance"], RiskParameters(aversion=0.7)),
     ):
-        assert np.array_equal(risk.value(rows), value)
-        assert np.array_equal(risk.influence(rows), influence)
+        assert risk.risk_parameters() == parameters
+        assert np.array_equal(risk.value(rows), prospect.value_of_samples(parameters, rows))
+        assert np.array_equal(risk.influence(rows), prospect.influence_of_samples(parameters, rows))
 
 
 @pytest.mark.parametrize(
-    ("made", "agent_type", "setting", "value"),
+    ("made", "settings", "setting", "value"),
     [
         *((CPT, CPTSettings, name, 0.5) for name in ("alpha", "beta", "loss_aversion", "gamma_gains", "gamma_losses")),
         (CPT, CPTSettings, "reference", 0.2),
@@ -106,14 +103,14 @@ def test_values_are_those_of_prospect():
         (MeanVariance, MeanVarianceSettings, "aversion", 0.5),
     ],
 )
-def test_every_setting_matters_to_all_three(made, agent_type, setting, value):
+def test_every_setting_matters_to_all_three(made, settings, setting, value):
     """To values, to what samples move and to compiled critics."""
-    usual, other = made(agent_type()), made(agent_type(**{setting: value}))
+    usual, other = made(settings()), made(settings(**{setting: value}))
     rows = np.random.default_rng(2).normal(size=(1, 16))
     for ask in (
         lambda risk: risk.value(rows),
         lambda risk: risk.influence(rows),
-        lambda risk: judge_rows(risk.judge(), np.full((1, 16), 1 / 16), rows)[0],
+        lambda risk: critic_values(risk, rows),
     ):
         assert not np.allclose(ask(usual), ask(other))
 
@@ -146,14 +143,14 @@ groups: {{x: {{agents: "*", policy: {policy}, learner: {{name: {learner}, {gamma
             r"groups\.x\.preference\.gama_gains: no such setting; did you mean 'gamma_gains'",
         ),
         (
-            "name: cpt, way: exante",
-            r"groups\.x\.preference\.way: expected one of 'interim' or 'episodic', got 'exante'",
+            "name: cpt, scope: exante",
+            r"groups\.x\.preference\.scope: expected one of 'interim' or 'episodic', got 'exante'",
         ),
         ("name: cpt, reference: .inf", r"groups\.x\.preference\.reference: expected finite numbers"),
         ("name: cvar, level: 0", r"groups\.x\.preference: level must lie in \(0, 1\], got 0"),
         ("name: cvar, level: 1.5", r"groups\.x\.preference: level must lie in \(0, 1\], got 1\.5"),
         ("name: mean_variance, aversion: -1", r"groups\.x\.preference: aversion must be at least 0, got -1"),
-        ("name: individual, way: episodic", r"groups\.x\.preference\.way: no such setting"),
+        ("name: individual, scope: episodic", r"groups\.x\.preference\.scope: no such setting"),
     ],
 )
 def test_settings_without_sense_are_refused(tmp_path, preference, message):
@@ -167,72 +164,55 @@ def test_aversion_must_be_a_number():
 
 
 @pytest.mark.parametrize(
-    ("learner", "preference", "message"),
+    ("learner", "preference", "cures"),
     [
+        ("ppo", "name: cpt", ["groups.x.preference.scope=episodic", "groups.x.learner.name=maddpg"]),
+        ("dqn", "name: cvar", ["groups.x.learner.name=maddpg"]),
+        ("dqn", "name: cpt, scope: episodic", ["groups.x.learner.name=ppo"]),
         (
-            *("ppo", "name: cpt"),
-            "groups.x.preference.way: 'cpt' judged interim needs a learner whose critic knows distributions; 'ppo' "
-            "serves step and episodic; set groups.x.preference.way=episodic or groups.x.learner.name=maddpg",
-        ),
-        (
-            *("dqn", "name: cvar"),
-            "groups.x.preference.way: 'cvar' judged interim needs a learner whose critic knows distributions; 'dqn' "
-            "serves step; set groups.x.learner.name=maddpg",
-        ),
-        (
-            *("dqn", "name: cpt, way: episodic"),
-            "groups.x.preference.way: 'cpt' judged episodic needs a learner that judges whole episodes; 'dqn' serves "
-            "step; set groups.x.learner.name=ppo",
-        ),
-        (
-            *("maddpg", "name: mean_variance, way: episodic"),
-            "groups.x.preference.way: 'mean_variance' judged episodic needs a learner that judges whole episodes; "
-            "'maddpg' serves step and interim; set groups.x.preference.way=interim or groups.x.learner.name=ppo",
+            *("maddpg", "name: mean_variance, scope: episodic"),
+            ["groups.x.preference.scope=interim", "groups.x.learner.name=ppo"],
         ),
     ],
 )
-def test_learners_that_cannot_follow_are_refused_with_a_cure(tmp_path, learner, preference, message):
-    with pytest.raises(ConfigError) as caught:
+def test_learners_that_do_not_serve_a_scope_are_refused_with_a_cure(tmp_path, learner, preference, cures):
+    with pytest.raises(ConfigError, match=rf"groups\.x\.preference\.scope: .*'{learner}'") as caught:
         build_table(tmp_path, preference, learner)
-    assert str(caught.value) == message
+    assert str(caught.value).endswith(" or ".join(cures))
 
 
 def test_whole_episodes_are_not_discounted(tmp_path):
-    for gamma, said in (("gamma: 0.99", "0.99"), ("", "0.99"), ("gamma: 0", "0")):
-        with pytest.raises(ConfigError) as caught:
-            build_table(tmp_path, "name: cpt, way: episodic", gamma=gamma)
-        assert str(caught.value) == (
-            f"groups.x.learner: gamma must be 1 where whole episodes are judged, got {said}; "
-            "set groups.x.learner.gamma=1"
-        )
+    for gamma, got in (("gamma: 0.99", "0.99"), ("", "0.99"), ("gamma: 0", "0")):
+        with pytest.raises(ConfigError, match=rf"groups\.x\.learner: gamma.* {got};.*groups\.x\.learner\.gamma=1"):
+            build_table(tmp_path, "name: cpt, scope: episodic", gamma=gamma)
 
 
 @pytest.mark.parametrize("name", ["cpt", "cvar", "mean_variance"])
 def test_what_fits_is_built(tmp_path, name):
-    group = build_table(tmp_path, f"name: {name}, way: episodic")
-    assert group.learner.preference.way == "episodic"
+    group = build_table(tmp_path, f"name: {name}, scope: episodic")
+    assert group.learner.preference.scope == "episodic"
     assert build_table(tmp_path, "name: team", gamma="gamma: 0.9").learner.outcomes is None
 
 
 class Boastful(Individual):
-    """One's own preference that says more than it can."""
+    """A preference that lacks what its scope needs."""
 
-    way = "episodic"
+    scope = "episodic"
 
 
 class Strange(Individual):
-    """And one that says what nobody understands."""
+    """A preference with an unknown scope."""
 
-    way = "sometimes"
+    scope = "sometimes"
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Boastful", "'test_preferences:Boastful' judged episodic must have judge, value and influence"),
-        ("Strange", "'test_preferences:Strange' has the way 'sometimes'; there are step, interim, episodic"),
+        ("Boastful", "'test_preferences:Boastful'.*episodic.*risk_parameters"),
+        ("Strange", "'test_preferences:Strange'.*'sometimes'"),
     ],
 )
-def test_ones_own_must_keep_what_they_say(tmp_path, name, message):
+def test_user_preferences_are_checked(tmp_path, name, message):
     with pytest.raises(ConfigError, match=f"groups.x.preference: {message}"):
         build_table(tmp_path, f"name: test_preferences:{name}")

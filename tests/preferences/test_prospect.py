@@ -7,11 +7,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coterie.core.group import RiskParameters
 from coterie.preferences import prospect
-from coterie.preferences.prospect import NEUTRAL, Prospect, lottery, power, utility, value, value_of_samples, weight
+from coterie.preferences.prospect import NEUTRAL, Prospect, lottery, power, utility, weight
+from coterie.preferences.standard import CVaRSettings
 
-TASTE = Prospect()
-TASTES = [TASTE, NEUTRAL, power(0.5), Prospect(0.7, 0.9, 3.0, 0.5, 0.8, reference=0.3), Prospect(1.2, 0.6, 0.5, 1.4, 2)]
+DEFAULT = Prospect()
+PARAMETERS = [
+    DEFAULT,
+    NEUTRAL,
+    power(0.5),
+    Prospect(0.7, 0.9, 3.0, 0.5, 0.8, reference=0.3),
+    Prospect(1.2, 0.6, 0.5, 1.4, 2),
+]
+
+
+def value(parameters, outcomes, probabilities):
+    return prospect.value(parameters.risk_parameters(), outcomes, probabilities)
+
+
+def value_of_samples(parameters, samples):
+    return prospect.value_of_samples(parameters.risk_parameters(), samples)
+
+
+def influence_of_samples(parameters, samples):
+    return prospect.influence_of_samples(parameters.risk_parameters(), samples)
+
+
+def cvar(level):
+    return RiskParameters(level=level)
+
+
+def mean_variance(aversion):
+    return RiskParameters(aversion=aversion)
 
 
 @st.composite
@@ -26,7 +54,7 @@ def distributions(draw):
 
 
 def test_utility_by_hand():
-    np.testing.assert_allclose(utility(TASTE, [0, 1, 100, -1, -100]), [0, 1, 100**0.88, -2.25, -2.25 * 100**0.88])
+    np.testing.assert_allclose(utility(DEFAULT, [0, 1, 100, -1, -100]), [0, 1, 100**0.88, -2.25, -2.25 * 100**0.88])
     np.testing.assert_allclose(utility(Prospect(reference=10), [10, 14, 6]), [0, 4**0.88, -2.25 * 4**0.88])
 
 
@@ -40,31 +68,33 @@ def test_weights_are_those_of_tversky_and_kahneman():
 def test_gains_are_weighted_from_the_best_inwards():
     w = lambda p: float(weight(p, 0.61))  # noqa: E731
     expected = w(0.2) * 9**0.88 + (w(0.5) - w(0.2)) * 4**0.88 + (1 - w(0.5)) * 1
-    assert value(TASTE, np.array([4.0, 1, 9]), np.array([0.3, 0.5, 0.2])) == pytest.approx(expected, rel=1e-12)
+    assert value(DEFAULT, np.array([4.0, 1, 9]), np.array([0.3, 0.5, 0.2])) == pytest.approx(expected, rel=1e-12)
 
 
 def test_losses_are_weighted_from_the_worst_inwards_and_apart_from_gains():
     wp, wm = float(weight(0.3, 0.61)), lambda p: float(weight(p, 0.69))
     expected = wp * 5**0.88 - 2.25 * (wm(0.1) * 8**0.88 + (wm(0.4) - wm(0.1)) * 2**0.88)
-    got = value(TASTE, np.array([0.0, -8, 5, -2]), np.array([0.3, 0.1, 0.3, 0.3]))
+    got = value(DEFAULT, np.array([0.0, -8, 5, -2]), np.array([0.3, 0.1, 0.3, 0.3]))
     assert got == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("taste", TASTES)
+@pytest.mark.parametrize("parameters", PARAMETERS)
 @pytest.mark.parametrize(("better", "worse"), [(1.0, 0.5), (0.9, -0.5), (-0.2, -0.5), (0.3, 0.0), (0.1, 0.1)])
-def test_a_lottery_of_two_is_the_value_of_two(taste, better, worse):
+def test_a_lottery_of_two_is_the_value_of_two(parameters, better, worse):
     chance = np.linspace(0, 1, 11)
-    both = value(taste, np.broadcast_to([better, worse], (11, 2)), np.stack([chance, 1 - chance], axis=1))
-    np.testing.assert_allclose(lottery(taste, better, worse, chance), both, atol=1e-12)
+    both = value(parameters, np.broadcast_to([better, worse], (11, 2)), np.stack([chance, 1 - chance], axis=1))
+    np.testing.assert_allclose(lottery(parameters, better, worse, chance), both, atol=1e-12)
 
 
-def test_a_sure_thing_is_worth_its_utility():
-    for taste in TASTES:
-        np.testing.assert_allclose(value(taste, np.array([0.7]), np.array([1.0])), utility(taste, 0.7))
-        np.testing.assert_allclose(value_of_samples(taste, np.full(9, -0.4)), utility(taste, -0.4), rtol=1e-12)
+def test_the_value_of_a_certain_outcome_is_its_utility():
+    for parameters in PARAMETERS:
+        np.testing.assert_allclose(value(parameters, np.array([0.7]), np.array([1.0])), utility(parameters, 0.7))
+        np.testing.assert_allclose(
+            value_of_samples(parameters, np.full(9, -0.4)), utility(parameters, -0.4), rtol=1e-12
+        )
 
 
-def test_equal_tastes_for_gains_and_losses_do_not_make_it_linear():
+def test_equal_parameterss_for_gains_and_losses_do_not_make_it_linear():
     """Weights of gains and losses apart need not sum to 1."""
     assert value(Prospect(1, 1, 1, 0.61, 0.61), np.array([1.0, -1]), np.array([0.5, 0.5])) == pytest.approx(
         0, abs=1e-15
@@ -87,15 +117,15 @@ def test_samples_are_judged_by_order_statistics():
         else:
             step = weight(i / n, 0.69) - weight((i - 1) / n, 0.69)
             total -= 2.25 * (-outcome) ** 0.88 * step
-    assert value_of_samples(TASTE, x[[3, 1, 0, 6, 5, 2, 4]]) == pytest.approx(total, rel=1e-12)
+    assert value_of_samples(DEFAULT, x[[3, 1, 0, 6, 5, 2, 4]]) == pytest.approx(total, rel=1e-12)
 
 
 def test_samples_come_to_the_value_of_what_they_are_drawn_from():
     outcomes, chances = np.array([-1.0, -0.2, 0.0, 0.5, 2.0]), np.array([0.1, 0.2, 0.2, 0.3, 0.2])
     random = np.random.default_rng(1)
     drawn = random.choice(outcomes, p=chances, size=(20, 20000))
-    judged = value_of_samples(TASTE, drawn)
-    assert judged.mean() == pytest.approx(float(value(TASTE, outcomes, chances)), abs=0.01)
+    judged = value_of_samples(DEFAULT, drawn)
+    assert judged.mean() == pytest.approx(float(value(DEFAULT, outcomes, chances)), abs=0.01)
     assert judged.std() < 0.03
 
 
@@ -107,11 +137,13 @@ def test_quantiles_of_a_uniform_gain():
     assert value_of_samples(Prospect(1, 1, 1), quantiles) == pytest.approx(exact, abs=1e-4)
 
 
-@pytest.mark.parametrize("taste", TASTES)
+@pytest.mark.parametrize("parameters", PARAMETERS)
 @pytest.mark.parametrize(("better", "worse"), [(2.0, 0.5), (0.9, -0.5), (-0.2, -0.5)])
-def test_samples_of_a_lottery_of_two(taste, better, worse):
+def test_samples_of_a_lottery_of_two(parameters, better, worse):
     samples = np.repeat([better, worse], [30, 70])
-    assert value_of_samples(taste, samples) == pytest.approx(float(lottery(taste, better, worse, 0.3)), rel=1e-12)
+    assert value_of_samples(parameters, samples) == pytest.approx(
+        float(lottery(parameters, better, worse, 0.3)), rel=1e-12
+    )
 
 
 def exponential(count, random=None):
@@ -134,14 +166,16 @@ def test_cvar_of_the_uniform_and_the_exponential():
     uniform = (np.arange(10000) + 0.5) / 10000
     for level in (0.05, 0.3, 1.0):
         tail = (1 - level) * math.log(1 - level) if level < 1 else 0.0
-        assert prospect.cvar_of_samples(uniform, level) == pytest.approx(level / 2, abs=1e-4)
-        assert prospect.cvar_of_samples(exponential(10000), level) == pytest.approx((tail + level) / level, abs=1e-3)
+        assert prospect.value_of_samples(cvar(level), uniform) == pytest.approx(level / 2, abs=1e-4)
+        assert prospect.value_of_samples(cvar(level), exponential(10000)) == pytest.approx(
+            (tail + level) / level, abs=1e-3
+        )
 
 
 def test_more_samples_come_nearer():
-    random, exact = np.random.default_rng(3), float(value_of_samples(TASTE, exponential(1000000) - 1))
+    random, exact = np.random.default_rng(3), float(value_of_samples(DEFAULT, exponential(1000000) - 1))
     apart = [
-        float(np.sqrt(((value_of_samples(TASTE, exponential(m, random) - 1) - exact) ** 2).mean()))
+        float(np.sqrt(((value_of_samples(DEFAULT, exponential(m, random) - 1) - exact) ** 2).mean()))
         for m in (30, 300, 3000)
     ]
     assert apart[0] > 2 * apart[1] > 4 * apart[2]
@@ -151,15 +185,15 @@ def test_more_samples_come_nearer():
 # What a sample moves ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("taste", TASTES)
-def test_a_sample_moves_what_it_adds_to_the_reference(taste):
+@pytest.mark.parametrize("parameters", PARAMETERS)
+def test_a_sample_moves_what_it_adds_to_the_reference(parameters):
     """φᵢ = M (V(X) − V(X with Xᵢ put at the reference)), for samples in any order, with ties."""
     rows = np.random.default_rng(4).integers(-9, 10, size=(3, 12)) / 10 + 0.05
-    found = prospect.influence_of_samples(taste, rows)
+    found = influence_of_samples(parameters, rows)
     for i in range(rows.shape[1]):
         without = rows.copy()
-        without[:, i] = taste.reference
-        moved = rows.shape[1] * (value_of_samples(taste, rows) - value_of_samples(taste, without))
+        without[:, i] = parameters.reference
+        moved = rows.shape[1] * (value_of_samples(parameters, rows) - value_of_samples(parameters, without))
         np.testing.assert_allclose(found[:, i], moved, atol=1e-12)
 
 
@@ -179,23 +213,23 @@ def directions(outcomes, distinct):
         yield (direction - direction.mean()) / len(outcomes)
 
 
-@pytest.mark.parametrize("taste", TASTES)
-def test_in_a_crowd_it_is_the_slope_of_the_value(taste):
+@pytest.mark.parametrize("parameters", PARAMETERS)
+def test_in_a_crowd_it_is_the_slope_of_the_value(parameters):
     distinct = np.array([-1.3, -0.4, 0.1, 0.35, 0.9, 2.0])
     outcomes = np.repeat(distinct, [300, 500, 200, 400, 550, 50])
-    found = prospect.influence_of_samples(taste, outcomes)
+    found = influence_of_samples(parameters, outcomes)
     for direction in directions(outcomes, distinct):
-        exact = slope(lambda x, p: value(taste, x, p), outcomes, direction)
+        exact = slope(lambda x, p: value(parameters, x, p), outcomes, direction)
         assert direction @ found == pytest.approx(exact, rel=0.01, abs=0.01)
 
 
 def test_of_cvar_and_mean_variance_it_is_exactly_the_slope():
     outcomes = np.random.default_rng(6).normal(size=40)
     for found, judge in (
-        (prospect.cvar_influence_of_samples(outcomes, 0.33), lambda x, p: prospect.cvar(x, p, 0.33)),
+        (prospect.influence_of_samples(cvar(0.33), outcomes), lambda x, p: prospect.value(cvar(0.33), x, p)),
         (
-            prospect.mean_variance_influence_of_samples(outcomes, 0.7),
-            lambda x, p: prospect.mean_variance(x, p, 0.7),
+            prospect.influence_of_samples(mean_variance(0.7), outcomes),
+            lambda x, p: prospect.value(mean_variance(0.7), x, p),
         ),
     ):
         for direction in directions(outcomes, outcomes):
@@ -205,33 +239,33 @@ def test_of_cvar_and_mean_variance_it_is_exactly_the_slope():
 
 def test_cvar_counts_its_worst_exactly():
     """0.07 · 100 is a little more than 7 in floating point, and the worst 7 of 100 are meant."""
-    found = prospect.cvar_influence_of_samples(np.arange(100.0), 0.07)
+    found = prospect.influence_of_samples(cvar(0.07), np.arange(100.0))
     np.testing.assert_allclose(found[5:8], [6 - 1 / 0.07, 6, 6])
 
 
 def test_without_curvature_a_sample_moves_itself():
     x = np.random.default_rng(7).normal(size=9)
-    np.testing.assert_allclose(prospect.influence_of_samples(NEUTRAL, x), x, atol=1e-12)
-    np.testing.assert_allclose(np.ptp(prospect.cvar_influence_of_samples(x, 1.0) - x), 0, atol=1e-12)
-    np.testing.assert_allclose(prospect.mean_variance_influence_of_samples(x, 0.0), x)
-    assert prospect.influence_of_samples(TASTE, np.array([4.0])) == pytest.approx(4**0.88)  # alone: its utility
+    np.testing.assert_allclose(influence_of_samples(NEUTRAL, x), x, atol=1e-12)
+    np.testing.assert_allclose(np.ptp(prospect.influence_of_samples(cvar(1.0), x) - x), 0, atol=1e-12)
+    np.testing.assert_allclose(prospect.influence_of_samples(mean_variance(0.0), x), x)
+    assert influence_of_samples(DEFAULT, np.array([4.0])) == pytest.approx(4**0.88)  # alone: its utility
 
 
 def test_batches_are_judged_row_by_row():
     rows = np.random.default_rng(2).normal(size=(3, 4, 9))
     for function in (
-        lambda x: prospect.influence_of_samples(TASTE, x),
-        lambda x: prospect.cvar_influence_of_samples(x, 0.3),
-        lambda x: prospect.mean_variance_influence_of_samples(x, 0.5),
+        lambda x: influence_of_samples(DEFAULT, x),
+        lambda x: prospect.influence_of_samples(cvar(0.3), x),
+        lambda x: prospect.influence_of_samples(mean_variance(0.5), x),
     ):
         together = function(rows)
         assert together.shape == rows.shape
         np.testing.assert_allclose(together[1, 2], function(rows[1, 2]), rtol=1e-12)
     for function in (
-        lambda x: value_of_samples(TASTE, x),
-        lambda x: value(TASTE, x, np.full(x.shape, 1 / 9)),
-        lambda x: prospect.cvar_of_samples(x, 0.3),
-        lambda x: prospect.mean_variance_of_samples(x, 0.5),
+        lambda x: value_of_samples(DEFAULT, x),
+        lambda x: value(DEFAULT, x, np.full(x.shape, 1 / 9)),
+        lambda x: prospect.value_of_samples(cvar(0.3), x),
+        lambda x: prospect.value_of_samples(mean_variance(0.5), x),
     ):
         together = function(rows)
         assert together.shape == (3, 4)
@@ -248,35 +282,37 @@ def test_without_curvature_it_is_the_mean(lot):
     assert value_of_samples(NEUTRAL, outcomes) == pytest.approx(outcomes.mean(), abs=1e-12)
 
 
-@given(distributions(), st.sampled_from(TASTES), st.integers(0, 5), st.integers(1, 10))
-def test_more_is_better(lot, taste, group_spec, gain):
+@given(distributions(), st.sampled_from(PARAMETERS), st.integers(0, 5), st.integers(1, 10))
+def test_more_is_better(lot, parameters, group_spec, gain):
     """First-order stochastic dominance."""
     outcomes, chances = lot
     more = outcomes.copy()
     more[group_spec % len(more)] += gain / 10
-    assert value(taste, more, chances) >= value(taste, outcomes, chances) - 1e-12
-    assert value_of_samples(taste, more) >= value_of_samples(taste, outcomes) - 1e-12
-    assert prospect.cvar(more, chances, 0.4) >= prospect.cvar(outcomes, chances, 0.4) - 1e-12
+    assert value(parameters, more, chances) >= value(parameters, outcomes, chances) - 1e-12
+    assert value_of_samples(parameters, more) >= value_of_samples(parameters, outcomes) - 1e-12
+    assert prospect.value(cvar(0.4), more, chances) >= prospect.value(cvar(0.4), outcomes, chances) - 1e-12
 
 
-@given(distributions(), st.sampled_from(TASTES), st.integers(0, 5), st.floats(0, 1))
-def test_an_outcome_in_two_parts_is_the_same_outcome(lot, taste, group_spec, share):
+@given(distributions(), st.sampled_from(PARAMETERS), st.integers(0, 5), st.floats(0, 1))
+def test_an_outcome_in_two_parts_is_the_same_outcome(lot, parameters, group_spec, share):
     outcomes, chances = lot
     group_spec %= len(outcomes)
     parts = np.append(chances, chances[group_spec] * share)
     parts[group_spec] *= 1 - share
     halves = np.append(outcomes, outcomes[group_spec])
-    assert value(taste, halves, parts) == pytest.approx(float(value(taste, outcomes, chances)), abs=1e-7)
-    assert prospect.cvar(halves, parts, 0.3) == pytest.approx(float(prospect.cvar(outcomes, chances, 0.3)), abs=1e-9)
+    assert value(parameters, halves, parts) == pytest.approx(float(value(parameters, outcomes, chances)), abs=1e-7)
+    assert prospect.value(cvar(0.3), halves, parts) == pytest.approx(
+        float(prospect.value(cvar(0.3), outcomes, chances)), abs=1e-9
+    )
 
 
-@given(distributions(), st.sampled_from(TASTES), st.randoms(use_true_random=False))
-def test_order_does_not_matter(lot, taste, random):
+@given(distributions(), st.sampled_from(PARAMETERS), st.randoms(use_true_random=False))
+def test_order_does_not_matter(lot, parameters, random):
     outcomes, chances = lot
     order = list(range(len(outcomes)))
     random.shuffle(order)
-    assert value(taste, outcomes[order], chances[order]) == pytest.approx(
-        float(value(taste, outcomes, chances)), abs=1e-9
+    assert value(parameters, outcomes[order], chances[order]) == pytest.approx(
+        float(value(parameters, outcomes, chances)), abs=1e-9
     )
 
 
@@ -286,21 +322,21 @@ def test_weighting_rises_from_0_to_1(gamma, p, q):
     assert 0 <= low <= high + 1e-12 <= 1 + 2e-12
 
 
-# Other judges -------------------------------------------------------------------------------------------
+# CVaR and mean-variance -------------------------------------------------------------------------------------------
 
 
 def test_cvar_by_hand():
     outcomes, chances = np.array([3.0, -10, 0, 5]), np.array([0.4, 0.1, 0.2, 0.3])
-    assert prospect.cvar(outcomes, chances, 0.1) == -10
-    assert prospect.cvar(outcomes, chances, 0.2) == pytest.approx(-5)
-    assert prospect.cvar(outcomes, chances, 0.5) == pytest.approx((-1 + 0 + 0.2 * 3) / 0.5)
-    assert prospect.cvar(outcomes, chances, 1) == pytest.approx(outcomes @ chances)
-    assert prospect.cvar_of_samples(np.array([4.0, 1, 2, 3]), 0.375) == pytest.approx((1 + 0.5 * 2) / 1.5)
+    assert prospect.value(cvar(0.1), outcomes, chances) == -10
+    assert prospect.value(cvar(0.2), outcomes, chances) == pytest.approx(-5)
+    assert prospect.value(cvar(0.5), outcomes, chances) == pytest.approx((-1 + 0 + 0.2 * 3) / 0.5)
+    assert prospect.value(cvar(1), outcomes, chances) == pytest.approx(outcomes @ chances)
+    assert prospect.value_of_samples(cvar(0.375), np.array([4.0, 1, 2, 3])) == pytest.approx((1 + 0.5 * 2) / 1.5)
 
 
 def test_mean_variance_by_hand():
-    assert prospect.mean_variance(np.array([0.0, 4]), np.array([0.75, 0.25]), 0.5) == pytest.approx(1 - 0.5 * 3)
-    assert prospect.mean_variance_of_samples(np.array([1.0, 3]), 2) == pytest.approx(2 - 2)
+    assert prospect.value(mean_variance(0.5), np.array([0.0, 4]), np.array([0.75, 0.25])) == pytest.approx(1 - 0.5 * 3)
+    assert prospect.value_of_samples(mean_variance(2), np.array([1.0, 3])) == pytest.approx(2 - 2)
 
 
 # Refusals -----------------------------------------------------------------------------------------------
@@ -311,7 +347,7 @@ def test_mean_variance_by_hand():
     [
         (
             {"gamma_gains": 0.27},
-            "gamma_gains must be at least 0.28, below which the weighting is not monotone; got 0.27",
+            "gamma_gains must be at least 0.28.*0.27",
         ),
         ({"gamma_losses": 0.1}, "gamma_losses must be at least 0.28"),
         ({"alpha": 0}, "alpha must be above 0"),
@@ -321,7 +357,7 @@ def test_mean_variance_by_hand():
         ({"gamma_gains": float("inf")}, "gamma_gains must be finite"),
     ],
 )
-def test_tastes_without_sense_are_refused(bad, message):
+def test_parameterss_without_sense_are_refused(bad, message):
     with pytest.raises(ValueError, match=message):
         Prospect(**bad)
 
@@ -334,15 +370,13 @@ def test_the_refused_weighting_really_falls():
 
 def test_bad_distributions_are_refused():
     with pytest.raises(ValueError, match="sum to 1"):
-        value(TASTE, np.array([1.0, 2]), np.array([0.5, 0.6]))
+        value(DEFAULT, np.array([1.0, 2]), np.array([0.5, 0.6]))
     with pytest.raises(ValueError, match="at least 0"):
-        value(TASTE, np.array([1.0, 2]), np.array([1.5, -0.5]))
+        value(DEFAULT, np.array([1.0, 2]), np.array([1.5, -0.5]))
     with pytest.raises(ValueError, match="at least one outcome"):
-        value_of_samples(TASTE, np.zeros(0))
+        value_of_samples(DEFAULT, np.zeros(0))
     with pytest.raises(ValueError, match="at least one outcome"):
-        prospect.influence_of_samples(TASTE, np.zeros(0))
-    with pytest.raises(ValueError, match=r"level must lie in \(0, 1\]"):
-        prospect.cvar_influence_of_samples(np.ones(3), 1.5)
+        influence_of_samples(DEFAULT, np.zeros(0))
     for level in (0, 1.1, float("nan")):
-        with pytest.raises(ValueError, match=r"level must lie in \(0, 1\]"):
-            prospect.cvar_of_samples(np.ones(3), level)
+        with pytest.raises(ValueError, match=r"level.*0, 1"):
+            CVaRSettings(level=level)

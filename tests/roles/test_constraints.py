@@ -356,7 +356,7 @@ def test_actions_that_are_no_choices_are_refused(tmp_path):
         LanguageShield(ConstraintSettings(("never sing",)), place_in(world))
     with pytest.raises(ConfigError, match=r"groups.team.constraints.*: rules must hold"):
         run_cases.train(tmp_path / "run", "groups.team.constraints.way=veto")
-    taste = ["groups.team.preference.name=cvar", "groups.team.preference.way=episodic", "groups.team.learner.gamma=1"]
+    taste = ["groups.team.preference.name=cvar", "groups.team.preference.scope=episodic", "groups.team.learner.gamma=1"]
     with pytest.raises(ConfigError, match=r"groups.team.constraints: way=penalty"):
         run_cases.train(tmp_path / "run", *words("penalty"), *taste)
 

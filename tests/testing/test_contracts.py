@@ -34,7 +34,10 @@ AT_ONCE = {
     "dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, starts=1)),
     "maddpg": MADDPGSettings(batch_size=16, updates_per_step=0.2, replay=MemorySettings(size=200, starts=1)),
 }
-SETTINGS_OF_WAYS = {"episodic": {"gamma": 1.0}, "interim": {"gamma": 0.0, "critic": CriticSettings(sees="own")}}
+SETTINGS_OF_SCOPES = {
+    "episodic": {"gamma": 1.0},
+    "interim": {"gamma": 0.0, "critic": CriticSettings(centralized=False)},
+}
 
 
 WORLDS = [name for name in registry.WORLDS if not name.endswith("/")]  # adapters: see tests/worlds
@@ -54,11 +57,11 @@ def policy_maker(name):
     return lambda where: made(settings, where)
 
 
-def learner_maker(name, preference="individual", way="step"):
+def learner_maker(name, preference="individual", scope="step"):
     made, settings = build(registry.LEARNERS, name)
-    settings = AT_ONCE.get(name, settings)  # without waiting for enough experience
-    settings = dataclasses.replace(settings, **SETTINGS_OF_WAYS.get(way, {}))
-    liked, liking = build(registry.PREFERENCES, preference, **{} if way == "step" else {"way": way})
+    settings = AT_ONCE.get(name, settings)  # learners that wait for enough experience would not learn in a check
+    settings = dataclasses.replace(settings, **SETTINGS_OF_SCOPES.get(scope, {}))
+    liked, liking = build(registry.PREFERENCES, preference, **{} if scope == "step" else {"scope": scope})
     taught = next(p for p, address in registry.POLICIES.items() if lookup.look_up(registry.POLICIES, p) is made.teaches)
     return lambda where: made(settings, policy_maker(taught)(where), where, liked(liking))
 
@@ -137,11 +140,11 @@ def test_preferences_that_want_a_world_of_their_own_are_tested_there():
 @pytest.mark.parametrize("name", registry.LEARNERS)
 def test_learners_with_every_preference(name, preference, parameters):
     risky = any(
-        spec.name == "way" for spec in dataclasses.fields(lookup.settings_type(registry.PREFERENCES, preference))
+        spec.name == "scope" for spec in dataclasses.fields(lookup.settings_type(registry.PREFERENCES, preference))
     )
-    for way in lookup.look_up(registry.LEARNERS, name).ways:
-        if risky == (way != "step"):
-            make = learner_maker(name, preference, way)
+    for scope in lookup.look_up(registry.LEARNERS, name).scopes:
+        if risky == (scope != "step"):
+            make = learner_maker(name, preference, scope)
             check_learner(make, group_spec(parameters=parameters), uses_replay=name in OFF_POLICY)
 
 

@@ -177,10 +177,10 @@ def preference(text):
 
 def test_tastes():
     assert measures.taste_of(preference("individual")) == NEUTRAL
-    assert measures.taste_of(preference("{name: cpt, way: interim, alpha: 0.5}")) == Prospect(alpha=0.5)
-    for other in ("{name: cpt, way: episodic}", "cvar", "mean_variance", "team"):
+    assert measures.taste_of(preference("{name: cpt, scope: interim, alpha: 0.5}")) == Prospect(alpha=0.5)
+    for other in ("{name: cpt, scope: episodic}", "cvar", "mean_variance", "team"):
         assert measures.taste_of(preference(other)) is None
-    assert measures.in_words(preference("{name: cpt, way: episodic}")) == "cpt, episodic"
+    assert measures.in_words(preference("{name: cpt, scope: episodic}")) == "cpt, episodic"
     assert measures.in_words(preference("cpt")).startswith("prospect theory: α 0.88, β 0.88, λ 2.25, γ 0.61 and 0.69")
 
 

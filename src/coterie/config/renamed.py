@@ -24,6 +24,15 @@ SETTINGS = {
     "groups.*.policy.text.adapters": "groups.*.policy.text.lora",
     "groups.*.policy.text.lora.layers": "groups.*.policy.text.lora.last_layers",
     "groups.*.policy.text.lora.targets": "groups.*.policy.text.lora.target_modules",
+    "groups.*.preference.way": "groups.*.preference.scope",
+    "groups.*.policy.bends": "groups.*.policy.random_feature_init",
+    "groups.*.learner.critic.bends": "groups.*.learner.critic.random_feature_init",
+    "groups.*.learner.critic.sees": "groups.*.learner.critic.centralized (true for central, false for own)",
+    "groups.*.learner.relative": "groups.*.learner.scale_by_std",
+    "groups.*.learner.delay": "groups.*.learner.policy_delay",
+    "groups.*.learner.turns": "groups.*.learner.update_every and groups.*.learner.update_offset",
+    "groups.*.learner.noise.share": "groups.*.learner.noise.fraction",
+    "groups.*.learner.target.rate": "groups.*.learner.target.tau",
 }
 NAMES = {  # (where, old name) -> present name
     ("preference", "unchanged"): "individual",

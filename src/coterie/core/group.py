@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 
-from coterie.core.types import AgentType, Array, Counters, Decision, Experience, Joint, Mean, Metrics, Peer, State, View
+from coterie.core.types import (
+    AgentType,
+    Array,
+    Counters,
+    Decision,
+    Experience,
+    Joint,
+    Mean,
+    Metrics,
+    State,
+    TargetPolicy,
+    View,
+)
 
 if TYPE_CHECKING:
     from coterie.core.advice import Advice
@@ -147,7 +159,7 @@ class Learner(Stateful, Protocol):
 class HasTargetPolicy(Protocol):
     """A learner that lends its target policy to the critics of other groups."""
 
-    def peer(self) -> Peer:
+    def target_policy(self) -> TargetPolicy:
         """The target policy as it is now; later updates do not change the returned one."""
         ...
 
@@ -164,10 +176,10 @@ class HasProbe(Protocol):
 class Preference(Stateful, Protocol):
     """How a group values its rewards; built as `Name(settings, group_spec, gamma)`.
 
-    A learner lists in its class attribute `ways` what it can follow.
+    A learner lists the scopes that it serves in its class attribute `scopes`.
     """
 
-    way: str  # "step": rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`
+    scope: str  # "step": rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`
 
     def rewards(self, experience: Experience) -> Array:
         """The rewards to learn from, `[T, N, A]`; stored rewards stay as they are."""
@@ -191,7 +203,7 @@ class RiskParameters(NamedTuple):
 class Risk(Preference, Protocol):
     """A preference over distributions of returns; its rewards are the world's own."""
 
-    def judge(self) -> RiskParameters:
+    def risk_parameters(self) -> RiskParameters:
         """Its parameters, for critics that estimate distributions."""
         ...
 

@@ -1,7 +1,7 @@
-"""A policy that has one answer to everything it sees: a point of a box, or a choice; noise lets it explore.
+"""A deterministic policy: a network maps an observation to a point of a box or to a choice; noise explores.
 
-In boxes outputs are squashed to the bounds, and exploring adds Gaussian noise. Choices are those of the
-highest output; exploring draws them in proportion to exp(output), which is what adding Gumbel noise does.
+In boxes, outputs are squashed to the bounds and exploration adds Gaussian noise. Of choices, the one with the highest
+output is taken; exploration draws one in proportion to exp(output), which is the same as adding Gumbel noise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
-from coterie.core.types import Array, Box, Decision, Discrete, MultiDiscrete, Peer, State, View, action_shape
+from coterie.core.types import Array, Box, Decision, Discrete, MultiDiscrete, State, TargetPolicy, View, action_shape
 from coterie.core.validation import at_least
 from coterie.nn import kernels, networks
 from coterie.nn.distributions import IMPOSSIBLE, Choices
@@ -28,13 +28,13 @@ from coterie.policies.network import Body, check_widths
 class DeterministicSettings:
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
-    encoder: networks.Encoder = "auto"  # auto: cnn for pictures, else mlp; set: any number of things
+    encoder: networks.Encoder = "auto"  # auto: cnn for images, else mlp; set: sets of any size
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
-    squash: Literal["tanh", "clip"] = "tanh"  # how outputs are kept in a box; clip: straight until its bounds
-    identity: bool = True  # tell a shared mlp or cnn which agent it plays; a set network is never told
-    compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
-    normalize_observations: bool = True  # by running mean and deviation; pictures are left as they are
-    bends: float = 0.0  # of an mlp's first layer: how sharp, at random places of what is seen; 0: all at 0, as usual
+    squash: Literal["tanh", "clip"] = "tanh"  # how outputs are kept in a box; clip: linear up to its bounds
+    identity: bool = True  # give a shared mlp or cnn the agent's one-hot identity; a set network never gets it
+    compiled: bool = True  # use compiled kernels where possible (mlp); False: PyTorch throughout
+    normalize_observations: bool = True  # by running mean and deviation; images are not normalised
+    random_feature_init: float = 0.0  # steepness of an mlp's first layer, centred at random inputs; 0: orthogonal
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
         "hidden": Choice(((64, 64), (128, 128), (256, 256))),
@@ -43,20 +43,20 @@ class DeterministicSettings:
 
     def __post_init__(self) -> None:
         check_widths(self.hidden, self.channels)
-        at_least("bends", self.bends, 0)
+        at_least("random_feature_init", self.random_feature_init, 0)
 
 
 class DeterministicPolicy(Body):
-    """A network whose outputs are the action itself, encoded as in `layout.encode`: K numbers."""
+    """A network whose K outputs are the action, encoded as in `nn.packing.encode`."""
 
     def __init__(self, settings: DeterministicSettings, group_spec: GroupSpec) -> None:
         s, space = settings, group_spec.spaces.action
         self.size = encoded_size(space)
-        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0, bends=s.bends)
+        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0, bends=s.random_feature_init)
         super().__init__(group_spec, shape, self.size, 0.01, s.identity, s.normalize_observations)
         self.spec = self.compile(s.compiled)
         self.clipped = s.squash == "clip"
-        self.noise = 0.1  # deviation as a share of a box's range; the learner's schedule moves it
+        self.noise = 0.1  # deviation as a fraction of a box's range; the learner's schedule sets it
         self.head: Choices | None = None
         match space:
             case Discrete(n):
@@ -84,12 +84,12 @@ class DeterministicPolicy(Body):
         return Decision(action.reshape(shape), log_prob)
 
     def explore(self, packed: Array, view: View) -> Array:
-        """Points of the box `[N, A, K]` between −1 and 1, with noise unless greedy."""
+        """Actions `[N, A, K]` in [−1, 1], with noise unless greedy."""
         lead, size = view.acting.shape, self.size
         noise = np.zeros((*lead, size), np.float32)
         if not view.greedy:
             view.random.standard_normal(out=noise, dtype=np.float32)
-            noise *= np.float32(2 * self.noise)  # [−1, 1] is 2 long
+            noise *= np.float32(2 * self.noise)  # the range [−1, 1] has length 2
         if self.spec is None or not self.straight(view):
             out = self.answer(packed, view)[0]
             return np.clip((np.clip(out, -1, 1) if self.clipped else np.tanh(out)) + noise, -1, 1)
@@ -98,27 +98,27 @@ class DeterministicPolicy(Body):
         return self.restore_order(found, lead)
 
     def stretch(self, point: Array) -> Array:
-        """From [−1, 1] to the box."""
+        """Scale points of [−1, 1] to the box."""
         return np.clip(self.centre + self.half * point, self.centre - self.half, self.centre + self.half)
 
     # Learning -----------------------------------------------------------------------------------------
 
     def settle(self, out: Tensor, legal: Tensor) -> Tensor:
-        """The encoded greedy action `[…, K]` for outputs and what is legal, both `[…, K]`."""
+        """The encoded greedy action `[…, K]` for outputs and masks `[…, K]`."""
         if self.head is None:
             return self.squash(out)
         parts = out.masked_fill(~legal, IMPOSSIBLE).split(self.head.sizes, dim=-1)
-        return torch.cat([ones_like_best(part) for part in parts], dim=-1)
+        return torch.cat([one_hot_argmax(part) for part in parts], dim=-1)
 
     def squash(self, out: Tensor) -> Tensor:
-        """Outputs as points of a box between −1 and 1."""
+        """Squash outputs to [−1, 1]."""
         clipped: Tensor = Clipped.apply(out) if self.clipped else torch.tanh(out)
         return clipped
 
     def relax(self, out: Tensor, legal: Tensor, gumbel: Tensor, temperature: float) -> Tensor:
-        """An encoded action that gradients pass: for choices a draw by Gumbel-softmax, straight through.
+        """The encoded action, differentiable; choices are drawn by the straight-through Gumbel-softmax.
 
-        The action is the drawn choice itself, its gradient that of the softmax at the temperature
+        The action is the drawn choice, its gradient that of the softmax at the temperature
         (Jang et al. 2017, eq. 2 and section 2.2).
         """
         if self.head is None:
@@ -127,11 +127,11 @@ class DeterministicPolicy(Body):
         drawn = []
         for part in noisy.split(self.head.sizes, dim=-1):
             soft = torch.softmax(part / temperature, dim=-1)
-            drawn.append(ones_like_best(part) + soft - soft.detach())
+            drawn.append(one_hot_argmax(part) + soft - soft.detach())
         return torch.cat(drawn, dim=-1)
 
-    def peer(self, net: networks.Net) -> Peer:
-        """This policy with a net's present weights, for other groups to look ahead with."""
+    def target_policy(self, net: networks.Net) -> TargetPolicy:
+        """The greedy policy with a copy of a network's weights, for critics of other groups."""
         net, normal, agents = copy.deepcopy(net), copy.copy(self.normalizer), np.arange(len(self.group_spec.agents))
 
         def act(packed: Array, legal: Array) -> Array:
@@ -152,7 +152,7 @@ class DeterministicPolicy(Body):
 
 
 class Clipped(torch.autograd.Function):
-    """Outputs cut off at −1 and 1; beyond them only the way back has a gradient (Hausknecht and Stone 2016)."""
+    """Clips to [−1, 1]; outside the bounds only inward gradients pass (Hausknecht and Stone 2016)."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor) -> Tensor:
@@ -165,6 +165,6 @@ class Clipped(torch.autograd.Function):
         return grad.masked_fill(((out > 1) & (grad < 0)) | ((out < -1) & (grad > 0)), 0)
 
 
-def ones_like_best(part: Tensor) -> Tensor:
-    """1 at the highest number of each row, the first of several, else 0."""
+def one_hot_argmax(part: Tensor) -> Tensor:
+    """1 at the greatest number of each row, the first of several, else 0."""
     return torch.nn.functional.one_hot(part.argmax(dim=-1), part.shape[-1]).to(part.dtype)

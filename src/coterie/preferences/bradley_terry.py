@@ -1,9 +1,8 @@
-"""Strengths from comparisons of pairs, after Bradley and Terry (1952, Biometrika 39): who is how good, how surely.
+"""Strengths and standard errors from pairwise comparisons (Bradley and Terry 1952, Biometrika 39), in NumPy.
 
 Item i beats item j with probability σ(sᵢ − sⱼ), σ(x) = 1 / (1 + e⁻ˣ); a tie is half a win for both. Strengths are
-log odds and sum to 0. Who beats everybody would be infinitely strong: a small prior, made of games that were never
-played, keeps everything finite and ties together items that no chain of games connects. What is compared, and by
-whom, is left to others (`rating.py`). Pure NumPy.
+log odds and sum to 0. An item that beats all others would be infinitely strong: a small prior of fictitious games keeps
+strengths finite and connects items that no chain of games connects. `studies/rate` makes the comparisons.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ import numpy as np
 
 from coterie.core.types import Array
 
-PRIOR = 0.5  # games won, and as many lost, that every item is thought to have played before, spread over the others
+PRIOR = 0.5  # fictitious wins, and as many losses, of every item, spread over its opponents
 LEVEL = 0.95  # of an interval
-STEPS = 200  # of Newton's method; a handful suffices unless strengths run far apart
+STEPS = 200  # of Newton's method; a handful suffices unless strengths are far apart
 
 
 class Fit(NamedTuple):
-    """Strengths and how sure they are, `[K]` each."""
+    """Strengths and their standard errors, `[K]` each."""
 
     strengths: Array  # log odds; they sum to 0
-    errors: Array  # standard errors; of the strength against the mean of all
+    errors: Array  # standard errors of the strengths, relative to the mean of all
 
 
 def fit(wins: Array, prior: float = PRIOR) -> Fit:
-    """Strengths from `wins` `[K, K]`: how often the row's item was preferred to the column's, ties as halves.
+    """Fit strengths to `wins` `[K, K]`: how often the row's item was preferred to the column's, ties as halves.
 
-    Of two items with w and l wins the better one is log((w + prior) / (l + prior)) above the other. Without a prior
-    the likelihood has a maximum only if no set of items is unbeaten by the rest (Ford 1957): else this refuses.
-    Standard errors come from the observed information of the same counts, the prior's included.
+    Of two items with w and l wins, the first is log((w + prior) / (l + prior)) above the second. Without a prior the
+    likelihood has a maximum only if no set of items is unbeaten by the rest (Ford 1957); otherwise this raises a
+    ValueError. Standard errors come from the observed information of the same counts, including the prior's.
     """
     counts = _counted(wins)
     if not prior >= 0:
@@ -42,16 +41,16 @@ def fit(wins: Array, prior: float = PRIOR) -> Fit:
         np.fill_diagonal(counts, 0.0)
     elif not _connected(counts):
         raise ValueError(
-            "some items never lost to the others, or never met them, so they have no finite strength; set prior above 0"
+            "some items never lost to the others, or never met them, so their strength is infinite; set prior above 0"
         )
-    strengths = _climb(counts)
-    # Strengths are known up to a number added to all. The pseudoinverse is the covariance of those that sum to 0.
+    strengths = _maximise(counts)
+    # Strengths are determined up to an added constant; the pseudoinverse is the covariance of those that sum to 0.
     spread = np.linalg.pinv(_information(counts, strengths), hermitian=True)
     return Fit(strengths, np.sqrt(np.maximum(np.diag(spread), 0.0)))
 
 
 def intervals(found: Fit, level: float = LEVEL) -> tuple[Array, Array]:
-    """The lower and upper ends, `[K]` each, of normal intervals around strengths."""
+    """The lower and upper ends, `[K]` each, of normal confidence intervals of the strengths."""
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level:g}")
     reach = NormalDist().inv_cdf((1 + level) / 2) * found.errors
@@ -59,7 +58,7 @@ def intervals(found: Fit, level: float = LEVEL) -> tuple[Array, Array]:
 
 
 def chances(strengths: Array) -> Array:
-    """How probably the row's item is preferred to the column's, `[K, K]`."""
+    """The probability that the row's item is preferred to the column's, `[K, K]`."""
     apart = strengths[:, None] - strengths[None, :]
     chance: Array = np.exp(-np.logaddexp(0.0, -apart))
     return chance
@@ -72,35 +71,35 @@ def _counted(wins: Array) -> Array:
     if not np.isfinite(counts).all() or (counts < 0).any():
         raise ValueError("wins must be finite and not below 0")
     if np.diag(counts).any():
-        raise ValueError("wins must be 0 on the diagonal: nothing is compared with itself")
+        raise ValueError("wins must be 0 on the diagonal: an item is not compared with itself")
     return counts
 
 
 def _connected(counts: Array) -> bool:
-    """Whether everybody beat somebody who … who beat everybody else: Ford's condition for a maximum."""
+    """Whether a chain of wins leads from every item to every other: Ford's condition for a maximum."""
     reach = (counts > 0) | np.eye(len(counts), dtype=bool)
     for _ in range(len(counts).bit_length()):
         reach = reach @ reach
     return bool(reach.all())
 
 
-def _climb(counts: Array) -> Array:
-    """The strengths of the greatest likelihood, by Newton's method with steps halved until they climb."""
+def _maximise(counts: Array) -> Array:
+    """The maximum-likelihood strengths, by Newton's method; a step is halved until the likelihood rises."""
     strengths = np.zeros(len(counts))
-    height = _likelihood(counts, strengths)
+    likelihood = _likelihood(counts, strengths)
     for _ in range(STEPS):
         chance = chances(strengths)
-        slope = (counts * chance.T - counts.T * chance).sum(axis=1)  # wins less those expected
-        # A full matrix in place of the singular one: slopes sum to 0, so the step does, too.
+        slope = (counts * chance.T - counts.T * chance).sum(axis=1)  # wins less expected wins
+        # Adding 1 makes the singular matrix regular; slopes sum to 0, so the step does, too.
         step = np.linalg.solve(_information(counts, strengths) + 1.0, slope)
         while np.abs(step).max() > 1e-12:
-            reached = _likelihood(counts, strengths + step)
-            if reached >= height:
+            candidate = _likelihood(counts, strengths + step)
+            if candidate >= likelihood:
                 break
             step /= 2
         else:
             break
-        strengths, height = strengths + step, reached
+        strengths, likelihood = strengths + step, candidate
     return strengths - strengths.mean()
 
 

@@ -144,7 +144,7 @@ def _rows(library: Library) -> tuple[Array, torch.Tensor]:
 class RewardModelPreference:
     """Each agent wants what judges preferred."""
 
-    way = "step"
+    scope = "step"
 
     def __init__(self, settings: RewardModelSettings, group_spec: GroupSpec, gamma: float) -> None:
         self.settings = settings

@@ -1,8 +1,9 @@
-"""How a group values its rewards, applied at the learner's door; stored rewards stay the world's own.
+"""How a group values its rewards: individual, team, or by a risk measure of its returns.
 
-`Individual` and `Team` value rewards step by step. The others judge a distribution of returns, in one of two ways:
-*interim*, what may still come given what is seen now (a learner whose critic knows distributions asks `judge`), or
-*episodic*, whole episodes as they look before they begin (`episodic.py` asks `influence`). See `docs/cpt.md`.
+The learner applies the preference; stored rewards stay the world's own. `Individual` and `Team` value rewards step by
+step. `CPT`, `CVaR` and `MeanVariance` value a distribution of returns, in one of two scopes: *interim*, the outcomes of
+one decision given its observation (critics that predict distributions use `risk_parameters`), or *episodic*, the
+returns of whole episodes (`episodic.py` uses `influence`). See `docs/cpt.md`.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from coterie.core.types import Array, Experience
 from coterie.core.validation import at_least
 from coterie.preferences import prospect
 
-Way = Literal["interim", "episodic"]
+Scope = Literal["interim", "episodic"]
 
 
 @dataclass(frozen=True)
 class IndividualSettings:
-    """Nothing to set."""
+    """No settings."""
 
 
 class Individual(Stateless):
-    """Each agent wants its own reward."""
+    """Each agent maximises its own reward."""
 
-    way = "step"
+    scope = "step"
 
     def __init__(self, settings: IndividualSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         pass
@@ -39,13 +40,13 @@ class Individual(Stateless):
 
 @dataclass(frozen=True)
 class TeamSettings:
-    """Nothing to set."""
+    """No settings."""
 
 
 class Team(Stateless):
-    """Each agent wants the mean of its group's rewards, tick by tick."""
+    """Each agent maximises the mean of its group's rewards, step by step."""
 
-    way = "step"
+    scope = "step"
 
     def __init__(self, settings: TeamSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         pass
@@ -55,63 +56,58 @@ class Team(Stateless):
         return np.broadcast_to(mean, experience.reward.shape).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class CPTSettings(prospect.Prospect):
-    way: Way = "interim"  # given what is seen now, or whole episodes as they look beforehand
+class RiskMeasure(Stateless):
+    """Values a distribution of returns by one risk measure; the three below differ in its parameters alone."""
 
-
-class CPT(Stateless):
-    """Cumulative prospect theory (Tversky and Kahneman 1992): gains and losses, small chances overweighted."""
-
-    def __init__(self, settings: CPTSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
-        self.taste, self.way = settings, settings.way
+    def __init__(self, risk: RiskParameters, scope: Scope) -> None:
+        self.risk, self.scope = risk, scope
 
     def rewards(self, experience: Experience) -> Array:
         return experience.reward
 
-    def judge(self) -> RiskParameters:
-        t = self.taste
-        return RiskParameters(t.alpha, t.beta, t.loss_aversion, t.reference, t.gamma_gains, t.gamma_losses)
+    def risk_parameters(self) -> RiskParameters:
+        return self.risk
 
     def value(self, samples: Array) -> Array:
-        return prospect.value_of_samples(self.taste, samples)
+        return prospect.value_of_samples(self.risk, samples)
 
     def influence(self, samples: Array) -> Array:
-        return prospect.influence_of_samples(self.taste, samples)
+        return prospect.influence_of_samples(self.risk, samples)
+
+
+@dataclass(frozen=True)
+class CPTSettings(prospect.Prospect):
+    scope: Scope = "interim"  # outcomes of a decision given its observation, or returns of whole episodes
+
+
+class CPT(RiskMeasure):
+    """Cumulative prospect theory (Tversky and Kahneman 1992): gains and losses, small probabilities overweighted."""
+
+    def __init__(self, settings: CPTSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
+        super().__init__(settings.risk_parameters(), settings.scope)
 
 
 @dataclass(frozen=True)
 class CVaRSettings:
-    way: Way = "interim"  # given what is seen now, or whole episodes as they look beforehand
-    level: float = 0.25  # only the worst outcomes count, this share of all; 1: the mean
+    scope: Scope = "interim"  # outcomes of a decision given its observation, or returns of whole episodes
+    level: float = 0.25  # the fraction of worst outcomes that counts; 1: the mean
 
     def __post_init__(self) -> None:
-        prospect.check_level(self.level)
+        if not 0 < self.level <= 1:
+            raise ValueError(f"level must lie in (0, 1], got {self.level:g}")
 
 
-class CVaR(Stateless):
+class CVaR(RiskMeasure):
     """Conditional value at risk: the mean of the worst outcomes."""
 
     def __init__(self, settings: CVaRSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
-        self.level, self.way = settings.level, settings.way
-
-    def rewards(self, experience: Experience) -> Array:
-        return experience.reward
-
-    def judge(self) -> RiskParameters:
-        return RiskParameters(level=self.level)
-
-    def value(self, samples: Array) -> Array:
-        return prospect.cvar_of_samples(samples, self.level)
-
-    def influence(self, samples: Array) -> Array:
-        return prospect.cvar_influence_of_samples(samples, self.level)
+        super().__init__(RiskParameters(level=settings.level), settings.scope)
 
 
 @dataclass(frozen=True)
 class MeanVarianceSettings:
-    way: Way = "interim"  # given what is seen now, or whole episodes as they look beforehand
-    aversion: float = 1.0  # how much a unit of variance takes off the mean; 0: nothing
+    scope: Scope = "interim"  # outcomes of a decision given its observation, or returns of whole episodes
+    aversion: float = 1.0  # what a unit of variance takes off the mean; 0: nothing
 
     def __post_init__(self) -> None:
         at_least("aversion", self.aversion, 0)
@@ -119,20 +115,8 @@ class MeanVarianceSettings:
             raise ValueError(f"aversion must be finite, got {self.aversion}")
 
 
-class MeanVariance(Stateless):
+class MeanVariance(RiskMeasure):
     """The mean, less a multiple of the variance."""
 
     def __init__(self, settings: MeanVarianceSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
-        self.aversion, self.way = settings.aversion, settings.way
-
-    def rewards(self, experience: Experience) -> Array:
-        return experience.reward
-
-    def judge(self) -> RiskParameters:
-        return RiskParameters(aversion=self.aversion)
-
-    def value(self, samples: Array) -> Array:
-        return prospect.mean_variance_of_samples(samples, self.aversion)
-
-    def influence(self, samples: Array) -> Array:
-        return prospect.mean_variance_influence_of_samples(samples, self.aversion)
+        super().__init__(RiskParameters(aversion=settings.aversion), settings.scope)

@@ -48,7 +48,7 @@ class PairwiseBonus:
     nothing more to see, and no bonus.
     """
 
-    way = "step"
+    scope = "step"
 
     def __init__(self, settings: PairwiseBonusSettings, group_spec: GroupSpec, gamma: float) -> None:
         self.settings, self.tally = settings, Tally()
@@ -140,7 +140,7 @@ class InstructionBonusSettings(JudgeSettings):
 class InstructionBonus:
     """Rewards r + weight · p(yes), of the question whether the decision does what the agent is asked to do."""
 
-    way = "step"
+    scope = "step"
     answers = ("yes", "no")
 
     def __init__(self, settings: InstructionBonusSettings, group_spec: GroupSpec, gamma: float) -> None:

@@ -289,7 +289,7 @@ class Constrained:
 
     def __init__(self, inner: Preference, shield: LanguageShield) -> None:
         self.inner, self.shield = inner, shield
-        self.way = inner.way
+        self.scope = inner.scope
 
     def state(self) -> State:
         return self.inner.state()

@@ -144,7 +144,7 @@ class PotentialShaping(Stateless):
     worth: it is never rescaled by what is seen, since a Φ that changes between two visits does not cancel.
     """
 
-    way = "step"
+    scope = "step"
 
     def __init__(self, settings: PotentialShapingSettings, group_spec: GroupSpec, gamma: float) -> None:
         self.settings, self.tally = settings, Tally()

@@ -20,7 +20,7 @@ from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.language_models import refuse_split_budgets, refuse_unknown_models
 from coterie.training.runner import Runner
 
-SERVES = {"interim": "whose critic knows distributions", "episodic": "that judges whole episodes"}
+SERVES = {"interim": "whose critic predicts distributions", "episodic": "that values whole episodes"}
 NEEDS = {"Guided": "brings its own reference player", "Renderable": "can be looked at"}
 
 
@@ -239,7 +239,7 @@ def build_preference(group: GroupConfig, group_spec: GroupSpec) -> Preference:
         )
     except ValueError as error:
         raise ConfigError(f"groups.{group_spec.group}.preference: {error}") from None
-    check_way(group, preference, group_spec)
+    check_scope(group, preference, group_spec)
     return preference
 
 
@@ -265,29 +265,31 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> A
         raise ConfigError(f"groups.{group_spec.group}.learner: {error}") from None
 
 
-def check_way(group: GroupConfig, preference: Preference, group_spec: GroupSpec) -> None:
-    """Refuse a preference that the group's learner cannot follow."""
+def check_scope(group: GroupConfig, preference: Preference, group_spec: GroupSpec) -> None:
+    """Refuse a preference whose scope the group's learner does not serve."""
     assert group.learner is not None
-    path, learner, liked = f"groups.{group_spec.group}", group.learner.name, group.preference.name
-    way = getattr(preference, "way", "step")  # one's own preferences need not say
-    if way not in ("step", *SERVES):
-        raise ConfigError(f"{path}.preference: '{liked}' has the way '{way}'; there are step, {', '.join(SERVES)}")
-    if way != "step" and not isinstance(preference, Risk):
-        raise ConfigError(f"{path}.preference: '{liked}' judged {way} must have judge, value and influence")
-    served = ways(learner)
-    if way not in served:
-        others = [f"{path}.preference.way={other}" for other in served if other != "step"]
-        able = [f"{path}.learner.name={name}" for name in registry.LEARNERS if way in ways(name)]
+    path, learner, name = f"groups.{group_spec.group}", group.learner.name, group.preference.name
+    scope = getattr(preference, "scope", "step")  # a user's own preference may leave it out
+    if scope not in ("step", *SERVES):
+        raise ConfigError(f"{path}.preference: '{name}' has the scope '{scope}'; there are step, {', '.join(SERVES)}")
+    if scope != "step" and not isinstance(preference, Risk):
         raise ConfigError(
-            f"{path}.preference.way: '{liked}' judged {way} needs a learner {SERVES.get(way, 'of rewards')}; "
+            f"{path}.preference: '{name}' with scope {scope} must have risk_parameters, value and influence"
+        )
+    served = scopes(learner)
+    if scope not in served:
+        others = [f"{path}.preference.scope={other}" for other in served if other != "step"]
+        able = [f"{path}.learner.name={other}" for other in registry.LEARNERS if scope in scopes(other)]
+        raise ConfigError(
+            f"{path}.preference.scope: '{name}' with scope {scope} needs a learner {SERVES.get(scope, 'of rewards')}; "
             f"'{learner}' serves {' and '.join(served)}; set {' or '.join(others + able)}"
         )
 
 
-def ways(learner: str) -> tuple[str, ...]:
-    """The ways of valuing rewards that a learner serves."""
+def scopes(learner: str) -> tuple[str, ...]:
+    """The scopes of preferences that a learner serves."""
     served: tuple[str, ...] = getattr(
-        lookup.look_up(registry.LEARNERS, learner), "ways", ("step",)
+        lookup.look_up(registry.LEARNERS, learner), "scopes", ("step",)
     )  # a class attribute
     return served
 

@@ -48,10 +48,10 @@ class Training:
         self.eval_world = build_world(config.world, evaluation_envs(settings.evaluate_episodes))
         self.groups = build_groups(config, self.eval_world)
         self.learning = [group.name for group in self.groups if group.learner is not None]
-        self.peered: dict[str, HasTargetPolicy] = {}
+        self.with_targets: dict[str, HasTargetPolicy] = {}
         for group in self.groups:
             if isinstance(group.learner, HasTargetPolicy):
-                self.peered[group.name] = group.learner
+                self.with_targets[group.name] = group.learner
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best_step, self.best_score = -1, -np.inf
@@ -74,8 +74,10 @@ class Training:
         settings = self.config.train
         progress, ahead = settings.progress(self.iteration), settings.progress(self.iteration + 1)
         spaces = {group.name: group.actor.group_spec.spaces for group in self.groups}
-        peers = {name: learner.peer() for name, learner in self.peered.items()}  # before any group learns
-        joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, peers)
+        target_policies = {
+            name: learner.target_policy() for name, learner in self.with_targets.items()
+        }  # before any group learns
+        joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, target_policies)
         metrics = self.count(rollout.episodes)
         for group in self.groups:
             if group.learner is not None:

@@ -130,7 +130,7 @@ class DQN:
     """Improves a policy of action values by bootstrapping from a replay."""
 
     teaches = QNetworkPolicy
-    ways = ("step",)
+    scopes = ("step",)
 
     def __init__(
         self, settings: DQNSettings, policy: QNetworkPolicy, group_spec: GroupSpec, preference: Preference

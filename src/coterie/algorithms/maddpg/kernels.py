@@ -1,12 +1,9 @@
 """MADDPG's updates as one compiled loop, for perceptrons.
 
-The twin of `MADDPG.autograd_updates`, on the same flat parameters and with the same numbers (within 1e-5); what it
-works on is in `maddpg_desk.py`.
-
-What the compiled updates of `maddpg_kernels.py` work on: who sits where, networks, room, and rows for networks.
-
-Rows of stack s are `m = i · per + p` for row i of the batch and agent `s + p`: all agents of a group that shares its
-parameters, or one.
+Read `maddpg_updates`, the last function. It does what `MADDPG.autograd_updates` does, on the same parameters and with
+the same losses (`outcomes.py`); only the networks' derivatives are computed here instead of by autograd (tests hold
+both equal within 1e-5). Rows of parameter set s are `m = i · per + p` for row i of the batch and agent `s + p`: `per`
+is the number of agents with shared parameters, and 1 with individual ones.
 """
 
 from __future__ import annotations
@@ -16,63 +13,64 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from coterie.algorithms.maddpg.outcome_kernels import (
-    FLOOR,
-    TINY,
-    count_outcomes,
-    hurdled,
-    miss_hurdle,
-    miss_quantiles,
-    tell,
-    unit,
+from coterie.algorithms.maddpg.outcomes import (
+    Scratch,
+    Targets,
+    actor_objective,
+    bootstrap,
+    critic_loss,
+    keep_lower,
+    make_scratch,
+    make_targets,
 )
 from coterie.algorithms.maddpg.transitions import JointTransitions
 from coterie.core.group import RiskParameters
 from coterie.core.types import Array
 from coterie.nn.kernels import Spec, adam, backward, backward_inputs, forward, settle, squash, through_choices, unsquash
-from coterie.preferences.risk_kernels import Slopes, judge_row, make_slopes
+
+LOGIT_PENALTY = 1e-3  # weight of the mean square of logits, as in the authors' code: large logits stop exploration
 
 
 class Draws(NamedTuple):
-    """All that chance and the other groups decide about an iteration's updates."""
+    """The random numbers of an iteration's updates, and the next actions of all agents."""
 
-    chosen: Array  # [updates, B] int64: rows of the replay
-    ahead: Array  # [updates, B, U] float32: everybody's next actions; one's own are put in later
-    smooth: Array  # [updates, B, A, K] float32: noise on target actions, or empty
-    gumbel: Array  # [updates, B, A, K] float32: on outputs of choices, or empty
+    indices: Array  # [updates, B] int64: rows of the replay
+    next_action: Array  # [updates, B, U] float32: the group's own are written by the updates
+    smoothing: Array  # [updates, B, A, K] float32: noise on target actions, or empty
+    gumbel: Array  # [updates, B, A, K] float32: noise on logits of choices, or empty
 
 
-class Seats(NamedTuple):
-    """Where one's own numbers lie in everybody's, and what critics see."""
+class GroupLayout(NamedTuple):
+    """Where the group's numbers lie in joint rows, and what its critics and actions are like."""
 
     agents: int
-    first: int  # of everybody's agents
-    seen: int  # of everybody's observations
-    size: int  # numbers that one agent sees
-    done: int  # of everybody's actions
-    width: int  # numbers of one agent's action
-    central: bool
+    first_agent: int  # among all agents
+    first_obs: int  # among all observed numbers
+    obs_size: int  # observed numbers of one agent
+    first_action: int  # among all action numbers
+    action_size: int  # action numbers of one agent
+    centralized: bool  # critics see all observations and actions
     choices: Array  # [parts] int64: sizes of the choices that an action consists of; empty: a box
-    clipped: bool  # how outputs are kept in a box
+    clipped: bool  # outputs are clipped to a box, not squashed by tanh
 
 
-class Normal(NamedTuple):
-    """How observations become inputs: of the policy by stacks, of a central critic all at once."""
+class InputScaling(NamedTuple):
+    """How observations become network inputs, and how many one-hot identities follow them."""
 
-    shift: Array  # [S, D]
+    shift: Array  # [S, D]: for the policy
     scale: Array  # [S, D]
     limit: float
     identities: int
-    table_shift: Array  # [O]
-    table_scale: Array  # [O]
-    table_limit: float
-    told: int
+    joint_shift: Array  # [O]: for a centralized critic
+    joint_scale: Array  # [O]
+    joint_limit: float
+    critic_identities: int
 
 
-class Learned(NamedTuple):
-    """Networks with their optimisers' memory and their targets, all `[S, P]`."""
+class NetworkArrays(NamedTuple):
+    """A network's parameters, their Adam moments and the target network's parameters, all `[S, P]`."""
 
-    flat: Array
+    params: Array
     mean: Array
     square: Array
     target: Array
@@ -83,44 +81,52 @@ class Hyperparams(NamedTuple):
 
     actor_rate: float
     critic_rate: float
-    limit: float  # of the gradients' norms
+    max_grad_norm: float
     temperature: float
-    hold_back: float
-    follow: float  # share of the way that targets move
-    delay: int
-    relative: bool
+    tau: float
+    policy_delay: int
+    scale_by_std: bool
+
+
+class Iteration(NamedTuple):
+    """Everything that the updates of one iteration read."""
+
+    rows: JointTransitions
+    draws: Draws
+    layout: GroupLayout
+    scaling: InputScaling
+    actor_spec: Spec
+    critic_spec: Spec
+    risk: RiskParameters
+    hyperparams: Hyperparams
 
 
 class Workspace(NamedTuple):
-    """Room to work in, for one stack."""
+    """Arrays to work in, for one parameter set."""
 
-    x: Array  # [M, inputs of the policy]
-    y: Array  # [M, inputs of a critic]
+    actor_inputs: Array  # [M, inputs of the policy]
+    critic_inputs: Array  # [M, inputs of a critic]
     actor_store: Array
     critic_store: Array
     deltas: Array  # [2, …]
     part: Array
     grad: Array
-    aim: Array  # [M, Q]: outcomes that are aimed at
-    odds: Array  # [M, Q]: and their chances
-    odd: Array  # [Q]: of one row, to work on
-    chances: Array  # [Q]: of one row
-    outcomes: Array  # [Q]: of one row
-    share: Array  # [M]
-    spread: Array  # [M]: deviations of outcomes
-    slope: Array  # [M, K]
-    slopes: Slopes
+    reward: Array  # [M]
+    discount: Array  # [M]
+    targets: Targets
+    scratch: Scratch
+    logit_slopes: Array  # [M, K]: the relaxed choices, then slopes of the loss by logits
 
 
 @njit(cache=True, error_model="numpy")
 def make_workspace(rows: int, actor: Spec, critic: Spec, width: int) -> Workspace:
+    """Room for batches of this many rows."""
     most = 0
     for sizes in (actor.sizes, critic.sizes):
         count = 0
         for layer in range(len(sizes) - 1):
             count += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
         most = max(most, count)
-    count = count_outcomes(critic.sizes[-1])
     widest = max(actor.sizes.max(), critic.sizes.max())
     return Workspace(
         np.empty((rows, actor.sizes[0]), np.float32),
@@ -130,15 +136,11 @@ def make_workspace(rows: int, actor: Spec, critic: Spec, width: int) -> Workspac
         np.empty((2, rows * widest), np.float32),
         np.empty(most, np.float32),
         np.empty(most, np.float32),
-        np.empty((rows, count), np.float32),
-        np.empty((rows, count), np.float32),
-        np.empty(count, np.float32),
-        np.empty(count, np.float32),
-        np.empty(count, np.float32),
         np.empty(rows, np.float32),
         np.empty(rows, np.float32),
+        make_targets(rows, critic.sizes[-1]),
+        make_scratch(rows, critic.sizes[-1]),
         np.empty((rows, width), np.float32),
-        make_slopes(count),
     )
 
 
@@ -146,369 +148,280 @@ def make_workspace(rows: int, actor: Spec, critic: Spec, width: int) -> Workspac
 
 
 @njit(cache=True, error_model="numpy")
-def policy_rows(observation: Array, chosen: Array, actors: Seats, normal: Normal, stack: int, x: Array) -> None:
-    """What the policy's network takes."""
-    per, size = x.shape[0] // len(chosen), actors.size
-    for i in range(len(chosen)):
+def actor_rows(observation: Array, index: Array, layout: GroupLayout, scaling: InputScaling, s: int, x: Array) -> None:
+    """Write the policy's inputs: normalised observations and identities."""
+    per, size = x.shape[0] // len(index), layout.obs_size
+    for i in range(len(index)):
         for p in range(per):
-            a, into = stack + p, x[i * per + p]
-            row = observation[chosen[i], actors.seen + a * size : actors.seen + (a + 1) * size]
+            a, into = s + p, x[i * per + p]
+            row = observation[index[i], layout.first_obs + a * size : layout.first_obs + (a + 1) * size]
             for j in range(size):
-                scaled = (row[j] - normal.shift[stack, j]) * normal.scale[stack, j]
-                into[j] = min(max(scaled, -normal.limit), normal.limit)
-            for j in range(normal.identities):
+                scaled = (row[j] - scaling.shift[s, j]) * scaling.scale[s, j]
+                into[j] = min(max(scaled, -scaling.limit), scaling.limit)
+            for j in range(scaling.identities):
                 into[size + j] = 1 if j == a else 0
 
 
 @njit(cache=True, error_model="numpy")
 def critic_rows(
-    observation: Array, action: Array, chosen: Array, actors: Seats, normal: Normal, stack: int, x: Array, y: Array
+    observation: Array,
+    action: Array,
+    index: Array,
+    layout: GroupLayout,
+    scaling: InputScaling,
+    s: int,
+    x: Array,
+    y: Array,
 ) -> None:
-    """What a critic takes: what is seen, who one is, what is done `[B, U]`; `x` are the policy's rows."""
-    per, shown = x.shape[0] // len(chosen), observation.shape[1]
-    for i in range(len(chosen)):
-        row = observation[chosen[i]]
+    """Write critics' inputs `y`: observations, identities, actions `[B, U]`; `x` are the policy's inputs."""
+    per, obs_size = x.shape[0] // len(index), observation.shape[1]
+    for i in range(len(index)):
+        row = observation[index[i]]
         for p in range(per):
-            into, a = y[i * per + p], stack + p
-            if not actors.central:
+            into, a = y[i * per + p], s + p
+            if not layout.centralized:
                 width = x.shape[1]
                 for j in range(width):
                     into[j] = x[i * per + p, j]
-                for k in range(actors.width):
-                    into[width + k] = action[i, actors.done + a * actors.width + k]
+                for k in range(layout.action_size):
+                    into[width + k] = action[i, layout.first_action + a * layout.action_size + k]
                 continue
             if p == 0:
-                for j in range(shown):
-                    scaled = (row[j] - normal.table_shift[j]) * normal.table_scale[j]
-                    into[j] = min(max(scaled, -normal.table_limit), normal.table_limit)
+                for j in range(obs_size):
+                    scaled = (row[j] - scaling.joint_shift[j]) * scaling.joint_scale[j]
+                    into[j] = min(max(scaled, -scaling.joint_limit), scaling.joint_limit)
             else:
-                for j in range(shown):
+                for j in range(obs_size):
                     into[j] = y[i * per, j]
-            for j in range(normal.told):
-                into[shown + j] = 1 if j == a else 0
+            for j in range(scaling.critic_identities):
+                into[obs_size + j] = 1 if j == a else 0
             for k in range(action.shape[1]):
-                into[shown + normal.told + k] = action[i, k]
+                into[obs_size + scaling.critic_identities + k] = action[i, k]
 
 
 @njit(cache=True, error_model="numpy")
-def place_of_action(actors: Seats, normal: Normal, shown: int, a: int) -> int:
-    """Where an agent's own action lies in its critic's row."""
-    if actors.central:
-        return shown + normal.told + actors.done + a * actors.width
-    return actors.size + normal.identities
-
-
-# Actions ----------------------------------------------------------------------------------------------
+def action_start(layout: GroupLayout, scaling: InputScaling, obs_size: int, a: int) -> int:
+    """Where an agent's own action begins in its critic's inputs."""
+    if layout.centralized:
+        return obs_size + scaling.critic_identities + layout.first_action + a * layout.action_size
+    return layout.obs_size + scaling.identities
 
 
 @njit(cache=True, error_model="numpy")
-def _target_actions(
-    rows: JointTransitions,
-    draws: Draws,
-    step: int,
-    actors: Seats,
-    normal: Normal,
-    spec: Spec,
-    target: Array,
-    workspace: Workspace,
-    ahead: Array,
-) -> None:
-    """Put what one's own target policies do next among everybody's next actions `ahead [B, U]`."""
-    chosen, width = draws.chosen[step], actors.width
-    per = workspace.x.shape[0] // len(chosen)
-    for stack in range(target.shape[0]):
-        policy_rows(rows.following, chosen, actors, normal, stack, workspace.x)
-        out = forward(target[stack], spec.sizes, spec.relu, workspace.x, workspace.actor_store)
-        for i in range(len(chosen)):
-            for p in range(per):
-                a = stack + p
-                first = actors.done + a * width
-                action = ahead[i, first : first + width]
-                legal = rows.next_legal[chosen[i], first : first + width]
-                settle(out[i * per + p], legal, actors.choices, actors.clipped, action)
-                there = rows.going[chosen[i], actors.first + a]
-                for k in range(width):
-                    if draws.smooth.shape[1] > 0:
-                        moved = action[k] + draws.smooth[step, i, a, k]
-                        action[k] = min(max(moved, np.float32(-1)), np.float32(1))
-                    if not there:
-                        action[k] = 0
-
-
-# Steps ------------------------------------------------------------------------------------------------
+def _gather(rows: JointTransitions, index: Array, s: int, workspace: Workspace) -> None:
+    """Write rewards, discounts and weights of a parameter set's decisions."""
+    per, valid = workspace.actor_inputs.shape[0] // len(index), 0
+    for i in range(len(index)):
+        for p in range(per):
+            m, r, a = i * per + p, index[i], s + p
+            workspace.reward[m], workspace.discount[m] = rows.reward[r, a], rows.discount[r, a]
+            valid += rows.valid[r, a]
+    for i in range(len(index)):
+        for p in range(per):
+            workspace.targets.weight[i * per + p] = rows.valid[index[i], s + p] / max(valid, 1)
 
 
 @njit(cache=True, error_model="numpy")
-def _goes_on(rows: JointTransitions, chosen: Array) -> bool:
-    """Whether anything that follows counts; where every episode is over at once, nobody need look ahead."""
-    for r in chosen:
+def _any_continues(rows: JointTransitions, index: Array) -> bool:
+    """Whether any next value counts; where every episode terminates, targets need no networks."""
+    for r in index:
         for a in range(rows.discount.shape[1]):
             if rows.discount[r, a] > 0:
                 return True
     return False
 
 
+# Steps ------------------------------------------------------------------------------------------------
+
+
 @njit(cache=True, error_model="numpy")
-def _aims(
-    rows: JointTransitions,
-    chosen: Array,
-    ahead: bool,
-    stack: int,
-    spec: Spec,
-    critics: tuple[Learned, ...],
-    workspace: Workspace,
+def _write_target_actions(it: Iteration, step: int, target: Array, workspace: Workspace) -> None:
+    """Write the next actions of the group's own target policies among those of all agents."""
+    rows, layout, index, smoothing = it.rows, it.layout, it.draws.indices[step], it.draws.smoothing
+    per, width = workspace.actor_inputs.shape[0] // len(index), layout.action_size
+    for s in range(target.shape[0]):
+        actor_rows(rows.next_obs, index, layout, it.scaling, s, workspace.actor_inputs)
+        out = forward(target[s], it.actor_spec.sizes, it.actor_spec.relu, workspace.actor_inputs, workspace.actor_store)
+        for i in range(len(index)):
+            for p in range(per):
+                a = s + p
+                first = layout.first_action + a * width
+                action = it.draws.next_action[step, i, first : first + width]
+                legal = rows.next_legal[index[i], first : first + width]
+                settle(out[i * per + p], legal, layout.choices, layout.clipped, action)
+                active = rows.next_active[index[i], layout.first_agent + a]
+                for k in range(width):
+                    if smoothing.shape[1] > 0:
+                        moved = action[k] + smoothing[step, i, a, k]
+                        action[k] = min(max(moved, np.float32(-1)), np.float32(1))
+                    if not active:
+                        action[k] = 0
+
+
+@njit(cache=True, error_model="numpy")
+def _write_targets(
+    it: Iteration, step: int, s: int, continues: bool, critics: tuple[NetworkArrays, ...], workspace: Workspace
 ) -> None:
-    """What decisions were worth, from the critics' rows of what follows; the critic that expects less is believed."""
-    per, count = workspace.x.shape[0] // len(chosen), workspace.aim.shape[1]
-    expected = np.empty(len(workspace.share), np.float32)
-    for c in range(len(critics) if ahead else 0):
-        out = forward(critics[c].target[stack], spec.sizes, spec.relu, workspace.y, workspace.critic_store)
-        for m in range(out.shape[0]):
-            mean = tell(out[m], workspace.chances, workspace.outcomes)
-            if c == 0 or np.isnan(mean) or mean < expected[m]:
-                expected[m] = mean
-                for q in range(count):
-                    workspace.aim[m, q], workspace.odds[m, q] = workspace.outcomes[q], workspace.chances[q]
-    live = 0
-    for i in range(len(chosen)):
-        for p in range(per):
-            r, a, m = chosen[i], stack + p, i * per + p
-            follows = rows.discount[r, a] > 0
-            for q in range(count):
-                later = rows.discount[r, a] * workspace.aim[m, q] if follows else np.float32(0)
-                workspace.aim[m, q] = rows.reward[r, a] + later
-                if not follows:
-                    workspace.odds[m, q] = 1 if q == 0 else 0
-            live += rows.live[r, a]
-    for i in range(len(chosen)):
-        for p in range(per):
-            workspace.share[i * per + p] = rows.live[chosen[i], stack + p] / max(live, 1)
+    """Write the targets of a parameter set's critics."""
+    index, spec = it.draws.indices[step], it.critic_spec
+    if continues:
+        x, y = workspace.actor_inputs, workspace.critic_inputs
+        actor_rows(it.rows.next_obs, index, it.layout, it.scaling, s, x)
+        critic_rows(it.rows.next_obs, it.draws.next_action[step], index, it.layout, it.scaling, s, x, y)
+        for c in range(len(critics)):
+            out = forward(critics[c].target[s], spec.sizes, spec.relu, y, workspace.critic_store)
+            keep_lower(out, c == 0, workspace.targets, workspace.scratch)
+    _gather(it.rows, index, s, workspace)
+    bootstrap(workspace.reward, workspace.discount, workspace.targets)
+
+
+@njit(cache=True, error_model="numpy")
+def _descend(
+    net: NetworkArrays,
+    s: int,
+    spec: Spec,
+    x: Array,
+    store: Array,
+    workspace: Workspace,
+    step: int,
+    rate: float,
+    limit: float,
+) -> None:
+    """One Adam step along the slopes that replace the outputs in `store`; `x` are the network's inputs."""
+    grad = workspace.grad[: net.params.shape[1]]
+    grad[:] = 0
+    backward(net.params[s], spec.sizes, spec.relu, x, store, workspace.deltas, workspace.part, grad)
+    adam(net.params[s], grad, net.mean[s], net.square[s], step, rate, limit)
 
 
 @njit(cache=True, error_model="numpy")
 def _critic_step(
-    critic: Learned, stack: int, spec: Spec, workspace: Workspace, hyperparams: Hyperparams, step: int
+    it: Iteration, critic: NetworkArrays, s: int, workspace: Workspace, steps: int
 ) -> tuple[float, float, float]:
-    """One step towards the aims; returns (loss, mean value, mean error)."""
-    out = forward(critic.flat[stack], spec.sizes, spec.relu, workspace.y, workspace.critic_store)
-    loss = mean = error = 0.0
-    amount = unit(workspace.aim, workspace.odds, workspace.share) if hurdled(out.shape[1]) else 1.0
-    for m in range(len(workspace.share)):
-        expected, share, aim = tell(out[m], workspace.chances, workspace.outcomes), workspace.share[m], np.float32(0)
-        for q in range(workspace.aim.shape[1]):
-            aim += workspace.odds[m, q] * workspace.aim[m, q]
-        gap = expected - aim
-        mean += share * expected
-        error += share * abs(gap)
-        if out.shape[1] == 1:
-            loss += share * gap * gap / 2
-            out[m, 0] = share * gap
-        elif hurdled(out.shape[1]):
-            workspace.odd[:] = workspace.odds[m]  # all critics aim at the same
-            loss += share * miss_hurdle(
-                out[m], workspace.chances, workspace.aim[m], workspace.odd, workspace.slopes, amount, share
-            )
-        else:
-            loss += share * miss_quantiles(
-                out[m], workspace.chances, workspace.aim[m], workspace.odds[m], workspace.slopes, share
-            )
-    grad = workspace.grad[: critic.flat.shape[1]]
-    grad[:] = 0
-    backward(
-        critic.flat[stack],
-        spec.sizes,
-        spec.relu,
-        workspace.y,
-        workspace.critic_store,
-        workspace.deltas,
-        workspace.part,
-        grad,
-    )
-    adam(
-        critic.flat[stack],
-        grad,
-        critic.mean[stack],
-        critic.square[stack],
-        step,
-        hyperparams.critic_rate,
-        hyperparams.limit,
-    )
-    return loss, mean, error
+    """One step of a critic towards the targets; returns (loss, mean value, mean error)."""
+    spec, y, store = it.critic_spec, workspace.critic_inputs, workspace.critic_store
+    out = forward(critic.params[s], spec.sizes, spec.relu, y, store)
+    found = critic_loss(out, workspace.targets, workspace.scratch)
+    _descend(critic, s, spec, y, store, workspace, steps, it.hyperparams.critic_rate, it.hyperparams.max_grad_norm)
+    return found
 
 
 @njit(cache=True, error_model="numpy")
-def _climb(judge: RiskParameters, out: Array, workspace: Workspace, m: int) -> float:
-    """What row m of a critic is worth to the group; it gives way to the gradient of what is lost."""
-    share, count = workspace.share[m], len(workspace.chances)
-    expected = tell(out, workspace.chances, workspace.outcomes)
-    value = judge_row(judge, workspace.chances, workspace.outcomes, workspace.slopes)
-    mean = variance = 0.0
-    for q in range(count):
-        mean += workspace.chances[q] * workspace.slopes.chance[q]
-        variance += workspace.chances[q] * (workspace.outcomes[q] - expected) ** 2
-    first = 1 if hurdled(len(out)) else 0  # nothing is told apart from amounts
-    if first:
-        out[0] = -share * workspace.chances[0] * (mean - workspace.slopes.chance[0])
-        mean = (mean - workspace.chances[0] * workspace.slopes.chance[0]) / max(workspace.chances[1:].sum(), TINY)
-    told = count - first
-    for q in range(told):
-        if told > 1:
-            out[first + q] = -share * workspace.chances[first + q] * (workspace.slopes.chance[first + q] - mean)
-        out[len(out) - told + q] = -share * workspace.slopes.outcome[first + q]
-    workspace.spread[m] = np.sqrt(variance)
-    return value
+def _act(it: Iteration, step: int, s: int, out: Array, workspace: Workspace) -> None:
+    """Write the actions of the policy's outputs `[M, K]` into the critic's inputs; choices are drawn and relaxed."""
+    layout, index = it.layout, it.draws.indices[step]
+    per, width, obs_size = len(out) // len(index), layout.action_size, it.rows.observation.shape[1]
+    for i in range(len(index)):
+        for p in range(per):
+            m, a = i * per + p, s + p
+            at, first = action_start(layout, it.scaling, obs_size, a), layout.first_action + a * width
+            action = workspace.critic_inputs[m, at : at + width]
+            if len(layout.choices) == 0:
+                for k in range(width):
+                    action[k] = squash(out[m, k], layout.clipped)
+                continue
+            legal, noise = it.rows.legal[index[i], first : first + width], it.draws.gumbel[step, i, a]
+            soft = workspace.logit_slopes[m]
+            through_choices(out[m], noise, legal, layout.choices, it.hyperparams.temperature, action, soft)
 
 
 @njit(cache=True, error_model="numpy")
-def _weigh(out: Array, workspace: Workspace) -> None:
-    """Let decisions pull by how much they change in deviations of their outcome, as `outcomes.relative`."""
-    usual = np.float32(0)
-    for m in range(len(workspace.share)):
-        usual += workspace.share[m] * workspace.spread[m]
-    for m in range(len(workspace.share)):
-        factor = (usual + TINY) / (workspace.spread[m] + FLOOR * usual + TINY)
-        for k in range(out.shape[1]):
-            out[m, k] *= factor
+def _action_slopes(it: Iteration, step: int, s: int, out: Array, inputs: Array, workspace: Workspace) -> None:
+    """Replace the policy's outputs by the loss's slopes, given those by the critic's inputs."""
+    layout, temperature = it.layout, np.float32(it.hyperparams.temperature)
+    per, width = len(out) // it.draws.indices.shape[1], layout.action_size
+    for m in range(len(out)):
+        at = action_start(layout, it.scaling, it.rows.observation.shape[1], s + m % per)
+        if len(layout.choices) == 0:
+            for k in range(width):
+                out[m, k] = unsquash(inputs[m, at + k], out[m, k], workspace.critic_inputs[m, at + k], layout.clipped)
+            continue
+        soft, start = workspace.logit_slopes[m], 0
+        for size in layout.choices:
+            pull = np.float32(0)
+            for k in range(start, start + size):
+                pull += inputs[m, at + k] * soft[k]
+            for k in range(start, start + size):
+                soft[k] = soft[k] * (inputs[m, at + k] - pull) / temperature
+            start += size
+    if len(layout.choices) > 0:
+        penalise_logits(out, workspace.targets.weight, workspace.logit_slopes)
+        out[:] = workspace.logit_slopes
+
+
+@njit(cache=True, error_model="numpy")
+def penalise_logits(logits: Array, weight: Array, slopes: Array) -> None:
+    """Add the slopes of LOGIT_PENALTY · Σ weight · mean(logits²), for `logits` `[M, K]` and `weight` `[M]`."""
+    for m in range(len(weight)):
+        factor = np.float32(2 * LOGIT_PENALTY / logits.shape[1]) * weight[m]
+        for k in range(logits.shape[1]):
+            slopes[m, k] += factor * logits[m, k]
 
 
 @njit(cache=True, error_model="numpy")
 def _actor_step(
-    rows: JointTransitions,
-    draws: Draws,
-    step: int,
-    actors: Seats,
-    normal: Normal,
-    stack: int,
-    specs: tuple[Spec, Spec],
-    actor: Learned,
-    critic: Array,
-    judge: RiskParameters,
-    workspace: Workspace,
-    hyperparams: Hyperparams,
-    done: int,
+    it: Iteration, step: int, s: int, actor: NetworkArrays, critic: Array, workspace: Workspace, steps: int
 ) -> float:
-    """One step up the critic; `workspace.y` holds its rows, into which one's own actions are put. Returns the mean value."""
-    chosen, width, shown = draws.chosen[step], actors.width, rows.observation.shape[1]
-    per, boxed = workspace.x.shape[0] // len(chosen), len(actors.choices) == 0
-    actor_spec, critic_spec = specs
-    out = forward(actor.flat[stack], actor_spec.sizes, actor_spec.relu, workspace.x, workspace.actor_store)
-    for i in range(len(chosen)):
-        for p in range(per):
-            m, a = i * per + p, stack + p
-            at, first = place_of_action(actors, normal, shown, a), actors.done + a * width
-            action = workspace.y[m, at : at + width]
-            if boxed:
-                for k in range(width):
-                    action[k] = squash(out[m, k], actors.clipped)
-            else:
-                legal = rows.legal[chosen[i], first : first + width]
-                noise = draws.gumbel[step, i, a]
-                through_choices(
-                    out[m], noise, legal, actors.choices, hyperparams.temperature, action, workspace.slope[m]
-                )
-    value = forward(critic, critic_spec.sizes, critic_spec.relu, workspace.y, workspace.critic_store)
-    mean = 0.0
-    for m in range(len(workspace.share)):
-        mean += workspace.share[m] * _climb(judge, value[m], workspace, m)
-    if hyperparams.relative:
-        _weigh(value, workspace)
-    inputs = backward_inputs(
-        critic, critic_spec.sizes, critic_spec.relu, workspace.y, workspace.critic_store, workspace.deltas
-    )
-    for m in range(len(workspace.share)):
-        at = place_of_action(actors, normal, shown, stack + m % per)
-        if boxed:
-            for k in range(width):
-                out[m, k] = unsquash(inputs[m, at + k], out[m, k], workspace.y[m, at + k], actors.clipped)
-            continue
-        start, hold = 0, np.float32(2 * hyperparams.hold_back / width) * workspace.share[m]
-        for size in actors.choices:
-            pull = np.float32(0)
-            for k in range(start, start + size):
-                pull += inputs[m, at + k] * workspace.slope[m, k]
-            for k in range(start, start + size):
-                bent = workspace.slope[m, k] * (inputs[m, at + k] - pull) / np.float32(hyperparams.temperature)
-                out[m, k] = bent + hold * out[m, k]
-            start += size
-    grad = workspace.grad[: actor.flat.shape[1]]
-    grad[:] = 0
-    backward(
-        actor.flat[stack],
-        actor_spec.sizes,
-        actor_spec.relu,
-        workspace.x,
-        workspace.actor_store,
-        workspace.deltas,
-        workspace.part,
-        grad,
-    )
-    adam(
-        actor.flat[stack], grad, actor.mean[stack], actor.square[stack], done, hyperparams.actor_rate, hyperparams.limit
-    )
+    """One step of the policy up the critic (Lowe et al. 2017, eq. 5); returns the mean risk value.
+
+    The critic's inputs hold recorded actions; each agent's own is replaced by its policy's.
+    """
+    spec, y, h = it.critic_spec, workspace.critic_inputs, it.hyperparams
+    x, store = workspace.actor_inputs, workspace.actor_store
+    out = forward(actor.params[s], it.actor_spec.sizes, it.actor_spec.relu, x, store)
+    _act(it, step, s, out, workspace)
+    predicted = forward(critic, spec.sizes, spec.relu, y, workspace.critic_store)
+    mean = actor_objective(it.risk, predicted, workspace.targets.weight, h.scale_by_std, workspace.scratch)
+    inputs = backward_inputs(critic, spec.sizes, spec.relu, y, workspace.critic_store, workspace.deltas)
+    _action_slopes(it, step, s, out, inputs, workspace)
+    _descend(actor, s, it.actor_spec, x, store, workspace, steps, h.actor_rate, h.max_grad_norm)
     return mean
 
 
 @njit(cache=True, error_model="numpy")
-def _follow(learned: Learned, rate: float) -> None:
-    for s in range(learned.flat.shape[0]):
-        for j in range(learned.flat.shape[1]):
-            learned.target[s, j] += np.float32(rate) * (learned.flat[s, j] - learned.target[s, j])
+def _move_target(net: NetworkArrays, tau: float) -> None:
+    for s in range(net.params.shape[0]):
+        for j in range(net.params.shape[1]):
+            net.target[s, j] += np.float32(tau) * (net.params[s, j] - net.target[s, j])
 
 
 @njit(cache=True, error_model="numpy")
 def maddpg_updates(
-    rows: JointTransitions,
-    draws: Draws,
-    actors: Seats,
-    normal: Normal,
-    specs: tuple[Spec, Spec],
-    actor: Learned,
-    critics: tuple[Learned, ...],
-    judge: RiskParameters,
-    hyperparams: Hyperparams,
-    done: tuple[int, int],
+    it: Iteration, actor: NetworkArrays, critics: tuple[NetworkArrays, ...], steps: tuple[int, int]
 ) -> Array:
-    """All updates in place; `done` counts the policy's and the critics' steps taken before.
+    """All updates of an iteration, in place; `steps` counts the earlier steps of the policy and of the critics.
 
-    Returns sums over updates of (critics' mean loss, mean value, mean error) and of the policy's mean value, each
-    averaged over stacks.
+    Returns sums over updates of (critics' mean loss, mean value, mean error) and of the policy's mean risk value, each
+    averaged over parameter sets.
     """
-    parameter_sets, (updates, batch) = actor.flat.shape[0], draws.chosen.shape
-    actor_spec, critic_spec = specs
-    workspace = make_workspace(batch * actors.agents // parameter_sets, actor_spec, critic_spec, actors.width)
-    action, sums, taken = np.empty((batch, rows.action.shape[1]), np.float32), np.zeros(4), done[0]
+    parameter_sets, (updates, batch) = actor.params.shape[0], it.draws.indices.shape
+    width = it.layout.action_size
+    workspace = make_workspace(batch * it.layout.agents // parameter_sets, it.actor_spec, it.critic_spec, width)
+    x, y = workspace.actor_inputs, workspace.critic_inputs
+    action, sums, actor_steps = np.empty((batch, it.rows.action.shape[1]), np.float32), np.zeros(4), steps[0]
     for step in range(updates):
-        chosen, ahead = draws.chosen[step], draws.ahead[step]
+        index, critic_steps = it.draws.indices[step], steps[1] + step + 1
         for i in range(batch):
-            for k in range(action.shape[1]):
-                action[i, k] = rows.action[chosen[i], k]
-        goes_on = _goes_on(rows, chosen)
-        if goes_on:
-            _target_actions(rows, draws, step, actors, normal, actor_spec, actor.target, workspace, ahead)
-        moves = (done[1] + step + 1) % hyperparams.delay == 0
-        taken += moves
-        for stack in range(parameter_sets):
-            if goes_on:
-                policy_rows(rows.following, chosen, actors, normal, stack, workspace.x)
-                critic_rows(rows.following, ahead, chosen, actors, normal, stack, workspace.x, workspace.y)
-            _aims(rows, chosen, goes_on, stack, critic_spec, critics, workspace)
-            policy_rows(rows.observation, chosen, actors, normal, stack, workspace.x)
-            critic_rows(rows.observation, action, chosen, actors, normal, stack, workspace.x, workspace.y)
+            action[i] = it.rows.action[index[i]]
+        continues = _any_continues(it.rows, index)
+        if continues:
+            _write_target_actions(it, step, actor.target, workspace)
+        moves = critic_steps % it.hyperparams.policy_delay == 0
+        actor_steps += moves
+        for s in range(parameter_sets):
+            _write_targets(it, step, s, continues, critics, workspace)
+            actor_rows(it.rows.observation, index, it.layout, it.scaling, s, x)
+            critic_rows(it.rows.observation, action, index, it.layout, it.scaling, s, x, y)
             for c in range(len(critics)):
-                loss, mean, error = _critic_step(
-                    critics[c], stack, critic_spec, workspace, hyperparams, done[1] + step + 1
-                )
+                loss, mean, error = _critic_step(it, critics[c], s, workspace, critic_steps)
                 sums[0] += loss / len(critics)
                 if c == 0:
                     sums[1] += mean
                     sums[2] += error
             if moves:
-                critic = critics[0].flat[stack]
-                sums[3] += _actor_step(
-                    rows, draws, step, actors, normal, stack, specs, actor, critic, judge, workspace, hyperparams, taken
-                )
+                sums[3] += _actor_step(it, step, s, actor, critics[0].params[s], workspace, actor_steps)
         if moves:
-            _follow(actor, hyperparams.follow)
+            _move_target(actor, it.hyperparams.tau)
             for critic in critics:
-                _follow(critic, hyperparams.follow)
+                _move_target(critic, it.hyperparams.tau)
     return sums / parameter_sets

@@ -1,126 +1,308 @@
-"""Distributions of what may come of a decision, as a critic tells them: Q outcomes and how likely each is.
+"""Outcome distributions of critics: how outputs are parsed, targets, the critic's loss and the actor's objective.
 
-That is a quantile function of Q steps whose heights and widths are both learned, or a hurdle: nothing, or with some
-chance something, which is one amount or a quantile function again. `outcome_kernels.py` is its compiled twin; what a
-distribution is worth to somebody is in `judging.py`.
+A critic predicts Q outcomes of a decision and their probabilities. The number of its outputs says how:
+
+- 1: the mean;
+- 2: a hurdle model (Cragg 1971): the logit of P(outcome ≠ 0), and the amount of a non-zero outcome;
+- 2Q: Q logits and Q outcomes, a quantile function of Q steps whose heights and widths are both learned;
+- 1 + 2Q: a hurdle model whose non-zero outcomes have a quantile function.
+
+Each loss is written once. It replaces outputs by its slopes: `kernels.py` passes them to the compiled backward pass,
+`maddpg.py` to autograd. All functions are compiled and work on the rows `[M, …]` of one parameter set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+from numba import njit
 
-from coterie.algorithms.maddpg.outcome_kernels import FLOOR, TINY, hurdled
 from coterie.core.group import RiskParameters
-from coterie.preferences.risk_kernels import judge_rows
+from coterie.core.types import Array
+from coterie.preferences.risk_kernels import RiskSlopes, make_slopes, risk_value
+
+STD_FLOOR = np.float32(0.02)  # of the mean deviation: no decision has more than 50 times the usual weight
+TINY = np.float32(1e-30)  # added to divisors
 
 
-class Outcomes(NamedTuple):
-    """Distributions, one for each decision."""
+class Targets(NamedTuple):
+    """The distributions that critics learn to predict."""
 
-    outcome: Tensor  # [B, A, Q]
-    chance: Tensor  # [B, A, Q]
-
-    def mean(self) -> Tensor:
-        return (self.outcome * self.chance).sum(dim=-1)
-
-    def deviation(self) -> Tensor:
-        apart = self.outcome - self.mean().unsqueeze(-1)
-        return (self.chance * apart**2).sum(dim=-1).sqrt()
-
-    def after(self, reward: Tensor, discount: Tensor) -> Outcomes:
-        """What comes of a reward `[B, A, 1]` with this to follow; without a discount the reward is certain."""
-        sure = torch.zeros_like(self.chance)
-        sure[..., 0] = 1
-        follows = discount > 0
-        later = torch.where(follows, discount * self.outcome, 0)
-        return Outcomes(reward + later, torch.where(follows, self.chance, sure))
+    outcome: Array  # [M, Q]
+    probability: Array  # [M, Q]
+    weight: Array  # [M]: of each decision in the mean; 0 where the decision does not count
 
 
-def tell(out: Tensor) -> Outcomes:
-    """A critic's outputs `[B, A, …]` as distributions.
+class Scratch(NamedTuple):
+    """Arrays to work in."""
 
-    One number is a certain outcome; two are the logit of something rather than nothing, and how much; 2Q are logits
-    and outcomes; 1 + 2Q are the logit of something, and logits and outcomes of what it is.
-    """
-    if out.shape[-1] == 1:
-        return Outcomes(out, torch.ones_like(out))
-    if hurdled(out.shape[-1]):
-        logit, amounts = out[..., :1], tell(out[..., 1:])
-        outcome = torch.cat([torch.zeros_like(logit), amounts.outcome], dim=-1)
-        return Outcomes(outcome, torch.cat([torch.sigmoid(-logit), torch.sigmoid(logit) * amounts.chance], dim=-1))
-    logits, outcome = out.chunk(2, dim=-1)
-    return Outcomes(outcome, logits.softmax(dim=-1))
+    probability: Array  # [Q]: of one row
+    outcome: Array  # [Q]: of one row
+    target_probability: Array  # [Q]: of one row
+    expected: Array  # [M]: means of the predicted distributions
+    std: Array  # [M]: their standard deviations
+    slopes: RiskSlopes  # of one row
 
 
-def lowest(told: Sequence[Outcomes]) -> Outcomes:
-    """Of several opinions the one that expects least (Fujimoto et al. 2018, eq. 10)."""
-    least = torch.stack([one.mean() for one in told]).argmin(dim=0, keepdim=True).unsqueeze(-1)
-    return Outcomes(*(torch.stack(parts).take_along_dim(least, 0)[0] for parts in zip(*told)))
+@njit(cache=True, error_model="numpy")
+def is_hurdle(outputs: int) -> bool:
+    """Whether a critic with this many outputs is a hurdle model."""
+    return outputs == 2 or (outputs > 1 and outputs % 2 == 1)
 
 
-def miss(out: Tensor, aim: Outcomes, amount: Tensor) -> Tensor:
-    """How far a critic's outputs `[B, A, …]` are from distributions aimed at, `[B, A]`.
-
-    A mean misses by half the square. A hurdle misses by the cross-entropy of something, and of the amount, where there
-    is one, by half the square in units of the mean square `amount`: likelihoods, so that a chance of one in a thousand
-    is told as well, in proportion, as one in two (a hurdle model: Cragg 1971); several amounts miss as quantiles do, in
-    units of the root of `amount`. Quantiles miss by twice the loss of
-    quantile regression (Dabney et al. 2018, eq. 8), integrated over all levels instead of summed over fixed ones:
-    E|X − Y| − ½ E|X − X'| for X as told and Y as aimed at, up to what X has no part in. So the levels between which a
-    quantile function is flat are learned, too, as in Yang et al. 2019.
-    """
-    if out.shape[-1] == 1:
-        return (out - aim.outcome)[..., 0] ** 2 / 2
-    if hurdled(out.shape[-1]):
-        there = aim.chance * (aim.outcome != 0)
-        something = there.sum(dim=-1)
-        chance = binary_cross_entropy_with_logits(out[..., 0], something, reduction="none")
-        if out.shape[-1] == 2:
-            return chance + (there * (out[..., 1:] - aim.outcome) ** 2).sum(dim=-1) / (2 * amount)
-        given = Outcomes(aim.outcome, there / something.clamp(min=float(TINY)).unsqueeze(-1))
-        return chance + something / amount.sqrt() * miss(out[..., 1:], given, amount)
-    told = tell(out)
-    return apart(told, aim) - apart(told, told) / 2
+@njit(cache=True, error_model="numpy")
+def count_outcomes(outputs: int) -> int:
+    """How many outcomes a critic with this many outputs predicts; 0 is one of a hurdle model's."""
+    return outputs // 2 + 1 if is_hurdle(outputs) else max(outputs // 2, 1)
 
 
-def unit(aim: Outcomes, share: Tensor, over: tuple[int, ...]) -> Tensor:
-    """The mean square of what is aimed at where that is something, by weights `share [B, A]` over these axes."""
-    there = aim.chance * (aim.outcome != 0)
-    square, something = (
-        (share * part).sum(dim=over, keepdim=True) for part in ((there * aim.outcome**2).sum(-1), there.sum(-1))
+@njit(cache=True, error_model="numpy")
+def make_targets(rows: int, outputs: int) -> Targets:
+    """Room for the targets of a critic with this many outputs."""
+    shape = (rows, count_outcomes(outputs))
+    return Targets(np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(rows, np.float32))
+
+
+@njit(cache=True, error_model="numpy")
+def make_scratch(rows: int, outputs: int) -> Scratch:
+    """Room for a critic with this many outputs."""
+    count = count_outcomes(outputs)
+    return Scratch(
+        np.empty(count, np.float32),
+        np.empty(count, np.float32),
+        np.empty(count, np.float32),
+        np.empty(rows, np.float32),
+        np.empty(rows, np.float32),
+        make_slopes(count),
     )
-    return torch.where(something > 0, (square / something).clamp(min=float(TINY)), 1.0)
 
 
-def apart(one: Outcomes, other: Outcomes) -> Tensor:
-    """E|X − Y| of independent outcomes `[B, A, Q]` each, to `[B, A]`."""
-    gaps = (one.outcome.unsqueeze(-1) - other.outcome.unsqueeze(-2)).abs()
-    return (one.chance.unsqueeze(-1) * other.chance.unsqueeze(-2) * gaps).sum(dim=(-1, -2))
+# Outputs ----------------------------------------------------------------------------------------------
 
 
-def relative(told: Outcomes, share: Tensor, over: tuple[int, ...]) -> Tensor:
-    """How hard decisions `[B, A]` pull if what counts is their change in deviations of their own outcome.
+@njit(cache=True, error_model="numpy")
+def parse_outputs(out: Array, probability: Array, outcome: Array) -> np.float32:
+    """Write the distribution `[Q]` that a row of outputs describes; returns its mean."""
+    count = len(probability)
+    if count == 1:
+        probability[0], outcome[0] = 1, out[0]
+        return out[0]
+    if is_hurdle(len(out)):
+        nonzero = np.float32(1 / (1 + np.exp(-out[0])))
+        probability[0], outcome[0] = 1 - nonzero, 0
+        if count == 2:
+            probability[1], outcome[1] = nonzero, out[1]
+            return np.float32(nonzero * out[1])
+        mean = nonzero * _parse_quantiles(out[1:], probability[1:], outcome[1:])
+        probability[1:] *= nonzero
+        return np.float32(mean)
+    return _parse_quantiles(out, probability, outcome)
 
-    Decisions with little at stake then shape the policy as well as those with much. Weights are positive and do not
-    depend on what is done by gradient, so what is best to do in each situation stays best.
+
+@njit(cache=True, error_model="numpy")
+def _parse_quantiles(out: Array, probability: Array, outcome: Array) -> np.float32:
+    """Parse Q logits and Q outcomes; returns their mean."""
+    count = len(probability)
+    top, total, mean = np.float32(-np.inf), np.float32(0), np.float32(0)
+    for q in range(count):
+        top = max(top, out[q])
+    for q in range(count):
+        probability[q], outcome[q] = np.exp(out[q] - top), out[count + q]
+        total += probability[q]
+    for q in range(count):
+        probability[q] /= total
+        mean += probability[q] * outcome[q]
+    return mean
+
+
+# Targets ----------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def keep_lower(out: Array, first: bool, targets: Targets, scratch: Scratch) -> None:
+    """Write the distributions of a target critic `[M, …]` where their means are lower (Fujimoto et al. 2018, eq. 10).
+
+    The first critic's distributions are written in any case.
     """
-    spread = told.deviation().detach()
-    usual = (share * spread).sum(dim=over, keepdim=True)
-    return (usual + float(TINY)) / (spread + float(FLOOR) * usual + float(TINY))
+    for m in range(out.shape[0]):
+        mean = parse_outputs(out[m], scratch.probability, scratch.outcome)
+        if first or np.isnan(mean) or mean < scratch.expected[m]:
+            scratch.expected[m] = mean
+            targets.outcome[m], targets.probability[m] = scratch.outcome, scratch.probability
 
 
-def worth(judge: RiskParameters, told: Outcomes) -> Tensor:
-    """What distributions are worth, `[B, A]`, with the gradient of `judging.py`."""
-    flat = [part.detach().flatten(0, 1).numpy() for part in (told.chance, told.outcome)]
-    value, by_chance, by_outcome = (
-        torch.from_numpy(found.astype(np.float32)).view(told.outcome.shape[:2] + found.shape[1:])
-        for found in judge_rows(judge, *flat)
-    )
-    line = (by_chance * told.chance + by_outcome * told.outcome).sum(dim=-1)
-    return value + line - line.detach()
+@njit(cache=True, error_model="numpy")
+def bootstrap(reward: Array, discount: Array, targets: Targets) -> None:
+    """Turn next outcomes Z′ into targets r + γ Z′, with `reward` and `discount` `[M]`; without a discount r is certain.
+
+    Lowe et al. 2017, eq. 6.
+    """
+    for m in range(len(reward)):
+        continues = discount[m] > 0
+        for q in range(targets.outcome.shape[1]):
+            later = discount[m] * targets.outcome[m, q] if continues else np.float32(0)
+            targets.outcome[m, q] = reward[m] + later
+            if not continues:
+                targets.probability[m, q] = 1 if q == 0 else 0
+
+
+# The critic's loss ------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def critic_loss(out: Array, targets: Targets, scratch: Scratch) -> tuple[float, float, float]:
+    """The weighted loss of a critic's outputs `[M, …]`, which are replaced by its slopes.
+
+    A mean has half the squared error, a hurdle model `_hurdle_loss`, a quantile function `_quantile_loss`. Returns
+    (loss, mean value, mean absolute error of the value).
+    """
+    loss = mean = error = 0.0
+    hurdle = is_hurdle(out.shape[1])
+    scale = mean_square(targets) if hurdle else 1.0
+    for m in range(len(targets.weight)):
+        weight, target = targets.weight[m], np.float32(0)
+        expected = parse_outputs(out[m], scratch.probability, scratch.outcome)
+        for q in range(targets.outcome.shape[1]):
+            target += targets.probability[m, q] * targets.outcome[m, q]
+        gap = expected - target
+        mean += weight * expected
+        error += weight * abs(gap)
+        if out.shape[1] == 1:
+            loss += weight * gap * gap / 2
+            out[m, 0] = weight * gap
+        elif hurdle:
+            scratch.target_probability[:] = targets.probability[m]  # it is changed below, and twins share targets
+            loss += weight * _hurdle_loss(out[m], targets.outcome[m], scale, weight, scratch)
+        else:
+            loss += weight * _quantile_loss(
+                out[m], scratch.probability, targets.outcome[m], targets.probability[m], weight, scratch.slopes
+            )
+    return loss, mean, error
+
+
+@njit(cache=True, error_model="numpy")
+def mean_square(targets: Targets) -> float:
+    """The mean square of non-zero target outcomes; 1 where there are none."""
+    square = nonzero = 0.0
+    weight, probability, outcome = targets.weight, targets.probability, targets.outcome
+    for m in range(len(weight)):
+        for q in range(outcome.shape[1]):
+            if outcome[m, q] != 0:
+                square += weight[m] * probability[m, q] * outcome[m, q] ** 2
+                nonzero += weight[m] * probability[m, q]
+    return max(square / nonzero, float(TINY)) if nonzero > 0 else 1.0
+
+
+@njit(cache=True, error_model="numpy")
+def _hurdle_loss(out: Array, outcome: Array, scale: float, weight: float, scratch: Scratch) -> float:
+    """Cross-entropy of P(outcome ≠ 0), plus the loss of non-zero outcomes; writes weighted slopes into `out`.
+
+    One amount has half the squared error in units of the mean square `scale`: both terms are likelihoods, so that a
+    probability of one in a thousand is learned as well, in proportion, as one in two (Cragg 1971). Several amounts have
+    `_quantile_loss` in units of the root of `scale`. `scratch` holds the parsed outputs and target probabilities.
+    """
+    probability, target = scratch.probability, scratch.target_probability
+    nonzero = linear = square = 0.0
+    for q in range(len(outcome)):
+        if outcome[q] != 0:
+            gap = out[1] - outcome[q]
+            nonzero += target[q]
+            linear += target[q] * gap
+            square += target[q] * gap * gap
+        else:
+            target[q] = 0  # what is left are the probabilities of non-zero outcomes
+    logit = out[0]
+    loss = max(logit, 0.0) - logit * nonzero + np.log1p(np.exp(-abs(logit)))
+    predicted = probability[1:].sum()
+    out[0] = weight * (predicted - nonzero)
+    if len(out) == 2:
+        out[1] = weight * linear / scale
+        return loss + square / (2 * scale)
+    if nonzero == 0:
+        out[1:] = 0
+        return loss
+    target /= np.float32(nonzero)
+    if predicted > 0:
+        probability[1:] /= predicted
+    else:
+        _parse_quantiles(out[1:], probability[1:], np.empty(len(probability) - 1, np.float32))
+    factor = nonzero / np.sqrt(scale)
+    return loss + factor * _quantile_loss(out[1:], probability[1:], outcome, target, weight * factor, scratch.slopes)
+
+
+@njit(cache=True, error_model="numpy")
+def _quantile_loss(
+    out: Array, probability: Array, target_outcome: Array, target_probability: Array, weight: float, slopes: RiskSlopes
+) -> float:
+    """The energy distance of a predicted distribution X and its target Y; writes weighted slopes into `out`.
+
+    E|X − Y| − ½ E|X − X′|, up to a constant of Y: twice the loss of quantile regression (Dabney et al. 2018, eq. 8),
+    integrated over all levels instead of summed over fixed ones. So the levels between which a quantile function is
+    flat are learned, too, as in Yang et al. 2019.
+    """
+    count = len(probability)
+    loss = mean = 0.0
+    for q in range(count):
+        across = within = pull = 0.0
+        for j in range(len(target_outcome)):
+            gap = out[count + q] - target_outcome[j]
+            across += target_probability[j] * abs(gap)
+            pull += target_probability[j] * np.sign(gap)
+        for j in range(count):
+            gap = out[count + q] - out[count + j]
+            within += probability[j] * abs(gap)
+            pull -= probability[j] * np.sign(gap)
+        loss += probability[q] * (across - within / 2)
+        mean += probability[q] * (across - within)
+        slopes.probability[q], slopes.outcome[q] = across - within, pull
+    for q in range(count):
+        out[q] = weight * probability[q] * (slopes.probability[q] - mean)
+        out[count + q] = weight * probability[q] * slopes.outcome[q]
+    return loss
+
+
+# The actor's objective --------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def actor_objective(risk: RiskParameters, out: Array, weight: Array, scale_by_std: bool, scratch: Scratch) -> float:
+    """The weighted mean risk value of a critic's outputs `[M, …]`, which are replaced by the slopes of its negative.
+
+    With `scale_by_std`, slopes are divided by the outcome's standard deviation, so that decisions with little at stake
+    shape the policy as well as those with much. The factors are positive constants, so the best action stays the best.
+    """
+    mean, usual = 0.0, np.float32(0)
+    for m in range(len(weight)):
+        mean += weight[m] * _risk_slopes(risk, out[m], weight[m], m, scratch)
+    if scale_by_std:
+        for m in range(len(weight)):
+            usual += weight[m] * scratch.std[m]
+        for m in range(len(weight)):
+            factor = (usual + TINY) / (scratch.std[m] + STD_FLOOR * usual + TINY)
+            for k in range(out.shape[1]):
+                out[m, k] *= factor
+    return mean
+
+
+@njit(cache=True, error_model="numpy")
+def _risk_slopes(risk: RiskParameters, out: Array, weight: float, m: int, scratch: Scratch) -> float:
+    """The risk value of row m; replaces its outputs by −weight times the slopes, and writes its standard deviation."""
+    probability, slopes, count = scratch.probability, scratch.slopes, len(scratch.probability)
+    expected = parse_outputs(out, probability, scratch.outcome)
+    value = risk_value(risk, probability, scratch.outcome, slopes)
+    mean = variance = 0.0
+    for q in range(count):
+        mean += probability[q] * slopes.probability[q]
+        variance += probability[q] * (scratch.outcome[q] - expected) ** 2
+    first = 1 if is_hurdle(len(out)) else 0  # outcome 0 of a hurdle model has the logit out[0]
+    if first:
+        out[0] = -weight * probability[0] * (mean - slopes.probability[0])
+        mean = (mean - probability[0] * slopes.probability[0]) / max(probability[1:].sum(), TINY)
+    amounts = count - first
+    for q in range(amounts):
+        if amounts > 1:
+            out[first + q] = -weight * probability[first + q] * (slopes.probability[first + q] - mean)
+        out[len(out) - amounts + q] = -weight * slopes.outcome[first + q]
+    scratch.std[m] = np.sqrt(variance)
+    return value

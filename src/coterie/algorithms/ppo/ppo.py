@@ -95,7 +95,7 @@ class PPO:
 
     teaches = NetworkPolicy
     also_teaches = (LoraPolicy,)
-    ways = ("step", "episodic")
+    scopes = ("step", "episodic")
     follows = ("mixture", "kl", "prior", "hint")
 
     def __init__(
@@ -111,7 +111,7 @@ class PPO:
         if group_spec.advice is not None and not isinstance(policy, NetworkPolicy):
             raise ValueError("an advisor needs policy.name=network; a language model that learns follows no advice")
         self.outcomes: EpisodeReturns | None = None
-        if isinstance(preference, Risk) and preference.way == "episodic":
+        if isinstance(preference, Risk) and preference.scope == "episodic":
             if settings.gamma != 1:
                 cure = f"set groups.{group_spec.group}.learner.gamma=1"
                 raise ValueError(f"gamma must be 1 where whole episodes are judged, got {settings.gamma:g}; {cure}")

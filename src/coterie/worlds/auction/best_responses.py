@@ -148,7 +148,7 @@ def _interim_second_price(market: Market, taste: Prospect, values: Array, bids: 
     won = np.where(bids[..., None] >= market.reserve, chance(upto), 0.0)
     steps = np.diff(won, axis=-1, prepend=0.0)
     outcomes = np.concatenate([values[..., None] - prices, np.zeros((*values.shape, 1))], axis=-1)
-    return value(taste, outcomes, np.concatenate([steps, 1.0 - won[..., -1:]], axis=-1))
+    return value(taste.risk_parameters(), outcomes, np.concatenate([steps, 1.0 - won[..., -1:]], axis=-1))
 
 
 class Response(NamedTuple):

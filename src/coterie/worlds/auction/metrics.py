@@ -84,7 +84,7 @@ def taste_of(preference: Part) -> Prospect | None:
     settings = dataclasses.asdict(preference.settings)
     if preference.name == "individual":
         return NEUTRAL
-    if preference.name == "cpt" and settings["way"] == "interim":
+    if preference.name == "cpt" and settings["scope"] == "interim":
         return Prospect(**{field.name: settings[field.name] for field in dataclasses.fields(Prospect)})
     return None
 
@@ -93,8 +93,8 @@ def in_words(preference: Part) -> str:
     """A group's taste for a reader."""
     taste = taste_of(preference)
     if taste is None:
-        way = dataclasses.asdict(preference.settings).get("way")
-        return preference.name if way is None else f"{preference.name}, {way}"
+        scope = dataclasses.asdict(preference.settings).get("scope")
+        return preference.name if scope is None else f"{preference.name}, {scope}"
     return describe(taste)
 
 
