@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 import coterie
 from coterie.cli import main
 from coterie.studies import report
+from helpers import numba_cache
 from helpers.compare import fabricate_sweep
 from helpers.dqn import make_learner as make_q_learner
 from helpers.maddpg import make_learner as make_table_learner
@@ -22,13 +24,21 @@ def _one_thread():
     torch.set_num_threads(1)  # tiny networks are slower with more, and a test machine is shared
 
 
-def pytest_configure():
-    """Throw away compiled code that is older than any source: Numba only looks at a function's own file."""
-    sources = Path(coterie.__file__).parent
-    newest = max(path.stat().st_mtime for path in sources.rglob("*.py"))
-    for cached in sources.rglob("*.nb[ic]"):
-        if cached.stat().st_mtime < newest:
-            cached.unlink()
+SOURCES = pytest.StashKey[numba_cache.Package]()
+IN_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+
+
+def pytest_configure(config):
+    """Delete compiled code whose sources have changed: once, before pytest-xdist starts its workers."""
+    numba_cache.lock_saving()
+    if not IN_WORKER:
+        config.stash[SOURCES] = numba_cache.Package(Path(coterie.__file__).parent)
+        numba_cache.purge(config.stash[SOURCES])
+
+
+def pytest_unconfigure(config):
+    if SOURCES in config.stash:
+        numba_cache.purge_edited(config.stash[SOURCES])
 
 
 @pytest.fixture
