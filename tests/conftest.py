@@ -11,6 +11,7 @@ import torch
 
 import coterie
 from coterie.cli import main
+from coterie.lm.backends import wheels
 from coterie.studies import report
 from helpers import numba_cache
 from helpers.compare import fabricate_sweep
@@ -39,6 +40,23 @@ def pytest_configure(config):
 def pytest_unconfigure(config):
     if SOURCES in config.stash:
         numba_cache.purge_edited(config.stash[SOURCES])
+
+
+@pytest.fixture(scope="session")
+def empty_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("no-weights")
+
+
+@pytest.fixture(autouse=True)
+def _weights_need_a_marker(request, monkeypatch, empty_folder):
+    """Hide the weights of language models from tests that are not marked `lm`."""
+
+    def refuse(requirement, *_):
+        pytest.fail(f"this test fetches {requirement}: mark it with pytest.mark.lm")
+
+    if request.node.get_closest_marker("lm") is None:
+        monkeypatch.setenv("COTERIE_CACHE", str(empty_folder))
+        monkeypatch.setattr(wheels, "download", refuse)
 
 
 @pytest.fixture
