@@ -17,6 +17,9 @@ from coterie.training import checkpoint
 TESTS = Path(__file__).parent.parent
 SOURCES = Path(coterie.__file__).parent.parent
 QUIET = ["train.video=false", "train.tensorboard=false"]
+MOMENT = [
+    *("train.total_steps=64", "train.num_envs=4", "train.rollout_steps=8", "train.evaluate_episodes=2", *QUIET),
+]
 GRID = [
     *("world.grid_size=4", "world.max_steps=12", "groups.team.policy.hidden=[8]"),
     *("train.num_envs=4", "train.rollout_steps=8", "train.total_steps=256", "train.evaluate_episodes=4"),

@@ -39,6 +39,7 @@ def naive(mini, text):
     return mean / np.linalg.norm(mean)
 
 
+@pytest.mark.lm
 def test_vectors_do_not_depend_on_the_batch(mini):
     found = mini.embed(TEXTS)
     assert found.shape == (4, 384)
@@ -48,11 +49,13 @@ def test_vectors_do_not_depend_on_the_batch(mini):
         np.testing.assert_allclose(mini.embed([text])[0], vector, atol=1e-6)
 
 
+@pytest.mark.lm
 def test_it_knows_what_means_the_same(mini):
     near = mini.embed([TEXTS[0], TEXTS[2], "The pole falls to the left."])
     assert near[0] @ near[1] > 0.5 > near[0] @ near[2] + 0.2
 
 
+@pytest.mark.lm
 def test_it_embeds_and_nothing_else(mini):
     cure = "it only embeds: set lm to embedded, or to another causal model"
     with pytest.raises(Unsupported, match=f"completes nothing, {cure}"):
@@ -66,6 +69,7 @@ def test_it_embeds_and_nothing_else(mini):
     assert mini.max_prompt_tokens("Go up") == 4
 
 
+@pytest.mark.lm
 def test_it_cannot_play(mini):
     with pytest.raises(ValueError, match="lm: 'minilm' only embeds texts"):
         LanguagePolicy(LanguageSettings(lm=LMSettings("minilm")), place_in(race()))
@@ -73,6 +77,7 @@ def test_it_cannot_play(mini):
         mini.score(["Is it so?"], [[" yes", " no"]])
 
 
+@pytest.mark.lm
 def test_any_encoder_directory_is_served(mini):
     other = load(str(minilm.folder()), backend="encoder", local=LocalSettings(device="cpu"))
     np.testing.assert_array_equal(other.embed(TEXTS[:1]), mini.embed(TEXTS[:1]))
@@ -82,6 +87,7 @@ def test_any_encoder_directory_is_served(mini):
         load("nowhere at all", backend="encoder")
 
 
+@pytest.mark.lm
 def test_vectors_have_gradients_where_adapters_are(mini):
     pytest.importorskip("peft", reason="needs coterie[lm]")
     model = twin(mini.backend.model)

@@ -155,6 +155,7 @@ def test_colours_of_samples_are_told_where_views_tell_them():
     assert sum_up(Sight(None, Thing("ball", "blue"))) == "You see the blue ball. You carry nothing."
 
 
+@pytest.mark.lm
 def test_the_embedded_model_sees_progress():
     """Without the key, with it, at the open door, before the goal: each is worth more."""
     embedded_file("folder")
