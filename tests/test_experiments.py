@@ -12,7 +12,13 @@ NEED_WEIGHTS = (  # of the embedded language model or the sentence encoder
     *("gridworld-lm-lora", "lavagap-constrained"),
 )
 SHORT = {  # every decision and every sample of a minibatch is a pass through the language model
-    "gridworld-lm-lora": ["world.max_steps=4", "train.num_envs=2", "train.rollout_steps=4", "train.total_steps=16"],
+    "gridworld-lm-lora": [
+        "world.max_steps=4",
+        "train.num_envs=2",
+        "train.rollout_steps=4",
+        "train.total_steps=16",
+        "train.threads=1",
+    ],
 }
 EXPERIMENTS = [
     pytest.param(name, marks=[pytest.mark.slow, *([pytest.mark.lm] if name in NEED_WEIGHTS else [])])
