@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 EXTRAS := worlds,window,tensorboard,tune,lm,server,bench,dev
 
-.PHONY: help install sync demo lm test check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-lm peers learning ablations same-numbers clean
+.PHONY: help install sync demo lm test test-fast coverage check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-lm peers learning ablations same-numbers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,8 +33,15 @@ lm: $(STAMP) ## fetch the embedded language model (93 MB) and the sentence encod
 	$(BIN)/python -m coterie.lm.backends.embedded
 	$(BIN)/python -m coterie.lm.backends.minilm
 
-test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest
+test: $(STAMP) ## run all tests on all cores
+	$(PYTEST)
+
+test-fast: $(STAMP) ## run the tests that take seconds and need no language model's weights
+	$(PYTEST) -m "not slow and not lm"
+
+coverage: $(STAMP) ## run all tests (a third slower), then print how much of each package they run
+	$(PYTEST) --cov --cov-report=
+	$(BIN)/python tests/helpers/coverage_by_package.py
 
 check: $(STAMP) ## formatter, linter and type checker, changing nothing
 	$(BIN)/ruff format --check .
@@ -106,5 +114,5 @@ same-numbers: $(STAMP) ## train every experiment briefly at BASE=COMMIT and as i
 	$(BIN)/python benchmarks/same_numbers.py --base $(BASE) $(if $(ONLY),--only $(ONLY)) $(if $(SETTINGS),--settings)
 
 clean: ## remove caches, not runs
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import torch
 
 import coterie
 from coterie.cli import main
+from coterie.lm.backends import wheels
 from coterie.studies import report
+from helpers import numba_cache
 from helpers.compare import fabricate_sweep
 from helpers.dqn import make_learner as make_q_learner
 from helpers.maddpg import make_learner as make_table_learner
@@ -22,13 +25,38 @@ def _one_thread():
     torch.set_num_threads(1)  # tiny networks are slower with more, and a test machine is shared
 
 
-def pytest_configure():
-    """Throw away compiled code that is older than any source: Numba only looks at a function's own file."""
-    sources = Path(coterie.__file__).parent
-    newest = max(path.stat().st_mtime for path in sources.rglob("*.py"))
-    for cached in sources.rglob("*.nb[ic]"):
-        if cached.stat().st_mtime < newest:
-            cached.unlink()
+SOURCES = pytest.StashKey[numba_cache.Package]()
+IN_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+
+
+def pytest_configure(config):
+    """Delete compiled code whose sources have changed: once, before pytest-xdist starts its workers."""
+    numba_cache.lock_saving()
+    if not IN_WORKER:
+        config.stash[SOURCES] = numba_cache.Package(Path(coterie.__file__).parent)
+        numba_cache.purge(config.stash[SOURCES])
+
+
+def pytest_unconfigure(config):
+    if SOURCES in config.stash:
+        numba_cache.purge_edited(config.stash[SOURCES])
+
+
+@pytest.fixture(scope="session")
+def empty_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("no-weights")
+
+
+@pytest.fixture(autouse=True)
+def _weights_need_a_marker(request, monkeypatch, empty_folder):
+    """Hide the weights of language models from tests that are not marked `lm`."""
+
+    def refuse(requirement, *_):
+        pytest.fail(f"this test fetches {requirement}: mark it with pytest.mark.lm")
+
+    if request.node.get_closest_marker("lm") is None:
+        monkeypatch.setenv("COTERIE_CACHE", str(empty_folder))
+        monkeypatch.setattr(wheels, "download", refuse)
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
-"""Documents are executable: experiments, the README's commands and snippets, the tree it prints."""
+"""Documents are executable: the README's commands and snippets, the tree it prints."""
 
 import dataclasses
 import re
 import shlex
 from pathlib import Path
 
-import pytest
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
@@ -32,47 +31,11 @@ from coterie.roles.advisor import LanguageAdvisorSettings
 from coterie.roles.bonus import InstructionBonusSettings, PairwiseBonusSettings
 from coterie.roles.constraints import ConstraintSettings
 from coterie.roles.shaping import PotentialShapingSettings
-from coterie.training import build
+from helpers.run import MOMENT
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+?) \|", re.M)  # a setting and its default
-MOMENT = [
-    *("train.total_steps=64", "train.num_envs=4", "train.rollout_steps=8", "train.evaluate_episodes=2"),
-    *("train.video=false", "train.tensorboard=false"),
-]
-
-
-@pytest.mark.parametrize("name", schema.experiments())
-def test_every_experiment_runs_for_a_moment(name, tmp_path):
-    groups = schema.load(name).groups
-    central = [group for group, one in groups.items() if one.learner is not None and one.learner.name == "maddpg"]
-    short = [f"groups.{group}.learner.replay.starts=8" for group in central]
-    often = [f"groups.{group}.learner.updates_per_step=0.1" for group in central]
-    run = coterie.train(name, [*MOMENT, *short, *often], out=tmp_path / "run", quiet=True)
-    assert run.summary()["env_steps"] == 64
-    for group in central:
-        assert run.metrics()[-1][f"{group}/updates"] > 0
-
-
-@pytest.mark.parametrize("bidders", range(2, 7))
-def test_every_second_bidder_of_the_mixed_auction_is_a_prospect_theorist(bidders):
-    mixed = schema.load("auction-mixed", [f"world.num_bidders={bidders}"])
-    group_specs = build.build_group_specs(mixed, build.build_world(mixed.world, 1))
-    everybody = [f"bidder_{i}" for i in range(bidders)]
-    assert {name: list(group_spec.agents) for name, group_spec in group_specs.items()} == {
-        "prospect": everybody[::2],
-        "neutral": everybody[1::2],
-    }
-    assert {name: group.preference.name for name, group in mixed.groups.items()} == {
-        "prospect": "cpt",
-        "neutral": "individual",
-    }
-
-
-@pytest.mark.parametrize("name", [name for name in schema.experiments() if name.startswith(("auction", "tag-maddpg"))])
-def test_where_returns_say_nothing_of_quality_the_last_policy_is_kept(name):
-    assert schema.load(name).train.best == "last"
 
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from coterie.api import Table, load, resume, train
     from coterie.studies.exploit.exploit import Exploited, Question, exploit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Exploited", "Question", "Table", "exploit", "load", "resume", "train", "worlds"]
 
 

@@ -22,6 +22,10 @@ def trained(tmp_path_factory):
     return train(tmp_path_factory.mktemp("trained") / "run", "train.evaluate_episodes=10")
 
 
+def test_the_version_is_the_packages(coterie_):
+    assert coterie_("--version") == (0, f"coterie {coterie.__version__}\n", "")
+
+
 # Training -----------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,11 @@ from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Decision
 from coterie.training import checkpoint
 
 TESTS = Path(__file__).parent.parent
+SOURCES = Path(coterie.__file__).parent.parent
 QUIET = ["train.video=false", "train.tensorboard=false"]
+MOMENT = [
+    *("train.total_steps=64", "train.num_envs=4", "train.rollout_steps=8", "train.evaluate_episodes=2", *QUIET),
+]
 GRID = [
     *("world.grid_size=4", "world.max_steps=12", "groups.team.policy.hidden=[8]"),
     *("train.num_envs=4", "train.rollout_steps=8", "train.total_steps=256", "train.evaluate_episodes=4"),
@@ -77,7 +81,7 @@ def assert_same_end(left, right):
 
 def environment():
     """For commands in processes of their own: `helpers` can be imported, nothing opens a window."""
-    path = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(SOURCES), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(path), "SDL_VIDEODRIVER": "dummy", "OMP_NUM_THREADS": "1"}
 
 

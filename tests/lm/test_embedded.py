@@ -94,6 +94,7 @@ def llama():
     made.close()
 
 
+@pytest.mark.lm
 def test_it_completes_a_simple_fact(local):
     (found,) = local.complete(["The capital of France is"], sampling=Sampling(max_tokens=1))
     assert found[0].text == " Paris"
@@ -102,6 +103,7 @@ def test_it_completes_a_simple_fact(local):
     assert embedded.SHA256 in local.identity
 
 
+@pytest.mark.lm
 def test_a_conversation_gets_the_default_system_prompt(local):
     text = local.backend.apply_chat_template(TALK)
     assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
@@ -110,6 +112,7 @@ def test_a_conversation_gets_the_default_system_prompt(local):
     assert begun.endswith("<|im_start|>assistant\nIt is")
 
 
+@pytest.mark.lm
 def test_packed_scores_equal_row_scores(local):
     from coterie.lm.backends.scoring import score_rows
 
@@ -121,6 +124,7 @@ def test_packed_scores_equal_row_scores(local):
     assert np.isneginf(found[1, 2:]).all()
 
 
+@pytest.mark.lm
 def test_llamacpp_gives_nearly_the_same_scores(local, llama):
     """Same weights, but llama.cpp multiplies in 8 bits (see test_llamacpp.py for float32): half a nat at most."""
     ours, theirs = local.scores(PROMPTS, CHOICES), llama.scores(PROMPTS, CHOICES)
@@ -134,6 +138,7 @@ def test_llamacpp_gives_nearly_the_same_scores(local, llama):
     assert llama.complete([TALK], sampling=Sampling(max_tokens=4))[0][0].text
 
 
+@pytest.mark.lm
 def test_the_copy_has_the_weights_of_the_file(local):
     gguf = pytest.importorskip("gguf")
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(embedded_file("gguf")).tensors}
@@ -142,6 +147,7 @@ def test_the_copy_has_the_weights_of_the_file(local):
     np.testing.assert_allclose(found, gguf.quants.dequantize(tensor.data, tensor.tensor_type), atol=1e-6)
 
 
+@pytest.mark.lm
 def test_the_documents_examples_run(local, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parent.parent.parent / "docs" / "lm.md").read_text()

@@ -39,6 +39,7 @@ def naive(mini, text):
     return mean / np.linalg.norm(mean)
 
 
+@pytest.mark.lm
 def test_vectors_do_not_depend_on_the_batch(mini):
     found = mini.embed(TEXTS)
     assert found.shape == (4, 384)
@@ -48,11 +49,13 @@ def test_vectors_do_not_depend_on_the_batch(mini):
         np.testing.assert_allclose(mini.embed([text])[0], vector, atol=1e-6)
 
 
+@pytest.mark.lm
 def test_similar_texts_have_similar_vectors(mini):
     near = mini.embed([TEXTS[0], TEXTS[2], "The pole falls to the left."])
     assert near[0] @ near[1] > 0.5 > near[0] @ near[2] + 0.2
 
 
+@pytest.mark.lm
 def test_it_only_embeds(mini):
     with pytest.raises(Unsupported, match=r"cannot complete.*set lm to embedded"):
         mini.complete(["Go"])
@@ -65,6 +68,7 @@ def test_it_only_embeds(mini):
     assert mini.max_prompt_tokens("Go up") == 4
 
 
+@pytest.mark.lm
 def test_it_cannot_act(mini):
     with pytest.raises(ValueError, match="lm: 'minilm' only embeds texts"):
         LanguagePolicy(LanguageSettings(lm=LMSettings("minilm")), place_in(race()))
@@ -72,6 +76,7 @@ def test_it_cannot_act(mini):
         mini.score(["Is it so?"], [[" yes", " no"]])
 
 
+@pytest.mark.lm
 def test_any_encoder_directory_is_served(mini):
     other = load(str(minilm.folder()), backend="encoder", local=LocalSettings(device="cpu"))
     np.testing.assert_array_equal(other.embed(TEXTS[:1]), mini.embed(TEXTS[:1]))
@@ -81,6 +86,7 @@ def test_any_encoder_directory_is_served(mini):
         load("nowhere at all", backend="encoder")
 
 
+@pytest.mark.lm
 def test_vectors_have_gradients_in_the_adapters(mini):
     pytest.importorskip("peft", reason="needs coterie[lm]")
     model = frozen_copy(mini.backend.model)

@@ -336,6 +336,7 @@ def test_a_name_is_short_for_a_section(tmp_path):
     assert schema.resolve(schema.to_dict(settings), "t") == settings
 
 
+@pytest.mark.lm
 def test_the_embedded_model_walks_straight():
     """Six fresh states, none among the examples or the samples."""
     embedded_file("folder")

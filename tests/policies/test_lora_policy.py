@@ -371,6 +371,7 @@ def test_a_gpu_learns_alike():
     assert next(there.net.parameters()).device.type == "cuda"
 
 
+@pytest.mark.lm
 def test_the_embedded_model_moves():
     """One step of PPO through the embedded model itself."""
     embedded_file("folder")

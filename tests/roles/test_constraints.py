@@ -390,6 +390,7 @@ def test_what_moves_would_do_is_told_beforehand(front, carried, move, deed):
     assert action_effect(AgentView(carried, front, ()), move) == deed
 
 
+@pytest.mark.lm
 def test_the_embedded_model_knows_what_a_rule_forbids():
     embedded_file("folder")
     made = Channel(LMSettings("embedded"), "auto", "auto")

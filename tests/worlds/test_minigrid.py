@@ -164,6 +164,7 @@ def test_samples_name_colours_where_views_do():
     assert summarize(AgentView(None, GridObject("ball", "blue"))) == "You see the blue ball. You carry nothing."
 
 
+@pytest.mark.lm
 def test_the_embedded_model_grades_progress():
     """The potential rises from no key to key, open door and goal."""
     embedded_file("folder")

@@ -1,0 +1,58 @@
+"""Every shipped experiment runs for a moment."""
+
+import pytest
+
+import coterie
+from coterie.config import schema
+from coterie.training import build
+from helpers.run import MOMENT
+
+NEED_WEIGHTS = (  # of the embedded language model or the sentence encoder
+    *("cartpole-lm-head", "doorkey5-shaped", "gridworld-advised", "gridworld-instructed", "gridworld-lm"),
+    *("gridworld-lm-lora", "lavagap-constrained"),
+)
+SHORT = {  # every decision and every sample of a minibatch is a pass through the language model
+    "gridworld-lm-lora": [
+        "world.max_steps=4",
+        "train.num_envs=2",
+        "train.rollout_steps=4",
+        "train.total_steps=16",
+        "train.threads=1",
+    ],
+}
+EXPERIMENTS = [
+    pytest.param(name, marks=[pytest.mark.slow, *([pytest.mark.lm] if name in NEED_WEIGHTS else [])])
+    for name in schema.experiments()
+]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_runs_for_a_moment(name, tmp_path):
+    groups = schema.load(name).groups
+    central = [group for group, one in groups.items() if one.learner is not None and one.learner.name == "maddpg"]
+    short = [f"groups.{group}.learner.replay.starts=8" for group in central]
+    often = [f"groups.{group}.learner.updates_per_step=0.1" for group in central]
+    run = coterie.train(name, [*MOMENT, *short, *often, *SHORT.get(name, [])], out=tmp_path / "run", quiet=True)
+    assert run.summary()["env_steps"] == run.config().train.total_steps <= 64
+    for group in central:
+        assert run.metrics()[-1][f"{group}/updates"] > 0
+
+
+@pytest.mark.parametrize("bidders", range(2, 7))
+def test_every_second_bidder_of_the_mixed_auction_is_a_prospect_theorist(bidders):
+    mixed = schema.load("auction-mixed", [f"world.num_bidders={bidders}"])
+    group_specs = build.build_group_specs(mixed, build.build_world(mixed.world, 1))
+    everybody = [f"bidder_{i}" for i in range(bidders)]
+    assert {name: list(group_spec.agents) for name, group_spec in group_specs.items()} == {
+        "prospect": everybody[::2],
+        "neutral": everybody[1::2],
+    }
+    assert {name: group.preference.name for name, group in mixed.groups.items()} == {
+        "prospect": "cpt",
+        "neutral": "individual",
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in schema.experiments() if name.startswith(("auction", "tag-maddpg"))])
+def test_where_returns_say_nothing_of_quality_the_last_policy_is_kept(name):
+    assert schema.load(name).train.best == "last"
