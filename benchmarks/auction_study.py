@@ -23,7 +23,7 @@ from interleave import commit
 import coterie
 from coterie.core.types import Array
 from coterie.preferences.prospect import NEUTRAL
-from coterie.studies.match import Player
+from coterie.studies.match.match import Player
 from coterie.training import build
 from coterie.training.evaluate import evaluate, evaluation_envs
 from coterie.training.loop import evaluation_seed
@@ -135,7 +135,7 @@ def told(numbers: list[float]) -> dict[str, Any]:
     """A mean with its interval over seeds."""
     found = measures.estimate(numbers)
     assert found is not None  # all of them are known
-    return found.plain() | {"seeds": numbers}
+    return found.to_dict() | {"seeds": numbers}
 
 
 def rounded(found: Any) -> Any:

@@ -14,7 +14,7 @@ from coterie.algorithms.maddpg.maddpg import CriticSettings, MADDPGSettings, Mem
 from coterie.algorithms.maddpg.maddpg import TargetSettings as SlowTargetSettings
 from coterie.algorithms.ppo.ppo import PPOSettings
 from coterie.algorithms.replay import ReplaySettings
-from coterie.cli.main import app
+from coterie.cli.app import app
 from coterie.config import registry, schema
 from coterie.config.schema import SeatedRun, StopSettings, TrainSettings
 from coterie.core import lookup

@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie import worlds
     from coterie.api import Table, load, resume, train
-    from coterie.studies.exploit.exploit import Exploited, Question, exploit
+    from coterie.studies.exploit.deviations import ExploitSpec
+    from coterie.studies.exploit.exploit import exploit
+    from coterie.studies.exploit.results import ExploitResult
 
 __version__ = "0.2.0"
-__all__ = ["Exploited", "Question", "Table", "exploit", "load", "resume", "train", "worlds"]
+__all__ = ["ExploitResult", "ExploitSpec", "Table", "exploit", "load", "resume", "train", "worlds"]
 
 
 def __getattr__(name: str) -> Any:
     homes = dict.fromkeys(("Table", "load", "resume", "train"), "coterie.api")
-    homes |= dict.fromkeys(("Exploited", "Question", "exploit"), "coterie.studies.exploit.exploit")
+    homes |= {
+        "ExploitResult": "coterie.studies.exploit.results",
+        "ExploitSpec": "coterie.studies.exploit.deviations",
+        "exploit": "coterie.studies.exploit.exploit",
+    }
     if name in homes:
         value = getattr(importlib.import_module(homes[name]), name)
         globals()[name] = value

@@ -1,4 +1,4 @@
-"""Runs as training leaves them, written by hand, for the tests of comparisons."""
+"""Fabricated runs, in the form that training writes, for the tests of comparisons."""
 
 import json
 
@@ -17,35 +17,35 @@ def fabricate(
     curve=(0.0, 4.0, 8.0),
     score=8.0,
     last=None,
-    others=(1.0, 10.0),
+    baselines=(1.0, 10.0),
     finished=True,
     experiment=GRID,
     start=0.0,
 ):
-    """A run as training writes it, evaluated every 100 steps and every second; a second group gets 1 more."""
+    """A run evaluated every 100 steps and every second; a second group gets 1 more."""
     run = Run.create(path, schema.load(str(experiment), list(words)))
     names = list(run.config().groups)
 
     def result(value):
-        return {"groups": {name: {"return_mean": value + group_spec} for group_spec, name in enumerate(names)}}
+        return {"groups": {name: {"return_mean": value + number} for number, name in enumerate(names)}}
 
     lines = [
         {"env_steps": 100 * i, "wall_s": start + i, "team/entropy": 1.0}
-        | {f"{name}/eval/return_mean": value + group_spec for group_spec, name in enumerate(names)}
+        | {f"{name}/eval/return_mean": value + number for number, name in enumerate(names)}
         for i, value in enumerate(curve)
     ]
     run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     summary = {"env_steps": lines[-1]["env_steps"], "wall_s": float(len(curve) - 1)}
     summary |= {"evaluation": result(score), "last": result(score if last is None else last)}
     summary["step_0"] = result(curve[0])
-    summary["baselines"] = {n: result(v) for n, v in zip(("random", "expert"), others, strict=False)}
+    summary["baselines"] = {n: result(v) for n, v in zip(("random", "expert"), baselines, strict=False)}
     if finished:
         run.summary_file.write_text(json.dumps(summary))
     return run
 
 
 def fabricate_sweep(path):
-    """Two learning rates, four seeds each: one of the slow never gets to 5."""
+    """Two learning rates, four seeds each: one of the slow runs never reaches 5."""
     for seed, score in enumerate((6.0, 7.0, 8.0, 9.0)):
         fabricate(path / "fast" / str(seed), f"seed={seed}", FAST, curve=(0, 5, score), score=score)
     for seed, score in enumerate((2.0, 5.0, 6.0, 7.0)):
@@ -54,9 +54,9 @@ def fabricate_sweep(path):
 
 
 def compared(*words, threshold=None, by=(), **options):
-    entrants, _ = runs.read([str(word) for word in words], **options)
-    return compare.compare(runs.gather(entrants, by), threshold)
+    results, _ = runs.read([str(word) for word in words], **options)
+    return compare.compare(runs.gather(results, by), threshold)
 
 
 def labels(comparison):
-    return [one.contender.label for one in comparison.standings]
+    return [one.variant.label for one in comparison.standings]

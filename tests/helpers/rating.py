@@ -72,7 +72,7 @@ def lights(folder, name, *words):
     return coterie.train(str(table), list(words), out=folder / name, quiet=True)
 
 
-def contenders(folder):
+def rated_runs(folder):
     """Three runs: a good one, one that knows nothing, and one that learned to press the wrong button."""
     good = lights(folder, "good")
     fresh = lights(folder, "fresh", "train.total_steps=384", "groups.all.learner.learning_rate=1e-9")

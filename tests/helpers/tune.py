@@ -14,12 +14,9 @@ from helpers.run import GRID, written
 SKILLS = """\
 world: {name: "helpers.tune:Paying"}
 groups: {all: {policy: {name: "helpers.tune:Skilled", talent: {skill: 0.5}}, learner: {name: "helpers.tune:Idle"}}}
-train: {num_envs: 2, rollout_steps: 4, total_steps: 32, evaluate_episodes: 2, evaluate_every: 1, video: false, tensorboard: false}
+train: {num_envs: 2, rollout_steps: 4, total_steps: 32, evaluate_episodes: 2, evaluate_every: 1, video: false,
+        tensorboard: false}
 """
-
-
-def silent(text):
-    """Say nothing."""
 
 
 def plans(path):

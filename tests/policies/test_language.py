@@ -14,7 +14,7 @@ from coterie.lm import prompts
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 from coterie.policies.language import Illegal, LanguagePolicy, LanguageSettings, understood
-from coterie.studies import match
+from coterie.studies.match import match
 from coterie.testing import check_policy
 from coterie.training import start, table
 from coterie.worlds.boards.tictactoe import CELL_NAMES, Tictactoe, TictactoeSettings

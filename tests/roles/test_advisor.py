@@ -16,8 +16,8 @@ from coterie.core.group import Actor
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 from coterie.roles.advisor import ExpertAdvisorSettings, LanguageAdvisorSettings
-from coterie.studies import match
 from coterie.studies.exploit.deviations import Frozen, FrozenSettings
+from coterie.studies.match import match
 from coterie.training import build, loop, start, table
 from coterie.training.evaluate import evaluate
 from coterie.training.run import Run

@@ -15,7 +15,7 @@ from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.preferences.standard import CPT, CPTSettings, Individual, IndividualSettings, Team, TeamSettings
 from coterie.roles.constraints import Case, Channel, ConstraintSettings, Direct, LanguageShield
 from coterie.studies.exploit.deviations import Frozen, FrozenSettings
-from coterie.studies.match import Player
+from coterie.studies.match.match import Player
 from coterie.training.runner import Runner
 from coterie.worlds.adapters.minigrid import AgentView, GridObject, action_effect
 from coterie.worlds.mpe.world import Spread, SpreadSettings

@@ -14,7 +14,7 @@ from helpers.compare import FAST, SLOW, compared, fabricate, labels
 from helpers.run import train, written
 
 
-def test_what_is_known_about_a_contender(sweep):
+def test_what_is_known_about_a_variant(sweep):
     fast, slow = compared(sweep, threshold=5.0).standings
     assert (fast.aggregates["iqm"].value, slow.aggregates["iqm"].value) == (7.5, 5.5)
     assert (fast.aggregates["mean"].value, slow.aggregates["mean"].value) == (7.5, 5.0)
@@ -38,8 +38,8 @@ def test_the_last_policies_can_be_scored(sweep):
 
 
 def test_the_order_of_arguments_changes_nothing(sweep):
-    there = compare.to_dict(compared(sweep / "fast", sweep / "slow", threshold=5.0))["contenders"]
-    back = compare.to_dict(compared(sweep / "slow", sweep / "fast", threshold=5.0))["contenders"]
+    there = show.to_dict(compared(sweep / "fast", sweep / "slow", threshold=5.0))["variants"]
+    back = show.to_dict(compared(sweep / "slow", sweep / "fast", threshold=5.0))["variants"]
     assert there == back[::-1]
 
 
@@ -54,8 +54,8 @@ def test_areas_end_where_the_shortest_run_does(tmp_path):
 
 def test_several_worlds_are_put_on_one_scale(tmp_path):
     for seed in (0, 1):
-        small = {"score": 5.5, "curve": (1.0, 10.0), "others": (1.0, 10.0)}
-        large = {"score": 150.0, "curve": (100.0, 120.0), "others": (100.0, 200.0)}
+        small = {"score": 5.5, "curve": (1.0, 10.0), "baselines": (1.0, 10.0)}
+        large = {"score": 150.0, "curve": (100.0, 120.0), "baselines": (100.0, 200.0)}
         fabricate(tmp_path / f"small{seed}", f"seed={seed}", "world.grid_size=4", **small)
         fabricate(tmp_path / f"large{seed}", f"seed={seed}", **large)
     found = compared(tmp_path, threshold=0.9)
@@ -66,9 +66,9 @@ def test_several_worlds_are_put_on_one_scale(tmp_path):
     assert only.aggregates["optimality_gap"].value == pytest.approx(0.5)
     assert found.references == {"random": 0.0, "expert": 1.0, "step 0": 0.0}
     text = show.as_table(found, "best")
-    assert "scale of gridworld grid_size=4: random play = 0 at 1.00, heuristic = 1 at 10.00" in text
+    assert "scale of gridworld grid_size=4: random play = 0 at 1.00, expert = 1 at 10.00" in text
     assert "normalised return" in text
-    assert [row["normalised"] for row in compare.as_rows(found)] == pytest.approx([0.5] * 4)
+    assert [row["normalised"] for row in show.as_rows(found)] == pytest.approx([0.5] * 4)
 
 
 def test_times_to_a_threshold_are_of_one_world_each(tmp_path):
@@ -81,10 +81,10 @@ def test_times_to_a_threshold_are_of_one_world_each(tmp_path):
             fabricate(path / f"large{seed}", *words, curve=(1, 1, late, late, 10))
     found = compared(tmp_path, threshold=1.0)
     small, large = "gridworld grid_size=4", "gridworld grid_size=8"
-    by_label = {one.contender.label.split("=")[-1]: one.reaching for one in found.standings}
+    by_label = {one.variant.label.split("=")[-1]: one.reaching for one in found.standings}
     assert by_label["0.01"] == {small: Reaching(2, 1, 100, 100, 100), large: Reaching(2, 2, 400, 400, 400)}
     assert by_label["0.001"] == {small: Reaching(2, 1, 100, 100, 100), large: Reaching(2, 2, 200, 200, 400)}
-    plain = {one["label"].split("=")[-1]: one for one in compare.to_dict(found)["contenders"]}
+    plain = {one["label"].split("=")[-1]: one for one in show.to_dict(found)["variants"]}
     assert plain["0.001"]["frames_to_threshold"][large] == {
         **{"runs": 2, "reached": 2, "median": 200, "restricted_mean": 200, "horizon": 400},
     }
@@ -97,7 +97,7 @@ def test_times_to_a_threshold_are_of_one_world_each(tmp_path):
     assert page.count("<td>2/2<td>200<td>200") == 1
 
 
-def test_every_contender_has_its_own_runs(tmp_path):
+def test_every_variant_has_its_own_runs(tmp_path):
     """Two of one learner and one of another: what tells the two apart is a setting of the part that differs."""
     for name, words in {
         "a": (FAST,),
@@ -105,22 +105,22 @@ def test_every_contender_has_its_own_runs(tmp_path):
         "c": ("groups.team.learner.name=dqn", "train.rollout_steps=4"),
     }.items():
         fabricate(tmp_path / name, *words)
-    plain = compare.to_dict(compared(tmp_path))["contenders"]
+    plain = show.to_dict(compared(tmp_path))["variants"]
     assert len({one["label"] for one in plain}) == 3
     assert [[run["run"] for run in one["runs"]] for one in plain] == [[str(tmp_path / name)] for name in "abc"]
 
 
-def test_without_a_heuristic_the_best_contender_is_the_reference(tmp_path):
+def test_without_a_heuristic_the_best_variant_is_the_reference(tmp_path):
     for group_spec, (rate, score) in enumerate(((FAST, 5.0), (SLOW, 3.0))):
         for size in (4, 5):
             path = tmp_path / f"{group_spec}-{size}"
-            fabricate(path, rate, f"world.grid_size={size}", score=score * size, others=(0.0,))
+            fabricate(path, rate, f"world.grid_size={size}", score=score * size, baselines=(0.0,))
     found = compared(tmp_path)
     assert [one.aggregates["mean"].value for one in found.standings] == pytest.approx([1.0, 0.6])
-    assert {scale.source for scale in found.scales.values()} == {"best contender"}
+    assert {scale.source for scale in found.scales.values()} == {"best variant"}
     assert "expert" not in found.references
-    fabricate(tmp_path / "bad", FAST, "seed=1", "world.grid_size=4", score=-90.0, others=(50.0,))
-    with pytest.raises(CoterieError, match=r"is no better than random play.*compare its runs alone"):
+    fabricate(tmp_path / "bad", FAST, "seed=1", "world.grid_size=4", score=-90.0, baselines=(50.0,))
+    with pytest.raises(CoterieError, match=r"grid_size=4.*not better than random"):
         compared(tmp_path)
 
 
@@ -145,11 +145,11 @@ groups: {cross: {agents: player_0, learner: {name: ppo}}, ring: {agents: player_
 
 def test_curves_against_steps_and_seconds(sweep):
     found = compared(sweep)
-    points, estimate = compare.curves(found.standings[0].contender, found.scales, "steps")
+    points, estimate = compare.curves(found.standings[0].variant, found.scales, "steps")
     assert points.tolist() == [0, 100, 200]
     assert estimate.value.tolist() == [0, 5, 7.5]
     assert estimate.low[2] < 7.5 < estimate.high[2]
-    seconds, same = compare.curves(found.standings[0].contender, found.scales, "wall")
+    seconds, same = compare.curves(found.standings[0].variant, found.scales, "wall")
     assert seconds.tolist() == [0, 1, 2]
     assert same.value.tolist() == [0, 5, 7.5]
 
@@ -160,7 +160,7 @@ def test_bands_of_curves_draw_runs_within_their_worlds(tmp_path):
         for size, height in ((4, 1.0), (5, 10.0)):
             fabricate(tmp_path / f"{size}-{seed}", f"seed={seed}", f"world.grid_size={size}", curve=(1.0, height))
     found = compared(tmp_path)
-    _, estimate = compare.curves(found.standings[0].contender, found.scales, "steps")
+    _, estimate = compare.curves(found.standings[0].variant, found.scales, "steps")
     assert estimate.value.tolist() == [0.0, 0.5]
     assert (estimate.low.tolist(), estimate.high.tolist()) == ([0.0, 0.5], [0.0, 0.5])
 
@@ -173,8 +173,8 @@ def test_a_sweep_as_training_leaves_it(coterie_, tmp_path, no_drawing):
     code, out, _ = coterie_("compare", tmp_path / "sweep", "--json")
     plain = json.loads(out)
     assert code == 0
-    assert [one["label"].split()[1] for one in plain["contenders"]] == ["policy.hidden=[4]", "policy.hidden=[8]"]
-    for one in plain["contenders"]:
+    assert [one["label"].split()[1] for one in plain["variants"]] == ["policy.hidden=[4]", "policy.hidden=[8]"]
+    for one in plain["variants"]:
         summaries = [Run.open(run["run"]).summary() for run in one["runs"]]
         expected = [s["evaluation"]["groups"]["team"]["return_mean"] for s in summaries]
         assert one["mean"]["value"] == pytest.approx(np.mean(expected))

@@ -12,11 +12,11 @@ from helpers.compare import FAST, SLOW, compared, fabricate, labels
 from helpers.run import ODD, train, written
 
 
-def test_runs_that_differ_in_their_seed_are_one_contender(sweep):
+def test_runs_that_differ_in_their_seed_are_one_variant(sweep):
     found = compared(sweep)
     assert labels(found) == [f"gridworld-cooperative learner.learning_rate={rate}" for rate in ("0.01", "0.001")]
     assert [one.seeds for one in found.standings] == [4, 4]
-    assert [[run.seed for run in one.contender.runs["gridworld"]] for one in found.standings] == [[0, 1, 2, 3]] * 2
+    assert [[run.seed for run in one.variant.runs["gridworld"]] for one in found.standings] == [[0, 1, 2, 3]] * 2
 
 
 def test_settings_without_effect_tell_nobody_apart(tmp_path):
@@ -49,9 +49,9 @@ def test_labels_name_what_differs(tmp_path):
 def test_a_part_of_another_name_stands_for_its_settings():
     ppo = {"groups.team.learner.name": "ppo", "groups.team.learner.clip": 0.2, "train.num_envs": 4}
     other = {"groups.team.learner.name": "other", "groups.team.learner.size": 9, "train.num_envs": 4}
-    assert runs.tell_apart(["x", "x"], [ppo, other]) == ["x learner.name=ppo", "x learner.name=other"]
+    assert runs.make_labels(["x", "x"], [ppo, other]) == ["x learner.name=ppo", "x learner.name=other"]
     two = {"groups.prey.policy.name": "random"}
-    assert runs.tell_apart(["x", "x"], [ppo | two, other | two])[0] == "x team.learner.name=ppo"
+    assert runs.make_labels(["x", "x"], [ppo | two, other | two])[0] == "x team.learner.name=ppo"
 
 
 def test_settings_of_a_part_are_named_where_parts_of_one_name_differ_in_them():
@@ -59,7 +59,7 @@ def test_settings_of_a_part_are_named_where_parts_of_one_name_differ_in_them():
         {"groups.team.learner.name": name, "groups.team.learner.rate": rate, "groups.team.learner.size": size}
         for name, rate, size in (("dqn", 1, 8), ("dqn", 2, 8), ("ppo", 3, 9))
     )
-    assert runs.tell_apart(["e"] * 3, [slow, fast, other]) == [
+    assert runs.make_labels(["e"] * 3, [slow, fast, other]) == [
         *("e learner.name=dqn learner.rate=1", "e learner.name=dqn learner.rate=2"),
         "e learner.name=ppo learner.rate=3",
     ]
@@ -68,19 +68,19 @@ def test_settings_of_a_part_are_named_where_parts_of_one_name_differ_in_them():
 def test_names_of_parts_within_parts_stand_for_their_settings_together():
     cases = (("a", "x", 1), ("a", "y", 2), ("b", "x", 3))
     settings = [{"part.name": a, "part.inner.name": b, "part.inner.size": size} for a, b, size in cases]
-    assert runs.tell_apart(["e"] * 3, settings) == [
+    assert runs.make_labels(["e"] * 3, settings) == [
         *("e part.name=a part.inner.name=x", "e part.name=a part.inner.name=y", "e part.name=b part.inner.name=x"),
     ]
     another = settings[0] | {"part.inner.size": 4}
-    assert runs.tell_apart(["e"] * 4, [*settings, another])[3] == "e part.name=a part.inner.name=x part.inner.size=4"
+    assert runs.make_labels(["e"] * 4, [*settings, another])[3] == "e part.name=a part.inner.name=x part.inner.size=4"
 
 
 def test_different_ones_never_have_the_same_label(tmp_path):
     word, number = {"size": "1"}, {"size": 1}
-    assert runs.tell_apart(["e"] * 3, [word, number, word]) == ["e size=1", "e size=1 #2", "e size=1"]
-    assert len(set(runs.tell_apart(["e", "e", "e size=2"], [number, {"size": 2}, {}]))) == 3
-    (entrant,), _ = runs.read([str(fabricate(tmp_path / "a").path)])
-    both = [dataclasses.replace(entrant, settings=entrant.settings | one) for one in (word, number)]
+    assert runs.make_labels(["e"] * 3, [word, number, word]) == ["e size=1", "e size=1 #2", "e size=1"]
+    assert len(set(runs.make_labels(["e", "e", "e size=2"], [number, {"size": 2}, {}]))) == 3
+    (result,), _ = runs.read([str(fabricate(tmp_path / "a").path)])
+    both = [dataclasses.replace(result, settings=result.settings | one) for one in (word, number)]
     assert [one.label for one in runs.gather(both, by=["size"])] == ["size=1", "size=1 #2"]
 
 
@@ -95,7 +95,7 @@ def test_the_order_of_groups_tells_nobody_apart(tmp_path):
         compared(tmp_path)
 
 
-def test_contenders_by_settings_and_by_argument(tmp_path):
+def test_variants_by_settings_and_by_argument(tmp_path):
     fabricate(tmp_path / "a" / "0", FAST, "train.num_envs=8", score=1.0)
     fabricate(tmp_path / "b" / "0", FAST, "train.num_envs=16", score=2.0)
     fabricate(tmp_path / "b" / "1", SLOW, "train.num_envs=16", score=4.0)
@@ -109,7 +109,7 @@ def test_contenders_by_settings_and_by_argument(tmp_path):
         compared(tmp_path, by=["train.num_env"])
 
 
-def test_a_setting_of_the_world_can_tell_contenders_apart(tmp_path):
+def test_a_setting_of_the_world_can_tell_variants_apart(tmp_path):
     fabricate(tmp_path / "a", score=1.0)
     fabricate(tmp_path / "b", "world.observation=dict", score=2.0)
     found = compared(tmp_path, by=["world.observation"])
@@ -128,12 +128,12 @@ def test_runs_are_found_at_any_depth_and_counted_once(sweep):
 def test_what_is_no_run_is_refused(coterie_, tmp_path):
     (tmp_path / "empty").mkdir()
     assert coterie_("compare", tmp_path / "empty")[::2] == (
-        *(1, f"coterie: '{tmp_path / 'empty'}' holds no run: there is no config.yaml in it or below\n"),
+        *(1, f"coterie: '{tmp_path / 'empty'}' holds no run: it has no config.yaml in it or below\n"),
     )
     code, _, err = coterie_("compare", tmp_path / "absent")
-    assert (code, "is no directory" in err) == (1, True)
+    assert (code, "is not a directory" in err) == (1, True)
     (tmp_path / "file").write_text("")
-    assert "is no directory" in coterie_("compare", tmp_path / "file")[2]
+    assert "is not a directory" in coterie_("compare", tmp_path / "file")[2]
     assert coterie_("compare")[0] == 2
 
 
@@ -144,7 +144,7 @@ def test_an_unfinished_run_is_refused_or_left_out_by_name(coterie_, sweep):
     assert err == f"coterie: '{left.path}' has not finished; 'coterie resume {left.path}', or --skip-unfinished\n"
     code, out, _ = coterie_("compare", sweep, "--skip-unfinished")
     assert code == 0
-    assert f"left out, unfinished: {left.path}" in out.replace("\n   ", " ")
+    assert f"skipped, unfinished: {left.path}" in out.replace("\n   ", " ")
     assert json.loads(coterie_("compare", sweep, "--skip-unfinished", "--json")[1])["skipped"] == [str(left.path)]
     assert coterie_("compare", left.path, "--skip-unfinished")[2] == "coterie: none of these runs has finished\n"
 
@@ -153,8 +153,8 @@ def test_runs_of_different_worlds_are_refused(coterie_, tmp_path, sweep):
     odd = train(tmp_path / "odd", experiment=written(tmp_path / "odd.yaml", ODD))
     code, _, err = coterie_("compare", sweep, odd.path)
     assert code == 1
-    assert "plays in world 'helpers.run:Odd'" in err
-    assert "only contenders in the same worlds can be compared" in err
+    assert "plays world 'helpers.run:Odd'" in err
+    assert "only variants in the same worlds can be compared" in err
 
 
 def test_the_same_run_under_two_names_is_refused(coterie_, tmp_path):

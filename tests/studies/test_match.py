@@ -9,8 +9,8 @@ from PIL import Image
 from coterie.config import registry, schema
 from coterie.core import lookup
 from coterie.core.types import CoterieError, View
-from coterie.studies import match
-from coterie.studies.match import Player, cross_play, open_players, sides
+from coterie.studies.match import match, show
+from coterie.studies.match.match import Player, cross_play, open_players, sides
 from coterie.training import build, table
 from coterie.training.evaluate import Result
 from helpers import run as run_cases
@@ -219,7 +219,7 @@ def test_sides_are_summed_up_by_their_agents():
     assert both.second.tolist() == [4, 1, 5, 2]
     assert both.length.tolist() == [5, 6, 5, 6]
     assert both.success is None
-    plain = both.plain()
+    plain = show.pairing_to_dict(both)
     assert plain["return_mean"] == 2.5
     half = 1.96 * np.std([3, 4, 1, 2], ddof=1) / 2
     assert plain["return_ci95"] == pytest.approx([2.5 - half, 2.5 + half])
@@ -261,7 +261,9 @@ def test_a_table_may_be_named(coterie_, runs, tmp_path):
     code, out, err = coterie_("match", "random", "expert", "--world", path, "--episodes", 4, "--json")
     assert code == 0, err
     assert json.loads(out)["matrix"][1][0]["success_rate"] is None
-    code, out, err = coterie_("match", "random", runs["shared"], "--world", runs["memory"], "--episodes", 2, "--sample")
+    code, out, err = coterie_(
+        "match", "random", runs["shared"], "--world", runs["memory"], "--episodes", 2, "--stochastic"
+    )
     assert code == 0, err
 
 
@@ -274,7 +276,7 @@ def test_who_does_not_fit_is_refused_before_the_first_game(runs, monkeypatch):
 
 def test_names_are_as_short_as_they_can_be():
     def shown(*paths):
-        return match.short_names([Player(path, None) for path in paths])
+        return show.short_names(paths)
 
     assert shown("runs/a", "runs/b", "random") == ["a", "b", "random"]
     assert shown("x/a", "y/a") == ["x/a", "y/a"]
@@ -284,13 +286,17 @@ def test_names_are_as_short_as_they_can_be():
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["nobody", "random"], 1, "'nobody' is neither a run nor a scripted player (random, heuristic, language)"),
-        (["network"], 1, "'network' is neither a run nor a scripted player"),
-        (["random", "expert"], 2, "scripted players alone need a table: --world EXPERIMENT"),
-        (["{duel}", "{shared}"], 1, "has no policy for 'player_0': nobody there learned such a seat"),
-        (["{shared}", "{tag}"], 1, "was trained in another world: its 'agent_0' sees or does other things"),
-        (["{shared}", "{wide}"], 1, "was trained in another world: its 'agent_0' sees or does other things"),
-        (["{odd}", "expert"], 2, "policy 'expert' needs a world that brings its own reference player"),
+        (
+            ["nobody", "random"],
+            1,
+            "'nobody' is neither a run nor a policy that needs no training (random, expert, language)",
+        ),
+        (["network"], 1, "'network' is neither a run nor a policy that needs no training"),
+        (["random", "expert"], 2, "--world: policies without a run need a table"),
+        (["{duel}", "{shared}"], 1, "has no policy for 'player_0'"),
+        (["{shared}", "{tag}"], 1, "was trained in another world: its 'agent_0'"),
+        (["{shared}", "{wide}"], 1, "was trained in another world: its 'agent_0'"),
+        (["{odd}", "expert"], 2, "policy 'expert' needs a world"),
         (["{odd}", "--world", "{odd}x"], 2, "odd"),
     ],
 )

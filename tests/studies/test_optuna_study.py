@@ -14,13 +14,13 @@ import yaml
 from coterie.config.schema import ConfigError
 from coterie.core.search_space import Real
 from coterie.studies import report
-from coterie.studies.tune import tune as tuning
+from coterie.studies.tune import show
 from coterie.studies.tune.optuna import StudySpec, open_study
 from coterie.studies.tune.tune import Plan, tune
 from coterie.training import loop
 from coterie.training.run import Run
 from helpers.run import environment, numbers, written
-from helpers.tune import SKILLS, TalentSettings, essence, plans, silent, tiny
+from helpers.tune import SKILLS, TalentSettings, essence, plans, tiny
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
@@ -36,7 +36,7 @@ def whole(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "draw_curves", lambda runs: b"")
-        return essence(tune(plans(path)(12), silent))
+        return essence(tune(plans(path)(12)))
 
 
 def cut(*a, **k):
@@ -49,13 +49,13 @@ def cut(*a, **k):
 
 def test_a_study_continued_in_parts_is_the_whole_study(skills, whole):
     for trials in (1, 4, 12):
-        assert essence(tune(skills(trials), silent)) == whole[:trials]
+        assert essence(tune(skills(trials))) == whole[:trials]
 
 
 def test_a_finished_study_says_so(skills):
-    first = tune(skills(3), silent)
+    first = tune(skills(3))
     lines = []
-    again = tune(skills(3), lines.append)
+    again = tune(skills(3), lambda *state: lines.append(show.progress(*state)))
     assert essence(again) == essence(first)
     assert lines == [f"{first.files.study} has its 3 trials; more: --trials N"]
 
@@ -75,8 +75,8 @@ def test_kill_9_and_the_same_command(tmp_path):
     assert process.wait() == -signal.SIGKILL
     states = [t.state.name for t in optuna.load_study(study_name=None, storage=f"sqlite:///{plan.study}").trials]
     assert states == ["COMPLETE", "COMPLETE", "RUNNING"]
-    continued = tune(plan, silent)
-    whole = tune(tiny(tmp_path, "whole.db", 11), silent)
+    continued = tune(plan)
+    whole = tune(tiny(tmp_path, "whole.db", 11))
     assert essence(continued) == essence(whole)
     assert len(continued.trials) == 11
     for number in range(11):
@@ -100,8 +100,8 @@ def test_wherever_a_study_is_cut_off_it_goes_on_alike(skills, whole, monkeypatch
             patch.setattr(agent_type, moment, cut)
             if trials == 1 or moment != "enqueue_trial":  # only the first one is given
                 with pytest.raises(KeyboardInterrupt):
-                    tune(skills(trials), silent)
-        assert essence(tune(skills(trials), silent)) == whole[:trials]
+                    tune(skills(trials))
+        assert essence(tune(skills(trials))) == whole[:trials]
 
 
 @pytest.mark.parametrize("pruner", ["median", "halving"])
@@ -109,7 +109,7 @@ def test_a_trial_cut_off_after_it_was_pruned_ends_at_the_same_step(skills, monke
     """Between the decision and its end lie the last checkpoint and evaluations: there is time for a kill."""
 
     def study(trials, name):
-        return tune(skills(trials, "train.total_steps=64", study=name, pruner=pruner), silent)
+        return tune(skills(trials, "train.total_steps=64", study=name, pruner=pruner))
 
     whole = study(6, "whole.db")
     pruned = next(t.number for t in whole.trials if t.outcome == "pruned")
@@ -125,10 +125,10 @@ def test_a_trial_cut_off_after_it_was_pruned_ends_at_the_same_step(skills, monke
 
 
 def test_nine_trials_after_the_own_settings_are_drawn_evenly(tmp_path):
-    terms = StudySpec({"experiment": "x", "seed": 0}, {"x": Real(0.0, 1.0)}, {"x": 0.5}, 1, "none", 8)
+    spec = StudySpec({"experiment": "x", "seed": 0}, {"x": Real(0.0, 1.0)}, {"x": 0.5}, 1, "none", 8)
     drawn = {}
     for sign in (-1, 1):  # what is good in one study is bad in the other
-        with open_study(tmp_path / f"{sign}.db", terms, tmp_path / f"{sign}.lock", "") as study:
+        with open_study(tmp_path / f"{sign}.db", spec, tmp_path / f"{sign}.lock", "") as study:
             for _ in range(11):
                 trial = study.begin()
                 drawn[sign, trial.number] = trial.values["x"]
@@ -148,53 +148,56 @@ def test_ctrl_c_stops_and_names_the_command(skills, whole, monkeypatch):
     interrupted.runs = 0
     with monkeypatch.context() as patch:
         patch.setattr(loop, "loop", interrupted)
-        stopped = tune(skills(5), silent)
+        stopped = tune(skills(5))
     assert stopped.interrupted
     assert len(stopped.trials) == 2
-    assert tuning.conclusion(stopped)[-1] == f"stopped; go on with: {skills(5).command()}"
-    assert essence(tune(skills(5), silent)) == whole[:5]
+    assert show.conclusion(stopped)[-1] == f"stopped; continue with: {skills(5).command()}"
+    assert essence(tune(skills(5))) == whole[:5]
 
 
 def test_one_process_at_a_time(skills, tmp_path):
-    tune(skills(1), silent)
+    tune(skills(1))
     with open(tmp_path / "s-trials" / ".lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(ConfigError, match="being tuned by another process"):
-            tune(skills(2), silent)
-    assert len(tune(skills(2), silent).trials) == 2
+            tune(skills(2))
+    assert len(tune(skills(2)).trials) == 2
 
 
 # Refusals -----------------------------------------------------------------------------------------------
 
 
 def test_a_study_of_something_else_is_refused(skills, tmp_path, monkeypatch):
-    tune(skills(1), silent)
+    tune(skills(1))
     other = Plan("cartpole-ppo", (), 1, str(tmp_path / "s.db"))
     with pytest.raises(ConfigError, match="is a study of 'skills', not of 'cartpole-ppo'; choose another with --study"):
-        tune(other, silent)
+        tune(other)
     for plan, said in (
-        (skills(1, "train.total_steps=64"), r"begun with train\.total_steps = 32, this command says 64; go on with: "),
-        (skills(1, "seed=5"), "begun with seed = 0, this command says 5"),
-        (skills(1, only=("*.skill",)), r"s\.db' searches groups\.all\.policy\.mood, this command does not; go on with"),
-        (skills(1, seeds=2), "begun with seeds = 1, this command says 2"),
-        (skills(1, pruner="none"), 'begun with pruner = "median", this command says "none"'),
+        (skills(1, "train.total_steps=64"), r"has train\.total_steps = 32, this command 64; continue with: "),
+        (skills(1, "seed=5"), "has seed = 0, this command 5"),
+        (
+            skills(1, only=("*.skill",)),
+            r"s\.db' searches groups\.all\.policy\.mood, this command does not; continue with",
+        ),
+        (skills(1, seeds=2), "has seeds = 1, this command 2"),
+        (skills(1, pruner="none"), 'has pruner = "median", this command "none"'),
     ):
         with pytest.raises(ConfigError, match=said):
-            tune(plan, silent)
-    assert len(tune(skills(2, "train.workers=0", "train.keep_checkpoints=5"), silent).trials) == 2  # changes no score
-    tune(skills(1, only=("*.skill",), study="narrow.db"), silent)
-    with pytest.raises(ConfigError, match=r"does not search groups\.all\.policy\.mood, this command does; go on"):
-        tune(skills(1, study="narrow.db"), silent)
+            tune(plan)
+    assert len(tune(skills(2, "train.workers=0", "train.keep_checkpoints=5")).trials) == 2  # changes no score
+    tune(skills(1, only=("*.skill",), study="narrow.db"))
+    with pytest.raises(ConfigError, match=r"does not search groups\.all\.policy\.mood, this command does; continue"):
+        tune(skills(1, study="narrow.db"))
     with monkeypatch.context() as patch:
         patch.setattr(TalentSettings, "SEARCH", {"skill": Real(0.0, 2.0)})
         with pytest.raises(ConfigError, match=r"searches groups\..*\.skill in .*1\.0.*, this command in .*2\.0"):
-            tune(skills(1), silent)
+            tune(skills(1))
 
 
 def test_a_studys_file_may_have_any_name(skills, tmp_path):
     for name in ("a?b%20 {c}.db", "study#1"):
-        assert len(tune(skills(1, study=name), silent).trials) == 1
-        assert len(tune(skills(2, study=name), silent).trials) == 2
+        assert len(tune(skills(1, study=name)).trials) == 1
+        assert len(tune(skills(2, study=name)).trials) == 2
     stems = ("a?b%20 {c}", "study#1")
     files = {"a?b%20 {c}.db", "study#1", *(f"{s}-{e}" for s in stems for e in ("best.yaml", "trials"))}
     assert {path.name for path in tmp_path.iterdir()} == files | {"skills.yaml"}
@@ -208,21 +211,21 @@ def test_a_file_that_is_no_study_is_refused_and_left_alone(skills, tmp_path):
     optuna.create_study(storage=f"sqlite:///{tmp_path / 'foreign.db'}", study_name="theirs")
     (tmp_path / "folder.db").mkdir()
     for name, said in (
-        ("text.db", r"is no study \(file is not a database\); choose another file with --study"),
-        ("other.db", r"is a database of something else \(it holds songs\)"),
-        ("foreign.db", r"holds studies that Coterie did not begin \(theirs\)"),
+        ("text.db", r"is not a study \(file is not a database\); choose another file with --study"),
+        ("other.db", r"is another database \(it holds songs\)"),
+        ("foreign.db", r"holds studies that Coterie did not create \(theirs\)"),
         ("folder.db", "is a directory"),
     ):
         before = (tmp_path / name).read_bytes() if name != "folder.db" else None
         with pytest.raises(ConfigError, match=said):
-            tune(skills(1, study=name), silent)
+            tune(skills(1, study=name))
         assert before is None or (tmp_path / name).read_bytes() == before
     written(tmp_path / "empty.db", "")
-    assert len(tune(skills(1, study="empty.db"), silent).trials) == 1
+    assert len(tune(skills(1, study="empty.db")).trials) == 1
 
 
 def test_the_experiment_is_not_written_over(tmp_path):
     experiment = written(tmp_path / "s-best.yaml", SKILLS)
-    with pytest.raises(ConfigError, match="would be written over"):
-        tune(Plan(str(experiment), (), 1, str(tmp_path / "s.db")), silent)
+    with pytest.raises(ConfigError, match="would overwrite"):
+        tune(Plan(str(experiment), (), 1, str(tmp_path / "s.db")))
     assert experiment.read_text() == SKILLS

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from coterie.core.types import CoterieError
+from coterie.preferences.ratings import Pair, Rating, RatingSession, episodes_file, read_episodes
 from coterie.studies.rate import judges, show
-from coterie.studies.rate import rate as rating
-from coterie.studies.rate.episodes import Episode, ViewOptions, key_moments, play, read_library
-from coterie.studies.rate.judges import ByReturn, Model, ModelOptions, Person
-from coterie.studies.rate.rate import Pair, Rating, RatingSession, StopRating, pairs, rate, standings, tally
+from coterie.studies.rate.episodes import Episode, ViewOptions, key_moments, play
+from coterie.studies.rate.judges import ModelJudge, ModelOptions, PersonJudge, ReturnJudge
+from coterie.studies.rate.rate import StopRating, count_wins, pairs, rate, standings
 from coterie.training.table import load
 from helpers import run as run_cases
-from helpers.rating import ASKED, contenders
+from helpers.rating import ASKED, rated_runs
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    return contenders(tmp_path_factory.mktemp("rated"))
+    return rated_runs(tmp_path_factory.mktemp("rated"))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_wins_ties_and_skips_are_counted():
         Rating(Pair((0, 3), (2, 3)), 0.0),
         Rating(Pair((0, 4), (2, 4)), None),
     ]
-    wins, counts = tally(3, given)
+    wins, counts = count_wins(3, given)
     assert wins.tolist() == [[0, 1.5, 0], [1.5, 0, 0], [1, 0, 0]]
     assert counts.tolist() == [[1, 1, 2], [1, 1, 1], [1, 0, 0]]
     found = standings(["x", "y", "z"], given)
@@ -91,13 +91,13 @@ def test_wins_ties_and_skips_are_counted():
 
 def test_the_return_ranks_runs_as_their_returns_do(runs, tmp_path):
     kept = tmp_path / "r.jsonl"
-    contest = RatingSession((runs[1], runs[2], runs[0]), "return", episodes=6)
-    given = rate(contest, ByReturn(), kept, 30)
+    session = RatingSession((runs[1], runs[2], runs[0]), "return", episodes=6)
+    given = rate(session, ReturnJudge(), kept, 30)
     assert len(given) == 30
-    found = standings(contest.runs, given)
+    found = standings(session.runs, given)
     assert [s.run for s in found] == runs
     assert found[0].low > found[2].high
-    library = read_library(rating.episodes_file(kept))
+    library = read_episodes(episodes_file(kept))
     assert library.returns.reshape(3, 6).mean(axis=1)[2] == 6.0
     assert library.observation.shape == (3 * 6 * 6, 4)
     assert library.action.shape == (108, 3)
@@ -116,19 +116,21 @@ def test_episodes_begin_alike_and_depend_on_the_seed(runs):
 
 
 def test_the_checkpoint_is_the_one_that_is_named_and_actions_are_drawn_if_so_asked(runs, tmp_path):
-    asked = {"plain": {}, "drawn": {"sample": True}}
+    asked = {"plain": {}, "drawn": {"stochastic": True}}
     for name, change in asked.items():
-        rate(RatingSession(tuple(runs[:2]), "return", episodes=4, **change), ByReturn(), tmp_path / f"{name}.jsonl", 1)
-    plain, drawn = (read_library(tmp_path / f"{name}.jsonl.npz") for name in ("plain", "drawn"))
+        rate(
+            RatingSession(tuple(runs[:2]), "return", episodes=4, **change), ReturnJudge(), tmp_path / f"{name}.jsonl", 1
+        )
+    plain, drawn = (read_episodes(tmp_path / f"{name}.jsonl.npz") for name in ("plain", "drawn"))
     assert not np.array_equal(plain.action, drawn.action)
     with pytest.raises(CoterieError, match="12345"):
-        rate(RatingSession(tuple(runs[:2]), "return", checkpoint="12345"), ByReturn(), tmp_path / "none.jsonl", 1)
+        rate(RatingSession(tuple(runs[:2]), "return", checkpoint="12345"), ReturnJudge(), tmp_path / "none.jsonl", 1)
 
 
 def test_a_run_that_is_advised_by_hints_can_be_rated(tmp_path, no_drawing):
     advised = ["groups.team.advisor.name=expert", "groups.team.advisor.use.way=hint", "train.total_steps=64"]
     made = [str(run_cases.train(tmp_path / name, *advised, f"seed={name}").path) for name in ("1", "2")]
-    given = rate(RatingSession(tuple(made), "return", episodes=2), ByReturn(), tmp_path / "r.jsonl", 3)
+    given = rate(RatingSession(tuple(made), "return", episodes=2), ReturnJudge(), tmp_path / "r.jsonl", 3)
     assert len(given) == 3
 
 
@@ -140,12 +142,12 @@ def test_a_run_that_is_advised_by_hints_can_be_rated(tmp_path, no_drawing):
     [
         (lambda runs, grids: runs[:1], "at least two"),
         (lambda runs, grids: [runs[0], runs[0]], "with itself"),
-        (lambda runs, grids: [runs[0], grids[0]], "plays helpers.rating:Lights and .* gridworld"),
+        (lambda runs, grids: [runs[0], grids[0]], "plays helpers.rating:Lights and .* plays gridworld"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_refused(runs, grids, tmp_path, chosen, said):
     with pytest.raises(CoterieError, match=said):
-        rate(RatingSession(tuple(chosen(runs, grids)), "return"), ByReturn(), tmp_path / "r.jsonl", 2)
+        rate(RatingSession(tuple(chosen(runs, grids)), "return"), ReturnJudge(), tmp_path / "r.jsonl", 2)
     assert not list(tmp_path.iterdir())
 
 
@@ -154,9 +156,9 @@ def test_a_world_with_other_settings_is_another_world(runs, tmp_path, grids):
 
     other = lights(tmp_path, "longer", "world.length=7", "train.total_steps=384")
     with pytest.raises(CoterieError, match="length is 6 and 7"):
-        rate(RatingSession((runs[0], str(other.path)), "return"), ByReturn(), tmp_path / "r.jsonl", 2)
-    with pytest.raises(CoterieError, match="no group 'nobody' here; there are all"):
-        rate(RatingSession(tuple(runs), "return", group="nobody"), ByReturn(), tmp_path / "r.jsonl", 2)
+        rate(RatingSession((runs[0], str(other.path)), "return"), ReturnJudge(), tmp_path / "r.jsonl", 2)
+    with pytest.raises(CoterieError, match="no group 'nobody'; there are all"):
+        rate(RatingSession(tuple(runs), "return", group="nobody"), ReturnJudge(), tmp_path / "r.jsonl", 2)
 
 
 # A model --------------------------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def test_a_world_with_other_settings_is_another_world(runs, tmp_path, grids):
 
 def model(**options):
     ASKED.clear()
-    return Model("helpers.rating:BRISK", "Be brisk.", ModelOptions(**options))
+    return ModelJudge("helpers.rating:BRISK", "Be brisk.", ModelOptions(**options))
 
 
 def test_the_place_of_an_episode_does_not_matter():
@@ -172,7 +174,7 @@ def test_the_place_of_an_episode_does_not_matter():
     short, long = episode(steps=3), episode(steps=9)
     assert judge.compare(short, long) == 1.0
     assert judge.compare(long, short) == 0.0
-    assert judge.chance(short, long) == pytest.approx(1 / (1 + np.exp(-4)))  # the 10 nats for the first are gone
+    assert judge.probability(short, long) == pytest.approx(1 / (1 + np.exp(-4)))  # the 10 nats for the first are gone
     assert judge.compare(short, episode(steps=3)) == 0.5
     assert "Be brisk." in ASKED[0]
     assert "Move: up." in ASKED[0]
@@ -201,7 +203,7 @@ def test_a_server_that_is_gone_is_an_error_and_loses_nothing(grids, tmp_path, co
     assert not out
     assert "does not answer" in err
     assert "connection refused" in err
-    assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 2  # the contest, and the pair it answered
+    assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 2  # the session, and the pair it answered
 
 
 def test_a_template_of_ones_own_is_used(tmp_path):
@@ -225,7 +227,7 @@ def person(*answers):
             raise EOFError
         return left.pop(0)
 
-    return Person("Which is nicer?", 4, ask, said.append), said
+    return PersonJudge("Which is nicer?", 4, ask, said.append), said
 
 
 def test_keys_of_a_person():
@@ -244,7 +246,7 @@ def test_a_person_rates_in_the_terminal(grids, tmp_path, coterie_, monkeypatch):
     words = ["rate", *grids, "--pairs", "4", "--episodes", "2", "--ratings", tmp_path / "r.jsonl"]
     answers = iter(["a", "s", "q"])
     monkeypatch.setattr("builtins.input", lambda question: next(answers))
-    monkeypatch.setattr(judges.Person.__init__, "__defaults__", (lambda q: next(answers), print))
+    monkeypatch.setattr(judges.PersonJudge.__init__, "__defaults__", (lambda q: next(answers), print))
     code, out, _ = coterie_(*words)
     assert code == 0
     assert "Move: " in out
@@ -291,7 +293,7 @@ def test_a_judge_that_is_nearly_named_is_suggested(grids, coterie_, tmp_path):
     ("judge", "words", "said"),
     [
         *(
-            ("return", words, f"{words[0]} does nothing with --judge return")
+            ("return", words, f"{words[0]} has no effect with --judge return")
             for words in (
                 ("--cache", "c.db"),
                 ("--calls", 3),
@@ -300,9 +302,9 @@ def test_a_judge_that_is_nearly_named_is_suggested(grids, coterie_, tmp_path):
                 ("--instruction", "Go."),
             )
         ),
-        ("person", ("--calls", 3), "--calls does nothing with --judge person"),
-        ("person", ("--instruction", " "), "--instruction is empty"),
-        ("helpers.rating:BRISK", ("--instruction", ""), "--instruction is empty"),
+        ("person", ("--calls", 3), "--calls has no effect with --judge person"),
+        ("person", ("--instruction", " "), "--instruction: empty"),
+        ("helpers.rating:BRISK", ("--instruction", ""), "--instruction: empty"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(runs, tmp_path, coterie_, judge, words, said):
@@ -314,7 +316,7 @@ def test_options_that_would_do_nothing_are_refused(runs, tmp_path, coterie_, jud
 
 
 @pytest.mark.parametrize(("option", "value"), [("moments", 3), ("template", "pairs"), ("instruction", "Be slow.")])
-def test_what_a_model_is_asked_belongs_to_the_contest(grids, tmp_path, coterie_, option, value):
+def test_what_a_model_is_asked_belongs_to_the_session(grids, tmp_path, coterie_, option, value):
     words = ["rate", *grids, "--judge", "helpers.rating:BRISK", "--ratings", tmp_path / "r.jsonl", "--pairs", 1]
     assert coterie_(*words, "--episodes", 1)[0] == 0
     code, _, err = coterie_(*words, "--episodes", 1, f"--{option}", value)
@@ -327,14 +329,14 @@ def test_there_are_only_so_many_pairs(runs, tmp_path, coterie_):
     code, out, _ = coterie_(*words)
     assert code == 0
     assert "4 pairs compared" in out
-    assert "there are 4 pairs, all of them seen: raise --episodes" in out
+    assert "all 4 pairs are rated: raise --episodes" in out
     assert "open" not in out
 
 
 def test_without_a_comparison_there_is_no_table(grids, tmp_path, coterie_, monkeypatch):
     words = ["rate", *grids, "--episodes", "2", "--ratings", tmp_path / "r.jsonl"]
     answers = iter(["s", "q", "q"])
-    monkeypatch.setattr(judges.Person.__init__, "__defaults__", (lambda q: next(answers), print))
+    monkeypatch.setattr(judges.PersonJudge.__init__, "__defaults__", (lambda q: next(answers), print))
     code, out, _ = coterie_(*words)
     assert code == 0
     assert "no pairs compared by person, 1 skipped" in out
@@ -346,7 +348,7 @@ def test_without_a_comparison_there_is_no_table(grids, tmp_path, coterie_, monke
 
 
 def test_long_names_fit_the_table():
-    contest = RatingSession(("a" * 60, "b"), "return")
+    session = RatingSession(("a" * 60, "b"), "return")
     given = [Rating(Pair((0, 0), (1, 0)), 1.0)]
-    shown = show.as_table(contest, given, standings(contest.runs, given))
+    shown = show.as_table(session, given, standings(session.runs, given))
     assert max(map(len, shown.splitlines())) <= 80

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from coterie.algorithms.ppo.ppo import PPO, PPOSettings
 from coterie.config import schema
+from coterie.core.group import Panel
 from coterie.core.types import CoterieError
 from coterie.studies import report, statistics
-from coterie.studies.exploit.deviations import Deviation, Question
-from coterie.studies.exploit.exploit import Exploited, Responder, Response, Score
+from coterie.studies.exploit.deviations import Deviation, ExploitSpec
+from coterie.studies.exploit.results import ExploitResult, Responder, Response, Score
 from coterie.training.run import Run
 from helpers.compare import fabricate
 from helpers.run import ODD, train, written
@@ -21,7 +23,7 @@ from helpers.run import ODD, train, written
 
 def pictures(page):
     found = re.findall(r'src="data:(image/\w+);base64,([^"]+)"', page.read_text())
-    return [(agent_type, Image.open(io.BytesIO(base64.b64decode(data)))) for agent_type, data in found]
+    return [(media_type, Image.open(io.BytesIO(base64.b64decode(data)))) for media_type, data in found]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def runs(tmp_path_factory):
 def test_a_report_of_one_run(tmp_path, runs):
     page = report.write_report(runs[:1], tmp_path / "deep" / "page.html", tmp_path / "figures" / "curves.png")
     text = page.read_text()
-    assert [(agent_type, image.format) for agent_type, image in pictures(page)] == [
+    assert [(media_type, image.format) for media_type, image in pictures(page)] == [
         ("image/png", "PNG"),
         ("image/gif", "GIF"),
     ]
@@ -84,8 +86,8 @@ def test_bands_are_bootstrap_intervals_of_the_mean(tmp_path, runs, monkeypatch):
 
     drawn, members = [], []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
-    for group_spec, entropy in enumerate((0.0, 0.0, 0.0, 0.0, 1.0)):
-        members.append(Run.create(tmp_path / str(group_spec), runs[0].config()))
+    for number, entropy in enumerate((0.0, 0.0, 0.0, 0.0, 1.0)):
+        members.append(Run.create(tmp_path / str(number), runs[0].config()))
         records = [{"env_steps": s, "wall_s": s / 8, "team/entropy": entropy} for s in (0, 8, 16)]
         members[-1].metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
     report.draw_curves(members)
@@ -99,18 +101,51 @@ def test_bands_are_bootstrap_intervals_of_the_mean(tmp_path, runs, monkeypatch):
     assert "95% interval" in report.write_report(members, tmp_path / "page.html").read_text()
 
 
-def test_panels_of_learners_that_value_actions(tmp_path, runs, monkeypatch):
+class Mine(PPO):
+    """A user's own learner, with panels of its own."""
+
+    panels = (Panel("entropy", "bits", ("entropy", "surprise")),)
+
+
+class Plain:
+    """A user's own learner that declares no panels."""
+
+    def __init__(self, settings: PPOSettings, policy, group_spec, preference) -> None:
+        pass
+
+
+def drawn_panels(path, monkeypatch, learner, policy="network", **metrics):
+    """Titles and lines of the figure for a run of a learner with constant metrics."""
     from matplotlib.figure import Figure
 
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
-    run = Run.create(tmp_path / "run", runs[0].config())
-    learned = {"team/loss": 0.5, "team/q_mean": 2.0, "team/epsilon": 0.1}
-    run.metrics_file.write_text("".join(json.dumps({"env_steps": s, "wall_s": s} | learned) + "\n" for s in (8, 16)))
+    names = [f"groups.team.learner.name={learner}", f"groups.team.policy.name={policy}"]
+    run = Run.create(path, schema.load("gridworld-cooperative", names))
+    records = [
+        {"env_steps": s, "wall_s": s} | {f"team/{name}": value for name, value in metrics.items()} for s in (8, 16)
+    ]
+    run.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
     report.draw_curves([run])
-    shown = {axes.get_title(): axes.lines[0].get_ydata().tolist() for axes in drawn[0].axes}
-    assert shown == {"value loss": [0.5, 0.5], "mean action value": [2.0, 2.0], "exploration": [0.1, 0.1]}
-    assert not drawn[0].axes[0].collections  # one run has no band
+    return {
+        axes.get_title(): {line.get_label(): line.get_ydata().tolist() for line in axes.lines} for axes in drawn[0].axes
+    }
+
+
+def test_a_learner_says_which_of_its_metrics_are_drawn(tmp_path, monkeypatch):
+    metrics = {"loss": 0.5, "policy_loss": 1.0, "q_mean": 2.0, "epsilon": 0.1, "entropy": 3.0, "surprise": 4.0}
+    expected = {
+        ("dqn", "q_network"): {"value loss": 0.5, "mean action value": 2.0, "exploration": 0.1},
+        ("maddpg", "deterministic"): {"mean action value": 2.0},
+        ("ppo", "network"): {"policy loss": 1.0, "entropy": 3.0},
+    }
+    for (learner, policy), panels in expected.items():
+        found = drawn_panels(tmp_path / learner, monkeypatch, learner, policy, **metrics)
+        assert found == {title: {"team": [value] * 2} for title, value in panels.items()}
+    mine = drawn_panels(tmp_path / "mine", monkeypatch, "test_report:Mine", **metrics)
+    assert mine == {"entropy": {"team, entropy": [3.0] * 2, "team, surprise": [4.0] * 2}}
+    plain = drawn_panels(tmp_path / "plain", monkeypatch, "test_report:Plain", **metrics)
+    assert list(plain) == ["policy loss", "value loss", "mean action value", "exploration", "entropy"]
 
 
 def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):
@@ -122,7 +157,7 @@ def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):
     assert "<td>best<td>1<td>team" in text
     assert "odd &lt;one&gt;" in text
     assert "odd <one>" not in text
-    with pytest.raises(CoterieError, match="one figure shows one experiment, these runs are of several"):
+    with pytest.raises(CoterieError, match="--figure shows one experiment"):
         report.write_report([*runs, odd], tmp_path / "two.html", tmp_path / "figure.png")
     assert not (tmp_path / "two.html").exists()
 
@@ -138,20 +173,22 @@ def exploited(run, *gains, **asked):
         response = Score(*(x + gain[0] for x in own))
         how = Responder("ppo", preference, 1024, 1, str(run.path / "exploit" / group))
         responses.append(Response(who, "learned", own, response, Score(*gain), {"learned": response.mean}, how))
-    found = Exploited(run.path, 4096, Question(**asked), tuple(responses))
+    found = ExploitResult(run.path, 4096, ExploitSpec(**asked), tuple(responses))
     run.exploit_file.parent.mkdir()
-    run.exploit_file.write_text(json.dumps(found.plain()))
+    run.exploit_file.write_text(json.dumps(found.to_dict()))
     return found
 
 
 def test_a_page_tells_what_deviating_gains(tmp_path, no_drawing):
     runs = [fabricate(tmp_path / str(seed), f"seed={seed}", finished=False) for seed in (0, 1, 2)]
     exploited(runs[0], ("a<b", "individual", (0.5, 0.25, 0.75)), ("c", "team", (-0.25, -0.5, -0.125)))
-    found = exploited(runs[2], ("a<b", "individual", (12.0, 11.0, 13.0)), checkpoint="last", sample=True, episodes=9)
+    found = exploited(
+        runs[2], ("a<b", "individual", (12.0, 11.0, 13.0)), checkpoint="last", stochastic=True, episodes=9
+    )
     numbers = tmp_path / "deep" / "numbers.json"
     text = report.write_report(runs, tmp_path / "page.html", numbers=numbers).read_text()
     (head, *rows) = re.findall(r"<tr>(.*?)</tr>", text.split("<h2>Exploitability</h2>")[1])
-    assert re.split("<th>", head)[1:] == ["seed", "deviates", "own return", "best response", "gain", "by", "responder"]
+    assert re.split("<th>", head)[1:] == ["seed", "deviator", "own return", "best response", "gain", "by", "responder"]
     assert [re.split("<td>", row)[1:] for row in rows] == [
         [
             *("0", "a&lt;b: a&lt;b_0", "2.000 [1.000, 3.000]", "2.500 [1.500, 3.500]"),
@@ -168,13 +205,16 @@ def test_a_page_tells_what_deviating_gains(tmp_path, no_drawing):
     ]
     assert "Seed 0: checkpoint best (4,096 steps), greedy, 256 episodes. NashConv 0.5000 [0.2500, 0.7500]" in text
     assert "exploitability 0.2500 [0.1250, 0.3750], their mean." in text
-    assert "The responder of c learned with the preference &#x27;team&#x27;. Nobody did as well as c itself" in text
+    assert (
+        "The responder of c was trained with the preference &#x27;team&#x27;. No response was as good as c itself"
+        in text
+    )
     assert "The responder of a&lt;b" not in text
-    assert "Seed 2: checkpoint last (4,096 steps), drawn actions, 9 episodes. NashConv 12.0 [11.0, 13.0]" in text
+    assert "Seed 2: checkpoint last (4,096 steps), stochastic, 9 episodes. NashConv 12.0 [11.0, 13.0]" in text
     assert "Seed 1:" not in text
     (told,) = json.loads(numbers.read_text()).values()
     assert [*told] == ["exploit"]
-    assert told["exploit"][1] == found.plain()
+    assert told["exploit"][1] == found.to_dict()
 
 
 def test_a_page_says_nothing_of_what_nobody_asked(tmp_path, no_drawing):
@@ -187,14 +227,14 @@ def test_a_page_says_nothing_of_what_nobody_asked(tmp_path, no_drawing):
     [
         (lambda found: found["responses"][0].pop("gain"), "it has no 'gain'"),
         (lambda found: found.pop("sample"), "it has no 'sample'"),
-        (lambda found: found["responses"].clear(), "nobody deviates in it"),
+        (lambda found: found["responses"].clear(), "it has no responses"),
         (lambda found: found["responses"][0]["gain"].update(mean="much"), "could not convert"),
         (lambda found: found["responses"][0]["responder"].pop("steps"), "missing 1 required .* 'steps'"),
     ],
 )
 def test_damaged_findings_are_named(tmp_path, no_drawing, damage, said):
     run = fabricate(tmp_path / "run", finished=False)
-    plain = exploited(run, ("team", "individual", (1.0, 0.0, 2.0))).plain()
+    plain = exploited(run, ("team", "individual", (1.0, 0.0, 2.0))).to_dict()
     damage(plain)
     run.exploit_file.write_text(json.dumps(plain))
     with pytest.raises(CoterieError, match=rf"exploit.json' is damaged: .*{said}"):

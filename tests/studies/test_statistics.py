@@ -112,9 +112,9 @@ def test_the_same_stream_gives_the_same_interval():
 
 def test_one_run_has_no_interval():
     lone = [np.array([1.0, 2.0]), np.array([3.0])]
-    assert stratified_bootstrap(lone, statistics.mean, generator()).plain() == {"value": 2.25, "interval": None}
-    assert probability_of_improvement(lone, lone, generator()).plain() == {"value": 0.5, "interval": None}
-    assert performance_profile(lone, np.array([1.5]), generator()).plain() == {"value": [0.75], "interval": None}
+    assert stratified_bootstrap(lone, statistics.mean, generator()).to_dict() == {"value": 2.25, "interval": None}
+    assert probability_of_improvement(lone, lone, generator()).to_dict() == {"value": 0.5, "interval": None}
+    assert performance_profile(lone, np.array([1.5]), generator()).to_dict() == {"value": [0.75], "interval": None}
 
 
 def test_a_run_is_drawn_at_all_points_of_its_curve():
@@ -141,7 +141,7 @@ def test_the_probability_of_improvement_by_hand():
     assert probability_of_improvement(one, other, generator()).value == pytest.approx((1 + 1.5 + 2) / 6)
     several = probability_of_improvement([*one, np.zeros(2)], [*other, np.ones(5)], generator())
     assert several.value == pytest.approx((4.5 / 6 + 0) / 2)
-    with pytest.raises(CoterieError, match="equal tasks"):
+    with pytest.raises(CoterieError, match="same tasks, got 1 and 2"):
         probability_of_improvement(one, [*other, *other], generator())
 
 

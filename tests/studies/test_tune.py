@@ -12,13 +12,14 @@ from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.search_space import Real
 from coterie.core.types import CoterieError
+from coterie.studies.tune import show
 from coterie.studies.tune import tune as tuning
 from coterie.studies.tune.optuna import Trial
 from coterie.studies.tune.tune import Plan, tune
 from coterie.training import loop
 from coterie.training.run import Run
 from helpers.run import GRID, numbers, train, written
-from helpers.tune import SKILLS, plans, silent, tiny
+from helpers.tune import SKILLS, plans, tiny
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 SKILL, MOOD = "groups.all.policy.talent.skill", "groups.all.policy.mood"
@@ -34,7 +35,7 @@ def skills(tmp_path):
 
 
 def test_trials_are_trainings_with_other_settings(skills):
-    tuned = tune(skills(6, pruner="none"), silent)
+    tuned = tune(skills(6, pruner="none"))
     assert [t.number for t in tuned.trials] == list(range(6))
     assert tuned.trials[0].values == {MOOD: None, SKILL: 0.5}  # the experiment's own settings come first
     assert len({t.values[SKILL] for t in tuned.trials}) == 6
@@ -53,14 +54,14 @@ def test_trials_are_trainings_with_other_settings(skills):
 
 def test_later_trials_are_drawn_near_the_good_ones(skills):
     words = ("train.total_steps=8", "train.evaluate_every=9")
-    tuned = tune(skills(22, *words, pruner="none", only=("*.skill",)), silent)
+    tuned = tune(skills(22, *words, pruner="none", only=("*.skill",)))
     late = [t.values[SKILL] for t in tuned.trials[12:]]
     assert statistics.mean(late) > 0.75  # even draws have a mean of 0.5
     assert tuned.importance == {SKILL: 1.0}
 
 
 def test_pruning_ends_what_lies_below_the_median(skills):
-    tuned = tune(skills(16, only=("*.skill",)), silent)
+    tuned = tune(skills(16, only=("*.skill",)))
     before, pruned = [], 0
     for trial in tuned.trials:
         (score,) = set(trial.curve.values())
@@ -77,7 +78,7 @@ def test_pruning_ends_what_lies_below_the_median(skills):
 
 
 def test_pruning_by_halving(skills):
-    halved = tune(skills(9, pruner="halving"), silent)
+    halved = tune(skills(9, pruner="halving"))
     assert {t.outcome for t in halved.trials} == {"complete", "pruned"}
     assert halved.trials[0].outcome == "complete"
     for trial in halved.trials:
@@ -91,7 +92,7 @@ def test_learning_too_slowly_is_pruned(tmp_path):
     words = ["train.total_steps=4096", "train.evaluate_every=2", "train.evaluate_episodes=20"]
     words += ["groups.agent.learner.epochs=10"]
     plan = Plan("cartpole-ppo", tuple(words), 9, str(tmp_path / "s.db"), only=("*.learning_rate",))
-    tuned = tune(plan, silent)
+    tuned = tune(plan)
     rates: dict[str, list[float]] = {"pruned": [], "complete": []}
     for trial in tuned.trials:
         rates[trial.outcome].append(trial.values["groups.agent.learner.learning_rate"])
@@ -111,7 +112,7 @@ def test_several_seeds_are_averaged(skills, monkeypatch):
         return {}
 
     monkeypatch.setattr(loop.Training, "validate", validate)
-    tuned = tune(skills(1, seeds=2), silent)
+    tuned = tune(skills(1, seeds=2))
     assert tuned.own.score == 5.0  # the mean of the best validation scores, 4 and 6
     assert list(tuned.own.curve.values()) == [1.0, 4.0, 4.0, 4.0, 5.0, 5.0, 5.0, 5.0]
     assert {path.name for path in tuned.files.trial(0).iterdir()} == {"seed0", "seed1"}
@@ -120,7 +121,7 @@ def test_several_seeds_are_averaged(skills, monkeypatch):
 def test_the_untrained_policies_do_not_count(skills, tmp_path):
     """What was never better than at step 0 is scored and judged by the best after it."""
     word = "groups.all.learner.forgets=0.1"
-    tuned = tune(skills(1, word), silent)
+    tuned = tune(skills(1, word))
     assert tuned.own.score == tuned.own.held_out == pytest.approx(4 * 0.4)
     assert Run.open(tuned.files.trial(0) / "seed0").summary()["best_step"] == 8
     alone = coterie.train(tuned.plan.experiment, [word], out=tmp_path / "run", quiet=True)
@@ -129,23 +130,23 @@ def test_the_untrained_policies_do_not_count(skills, tmp_path):
 
 def test_held_out_seeds_choose_nothing(skills, monkeypatch):
     monkeypatch.setattr(
-        tuning, "judged", lambda summary, settings: -summary["evaluation"]["groups"]["all"]["return_mean"]
+        tuning, "held_out_score", lambda summary, settings: -summary["evaluation"]["groups"]["all"]["return_mean"]
     )
-    tuned = tune(skills(6), silent)
+    tuned = tune(skills(6))
     assert tuned.best.score == max(t.score for t in tuned.trials)
     assert tuned.best.held_out == min(t.held_out for t in tuned.trials if t.held_out is not None)
 
 
 def test_a_failing_trial_is_recorded_and_the_study_goes_on(skills):
     lines = []
-    tuned = tune(skills(10, "groups.all.learner.fails_below=0.4"), lines.append)
+    tuned = tune(skills(10, "groups.all.learner.fails_below=0.4"), lambda *state: lines.append(show.progress(*state)))
     failed = [t for t in tuned.trials if t.values[SKILL] < 0.4]
     assert 0 < len(failed) < 10
     assert {(t.outcome, t.score, t.reason) for t in failed} == {("failed", None, "no talent at all")}
     assert [t for t in tuned.trials if t.outcome == "failed"] == failed
     assert sum("failed" in line and "no talent at all" in line for line in lines) == len(failed)
     with pytest.raises(CoterieError, match="all 3 trials failed; the first one: no talent at all"):
-        tune(skills(3, "groups.all.learner.fails_below=9.0", study="bad.db"), silent)
+        tune(skills(3, "groups.all.learner.fails_below=9.0", study="bad.db"))
 
 
 # What is searched ---------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def test_only_narrows_the_space(skills):
     learning = [name for name, group in base.groups.items() if group.learner is not None]
     assert paths == {f"groups.{n}.{p}" for n in learning for p in ("learner.learning_rate", "policy.hidden")}
     with pytest.raises(ConfigError, match=r"--only \*.nothing: no searched setting matches; there are\n  \*\.mood, "):
-        tune(skills(1, only=("*.skill", "*.nothing")), silent)
+        tune(skills(1, only=("*.skill", "*.nothing")))
 
 
 def test_all_that_is_searched_is_named_in_80_columns():
@@ -199,15 +200,15 @@ def test_settings_without_effect_may_change_within_a_study():
 def test_who_does_not_learn_is_not_searched(tmp_path):
     text = "extends: gridworld-cooperative\ngroups: {team: {learner: null}}"
     with pytest.raises(ConfigError, match="nothing to search"):
-        tune(Plan(str(written(tmp_path / "frozen.yaml", text)), study=str(tmp_path / "s.db")), silent)
+        tune(Plan(str(written(tmp_path / "frozen.yaml", text)), study=str(tmp_path / "s.db")))
     assert not (tmp_path / "s.db").exists()
 
 
 def test_a_declaration_that_does_not_fit_is_named(skills):
     word = "groups.all.learner.name=helpers.tune:Mistaken"
     with pytest.raises(ConfigError, match=r"groups\.all\.learner\.skill: a range of numbers cannot hold None"):
-        tune(skills(1, word), silent)
-    assert SKILL in tune(skills(1, word, "groups.all.learner.skill=0.5"), silent).space
+        tune(skills(1, word))
+    assert SKILL in tune(skills(1, word, "groups.all.learner.skill=0.5")).space
 
 
 # The best settings --------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ def test_a_declaration_that_does_not_fit_is_named(skills):
 
 def test_the_best_settings_train(tmp_path, coterie_):
     plan = tiny(tmp_path, "s.db", 3)
-    tuned = tune(plan, silent)
+    tuned = tune(plan)
     text = tuned.files.best.read_text()
     assert text.startswith(f"# Score {tuned.best.score:.6g} in trial {tuned.best.number} of 3: coterie tune gridworld-")
     layer = yaml.safe_load(text)
@@ -232,7 +233,7 @@ def test_the_best_settings_train(tmp_path, coterie_):
 
 
 def test_the_best_settings_of_a_file_find_it_from_anywhere(skills, tmp_path, monkeypatch):
-    tuned = tune(skills(2, "groups.all.policy.mood=grim", study="deep/er/s.db"), silent)
+    tuned = tune(skills(2, "groups.all.policy.mood=grim", study="deep/er/s.db"))
     layer = yaml.safe_load(tuned.files.best.read_text())
     assert layer["extends"] == "../../skills.yaml"
     assert layer["groups"]["all"]["policy"]["mood"] == "grim"
@@ -247,7 +248,7 @@ def test_the_best_settings_of_one_of_several_ablations(tmp_path):
     plan, files = Plan(name), tuning.Files(tmp_path / "s.db")
     assert tuning.with_values(plan, values).experiment == name
     best = Trial(0, "complete", values, 1.0, 1.0, {}, "")
-    tuning.write_best(best, tuning.Tuned(plan, files, {}, [best]))
+    tuning.write_best(best, tuning.Tuned(plan, name, files, {}, [best]))
     layer = yaml.safe_load(files.best.read_text())
     assert layer == {"extends": name, "groups": {"agent": {"learner": {"gamma": 0.5}}}}
     assert schema.load(str(files.best)).groups["agent"].learner.settings.gamma == 0.5
@@ -329,14 +330,14 @@ def test_without_optuna_the_cure_is_named(coterie_, monkeypatch):
 
 def test_short_names_stay_apart():
     paths = ["groups.a.learner.gamma", "groups.b.learner.gamma", "groups.a.policy.hidden", "groups.a.policy.gamma"]
-    assert list(tuning.short_names(paths).values()) == [
+    assert list(show.short_names(paths).values()) == [
         *("groups.a.learner.gamma", "b.gamma", "hidden", "groups.a.policy.gamma"),
     ]
 
 
 def test_a_long_line_is_cut_at_80_columns():
     space = {f"groups.a.learner.setting_{i}": Real(0.0, 1.0) for i in range(9)}
-    text = tuning.line(Trial(3, "complete", dict.fromkeys(space, 1 / 3), 12.0, None, {}, ""), space)
+    text = show.trial_line(Trial(3, "complete", dict.fromkeys(space, 1 / 3), 12.0, None, {}, ""), space)
     assert len(text) == 80
     assert text.startswith("   3  complete      12.00  setting_0=0.333 setting_1=0.333")
     assert text.endswith("…")

@@ -47,7 +47,7 @@ def test_short_episodes_are_not_favoured(tmp_path):
 
 def test_returns_average_a_groups_agents_in_raw_reward(tmp_path):
     world, actors = seated(tmp_path, 2, lengths=(4,))
-    plain = evaluate.evaluate(world, actors, 2, seed=0).plain()
+    plain = evaluate.evaluate(world, actors, 2, seed=0).to_dict()
     assert plain == {
         "groups": {"all": {"return_mean": 6.0, "return_ci95": [6.0, 6.0], "length_mean": 4.0}},
         "success_rate": None,
@@ -126,12 +126,12 @@ def test_iteration_0_is_always_evaluated(tmp_path):
 def test_the_summary_and_eval_agree_and_greedy_differs_from_sampling(tmp_path):
     run = train(tmp_path / "run", "train.evaluate_episodes=30")
     table = coterie.load(run.path)
-    greedy = table.evaluate(30, seed=0).plain()
+    greedy = table.evaluate(30, seed=0).to_dict()
     assert greedy == run.summary()["evaluation"]
-    assert table.evaluate(30, seed=0).plain() == greedy
-    assert table.evaluate(30, seed=0, greedy=False).plain() != greedy
-    assert table.evaluate(30, seed=1).plain() != greedy
-    assert coterie.load(run.path, "last").evaluate(30).plain() == run.summary()["last"]
+    assert table.evaluate(30, seed=0).to_dict() == greedy
+    assert table.evaluate(30, seed=0, greedy=False).to_dict() != greedy
+    assert table.evaluate(30, seed=1).to_dict() != greedy
+    assert coterie.load(run.path, "last").evaluate(30).to_dict() == run.summary()["last"]
 
 
 def test_a_set_network_plays_with_any_number_of_agents_and_an_mlp_says_why_not(tmp_path):

@@ -343,7 +343,7 @@ def test_ctrl_c_once_finishes_the_iteration_saves_and_says_how_to_resume(tmp_pat
     assert process.returncode == 0, err
     run = Run.open(tmp_path / "run")
     saved = run.load_checkpoint("last")
-    assert f"stopped and saved at {saved['env_steps']:,} steps; go on with: coterie resume {run.path}" in out
+    assert f"stopped and saved at {saved['env_steps']:,} steps; continue with: coterie resume {run.path}" in out
     assert saved["env_steps"] == run.metrics()[-1]["env_steps"] > 0
     assert run.summary() is None
     steps = saved["env_steps"] + 64

@@ -172,6 +172,21 @@ def test_what_a_kill_left_half_written_is_ignored_and_cleaned(run):
     assert sorted(p.name for p in run.checkpoints.iterdir()) == ["best-000000000000", "step-000000000000"]
 
 
+def test_metrics_continue_after_the_records_that_a_reader_has(tmp_path, monkeypatch):
+    run = Run.create(tmp_path / "run", schema.load("gridworld-cooperative"))
+    assert run.metrics(after=3) == []
+    run.metrics_file.write_text('{"env_steps": 1}\n{"env_steps": 2}\n{"env_st')
+    seen = run.metrics()
+    assert [record["env_steps"] for record in seen] == [1, 2]
+    assert run.metrics(after=len(seen)) == []
+    with open(run.metrics_file, "a") as file:
+        file.write('eps": 3}\n{"env_steps": 4}\n')
+    parsed, loads = [], json.loads
+    monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or loads(text))
+    assert [record["env_steps"] for record in run.metrics(after=len(seen))] == [3, 4]
+    assert len(parsed) == 2  # the first ones are not parsed again
+
+
 def test_damaged_records_and_summaries_are_named(run):
     run.metrics_file.write_text('{"iteration": }\n')
     with pytest.raises(CoterieError, match=r"metrics\.jsonl' is damaged: Expecting value"):

@@ -366,7 +366,7 @@ def test_a_run_on_train_wordings_plays_held_out_ones_by_one_override(tmp_path):
     run = coterie.train("gridworld-instructed", moment, out=tmp_path / "run", quiet=True)
     loaded = table.load(str(run.path), "best", ["world.instructions=held_out"])
     assert loaded.config.world.settings.instructions == "held_out"
-    result = loaded.evaluate(20, seed=0).plain()
+    result = loaded.evaluate(20, seed=0).to_dict()
     assert 0.0 <= result["success_rate"] <= 1.0
 
 

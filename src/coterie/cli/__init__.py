@@ -1,5 +1,5 @@
-"""The command line."""
+"""The command line, `coterie`."""
 
-from coterie.cli.main import main
+from coterie.cli.entry import main
 
 __all__ = ["main"]

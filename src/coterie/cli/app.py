@@ -1,27 +1,43 @@
-"""The Typer application and the arguments that several commands share."""
+"""The Typer application, the order of its commands, and the arguments that several commands share."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from coterie import __version__
 
+ORDER = (  # of the commands in `coterie --help`
+    *("train", "resume", "eval", "watch"),
+    *("match", "compare", "exploit", "tune", "rate", "report"),
+    *("check", "config", "list", "doctor"),
+)
+
+
+class Commands(TyperGroup):
+    """Lists the commands in the order above."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Multi-agent reinforcement learning in which any kind of agent sits at the same table.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-check_app = typer.Typer(help="Hold a part against its contract.", no_args_is_help=True)
-config_app = typer.Typer(help="Show or validate settings.", no_args_is_help=True)
+check_app = typer.Typer(help="Run the conformance tests on a world.", no_args_is_help=True)
+config_app = typer.Typer(help="Show or validate the settings of an experiment.", no_args_is_help=True)
 app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(f"coterie {__version__}")
         raise typer.Exit
 
@@ -29,13 +45,19 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and leave")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
     """Options of the program itself."""
 
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="key=value, for example train.total_steps=100000")]
-RunPath = Annotated[str, typer.Argument(metavar="RUN", help="a run's directory")]
-Which = Annotated[str, typer.Option("--checkpoint", help="best, last or a step")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="of the episodes, not of the training")]
+Experiment = Annotated[
+    str, typer.Argument(metavar="EXPERIMENT|FILE", help="a name from 'coterie list', or a YAML file")
+]
+Overrides = Annotated[list[str] | None, typer.Argument(help="settings as key=value, such as seed=1")]
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="the directory of a run")]
+Checkpoint = Annotated[str, typer.Option("--checkpoint", help="best, last or a step")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of the episodes")]
+Stochastic = Annotated[bool, typer.Option("--stochastic", help="sample actions instead of acting greedily")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print no progress")]

@@ -1,4 +1,4 @@
-"""What this machine has: versions, cores, optional parts."""
+"""Examines this machine: versions, cores, GPU, optional packages."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NEEDED = (
     "pillow",
 )
 OPTIONAL = {
-    "gymnasium": "worlds named gymnasium/…, and the faces of built-in ones (coterie[worlds])",
-    "Box2D": "gymnasium/LunarLander-v3 and its like (coterie[worlds])",
-    "pettingzoo": "worlds named pettingzoo/…, and the faces of built-in ones (coterie[worlds])",
+    "gymnasium": "worlds named gymnasium/…, Gymnasium export of worlds (coterie[worlds])",
+    "Box2D": "gymnasium/LunarLander-v3 and other Box2D worlds (coterie[worlds])",
+    "pettingzoo": "worlds named pettingzoo/…, PettingZoo export of worlds (coterie[worlds])",
     "mpe2": "worlds named mpe/… (coterie[worlds])",
     "minigrid": "worlds named minigrid/… (coterie[worlds])",
     "pygame-ce": "windows (coterie[window])",
@@ -34,7 +34,7 @@ OPTIONAL = {
 
 
 def examine() -> Iterator[str]:
-    """One line per finding."""
+    """One line for each finding."""
     import torch
 
     yield f"python        {platform.python_version()} on {platform.system()} {platform.machine()}"

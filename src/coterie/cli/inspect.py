@@ -1,4 +1,4 @@
-"""Look around: list names, run conformance tests, show settings, examine this machine."""
+"""Commands that inspect: check, config, list, doctor. Each imports heavy modules when it runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,47 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.app import Overrides, app, check_app, config_app
+from coterie.cli.app import Experiment, Overrides, app, check_app, config_app
+
+
+@check_app.command("world")
+def check_world_(
+    name: Annotated[str, typer.Argument(help="a world from 'coterie list', or package.module:Name")],
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(min=1, help="steps to play")] = 200,
+) -> None:
+    """Test shapes, bounds, ends of episodes, seeds and saving of a world."""
+    from coterie.config import registry, schema
+    from coterie.testing import check_world
+    from coterie.training import build
+
+    values = schema.parse_overrides([w.removeprefix("world.") for w in overrides or []])
+    part = schema.part(registry.WORLDS, {"name": name} | values, "world")
+    check_world(lambda num_envs: build.build_world(part, num_envs), steps=steps)
+    print(f"{name}: passes the conformance tests over {steps} steps")
+
+
+@config_app.command("show")
+def config_show(experiment: Experiment, overrides: Overrides = None) -> None:
+    """Print an experiment with all default values."""
+    from coterie.config import schema
+
+    print(schema.to_yaml(schema.load(experiment, overrides)), end="")
+
+
+@config_app.command("validate")
+def config_validate(experiment: Experiment, overrides: Overrides = None) -> None:
+    """Check an experiment and build its parts, without training."""
+
+    from coterie.training import start
+
+    start.check(experiment, overrides)
+    print(f"{experiment}: valid")
 
 
 @app.command("list")
 def list_() -> None:
-    """Name the experiments and all that a config can choose from."""
+    """List experiments, worlds, policies, learners and preferences."""
     from coterie.config import registry
     from coterie.config.schema import EXPERIMENTS, experiments
 
@@ -30,52 +65,17 @@ def list_() -> None:
     tables = {"worlds": registry.WORLDS, "policies": registry.POLICIES, "learners": registry.LEARNERS}
     for title, table in (tables | {"preferences": registry.PREFERENCES}).items():
         print(f"{title}\n{wrapped(', '.join(table))}")
-    print("one's own: package.module:Name in place of any of these")
+    print("your own class: package.module:Name in place of a name")
 
 
 def wrapped(line: str) -> str:
-    """Indented, in lines that fit a terminal."""
+    """Indent a line and wrap it at 78 columns."""
     return textwrap.fill(line, 78, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-
-
-@check_app.command("world")
-def check_world_(
-    name: Annotated[str, typer.Argument(help="a world from 'list', or package.module:Name")],
-    overrides: Overrides = None,
-    steps: Annotated[int, typer.Option(min=1)] = 200,
-) -> None:
-    """Hold a world against its contract: shapes, bounds, ends, seeds, saving."""
-    from coterie.config import registry, schema
-    from coterie.testing import check_world
-    from coterie.training import build
-
-    values = schema.parse_overrides([w.removeprefix("world.") for w in overrides or []])
-    part = schema.part(registry.WORLDS, {"name": name} | values, "world")
-    check_world(lambda num_envs: build.build_world(part, num_envs), steps=steps)
-    print(f"{name}: keeps the contract over {steps} steps")
-
-
-@config_app.command("show")
-def config_show(experiment: str, overrides: Overrides = None) -> None:
-    """Print an experiment with every default written out."""
-    from coterie.config import schema
-
-    print(schema.to_yaml(schema.load(experiment, overrides)), end="")
-
-
-@config_app.command("validate")
-def config_validate(experiment: str, overrides: Overrides = None) -> None:
-    """Check an experiment down to the objects it builds, without training."""
-
-    from coterie.training import start
-
-    start.check(experiment, overrides)
-    print(f"{experiment}: valid")
 
 
 @app.command()
 def doctor() -> None:
-    """Say what this machine has, and what is missing for which feature."""
+    """Print versions and hardware, and which features lack a package."""
     from coterie.cli.doctor import examine
 
     for line in examine():

@@ -1,23 +1,26 @@
-"""Train and resume runs, evaluate and watch them. Heavy modules are imported inside the command that needs them."""
+"""Commands that train and play: train, resume, eval, watch. Each imports heavy modules when it runs."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.app import Overrides, RunPath, Seed, Which, app
+from coterie.cli.app import AsJson, Checkpoint, Experiment, Overrides, Quiet, RunPath, Seed, Stochastic, app
+
+if TYPE_CHECKING:
+    from coterie.training.run import Run
 
 
 @app.command()
 def train(
-    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT|FILE", help="a name from 'list', or a YAML file")],
+    experiment: Experiment,
     overrides: Overrides = None,
-    out: Annotated[str | None, typer.Option(help="the run's directory")] = None,
-    multirun: Annotated[bool, typer.Option("-m", help="sweep: a=1,2 b=3,4 makes four runs")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    out: Annotated[str | None, typer.Option(help="directory of the run (default: runs/EXPERIMENT/TIME-seedN)")] = None,
+    multirun: Annotated[bool, typer.Option("-m", help="sweep: a=1,2 b=3,4 trains four runs")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train an experiment and write a run."""
     from coterie import api
@@ -27,23 +30,23 @@ def train(
     words = overrides or []
     combinations = schema.sweep(words) if multirun else [words]
     for combination in combinations if multirun else ():
-        start.check(experiment, combination)  # refuse the last before the first has run for an hour
+        start.check(experiment, combination)  # refuse the last combination before the first one trains
     for number, combination in enumerate(combinations):
         if multirun:
             print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
-        into = out
+        directory = out
         if out is not None and multirun:
-            swept = [word for word in combination if word not in words]  # what tells this run from the others
-            into = str(Path(out) / ("_".join(swept) or "run").replace("/", "-"))
-        if not conclude(api.train(experiment, combination, into, quiet)):
-            return  # Ctrl-C ends the sweep, not only the run under way
+            swept = [word for word in combination if word not in words]  # distinguishes this run from the others
+            directory = str(Path(out) / ("_".join(swept) or "run").replace("/", "-"))
+        if not print_outcome(api.train(experiment, combination, directory, quiet)):
+            return  # Ctrl-C ends the whole sweep
 
 
-def conclude(run: Any) -> bool:
-    """Say what came of a training and where it lies; False when Ctrl-C ended it early."""
+def print_outcome(run: Run) -> bool:
+    """Print a run's scores and files; False when Ctrl-C stopped it early."""
     summary = run.summary()
     if summary is None:
-        print(f"stopped and saved at {max(run.steps(), default=0):,} steps; go on with: coterie resume {run.path}")
+        print(f"stopped and saved at {max(run.steps(), default=0):,} steps; continue with: coterie resume {run.path}")
         return False
     solved = ", solved" if summary["solved"] else ""
     print(
@@ -54,13 +57,14 @@ def conclude(run: Any) -> bool:
     for name, result in rows.items():
         print_result(name, result)
     print(f"run      {run.path}")
-    for film in run.films()[-1:]:
-        print(f"video    {film}")
+    for video in run.films()[-1:]:
+        print(f"video    {video}")
     print(f"report   {run.path / 'report.html'}")
     return True
 
 
 def print_result(name: str, result: dict[str, Any]) -> None:
+    """Print one line for each group of an evaluation."""
     for group, score in result["groups"].items():
         low, high = score["return_ci95"]
         success = "" if result["success_rate"] is None else f"  success {result['success_rate']:.1%}"
@@ -69,44 +73,46 @@ def print_result(name: str, result: dict[str, Any]) -> None:
 
 
 @app.command()
-def resume(run: RunPath, overrides: Overrides = None, quiet: Annotated[bool, typer.Option("--quiet")] = False) -> None:
-    """Go on with a run that was stopped, or with a longer one (train.total_steps=…)."""
+def resume(run: RunPath, overrides: Overrides = None, quiet: Quiet = False) -> None:
+    """Continue a stopped run, or train a finished one for longer."""
     from coterie import api
     from coterie.training.run import Run
 
-    went_on = api.resume(run, overrides, quiet)
+    continued = api.resume(run, overrides, quiet)
     directory = Run.open(run)
     summary = directory.summary()
-    if not went_on and summary is not None:
+    if not continued and summary is not None:
         print(f"{run} has finished at {summary['env_steps']:,} steps; more: coterie resume {run} train.total_steps=N")
         return
-    conclude(directory)
+    print_outcome(directory)
 
 
 @app.command("eval")
 def evaluate(
     run: RunPath,
     overrides: Overrides = None,
-    episodes: Annotated[int, typer.Option(min=1, help="to play")] = 100,
+    episodes: Annotated[int, typer.Option(min=1, help="number of episodes")] = 100,
     seed: Seed = 0,
-    sample: Annotated[bool, typer.Option("--sample", help="draw actions instead of taking the likeliest")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
-    checkpoint: Which = "best",
+    stochastic: Stochastic = False,
+    as_json: AsJson = False,
+    checkpoint: Checkpoint = "best",
 ) -> None:
-    """Play held-out episodes with a run's policies, greedily unless told otherwise."""
+    """Evaluate a run's policies on held-out episodes."""
     from coterie.core.types import as_metrics
     from coterie.training import table
     from coterie.training.evaluate import actor_metrics
 
     loaded = table.load(run, checkpoint, overrides)
-    result = loaded.evaluate(episodes, seed, greedy=not sample).plain()
-    mode = "sample" if sample else "greedy"
-    head = {"run": run, "checkpoint": checkpoint, "mode": mode, "episodes": episodes, "seed": seed}
+    result = loaded.evaluate(episodes, seed, greedy=not stochastic).to_dict()
     if as_json:
+        mode = "sample" if stochastic else "greedy"
+        head = {"run": run, "checkpoint": checkpoint, "mode": mode, "episodes": episodes, "seed": seed}
         found = actor_metrics([group.actor for group in loaded.groups])
-        told = {name: as_metrics(counters) for name, counters in found.items()}
-        print(json.dumps(head | {"env_steps": loaded.env_steps} | result | ({"reports": told} if told else {})))
+        metrics = {name: as_metrics(counters) for name, counters in found.items()}
+        more = {"reports": metrics} if metrics else {}
+        print(json.dumps(head | {"env_steps": loaded.env_steps} | result | more))
         return
+    mode = "stochastic" if stochastic else "greedy"
     print(f"{run}, checkpoint {checkpoint} ({loaded.env_steps:,} steps), {mode}, {episodes} episodes, seed {seed}")
     print_result(mode, result)
 
@@ -115,27 +121,27 @@ def evaluate(
 def watch(
     run: RunPath,
     overrides: Overrides = None,
-    window: Annotated[bool, typer.Option("--window", help="open a window")] = False,
+    window: Annotated[bool, typer.Option("--window", help="play in a window")] = False,
     terminal: Annotated[bool, typer.Option("--terminal", help="play in this terminal")] = False,
-    out: Annotated[str | None, typer.Option(help="the GIF to write (default: in RUN/videos)")] = None,
-    episodes: Annotated[int, typer.Option(min=1)] = 1,
+    out: Annotated[str | None, typer.Option(help="GIF file to write (default: in RUN/videos)")] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="number of episodes")] = 1,
     seed: Seed = 0,
-    sample: Annotated[bool, typer.Option("--sample")] = False,
-    fps: Annotated[int | None, typer.Option(min=1, max=60, help="frames a second")] = None,
-    checkpoint: Which = "best",
+    stochastic: Stochastic = False,
+    fps: Annotated[int | None, typer.Option(min=1, max=60, help="frames per second")] = None,
+    checkpoint: Checkpoint = "best",
 ) -> None:
-    """Look at a run's policies: a video file, this terminal, or a window."""
+    """Show a run's policies in a video, a terminal or a window."""
     from coterie.training import build, table, video
     from coterie.training.loop import evaluation_seed
 
     loaded = table.load(run, checkpoint, overrides)
     world = build.build_stage(loaded.config.world)
     actors = [group.actor for group in loaded.groups]
-    start = evaluation_seed(seed)
+    start, greedy = evaluation_seed(seed), not stochastic
     if window:
-        video.show_in_window(world, actors, start, episodes, not sample, fps)
+        video.show_in_window(world, actors, start, episodes, greedy, fps)
     elif terminal:
-        video.show_in_terminal(world, actors, start, episodes, not sample, fps)
+        video.show_in_terminal(world, actors, start, episodes, greedy, fps)
     else:
         path = Path(out) if out else Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif"
-        print(video.write_video(world, actors, start, path, episodes, not sample, fps))
+        print(video.write_video(world, actors, start, path, episodes, greedy, fps))

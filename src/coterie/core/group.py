@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -153,6 +153,22 @@ class Learner(Stateful, Protocol):
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         """Improve the policy in place; returns metrics of the update."""
         ...
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Metrics of a learner that a report draws in one panel; panels of one title are drawn together."""
+
+    title: str
+    unit: str  # label of the y axis
+    metrics: tuple[str, ...]  # names that `learn` returns
+
+
+@runtime_checkable
+class HasPanels(Protocol):
+    """A learner class that says which of its metrics a report draws."""
+
+    panels: ClassVar[tuple[Panel, ...]]
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Pages of a single file, and the drawings in them: what reports and comparisons share."""
+"""HTML pages in a single file, and helpers for the figures in them, shared by reports and comparisons."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ table { border-collapse: collapse; margin: .5rem 0 } td, th { padding: .25rem .8
 text-align: right } td:first-child, th:first-child { text-align: left } img { max-width: 100% }
 pre { background: #f6f6f6; padding: .8rem; overflow: auto } .quiet { color: #666 }
 """
-STEPS, SECONDS = "environment steps", "wall-clock seconds"  # what curves are drawn against
+STEPS, SECONDS = "environment steps", "wall-clock seconds"  # labels of x axes
 COLOURS = (
     *("#2a6f97", "#c1440e", "#3a7d44", "#7b4b94", "#8a6d3b", "#444444"),
     *("#e0a100", "#1fa3a3", "#d16ba5", "#7a9a01"),
 )
-DASHES = (":", "-.", (0, (3, 1, 1, 1, 1, 1)))  # of lines that nobody learned
+DASHES = (":", "-.", (0, (3, 1, 1, 1, 1, 1)))  # line styles of reference scores
 
 
 def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
-    """Write an HTML page; nothing is fetched when it is opened."""
+    """Write an HTML page that loads nothing from elsewhere."""
     head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title><style>{STYLE}</style>"
     text = head + "".join(parts) + "</html>\n"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,32 +37,32 @@ def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of plain words."""
+    """A table; its cells are escaped."""
     cells = "".join(f"<th>{html.escape(word)}" for word in head)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(word)}" for word in row) + "</tr>" for row in rows)
     return f"<table><tr>{cells}</tr>{body}</table>"
 
 
-def picture(data: bytes, kind: str, words: str) -> str:
-    """A picture inside the page."""
-    return f'<img alt="{html.escape(words)}" src="data:{kind};base64,{base64.b64encode(data).decode()}">'
+def image(data: bytes, media_type: str, description: str) -> str:
+    """An image embedded in the page."""
+    return f'<img alt="{html.escape(description)}" src="data:{media_type};base64,{base64.b64encode(data).decode()}">'
 
 
 def as_png(figure: Any) -> bytes:
-    """A drawing as a file's contents."""
+    """A figure as the contents of a PNG file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()
 
 
 def write_png(path: Path, png: bytes) -> None:
-    """Write a drawing to a file."""
+    """Write a PNG file; missing directories are created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png)
 
 
-def dress(axes: Any, title: str, x: str, y: str) -> None:
-    """Label a panel, the way all panels look."""
+def label_panel(axes: Any, title: str, x: str, y: str) -> None:
+    """Set title, labels, grid and legend of a panel in the common style."""
     from matplotlib.ticker import EngFormatter
 
     axes.set(title=title, xlabel=x, ylabel=y)
@@ -74,16 +74,16 @@ def dress(axes: Any, title: str, x: str, y: str) -> None:
         axes.legend(fontsize=8, framealpha=0.8, edgecolor="none")
 
 
-def remark(axes: Any, words: str) -> None:
-    """Words in the middle of a panel, such as why it shows less than one expects."""
-    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color="#666666")
+def annotate_panel(axes: Any, text: str) -> None:
+    """Write a text in the middle of a panel, such as the reason why it is empty."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#666666")
 
 
 def draw_estimate(
     axes: Any, points: Array, estimate: Estimate, label: str, colour: str, staircase: bool = False
 ) -> None:
-    """A line with the band of its interval, where it has one; a staircase keeps each value up to the next point."""
-    dot = "o" if len(points) == 1 else None  # a line of one point is nothing to see
+    """Draw a line with the band of its interval, if it has one; a staircase holds each value up to the next point."""
+    dot = "o" if len(points) == 1 else None  # a line of one point is invisible
     style = "steps-post" if staircase else "default"
     axes.plot(
         points, estimate.value, color=colour, label=label, linewidth=1.5, marker=dot, markersize=4, drawstyle=style

@@ -1,51 +1,47 @@
-"""One HTML page for one run or several: scores, curves, the world's chapter, exploitability, videos, the config.
+"""Report: one HTML page for one run or several, with scores, curves, the world's section, exploitability and videos.
 
-The page is a single file: pictures are inside it. Several runs of one experiment are drawn as a mean with
-its 95% interval, from `statistics.py`. A world class may add a chapter (`world.HasReportSection`); none is known here.
+The page is a single file with its images inside. Several runs of one experiment are drawn as a mean with its 95%
+interval (`statistics.py`). A learner class declares the panels of its metrics (`core.group.HasPanels`), and a world
+class may add a section (`core.world.HasReportSection`); this module knows neither.
 """
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coterie.config import registry
 from coterie.config.schema import to_yaml
 from coterie.core import lookup
+from coterie.core.group import HasPanels, Panel
 from coterie.core.types import CoterieError
 from coterie.core.world import HasReportSection, ReportSection
-from coterie.studies import statistics
-from coterie.studies.exploit import exploit
-from coterie.studies.exploit.exploit import Exploited, Score
-from coterie.studies.html import (
-    COLOURS,
-    DASHES,
-    SECONDS,
-    STEPS,
-    as_png,
-    draw_estimate,
-    dress,
-    picture,
-    remark,
-    table,
-    write_page,
-    write_png,
-)
+from coterie.studies import html, statistics
+from coterie.studies.exploit import show as exploit_show
+from coterie.studies.exploit.results import ExploitResult, read_result
 from coterie.studies.statistics import bootstrap_stream
 from coterie.training.run import Run, entry, number, write_text
 
-POINTS = 200  # at most, of a line with a band
-AXES = {"env_steps": STEPS, "wall_s": SECONDS}  # a record's clocks, and how they are called
+MAX_POINTS = 200  # of a line with a band
+AXES = {"env_steps": html.STEPS, "wall_s": html.SECONDS}  # key of a record -> label of the x axis
+DEFAULT_PANELS = (  # of a learner that declares none; those whose metrics no run recorded are left out
+    Panel("policy loss", "loss", ("policy_loss",)),
+    Panel("value loss", "loss", ("value_loss", "loss")),
+    Panel("mean action value", "value", ("q_mean",)),
+    Panel("exploration", "share of random actions", ("epsilon",)),
+    Panel("entropy", "nats", ("entropy",)),
+    Panel("KL to the policy that acted", "nats", ("kl",)),
+)
 
 
 def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, numbers: Path | None = None) -> Path:
-    """Write the page; when asked to, its drawings as PNGs (F.png, F-word.png), too, and what else was found as JSON."""
+    """Write the page; on request also its figures as PNGs (F.png, F-NAME.png) and further results as JSON."""
     by_experiment: dict[str, list[Run]] = {}
     for run in runs:
         if not run.metrics():
@@ -53,49 +49,54 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
         by_experiment.setdefault(run.config().experiment, []).append(run)
     title = ", ".join(by_experiment)
     if figure is not None and len(by_experiment) > 1:
-        raise CoterieError(f"one figure shows one experiment, these runs are of several ({title}); draw each alone")
-    chapters = {name: _report_section(members) for name, members in by_experiment.items()}
-    exploited = {name: _exploited(members) for name, members in by_experiment.items()}
+        raise CoterieError(f"--figure shows one experiment, these runs are of several ({title}); draw each alone")
+    sections = {name: _world_section(members) for name, members in by_experiment.items()}
+    exploited = {name: _exploit_results(members) for name, members in by_experiment.items()}
     if numbers is not None:
-        _write_numbers(numbers, chapters, exploited)
-    parts = [f"<h1>{html.escape(title)}</h1>"]
+        _write_numbers(numbers, sections, exploited)
+    parts = [f"<h1>{escape(title)}</h1>"]
     for name, members in by_experiment.items():
         if len(by_experiment) > 1:
-            parts.append(f"<h1>{html.escape(name)}</h1>")
+            parts.append(f"<h1>{escape(name)}</h1>")
         parts += [*_scores(members), *_curves(members, figure)]
-        if (chapter := chapters[name]) is not None:
-            parts += chapter.parts
-            _write_pictures(figure, chapter)
-        parts += [*_exploitability(exploited[name]), *_films(members), *_configs(members)]
-    return write_page(path, title, parts)
+        if (section := sections[name]) is not None:
+            parts += section.parts
+            _write_section_figures(figure, section)
+        parts += [*exploit_show.report_section(exploited[name]), *_videos(members), *_configs(members)]
+    return html.write_page(path, title, parts)
 
 
-def _report_section(runs: Sequence[Run]) -> ReportSection | None:
-    """What the world of these runs has to say of them; nothing where they play in several."""
+def _world_section(runs: Sequence[Run]) -> ReportSection | None:
+    """The section that the world of these runs adds; None where they play several worlds."""
     worlds = {run.config().world.name for run in runs}
-    made = lookup.look_up(registry.WORLDS, worlds.pop())
-    return made.report_section(runs) if not worlds and isinstance(made, HasReportSection) else None
+    world = lookup.look_up(registry.WORLDS, worlds.pop())
+    return world.report_section(runs) if not worlds and isinstance(world, HasReportSection) else None
 
 
-def _write_pictures(figure: Path | None, chapter: ReportSection) -> None:
-    """Beside the figure of the curves, with a word in the name."""
+def _write_section_figures(figure: Path | None, section: ReportSection) -> None:
+    """Write a section's figures next to the figure of the curves."""
     if figure is not None:
-        for word, png in chapter.pictures.items():
-            write_png(figure.with_name(f"{figure.stem}-{word}{figure.suffix}"), png)
+        for name, png in section.pictures.items():
+            html.write_png(figure.with_name(f"{figure.stem}-{name}{figure.suffix}"), png)
+
+
+def _exploit_results(runs: Sequence[Run]) -> list[tuple[int, ExploitResult]]:
+    """The seed and `exploit.json` of every run that has one."""
+    return [(run.config().seed, result) for run in runs if (result := read_result(run)) is not None]
 
 
 def _write_numbers(
-    path: Path, chapters: dict[str, ReportSection | None], exploited: dict[str, list[tuple[int, Exploited]]]
+    path: Path, sections: dict[str, ReportSection | None], exploited: dict[str, list[tuple[int, ExploitResult]]]
 ) -> None:
-    """By experiment: the world's own numbers, and what was found by exploiting its runs."""
+    """Write the numbers of the worlds' sections and the exploit results as JSON, by experiment."""
     found: dict[str, dict[str, Any]] = {}
-    for name, chapter in chapters.items():
-        own = {} if chapter is None else chapter.numbers
-        own = own | ({"exploit": [one.plain() for _, one in exploited[name]]} if exploited[name] else {})
+    for name, section in sections.items():
+        own = {} if section is None else section.numbers
+        own = own | ({"exploit": [result.to_dict() for _, result in exploited[name]]} if exploited[name] else {})
         found |= {name: own} if own else {}
     if not found:
         raise CoterieError(
-            "these worlds have no numbers of their own, and no run has an exploit.json; "
+            "--numbers: these worlds have no numbers of their own, and no run has an exploit.json; "
             "scores are in every run's summary.json"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,14 +107,14 @@ def _write_numbers(
 
 
 def _scores(runs: Sequence[Run]) -> Iterable[str]:
-    """A table of returns: the trained policies between what they are to be compared with."""
+    """A table of returns: the trained policies, those of step 0 and the baselines."""
     finished = [(run, summary) for run in runs if (summary := run.summary()) is not None]
     yield "<h2>Scores</h2>"
     if not finished:
-        yield "<p class=quiet>The run has not finished; scores come with its end.</p>"
+        yield "<p class=quiet>The run has not finished; scores are computed at its end.</p>"
         return
     count = entry(*finished[0], "episodes")
-    yield f"<p class=quiet>Greedy play, {count} episodes on seeds used neither for training nor for choosing.</p>"
+    yield f"<p class=quiet>Greedy play, {count} held-out episodes (not used to train or to choose a checkpoint).</p>"
     yield "<table><tr><th>policy<th>seed<th>group<th>return<th>95% interval<th>length<th>success</tr>"
     for run, summary in finished:
         rows = {"best": ["evaluation"], "last": ["last"], "step 0": ["step_0"]}
@@ -124,7 +125,7 @@ def _scores(runs: Sequence[Run]) -> Iterable[str]:
     for run, summary in finished:
         steps, seconds, speed = (number(run, summary, key) for key in ("env_steps", "wall_s", "steps_per_s"))
         yield (
-            f"<p class=quiet>{html.escape(run.path.name)}: {steps:,} environment steps in {seconds:.0f} s, "
+            f"<p class=quiet>{escape(run.path.name)}: {steps:,} environment steps in {seconds:.0f} s, "
             f"{speed:,.0f} per second{', solved' if entry(run, summary, 'solved') else ''}.</p>"
         )
 
@@ -136,7 +137,7 @@ def _score_rows(policy: str, run: Run, summary: dict[str, Any], place: list[str]
         mean, length = (number(run, summary, *place, "groups", group, key) for key in ("return_mean", "length_mean"))
         low, high = entry(run, summary, *place, "groups", group, "return_ci95")
         yield (
-            f"<tr><td>{policy}<td>{seed}<td>{html.escape(group)}<td>{mean:.2f}"
+            f"<tr><td>{policy}<td>{seed}<td>{escape(group)}<td>{mean:.2f}"
             f"<td>[{low:.2f}, {high:.2f}]<td>{length:.1f}<td>{success}</tr>"
         )
 
@@ -144,24 +145,35 @@ def _score_rows(policy: str, run: Run, summary: dict[str, Any], place: list[str]
 # Curves -----------------------------------------------------------------------------------------------
 
 
+class Line(NamedTuple):
+    """One metric in a plot."""
+
+    metric: str
+    label: str
+    colour: str
+
+
 @dataclass(frozen=True)
-class Panel:
-    """Metrics that are drawn together."""
+class Plot:
+    """Lines that are drawn together."""
 
     title: str
-    unit: str  # what the y axis shows
-    lines: list[tuple[str, str]]  # metric, label
-    along: str = "env_steps"
+    unit: str  # label of the y axis
+    lines: list[Line]
+    x: str = "env_steps"
+
+
+Records = list[dict[str, Any]]  # of one run
 
 
 def _curves(runs: Sequence[Run], figure: Path | None) -> Iterable[str]:
     yield "<h2>Curves</h2>"
     png = draw_curves(runs)
     if figure is not None:
-        write_png(figure, png)
+        html.write_png(figure, png)
     if len(runs) > 1:
         yield f"<p class=quiet>{_caption(len(runs))}</p>"
-    yield picture(png, "image/png", "returns, success, losses and entropy against environment steps and seconds")
+    yield html.image(png, "image/png", "returns, success, losses and entropy against environment steps and seconds")
 
 
 def _caption(count: int) -> str:
@@ -170,138 +182,101 @@ def _caption(count: int) -> str:
 
 
 def draw_curves(runs: Sequence[Run]) -> bytes:
-    """Panels of returns, success, losses and exploration against environment steps and seconds, as a PNG."""
+    """Plots of returns, success and the learners' metrics against environment steps and seconds, as a PNG."""
     from matplotlib.figure import Figure
 
     records = [run.metrics() for run in runs]
-    panels = [p for p in _panels(list(runs[0].config().groups), records) if _recorded(p, records)]
-    rows = -(-len(panels) // 2)
+    recorded = {name for one in records for record in one for name in record}
+    plots = [plot for plot in _plots(runs[0], records) if any(line.metric in recorded for line in plot.lines)]
+    rows = -(-len(plots) // 2)
     figure = Figure(figsize=(11, 3.2 * rows), layout="constrained")
-    for place, panel in enumerate(panels):
+    for place, plot in enumerate(plots):
         axes = figure.add_subplot(rows, 2, place + 1)
-        for colour, (name, label) in zip(COLOURS * 4, panel.lines, strict=False):
-            _draw(axes, records, panel.along, name, label, colour)
+        for line in plot.lines:
+            _draw(axes, records, plot.x, line)
         if not axes.lines:
-            remark(axes, f"no {'steps' if panel.along == 'env_steps' else 'seconds'} that all runs share")
-        if panel.title.startswith("return"):
-            _references(axes, runs)
-        dress(axes, panel.title, AXES[panel.along], panel.unit)
+            html.annotate_panel(axes, f"no {'steps' if plot.x == 'env_steps' else 'seconds'} that all runs share")
+        if plot.title.startswith("return"):
+            _draw_references(axes, runs)
+        html.label_panel(axes, plot.title, AXES[plot.x], plot.unit)
     if len(runs) > 1:
         figure.supxlabel(_caption(len(runs)), fontsize=8, color="#666666")
-    return as_png(figure)
+    return html.as_png(figure)
 
 
-def _recorded(panel: Panel, records: list[list[dict[str, Any]]]) -> bool:
-    return any(name in record for one in records for record in one for name, _ in panel.lines)
-
-
-def _panels(groups: list[str], records: list[list[dict[str, Any]]]) -> list[Panel]:
-    """Which metrics are drawn together; those that no run has recorded are left out later."""
+def _plots(run: Run, records: Sequence[Records]) -> list[Plot]:
+    """Returns and success of every table, then the panels of its learners."""
+    groups = list(run.config().groups)
     average = sorted({n for one in records for n in one[-1] if "/return_" in n and n.split("_")[-1].isdigit()})
     returns = [(name, f"{name.split('/')[0]}, training, {name.split('_')[-1]}-episode average") for name in average]
     returns += [(f"{g}/eval/return_mean", f"{g}, greedy") for g in groups]
-    losses = [(f"{g}/value_loss", g) for g in groups] + [(f"{g}/loss", g) for g in groups]
+    success = [("success_rate", "training"), ("eval/success_rate", "greedy")]
     return [
-        Panel("return", "mean return", returns),
-        Panel("return against time", "mean return", returns, "wall_s"),
-        Panel("success", "share of episodes", [("success_rate", "training"), ("eval/success_rate", "greedy")]),
-        Panel("policy loss", "loss", [(f"{g}/policy_loss", g) for g in groups]),
-        Panel("value loss", "loss", losses),
-        Panel("mean action value", "value", [(f"{g}/q_mean", g) for g in groups]),
-        Panel("exploration", "share of random actions", [(f"{g}/epsilon", g) for g in groups]),
-        Panel("entropy", "nats", [(f"{g}/entropy", g) for g in groups]),
-        Panel("KL to the policy that acted", "nats", [(f"{g}/kl", g) for g in groups]),
+        Plot("return", "mean return", _coloured(returns)),
+        Plot("return against time", "mean return", _coloured(returns), "wall_s"),
+        Plot("success", "share of episodes", _coloured(success)),
+        *_learner_plots(run),
     ]
 
 
-def _draw(axes: Any, records: list[list[dict[str, Any]]], along: str, name: str, label: str, colour: str) -> None:
-    """One metric: its mean over the runs, as far as all of them go, and the interval of that mean."""
-    series = [[(r[along], r[name]) for r in one if name in r] for one in records]
-    curves = [(x, y) for x, y in (np.array(points, float).T for points in series if points)]
+def _coloured(lines: Sequence[tuple[str, str]]) -> list[Line]:
+    return [Line(*line, html.COLOURS[i % len(html.COLOURS)]) for i, line in enumerate(lines)]
+
+
+def _learner_plots(run: Run) -> list[Plot]:
+    """The panels that the groups' learners declare; those of one title are one plot."""
+    groups = run.config().groups
+    plots: dict[str, Plot] = {}
+    for i, (name, group) in enumerate(groups.items()):
+        if group.learner is None:
+            continue
+        learner = lookup.look_up(registry.LEARNERS, group.learner.name)
+        for panel in learner.panels if isinstance(learner, HasPanels) else DEFAULT_PANELS:
+            plot = plots.setdefault(panel.title, Plot(panel.title, panel.unit, []))
+            for m, metric in enumerate(panel.metrics):
+                colour = html.COLOURS[(m * len(groups) + i) % len(html.COLOURS)]  # a group's colour in every panel
+                label = name if len(panel.metrics) == 1 else f"{name}, {metric}"
+                plot.lines.append(Line(f"{name}/{metric}", label, colour))
+    return list(plots.values())
+
+
+def _draw(axes: Any, records: Sequence[Records], x: str, line: Line) -> None:
+    """Draw one metric: its mean over the runs, as far as all of them go, and the interval of that mean."""
+    series = [[(r[x], r[line.metric]) for r in one if line.metric in r] for one in records]
+    curves = [(at, values) for at, values in (np.array(points, float).T for points in series if points)]
     if not curves:
         return
-    points, values = statistics.align(curves, POINTS if len(curves) > 1 else None)
+    points, values = statistics.align(curves, MAX_POINTS if len(curves) > 1 else None)
     if len(points):
         estimate = statistics.stratified_bootstrap([values], statistics.mean, bootstrap_stream())
-        draw_estimate(axes, points, estimate, label, colour)
+        html.draw_estimate(axes, points, estimate, line.label, line.colour)
 
 
-def _references(axes: Any, runs: Sequence[Run]) -> None:
-    """Lines for the solved threshold and for players to compare with."""
+def _draw_references(axes: Any, runs: Sequence[Run]) -> None:
+    """Draw lines for the solved threshold and the baselines."""
     stop = runs[0].config().train.stop
     if stop is not None:
         axes.axhline(stop.return_mean, color="#3a7d44", linestyle="--", linewidth=1, label="solved")
     summary = runs[0].summary()
     learning = [name for name, group in runs[0].config().groups.items() if group.learner is not None]
     if summary is not None and learning:
-        for style, name in zip(DASHES, entry(runs[0], summary, "baselines"), strict=False):
+        for style, name in zip(html.DASHES, entry(runs[0], summary, "baselines"), strict=False):
             value = number(runs[0], summary, "baselines", name, "groups", learning[0], "return_mean")
             axes.axhline(value, color="#888888", linestyle=style, linewidth=1, label=name)
 
 
-# Exploitability ---------------------------------------------------------------------------------------
+# Videos and configs ---------------------------------------------------------------------------------------------
 
 
-def _exploited(runs: Sequence[Run]) -> list[tuple[int, Exploited]]:
-    """What was found of the runs that `coterie exploit` was asked about, with their seeds."""
-    return [(run.config().seed, one) for run in runs if (one := exploit.found_earlier(run)) is not None]
-
-
-def _exploitability(exploited: Sequence[tuple[int, Exploited]]) -> Iterable[str]:
-    """A table of who gains what by deviating; nothing where nobody has asked."""
-    if not exploited:
-        return
-    yield (
-        "<h2>Exploitability</h2><p class=quiet>What somebody gains by leaving what was learned while all others stay "
-        "as they are: mean returns of who deviates, in the world's own reward, with 95% intervals over episodes. "
-        "A response found by learning is a lower bound: a better one may exist.</p>"
-    )
-    head = ["seed", "deviates", "own return", "best response", "gain", "by", "responder"]
-    rows, words = [], []
-    for seed, found in exploited:
-        for one in found.responses:
-            who = f"{one.deviation.group}: {', '.join(one.deviation.agents)}"
-            scores = [_between(one.original), _between(one.response), _between(one.gain, "+")]
-            how = f"{one.responder.learner}, {one.responder.steps:,} steps"
-            rows.append([str(seed), who, *scores, one.who, how])
-        words.append(f"<p class=quiet>{html.escape(' '.join(_totals(seed, found)))}</p>")
-    yield table(head, rows)
-    yield from words
-
-
-def _totals(seed: int, found: Exploited) -> Iterable[str]:
-    """Sentences about one run: how it was judged, what all gains come to, what to mind."""
-    asked = found.question
-    mode = "drawn actions" if asked.sample else "greedy"
-    yield f"Seed {seed}: checkpoint {asked.checkpoint} ({found.env_steps:,} steps), {mode}, {asked.episodes} episodes."
-    yield f"NashConv {_between(found.nash_conv)}, the sum of the gains above 0;"
-    yield f"exploitability {_between(found.exploitability)}, their mean."
-    for one in found.responses:
-        name, liked = one.deviation.name, one.responder.preference
-        if liked != "individual":
-            yield f"The responder of {name} learned with the preference '{liked}'."
-        if one.gain.high < 0:
-            yield f"Nobody did as well as {name} itself; a longer training may."
-
-
-def _between(score: Score, sign: str = "") -> str:
-    """A mean with its bounds."""
-    mean, low, high = (f"{x:{sign}.{exploit.digits(score)}f}" for x in score)
-    return f"{mean} [{low}, {high}]"
-
-
-# The rest ---------------------------------------------------------------------------------------------
-
-
-def _films(runs: Sequence[Run]) -> Iterable[str]:
-    films = [film for run in runs for film in run.films()[-1:]]
-    if films:
+def _videos(runs: Sequence[Run]) -> Iterable[str]:
+    videos = [video for run in runs for video in run.films()[-1:]]
+    if videos:
         yield "<h2>An episode of the best policy</h2>"
-    for film in films[:3]:
-        yield picture(film.read_bytes(), "image/gif", "an episode played greedily")
+    for video in videos[:3]:
+        yield html.image(video.read_bytes(), "image/gif", "an episode, played greedily")
 
 
 def _configs(runs: Sequence[Run]) -> Iterable[str]:
-    yield f"<h2>Config</h2><pre>{html.escape(to_yaml(runs[0].config()))}</pre>"
-    listed = "".join(f"<li>{html.escape(str(run.path.name))}" for run in runs)
+    yield f"<h2>Config</h2><pre>{escape(to_yaml(runs[0].config()))}</pre>"
+    listed = "".join(f"<li>{escape(str(run.path.name))}" for run in runs)
     yield f"<p class=quiet>Drawn from</p><ul class=quiet>{listed}</ul>"

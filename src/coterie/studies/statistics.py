@@ -1,10 +1,9 @@
-"""Statistics over a few runs: robust means, intervals, profiles, times to a threshold, areas.
+"""Statistics over a few runs: robust means, intervals, performance profiles, times to a threshold, areas.
 
 After Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS);
 sections of that paper are named where they are used. Scores come as *strata*: one array for every task,
 `[R]` with the scores of its runs, so that tasks may have different numbers of runs (a matrix of runs by
-tasks is `list(matrix.T)`). Pure NumPy: where scores come from is in `contenders.py`, what is made of them in
-`compare.py`.
+tasks is `list(matrix.T)`). Pure NumPy.
 """
 
 from __future__ import annotations
@@ -27,25 +26,24 @@ Statistic = Callable[[Strata], Array]  # [..., R] of every task -> [...]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic with its interval; there is none where a task has a single run, which says nothing of others."""
+    """A statistic with its interval; None where a task has a single run."""
 
     value: Array  # [] or [T]
     low: Array | None
     high: Array | None
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON."""
+    def to_dict(self) -> dict[str, Any]:
         interval = None if self.low is None or self.high is None else [self.low.tolist(), self.high.tolist()]
         return {"value": self.value.tolist(), "interval": interval}
 
 
 def bootstrap_stream() -> np.random.Generator:
-    """What resamples are drawn from: every estimate takes the same stream anew, so none depends on its neighbours."""
+    """The random stream of resamples; every estimate starts it anew, so no estimate depends on another."""
     return seeding.generator(0, "bootstrap")
 
 
 def checked(scores: Strata) -> list[Array]:
-    """The strata as arrays, if there are any scores and all are numbers."""
+    """The strata as arrays; refuses empty strata and scores that are not finite."""
     arrays = [np.asarray(task, float) for task in scores]
     if not arrays or any(task.ndim == 0 or not task.shape[-1] for task in arrays):
         raise CoterieError("statistics need at least one run of every task")
@@ -75,7 +73,7 @@ def median(scores: Strata) -> Array:
 
 
 def optimality_gap(scores: Strata, target: float = 1.0) -> Array:
-    """By how much runs stay below a target on average; what lies above it does not make up for it."""
+    """The mean shortfall below a target; scores above the target count as the target."""
     return np.asarray(target - mean([np.minimum(task, target) for task in checked(scores)]))
 
 
@@ -102,7 +100,7 @@ def stratified_bootstrap(
     if scores[0].ndim == 1:
         low, high = np.quantile(statistic([t[d] for t, d in zip(scores, draws, strict=True)]), bounds)
         return Estimate(value, low, high)
-    points = [  # one by one, for all at once would be gigabytes
+    points = [  # one by one: all at once would take gigabytes
         np.quantile(statistic([t[point, d] for t, d in zip(scores, draws, strict=True)]), bounds)
         for point in range(len(scores[0]))
     ]
@@ -116,13 +114,13 @@ def probability_of_improvement(
     repetitions: int = REPETITIONS,
     level: float = LEVEL,
 ) -> Estimate:
-    """How likely a run of `one` beats a run of `other`, averaged over tasks (§4.3).
+    """The probability that a run of `one` beats a run of `other`, averaged over tasks (§4.3).
 
     Mann–Whitney's U over the number of pairs; a tie counts as half a win.
     """
     one, other = checked(one), checked(other)
     if len(one) != len(other):
-        raise CoterieError(f"only equal tasks can be held against each other, got {len(one)} and {len(other)}")
+        raise CoterieError(f"both sides need the same tasks, got {len(one)} and {len(other)}")
     wins = [
         (x[:, None] > y[None, :]) + 0.5 * (x[:, None] == y[None, :]) for x, y in zip(one, other, strict=True)
     ]  # [R, S] per task
@@ -149,7 +147,7 @@ def performance_profile(
 
 
 def align(curves: Sequence[tuple[Array, Array]], most: int | None = None) -> tuple[Array, Array]:
-    """Curves (x, y) of several runs at common points: `[T]` and `[T, R]`, as far as all of them go."""
+    """Interpolate curves (x, y) of several runs at common points: `[T]` and `[T, R]`, where all are defined."""
     points = np.unique(np.concatenate([x for x, _ in curves]))
     points = points[(points >= max(x[0] for x, _ in curves)) & (points <= min(x[-1] for x, _ in curves))]
     if most is not None and len(points) > most:
@@ -185,24 +183,24 @@ def _curve(steps: Array, values: Array) -> tuple[Array, Array]:
     return steps, values
 
 
-# Times to an event, some of which were never seen -----------------------------------------------------
+# Censored times to a threshold -----------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Reaching:
-    """How soon runs reached a threshold. Runs that did not count as *not yet*, never as absent."""
+    """How soon runs reached a threshold; runs that did not are censored, not left out."""
 
     runs: int
     reached: int
-    median: float | None  # steps by which half of the runs are estimated to have reached it; None: not seen
-    restricted_mean: float  # mean steps until reached, where whoever needs longer than the horizon counts as it
+    median: float | None  # estimated steps by which half of the runs reach it; None: later than the runs' end
+    restricted_mean: float  # mean steps until reached; times beyond the horizon count as the horizon
     horizon: float
 
 
 def survival(times: Array, reached: Array) -> tuple[Array, Array]:
-    """The share still short of the threshold after each time at which somebody reached it (Kaplan & Meier 1958).
+    """The share of runs below the threshold after each time at which a run reached it (Kaplan & Meier 1958).
 
-    `times` `[R]` are when runs reached it, or, where `reached` is False, until when they were watched.
+    `times` `[R]` are when runs reached it, or, where `reached` is False, when their observation ended.
     """
     events = np.unique(times[reached])
     at_risk = (times[None, :] >= events[:, None]).sum(axis=1)
@@ -211,9 +209,9 @@ def survival(times: Array, reached: Array) -> tuple[Array, Array]:
 
 
 def summarise_reaching(frames: Sequence[float | None], watched: Sequence[float], horizon: float) -> Reaching:
-    """Sum up frames to a threshold, None where a run was watched to its end in vain."""
+    """Summarise frames to a threshold; None where a run did not reach it before its end, `watched`."""
     if not len(frames) or len(frames) != len(watched):
-        raise CoterieError("times to a threshold need at least one run, and how long each was watched")
+        raise CoterieError("times to a threshold need at least one run, and the length of each")
     reached = np.array([frame is not None for frame in frames])
     times = np.array([until if frame is None else frame for frame, until in zip(frames, watched, strict=True)], float)
     events, share = survival(times, reached)

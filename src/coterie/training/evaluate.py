@@ -29,7 +29,7 @@ class Result:
         """The mean return of the given groups, which chooses the best checkpoint."""
         return float(np.mean([self.returns[g].mean() for g in groups]))
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON: mean return with its 95% interval per group, and the success rate."""
         groups = {}
         for name, returns in self.returns.items():

@@ -141,7 +141,7 @@ class Training:
         if score > self.best_score or self.config.train.best == "last":
             self.best_score, self.best_step = score, self.env_steps
             self.save_best()
-        plain = result.plain()
+        plain = result.to_dict()
         metrics = {f"{name}/eval/return_mean": g["return_mean"] for name, g in plain["groups"].items()}
         metrics["eval/length_mean"] = float(result.length.mean())
         if plain["success_rate"] is not None:
@@ -153,7 +153,7 @@ class Training:
         found = {}
         for name, make in self.stand_ins().items():
             actors = [make(g) if g.learner is not None else g.actor for g in self.groups]
-            found[name] = self.judge("evaluate", actors).plain()
+            found[name] = self.judge("evaluate", actors).to_dict()
         return found
 
     def stand_ins(self) -> dict[str, Callable[[Group], Actor]]:
@@ -286,7 +286,7 @@ def loop(
         progress.show(training.env_steps, training.wall, describe(training, metrics))
 
     if training.best_step < 0:  # a new run, not one resumed from its step 0
-        training.step_0 = training.judge("evaluate").plain()
+        training.step_0 = training.judge("evaluate").to_dict()
         record(training.validate())
         training.save()
         if watch is not None:  # only policies that have learned count as best
@@ -314,7 +314,7 @@ def loop(
 
 def finish(training: Training, speed: float) -> dict[str, Any]:
     """Evaluate the best policies on held-out seeds and write the summary and video."""
-    run, last = training.run, training.judge("evaluate").plain()
+    run, last = training.run, training.judge("evaluate").to_dict()
     saved = run.load_checkpoint("best")
     for group in training.groups:
         group.policy.load(saved["policies"][group.name])
@@ -327,7 +327,7 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         "solved": training.solved,
         "episodes": training.config.train.evaluate_episodes,
         "best_step": training.best_step,
-        "evaluation": training.judge("evaluate").plain(),
+        "evaluation": training.judge("evaluate").to_dict(),
         "last": last,
         "step_0": training.step_0,
         "baselines": training.baselines(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -78,14 +79,17 @@ class Run:
         """Write the resolved config atomically."""
         write_text(self.config_file, configs.to_yaml(settings))
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """All records so far."""
+    def metrics(self, after: int = 0) -> list[dict[str, Any]]:
+        """The records so far, without the first `after`, which are not parsed.
+
+        A reader that polls a run passes the number of records that it already has. Records are only appended; `cut`
+        (a resumed run) removes the last ones, so a reader must start anew when a run is resumed.
+        """
         if not self.metrics_file.exists():
             return []
-        lines = self.metrics_file.read_text().splitlines()
-        return [
-            _parsed(line, self.metrics_file) for line in lines if line.endswith("}")
-        ]  # a kill may truncate the last line
+        with open(self.metrics_file) as file:
+            complete = (line for line in map(str.rstrip, file) if line.endswith("}"))  # a kill may cut the last line
+            return [_parsed(line, self.metrics_file) for line in itertools.islice(complete, after, None)]
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run; None before it finishes."""

@@ -29,7 +29,7 @@ from coterie.algorithms.dqn.transitions import (
     team_of,
 )
 from coterie.algorithms.replay import Drawn, Replay, ReplaySettings
-from coterie.core.group import GroupSpec, Preference
+from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
 from coterie.core.validation import at_least, positive, within
@@ -131,6 +131,11 @@ class DQN:
 
     teaches = QNetworkPolicy
     scopes = ("step",)
+    panels = (
+        Panel("value loss", "loss", ("loss",)),
+        Panel("mean action value", "value", ("q_mean",)),
+        Panel("exploration", "share of random actions", ("epsilon",)),
+    )
 
     def __init__(
         self, settings: DQNSettings, policy: QNetworkPolicy, group_spec: GroupSpec, preference: Preference

@@ -25,7 +25,7 @@ from coterie.algorithms.maddpg.kernels import Draws
 from coterie.algorithms.maddpg.outcomes import Targets
 from coterie.algorithms.maddpg.transitions import JointLayout, JointTransitions, PendingSteps
 from coterie.algorithms.replay import Replay, ReplaySettings
-from coterie.core.group import GroupSpec, Preference, Risk, RiskParameters
+from coterie.core.group import GroupSpec, Panel, Preference, Risk, RiskParameters
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, CoterieError, Experience, Joint, Metrics, State, TargetPolicy
 from coterie.core.validation import at_least, positive, within
@@ -245,6 +245,7 @@ class MADDPG:
 
     teaches = DeterministicPolicy
     scopes = ("step", "interim")
+    panels = (Panel("mean action value", "value", ("q_mean",)),)
 
     def __init__(
         self, settings: MADDPGSettings, policy: DeterministicPolicy, group_spec: GroupSpec, preference: Preference

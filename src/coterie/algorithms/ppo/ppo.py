@@ -19,7 +19,7 @@ from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.ppo import kernels as ppo_kernels
 from coterie.algorithms.ppo.batches import Batch, Targets, gather, lanes, minibatches, rows_of
 from coterie.algorithms.ppo.returns import advantages
-from coterie.core.group import GroupSpec, Preference, Risk
+from coterie.core.group import GroupSpec, Panel, Preference, Risk
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
 from coterie.core.validation import at_least, positive, within
@@ -97,6 +97,12 @@ class PPO:
     also_teaches = (LoraPolicy,)
     scopes = ("step", "episodic")
     follows = ("mixture", "kl", "prior", "hint")
+    panels = (
+        Panel("policy loss", "loss", ("policy_loss",)),
+        Panel("value loss", "loss", ("value_loss",)),
+        Panel("entropy", "nats", ("entropy",)),
+        Panel("KL to the policy that acted", "nats", ("kl",)),
+    )
 
     def __init__(
         self, settings: PPOSettings, policy: NetworkPolicy | LoraPolicy, group_spec: GroupSpec, preference: Preference

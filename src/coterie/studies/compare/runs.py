@@ -1,8 +1,8 @@
-"""Who is compared: finished runs read from their directories and put together as contenders.
+"""Reads finished runs and groups them into variants.
 
-A *contender* is what is held against others: runs that differ in nothing but seed and world. A *world* is a
-world's name with its settings; scores of different worlds are on different scales, which `compare.py` sees
-to. Settings that cannot change a result (how many processes, what is saved) tell nobody apart.
+A *variant* is a set of runs that differ only in seed and world. A *world* is a world's name with its settings; scores
+of different worlds are on different scales, which `compare.py` normalises. Settings that cannot change a result (number
+of processes, what is saved) do not distinguish variants.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coterie.config import schema as configs
 from coterie.core.types import Array, CoterieError
 from coterie.training.run import Run, number
 
-ARGUMENT = "argument"  # in place of a setting: every argument of the command is a contender
+ARGUMENT = "argument"  # in place of a setting: every argument of the command is a variant
 NOT_COMPARED = configs.WITHOUT_EFFECT | {"schema", "experiment", "seed"}
 
 
@@ -34,16 +34,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class RunResult:
-    """One finished run, as far as it is compared."""
+    """What a comparison needs of one finished run."""
 
     path: Path
-    argument: str  # of the command, in which it was found
+    argument: str  # of the command, under which it was found
     experiment: str
     seed: int
-    settings: dict[str, Any]  # dotted -> value, those that can change a result
+    settings: dict[str, Any]  # path -> value, those that can change a result
     score: float  # of the chosen checkpoint on held-out episodes
-    last: float  # of the last policies on the same
-    others: dict[str, float]  # random play, perhaps heuristic, the policies of step 0, on the same
+    last: float  # of the last policies on the same episodes
+    baselines: dict[str, float]  # random play, step 0 and, where there is one, the expert, on the same episodes
     curve: Curve
     env_steps: int
     wall_s: float
@@ -51,7 +51,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Variant:
-    """Runs that count as one."""
+    """Runs of one setting."""
 
     label: str
     runs: dict[str, list[RunResult]]  # world -> its runs
@@ -61,16 +61,18 @@ class Variant:
 
 
 def find_runs(words: Sequence[str]) -> list[tuple[str, Run]]:
-    """The runs that arguments name, each once: a run's directory, or one with runs somewhere below."""
+    """The runs that arguments name, each once: a run's directory, or a directory with runs below it."""
     found: dict[Path, tuple[str, Run]] = {}
     for word in words:
         path = Path(word)
         if not path.is_dir():
-            raise CoterieError(f"'{word}' is no directory; name runs, or directories with runs below them")
+            raise CoterieError(f"'{word}' is not a directory; name runs, or directories with runs below them")
         inside = [path] if (path / "config.yaml").is_file() else [p.parent for p in path.rglob("config.yaml")]
-        inside = [one for one in inside if not any(other in one.parents for other in inside)]  # none within another
+        inside = [
+            one for one in inside if not any(other in one.parents for other in inside)
+        ]  # leave out runs inside runs
         if not inside:
-            raise CoterieError(f"'{word}' holds no run: there is no config.yaml in it or below")
+            raise CoterieError(f"'{word}' holds no run: it has no config.yaml in it or below")
         for directory in sorted(inside):
             found.setdefault(directory.resolve(), (word, Run.open(directory)))
     return list(found.values())
@@ -79,18 +81,18 @@ def find_runs(words: Sequence[str]) -> list[tuple[str, Run]]:
 def read(
     words: Sequence[str], scored: str = "best", group: str | None = None, skip_unfinished: bool = False
 ) -> tuple[list[RunResult], list[Path]]:
-    """All runs that arguments name, and those that were left out because they have not finished."""
+    """Read all runs that arguments name; also returns those skipped because they have not finished."""
     if scored not in ("best", "last"):
         raise configs.ConfigError(f"--score: expected best or last, got '{scored}'")
     found = find_runs(words)
     skipped = [run.path for _, run in found if skip_unfinished and run.summary() is None]
     if len(skipped) == len(found):
         raise CoterieError("none of these runs has finished")
-    return [enter(word, run, scored, group) for word, run in found if run.path not in skipped], skipped
+    return [read_run(word, run, scored, group) for word, run in found if run.path not in skipped], skipped
 
 
-def enter(argument: str, run: Run, scored: str, group: str | None) -> RunResult:
-    """Read a finished run; its score is the mean return of the groups that learn, or of one group."""
+def read_run(argument: str, run: Run, scored: str, group: str | None) -> RunResult:
+    """Read a finished run; its score is the mean return of the learning groups, or of one group."""
     summary = run.summary()
     if summary is None:
         raise CoterieError(f"'{run.path}' has not finished; 'coterie resume {run.path}', or --skip-unfinished")
@@ -106,7 +108,7 @@ def enter(argument: str, run: Run, scored: str, group: str | None) -> RunResult:
     def score(*path: str) -> float:
         return float(np.mean([number(run, summary, *path, "groups", name, "return_mean") for name in counted]))
 
-    others = {"random": score("baselines", "random"), "step 0": score("step_0")}  # which every run has
+    baselines = {"random": score("baselines", "random"), "step 0": score("step_0")}  # which every run has
     return RunResult(
         run.path,
         argument,
@@ -115,7 +117,7 @@ def enter(argument: str, run: Run, scored: str, group: str | None) -> RunResult:
         {k: v for k, v in flatten(configs.to_dict(settings)).items() if k not in NOT_COMPARED},
         score("evaluation" if scored == "best" else "last"),
         score("last"),
-        others | {name: score("baselines", name) for name in summary["baselines"]},
+        baselines | {name: score("baselines", name) for name in summary["baselines"]},
         read_curve(run, counted),
         int(number(run, summary, "env_steps")),
         number(run, summary, "wall_s"),
@@ -131,112 +133,113 @@ def read_curve(run: Run, groups: Sequence[str]) -> Curve:
     return Curve(*np.array(points, float).T)
 
 
-def flatten(plain: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Nested settings as dotted ones."""
+def flatten(nested: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested settings as path -> value."""
     flat: dict[str, Any] = {}
-    for name, value in plain.items():
+    for name, value in nested.items():
         flat |= flatten(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value}
     return flat
 
 
-# Putting together -------------------------------------------------------------------------------------
+# Grouping ---------------------------------------------------------------------------------------------
 
 
-def gather(entrants: Sequence[RunResult], by: Sequence[str] = ()) -> list[Variant]:
-    """Contenders in order of appearance, told apart by all settings outside the world, or by the given ones."""
-    known = {ARGUMENT, *(name for one in entrants for name in one.settings)}
+def gather(results: Sequence[RunResult], by: Sequence[str] = ()) -> list[Variant]:
+    """Group runs into variants, in order of appearance: by all settings outside the world, or by the given ones."""
+    known = {ARGUMENT, *(name for one in results for name in one.settings)}
     for name in by:
         if name not in known:
             hint = configs.suggest(name, known) or "; 'coterie config show' lists settings"
-            raise configs.ConfigError(f"--by {name}: none of these runs has such a setting{hint}")
-    worlds = _worlds(entrants, by)
+            raise configs.ConfigError(f"--by {name}: none of these runs has this setting{hint}")
+    worlds = _worlds(results, by)
     found: dict[str, list[tuple[str, RunResult]]] = {}
-    for entrant, world in zip(entrants, worlds, strict=True):
-        found.setdefault(json.dumps(_identity(entrant, by), sort_keys=True), []).append((world, entrant))
-    _refuse_twins(found.values())
+    for result, world in zip(results, worlds, strict=True):
+        found.setdefault(json.dumps(_identity(result, by), sort_keys=True), []).append((world, result))
+    _refuse_duplicates(found.values())
     members = [[one for _, one in group] for group in found.values()]
     names = ["+".join(dict.fromkeys(one.experiment for one in group)) for group in members]
     identities = [_identity(group[0], by) for group in members]
-    one_group = _one_group([one.settings for one in entrants])
+    one_group = _one_group([one.settings for one in results])
     labels = (
-        _numbered([_worded(one, by, one_group) for one in identities], identities)
+        _numbered([_as_overrides(one, by, one_group) for one in identities], identities)
         if by
-        else tell_apart(names, identities)
+        else make_labels(names, identities)
     )
-    contenders = []
+    variants = []
     for label, group in zip(labels, found.values(), strict=True):
         runs: dict[str, list[RunResult]] = {world: [] for world in dict.fromkeys(worlds) if world in dict(group)}
-        for world, entrant in group:
-            runs[world].append(entrant)
-        contenders.append(Variant(label, runs))
-    _refuse_gaps(contenders)
-    return contenders
+        for world, result in group:
+            runs[world].append(result)
+        variants.append(Variant(label, runs))
+    _refuse_gaps(variants)
+    return variants
 
 
-def _identity(entrant: RunResult, by: Sequence[str]) -> dict[str, Any]:
-    """What makes a run part of one contender and not of another."""
+def _identity(result: RunResult, by: Sequence[str]) -> dict[str, Any]:
+    """The settings that decide to which variant a run belongs."""
     if by:
-        return {n: entrant.argument if n == ARGUMENT else entrant.settings.get(n) for n in by}
-    return {name: value for name, value in entrant.settings.items() if not name.startswith("world.")}
+        return {n: result.argument if n == ARGUMENT else result.settings.get(n) for n in by}
+    return {name: value for name, value in result.settings.items() if not name.startswith("world.")}
 
 
-def _worlds(entrants: Sequence[RunResult], by: Sequence[str]) -> list[str]:
-    """Every run's world by name, with settings where worlds of one name differ in them."""
+def _worlds(results: Sequence[RunResult], by: Sequence[str]) -> list[str]:
+    """Every run's world by name, with the settings in which worlds of one name differ."""
     settings = [
         {k: v for k, v in one.settings.items() if k.startswith("world.") and k not in ("world.name", *by)}
-        for one in entrants
+        for one in results
     ]
-    return tell_apart([str(one.settings["world.name"]) for one in entrants], settings)
+    return make_labels([str(one.settings["world.name"]) for one in results], settings)
 
 
-def _refuse_twins(groups: Any) -> None:
-    """The same config and seed is the same run: counted twice, it would feign certainty."""
+def _refuse_duplicates(groups: Any) -> None:
+    """Refuse two runs of the same config and seed: counting both would narrow the intervals."""
     for group in groups:
         seen: dict[str, Path] = {}
         for _, one in group:
             key = json.dumps([one.seed, one.settings], sort_keys=True)
             if key in seen:
-                raise CoterieError(f"'{seen[key]}' and '{one.path}' have the same settings and seed; give one of them")
+                raise CoterieError(f"'{seen[key]}' and '{one.path}' have the same settings and seed; name one of them")
             seen[key] = one.path
 
 
-def _refuse_gaps(contenders: Sequence[Variant]) -> None:
-    """Everybody must have played in every world, or means over worlds would be of different things."""
-    played = {world: runs[0] for one in contenders for world, runs in one.runs.items()}
-    for one in contenders:
+def _refuse_gaps(variants: Sequence[Variant]) -> None:
+    """Refuse variants without runs in some of the worlds: their means over worlds would not be comparable."""
+    played = {world: runs[0] for one in variants for world, runs in one.runs.items()}
+    for one in variants:
         for world, run in played.items():
             if world not in one.runs:
                 other = next(iter(one.runs.values()))[0]
                 raise CoterieError(
-                    f"'{run.path}' plays in world '{world}', where the contender of '{other.path}' has no run; only "
-                    "contenders in the same worlds can be compared (--by SETTING says what tells contenders apart)"
+                    f"'{run.path}' plays world '{world}', where the variant of '{other.path}' has no run; only "
+                    "variants in the same worlds can be compared (--by SETTING sets what distinguishes variants)"
                 )
 
 
-def tell_apart(names: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:
-    """Names, with the settings in which those of one name differ; equal labels are of equals."""
+def make_labels(names: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:
+    """Labels: names, with the settings in which those of one name differ; different settings get different labels."""
     alike: dict[str, list[dict[str, Any]]] = {}
     for name, one in zip(names, settings, strict=True):
         alike.setdefault(name, []).append(one)
     keys = {name: _differing(ones) for name, ones in alike.items()}
-    lone = {name: _one_group(ones) for name, ones in alike.items()}
+    single = {name: _one_group(ones) for name, ones in alike.items()}
     labels = [
-        f"{name} {_worded(one, keys[name], lone[name])}".rstrip() for name, one in zip(names, settings, strict=True)
+        f"{name} {_as_overrides(one, keys[name], single[name])}".rstrip()
+        for name, one in zip(names, settings, strict=True)
     ]
     return _numbered(labels, list(zip(names, settings, strict=True)))
 
 
 def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """Settings in which some differ; parts' names stand for what goes with them in all parts of that name."""
+    """Settings that differ; where a part's name differs, only those of its settings that vary among equal names."""
     keys = list(dict.fromkeys(key for one in settings for key in one))
     differing = [key for key in keys if _vary(settings, key)]
     renamed = [key for key in differing if key.endswith(".name")]
     kept = []
     for key in differing:
-        owners = [name for name in renamed if key.startswith(name.removesuffix("name"))]
+        part_names = [name for name in renamed if key.startswith(name.removesuffix("name"))]
         alike: dict[str, list[dict[str, Any]]] = {}  # by the names of the parts that the setting belongs to
         for one in settings:
-            alike.setdefault(json.dumps([one.get(name) for name in owners]), []).append(one)
+            alike.setdefault(json.dumps([one.get(name) for name in part_names]), []).append(one)
         if key in renamed or any(_vary(ones, key) for ones in alike.values()):
             kept.append(key)
     return kept
@@ -247,7 +250,7 @@ def _vary(settings: Sequence[dict[str, Any]], key: str) -> bool:
 
 
 def _numbered(labels: Sequence[str], identities: Sequence[Any]) -> list[str]:
-    """Labels, with a number where different ones would read the same, as the word 1 and the number 1 do."""
+    """Labels, with a number where different settings read the same, as the word 1 and the number 1 do."""
     seen: dict[str, list[str]] = {}
     numbered = []
     for label, identity in zip(labels, identities, strict=True):
@@ -262,8 +265,8 @@ def _one_group(settings: Sequence[dict[str, Any]]) -> bool:
     return len({key.split(".")[1] for one in settings for key in one if key.startswith("groups.")}) == 1
 
 
-def _worded(settings: dict[str, Any], keys: Sequence[str], one_group: bool) -> str:
-    """Settings as overrides are written, without what goes without saying: whose, where there is one group."""
+def _as_overrides(settings: dict[str, Any], keys: Sequence[str], one_group: bool) -> str:
+    """Settings written as overrides, without `groups.NAME.` where there is one group."""
     words = []
     for key in keys:
         if key == ARGUMENT:

@@ -1,31 +1,31 @@
-"""A comparison shown: as text of 80 columns, as CSV, as a drawing, as a page."""
+"""Shows a comparison: as text of 80 columns, as JSON and CSV, as a figure, as an HTML page."""
 
 from __future__ import annotations
 
 import csv
-import html
+import dataclasses
 import textwrap
 from collections.abc import Iterable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.studies import html as page
-from coterie.studies import statistics
-from coterie.studies.compare.compare import Comparison, Standing, as_rows, curves, strata
+from coterie.studies import html, statistics
+from coterie.studies.compare.compare import Comparison, Standing, area, curves, frames, strata
 from coterie.studies.statistics import Estimate
 
 NAME_WIDTH = 30
-FEW = 5  # runs; with fewer, docs/statistics.md measures how much bootstrap intervals promise too much
+FEW = 5  # runs; with fewer, bootstrap intervals are too narrow: docs/statistics.md measures by how much
 Row = list[str]
 
 
-# Words ------------------------------------------------------------------------------------------------
+# Text -------------------------------------------------------------------------------------------------
 
 
 def number(value: float) -> str:
-    """A score with the digits that matter."""
+    """A score, with fewer decimal places for larger ones."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
@@ -37,10 +37,10 @@ def bounded(estimate: Estimate) -> str:
 
 
 def score_rows(comparison: Comparison) -> list[Row]:
-    """Contenders, then whom they are to be compared with."""
+    """The variants, then the baselines."""
     rows = [
         [
-            f"{place}  {one.contender.label}",
+            f"{place}  {one.variant.label}",
             str(one.seeds),
             bounded(one.aggregates["iqm"]),
             number(float(one.aggregates["mean"].value)),
@@ -52,34 +52,34 @@ def score_rows(comparison: Comparison) -> list[Row]:
 
 
 def reaching_rows(comparison: Comparison, world: str) -> list[Row]:
-    """How soon the threshold was reached in a world."""
+    """Steps to the threshold in one world."""
     rows = []
     for place, one in enumerate(comparison.standings, 1):
         found = one.reaching[world]
-        middle = "not seen" if found.median is None else f"{found.median:,.0f}"
+        median = "not reached" if found.median is None else f"{found.median:,.0f}"
         reached = f"{found.reached}/{found.runs}"
-        rows.append([f"{place}  {one.contender.label}", reached, middle, f"{found.restricted_mean:,.0f}"])
+        rows.append([f"{place}  {one.variant.label}", reached, median, f"{found.restricted_mean:,.0f}"])
     return rows
 
 
 def improvement_rows(comparison: Comparison) -> list[Row]:
-    """Every pair, the likelier one first."""
+    """Every pair of variants, the likelier winner first."""
     rows = []
     for (i, j), found in comparison.improvement.items():
         if found.value < 0.5:
-            turned = [None if bound is None else 1 - bound for bound in (found.high, found.low)]
-            i, j, found = j, i, Estimate(1 - found.value, *turned)
+            reversed_bounds = [None if bound is None else 1 - bound for bound in (found.high, found.low)]
+            i, j, found = j, i, Estimate(1 - found.value, *reversed_bounds)
         rows.append([f"{i + 1} over {j + 1}", bounded(found)])
     return rows
 
 
-SCORE_HEAD = ["contender", "runs", "IQM [95% interval]", "mean", "AUC"]
-REACHING_HEAD = ["contender", "reached", "median steps", "mean steps"]
+SCORE_HEAD = ["variant", "runs", "IQM [95% interval]", "mean", "AUC"]
+REACHING_HEAD = ["variant", "reached", "median steps", "mean steps"]
 IMPROVEMENT_HEAD = ["pair", "probability [95% interval]"]
 
 
 def notes(comparison: Comparison, scored: str, skipped: Sequence[Path]) -> list[str]:
-    """What one has to know to read the numbers."""
+    """Notes that explain the numbers."""
     worlds = list(comparison.scales)
     lines = [f"{'world' if len(worlds) == 1 else 'worlds'}: {', '.join(worlds)}"]
     what = "normalised return" if comparison.normalised else "return"
@@ -92,31 +92,29 @@ def notes(comparison: Comparison, scored: str, skipped: Sequence[Path]) -> list[
     ends = sorted({f"{end:,.0f}" for end in comparison.ends.values()})
     lines.append(f"AUC: area under the validation curve, as its mean height, up to {' or '.join(ends)} steps")
     if skipped:
-        lines.append(f"left out, unfinished: {', '.join(map(str, skipped))}")
+        lines.append(f"skipped, unfinished: {', '.join(map(str, skipped))}")
     return lines
 
 
 def interval_notes(comparison: Comparison) -> list[str]:
-    """What the intervals are, and for whom there is none."""
-    fewest = [min(map(len, one.contender.runs.values())) for one in comparison.standings]
+    """Notes on the intervals, and on variants without them."""
+    fewest = [min(map(len, one.variant.runs.values())) for one in comparison.standings]
     lines = []
     if max(fewest) > 1:
         lines.append(f"intervals: 95%, stratified bootstrap over runs, {statistics.REPETITIONS:,} resamples")
     if any(1 < count < FEW for count in fewest):
-        lines.append(f"few runs: intervals from fewer than {FEW} runs of a world are too narrow to be relied on")
+        lines.append(f"few runs: intervals from fewer than {FEW} runs of a world are too narrow")
     if min(fewest) == 1:
-        lines.append(
-            "lone runs: whoever has a single run of a world has no intervals [–]; one run says nothing of others"
-        )
+        lines.append("single runs: a variant with one run of a world has no intervals [–]")
     return lines
 
 
 def reaching_note(comparison: Comparison, world: str) -> str:
-    """What the times to the threshold in a world are."""
+    """A note on the steps to the threshold in one world."""
     horizon = comparison.standings[0].reaching[world].horizon
     where = f" in {world}" if comparison.normalised else ""
     return (
-        f"steps until the validation score{where} reaches {comparison.threshold:g}; runs that never did are kept "
+        f"steps until the validation score{where} reaches {comparison.threshold:g}; runs that did not reach it count "
         f"as censored (median: Kaplan–Meier; mean: up to {horizon:,.0f} steps)"
     )
 
@@ -135,7 +133,7 @@ def as_table(comparison: Comparison, scored: str, skipped: Sequence[Path] = ()) 
 
 
 def columns(head: Row, rows: list[Row]) -> list[str]:
-    """Rows below their head; names that are too long stand on a line of their own."""
+    """Rows below their head; a name that is too long gets its own line."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     widths[0] = min(widths[0], NAME_WIDTH)
 
@@ -153,16 +151,84 @@ def columns(head: Row, rows: list[Row]) -> list[str]:
 
 
 def fold(text: str) -> list[str]:
-    """A long line as several of at most 80 columns."""
+    """Wrap a long line at 80 columns."""
     lines = textwrap.wrap(text, 80, subsequent_indent="   ", break_on_hyphens=False, drop_whitespace=True)
     return lines or [text]
 
 
-# Files ------------------------------------------------------------------------------------------------
+# JSON and files --------------------------------------------------------------------------------------
+
+
+def to_dict(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as JSON."""
+    several = comparison.normalised
+    labels = [one.variant.label for one in comparison.standings]
+    return {
+        "worlds": {
+            world: {"area_up_to": comparison.ends[world], "scale": dataclasses.asdict(scale) if several else None}
+            for world, scale in comparison.scales.items()
+        },
+        "interval": {
+            "level": statistics.LEVEL,
+            "method": "stratified bootstrap, percentiles",
+            "repetitions": statistics.REPETITIONS,
+        },
+        "threshold": comparison.threshold,
+        "variants": [_standing_to_dict(comparison, one) for one in comparison.standings],
+        "probability_of_improvement": [
+            {"of": labels[i], "over": labels[j]} | found.to_dict() for (i, j), found in comparison.improvement.items()
+        ],
+        "references": comparison.references,
+        "profile_thresholds": comparison.thresholds.tolist(),
+    }
+
+
+def _standing_to_dict(comparison: Comparison, standing: Standing) -> dict[str, Any]:
+    x = {axis: curves(standing.variant, comparison.scales, axis) for axis in ("steps", "wall")}
+    return {
+        "label": standing.variant.label,
+        "seeds": standing.seeds,
+        **{name: found.to_dict() for name, found in standing.aggregates.items()},
+        "area_under_curve": standing.area.to_dict(),
+        "performance_profile": standing.profile.to_dict(),
+        "frames_to_threshold": {w: dataclasses.asdict(r) for w, r in standing.reaching.items()} or None,
+        "curves": {axis: {"at": points.tolist()} | found.to_dict() for axis, (points, found) in x.items()},
+        "runs": _rows(comparison, standing),
+    }
+
+
+def as_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """One row for every run, in returns of its world."""
+    return [row for standing in comparison.standings for row in _rows(comparison, standing)]
+
+
+def _rows(comparison: Comparison, standing: Standing) -> list[dict[str, Any]]:
+    rows = []
+    for world, runs in standing.variant.runs.items():
+        scale, threshold = comparison.scales[world], comparison.threshold
+        for run in runs:
+            took = None if threshold is None else frames(run, scale, threshold)
+            rows.append(
+                {
+                    "variant": standing.variant.label,
+                    "world": world,
+                    "run": str(run.path),
+                    "seed": run.seed,
+                    "score": run.score,
+                    "normalised": float(scale(run.score)) if comparison.normalised else None,
+                    "last": run.last,
+                    "auc": area(run, comparison.ends[world]),
+                    "frames_to_threshold": took,
+                    "censored": None if threshold is None else took is None,
+                    "wall_s": run.wall_s,
+                    "env_steps": run.env_steps,
+                }
+            )
+    return rows
 
 
 def write_csv(comparison: Comparison, path: Path) -> None:
-    """One row for every run; what does not apply is left empty."""
+    """Write one row for every run; values that do not apply are empty."""
     rows = as_rows(comparison)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="") as file:
@@ -173,82 +239,82 @@ def write_csv(comparison: Comparison, path: Path) -> None:
 
 
 def write_page(comparison: Comparison, scored: str, path: Path, skipped: Sequence[Path] = ()) -> Path:
-    """The same tables and the drawing as one HTML file."""
-    labels = ", ".join(one.contender.label for one in comparison.standings)
-    parts = ["<h1>Comparison</h1>", *(f"<p class=quiet>{html.escape(n)}" for n in notes(comparison, scored, skipped))]
-    parts += ["<h2>Scores</h2>", page.table(SCORE_HEAD, score_rows(comparison))]
+    """Write the tables and the figure as one HTML file."""
+    labels = ", ".join(one.variant.label for one in comparison.standings)
+    parts = ["<h1>Comparison</h1>", *(f"<p class=quiet>{escape(n)}" for n in notes(comparison, scored, skipped))]
+    parts += ["<h2>Scores</h2>", html.table(SCORE_HEAD, score_rows(comparison))]
     if comparison.threshold is not None:
         parts.append("<h2>Steps to the threshold</h2>")
     for world in comparison.standings[0].reaching:
-        parts.append(f"<p class=quiet>{html.escape(reaching_note(comparison, world))}")
-        parts.append(page.table(REACHING_HEAD, reaching_rows(comparison, world)))
+        parts.append(f"<p class=quiet>{escape(reaching_note(comparison, world))}")
+        parts.append(html.table(REACHING_HEAD, reaching_rows(comparison, world)))
     if comparison.improvement:
-        parts += ["<h2>Probability of improvement</h2>", page.table(IMPROVEMENT_HEAD, improvement_rows(comparison))]
+        parts += ["<h2>Probability of improvement</h2>", html.table(IMPROVEMENT_HEAD, improvement_rows(comparison))]
     words = "learning curves, performance profile and interquartile means with 95% intervals"
-    parts += ["<h2>Curves</h2>", page.picture(draw(comparison), "image/png", words)]
-    return page.write_page(path, labels, parts)
+    parts += ["<h2>Curves</h2>", html.image(draw(comparison), "image/png", words)]
+    return html.write_page(path, labels, parts)
 
 
-# Drawing ----------------------------------------------------------------------------------------------
+# Figure -----------------------------------------------------------------------------------------------
 
 
 def draw(comparison: Comparison) -> bytes:
-    """Curves against steps and seconds, performance profiles, interquartile means: a PNG."""
+    """Curves against steps and seconds, performance profiles and interquartile means, as a PNG."""
     from matplotlib.figure import Figure
 
-    coloured = list(zip(comparison.standings, page.COLOURS * len(comparison.standings), strict=False))
+    coloured = list(zip(comparison.standings, html.COLOURS * len(comparison.standings), strict=False))
     figure = Figure(figsize=(11, 7.5 + 0.25 * len(coloured)), layout="constrained")
     unit = "normalised return" if comparison.normalised else "return"
     _draw_curves(figure.add_subplot(2, 2, 1), comparison, coloured, "steps")
-    page.dress(figure.axes[-1], f"validation {unit} against steps", page.STEPS, f"IQM of {unit}")
+    html.label_panel(figure.axes[-1], f"validation {unit} against steps", html.STEPS, f"IQM of {unit}")
     _draw_curves(figure.add_subplot(2, 2, 2), comparison, coloured, "wall")
-    page.dress(figure.axes[-1], f"validation {unit} against time", page.SECONDS, f"IQM of {unit}")
+    html.label_panel(figure.axes[-1], f"validation {unit} against time", html.SECONDS, f"IQM of {unit}")
     axes = figure.add_subplot(2, 2, 3)
     for one, colour in coloured:
-        page.draw_estimate(axes, comparison.thresholds, one.profile, "", colour, staircase=True)
-    page.dress(axes, "performance profile", f"{unit} τ", "share of runs that score above τ")
+        html.draw_estimate(axes, comparison.thresholds, one.profile, "", colour, staircase=True)
+    html.label_panel(axes, "performance profile", f"{unit} τ", "share of runs that score above τ")
     _draw_intervals(figure.add_subplot(2, 2, 4), comparison, coloured)
-    page.dress(figure.axes[-1], "held-out score", f"{unit} (line: IQM, bar: 95% interval, dots: runs)", "contender")
+    html.label_panel(figure.axes[-1], "held-out score", f"{unit} (line: IQM, bar: 95% interval, dots: runs)", "variant")
     names = [figure.axes[0].plot([], [], color=colour, linewidth=3)[0] for _, colour in coloured]
-    labels = [shortened(f"{place}  {one.contender.label}", 90) for place, (one, _) in enumerate(coloured, 1)]
+    labels = [shortened(f"{place}  {one.variant.label}", 90) for place, (one, _) in enumerate(coloured, 1)]
     figure.legend(names, labels, loc="outside upper center", frameon=False, fontsize=9, ncols=1 + (len(labels) > 4))
     caption = f"Lines: interquartile means. Bands: 95% by stratified bootstrap, {statistics.REPETITIONS:,} resamples."
     figure.supxlabel(caption, fontsize=8, color="#666666")
-    return page.as_png(figure)
+    return html.as_png(figure)
 
 
-def shortened(text: str, most: int) -> str:
-    """The beginning of a long name."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def shortened(text: str, limit: int) -> str:
+    """Cut a long name at its end."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _draw_curves(axes: Any, comparison: Comparison, coloured: Iterable[tuple[Standing, str]], axis: str) -> None:
-    """Everybody's curve, or a word about whose runs have no stretch in common."""
+    """Draw the variants' curves; a text names those whose runs have no steps or seconds in common."""
     missing = []
     for place, (one, colour) in enumerate(coloured, 1):
-        points, estimate = curves(one.contender, comparison.scales, axis)
-        page.draw_estimate(axes, points, estimate, "", colour)
+        points, estimate = curves(one.variant, comparison.scales, axis)
+        html.draw_estimate(axes, points, estimate, "", colour)
         missing += [] if len(points) else [str(place)]
     if missing:
-        whose = "" if len(missing) == len(comparison.standings) else f" of {', '.join(missing)}"
-        page.remark(axes, f"no {'steps' if axis == 'steps' else 'seconds'} that all runs{whose} share")
+        of_which = "" if len(missing) == len(comparison.standings) else f" of {', '.join(missing)}"
+        html.annotate_panel(axes, f"no {'steps' if axis == 'steps' else 'seconds'} that all runs{of_which} share")
     _draw_references(axes, comparison)
 
 
 def _draw_references(axes: Any, comparison: Comparison) -> None:
-    """Lines for whom contenders are compared with, and for the threshold."""
-    for dash, (name, value) in zip(page.DASHES, comparison.references.items(), strict=False):
+    """Draw lines for the baselines and the threshold."""
+    for dash, (name, value) in zip(html.DASHES, comparison.references.items(), strict=False):
         axes.axhline(value, color="#888888", linestyle=dash, linewidth=1, label=name)
     if comparison.threshold is not None:
         axes.axhline(comparison.threshold, color="#3a7d44", linestyle="--", linewidth=1, label="threshold")
 
 
 def _draw_intervals(axes: Any, comparison: Comparison, coloured: Iterable[tuple[Standing, str]]) -> None:
-    """Interquartile means with their intervals, and every run as a dot."""
+    """Draw interquartile means with their intervals, and every run as a dot."""
     places = []
     for place, (one, colour) in enumerate(coloured):
         iqm = one.aggregates["iqm"]
-        runs = np.concatenate(strata(one.contender, comparison.scales, lambda run: run.score))
+        runs = np.concatenate(strata(one.variant, comparison.scales, lambda run: run.score))
         axes.plot(runs, np.full(len(runs), place + 0.22), ".", color=colour, alpha=0.6, markersize=6)
         if iqm.low is not None and iqm.high is not None:
             axes.plot([iqm.low, iqm.high], [place, place], color=colour, linewidth=7, alpha=0.35, solid_capstyle="butt")

@@ -1,9 +1,9 @@
-"""A study on disk: what was tried, what came of it, what to try next. The only file that knows Optuna.
+"""Studies on disk: past trials, and the values of the next one. The only module that uses Optuna.
 
-A *trial* is one set of values and its score; a *study* is a SQLite file of them. Values are proposed by the
-tree-structured Parzen estimator (Bergstra et al. 2011, section 4), every one from a random stream of its own
-named by trial and setting: a study that was killed draws what it would have drawn. A trial that was under way
-is taken up again under its number, with its values.
+A *trial* is one set of values and its score; a *study* is a SQLite file of trials. Values are proposed by the
+tree-structured Parzen estimator (Bergstra et al. 2011, section 4), each from a random stream named by trial and
+setting, so that a study that was killed continues with the values it would have drawn. An interrupted trial runs again
+under its number, with its values.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from coterie.core import seeding
 from coterie.core.search_space import Choice, Range, Real, Whole, range_to_dict, written
 
 NAME = "coterie"  # of the one study in a file
-RANDOM_TRIALS = 10  # own settings, then even draws: Parzen estimators need something to estimate from
-UNPRUNED_TRIALS = 5  # complete ones before the median means anything
+SPEC = "terms"  # of the attribute that holds the spec of a study
+RANDOM_TRIALS = 10  # the experiment's own values, then uniform draws: Parzen estimators need data
+UNPRUNED_TRIALS = 5  # complete trials before the median is used
 WARM_UP = 4  # no pruning by median in the first 1/4 of a training
 REDUCTION = 3  # successive halving keeps the best third at 1/9 and at 1/3 of a trial
 
@@ -45,7 +46,7 @@ OUTCOMES: dict[TrialState, Outcome] = {
 
 @dataclass(frozen=True)
 class StudySpec:
-    """What all trials of a study have in common; it goes on under the same terms only."""
+    """What all trials of a study share; a study continues only with the same spec."""
 
     config: dict[str, Any]  # path -> value of the experiment with its overrides, as JSON
     space: dict[str, Range]  # path -> the values to try
@@ -54,45 +55,47 @@ class StudySpec:
     pruner: Pruner
     horizon: int  # environment steps of one training
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON, to be kept in the study."""
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, as the study stores it."""
         space = {path: range_to_dict(known) for path, known in self.space.items()}
         return {"config": self.config, "space": space, "seeds": self.seeds, "pruner": self.pruner}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One set of values and what came of it."""
+    """One set of values and its outcome."""
 
     number: int
     outcome: Outcome
     values: dict[str, Any]  # path -> value
-    score: float | None  # None when it failed; of a pruned one as far as it came
-    held_out: float | None  # score on seeds that choose nothing; None unless complete
-    curve: dict[int, float]  # environment steps, one seed after the other -> best score so far
+    score: float | None  # None: it failed; of a pruned trial the last reported score
+    held_out: float | None  # score on held-out seeds; None unless complete
+    curve: dict[int, float]  # environment steps, summed over seeds -> best score so far
     reason: str  # why it failed
 
 
 @contextmanager
-def open_study(path: Path, terms: StudySpec, lock: Path, command: str) -> Iterator[Study]:
-    """Create a study or go on with it; nobody else may while it is open."""
+def open_study(path: Path, spec: StudySpec, lock: Path, command: str) -> Iterator[Study]:
+    """Create a study or continue it; a lock keeps other processes out while it is open."""
     path.parent.mkdir(parents=True, exist_ok=True)
     check_file(path)
     lock.parent.mkdir(parents=True, exist_ok=True)
     with open(lock, "w") as held:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # falls with the process, however it ends
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends, however it ends
         except BlockingIOError:
             raise ConfigError(f"'{path}' is being tuned by another process; wait for it, or stop it") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        address = sqlalchemy.URL.create("sqlite", database=str(path.absolute()))  # quotes what a URL would read
+        address = sqlalchemy.URL.create(
+            "sqlite", database=str(path.absolute())
+        )  # escapes special characters of the path
         try:
             storage = optuna.storages.RDBStorage(address.render_as_string())
         except RuntimeError as error:
             raise ConfigError(f"'{path}' was written by another version of Optuna: {error}") from None
         try:
-            study = Study(_found(storage, path), storage, terms)
-            check_terms(study.inner, terms, path, command)
+            study = Study(_load(storage, path), storage, spec)
+            check_spec(study.inner, spec, path, command)
             yield study
         finally:
             storage.remove_session()
@@ -100,10 +103,10 @@ def open_study(path: Path, terms: StudySpec, lock: Path, command: str) -> Iterat
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that holds anything but a study, before it is written to."""
+    """Refuse a file that is not a study, before it is written to."""
     cure = "choose another file with --study"
     if path.is_dir():
-        raise ConfigError(f"'{path}' is a directory, no study; {cure}")
+        raise ConfigError(f"'{path}' is a directory, not a study; {cure}")
     if not path.exists() or path.stat().st_size == 0:
         return
     try:
@@ -113,48 +116,48 @@ def check_file(path: Path) -> None:
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
-        raise ConfigError(f"'{path}' is no study ({error}); {cure}") from None
+        raise ConfigError(f"'{path}' is not a study ({error}); {cure}") from None
     if tables and not tables & {"studies", "version_info"}:
-        raise ConfigError(f"'{path}' is a database of something else (it holds {', '.join(sorted(tables))}); {cure}")
+        raise ConfigError(f"'{path}' is another database (it holds {', '.join(sorted(tables))}); {cure}")
 
 
-def _found(storage: optuna.storages.RDBStorage, path: Path) -> optuna.Study:
+def _load(storage: optuna.storages.RDBStorage, path: Path) -> optuna.Study:
     names = optuna.study.get_all_study_names(storage)
     if names and NAME not in names:
         raise ConfigError(
-            f"'{path}' holds studies that Coterie did not begin ({', '.join(names)}); choose another file with --study"
+            f"'{path}' holds studies that Coterie did not create ({', '.join(names)}); choose another file with --study"
         )
     return optuna.create_study(storage=storage, study_name=NAME, direction="maximize", load_if_exists=True)
 
 
-def check_terms(inner: optuna.Study, terms: StudySpec, path: Path, command: str) -> None:
-    """Write down the terms of a new study; refuse other ones for one that has begun."""
-    now = terms.plain()
-    begun = inner.user_attrs
-    if "terms" not in begun:
+def check_spec(inner: optuna.Study, spec: StudySpec, path: Path, command: str) -> None:
+    """Store the spec of a new study; refuse another spec for an existing one."""
+    now = spec.to_dict()
+    stored = inner.user_attrs
+    if SPEC not in stored:
         inner.set_user_attr("command", command)
-        inner.set_user_attr("terms", now)
+        inner.set_user_attr(SPEC, now)
         return
-    before = begun["terms"]
+    before = stored[SPEC]
     names = (before["config"]["experiment"], now["config"]["experiment"])
     if names[0] != names[1]:
         raise ConfigError(f"'{path}' is a study of '{names[0]}', not of '{names[1]}'; choose another with --study")
-    apart = differing(before, now)
-    if apart:
-        more = f" (and {len(apart) - 1} more)" if len(apart) > 1 else ""
+    found = differences(before, now)
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise ConfigError(
-            f"'{path}' {apart[0]}{more}; go on with: {begun['command']}, or choose another file with --study"
+            f"'{path}' {found[0]}{more}; continue with: {stored['command']}, or choose another file with --study"
         )
 
 
-def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What sets a command apart from the study it names, one phrase for each setting."""
-    old, new = (leaves({k: v for k, v in terms.items() if k != "space"}) for terms in (before, now))
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """How a command differs from the study that it names, one phrase for each setting."""
+    old, new = (leaves({k: v for k, v in spec.items() if k != "space"}) for spec in (before, now))
     found = []
     for key in {**old, **new}:
         if old.get(key) != new.get(key):
-            said = [written(side[key]) if key in side else "nothing" for side in (old, new)]
-            found.append(f"was begun with {key.removeprefix('config.')} = {said[0]}, this command says {said[1]}")
+            values = [written(side[key]) if key in side else "nothing" for side in (old, new)]
+            found.append(f"has {key.removeprefix('config.')} = {values[0]}, this command {values[1]}")
     for path in {**before["space"], **now["space"]}:
         one, other = before["space"].get(path), now["space"].get(path)
         if other is None:
@@ -176,11 +179,11 @@ def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 class Study:
-    """An open study: one trial at a time is under way."""
+    """An open study, with at most one running trial."""
 
-    def __init__(self, inner: optuna.Study, storage: optuna.storages.RDBStorage, terms: StudySpec) -> None:
-        self.inner, self.storage, self.terms = inner, storage, terms
-        inner.pruner = make_pruner(terms)
+    def __init__(self, inner: optuna.Study, storage: optuna.storages.RDBStorage, spec: StudySpec) -> None:
+        self.inner, self.storage, self.spec = inner, storage, spec
+        inner.pruner = make_pruner(spec)
         self.current: optuna.Trial | None = None
 
     def trials(self) -> list[Trial]:
@@ -188,63 +191,63 @@ class Study:
         return [self.described(trial) for trial in self.inner.get_trials(deepcopy=False)]
 
     def begin(self) -> Trial:
-        """The next trial: one that was cut off, the experiment's own settings, or a new proposal."""
+        """The next trial: an interrupted one, the experiment's own values, or a new proposal."""
         known = self.inner.get_trials(deepcopy=False)
-        cut_off = [trial.number for trial in known if trial.state == TrialState.RUNNING]
-        if cut_off:
+        interrupted = [trial.number for trial in known if trial.state == TrialState.RUNNING]
+        if interrupted:
             study_id = self.storage.get_study_id_from_name(NAME)
-            identity = self.storage.get_trial_id_from_study_id_trial_number(study_id, cut_off[0])
+            identity = self.storage.get_trial_id_from_study_id_trial_number(study_id, interrupted[0])
             self.current = optuna.trial.Trial(self.inner, identity)
         else:
             if not known:
-                self.inner.enqueue_trial({p: stored(self.terms.space[p], v) for p, v in self.terms.own.items()})
+                self.inner.enqueue_trial({p: stored(self.spec.space[p], v) for p, v in self.spec.own.items()})
             self.current = self.inner.ask()
-        for path, range_ in self.terms.space.items():
+        for path, range_ in self.spec.space.items():
             self.inner.sampler = self.sampler(self.current.number, path)
             propose(self.current, path, range_)
         return next(trial for trial in self.trials() if trial.number == self.current.number)
 
     def sampler(self, number: int, path: str) -> optuna.samplers.BaseSampler:
-        """What proposes one value; it depends on the trials before and on nothing else."""
-        seed = seeding.integer(self.terms.config["seed"], "tune", number, path) % 2**32
+        """The sampler of one value; it depends only on the earlier trials."""
+        seed = seeding.integer(self.spec.config["seed"], "tune", number, path) % 2**32
         return optuna.samplers.TPESampler(
             n_startup_trials=RANDOM_TRIALS, seed=seed, multivariate=False, constant_liar=False
         )
 
     def report(self, step: int, score: float) -> bool:
-        """Note a score on the way; True when the trial is not worth going on with."""
+        """Report an intermediate score; True when the trial should be pruned."""
         assert self.current is not None
         decided = self.current.user_attrs.get("pruned_at")
-        if decided is not None:  # before it was cut off; halving would not decide so twice
+        if decided is not None:  # before an interruption; halving would not decide the same again
             return bool(step >= decided)
-        if step not in self.described(self._frozen()).curve:  # one taken up again has told its first scores before
+        if step not in self.described(self._frozen()).curve:  # a repeated trial has reported its first scores before
             self.current.report(score, step)
-        over = step >= self.terms.horizon * self.terms.seeds  # all is done: nothing is saved by pruning
-        if over or not self.current.should_prune():
+        finished = step >= self.spec.horizon * self.spec.seeds  # pruning would save nothing
+        if finished or not self.current.should_prune():
             return False
         self.current.set_user_attr("pruned_at", step)
         return True
 
     def complete(self, score: float, held_out: float) -> Trial:
-        """End the trial under way with its score."""
+        """End the running trial with its score."""
         assert self.current is not None
         self.current.set_user_attr("held_out", held_out)
         return self._tell(TrialState.COMPLETE, score)
 
     def prune(self) -> Trial:
-        """End the trial under way early; its score is the last one reported."""
+        """End the running trial early; its score is the last reported one."""
         return self._tell(TrialState.PRUNED)
 
     def fail(self, reason: str) -> Trial:
-        """End the trial under way without a score."""
+        """End the running trial without a score."""
         assert self.current is not None
         self.current.set_user_attr("reason", reason)
         return self._tell(TrialState.FAIL)
 
     def importance(self) -> dict[str, float]:
-        """What share of the good trials' distance from the rest each setting explains; {} for few trials.
+        """Importance of each setting by PED-ANOVA (Watanabe et al. 2023); {} for few trials.
 
-        PED-ANOVA (Watanabe et al. 2023): shares that sum to 1, largest first.
+        Shares that sum to 1, largest first.
         """
         complete = [trial for trial in self.trials() if trial.outcome == "complete"]
         if len(complete) < RANDOM_TRIALS or len({trial.score for trial in complete}) < 2:
@@ -254,12 +257,12 @@ class Study:
         )
 
     def described(self, trial: FrozenTrial) -> Trial:
-        """A trial without its Optuna."""
-        kept = {path: trial.params[path] for path in self.terms.space if path in trial.params}
+        """A trial as our own type."""
+        kept = {path: trial.params[path] for path in self.spec.space if path in trial.params}
         return Trial(
             trial.number,
             OUTCOMES[trial.state],
-            {path: restored(self.terms.space[path], value) for path, value in kept.items()},
+            {path: restored(self.spec.space[path], value) for path, value in kept.items()},
             trial.value if trial.state.is_finished() else None,
             trial.user_attrs.get("held_out"),
             dict(sorted(trial.intermediate_values.items())),
@@ -268,22 +271,22 @@ class Study:
 
     def _tell(self, state: TrialState, score: float | None = None) -> Trial:
         assert self.current is not None
-        told = self.inner.tell(self.current.number, score, state)
+        ended = self.inner.tell(self.current.number, score, state)
         self.current = None
-        return self.described(told)
+        return self.described(ended)
 
     def _frozen(self) -> FrozenTrial:
         assert self.current is not None
         return self.inner.get_trials(deepcopy=False)[self.current.number]
 
 
-def make_pruner(terms: StudySpec) -> optuna.pruners.BasePruner:
-    """What ends trials that fall behind at the same step."""
-    match terms.pruner:
-        case "median":  # after Golovin et al. 2017
-            return optuna.pruners.MedianPruner(UNPRUNED_TRIALS, terms.horizon // WARM_UP)
+def make_pruner(spec: StudySpec) -> optuna.pruners.BasePruner:
+    """The pruner, which ends trials that are worse than others at the same step."""
+    match spec.pruner:
+        case "median":  # Golovin et al. 2017
+            return optuna.pruners.MedianPruner(UNPRUNED_TRIALS, spec.horizon // WARM_UP)
         case "halving":  # Li et al. 2020
-            least = max(terms.horizon * terms.seeds // REDUCTION**2, 1)
+            least = max(spec.horizon * spec.seeds // REDUCTION**2, 1)
             return optuna.pruners.SuccessiveHalvingPruner(least, REDUCTION)
         case "none":
             return optuna.pruners.NopPruner()

@@ -1,8 +1,8 @@
-"""Tuning: many short trainings of one experiment with other settings, and the best ones as a YAML file.
+"""Tuning: trains an experiment with many different settings and writes the best ones as a YAML file.
 
-A trial is a training by the loop that `coterie train` runs; its score is the best validation score after step 0,
-averaged over `seeds` trainings. Held-out evaluation seeds choose nothing. Who proposes and who prunes is in `study.py`,
-what may be tried stands beside the settings (`search_space.py`).
+A trial is a training by the loop of `coterie train`; its score is the best validation score after step 0, averaged over
+`seeds` trainings. Held-out evaluation seeds are not used for any choice. Proposals and pruning are in `optuna.py`, text
+and JSON in `show.py`; settings classes declare their search spaces (`core/search_space.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import yaml
 
 from coterie.config import schema as configs
 from coterie.config.schema import Config, ConfigError, Part
-from coterie.core.search_space import Range, declared, written
+from coterie.core.search_space import Range, declared
 from coterie.core.types import CoterieError
 from coterie.studies.report import write_report
 from coterie.studies.tune.optuna import Pruner, Study, StudySpec, Trial, leaves, open_study
@@ -33,10 +33,10 @@ from coterie.training.run import Run, write_text
 
 @dataclass(frozen=True)
 class Plan:
-    """What to tune and for how long."""
+    """What to tune, and how many trials."""
 
     experiment: str  # a name, or a file
-    overrides: tuple[str, ...] = ()  # key=value; what they fix is not searched
+    overrides: tuple[str, ...] = ()  # key=value; these settings are not searched
     trials: int = 20  # in the whole study, counting those of earlier commands
     study: str | None = None  # its file; None: runs/tune/EXPERIMENT.db
     only: tuple[str, ...] = ()  # patterns of paths to search; none: all that is declared
@@ -44,7 +44,7 @@ class Plan:
     pruner: Pruner = "median"
 
     def command(self) -> str:
-        """The command line that does this."""
+        """The equivalent command line."""
         words = ["coterie", "tune", self.experiment, *self.overrides, "--trials", str(self.trials)]
         words += ["--study", self.study] if self.study else []
         words += [word for pattern in self.only for word in ("--only", pattern)]
@@ -55,35 +55,37 @@ class Plan:
 
 @dataclass(frozen=True)
 class Files:
-    """Where everything of a study lies: beside its database."""
+    """The files of a study, next to its database."""
 
     study: Path
 
     @property
     def best(self) -> Path:
-        return self._beside("-best.yaml")
+        return self._next_to("-best.yaml")
 
     @property
     def trials(self) -> Path:
-        return self._beside("-trials")
+        return self._next_to("-trials")
 
     def trial(self, number: int) -> Path:
         return self.trials / f"{number:04d}"
 
-    def _beside(self, ending: str) -> Path:
-        return self.study.with_name(self.study.name.removesuffix(".db") + ending)  # pole.v1 and pole.v2 are two
+    def _next_to(self, ending: str) -> Path:
+        stem = self.study.name.removesuffix(".db")  # not Path.stem: pole.v1 and pole.v2 are different studies
+        return self.study.with_name(stem + ending)
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a study has come to."""
+    """The result of a study so far."""
 
     plan: Plan
+    experiment: str  # its name
     files: Files
     space: dict[str, Range]
-    trials: list[Trial]  # those that have ended
+    trials: list[Trial]  # that have ended
     importance: dict[str, float] = field(default_factory=dict)  # path -> share; {} for few trials
-    interrupted: bool = False  # Ctrl-C came before the last trial
+    interrupted: bool = False  # by Ctrl-C, before the last trial
 
     @property
     def best(self) -> Trial | None:
@@ -97,33 +99,34 @@ class Tuned:
         return self.trials[0] if self.trials else None
 
 
-def tune(plan: Plan, say: Callable[[str], None] = print) -> Tuned:
-    """Go on with the plan's study until it has all its trials, or until Ctrl-C."""
+Progress = Callable[[Tuned, Trial | None], None]  # called when the study is opened (None), and after every trial
+
+
+def tune(plan: Plan, progress: Progress = lambda tuned, trial: None) -> Tuned:
+    """Run trials until the study has as many as planned, or until Ctrl-C."""
     base = start.check(plan.experiment, list(plan.overrides))
     files = Files(Path(plan.study) if plan.study else Path("runs") / "tune" / f"{base.experiment}.db")
     if files.best.resolve() == configs.find(plan.experiment).resolve():
-        raise ConfigError(f"the best settings would be written over '{plan.experiment}'; choose another --study")
+        raise ConfigError(f"--study: the best settings would overwrite '{plan.experiment}'; choose another file")
     own, space = searched(base, plan)
     horizon = base.train.iterations * base.train.iteration_steps
-    terms = StudySpec(shared_settings(base), space, own, plan.seeds, plan.pruner, horizon)
+    spec = StudySpec(shared_settings(base), space, own, plan.seeds, plan.pruner, horizon)
     with (
-        open_study(files.study, terms, files.trials / ".lock", plan.command()) as study,
+        open_study(files.study, spec, files.trials / ".lock", plan.command()) as study,
         loop.interruptible() as interrupted,
     ):
-        done = len(ended(study))
-        if done < plan.trials:
-            say(f"{base.experiment}: {len(space)} settings to search, {done} of {plan.trials} trials done")
-        else:
-            say(f"{files.study} has its {done} trials; more: --trials N")
-        while len(ended(study)) < plan.trials and not interrupted.is_set():
-            trial, asked = attempt(study, study.begin(), plan, files)
+        tuned = Tuned(plan, base.experiment, files, space, ended(study))
+        progress(tuned, None)
+        while len(tuned.trials) < plan.trials and not interrupted.is_set():
+            trial, interrupt = run_trial(study, study.begin(), plan, files)
             if trial is not None:
-                say(line(trial, space))
-                keep_best(Tuned(plan, files, space, ended(study)), trial)
-            if asked:
+                tuned = dataclasses.replace(tuned, trials=ended(study))
+                progress(tuned, trial)
+                keep_best(tuned, trial)
+            if interrupt:
                 interrupted.set()
-        stopped = interrupted.is_set() and len(ended(study)) < plan.trials
-        tuned = Tuned(plan, files, space, ended(study), study.importance(), stopped)
+        stopped = interrupted.is_set() and len(tuned.trials) < plan.trials
+        tuned = dataclasses.replace(tuned, importance=study.importance(), interrupted=stopped)
         keep_best(tuned, tuned.best)
     if tuned.best is None and not stopped:
         raise CoterieError(f"all {len(tuned.trials)} trials failed; the first one: {tuned.trials[0].reason}")
@@ -131,22 +134,22 @@ def tune(plan: Plan, say: Callable[[str], None] = print) -> Tuned:
 
 
 def ended(study: Study) -> list[Trial]:
-    """The trials that have come to something; one that was cut off has not."""
+    """The trials that are complete, pruned or failed."""
     return [trial for trial in study.trials() if trial.outcome != "running"]
 
 
-# What is searched ---------------------------------------------------------------------------------------
+# Search space -------------------------------------------------------------------------------------------
 
 
 def searched(base: Config, plan: Plan) -> tuple[dict[str, Any], dict[str, Range]]:
-    """Own values and ranges, by path: all that learning groups declare, less what is fixed or left out."""
+    """The experiment's values and the ranges, by path: all that learning groups declare, less overrides and `only`."""
     own: dict[str, Any] = {}
     space: dict[str, Range] = {}
     fixed = leaves(configs.parse_overrides(list(plan.overrides)))
     for name, group in base.groups.items():
         parts = {"learner": group.learner, "policy": group.policy, "preference": group.preference}
         for kind, part in parts.items():
-            if group.learner is None or not isinstance(part, Part):  # frozen, or seated from an earlier run
+            if group.learner is None or not isinstance(part, Part):  # frozen, or from an earlier run
                 continue
             try:
                 for path, known, value in declared(part.settings, f"groups.{name}.{kind}"):
@@ -164,16 +167,16 @@ def searched(base: Config, plan: Plan) -> tuple[dict[str, Any], dict[str, Range]
 
 
 def only_hint(pattern: str, space: dict[str, Range]) -> str:
-    """What might have been meant, or all that there is, in 80 columns."""
+    """A suggestion for a pattern, or a list of all, in 80 columns."""
     endings = list(dict.fromkeys(f"*.{path.rpartition('.')[2]}" for path in space))
-    every = textwrap.fill(", ".join(endings), 80, initial_indent="  ", subsequent_indent="  ")
-    return configs.suggest(pattern, [*endings, *space]) or f"; there are\n{every}"
+    all_endings = textwrap.fill(", ".join(endings), 80, initial_indent="  ", subsequent_indent="  ")
+    return configs.suggest(pattern, [*endings, *space]) or f"; there are\n{all_endings}"
 
 
 def shared_settings(base: Config) -> dict[str, Any]:
-    """What may not change within a study: path -> value, as JSON."""
-    every = leaves(configs.to_dict(base))
-    return {path: value for path, value in every.items() if path not in configs.WITHOUT_EFFECT}
+    """The settings that may not change within a study: path -> value, as JSON."""
+    settings = leaves(configs.to_dict(base))
+    return {path: value for path, value in settings.items() if path not in configs.WITHOUT_EFFECT}
 
 
 def with_values(plan: Plan, values: dict[str, Any]) -> Config:
@@ -187,50 +190,50 @@ def with_values(plan: Plan, values: dict[str, Any]) -> Config:
     return configs.resolve(layer, configs.name_of(path))
 
 
-# One trial ----------------------------------------------------------------------------------------------
+# Trials -------------------------------------------------------------------------------------------------
 
 
 class PruningCallback:
-    """Tells the study how one training of a trial does, and remembers its best score."""
+    """Reports the validation scores of one training to the study, and keeps the best."""
 
     def __init__(self, study: Study, earlier: list[float], offset: int) -> None:
         self.study, self.earlier, self.offset = study, earlier, offset
         self.best, self.pruned = -np.inf, False
 
     def watch(self, env_steps: int, score: float) -> bool:
-        """True when the trial is to end here."""
+        """Report a score; True when the trial is pruned."""
         self.best = max(self.best, score)
         so_far = float(np.mean([*self.earlier, self.best]))
         self.pruned = self.study.report(self.offset + env_steps, so_far)
         return self.pruned
 
 
-def attempt(study: Study, trial: Trial, plan: Plan, files: Files) -> tuple[Trial | None, bool]:
-    """Train with a trial's values; the ended trial, or None if Ctrl-C came first, and whether it was pressed."""
-    shutil.rmtree(files.trial(trial.number), ignore_errors=True)  # of a trial that was cut off: it starts anew
+def run_trial(study: Study, trial: Trial, plan: Plan, files: Files) -> tuple[Trial | None, bool]:
+    """Train with a trial's values; returns the ended trial, or None if Ctrl-C came first, and whether it came."""
+    shutil.rmtree(files.trial(trial.number), ignore_errors=True)  # of an interrupted trial, which starts anew
     scores: list[float] = []
     held_out: list[float] = []
     try:
         settings = with_values(plan, trial.values)
-        for turn in range(plan.seeds):
-            once = for_trial(settings, settings.seed + turn)
-            gauge = PruningCallback(study, scores, turn * study.terms.horizon)
+        for number in range(plan.seeds):
+            once = for_trial(settings, settings.seed + number)
+            callback = PruningCallback(study, scores, number * study.spec.horizon)
             run = Run.create(files.trial(trial.number) / f"seed{once.seed}", once)
-            end = loop.train(once, run, quiet=True, watch=gauge.watch, report=write_report)
-            last = turn + 1 == plan.seeds or gauge.pruned
+            end = loop.train(once, run, quiet=True, watch=callback.watch, report=write_report)
+            last = number + 1 == plan.seeds or callback.pruned
             if not end["finished"] or (end["interrupted"] and not last):
                 return None, True
-            if gauge.pruned:
+            if callback.pruned:
                 return study.prune(), end["interrupted"]
-            scores.append(gauge.best)
-            held_out.append(judged(end, settings))
+            scores.append(callback.best)
+            held_out.append(held_out_score(end, settings))
     except CoterieError as error:
         return study.fail(str(error)), False
     return study.complete(float(np.mean(scores)), float(np.mean(held_out))), end["interrupted"]
 
 
 def for_trial(settings: Config, seed: int) -> Config:
-    """The same experiment, leaving little behind."""
+    """The same experiment without videos, TensorBoard files and intermediate checkpoints."""
     once = settings.train.iterations
     train = dataclasses.replace(
         settings.train, video=False, tensorboard=False, keep_checkpoints=1, checkpoint_every=once
@@ -238,17 +241,17 @@ def for_trial(settings: Config, seed: int) -> Config:
     return dataclasses.replace(settings, seed=seed, train=train)
 
 
-def judged(summary: dict[str, Any], settings: Config) -> float:
-    """The score on held-out seeds, as validation counts it."""
+def held_out_score(summary: dict[str, Any], settings: Config) -> float:
+    """The score on held-out seeds: the mean return of the learning groups, as in validation."""
     learning = [name for name, group in settings.groups.items() if group.learner is not None]
     return float(np.mean([summary["evaluation"]["groups"][name]["return_mean"] for name in learning]))
 
 
-# What is kept -------------------------------------------------------------------------------------------
+# Best settings ------------------------------------------------------------------------------------------
 
 
 def keep_best(tuned: Tuned, latest: Trial | None) -> None:
-    """Drop the checkpoints of all trials but the best, and write its settings if it is the latest."""
+    """Delete the checkpoints of all trials but the best; write the best settings if `latest` is the best."""
     for trial in tuned.trials:
         if trial != tuned.best:
             for run in tuned.files.trial(trial.number).glob("seed*"):
@@ -258,13 +261,13 @@ def keep_best(tuned: Tuned, latest: Trial | None) -> None:
 
 
 def write_best(best: Trial, tuned: Tuned) -> None:
-    """The best settings as an experiment that extends the tuned one and states differences only."""
+    """Write the best settings as an experiment that extends the tuned one and states only differences."""
     plan, files = tuned.plan, tuned.files
-    found, home = configs.find(plan.experiment).resolve(), configs.EXPERIMENTS.resolve()
-    named = home in found.parents  # one that comes with Coterie
-    parent = (
-        str(found.relative_to(home).with_suffix("")) if named else os.path.relpath(found, files.best.parent.resolve())
-    )
+    source, shipped = configs.find(plan.experiment).resolve(), configs.EXPERIMENTS.resolve()
+    if shipped in source.parents:
+        parent = str(source.relative_to(shipped).with_suffix(""))
+    else:
+        parent = os.path.relpath(source, files.best.parent.resolve())
     changed = differences(
         configs.to_dict(configs.load(plan.experiment)), configs.to_dict(with_values(plan, best.values))
     )
@@ -274,11 +277,11 @@ def write_best(best: Trial, tuned: Tuned) -> None:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The settings of `new` that `old` does not have; another part by name is written out whole."""
+    """The settings of `new` that differ from `old`; a part with another name is written out in full."""
     found: dict[str, Any] = {}
     for name, value in new.items():
         before = old.get(name)
-        if isinstance(before, dict) and isinstance(value, dict) and _alike(before, value):
+        if isinstance(before, dict) and isinstance(value, dict) and _same_part(before, value):
             changed = differences(before, value)
             found |= {name: changed} if changed else {}
         elif value != before:
@@ -286,75 +289,5 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _alike(old: dict[str, Any], new: dict[str, Any]) -> bool:
+def _same_part(old: dict[str, Any], new: dict[str, Any]) -> bool:
     return old.keys() == new.keys() and old.get("name") == new.get("name")
-
-
-# What is said -------------------------------------------------------------------------------------------
-
-
-def line(trial: Trial, space: dict[str, Range]) -> str:
-    """One trial in 80 columns."""
-    if trial.outcome == "failed":
-        words = trial.reason
-    else:
-        names = short_names(list(space))
-        words = " ".join(f"{names[path]}={shown(value)}" for path, value in trial.values.items())
-    score = f"{'':>9}" if trial.score is None else f"{trial.score:9.2f}"
-    text = f"{trial.number:4d}  {trial.outcome:8}  {score}  {words}"
-    return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-def short_names(paths: list[str]) -> dict[str, str]:
-    """The last word of every path; with its group, or in full, where several have the same."""
-
-    def forms(path: str) -> tuple[str, str, str]:
-        words = path.split(".")
-        return words[-1], f"{words[1]}.{words[-1]}", path
-
-    every = [forms(path) for path in paths]
-    level = [next(i for i in range(3) if [f[i] for f in every].count(own[i]) == 1) for own in every]
-    return {path: own[i] for path, own, i in zip(paths, every, level, strict=True)}
-
-
-def shown(value: Any) -> str:
-    """A value, short."""
-    return f"{value:.3g}" if isinstance(value, float) else written(value).replace(" ", "").strip('"')
-
-
-def conclusion(tuned: Tuned) -> list[str]:
-    """What a study has come to, for people."""
-    counts = {state: sum(t.outcome == state for t in tuned.trials) for state in ("complete", "pruned", "failed")}
-    said = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    text = [f"{len(tuned.trials)} trials: {said or 'none has ended'}"]
-    rows = {"best": tuned.best, "own settings": tuned.own}
-    for name, trial in rows.items():
-        if trial is not None and trial.score is not None:
-            held_out = "" if trial.held_out is None else f"  held-out seeds {trial.held_out:9.2f}"
-            text.append(f"  {name:13} trial {trial.number:4d}  score {trial.score:9.2f}{held_out}")
-        elif trial is not None:
-            text.append(f"  {name:13} trial {trial.number:4d}  failed: {trial.reason}")
-    if tuned.importance:
-        names = short_names(list(tuned.space))
-        largest = list(tuned.importance.items())[:4]
-        text.append("  importance    " + ", ".join(f"{names[path]} {share:.0%}" for path, share in largest))
-    if tuned.best is not None:
-        text += [f"best settings  {tuned.files.best}", f"train them     coterie train {tuned.files.best}"]
-    if tuned.interrupted:
-        text.append(f"stopped; go on with: {tuned.plan.command()}")
-    return text
-
-
-def to_dict(tuned: Tuned) -> dict[str, Any]:
-    """What a study has come to, as JSON."""
-    best, own = tuned.best, tuned.own
-    return {
-        "experiment": tuned.plan.experiment,
-        "study": str(tuned.files.study),
-        "trials": [dataclasses.asdict(trial) for trial in tuned.trials],
-        "best": None if best is None else dataclasses.asdict(best),
-        "own": None if own is None else dataclasses.asdict(own),
-        "importance": tuned.importance,
-        "best_file": None if best is None else str(tuned.files.best),
-        "finished": not tuned.interrupted,
-    }

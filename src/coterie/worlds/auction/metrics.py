@@ -376,7 +376,7 @@ def summarise(theory: Theory, tables: Sequence[Judged]) -> dict[str, Any]:
 
 def _plain(numbers: Sequence[float | None]) -> dict[str, Any] | None:
     found = estimate(numbers)
-    return None if found is None else found.plain() | {"seeds": list(numbers)}
+    return None if found is None else found.to_dict() | {"seeds": list(numbers)}
 
 
 def _outcome(judged: Judged, name: str) -> float | None:

@@ -14,7 +14,7 @@ import numpy as np
 from coterie.core.types import Array
 from coterie.core.world import ReportSection
 from coterie.studies import statistics
-from coterie.studies.html import COLOURS, as_png, draw_estimate, dress, picture, table
+from coterie.studies.html import COLOURS, as_png, draw_estimate, image, label_panel, table
 from coterie.training.run import Run
 from coterie.worlds.auction.metrics import MEASURES, OUTCOMES, Judged, Theory, judge_runs, sets, summarise
 from coterie.worlds.auction.world import AuctionSettings
@@ -44,7 +44,7 @@ def report_section(runs: Sequence[Run]) -> ReportSection:
     found = [judge_runs(members) for members in sets(ready)]
     png = draw(found)
     parts.append(
-        picture(png, "image/png", "bids, bids as shares of valuations, and what comes of them, beside the oracle's")
+        image(png, "image/png", "bids, bids as shares of valuations, and what comes of them, beside the oracle's")
     )
     numbers = [summarise(*one) for one in found]
     for (theory, judged), plain in zip(found, numbers, strict=True):
@@ -130,8 +130,8 @@ def draw(found: Sequence[tuple[Theory, Sequence[Judged]]]) -> bytes:
         kept = values >= max(LEAST * values[-1], 1e-6)
         _lines(shares, theory, judged, np.where(kept, values, np.nan), values)
         what = f"{name_table(theory.settings)}, {len(judged)} run{'s' if len(judged) > 1 else ''}"
-        dress(bids, what, "valuation", "bid")
-        dress(shares, "share of the valuation that is bid", "valuation", "bid / valuation")
+        label_panel(bids, what, "valuation", "bid")
+        label_panel(shares, "share of the valuation that is bid", "valuation", "bid / valuation")
         if (legend := shares.get_legend()) is not None:
             legend.remove()  # the same as its neighbour's
         shares.set_ylim(0, 1.05)
@@ -215,7 +215,7 @@ def _frame(axes: Any, title: str, told: dict[str, Any], share: bool = False) -> 
     """Room around the dots of a panel, and words below them."""
     from matplotlib.ticker import MaxNLocator
 
-    dress(axes, title, "", "")
+    label_panel(axes, title, "", "")
     if axes.get_legend() is not None:
         axes.get_legend().remove()
     axes.title.set_fontsize(10)

@@ -1,0 +1,49 @@
+"""The entry point of the command line: registers every command and prints failures without a traceback."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from coterie.cli import inspect, studies, train  # noqa: F401  (registers the commands)
+from coterie.cli.app import app
+
+RENAMED_OPTIONS = {"--sample": "--stochastic", "--deviates": "--deviator"}
+
+
+def main() -> None:
+    """Run a command; errors of our own classes and of the file system are printed as one line."""
+    from coterie.core.types import CoterieError
+
+    logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", stream=sys.stderr)
+    sys.path.append(str(Path.cwd()))  # a package.module:Name may lie here
+    try:
+        refuse_renamed_options(sys.argv[1:])
+        app()
+    except CoterieError as error:
+        print(f"coterie: {error}", file=sys.stderr)
+        sys.exit(2 if type(error).__name__ == "ConfigError" else 1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"coterie: '{error.filename}': {error.strerror}", file=sys.stderr)
+        sys.exit(1)
+    except SystemExit as left:
+        if left.code == 130:  # Typer's exit code for Ctrl-C
+            cure = (
+                "'coterie resume RUN' continues from the last checkpoint, the same 'coterie tune' continues its study"
+            )
+            print(f"coterie: interrupted; {cure}", file=sys.stderr)
+        raise
+
+
+def refuse_renamed_options(arguments: Sequence[str]) -> None:
+    """Refuse an option that earlier versions had, with its present name."""
+    for argument in arguments:
+        old = argument.partition("=")[0]
+        if old in RENAMED_OPTIONS:
+            from coterie.config.schema import ConfigError
+
+            raise ConfigError(f"{old} is now {RENAMED_OPTIONS[old]}")

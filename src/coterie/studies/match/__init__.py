@@ -1,0 +1,1 @@
+"""Play runs against each other in every pairing of seats."""

@@ -1,0 +1,155 @@
+"""Cross-play: every player with every other, over all seats.
+
+A player is a run, or the name of a policy that needs no training. Two sides meet: the first group's agents and the
+others; in a table of one group, the first agent and the others. Where all agents are of one type the seats are
+symmetric, and every pairing is played in every rotation. Tables, JSON and the heat map are in `show.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from coterie.config import registry, schema
+from coterie.core.group import Actor, Group, GroupSpec
+from coterie.core.types import Array, CoterieError
+from coterie.core.world import World
+from coterie.nn.threads import fixed_threads
+from coterie.training import build
+from coterie.training.evaluate import Result, evaluate, evaluation_envs
+from coterie.training.loop import evaluation_seed
+from coterie.training.table import Table, load
+
+
+@dataclass(frozen=True)
+class Player:
+    """Can take any agent's seat: a run's groups, or one policy that needs no training."""
+
+    name: str
+    table: Table | None  # None: the policy of that name
+
+    def actor(self, agent: str, world: World, seed: int) -> Actor:
+        """This player in one agent's seat."""
+        group_spec = single_agent_spec(agent, world, seed)
+        if self.table is None:
+            part = schema.part(registry.POLICIES, {"name": self.name}, f"player '{self.name}'")
+            return Actor(group_spec, build.build_policy(part, group_spec, world))
+        group, index = self.group_for(agent, group_spec)
+        return Actor(group_spec, group.policy, np.array([index]), group.actor.advisor, group.actor.shield)
+
+    def group_for(self, agent: str, group_spec: GroupSpec) -> tuple[Group, int]:
+        """The group that plays an agent, and the agent's index in it.
+
+        A group that learned this seat comes first, then one that learned a seat with the same spaces.
+        """
+        assert self.table is not None
+        learned = [g for g in self.table.groups if self.table.config.groups[g.name].learner is not None]
+        own = [g for g in (*learned, *self.table.groups) if agent in g.actor.group_spec.agents]
+        fitting = [g for g in learned if _same_spaces(g.actor.group_spec, group_spec)]
+        if own and (own[0] in learned or not fitting):
+            chosen = own[0]
+        elif fitting:
+            chosen = fitting[0]
+        else:
+            raise CoterieError(f"'{self.name}' has no policy for '{agent}': none of its groups learned such a seat")
+        if not _same_spaces(chosen.actor.group_spec, group_spec):
+            raise CoterieError(
+                f"'{self.name}' was trained in another world: its '{agent}' has other observations or actions"
+            )
+        members = chosen.actor.group_spec.agents
+        return chosen, members.index(agent) if agent in members else 0
+
+
+def _same_spaces(one: GroupSpec, other: GroupSpec) -> bool:
+    return one.spaces.observation == other.spaces.observation and one.spaces.action == other.spaces.action
+
+
+def single_agent_spec(agent: str, world: World, seed: int) -> GroupSpec:
+    """The spec of a group of one agent."""
+    for agent_type, spaces in world.agent_types.items():
+        if agent in spaces.agents:
+            return GroupSpec(
+                agent, agent_type, spaces, (agent,), np.array([spaces.agents.index(agent)]), seed=seed, world=world
+            )
+    raise CoterieError(f"the world has no agent '{agent}'")
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Returns of one player on the first side with another on the second."""
+
+    first: Array  # [E] mean return of the first side's agents
+    second: Array  # [E]
+    length: Array  # [E]
+    success: Array | None  # [E]
+
+
+def sides(table: schema.Config, world: World) -> list[tuple[list[str], list[str]]]:
+    """All ways to seat two sides: one for fixed seats, every rotation for symmetric ones."""
+    group_specs = list(build.build_group_specs(table, world).values())
+    agents = [agent for agent_type in world.agent_types.values() for agent in agent_type.agents]
+    if len(agents) < 2:
+        raise CoterieError("a match needs at least two agents at the table")
+    first = list(group_specs[0].agents) if len(group_specs) > 1 else agents[:1]
+    rest = [agent for agent in agents if agent not in first]
+    if len(world.agent_types) > 1:
+        return [(first, rest)]
+    order = first + rest
+    rotations = [order[i:] + order[:i] for i in range(len(order))]
+    return [(seats[: len(first)], seats[len(first) :]) for seats in rotations]
+
+
+def cross_play(
+    players: Sequence[Player], table: schema.Config, episodes: int, seed: int, greedy: bool = True
+) -> list[list[Pairing]]:
+    """Play every ordered pair of players, `episodes` in each rotation; entry [i][j] has i on the first side."""
+    world = build.build_world(table.world, evaluation_envs(episodes))
+    seatings = sides(table, world)
+    agents = [agent for side in seatings[0] for agent in side]
+    # build every player in every seat first, so that one that does not fit is refused before the first game
+    seated = [{agent: player.actor(agent, world, table.seed) for agent in agents} for player in players]
+
+    def meet(one: Mapping[str, Actor], other: Mapping[str, Actor]) -> Pairing:
+        parts = []
+        for first, second in seatings:
+            seats = [one[agent] for agent in first] + [other[agent] for agent in second]
+            result = evaluate(world, seats, episodes, evaluation_seed(seed), greedy)
+            parts.append(pairing(result, first, second))
+        return join(parts)
+
+    with fixed_threads(table.train.threads):
+        return [[meet(one, other) for other in seated] for one in seated]
+
+
+def pairing(result: Result, first: list[str], second: list[str]) -> Pairing:
+    """The returns of one rotation, averaged over each side's agents."""
+    returns = [np.mean([result.returns[a][:, 0] for a in side], axis=0) for side in (first, second)]
+    return Pairing(returns[0], returns[1], result.length, result.success)
+
+
+def join(parts: Sequence[Pairing]) -> Pairing:
+    """Concatenate the rotations of one pairing."""
+    success = [part.success for part in parts if part.success is not None]
+    return Pairing(
+        np.concatenate([part.first for part in parts]),
+        np.concatenate([part.second for part in parts]),
+        np.concatenate([part.length for part in parts]),
+        np.concatenate(success) if success else None,
+    )
+
+
+def open_players(names: Sequence[str], checkpoint: str) -> list[Player]:
+    """Open runs and policies that need no training, by name."""
+    players = []
+    for name in names:
+        if (Path(name) / "config.yaml").is_file():
+            players.append(Player(name, load(name, checkpoint)))
+        elif name in registry.UNTRAINED:
+            players.append(Player(name, None))
+        else:
+            untrained = ", ".join(registry.UNTRAINED)
+            raise CoterieError(f"'{name}' is neither a run nor a policy that needs no training ({untrained})")
+    return players

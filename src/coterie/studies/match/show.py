@@ -1,0 +1,88 @@
+"""Shows a cross-play matrix: as text of 80 columns, as JSON, as a heat map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.studies import html
+from coterie.studies.match.match import Pairing, Player
+from coterie.training.evaluate import interval
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """The last directories of each path, as many as it takes to tell them apart."""
+    for depth in range(1, 10):
+        names = ["/".join(Path(path).parts[-depth:]) for path in paths]
+        if len(set(names)) == len(set(paths)):
+            return names
+    return list(paths)
+
+
+def as_table(players: Sequence[Player], matrix: list[list[Pairing]]) -> str:
+    """The matrix as text: mean return of the row player with its 95% interval."""
+    names = short_names([player.name for player in players])
+    lines = ["mean return on the first side against the players below, ± half the 95% interval"]
+    for name, row in zip(names, matrix, strict=True):
+        lines.append(name)
+        for other, entry in zip(names, row, strict=True):
+            mean, half = _mean_and_half_width(entry)
+            success = "" if entry.success is None else f"   success {entry.success.mean():.0%}"
+            lines.append(f"    {other[:40]:40} {mean:9.2f} ± {half:.2f}{success}")
+    return "\n".join(lines)
+
+
+def _mean_and_half_width(entry: Pairing) -> tuple[float, float]:
+    mean, low, high = interval(entry.first)
+    return mean, (high - low) / 2
+
+
+def to_dict(players: Sequence[Player], matrix: list[list[Pairing]], episodes: int, seed: int) -> dict[str, Any]:
+    """The matrix as JSON."""
+    return {
+        "players": [player.name for player in players],
+        "episodes": episodes,
+        "seed": seed,
+        "matrix": [[pairing_to_dict(entry) for entry in row] for row in matrix],
+    }
+
+
+def pairing_to_dict(entry: Pairing) -> dict[str, Any]:
+    """One entry of the matrix as JSON."""
+    mean, low, high = interval(entry.first)
+    other, other_low, other_high = interval(entry.second) if entry.second.size else (None, None, None)
+    return {
+        "return_mean": mean,
+        "return_ci95": [low, high],
+        "other_return_mean": other,
+        "other_return_ci95": [other_low, other_high],
+        "length_mean": float(entry.length.mean()),
+        "success_rate": None if entry.success is None else float(entry.success.mean()),
+    }
+
+
+def draw_heatmap(players: Sequence[Player], matrix: list[list[Pairing]]) -> bytes:
+    """The mean returns of the row players as a PNG."""
+    from matplotlib.figure import Figure
+
+    names = short_names([player.name for player in players])
+    labels = [name if len(name) <= 24 else f"…{name[-23:]}" for name in names]
+    means = np.array([[entry.first.mean() for entry in row] for row in matrix])
+    size = 2.5 + 0.9 * len(players)
+    figure = Figure(figsize=(size + 1.5, size), layout="constrained")
+    axes = figure.add_subplot()
+    image = axes.imshow(means, cmap="RdYlGn")
+    axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right")
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set(xlabel="second side", ylabel="first side", title="mean return of the first side")
+    for i, row in enumerate(matrix):
+        for j, entry in enumerate(row):
+            mean, half = _mean_and_half_width(entry)
+            shade = (means[i, j] - means.min()) / (np.ptp(means) or 1.0)
+            colour = "black" if 0.2 < shade < 0.8 else "white"
+            axes.text(j, i, f"{mean:.2f}\n± {half:.2f}", ha="center", va="center", fontsize=9, color=colour)
+    figure.colorbar(image, shrink=0.8)
+    return html.as_png(figure)
