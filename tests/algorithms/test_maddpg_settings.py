@@ -210,7 +210,7 @@ def test_targets_follow_at_their_rate(table_learner, rate):
 
 
 def test_the_replay_forgets_and_waits(table_learner):
-    one = table_learner(replay={"size": 50, "starts": 40})
+    one = table_learner(replay={"size": 50, "learning_starts": 40})
     counts = []
     for seed in range(3):
         metrics = learn(one, lived(one, seed))
@@ -256,7 +256,7 @@ def test_turns(table_learner, every, offset):
         (lambda: TargetSettings(rate=2), r"rate must lie in \[0, 1\]"),
         (lambda: TargetSettings(noise=-1), "noise must be at least 0"),
         (lambda: MemorySettings(size=0), "size must be at least 1"),
-        (lambda: MemorySettings(size=5, starts=6), "starts must be at most size"),
+        (lambda: MemorySettings(size=5, learning_starts=6), "learning_starts must be at most size"),
         (lambda: TurnSettings(every=0), "every must be at least 1"),
         (lambda: TurnSettings(offset=-1), "offset must be at least 0"),
     ],
@@ -274,7 +274,7 @@ def test_every_setting_has_a_test_here():
         NoiseSettings: {"start", "end", "share"},
         CriticSettings: {"sees", "hidden", "activation", "learning_rate", "twin", "quantiles", "hurdle", "bends"},
         TargetSettings: {"rate", "noise"},
-        MemorySettings: {"size", "starts"},
+        MemorySettings: {"size", "learning_starts"},
         TurnSettings: {"every", "offset"},
     }
     for part, names in parts.items():

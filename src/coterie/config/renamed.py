@@ -24,6 +24,10 @@ SETTINGS = {
     "groups.*.policy.text.adapters": "groups.*.policy.text.lora",
     "groups.*.policy.text.lora.layers": "groups.*.policy.text.lora.last_layers",
     "groups.*.policy.text.lora.targets": "groups.*.policy.text.lora.target_modules",
+    "groups.*.learner.replay.starts": "groups.*.learner.replay.learning_starts",
+    "groups.*.learner.epsilon.share": "groups.*.learner.epsilon.fraction",
+    "groups.*.learner.target.rate": "groups.*.learner.target.tau",
+    "groups.*.learner.target.period": "groups.*.learner.target.interval",
 }
 NAMES = {  # (where, old name) -> present name
     ("preference", "unchanged"): "individual",

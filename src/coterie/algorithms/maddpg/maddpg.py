@@ -104,7 +104,7 @@ class TargetSettings:
 @dataclass(frozen=True)
 class MemorySettings:
     size: int = 100_000  # ticks kept; older ones are written over
-    starts: int = 1_000  # ticks there must be before learning starts
+    learning_starts: int = 1_000  # time steps that must be stored before learning starts
 
     SEARCH: ClassVar[Space] = {"size": Choice((10_000, 100_000, 500_000))}  # what `coterie tune` tries
 
@@ -113,7 +113,7 @@ class MemorySettings:
 
     def even(self) -> ReplaySettings:
         """A replay in which every row is as likely as any other."""
-        return ReplaySettings(self.size, self.starts, priority=0.0)
+        return ReplaySettings(self.size, self.learning_starts, priority=0.0)
 
 
 @dataclass(frozen=True)

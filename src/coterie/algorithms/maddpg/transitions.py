@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.core.group import GroupInfo
 from coterie.core.types import Array, Box, Discrete, Experience, Joint
-from coterie.nn.packing import Layout, encode, encoded_size, layout, pack, reach
+from coterie.nn.packing import Layout, encode, encoded_size, input_range, layout, pack
 
 
 class JointTransitions(NamedTuple):
@@ -85,7 +85,7 @@ class Table:
         """Everybody's observations as one space, with the bounds they have."""
         ends = []
         for span in self.spans.values():
-            middle, half = reach(span.layout)
+            middle, half = input_range(span.layout)
             ends.append(np.tile(np.stack([middle - half, middle + half]), span.party.agents))
         low, high = np.concatenate(ends, axis=1)
         return Box((self.seen,), low, high)
