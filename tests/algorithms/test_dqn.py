@@ -31,7 +31,7 @@ def cases():
             "replay": {"priority": (0.0, 0.6)[d], "size": 100},
             "n_steps": (1, 3)[e],
             "huber": (None, 0.5)[f],
-            "target": ({"period": 3}, {"update": "soft", "rate": 0.1})[g],
+            "target": ({"interval": 3}, {"update": "soft", "tau": 0.1})[g],
             "masked": bool(h),
         }
 
@@ -153,7 +153,7 @@ def test_one_step_descends_the_weighted_loss(q_learner, parameters):
     one, other = (q_learner(where, batch_size=20, **settings) for _ in range(2))
     own = lived(one, masked=True)
     for each in (one, other):
-        each.remember(own, told(each, own))
+        each.store(own, told(each, own))
         for replay in each.replays:
             replay.prioritise(np.arange(replay.size), generator().random(replay.size))
         each.target.out.weight.data *= 3
@@ -173,8 +173,8 @@ def test_one_step_descends_the_weighted_loss(q_learner, parameters):
             return other.policy.values(net(stacked)[0])[stack]
 
         with torch.no_grad():
-            now = worth(other.policy.net, rows.following).masked_fill(torch.from_numpy(~rows.mask[:, 0]), -1e9)
-            later = worth(other.target, rows.following).gather(1, now.argmax(1, keepdim=True))[:, 0].numpy()
+            now = worth(other.policy.net, rows.next_obs).masked_fill(torch.from_numpy(~rows.next_mask[:, 0]), -1e9)
+            later = worth(other.target, rows.next_obs).gather(1, now.argmax(1, keepdim=True))[:, 0].numpy()
         aim = rows.reward + np.where(rows.discount > 0, rows.discount * later, 0)
         value = worth(other.policy.net, rows.observation).gather(1, torch.from_numpy(rows.action))[:, 0]
         error = value - torch.from_numpy(aim.astype(np.float32))
@@ -191,7 +191,7 @@ def test_one_step_descends_the_weighted_loss(q_learner, parameters):
 def test_values_become_those_of_a_known_chain(q_learner):
     # Two decisions, paid 1 and 2, then the end: worth 1 + ½·2 and 2.
     where = group_spec(Discrete(1), Box((1,), 0.0, 9.0), agents=1)
-    one = q_learner(where, gamma=0.5, n_steps=1, learning_rate=0.02, updates_per_step=5.0, target={"period": 10})
+    one = q_learner(where, gamma=0.5, n_steps=1, learning_rate=0.02, updates_per_step=5.0, target={"interval": 10})
     seen = np.tile(np.array([1, 2], np.float32), 5)[:9].reshape(9, 1, 1, 1)
     own = experience([[1], [2]] * 4, terminated=[(t, 0) for t in (1, 3, 5, 7)], observation=seen)
     for seed in range(12):
@@ -243,9 +243,9 @@ def alone_with(own, a):
 @pytest.mark.parametrize("dueling", [True, False])
 def test_individual_agents_learn_as_if_alone(q_learner, dueling):
     where = group_spec(agents=2, parameters="individual")
-    both = q_learner(where, dueling=dueling, learning_rate=0.01, target={"period": 4})
+    both = q_learner(where, dueling=dueling, learning_rate=0.01, target={"interval": 4})
     alone = [
-        q_learner(group_spec(agents=1), dueling=dueling, learning_rate=0.01, target={"period": 4}) for _ in range(2)
+        q_learner(group_spec(agents=1), dueling=dueling, learning_rate=0.01, target={"interval": 4}) for _ in range(2)
     ]
     for a, one in enumerate(alone):
         one.policy.flat.array[0] = one.target_flat.array[0] = both.policy.flat.array[a]
@@ -314,8 +314,8 @@ def test_what_follows_an_end_may_be_anything(q_learner):
         one = by_hand(q_learner)
         own = moment("terminated")
         own.observation[1] = 2.0
-        one.remember(own, told(one, own))
-        one.replays[0].rows.following[:] = rubbish
+        one.store(own, told(one, own))
+        one.replays[0].rows.next_obs[:] = rubbish
         uniform = np.zeros((1, 1, 1))
         run = one.compiled_steps if one.compiled else one.autograd_steps
         found.append(run(uniform, 0.01, 1.0).tolist())
@@ -347,7 +347,7 @@ def test_remembered_decisions_are_learned_from_while_nobody_acts(q_learner):
 @pytest.mark.parametrize("update", ["hard", "soft"])
 def test_who_begins_later_learns_as_if_alone(q_learner, compiled, update):
     """An agent that does not act at first keeps nobody from learning, and later has its own Adam and target."""
-    settings = {"compiled": compiled, "target": {"update": update, "period": 3, "rate": 0.1}}
+    settings = {"compiled": compiled, "target": {"update": update, "interval": 3, "tau": 0.1}}
     both = q_learner(group_spec(parameters="individual"), **settings)
     before = weights(both)
     own = lived(both)

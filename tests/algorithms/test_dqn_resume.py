@@ -30,11 +30,12 @@ groups:
   cross:
     agents: player_0
     policy: {name: q_network, hidden: [8]}
-    learner: {name: dqn, n_steps: 3, batch_size: 8, replay: {size: 40, starts: 10, priority: 0.6}, target: {period: 5}}
+    learner: {name: dqn, n_steps: 3, batch_size: 8, target: {interval: 5},
+              replay: {size: 40, learning_starts: 10, priority: 0.6}}
   ring:
     agents: player_1
     policy: {name: q_network, hidden: [6], compiled: false}
-    learner: {name: dqn, n_steps: 2, batch_size: 4, replay: {size: 70, starts: 5}, target: {update: soft}}
+    learner: {name: dqn, n_steps: 2, batch_size: 4, replay: {size: 70, learning_starts: 5}, target: {update: soft}}
 """
     + TRAIN
 )
@@ -45,7 +46,7 @@ groups:
   team:
     policy: {name: q_network, hidden: [8]}
     learner: {name: dqn, mixer: qmix, mixing_width: 4, n_steps: 3, batch_size: 8, updates_per_step: 0.11,
-              replay: {size: 60, starts: 20}, target: {period: 4}}
+              replay: {size: 60, learning_starts: 20}, target: {interval: 4}}
 """
     + TRAIN
 )
@@ -91,7 +92,7 @@ def test_learning_is_under_way_at_every_checkpoint(whole, game):
     taken = [record.get(f"{name}/updates", 0) for record in run.metrics()]
     assert sum(taken) > 10
     saved = run.load_checkpoint("last")["learners"][name]
-    assert saved["queues"][0]["waiting"].any()  # windows are cut by the end of a rollout
+    assert saved["pending"][0]["filled"].any()  # windows are cut by the end of a rollout
     assert len(saved["replays"][0]["rows"]["reward"]) in (40, 60)  # rows have been written over
 
 

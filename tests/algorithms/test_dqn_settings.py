@@ -80,7 +80,7 @@ def test_n_steps():
 
 @pytest.mark.parametrize("field", [{"gamma": 0.5}, {"n_steps": 1}, {"double": False}, {"huber": 0.1}, {"huber": None}])
 def test_settings_that_decide_what_is_learned(q_learner, field):
-    plain = {"gamma": 0.99, "n_steps": 3, "double": True, "huber": 1.0, "target": {"period": 5}}
+    plain = {"gamma": 0.99, "n_steps": 3, "double": True, "huber": 1.0, "target": {"interval": 5}}
     assert not np.array_equal(weights(after(q_learner, **plain)), weights(after(q_learner, **plain | field)))
 
 
@@ -123,7 +123,7 @@ def test_a_row_left_open_by_the_last_rollout_is_no_step_of_its_own():
 
 
 def test_steps_before_learning_starts_are_not_made_up_for(q_learner):
-    one = q_learner(replay={"starts": 100})
+    one = q_learner(replay={"learning_starts": 100})
     own, counts = lived(one), []
     for _ in range(4):
         metrics = learn(one, own)
@@ -162,11 +162,11 @@ def test_max_grad_norm(q_learner):
     ("fields", "expected"),
     [
         ({}, {0.0: 1.0, 0.05: 0.525, 0.1: 0.05, 0.7: 0.05, 1.3: 0.05}),
-        ({"start": 0.8, "end": 0.2, "share": 0.5}, {0.0: 0.8, 0.25: 0.5, 0.5: 0.2, 1.0: 0.2}),
-        ({"start": 0.8, "end": 0.2, "share": 0.5, "schedule": "exponential"}, {0.0: 0.8, 0.25: 0.4, 0.6: 0.2}),
+        ({"start": 0.8, "end": 0.2, "fraction": 0.5}, {0.0: 0.8, 0.25: 0.5, 0.5: 0.2, 1.0: 0.2}),
+        ({"start": 0.8, "end": 0.2, "fraction": 0.5, "schedule": "exponential"}, {0.0: 0.8, 0.25: 0.4, 0.6: 0.2}),
         ({"start": 0.3, "schedule": "constant"}, {0.0: 0.3, 0.5: 0.3, 1.0: 0.3}),
-        ({"start": 0.9, "end": 0.1, "share": 0.0}, {0.0: 0.1, 1.0: 0.1}),
-        ({"start": 0.1, "end": 0.9, "share": 1.0}, {0.0: 0.1, 0.5: 0.5, 1.0: 0.9}),
+        ({"start": 0.9, "end": 0.1, "fraction": 0.0}, {0.0: 0.1, 1.0: 0.1}),
+        ({"start": 0.1, "end": 0.9, "fraction": 1.0}, {0.0: 0.1, 0.5: 0.5, 1.0: 0.9}),
     ],
 )
 def test_epsilon_follows_its_schedule_and_reaches_the_policy(fields, expected):
@@ -179,7 +179,7 @@ def test_epsilon_follows_its_schedule_and_reaches_the_policy(fields, expected):
 
 
 def test_epsilon_moves_on_before_learning_starts():
-    one = make_learner(replay={"starts": 300})
+    one = make_learner(replay={"learning_starts": 300})
     metrics = learn(one, lived(one), ahead=1.0)
     assert "updates" not in metrics
     assert one.policy.epsilon == pytest.approx(0.05)
@@ -188,8 +188,8 @@ def test_epsilon_moves_on_before_learning_starts():
 # The target --------------------------------------------------------------------------------------------
 
 
-def test_a_hard_target_jumps_every_period(q_learner):
-    one = q_learner(updates_per_step=1 / STEPS, target={"period": 3})
+def test_a_hard_target_is_copied_at_every_interval(q_learner):
+    one = q_learner(updates_per_step=1 / STEPS, target={"interval": 3})
     first, own, kept = target(one), lived(q_learner()), []
     assert np.array_equal(first, weights(one))
     for step in range(1, 8):
@@ -203,9 +203,9 @@ def test_a_hard_target_jumps_every_period(q_learner):
 
 
 @pytest.mark.parametrize("iterations", [(4,), (1, 1, 2), (3, 1)])
-def test_the_period_counts_gradient_steps_across_iterations(q_learner, iterations):
-    one, own = q_learner(target={"period": 4}), lived(q_learner())
-    one.remember(own, told(one, own))
+def test_the_interval_counts_gradient_steps_across_iterations(q_learner, iterations):
+    one, own = q_learner(target={"interval": 4}), lived(q_learner())
+    one.store(own, told(one, own))
     random = np.random.default_rng(0)
     before = target(one)
     for taken, steps in enumerate(iterations):
@@ -216,7 +216,7 @@ def test_the_period_counts_gradient_steps_across_iterations(q_learner, iteration
 
 @pytest.mark.parametrize("rate", [0.1, 1.0])
 def test_a_soft_target_goes_part_of_the_way_at_every_step(q_learner, rate):
-    one = q_learner(updates_per_step=1 / STEPS, target={"update": "soft", "rate": rate, "period": 1})
+    one = q_learner(updates_per_step=1 / STEPS, target={"update": "soft", "tau": rate, "interval": 1})
     own, expected = lived(q_learner()), target(one).astype(np.float64)
     for step in range(4):
         learn(one, own, step)
@@ -225,10 +225,10 @@ def test_a_soft_target_goes_part_of_the_way_at_every_step(q_learner, rate):
     assert np.array_equal(target(one), weights(one)) is (rate == 1.0)
 
 
-def test_the_rate_has_no_meaning_for_a_hard_target_nor_the_period_for_a_soft_one(q_learner):
+def test_tau_has_no_meaning_for_a_hard_target_nor_the_interval_for_a_soft_one(q_learner):
     for fields, others in (
-        ({"update": "hard", "period": 4}, [{"rate": 0.9}]),
-        ({"update": "soft", "rate": 0.1}, [{"period": 2}]),
+        ({"update": "hard", "interval": 4}, [{"tau": 0.9}]),
+        ({"update": "soft", "tau": 0.1}, [{"interval": 2}]),
     ):
         first = target(after(q_learner, target=fields))
         for other in others:
@@ -239,11 +239,11 @@ def test_the_rate_has_no_meaning_for_a_hard_target_nor_the_period_for_a_soft_one
 
 
 def test_replay_size_and_starts(q_learner):
-    one, own = q_learner(replay={"size": 20, "starts": 15}), lived(q_learner())
+    one, own = q_learner(replay={"size": 20, "learning_starts": 15}), lived(q_learner())
     metrics = learn(one, own)
     assert one.replays[0].size == metrics["replay"] == 20
     assert len(one.replays[0].rows.reward) == 20
-    two = q_learner(group_spec(parameters="individual"), replay={"size": 20, "starts": 20})
+    two = q_learner(group_spec(parameters="individual"), replay={"size": 20, "learning_starts": 20})
     assert learn(two, lived(two))["replay"] > 20  # one for each agent
     assert [replay.settings.size for replay in two.replays] == [20, 20]
 
@@ -276,7 +276,7 @@ def test_importance_weighs_the_loss(q_learner):
         one = q_learner(group_spec(agents=1), replay={"importance": importance, "priority": 1.0}, batch_size=4)
         one.policy.flat.array[:] = one.target_flat.array[:] = 0
         own = experience([[2.0], [1.0]], terminated=[(0, 0), (1, 0)])
-        one.remember(own, told(one, own))
+        one.store(own, told(one, own))
         one.replays[0].prioritise(np.arange(2), np.array([3.0, 1.0]))  # drawn thrice and once
         losses[importance] = float(steps_of(one)(np.full((1, 1, 4), 0.5), 0.0, importance)[0])
     assert losses[0.0] == pytest.approx((3 * 1.5 + 0.5) / 4, abs=1e-5)  # Huber losses of errors 2 and 1
@@ -300,12 +300,12 @@ def test_importance_weighs_the_loss(q_learner):
         (DQNSettings, {"mixing_width": 0}, "mixing_width must be at least 1, got 0"),
         (EpsilonSettings, {"start": 1.1}, r"start must lie in \[0, 1\], got 1.1"),
         (EpsilonSettings, {"end": -0.1}, r"end must lie in \[0, 1\], got -0.1"),
-        (EpsilonSettings, {"share": 2}, r"share must lie in \[0, 1\], got 2"),
-        (EpsilonSettings, {"end": 0, "schedule": "exponential"}, "exponential schedule never reaches 0"),
-        (EpsilonSettings, {"start": 0, "schedule": "exponential"}, "exponential schedule never reaches 0"),
-        (TargetSettings, {"period": 0}, "period must be at least 1, got 0"),
-        (TargetSettings, {"rate": 0}, "rate must be above 0, got 0"),
-        (TargetSettings, {"rate": 1.5}, r"rate must lie in \[0, 1\], got 1.5"),
+        (EpsilonSettings, {"fraction": 2}, "fraction.*2"),
+        (EpsilonSettings, {"end": 0, "schedule": "exponential"}, "schedule=exponential"),
+        (EpsilonSettings, {"start": 0, "schedule": "exponential"}, "schedule=exponential"),
+        (TargetSettings, {"interval": 0}, "interval.*0"),
+        (TargetSettings, {"tau": 0}, "tau.*0"),
+        (TargetSettings, {"tau": 1.5}, "tau.*1.5"),
     ],
 )
 def test_impossible_settings_are_refused(made, fields, message):
@@ -317,9 +317,9 @@ def test_every_setting_has_a_test_here():
     tested = {
         DQNSettings: "learning_rate learning_rate_schedule gamma batch_size updates_per_step double n_steps huber "
         "max_grad_norm epsilon target replay mixer mixing_width",  # the last two in test_mixing.py
-        EpsilonSettings: "start end schedule share",
-        TargetSettings: "update period rate",
-        ReplaySettings: "size starts priority importance",
+        EpsilonSettings: "start end schedule fraction",
+        TargetSettings: "update interval tau",
+        ReplaySettings: "size learning_starts priority importance",
     }
     for made, names in tested.items():
         assert {field.name for field in dataclasses.fields(made)} == set(names.split())

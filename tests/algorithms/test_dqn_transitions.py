@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.algorithms.dqn.transitions import complete, empty_queue, lanes_of, no_rows, team_of
+from coterie.algorithms.dqn.transitions import (
+    agent_trajectories,
+    complete_transitions,
+    empty_transitions,
+    no_pending,
+    team_trajectories,
+)
 from coterie.core.types import Decision, Finals, StateRows
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
@@ -33,22 +39,22 @@ def lived(reward, finals=(), masks=None, **fields):
     return experience(reward, **given | fields)
 
 
-def cut(own, steps=1, parameter_sets=1, queues=None, gamma=GAMMA):
+def cut(own, steps=1, parameter_sets=1, pending=None, gamma=GAMMA):
     """The transitions of every stack."""
-    parts = lanes_of(own, own.observation, own.finals.observation, own.reward, parameter_sets)
-    queues = queues or [empty_queue(p.active.shape[1], steps, no_rows(0, 1, 3, 2, 0)) for p in parts]
-    return [complete(part, queue, gamma) for part, queue in zip(parts, queues, strict=True)], queues
+    parts = agent_trajectories(own, own.observation, own.finals.observation, own.reward, parameter_sets)
+    pending = pending or [no_pending(p.active.shape[1], steps, empty_transitions(0, 1, 3, 2, 0)) for p in parts]
+    return [complete_transitions(part, waiting, gamma) for part, waiting in zip(parts, pending, strict=True)], pending
 
 
 def cut_team(own, state, steps=1):
-    one = team_of(own, own.observation, own.finals.observation, own.reward, state)
-    like = no_rows(0, own.active.shape[2], 3, 2, state.rows.shape[-1])
-    return complete(one, empty_queue(own.active.shape[1], steps, like), GAMMA)
+    one = team_trajectories(own, own.observation, own.finals.observation, own.reward, state)
+    like = empty_transitions(0, own.active.shape[2], 3, 2, state.rows.shape[-1])
+    return complete_transitions(one, no_pending(own.active.shape[1], steps, like), GAMMA)
 
 
 def brief(rows):
     """(row of the decision, reward, discount, row of what follows, whether that is a final one) of lanes of one."""
-    now, later = rows.observation[:, 0], rows.following[:, 0]
+    now, later = rows.observation[:, 0], rows.next_obs[:, 0]
     numbers = (now[:, 0], rows.reward, rows.discount, later[:, 0], later[:, 2])
     return [tuple(float(x) for x in row) for row in zip(*numbers, strict=True)]
 
@@ -70,9 +76,9 @@ def test_three_decisions_each():
 
 
 def test_termination_inside_the_window():
-    (rows,), queues = cut(lived([[1], [2], [4], [8]], terminated=[(2, 0)]), steps=3)
+    (rows,), pending = cut(lived([[1], [2], [4], [8]], terminated=[(2, 0)]), steps=3)
     assert [row[:3] for row in brief(rows)] == [(0, 1 + 1 + 1, 0), (1, 2 + 2, 0), (2, 4, 0)]
-    assert queues[0].waiting.tolist() == [1]  # the decision of the next episode
+    assert pending[0].filled.tolist() == [1]  # the decision of the next episode
     assert not rows.next_active.any()
 
 
@@ -97,16 +103,16 @@ def test_each_agent_looks_at_its_own_final_observation():
     (rows,), _ = cut(own)
     assert rows.agent.tolist() == [0, 1]
     assert rows.discount.tolist() == [0, 0.5]
-    assert rows.following[1, 0].tolist() == [0, 1, 1]
+    assert rows.next_obs[1, 0].tolist() == [0, 1, 1]
 
 
 def test_discount_counts_own_decisions_and_rewards_come_while_idle():
     own = lived([[1], [2], [4], [8], [16], [32]], active=[[1], [0], [0], [1], [0], [1]])
-    (rows,), queues = cut(own, steps=1)
+    (rows,), pending = cut(own, steps=1)
     assert brief(rows) == [(0, 1 + 2 + 4, 0.5, 3, 0), (3, 8 + 16, 0.5, 5, 0)]
     (rows,), _ = cut(own, steps=2)
     assert brief(rows) == [(0, 7 + 12, 0.25, 5, 0)]
-    assert queues[0].reward[0, 0] == 32
+    assert pending[0].reward[0, 0] == 32
 
 
 def test_an_end_that_comes_while_idle_belongs_to_the_latest_decision():
@@ -122,25 +128,25 @@ def test_a_reward_before_the_first_decision_belongs_to_nobody():
 
 def test_an_open_decision_waits_for_the_next_rollout():
     own = lived([[1], [2], [4]], active=[[1], [1], [0]], acting=[False])
-    (rows,), queues = cut(own)
+    (rows,), pending = cut(own)
     assert len(rows.reward) == 0
-    assert queues[0].waiting.tolist() == [1]
+    assert pending[0].filled.tolist() == [1]
     again = lived([[6], [8], [16]], active=[[1], [0], [1]])  # row 0: the open one, with what has come so far
-    (rows,), _ = cut(again, queues=queues)
+    (rows,), _ = cut(again, pending=pending)
     assert rows.reward.tolist() == [1, 6 + 8]
 
 
 def test_masks_are_those_of_the_next_decision():
     masks = [[[1, 1]], [[1, 0]], [[0, 1]], [[0, 1]]]
     (rows,), _ = cut(lived([[1], [2], [4], [8]], masks=masks, truncated=[(3, 0)], finals=[3]), steps=2)
-    assert rows.mask[:, 0].tolist() == [[False, True], [False, True], [True, True], [True, True]]
+    assert rows.next_mask[:, 0].tolist() == [[False, True], [False, True], [True, True], [True, True]]
 
 
 def test_windows_across_rollouts():
     whole, _ = cut(lived([[1], [2], [4], [8], [16]]), steps=3)
-    queues, found = None, []
+    pending, found = None, []
     for part in ([[1]], [[2], [4]], [[8]], [[16]]):
-        (rows,), queues = cut(lived(part), steps=3, queues=queues)
+        (rows,), pending = cut(lived(part), steps=3, pending=pending)
         found += rows.reward.tolist()
     assert found == whole[0].reward.tolist() == [3, 6]
 
@@ -175,7 +181,7 @@ def test_a_team_is_one_lane_paid_by_the_mean():
     assert rows.reward.tolist() == [2, 4]
     assert rows.action.tolist() == [[0, 1], [2, 3]]
     assert rows.observation[1].tolist() == [[1, 0, 0], [1, 1, 0]]
-    assert rows.following[1].tolist() == [[2, 0, 0], [2, 1, 0]]
+    assert rows.next_obs[1].tolist() == [[2, 0, 0], [2, 1, 0]]
     assert rows.state[:, 0].tolist() == [0, 1]
     assert rows.next_state[:, 0].tolist() == [1, 2]
     assert rows.active.all()
@@ -195,7 +201,7 @@ def test_a_team_plays_on_until_its_last_member_is_over():
     assert rows.discount.tolist() == [0.25, 0.25, 0.25, 0.5]
     assert rows.active.tolist() == [[True, True], [True, True], [False, True], [False, True]]
     assert rows.next_active.tolist() == [[False, True]] * 4  # who is over has no value any more
-    assert rows.following[:, 1].tolist() == [[2, 1, 0], [3, 1, 0], [3, 1, 1], [3, 1, 1]]
+    assert rows.next_obs[:, 1].tolist() == [[2, 1, 0], [3, 1, 0], [3, 1, 1], [3, 1, 1]]
     assert rows.state[:, 0].tolist() == [0, 1, 2, 3]
     assert rows.next_state[:, 0].tolist() == [2, 3, 103, 103]
 
@@ -286,7 +292,7 @@ def plain(rows):
     for i in range(len(rows.reward)):
         over = rows.discount[i] == 0
         start = (int(rows.agent[i]), rows.observation[i, 0].tobytes(), int(rows.action[i, 0]))
-        future = (None, None) if over else (rows.following[i, 0].tobytes(), tuple(rows.mask[i, 0].tolist()))
+        future = (None, None) if over else (rows.next_obs[i, 0].tobytes(), tuple(rows.next_mask[i, 0].tolist()))
         yield (*start, float(rows.reward[i]), float(rows.discount[i]), *future)
 
 
@@ -314,7 +320,7 @@ def test_however_experience_is_cut_the_transitions_are_those_of_whole_episodes(
     world = Watched(build())
     where = place_in(world, groups[group % len(groups)], parameters="individual" if individual else "shared")
     size, actions = where.spaces.observation.shape[0], where.spaces.action.n
-    policy, queues, found = Wanderer(actions, seed), None, []
+    policy, pending, found = Wanderer(actions, seed), None, []
     idle = place_in(world, [c for c in range(len(where.spaces.agents)) if c not in where.columns], "others")
     table = [(where, policy), (idle, Wanderer(actions, seed + 1))] if idle.agents else [(where, policy)]
     runner = Runner(world, actors(*table), seed)
@@ -322,11 +328,11 @@ def test_however_experience_is_cut_the_transitions_are_those_of_whole_episodes(
         own = runner.play(timestep, iteration).experiences["team"]
         if own.mask is None:
             own = dataclasses.replace(own, mask=np.ones((*own.active.shape, actions), bool))
-        parts = lanes_of(own, own.observation, own.finals.observation, own.reward, where.parameter_sets)
-        if queues is None:
-            queues = [empty_queue(p.active.shape[1], steps, no_rows(0, 1, size, actions, 0)) for p in parts]
-        for part, queue in zip(parts, queues, strict=True):
-            found += plain(complete(part, queue, GAMMA))
+        parts = agent_trajectories(own, own.observation, own.finals.observation, own.reward, where.parameter_sets)
+        if pending is None:
+            pending = [no_pending(p.active.shape[1], steps, empty_transitions(0, 1, size, actions, 0)) for p in parts]
+        for part, waiting in zip(parts, pending, strict=True):
+            found += plain(complete_transitions(part, waiting, GAMMA))
     expected, open_ones = Counter(), 0
     for copy in range(2):
         for agent in range(len(where.agents)):
@@ -347,13 +353,13 @@ def test_a_team_cut_anyhow(steps):
         where = place_in(world)
         policy, size = Wanderer(where.spaces.action.n, 0), where.spaces.observation.shape[0]
         runner, rows = Runner(world, actors((where, policy)), 0), []
-        queue = empty_queue(3, steps, no_rows(0, 2, size, policy.actions, 2 * size))
+        waiting = no_pending(3, steps, empty_transitions(0, 2, size, policy.actions, 2 * size))
         for iteration, timestep in enumerate(cuts):
             own = runner.play(timestep, iteration).experiences["team"]
             own = dataclasses.replace(own, mask=np.ones((*own.active.shape, policy.actions), bool))
             told = StateRows(*(a.reshape(*a.shape[:-2], 2 * size) for a in (own.observation, own.finals.observation)))
-            part = team_of(own, own.observation, own.finals.observation, own.reward, told)
-            rows.append(complete(part, queue, GAMMA))
+            part = team_trajectories(own, own.observation, own.finals.observation, own.reward, told)
+            rows.append(complete_transitions(part, waiting, GAMMA))
         found.append([np.concatenate(columns) for columns in zip(*rows, strict=True)])
     assert len(found[0][0]) > 50
     for other in found[1:]:

@@ -106,7 +106,7 @@ def test_the_target_by_hand(table_learner, centralized, end, other_policy, targe
         {} if other_policy is None else {"other": lambda packed, legal: np.full(legal.shape, other_policy, np.float32)}
     )
     one.learn(own, joint_of(one, own, others={"other": theirs}, target_policies=target_policies), generator())
-    one = by_hand(table_learner, critic={"centralized": centralized, "twin": twin}, replay={"starts": 99})
+    one = by_hand(table_learner, critic={"centralized": centralized, "twin": twin}, replay={"learning_starts": 99})
     joint = joint_of(one, own, others={"other": theirs}, target_policies=target_policies)
     one.remember(own, joint)
     draws = one.draw(1, joint, FirstRow())
@@ -132,7 +132,7 @@ class FirstRow:
 def test_targets_use_the_lower_twin(table_learner, centralized):
     found = []
     for lower in (0, 1):
-        one = by_hand(table_learner, critic={"centralized": centralized, "twin": True}, replay={"starts": 99})
+        one = by_hand(table_learner, critic={"centralized": centralized, "twin": True}, replay={"learning_starts": 99})
         one.critics[1].net.out.bias.data -= 0.5  # both say the same, but for their targets
         one.critics[lower].target.out.bias.data -= 8.0
         own, theirs = moment()
@@ -145,7 +145,9 @@ def test_targets_use_the_lower_twin(table_learner, centralized):
 
 def test_smoothing_moves_target_actions_and_keeps_them_in_the_box(table_learner):
     for noise, moved in ((0.0, 0.5), (0.05, 0.75), (0.5, 1.0)):  # 2.5 deviations at most, of twice the share
-        one = by_hand(table_learner, critic={"centralized": False}, target={"noise": noise}, replay={"starts": 99})
+        one = by_hand(
+            table_learner, critic={"centralized": False}, target={"noise": noise}, replay={"learning_starts": 99}
+        )
         own, _ = moment()
         joint = joint_of(one, own)
         one.remember(own, joint)

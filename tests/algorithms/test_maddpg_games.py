@@ -31,7 +31,12 @@ from helpers.run import train as train_run
 from helpers.run import written
 from helpers.small_worlds import Bandit, actors, place_in
 
-FIELDS = {"learning_rate": 3e-3, "updates_per_step": 0.2, "batch_size": 64, "replay": {"size": 2000, "starts": 64}}
+FIELDS = {
+    "learning_rate": 3e-3,
+    "updates_per_step": 0.2,
+    "batch_size": 64,
+    "replay": {"size": 2000, "learning_starts": 64},
+}
 
 
 def play(world, iterations=40, steps=4, parameters="shared", network=None, preference=None, **fields):
@@ -202,8 +207,10 @@ def test_one_amount_is_refused_where_something_always_comes(tmp_path):
 
 @pytest.mark.usefixtures("no_drawing")
 def test_interim_is_refused_where_decisions_follow_each_other(tmp_path):
-    risk = "critic: {centralized: false}, replay: {size: 90, starts: 9}, gamma: GAMMA}, preference: {name: cpt}}"
-    text = CHASE.replace("replay: {size: 90, starts: 9}, update_every: 2}}", risk, 1)
+    risk = (
+        "critic: {centralized: false}, replay: {size: 90, learning_starts: 9}, gamma: GAMMA}, preference: {name: cpt}}"
+    )
+    text = CHASE.replace("replay: {size: 90, learning_starts: 9}, update_every: 2}}", risk, 1)
     with pytest.raises(ConfigError, match=r"groups.hunters.preference.scope: .*hunters.learner.gamma=0"):
         train_run(tmp_path / "run", experiment=written(tmp_path / "one.yaml", text.replace("GAMMA", "0.9")))
     assert not (tmp_path / "run").exists()
@@ -234,10 +241,11 @@ MIXED = """\
 world: {name: tag, num_good: 2, num_adversaries: 3, max_steps: 6}
 groups:
   chief: {agents: adversary_0, policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg, batch_size: 8,
-          updates_per_step: 0.1, replay: {size: 90, starts: 9}}}
+          updates_per_step: 0.1, replay: {size: 90, learning_starts: 9}}}
   hunters: {agents: [adversary_1, adversary_2], policy: {name: network, hidden: [8]}, learner: {name: ppo}}
   script: {agents: agent_0, policy: {name: expert}}
-  values: {agents: agent_1, policy: {name: q_network, hidden: [8]}, learner: {name: dqn, replay: {size: 90, starts: 9}}}
+  values: {agents: agent_1, policy: {name: q_network, hidden: [8]},
+           learner: {name: dqn, replay: {size: 90, learning_starts: 9}}}
 train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
         video: false, tensorboard: false}
 """
@@ -245,9 +253,9 @@ CHASE = """\
 world: {name: tag, max_steps: 6}
 groups:
   hunters: {agents: "adversary_*", policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg, batch_size: 8,
-            updates_per_step: 0.1, replay: {size: 90, starts: 9}, update_every: 2}}
+            updates_per_step: 0.1, replay: {size: 90, learning_starts: 9}, update_every: 2}}
   prey: {agents: agent_0, policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg, batch_size: 8,
-         updates_per_step: 0.1, replay: {size: 90, starts: 9}, update_every: 2, update_offset: 1}}
+         updates_per_step: 0.1, replay: {size: 90, learning_starts: 9}, update_every: 2, update_offset: 1}}
 train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
         video: false, tensorboard: false}
 """
@@ -301,7 +309,7 @@ WORDED = """\
 world: {name: auction, num_bidders: 3}
 groups:
   bidders: {agents: [bidder_0, bidder_1], policy: {name: deterministic, hidden: [8]}, learner: {name: maddpg,
-            batch_size: 8, updates_per_step: 0.1, replay: {size: 90, starts: 9}}}
+            batch_size: 8, updates_per_step: 0.1, replay: {size: 90, learning_starts: 9}}}
   model: {agents: bidder_2, policy: {name: language, lm: "helpers.maddpg:BIDDER"}}
 train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 3,
         video: false, tensorboard: false}

@@ -24,11 +24,11 @@ groups:
     agents: "adversary_*"
     policy: {name: deterministic, hidden: [8]}
     learner: {name: maddpg, batch_size: 8, updates_per_step: 0.11, policy_delay: 2, critic: {twin: true},
-              target: {noise: 0.1}, replay: {size: 60, starts: 20}}
+              target: {noise: 0.1}, replay: {size: 60, learning_starts: 20}}
   prey:
     agents: agent_0
     policy: {name: deterministic, hidden: [6], compiled: false}
-    learner: {name: maddpg, batch_size: 4, updates_per_step: 0.2, replay: {size: 90, starts: 5}, update_every: 2}
+    learner: {name: maddpg, batch_size: 4, updates_per_step: 0.2, replay: {size: 90, learning_starts: 5}, update_every: 2}
 """
     + TRAIN
 )
@@ -40,7 +40,7 @@ groups:
     agents: [agent_0, agent_1]
     parameters: individual
     policy: {name: deterministic, hidden: [8]}
-    learner: {name: maddpg, batch_size: 8, updates_per_step: 0.11, replay: {size: 60, starts: 20}}
+    learner: {name: maddpg, batch_size: 8, updates_per_step: 0.11, replay: {size: 60, learning_starts: 20}}
   third: {agents: agent_2, policy: {name: network, hidden: [8]}, learner: {name: ppo}}
 """
     + TRAIN

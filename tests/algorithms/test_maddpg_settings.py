@@ -209,7 +209,7 @@ def test_targets_follow_at_their_rate(table_learner, rate):
 
 
 def test_the_replay_forgets_and_waits(table_learner):
-    one = table_learner(replay={"size": 50, "starts": 40})
+    one = table_learner(replay={"size": 50, "learning_starts": 40})
     counts = []
     for seed in range(3):
         metrics = learn(one, random_experience(one, seed))
@@ -255,7 +255,7 @@ def test_update_every_and_offset(table_learner, every, offset):
         (lambda: TargetSettings(tau=2), r"tau must lie in \[0, 1\]"),
         (lambda: TargetSettings(noise=-1), "noise must be at least 0"),
         (lambda: MemorySettings(size=0), "size must be at least 1"),
-        (lambda: MemorySettings(size=5, starts=6), "starts must be at most size"),
+        (lambda: MemorySettings(size=5, learning_starts=6), "learning_starts must be at most size"),
         (lambda: MADDPGSettings(update_every=0), "update_every must be at least 1"),
         (lambda: MADDPGSettings(update_offset=-1), "update_offset must be at least 0"),
     ],
@@ -290,7 +290,7 @@ def test_every_setting_has_a_test_here():
             "random_feature_init",
         },
         TargetSettings: {"tau", "noise"},
-        MemorySettings: {"size", "starts"},
+        MemorySettings: {"size", "learning_starts"},
     }
     for part, names in parts.items():
         assert {field.name for field in dataclasses.fields(part)} == names

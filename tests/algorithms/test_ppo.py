@@ -9,13 +9,12 @@ import torch
 
 from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.ppo import ppo
-from coterie.algorithms.ppo.batches import rows_of
 from coterie.algorithms.ppo.ppo import explained_variance
 from coterie.core.types import Finals
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves
 from coterie.testing.sampling import random_experience
-from helpers.ppo import SameShuffle, actor, critic, judge, learn, lived, values_of, watch
+from helpers.ppo import SameShuffle, actor, critic, judge, learn, lived, tensors, values_of, watch
 from helpers.small_worlds import ACTIONS, experience, generator, group_spec, joint, network
 
 # The update ------------------------------------------------------------------------------------------------
@@ -48,7 +47,7 @@ def test_one_step_descends_the_clipped_objective(learner):
     )
     seen = watch(one)
     metrics = learn(one, own)
-    part, rows = seen[0].part, rows_of(seen[0].part)
+    part, rows = seen[0].part, tensors(seen[0].part)
     advantage = (rows.advantage - rows.advantage.mean()) / (rows.advantage.std(correction=0) + 1e-8)
     log_prob, entropy = judge(other, part)
     ratio = (log_prob - rows.log_prob).exp()
@@ -94,9 +93,9 @@ def test_what_belongs_together_stays_together(learner, action, parameters):
     for part, *_ in seen:
         for stack, m in np.argwhere(part.weight):
             t, n, a = np.argwhere(own.log_prob == part.log_prob[stack, m])[0]
-            assert np.array_equal(part.x[stack, m, :3], own.observation[t, n, a])
+            assert np.array_equal(part.actor_input[stack, m, :3], own.observation[t, n, a])
             assert np.array_equal(part.action[stack, m], own.action[t, n, a])
-            who = part.x[stack, m, 3:].tolist()
+            who = part.actor_input[stack, m, 3:].tolist()
             assert (stack, who) == ((a, []) if parameters == "individual" else (0, np.eye(3)[a].tolist()))
             used += 1
     assert used == 4 * own.closed().sum()

@@ -239,7 +239,7 @@ groups: {all: {policy: {name: network}, learner: {name: ppo, central_critic: tru
 
 def test_it_is_refused_where_agents_take_turns(tmp_path, coterie_):
     path = written(tmp_path / "turns.yaml", TURNS)
-    said = "groups.all.learner: central_critic needs a world in which everybody acts at once"
+    said = "groups.all.learner: central_critic=true"
     settings = schema.load(str(path))
     with pytest.raises(schema.ConfigError, match=said):
         build.build_groups(settings, build.build_world(settings.world, 1))

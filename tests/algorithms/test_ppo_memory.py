@@ -54,7 +54,7 @@ def test_every_sequence_is_used_once_a_pass():
     own = runner.play(6, 0).experiences["team"]
     seen = watch(one)
     metrics = learn(one, own)
-    assert [part.x.shape[1:3] for part, *_ in seen] == [(3, 6), (3, 6), (2, 6), (2, 6)] * 2
+    assert [part.actor_input.shape[1:3] for part, *_ in seen] == [(3, 6), (3, 6), (2, 6), (2, 6)] * 2
     assert metrics["decisions"] == own.closed().sum()
     said = np.concatenate([part.log_prob[0] for part, *_ in seen[:4]])
     assert sorted(map(tuple, said)) == sorted(map(tuple, own.log_prob.reshape(6, -1).T))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.algorithms.ppo.advantages import advantages
 from coterie.algorithms.ppo.ppo import PPOSettings
-from coterie.algorithms.ppo.returns import advantages
 from helpers.ppo import actor, critic, learn, lived, values_of, watch
 from helpers.small_worlds import experience, group_spec
 
@@ -115,7 +115,7 @@ def test_a_new_scale_of_returns_moves_no_value(learner, parameters):
         def watched(batch, *rest, one=one, own=own, found=found, improve=improve):
             found.append(values_of(one, own.observation))
             with torch.no_grad():
-                now = one.critic(torch.from_numpy(batch.seen))[0].squeeze(-1).numpy()
+                now = one.critic(torch.from_numpy(batch.critic_input))[0].squeeze(-1).numpy()
             assert np.allclose(batch.value, now, atol=1e-4)  # so that `value_clip` counts no movement
             return improve(batch, *rest)
 
@@ -145,7 +145,7 @@ def test_value_clip_by_hand(learner, scaled):
     part = seen[0].part
     far = part._replace(value=part.value + 1.0)  # the critic has moved by −1 since
     with torch.no_grad():
-        value = one.critic(torch.from_numpy(part.seen))[0].squeeze(-1).numpy()
+        value = one.critic(torch.from_numpy(part.critic_input))[0].squeeze(-1).numpy()
     limit = 0.1 / float(one.returns.scale[0, 0])  # the setting is in the world's rewards
     assert (limit > 0.15) is scaled
     near = far.value + (value - far.value).clip(-limit, limit)

@@ -22,8 +22,8 @@ def rows(*numbers):
     return Rows(number, np.stack([number, -number], axis=-1).astype(np.float32))
 
 
-def make(size=5, priority=1.0, starts=1, **fields):
-    return Replay(ReplaySettings(size, starts, priority, **fields), rows())
+def make(size=5, priority=1.0, learning_starts=1, **fields):
+    return Replay(ReplaySettings(size, learning_starts, priority, **fields), rows())
 
 
 def filled(*numbers, **fields):
@@ -76,7 +76,7 @@ def test_more_rows_than_there_is_room_for():
 
 
 def test_learning_may_start_with_enough_rows():
-    replay = make(size=5, starts=3)
+    replay = make(size=5, learning_starts=3)
     assert not replay.ready
     replay.add(rows(1, 2))
     assert not replay.ready
@@ -287,7 +287,7 @@ def test_rows_of_another_shape_are_refused():
 
 def test_nothing_can_be_drawn_from_an_empty_replay():
     for priority in (0.0, 1.0):
-        with pytest.raises(ValueError, match="the replay is empty: nothing has been added yet"):
+        with pytest.raises(ValueError, match="empty"):
             make(priority=priority).sample(np.zeros(3))
 
 
@@ -311,8 +311,11 @@ def test_a_row_that_is_not_there_has_no_priority(index):
     ("fields", "message"),
     [
         ({"size": 0}, "size must be at least 1, got 0"),
-        ({"starts": 0}, "starts must be at least 1, got 0"),
-        ({"size": 10, "starts": 11}, r"starts must be at most size \(10\), or learning never starts; got 11"),
+        ({"learning_starts": 0}, "learning_starts must be at least 1, got 0"),
+        (
+            {"size": 10, "learning_starts": 11},
+            r"learning_starts must be at most size \(10\), or learning never starts; got 11",
+        ),
         ({"priority": 1.5}, r"priority must lie in \[0, 1\], got 1.5"),
         ({"priority": -0.1}, r"priority must lie in \[0, 1\], got -0.1"),
         ({"importance": 2}, r"importance must lie in \[0, 1\], got 2"),

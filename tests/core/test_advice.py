@@ -47,7 +47,7 @@ def moment(way, strength, legal=None, **settings):
 @pytest.mark.parametrize("legal", [None, [True, False, True, True, True]])
 def test_a_mixture_draws_and_tells_its_true_probability(legal, settings):
     policy, view, notes = moment("mixture", 0.3, legal, **settings)
-    out = policy.answer(policy.pack(view.observation), view)[0][0]  # [A, K]
+    out = policy.forward(policy.pack(view.observation), view)[0][0]  # [A, K]
     out = out if legal is None else np.where(legal, out, -np.inf)
     mixed = 0.7 * softmax(out.astype(np.float64)) + 0.3 * notes[0, :, 1:]
     decision = policy.act(view)
@@ -60,7 +60,7 @@ def test_a_mixture_draws_and_tells_its_true_probability(legal, settings):
 
 def test_a_prior_is_added_to_the_logits():
     policy, view, notes = moment("prior", 2.0)
-    out = policy.answer(policy.pack(view.observation), view)[0][0]
+    out = policy.forward(policy.pack(view.observation), view)[0][0]
     bent = np.log(softmax(out + 2.0 * np.log(notes[0, :, 1:])))
     decision = policy.act(view)
     expected = np.take_along_axis(bent, decision.action[0][:, None], axis=1)[:, 0]
@@ -86,7 +86,7 @@ def test_who_is_not_advised_decides_alone(way):
         policy.act(dataclasses.replace(view, notes=n, random=r)) for n, r in zip((nothing, None), random, strict=True)
     )
     np.testing.assert_allclose(one.log_prob.mean(), other.log_prob.mean(), atol=0.02)
-    out = policy.answer(policy.sight(dataclasses.replace(view, notes=None)), view)[0]
+    out = policy.forward(policy.packed_view(dataclasses.replace(view, notes=None)), view)[0]
     own = np.log(np.take_along_axis(softmax(out), one.action[..., None], axis=-1))[..., 0]
     np.testing.assert_allclose(one.log_prob, own, atol=1e-4)
 
@@ -122,7 +122,7 @@ def test_ratios_begin_at_one(path, way, words):
 def test_a_mixtures_ratios_are_to_the_mixture(path):
     own, group = played(path, f"{ADVISE}.use.way=mixture", f"{ADVISE}.use.strength=0.4")
     share = UseSettings(strength=0.4).at(0.25)
-    out = group.policy.answer(group.policy.pack(own.observation[0]), seen(grid(4), group.actor.group_spec))[0]
+    out = group.policy.forward(group.policy.pack(own.observation[0]), seen(grid(4), group.actor.group_spec))[0]
     mixed = (1 - share) * softmax(out.astype(np.float64)) + share * own.notes[0, ..., 1:]
     expected = np.log(np.take_along_axis(mixed, own.action[0][..., None], axis=-1))[..., 0]
     np.testing.assert_allclose(own.log_prob[0], expected, atol=1e-5)

@@ -81,8 +81,8 @@ def test_choices_that_the_settings_refuse_are_left_out():
         return [known.values for path, known, _ in declared(settings, "x") if path == "x.size"]
 
     assert sizes(ReplaySettings()) == [(10_000, 50_000, 100_000)]
-    assert sizes(ReplaySettings(starts=20_000)) == [(50_000, 100_000)]
-    assert sizes(ReplaySettings(starts=60_000)) == []  # only its own is left: nothing to choose
+    assert sizes(ReplaySettings(learning_starts=20_000)) == [(50_000, 100_000)]
+    assert sizes(ReplaySettings(learning_starts=60_000)) == []  # only its own is left: nothing to choose
 
 
 def test_the_space_is_no_setting():

@@ -12,7 +12,7 @@ from coterie.testing.sampling import random_experience
 from helpers.small_worlds import generator, group_spec
 
 PARTS = {"epsilon": EpsilonSettings, "target": TargetSettings, "replay": ReplaySettings}
-QUICK = {"batch_size": 16, "updates_per_step": 0.25, "replay": {"size": 300, "starts": 1}}
+QUICK = {"batch_size": 16, "updates_per_step": 0.25, "replay": {"size": 300, "learning_starts": 1}}
 
 
 def q_network(where, **settings):

@@ -164,7 +164,7 @@ def view(observation, **fields):
 
 def outputs(made, observation):
     """What the network says, `[N, A, outputs]`."""
-    return made.answer(made.pack(observation), view(observation))[0]
+    return made.forward(made.pack(observation), view(observation))[0]
 
 
 ROWS = seen([[0.5, 0.1, 0], [0.5, 0.2, 1], [0.5, 0.1, 0], [-0.5, 0.1, 1]])

@@ -27,7 +27,7 @@ PARTS = {
     "target": TargetSettings,
     "replay": MemorySettings,
 }
-QUICK = {"batch_size": 16, "updates_per_step": 0.25, "replay": {"size": 300, "starts": 1}}
+QUICK = {"batch_size": 16, "updates_per_step": 0.25, "replay": {"size": 300, "learning_starts": 1}}
 BOX = ACTIONS["box"]
 SPACES = {"box": BOX, "discrete": ACTIONS["discrete"]}
 

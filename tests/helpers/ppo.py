@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from coterie.algorithms.ppo.batches import Batch, rows_of, take
+from coterie.algorithms.ppo.minibatches import Batch, flatten_sequences, take, to_device
 from coterie.algorithms.ppo.ppo import PPO, Hyperparams, PPOSettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.testing.sampling import random_experience
@@ -37,10 +37,17 @@ class Seen(NamedTuple):
     found: np.ndarray  # the losses that the step says
 
 
+def tensors(part):
+    """A minibatch with tensors in every field, sequences laid end to end."""
+    rows = flatten_sequences(to_device(part, torch.device("cpu")))
+    names = ("log_prob", "advantage", "target", "value", "weight")
+    return rows._replace(**{name: torch.from_numpy(getattr(rows, name)) for name in names})
+
+
 def judge(one, part):
-    """Log-probability and entropy of a minibatch under the policy as it is, `[S, M]` each."""
-    rows = rows_of(part)
-    return one.policy.head.judge(one.policy.net.unroll(part.x, part.past), rows.action, rows.mask)
+    """Log-probability and entropy of a minibatch under the present policy, `[S, M]` each."""
+    rows = tensors(part)
+    return one.policy.head.judge(one.policy.net.unroll(part.actor_input, part.sequences), rows.action, rows.mask)
 
 
 def watch(one):
@@ -53,7 +60,7 @@ def watch(one):
         for start, stop in itertools.pairwise(bounds):
             part = take(batch, order[:, start:stop])
             with torch.no_grad():
-                ratio = (judge(one, part)[0] - rows_of(part).log_prob).exp()
+                ratio = (judge(one, part)[0] - tensors(part).log_prob).exp()
             found = run(batch, order[:, start:stop], np.array([0, stop - start]), hyperparams)
             seen.append(Seen(part, hyperparams, ratio, found))
             total = total + found

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from coterie.algorithms.divergence import Diverged, demand_finite
-from coterie.algorithms.ppo.batches import Batch
+from coterie.algorithms.ppo.minibatches import Batch
 from coterie.core.types import Box, Discrete, Joint, MultiDiscrete, StateRows
 from coterie.nn import kernels
+from coterie.nn.distributions import Choices
 from helpers.ppo import actor, critic, judge, learn, lived, make_learner
 from helpers.small_worlds import ACTIONS, generator, group_spec, network
 
@@ -169,6 +170,26 @@ def test_log_probabilities_equal_those_of_heads(action, activation, hidden):
             assert np.array_equal(best, given.numpy())
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_slopes_of_choices_equal_those_of_autograd(masked):
+    sizes, random = np.array([3, 2, 4]), generator()
+    head = Choices((3, 2, 4), single=False)
+    for _ in range(20):
+        logits = random.standard_normal(9).astype(np.float32) * 2
+        action = np.array([random.integers(size) for size in sizes])
+        legal = random.random(9) < 0.6 if masked else np.ones(9, bool)
+        legal[np.cumsum([0, 3, 2]) + action] = True
+        out, probability, entropy = logits.copy(), np.empty(9, np.float32), np.empty(3, np.float32)
+        log_prob = kernels.categorical_statistics(out, sizes, action, legal, masked, probability, entropy)
+        said = torch.from_numpy(logits).requires_grad_()
+        expected = head.judge(said, torch.from_numpy(action), torch.from_numpy(legal))
+        assert log_prob == pytest.approx(expected[0].item(), abs=1e-5)
+        assert entropy.sum() == pytest.approx(expected[1].item(), abs=1e-5)
+        kernels.categorical_slopes(out, sizes, action, probability, entropy, np.float32(-0.7), np.float32(0.3))
+        (-0.7 * expected[0] + 0.3 * expected[1]).backward()
+        assert np.allclose(out, said.grad.numpy(), atol=1e-6)
+
+
 def test_values_equal_the_networks():
     one = make_learner(group_spec(agents=1), compiled=True)
     x = generator().standard_normal((1, 1500, 3), np.float32)
@@ -320,7 +341,7 @@ def test_whole_iterations_equal_autograd(parameters, central):
 
 
 def test_a_step_that_is_no_number_is_not_hidden():
-    for field in ("x", "seen", "advantage", "target", "log_prob"):
+    for field in ("actor_input", "critic_input", "advantage", "target", "log_prob"):
         for one in pair({}):
             batch = random_batch(one, {}, 0)
             getattr(batch, field)[0, 17] = math.nan

@@ -1,4 +1,4 @@
-"""Networks that remember: one step at a time, unrolled over sequences, stacked, and against PyTorch's own."""
+"""Recurrent networks: step by step, unrolled over sequences, for several parameter sets, against PyTorch's own."""
 
 import numpy as np
 import pytest
@@ -16,36 +16,36 @@ def recurrent(seeds=(0,), space=None, encoder="auto", **fields):
     shape = networks.Shape((6,), "tanh", encoder, (4,), fields.pop("extra", 0), WIDTH)
     net = networks.Net(shape, layout(space or Box((SIZE,), -1.0, 1.0)), 2, 1.0, list(seeds))
     random = torch.Generator().manual_seed(5)
-    for stack in range(len(seeds)):
+    for i in range(len(seeds)):
         for parameter in net.parameters():  # biases too, so that every term counts
-            noise = torch.randn(parameter.shape[1:], generator=random.manual_seed(100 * seeds[stack] + 7))
-            parameter.data[stack] += 0.3 * noise
+            noise = torch.randn(parameter.shape[1:], generator=random.manual_seed(100 * seeds[i] + 7))
+            parameter.data[i] += 0.3 * noise
     return net
 
 
-def sequences(parameter_sets, lanes=4, steps=7, size=SIZE, seed=0):
+def sequences(parameter_sets, count=4, steps=7, size=SIZE, seed=0):
     random = generator(seed)
-    past = networks.Past(
-        random.standard_normal((parameter_sets, lanes, WIDTH), np.float32),
-        random.random((parameter_sets, lanes, steps)) < 0.3,
-        random.random((parameter_sets, lanes, steps)) < 0.6,
+    rest = networks.Sequences(
+        random.standard_normal((parameter_sets, count, WIDTH), np.float32),
+        random.random((parameter_sets, count, steps)) < 0.3,
+        random.random((parameter_sets, count, steps)) < 0.6,
     )
-    return random.standard_normal((parameter_sets, lanes, steps, size), np.float32), past
+    return random.standard_normal((parameter_sets, count, steps, size), np.float32), rest
 
 
-def step_by_step(net, x, past):
+def step_by_step(net, x, rest):
     """What the runner does: forget at a new episode, ask, and keep the answer where somebody acted."""
-    parameter_sets, lanes, steps = x.shape[:3]
-    out = torch.zeros(parameter_sets, lanes, steps, 2)
-    memory = torch.from_numpy(past.memory).clone()
+    parameter_sets, count, steps = x.shape[:3]
+    out = torch.zeros(parameter_sets, count, steps, 2)
+    memory = torch.from_numpy(rest.memory).clone()
     for t in range(steps):
-        for s, lane in np.ndindex(parameter_sets, lanes):
-            if past.fresh[s, lane, t]:
-                memory[s, lane] = 0
+        for s, i in np.ndindex(parameter_sets, count):
+            if rest.starts[s, i, t]:
+                memory[s, i] = 0
         out[:, :, t], after = net(torch.from_numpy(x[:, :, t]), memory)
-        for s, lane in np.ndindex(parameter_sets, lanes):
-            if past.active[s, lane, t]:
-                memory[s, lane] = after[s, lane]
+        for s, i in np.ndindex(parameter_sets, count):
+            if rest.active[s, i, t]:
+                memory[s, i] = after[s, i]
     return out
 
 
@@ -53,55 +53,57 @@ def step_by_step(net, x, past):
 @pytest.mark.parametrize(("space", "encoder"), [(None, "auto"), (NAMED, "set"), (Box((2, 3, 3), 0.0, 1.0), "cnn")])
 def test_unrolling_equals_steps_by_hand(seeds, space, encoder):
     net = recurrent(seeds, space, encoder, extra=2)
-    x, past = sequences(len(seeds), size=net.size + 2)
-    expected = step_by_step(net, x, past)
-    assert torch.allclose(net.unroll(x, past), expected.flatten(1, 2), atol=1e-5)
+    x, rest = sequences(len(seeds), size=net.size + 2)
+    expected = step_by_step(net, x, rest)
+    assert torch.allclose(net.unroll(x, rest), expected.flatten(1, 2), atol=1e-5)
 
 
 def test_rows_in_between_matter():
     net = recurrent()
-    x, past = sequences(1, lanes=1, steps=4)
-    always = networks.Past(past.memory, np.zeros((1, 1, 4), bool), np.ones((1, 1, 4), bool))
+    x, rest = sequences(1, count=1, steps=4)
+    always = networks.Sequences(rest.memory, np.zeros((1, 1, 4), bool), np.ones((1, 1, 4), bool))
     plain = net.unroll(x, always)[0]
-    fresh, idle = always.fresh.copy(), always.active.copy()
-    fresh[..., 2], idle[..., 1] = True, False
-    forgetful = net.unroll(x, always._replace(fresh=fresh))[0]
+    starts, idle = always.starts.copy(), always.active.copy()
+    starts[..., 2], idle[..., 1] = True, False
+    forgetful = net.unroll(x, always._replace(starts=starts))[0]
     assert torch.equal(plain[:2], forgetful[:2])
     assert not torch.allclose(plain[2:], forgetful[2:])
-    alone = net.unroll(x[:, :, 2:], networks.Past(past.memory * 0, fresh[..., 2:] & False, always.active[..., 2:]))[0]
+    alone = net.unroll(
+        x[:, :, 2:], networks.Sequences(rest.memory * 0, starts[..., 2:] & False, always.active[..., 2:])
+    )[0]
     assert torch.allclose(forgetful[2:], alone, atol=1e-6)
     skipping = net.unroll(x, always._replace(active=idle))[0]
     without = net.unroll(
-        np.delete(x, 1, axis=2), always._replace(fresh=fresh[..., 1:] & False, active=idle[..., 1:] | True)
+        np.delete(x, 1, axis=2), always._replace(starts=starts[..., 1:] & False, active=idle[..., 1:] | True)
     )
     assert torch.allclose(skipping[[0, 2, 3]], without[0], atol=1e-6)  # as if the idle row had not been
 
 
 def test_gradients_reach_back_to_an_episodes_start_and_no_further():
     net = recurrent()
-    x, past = sequences(1, lanes=1, steps=5)
-    past = networks.Past(past.memory, np.zeros((1, 1, 5), bool), np.ones((1, 1, 5), bool))
-    past.fresh[..., 2] = True
-    kept, read = [], net.read
+    x, rest = sequences(1, count=1, steps=5)
+    rest = networks.Sequences(rest.memory, np.zeros((1, 1, 5), bool), np.ones((1, 1, 5), bool))
+    rest.starts[..., 2] = True
+    kept, read = [], net.features
 
     def watched(rows):
         kept.append(read(rows))
         kept[0].retain_grad()
         return kept[0]
 
-    net.read = watched
-    net.unroll(x, past)[0, 4].sum().backward()
+    net.features = watched
+    net.unroll(x, rest)[0, 4].sum().backward()
     assert kept[0].grad[0].abs().sum(dim=1).gt(0).tolist() == [False, False, True, True, True]
 
 
-def test_stacks_equal_separate_networks():
+def test_parameter_sets_equal_separate_networks():
     both = recurrent((1, 2))
-    x, past = sequences(2)
-    out = both.unroll(x, past)
+    x, rest = sequences(2)
+    out = both.unroll(x, rest)
     out.square().sum().backward()
     for i, seed in enumerate((1, 2)):
         alone = recurrent((seed,))
-        mine = alone.unroll(x[i : i + 1], networks.Past(*(array[i : i + 1] for array in past)))
+        mine = alone.unroll(x[i : i + 1], networks.Sequences(*(array[i : i + 1] for array in rest)))
         assert torch.allclose(mine[0], out[i], atol=1e-5)
         mine.square().sum().backward()
         for one, two in zip(alone.parameters(), both.parameters(), strict=True):

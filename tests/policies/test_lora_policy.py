@@ -152,7 +152,7 @@ def test_each_description_is_read_once_in_a_minibatch(tokens, monkeypatch):
     world = race(30)
     policy = policy_in(world)
     policy.net.local.settings = replace(policy.net.local.settings, max_batch_tokens=tokens)
-    x, _ = policy.sights(lived(policy, world).observation)
+    x, _ = policy.learning_inputs(lived(policy, world).observation)
     read = []
     plainly = Local.choice_logprobs
     monkeypatch.setattr(

@@ -158,7 +158,7 @@ def test_encoder_is_the_one_asked_for():
             else {"own": generator().random((4, 2, 2), np.float32), "at": generator().random((4, 2, 3, 2), np.float32)}
         )
         assert policy.act(view(observation)).action.shape == (4, 2)
-    with pytest.raises(ValueError, match="encoder 'cnn' needs a picture"):
+    with pytest.raises(ValueError, match="encoder 'cnn'"):
         network(group_spec(), encoder="cnn")
 
 
@@ -257,6 +257,7 @@ def test_impossible_settings_are_refused(fields, message):
 def test_every_setting_has_a_test_here():
     tested = {"hidden", "activation", "encoder", "channels", "identity", "continuous", "normalize_observations"}
     tested |= {"memory", "compiled"}
+    tested |= {"device"}  # in tests/nn/test_devices.py
     tested |= {"text"}  # in test_encoder.py
     assert {field.name for field in dataclasses.fields(NetworkSettings)} == tested
 

@@ -104,7 +104,7 @@ def test_scale_weighs_the_features_and_nothing_else(trainable):
     for scale in (1.0, 0.25):
         made = policy(model="BLIND", reads="both", scale=scale, trainable=trainable)
         made.normalizer.update([generator().normal(2.0, 3.0, (50, made.normalizer.shift.shape[1]))])
-        x = torch.from_numpy(made.sights(ROWS)[0])
+        x = torch.from_numpy(made.learning_inputs(ROWS)[0])
         given.append(x if made.net.reader is None else made.net.reader(x).detach())
     assert torch.allclose(given[1][..., 2:10], given[0][..., 2:10] / 4)
     assert torch.equal(given[1][..., :2], given[0][..., :2])
@@ -130,7 +130,7 @@ def test_every_encoder_reads_text(space, encoder, join):
     with torch.no_grad():
         made.net.out.weight.normal_(generator=torch.Generator().manual_seed(0))
     x = torch.from_numpy(made.inputs(world.reset(0).agent_types["player"].observation))
-    start = made.layout.size if made.apart else made.layout.size - made.reader.width
+    start = made.layout.size if made.skip_size else made.layout.size - made.reader.width
     changed = x.clone()
     changed[..., start : start + made.reader.width] += 1
     with torch.no_grad():
@@ -204,9 +204,9 @@ def test_hints_stand_behind_what_is_read(join, trainable):
     notes = generator().standard_normal((*ROWS.shape[:2], 2)).astype(np.float32)
     said, silent = (made.act(view(ROWS, notes=shown)) for shown in (notes, np.full_like(notes, np.nan)))
     assert not np.allclose(said.log_prob, silent.log_prob)
-    x, sight = made.sights(ROWS)
+    x, sight = made.learning_inputs(ROWS)
     own = SimpleNamespace(notes=notes[None])
-    out = made.net.unroll(learner(made).hinted(x, own), None)
+    out = made.net.unroll(learner(made).add_hints(x, own), None)
     log_prob, _ = made.head.judge(out, torch.from_numpy(said.action.reshape(1, -1)), None)
     assert np.allclose(log_prob.detach().numpy().reshape(said.log_prob.shape), said.log_prob, atol=1e-5)
     assert learner(made).evaluate(sight).shape == (1, 4)  # the critic is shown no hints

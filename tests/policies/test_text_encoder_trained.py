@@ -42,7 +42,7 @@ def test_what_was_decided_is_what_is_learned_from():
     made = policy(world, model="BLIND", reads="both", trainable=True)
     made.net.reader.model.out.lora_B["default"].weight.data.normal_(generator=torch.Generator().manual_seed(0))
     own = Runner(world, actors((made.group_spec, made)), seed=0).play(6, 1).experiences["team"]
-    x, critic = made.sights(own.observation)
+    x, critic = made.learning_inputs(own.observation)
     out = made.net.unroll(x[:, : own.action.size], None)
     log_prob, _ = made.head.judge(out, torch.from_numpy(own.action.reshape(1, -1)), None)
     assert np.allclose(log_prob.detach().numpy().reshape(own.action.shape), own.log_prob, atol=1e-5)

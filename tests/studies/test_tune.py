@@ -181,7 +181,7 @@ def test_all_that_is_searched_is_named_in_80_columns():
 
 
 def test_what_a_fixed_setting_refuses_is_not_tried():
-    plan = Plan("cartpole-dqn", ("groups.agent.learner.replay.starts=20000",))
+    plan = Plan("cartpole-dqn", ("groups.agent.learner.replay.learning_starts=20000",))
     own, space = tuning.searched(schema.load(plan.experiment, list(plan.overrides)), plan)
     known = space["groups.agent.learner.replay.size"]
     assert 10_000 not in known.values

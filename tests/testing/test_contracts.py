@@ -31,8 +31,8 @@ PLAYED_BY = {  # no real model here
     "lora": {"lm": LMSettings("helpers.lm:tiny")},
 }
 AT_ONCE = {
-    "dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, starts=1)),
-    "maddpg": MADDPGSettings(batch_size=16, updates_per_step=0.2, replay=MemorySettings(size=200, starts=1)),
+    "dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, learning_starts=1)),
+    "maddpg": MADDPGSettings(batch_size=16, updates_per_step=0.2, replay=MemorySettings(size=200, learning_starts=1)),
 }
 SETTINGS_OF_SCOPES = {
     "episodic": {"gamma": 1.0},

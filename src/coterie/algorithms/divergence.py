@@ -1,4 +1,4 @@
-"""Learning that produced NaN or infinity is stopped, with a cure, before it reaches a checkpoint."""
+"""Stops learning that produced NaN or infinity before it reaches a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Diverged(CoterieError):
     """Learning produced NaN or infinity; the last good checkpoint stays as it is."""
 
 
-def demand_finite(group: str, metrics: Metrics, seen: Iterable[Array], learned: Iterable[Array]) -> None:
-    """Raise `Diverged` unless losses, parameters and the statistics of what was seen are all numbers."""
+def demand_finite(group: str, metrics: Metrics, observed: Iterable[Array], learned: Iterable[Array]) -> None:
+    """Raise `Diverged` unless metrics, parameters and the statistics of observations are finite."""
     shown = ", ".join(f"{name}={value:.3g}" for name, value in metrics.items())
-    if not all(np.isfinite(array).all() for array in seen):
+    if not all(np.isfinite(array).all() for array in observed):
         raise Diverged(f"group '{group}': an observation is not a finite number ({shown})")
     if not all(np.isfinite(array).all() for array in (np.array([*metrics.values()]), *learned)):
         raise Diverged(

@@ -1,7 +1,7 @@
-"""What off-policy learners remember: a ring of rows, drawn evenly or by priority through a sum tree.
+"""Replay buffers of off-policy learners: a ring of rows, drawn uniformly or by priority through a sum tree.
 
-A row is whatever the learner's NamedTuple of arrays `[rows, …]` says; this file knows nothing of its
-meaning. Prioritised replay is the proportional kind of Schaul et al. 2016.
+A row is what the learner's NamedTuple of arrays `[rows, …]` holds. Prioritised replay is the proportional variant of
+Schaul et al. 2016.
 """
 
 from __future__ import annotations
@@ -22,30 +22,35 @@ SMALL = 1e-6  # added to every error, so that no row's priority is zero (Schaul 
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    size: int = 100_000  # rows kept; older ones are written over
-    starts: int = 1_000  # rows there must be before learning starts
-    priority: float = 0.6  # exponent α of the priorities; 0: every row is as likely as any other
+    """Settings of a replay buffer."""
+
+    size: int = 100_000  # rows kept; older ones are overwritten
+    learning_starts: int = 1_000  # rows that must be stored before learning starts
+    priority: float = 0.6  # exponent α of the priorities; 0: all rows are equally likely
     importance: float = 0.4  # exponent β of the importance weights at the start, growing to 1 over the run
 
-    SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
+    SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "size": Choice((10_000, 50_000, 100_000)),
         "priority": Choice((0.0, 0.4, 0.6, 0.8)),
     }
 
     def __post_init__(self) -> None:
         at_least("size", self.size, 1)
-        at_least("starts", self.starts, 1)
-        if self.starts > self.size:
-            raise ValueError(f"starts must be at most size ({self.size}), or learning never starts; got {self.starts}")
+        at_least("learning_starts", self.learning_starts, 1)
+        if self.learning_starts > self.size:
+            raise ValueError(
+                f"learning_starts must be at most size ({self.size}), or learning never starts; "
+                f"got {self.learning_starts}"
+            )
         within("priority", self.priority, 0, 1)
         within("importance", self.importance, 0, 1)
 
 
 class Drawn(NamedTuple):
-    """Which rows were drawn, and how much each counts."""
+    """The rows that were drawn, and their importance weights."""
 
     rows: Array  # [B] int64
-    weight: Array  # [B] float32: importance weights, at most 1
+    weight: Array  # [B] float32, at most 1
 
 
 # The tree ---------------------------------------------------------------------------------------------
@@ -89,7 +94,7 @@ def find_leaves(nodes: Array, uniform: Array, found: Array) -> None:
             found[i] = child + right
         level *= 2
     for i in range(count):
-        while nodes[found[i]] == 0 and found[i] > base:  # rounding may lead past the last leaf that holds anything
+        while nodes[found[i]] == 0 and found[i] > base:  # rounding may lead past the last leaf above 0
             found[i] -= 1
         found[i] -= base
 
@@ -118,25 +123,25 @@ def draw(nodes: Array, size: int, uniform: Array, importance: float, index: Arra
 
 
 class Replay(Generic[Row]):
-    """The latest rows of experience, each with a priority if priorities matter."""
+    """The latest rows of experience, each with a priority where `priority` is above 0."""
 
     def __init__(self, settings: ReplaySettings, like: Row) -> None:
-        """`like` has the columns' shapes and types; its rows are not taken."""
+        """`like` gives the shapes and types of the columns; its rows are not stored."""
         self.settings = settings
         make: Any = type(like)
         self.rows: Row = make(*(np.zeros((settings.size, *a.shape[1:]), a.dtype) for a in like))
         self.position, self.size = 0, 0
-        self.top = 1.0  # the highest priority so far, which new rows get
+        self.top = 1.0  # the highest priority so far; new rows get it
         base = 1 << (settings.size - 1).bit_length()
         self.nodes = np.zeros(2 * base if settings.priority else 0)
 
     @property
     def ready(self) -> bool:
         """Whether there is enough to learn from."""
-        return self.size >= self.settings.starts
+        return self.size >= self.settings.learning_starts
 
     def add(self, rows: Row) -> None:
-        """Write rows behind the latest, over the oldest."""
+        """Append rows, overwriting the oldest."""
         size, count = self.settings.size, len(rows[0])
         at = (self.position + np.arange(count)) % size
         kept = slice(max(count - size, 0), None)  # of more rows than the ring holds, the last ones
@@ -149,13 +154,13 @@ class Replay(Generic[Row]):
     def sample(self, uniform: Array, importance: float = 1.0) -> Drawn:
         """Draw one row for each number in `uniform [B]`."""
         if self.size == 0:
-            raise ValueError("the replay is empty: nothing has been added yet, so nothing can be drawn")
+            raise ValueError("the replay buffer is empty: add rows before sampling")
         index, weight = np.empty(len(uniform), np.int64), np.empty(len(uniform), np.float32)
         draw(self.nodes, self.size, uniform, importance, index, weight)
         return Drawn(index, weight)
 
     def prioritise(self, index: Array, priority: Array) -> None:
-        """Set the priorities of rows, before the exponent: usually their absolute errors."""
+        """Set the priorities of rows, before the exponent: their absolute errors."""
         if not self.settings.priority:
             return
         wrong = ~(np.isfinite(priority) & (priority >= 0))
@@ -168,7 +173,7 @@ class Replay(Generic[Row]):
         set_leaves(self.nodes, index, (priority + SMALL) ** self.settings.priority)
 
     def state(self) -> State:
-        """Everything, without the rows that were never written."""
+        """The whole buffer, without rows that were never written."""
         base = len(self.nodes) // 2
         return {
             "rows": {name: column[: self.size].copy() for name, column in self.rows._asdict().items()},  # type: ignore[attr-defined]  # a NamedTuple
@@ -179,7 +184,7 @@ class Replay(Generic[Row]):
         }
 
     def load(self, state: State, where: str = "") -> None:
-        """Return to a saved state; `where` says whose replay it is when that cannot be."""
+        """Return to a saved state; `where` names the group in errors."""
         try:
             self._load(state)
         except ValueError as error:
@@ -201,5 +206,5 @@ class Replay(Generic[Row]):
         if state["priority"] != self.settings.priority:
             raise ValueError(f"the saved replay has the exponent {state['priority']:g}; replay.priority cannot change")
         if self.settings.priority:
-            self.nodes[:] = 0  # rows that were here before may not be drawn
+            self.nodes[:] = 0  # rows that were stored before must not be drawn
             set_leaves(self.nodes, np.arange(size), state["priorities"])

@@ -32,7 +32,10 @@ SETTINGS = {
     "groups.*.learner.delay": "groups.*.learner.policy_delay",
     "groups.*.learner.turns": "groups.*.learner.update_every and groups.*.learner.update_offset",
     "groups.*.learner.noise.share": "groups.*.learner.noise.fraction",
+    "groups.*.learner.replay.starts": "groups.*.learner.replay.learning_starts",
+    "groups.*.learner.epsilon.share": "groups.*.learner.epsilon.fraction",
     "groups.*.learner.target.rate": "groups.*.learner.target.tau",
+    "groups.*.learner.target.period": "groups.*.learner.target.interval",
 }
 NAMES = {  # (where, old name) -> present name
     ("preference", "unchanged"): "individual",

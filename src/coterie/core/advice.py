@@ -120,7 +120,9 @@ class Advice:
 
         A mixture is not among them: what it drew is weighed as what it is, another policy's actions.
         """
-        return out + torch.from_numpy(prior(notes.numpy())) if self.use.way == "prior" else out
+        if self.use.way != "prior":
+            return out
+        return out + torch.as_tensor(prior(notes.cpu().numpy()), device=out.device)
 
     def loss(self, out: torch.Tensor, mask: torch.Tensor | None, notes: torch.Tensor) -> torch.Tensor:
         """strength · KL(advice ‖ policy) of each row `[…]`; 0 where nothing was advised, or is learned from."""
@@ -150,4 +152,4 @@ def normalised(out: Array, mask: Array | None) -> Array:
 
 def own_log_probs(policy: NetworkPolicy, view: View) -> Array:
     """What a policy would do without advice: log-probabilities `[N, A, K]` of its actions."""
-    return normalised(policy.answer(policy.sight(view), view)[0], view.mask)
+    return normalised(policy.forward(policy.packed_view(view), view)[0], view.mask)

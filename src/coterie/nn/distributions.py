@@ -1,4 +1,4 @@
-"""Distributions over actions: how network outputs become choices, log-probabilities and entropies.
+"""Distributions over actions: how network outputs become actions, log-probabilities and entropies.
 
 Acting runs in NumPy with a passed generator, learning in PyTorch; tests hold the two equal.
 """
@@ -15,13 +15,13 @@ from torch import Tensor
 from coterie.core.types import ActionSpace, Array, Box, Discrete, MultiDiscrete
 
 IMPOSSIBLE = -1e9  # a masked logit: finite, so that no 0·∞ arises in the entropy
-EDGE = 1e-6  # bounded actions keep this share of the range away from the bounds
+EDGE = 1e-6  # bounded actions keep this fraction of the range away from the bounds
 
 
 class Head(Protocol):
     """One distribution family."""
 
-    outputs: int  # numbers a network must give for one action
+    outputs: int  # network outputs for one action
 
     def act(self, out: Array, mask: Array | None, random: np.random.Generator, greedy: bool) -> tuple[Array, Array]:
         """Actions `[…, action]` and their log-probabilities `[…]` for outputs `[…, outputs]`."""
@@ -73,7 +73,7 @@ def _categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Bounded:
-    """What both continuous families share: a variable x in (0, 1) stretched over the box."""
+    """A variable x in (0, 1), scaled to the box: what both continuous families share."""
 
     def __init__(self, space: Box) -> None:
         low = np.broadcast_to(np.asarray(space.low, np.float32), space.shape).flatten()
@@ -90,7 +90,8 @@ class _Bounded:
 
     def squeeze(self, action: Tensor) -> Tensor:
         flat = action.reshape(*action.shape[: action.ndim - len(self.shape)], self.size)
-        x = (flat - torch.from_numpy(self.low)) / torch.from_numpy(self.range)
+        low, size = (torch.as_tensor(array, device=action.device) for array in (self.low, self.range))
+        x = (flat - low) / size
         return x.clamp(EDGE, 1 - EDGE)
 
 

@@ -1,11 +1,9 @@
-"""Compiled actions of deterministic policies: settled, drawn through a Gumbel-softmax, and their gradients.
+"""Small networks as compiled loops: forward, backward, Adam, and the actions and slopes of distributions.
 
-Small networks without a framework: forward, backward, Adam and discrete choices as compiled loops.
-
-A two-layer perceptron of width 64 spends most of its time in PyTorch's bookkeeping. These functions do the
-same arithmetic (equal to autograd within 1e-5, which tests hold) on the same flat parameters. They serve
-perceptrons; everything else goes through autograd, and both share `adam`. Parameters lie as in `nets.FlatParams`:
-for every layer the weights `[inputs, outputs]`, then the biases. An algorithm's losses are beside it.
+A two-layer perceptron of width 64 spends most of its time in PyTorch's bookkeeping. These functions do the same
+arithmetic (tests hold them equal to autograd within 1e-5) on the same flat parameters. They serve perceptrons;
+everything else goes through autograd, and both use `adam`. Parameters are laid out as in `networks.FlatParams`: for
+every layer the weights `[inputs, outputs]`, then the biases. An algorithm's losses are in its own package.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ FAST = {"contract", "arcp", "nsz", "reassoc"}  # reorder sums, but keep NaN and 
 
 
 def available() -> bool:
-    """Whether products can be compiled: Numba takes them from SciPy."""
+    """Whether matrix products can be compiled: Numba takes them from SciPy."""
     return importlib.util.find_spec("scipy") is not None
 
 
 class Spec(NamedTuple):
-    """A perceptron: widths from input to output, and which activation lies between."""
+    """A perceptron: widths from input to output, and the activation of its hidden layers."""
 
     sizes: Array  # [layers + 1] int64
     relu: bool
@@ -173,9 +171,9 @@ def adam(flat: Array, grad: Array, mean: Array, square: Array, step: int, rate: 
 
 @njit(cache=True, error_model="numpy")
 def prepare(packed: Array, shift: Array, scale: Array, limit: float, agents: Array, identities: int) -> Array:
-    """Observations `[R, A, size]` as network inputs: normalised, arranged by stacks, told who they are.
+    """Observations `[R, A, size]` as network inputs: normalised, arranged by parameter sets, with one-hot identities.
 
-    With one stack the result is `[1, R·A, size + identities]`, else `[A, R, size + identities]`.
+    With one parameter set the result is `[1, R·A, size + identities]`, else `[A, R, size + identities]`.
     """
     parameter_sets = shift.shape[0]
     rows, count, size = packed.shape
@@ -191,8 +189,8 @@ def prepare(packed: Array, shift: Array, scale: Array, limit: float, agents: Arr
     return result
 
 
-class Pair(NamedTuple):
-    """A network's parameters with its optimiser's memory, all `[P]`."""
+class OptimizedParams(NamedTuple):
+    """A network's parameters with its optimiser's moments, all `[P]`."""
 
     flat: Array
     mean: Array
@@ -220,7 +218,7 @@ def log_softmax(row: Array, start: int, stop: int, legal: Array, masked: bool) -
 
 @njit(cache=True, error_model="numpy")
 def _pick(row: Array, start: int, stop: int, u: float, greedy: bool) -> int:
-    """A choice by inverse cumulation of exp(row), or the likeliest."""
+    """A choice drawn with probability exp(row), by inverse cumulation, or the likeliest."""
     best, at = row[start], start
     for j in range(start + 1, stop):
         if row[j] > best:
@@ -244,7 +242,7 @@ def act(
 ) -> tuple[Array, Array]:
     """Choose for inputs `x [S, M, in]` with uniforms `[S, M, K]`: actions `[S, M, K]`, log-probabilities `[S, M]`.
 
-    `mask [S, M, outputs]` tells what is legal; an empty one allows everything.
+    `mask [S, M, outputs]` says what is legal; an empty one allows everything.
     """
     parameter_sets, rows = x.shape[:2]
     action = np.empty(uniform.shape, np.int64)
@@ -273,31 +271,31 @@ def act(
     return action, log_prob
 
 
-class Asked(NamedTuple):
-    """A group's network and what it is asked, for decisions in one compiled call."""
+class PolicyInputs(NamedTuple):
+    """A group's network and its observations, for decisions in one compiled call."""
 
     flats: Array  # [S, P]
     sizes: Array  # as in Spec
     relu: bool
-    packed: Array  # [N, A, size]: what is seen
-    shift: Array  # [S, size]: how that is normalised
+    packed: Array  # [N, A, size]: observations
+    shift: Array  # [S, size]: how they are normalised
     scale: Array  # [S, size]
     limit: float
-    agents: Array  # [A] int64: who is asked
-    identities: int  # agents that the network tells apart
+    agents: Array  # [A] int64: which of the group's agents decide
+    identities: int  # length of the one-hot identities
 
 
 @njit(cache=True, error_model="numpy")
 def decide(
-    asked: Asked,
+    inputs: PolicyInputs,
     mask: Array,
     choices: Array,
     uniform: Array,
     greedy: bool,
 ) -> tuple[Array, Array]:
     """`prepare` and `act` in one call, since a call from Python costs more than four rows of arithmetic."""
-    x = prepare(asked.packed, asked.shift, asked.scale, asked.limit, asked.agents, asked.identities)
-    return act(asked.flats, asked.sizes, asked.relu, x, mask, choices, uniform, greedy)
+    x = prepare(inputs.packed, inputs.shift, inputs.scale, inputs.limit, inputs.agents, inputs.identities)
+    return act(inputs.flats, inputs.sizes, inputs.relu, x, mask, choices, uniform, greedy)
 
 
 @njit(cache=True, error_model="numpy")
@@ -312,24 +310,24 @@ def values(flat: Array, sizes: Array, relu: bool, x: Array, result: Array) -> No
 
 @njit(cache=True, error_model="numpy")
 def squash(out: np.float32, clipped: bool) -> np.float32:
-    """An output as a number between −1 and 1."""
+    """Squash an output to [−1, 1]."""
     return min(max(out, np.float32(-1)), np.float32(1)) if clipped else np.tanh(out)
 
 
 @njit(cache=True, error_model="numpy")
 def decide_bounded(
-    asked: Asked,
+    inputs: PolicyInputs,
     clipped: bool,
     noise: Array,
 ) -> Array:
-    """Outputs squashed to [−1, 1] by tanh, or clipped, plus noise `[S, M, K]`, kept in there: `[S, M, K]`."""
-    x = prepare(asked.packed, asked.shift, asked.scale, asked.limit, asked.agents, asked.identities)
+    """Outputs squashed to [−1, 1] by tanh or clipping, plus noise `[S, M, K]`, clipped again: `[S, M, K]`."""
+    x = prepare(inputs.packed, inputs.shift, inputs.scale, inputs.limit, inputs.agents, inputs.identities)
     parameter_sets, rows = x.shape[:2]
     found = np.empty(noise.shape, np.float32)
-    store = np.empty(min(rows, BLOCK) * asked.sizes[1:].sum(), np.float32)
+    store = np.empty(min(rows, BLOCK) * inputs.sizes[1:].sum(), np.float32)
     for s in range(parameter_sets):
         for first in range(0, rows, BLOCK):
-            out = forward(asked.flats[s], asked.sizes, asked.relu, x[s, first : first + BLOCK], store)
+            out = forward(inputs.flats[s], inputs.sizes, inputs.relu, x[s, first : first + BLOCK], store)
             for i in range(out.shape[0]):
                 for k in range(out.shape[1]):
                     moved = squash(out[i, k], clipped) + noise[s, first + i, k]
@@ -337,12 +335,58 @@ def decide_bounded(
     return found
 
 
+@njit(cache=True, error_model="numpy")
+def categorical_statistics(
+    out: Array, choices: Array, action: Array, legal: Array, masked: bool, probability: Array, entropy: Array
+) -> np.float32:
+    """Turn logits `out [outputs]` of several choices into log-probabilities; returns that of `action [K]`.
+
+    Writes every probability `[outputs]` and each choice's entropy `[K]`.
+    """
+    start = 0
+    log_prob = np.float32(0)
+    for k in range(len(choices)):
+        stop = start + choices[k]
+        log_softmax(out, start, stop, legal, masked)
+        log_prob += out[start + action[k]]
+        entropy[k] = 0
+        for j in range(start, stop):
+            probability[j] = np.exp(out[j])
+            entropy[k] -= probability[j] * out[j]
+        start = stop
+    return log_prob
+
+
+@njit(cache=True, error_model="numpy")
+def categorical_slopes(
+    out: Array,
+    choices: Array,
+    action: Array,
+    probability: Array,
+    entropy: Array,
+    slope: np.float32,
+    entropy_slope: np.float32,
+) -> None:
+    """Replace log-probabilities `out [outputs]` by a loss's slopes with respect to the logits.
+
+    `slope` and `entropy_slope` are the loss's slopes with respect to what `categorical_statistics` found: the action's
+    log-probability and the sum of entropies.
+    """
+    start = 0
+    for k in range(len(choices)):
+        stop = start + choices[k]
+        for j in range(start, stop):
+            out[j] = probability[j] * (-entropy_slope * (out[j] + entropy[k]) - slope)
+        out[start + action[k]] += slope
+        start = stop
+
+
 # Action values ----------------------------------------------------------------------------------------
 
 
 @njit(cache=True, error_model="numpy")
 def best_of(row: Array, first: int, legal: Array, masked: bool) -> int:
-    """The legal action of highest value, the first of several; action j stands at `row[first + j]`."""
+    """The legal action of highest value, the first of several; action j is at `row[first + j]`."""
     at = -1
     for j in range(len(row) - first):
         if (not masked or legal[j]) and (at < 0 or row[first + j] > row[first + at]):
@@ -354,7 +398,7 @@ def best_of(row: Array, first: int, legal: Array, masked: bool) -> int:
 def epsilon_greedy(
     values: Array, first: int, mask: Array, uniform: Array, epsilon: float, action: Array, log_prob: Array
 ) -> None:
-    """With chance ε any legal action, else the best, into `action [M]` and `log_prob [M]`.
+    """With probability ε any legal action, else the best, into `action [M]` and `log_prob [M]`.
 
     `values [M, first + actions]`, `uniform [M, 2]`; an empty `mask` allows everything.
     """
@@ -381,22 +425,22 @@ def epsilon_greedy(
 
 @njit(cache=True, error_model="numpy")
 def decide_by_value(
-    asked: Asked,
+    inputs: PolicyInputs,
     first: int,
     mask: Array,
     uniform: Array,
     epsilon: float,
 ) -> tuple[Array, Array]:
     """`prepare`, `forward` and `epsilon_greedy` in one call: actions and log-probabilities `[S, M]`."""
-    x = prepare(asked.packed, asked.shift, asked.scale, asked.limit, asked.agents, asked.identities)
+    x = prepare(inputs.packed, inputs.shift, inputs.scale, inputs.limit, inputs.agents, inputs.identities)
     parameter_sets, rows = x.shape[:2]
     action, log_prob = np.empty((parameter_sets, rows), np.int64), np.empty((parameter_sets, rows), np.float32)
-    store = np.empty(min(rows, BLOCK) * asked.sizes[1:].sum(), np.float32)
+    store = np.empty(min(rows, BLOCK) * inputs.sizes[1:].sum(), np.float32)
     legal = np.zeros((0, 0), np.bool_)
     for s in range(parameter_sets):
         for a in range(0, rows, BLOCK):
             b = min(a + BLOCK, rows)
-            out = forward(asked.flats[s], asked.sizes, asked.relu, x[s, a:b], store)
+            out = forward(inputs.flats[s], inputs.sizes, inputs.relu, x[s, a:b], store)
             if mask.shape[0] > 0:
                 legal = mask[s, a:b]
             epsilon_greedy(out, first, legal, uniform[s, a:b], epsilon, action[s, a:b], log_prob[s, a:b])

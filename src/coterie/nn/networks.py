@@ -1,8 +1,8 @@
-"""Networks over packed observations, for one set of parameters or several stacked side by side.
+"""Networks over packed observations, for one or several parameter sets.
 
-Every observation is packed into one row of floats (`layout.py`). Every parameter has a leading axis S: one
-for a shared network, one per agent for individual ones, so that a group of individual policies costs one
-batched product.
+Every observation is packed into one row of floats (`packing.py`). Every parameter has a leading axis S: one parameter
+set for a shared network, one per agent for individual ones, so that a group of individual policies costs one batched
+product. `FlatParams` and `adam_step` are the optimiser.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from coterie.core.types import Array, State
 from coterie.nn import kernels
-from coterie.nn.packing import Layout, reach
+from coterie.nn.packing import Layout, input_range
 
 Encoder = Literal["auto", "mlp", "set", "cnn"]
 
 
 class Dense(nn.Module):
-    """A linear layer per stack: `[S, M, inputs] -> [S, M, outputs]`."""
+    """A linear layer per parameter set: `[S, M, inputs] -> [S, M, outputs]`."""
 
     def __init__(self, inputs: int, outputs: int, gain: float, generators: list[torch.Generator]) -> None:
         super().__init__()
@@ -57,11 +57,11 @@ class Perceptron(nn.Module):
 
     @torch.no_grad()
     def scatter(self, bends: float, centre: Tensor, half: Tensor, generators: list[torch.Generator]) -> None:
-        """Let units of the first layer bend sharply, each at a random place within reach of its inputs.
+        """Initialise the first layer with steep random features, centred at random points of the input range.
 
-        Orthogonal weights from few inputs to many units are small, and without biases all units bend at 0: such a
-        network is nearly straight, and slow to become anything else. Here what reaches a unit changes by about `bends`
-        from the middle of the inputs' ranges to their ends, and its bias puts the bend where chance has it.
+        Orthogonal weights from few inputs to many units are small, and without biases all units are centred at 0: such
+        a network is nearly linear and slow to become anything else. Here a unit's pre-activation changes by about
+        `bends` from the middle of the inputs' ranges to their ends, and its bias puts its centre at a random point.
         """
         first = self.layers[0]
         assert isinstance(first, Dense)
@@ -73,7 +73,7 @@ class Perceptron(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """3×3 convolutions over a picture; individual stacks run as groups of one convolution."""
+    """3×3 convolutions over an image; parameter sets run as groups of one convolution."""
 
     def __init__(
         self, image: tuple[int, int, int], channels: tuple[int, ...], generators: list[torch.Generator]
@@ -100,9 +100,9 @@ class Convolutions(nn.Module):
 
 
 class SetEncoder(nn.Module):
-    """Reads each set of like things by one small network and pools: any number of things will do.
+    """Encodes sets of any size: embeds each element by one small network and pools.
 
-    Every thing is embedded together with the agent's own features, then mean and maximum over the set are
+    Every element is embedded together with the agent's own features, then mean and maximum over the set are
     taken (Zaheer et al. 2017, Deep Sets, eq. 4).
     """
 
@@ -112,7 +112,7 @@ class SetEncoder(nn.Module):
         self.lay, self.width = lay, width
         self.own = [entry for name, entry in lay.entries.items() if name not in members]
         own = sum(entry.stop - entry.start for entry in self.own)
-        self.readers = nn.ModuleList()
+        self.readers = nn.ModuleList()  # one for each set
         for names in lay.sets:
             features = sum(math.prod(lay.entries[name].shape[1:]) for name in names)
             self.readers.append(Perceptron([features + own, width, width], activation, generators))
@@ -125,52 +125,52 @@ class SetEncoder(nn.Module):
         for names, reader in zip(self.lay.sets, self.readers, strict=True):
             entries = [self.lay.entries[name] for name in names]
             count = entries[0].shape[0]
-            if count == 0:  # nobody else is here
+            if count == 0:  # an empty set
                 parts.append(x.new_zeros(parameter_sets, rows, 2 * self.width))
                 continue
-            things = [x[..., e.start : e.stop].reshape(parameter_sets, rows, count, -1) for e in entries]
-            things.append(own.unsqueeze(2).expand(-1, -1, count, -1))
-            read = reader(torch.cat(things, dim=-1).flatten(1, 2)).view(parameter_sets, rows, count, -1)
-            parts += [read.mean(dim=2), read.amax(dim=2)]
+            elements = [x[..., e.start : e.stop].reshape(parameter_sets, rows, count, -1) for e in entries]
+            elements.append(own.unsqueeze(2).expand(-1, -1, count, -1))
+            embedded = reader(torch.cat(elements, dim=-1).flatten(1, 2)).view(parameter_sets, rows, count, -1)
+            parts += [embedded.mean(dim=2), embedded.amax(dim=2)]
         return torch.cat(parts, dim=-1)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a network is made of; one for the actor, one for the critic."""
+    """The architecture of a network."""
 
     hidden: tuple[int, ...]
     activation: str
     encoder: Encoder
     channels: tuple[int, ...]
-    extra: int  # numbers behind the observation that skip the encoder: who the agent is, memory, state
+    extra: int  # inputs after the observation that skip the encoder: agent identity, memory, state
     memory: int = 0  # width of the GRU; 0: none
-    words: int = 0  # first of the extra numbers, whose projection is added to the observation instead; 0: none
-    bends: float = 0.0  # see `scatter`; 0: hidden units all bend at 0, as usual
-    scaled: bool = False  # observations are normalised before they come here
+    words: int = 0  # first of the extra inputs, whose projection is added to the observation instead; 0: none
+    bends: float = 0.0  # see `Perceptron.scatter`; 0: orthogonal weights and biases of 0
+    scaled: bool = False  # inputs are normalised observations
 
 
 def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn"]:
-    """Settle `auto`, and refuse an encoder that the observation does not suit."""
+    """Resolve `auto`, and refuse an encoder that does not fit the observation."""
     if encoder == "auto":
         return "cnn" if lay.image else "mlp"
     if encoder == "cnn" and not lay.image:
-        raise ValueError("encoder 'cnn' needs a picture [channels, height, width] as the observation")
+        raise ValueError("encoder 'cnn' needs an image [channels, height, width] as the observation; set encoder=mlp")
     if encoder == "set" and not lay.sets:
         raise ValueError("encoder 'set' needs a dict observation that declares sets (gridworld: observation: dict)")
     return encoder
 
 
-class Past(NamedTuple):
-    """What a recurrent network needs beside the rows of its sequences `[S, L, T, …]`."""
+class Sequences(NamedTuple):
+    """What a recurrent network needs in addition to the rows of its sequences `[S, L, T, …]`."""
 
-    memory: Array  # [S, L, M] at the first row
-    fresh: Array  # [S, L, T] bool: nothing is remembered here
-    active: Array  # [S, L, T] bool: the memory moves on only here
+    memory: Array | Tensor  # [S, L, M] at the first row
+    starts: Array | Tensor  # [S, L, T] bool: an episode starts here with empty memory
+    active: Array | Tensor  # [S, L, T] bool: the memory is updated only here
 
 
-class Cell(nn.Module):
-    """A gated recurrent unit per stack (Cho et al. 2014, eqs. 5–8, in PyTorch's variant)."""
+class GRUCell(nn.Module):
+    """A gated recurrent unit per parameter set (Cho et al. 2014, eqs. 5–8, in PyTorch's variant)."""
 
     def __init__(self, inputs: int, width: int, generators: list[torch.Generator]) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Cell(nn.Module):
 
 
 class Net(nn.Module):
-    """Encoder, hidden layers, a memory if there is one, and an output layer.
+    """Encoder, hidden layers, memory if there is one, and an output layer.
 
     Rows are `[S, M, size + extra]`: an observation, then what skips the encoder.
     """
@@ -209,51 +209,52 @@ class Net(nn.Module):
         self.body = Perceptron(self.sizes[:-1], shape.activation, generators)
         if shape.bends:
             if encoder != "mlp" or shape.words:
-                raise ValueError("bends scatters what a perceptron sees; set bends=0, or encoder=mlp")
-            centre, half = (torch.from_numpy(part) for part in reach(lay, shape.extra, shape.scaled))
+                raise ValueError("bends needs a perceptron; set bends=0, or encoder=mlp")
+            centre, half = (torch.from_numpy(part) for part in input_range(lay, shape.extra, shape.scaled))
             self.body.scatter(shape.bends, centre, half, generators)
-        self.cell = Cell(shape.hidden[-1], shape.memory, generators) if shape.memory else None
+        self.cell = GRUCell(shape.hidden[-1], shape.memory, generators) if shape.memory else None
         self.out = Dense(shape.memory or shape.hidden[-1], outputs, gain, generators)
         self.words = Dense(shape.words, inputs, 1.0, generators) if shape.words else None
-        self.reader: nn.Module | None = None  # rewrites rows first, where a policy wants that
+        self.reader: nn.Module | None = None  # applied to rows first, where a policy sets it
 
     def spec(self) -> kernels.Spec:
-        """The network as `kernels.py` knows it; only perceptrons without memory."""
+        """The network as `kernels.py` reads it; only perceptrons without memory."""
         return kernels.Spec(np.array(self.sizes), self.relu)
 
-    def read(self, x: Tensor) -> Tensor:
-        """What the hidden layers make of rows."""
+    def features(self, x: Tensor) -> Tensor:
+        """Outputs of the last hidden layer for rows."""
         if self.reader is not None:
             x = self.reader(x)
         if self.encode is None and self.words is None:
             return self.body(x)
-        seen, rest = x[..., : self.size], x[..., self.size :]
+        encoded, rest = x[..., : self.size], x[..., self.size :]
         if self.encode is not None:
-            seen = self.encode(seen)
+            encoded = self.encode(encoded)
         if self.words is not None:
-            seen, rest = seen + self.words(rest[..., : self.words_size]), rest[..., self.words_size :]
-        return self.body(torch.cat([seen, rest], dim=-1))
+            encoded, rest = encoded + self.words(rest[..., : self.words_size]), rest[..., self.words_size :]
+        return self.body(torch.cat([encoded, rest], dim=-1))
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Outputs `[S, M, outputs]` for single rows, and what is remembered after them `[S, M, memory]`."""
-        h = self.read(x)
+        """Outputs `[S, M, outputs]` for single rows, and the memory after them `[S, M, memory]`."""
+        h = self.features(x)
         if self.cell is None:
             return self.out(h), None
         assert memory is not None
         memory = self.cell(h, memory)
         return self.out(memory), memory
 
-    def unroll(self, x: Array, past: Past | None) -> Tensor:
+    def unroll(self, x: Array | Tensor, sequences: Sequences | None) -> Tensor:
         """Outputs for rows `[S, M, …]`, or for sequences `[S, L, T, …]` laid end to end, `[S, L·T, outputs]`."""
-        rows = torch.from_numpy(x)
-        if past is None or self.cell is None:
+        device = self.out.weight.device
+        rows = torch.as_tensor(x, device=device)
+        if sequences is None or self.cell is None:
             return self.forward(rows)[0]
-        parameter_sets, lanes, steps = rows.shape[:3]
-        h = self.read(rows.flatten(1, 2)).view(parameter_sets, lanes, steps, -1)
-        memory, fresh, active = (torch.from_numpy(array) for array in past)
+        parameter_sets, count, steps = rows.shape[:3]
+        h = self.features(rows.flatten(1, 2)).view(parameter_sets, count, steps, -1)
+        memory, starts, active = (torch.as_tensor(values, device=device) for values in sequences)
         states = []
         for t in range(steps):
-            before = memory.masked_fill(fresh[:, :, t, None], 0)
+            before = memory.masked_fill(starts[:, :, t, None], 0)
             after = self.cell(h[:, :, t], before)
             states.append(after)
             memory = torch.where(active[:, :, t, None], after, before)
@@ -261,79 +262,136 @@ class Net(nn.Module):
 
 
 class FlatParams:
-    """The parameters of a module that learn, their gradient and Adam moments as matrices `[S, P]`.
+    """The trainable parameters of a module, their gradient and Adam moments as matrices `[S, P]`.
 
-    The module's tensors are views of the first, except those on another device, which are copied to and fro.
-    Every parameter has the leading axis S; with `parameter_sets=1` it may have any shape.
+    The module's tensors are views of the first, on the device of the first parameter. Parameters of another device or
+    type are copied back and forth. Every parameter has the leading axis S; with `parameter_sets=1` it may have any
+    shape.
     """
 
     def __init__(self, net: nn.Module, parameter_sets: int | None = None) -> None:
         self.parameters = [p for p in net.parameters() if p.requires_grad]
         parameter_sets = self.parameters[0].shape[0] if parameter_sets is None else parameter_sets
         total = sum(p.numel() // parameter_sets for p in self.parameters)
-        value, self.grad = torch.empty(parameter_sets, total), torch.zeros(parameter_sets, total)
-        self.away: list[tuple[nn.Parameter, Tensor]] = []  # parameters on another device, and their place here
+        device = self.parameters[0].device
+        self.value = torch.empty(parameter_sets, total, device=device)
+        self.grad = torch.zeros_like(self.value)
+        self.copied: list[tuple[nn.Parameter, Tensor]] = []  # parameters that are no views, and their place here
         start = 0
         for parameter in self.parameters:
             stop = start + parameter.numel() // parameter_sets
-            here = value[:, start:stop].view(parameter.shape)
+            here = self.value[:, start:stop].view(parameter.shape)
             here.copy_(parameter.data)
-            if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
+            if parameter.device == device and parameter.dtype == torch.float32:
                 parameter.data = here
             else:
-                self.away.append((parameter, here))
+                self.copied.append((parameter, here))
             start = stop
-        self.array = value.numpy()
-        self.mean, self.square = np.zeros_like(self.array), np.zeros_like(self.array)
-        self.steps = np.zeros(parameter_sets, np.int64)  # Adam steps that each stack has taken
+        self.moments = torch.zeros_like(self.value), torch.zeros_like(self.value)
+        self.steps = np.zeros(parameter_sets, np.int64)  # Adam steps that each parameter set has taken
+        self._arrays = tuple(t.numpy() for t in (self.value, *self.moments)) if device.type == "cpu" else None
+
+    @property
+    def array(self) -> Array:
+        """The parameters as an array `[S, P]`: the memory itself on the CPU, a copy from a GPU."""
+        return self.value.cpu().numpy() if self._arrays is None else self._arrays[0]
+
+    @array.setter
+    def array(self, array: Array) -> None:
+        self.value.copy_(torch.from_numpy(array))
+
+    @property
+    def mean(self) -> Array:
+        """Adam's first moments `[S, P]`, likewise."""
+        return self.moments[0].cpu().numpy() if self._arrays is None else self._arrays[1]
+
+    @property
+    def square(self) -> Array:
+        """Adam's second moments `[S, P]`, likewise."""
+        return self.moments[1].cpu().numpy() if self._arrays is None else self._arrays[2]
 
     def step(self, rate: float, limit: float, parameter_sets: Array | None = None) -> None:
-        """One Adam step along the gradient that autograd left, scaled per stack to at most `limit`.
+        """One Adam step along the gradient that autograd left, scaled per parameter set to at most norm `limit`.
 
-        `parameter_sets` says which of them learn, by number; None: all.
+        `parameter_sets` lists the ones that learn; None: all.
         """
         found = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
-        rows = [grad.reshape(len(self.grad), -1).to("cpu", torch.float32) for grad in found]
+        rows = [grad.reshape(len(self.grad), -1).to(self.grad.device, torch.float32) for grad in found]
         torch.cat(rows, dim=1, out=self.grad)
-        for parameter, here in self.away:
+        for parameter, here in self.copied:
             here.copy_(parameter.data)
         for i in range(len(self.grad)) if parameter_sets is None else parameter_sets:
             self.steps[i] += 1
-            flat, mean, square = self.pair(i)
-            kernels.adam(flat, self.grad[i].numpy(), mean, square, int(self.steps[i]), rate, limit)
-        for parameter, here in self.away:
+            step = int(self.steps[i])
+            if self._arrays is None:
+                adam_on_device(self.value[i], self.grad[i], self.moments[0][i], self.moments[1][i], step, rate, limit)
+            else:
+                flat, mean, square = self.optimized(i)
+                kernels.adam(flat, self.grad[i].numpy(), mean, square, step, rate, limit)
+        for parameter, here in self.copied:
             parameter.data.copy_(here)
 
-    def pair(self, stack: int) -> kernels.Pair:
-        """One stack's parameters and moments, for the compiled path."""
-        return kernels.Pair(self.array[stack], self.mean[stack], self.square[stack])
+    def optimized(self, parameter_set: int) -> kernels.OptimizedParams:
+        """A parameter set and its moments, for the compiled path; on the CPU only."""
+        assert self._arrays is not None
+        return kernels.OptimizedParams(*(array[parameter_set] for array in self._arrays))
+
+    def copy_from(self, other: FlatParams, parameter_sets: Array | slice = slice(None)) -> None:
+        """Take over parameters, of all parameter sets or of some."""
+        self.value[parameter_sets] = other.value[parameter_sets]
+
+    def move_towards(self, other: FlatParams, tau: float) -> None:
+        """Move by the fraction `tau` of the way (Polyak averaging)."""
+        self.value += (other.value - self.value) * tau
 
     def state(self) -> State:
-        """The optimiser's memory, as copies."""
+        """The optimiser's state, as copies."""
         return {"mean": self.mean.copy(), "square": self.square.copy(), "steps": self.steps.copy()}
 
     def load(self, state: State) -> None:
-        self.mean[:], self.square[:], self.steps[:] = state["mean"], state["square"], state["steps"]
+        for moment, name in zip(self.moments, ("mean", "square"), strict=True):
+            moment.copy_(torch.from_numpy(state[name]))
+        self.steps[:] = state["steps"]
+
+
+def adam_on_device(
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, step: int, rate: float, limit: float
+) -> None:
+    """`kernels.adam` on tensors `[P]` of any device, without waiting for it."""
+    norm = grad.double().square().sum().sqrt()
+    grad = grad * (limit / (norm + 1e-6)).clamp(max=1).float()
+    mean.mul_(0.9).add_(grad, alpha=0.1)
+    square.mul_(0.999).addcmul_(grad, grad, value=0.001)
+    root = 1 / math.sqrt(1 - 0.999**step)
+    value.addcdiv_(mean, square.sqrt().mul_(root).add_(1e-5), value=-rate / (1 - 0.9**step))
 
 
 def adam_step(
-    flats: Sequence[FlatParams], loss: Tensor, rate: float, limit: float, parameter_sets: Array | None = None
+    flats: Sequence[FlatParams],
+    loss: Tensor | Sequence[Tensor],
+    rate: float,
+    limit: float,
+    parameter_sets: Array | None = None,
+    slopes: Sequence[Tensor] | None = None,
 ) -> None:
-    """One Adam step of each network along the loss's gradient, scaled per network and stack to at most `limit`."""
+    """One Adam step of each network along the loss's gradient, scaled per network and parameter set to norm `limit`.
+
+    In place of the loss, the tensors that it depends on may be given together with its slopes with respect to them.
+    """
     for parameter in itertools.chain.from_iterable(flat.parameters for flat in flats):
         parameter.grad = None  # autograd hands over its own tensors: no zeros to write, nothing to add up
-    loss.backward()
+    torch.autograd.backward(loss, slopes)
     for flat in flats:
         flat.step(rate, limit, parameter_sets)
 
 
 def export(net: nn.Module) -> dict[str, Array]:
-    """Parameters that learn, by name, as copies."""
+    """Trainable parameters by name, as copies in main memory."""
     return {name: p.detach().cpu().numpy().copy() for name, p in net.named_parameters() if p.requires_grad}
 
 
 def restore(net: nn.Module, arrays: dict[str, Array], what: str) -> None:
-    """Write parameters that learn back in place; a shape that differs is an error which says where."""
+    """Write trainable parameters back in place; `what` names the network in errors."""
     parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
     for name in arrays:
         if name not in parameters:

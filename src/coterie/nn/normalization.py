@@ -1,4 +1,4 @@
-"""Running means and deviations: of observations for networks, of returns for critics."""
+"""Running means and deviations of observations and of returns."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from coterie.core.types import Array, State
 
 
 class Normalizer:
-    """Running mean and variance of every number observed, kept per stack of parameters.
+    """Normalises observations by their running mean and variance, per parameter set.
 
-    Numbers that share a slot share their statistics (rows of a set). The learner updates it after
-    learning, so that acting and learning see the same numbers.
+    Numbers that share a slot share their statistics (elements of a set). The learner updates it after learning, so
+    that acting and learning see the same numbers.
     """
 
     def __init__(
         self, slots: Array, width: int, parameter_sets: int, enabled: bool, weight: Array | None = None
     ) -> None:
-        """`weight` [size]: what each number is multiplied with in the end; None: nothing."""
+        """`weight [size]` multiplies the normalised numbers; None: no factor."""
         self.slots, self.enabled, self.weight = slots, enabled, weight
         self.repeats = np.bincount(slots, minlength=width)
         self.count = np.zeros(parameter_sets)
@@ -33,7 +33,7 @@ class Normalizer:
         shift = self.mean[:, self.slots] if on else np.zeros((len(self.mean), len(self.slots)))
         scale = 1 / np.sqrt(self.square[:, self.slots] + 1e-8) if on else np.ones_like(shift)
         scale = scale if self.weight is None else scale * self.weight
-        # [S, size] each, row by row: picking columns leaves them column by column, which is another type to Numba
+        # [S, size] in C order: picking columns leaves them in Fortran order, which is another type to Numba
         self.shift, self.scale = (array.astype(np.float32, order="C") for array in (shift, scale))
 
     def __call__(self, rows: Array) -> Array:
@@ -41,22 +41,22 @@ class Normalizer:
         return np.clip((rows - self.shift[:, None]) * self.scale[:, None], -self.limit, self.limit)
 
     def update(self, rows: Sequence[Array]) -> None:
-        """Take in each stack's raw rows `[M, size]` (Chan et al. 1979 for joining two samples' moments)."""
+        """Update with each parameter set's raw rows `[M, size]` (Chan et al. 1979 for joining two samples' moments)."""
         if not self.enabled:
             return
         before, self.count = self.count, self.count + [len(own) for own in rows]
         self.mean, self.square = self.mean.copy(), self.square.copy()  # a saved state may hold the old ones
-        for stack, own in enumerate(rows):
+        for i, own in enumerate(rows):
             if not len(own):
                 continue
             mean = self._by_slot(own.mean(axis=0, dtype=np.float64))
             square = self._by_slot(np.einsum("ij,ij->j", own, own, dtype=np.float64) / len(own)) - mean**2
             square = np.maximum(square, 0)  # rounding: large numbers that never change
-            gap = np.where(self.repeats > 0, mean - self.mean[stack], 0)
-            old, new = before[stack] / self.count[stack], len(own) / self.count[stack]
-            joined = self.square[stack] * old + square * new + gap**2 * old * new
-            self.square[stack] = np.where(self.repeats > 0, joined, self.square[stack])  # a set may be empty here
-            self.mean[stack] += gap * new
+            gap = np.where(self.repeats > 0, mean - self.mean[i], 0)
+            old, new = before[i] / self.count[i], len(own) / self.count[i]
+            joined = self.square[i] * old + square * new + gap**2 * old * new
+            self.square[i] = np.where(self.repeats > 0, joined, self.square[i])  # a set may be empty here
+            self.mean[i] += gap * new
         self._refresh()
 
     def _by_slot(self, values: Array) -> Array:
@@ -71,7 +71,7 @@ class Normalizer:
 
 
 class RunningMoments:
-    """Running mean and deviation of each stack's returns, so that the critic predicts numbers near 1."""
+    """Running mean and deviation of returns per parameter set, so that the critic predicts numbers near 1."""
 
     def __init__(self, parameter_sets: int) -> None:
         self.count, self.mean, self.variance = (
@@ -86,15 +86,15 @@ class RunningMoments:
 
     @property
     def scale(self) -> Array:
-        # returns that are all alike, as before the first reward is found, are no measure of anything
+        # equal returns, as before the first reward is found, give no scale
         return np.where(self.count > 0, np.maximum(np.sqrt(self.variance), 1e-2), 1.0).astype(np.float32)  # [S, 1]
 
     def update(self, values: Array, weight: Array) -> None:
-        """Take in values `[S, M]` where the weight is 1 and not 0."""
+        """Update with values `[S, M]` of weight 1; those of weight 0 do not count."""
         count = weight.sum(axis=1, keepdims=True, dtype=np.float64)
-        share = weight / np.maximum(count, 1)
-        mean = (values * share).sum(axis=1, keepdims=True)
-        variance = ((values - mean) ** 2 * share).sum(axis=1, keepdims=True)
+        fraction = weight / np.maximum(count, 1)
+        mean = (values * fraction).sum(axis=1, keepdims=True)
+        variance = ((values - mean) ** 2 * fraction).sum(axis=1, keepdims=True)
         total, gap = self.count + count, mean - self.mean
         old, new = self.count / np.maximum(total, 1), count / np.maximum(total, 1)
         self.variance = np.where(total > 0, self.variance * old + variance * new + gap**2 * old * new, 1.0)

@@ -1,4 +1,4 @@
-"""Observations and actions as rows of floats: what lies where, packing, and the joint state of a table."""
+"""Observations and actions as rows of floats: their layout, packing and encoding, and the joint state of all agents."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How an observation lies in one row of floats."""
+    """Where each part of an observation lies in a row of floats."""
 
     entries: dict[str, Entry]
     sets: tuple[tuple[str, ...], ...]
     size: int
-    slots: Array  # [size] which running mean each number belongs to; rows of a set share theirs
-    width: int  # how many running means there are, those of empty sets included
+    slots: Array  # [size] which running mean each number belongs to; elements of a set share theirs
+    width: int  # number of running means, those of empty sets included
     bare: bool  # the observation is a single array, not a dict
 
     @property
     def image(self) -> tuple[int, int, int] | None:
-        """Channels, height, width when the whole observation is a picture."""
+        """Channels, height, width when the whole observation is an image."""
         first = next(iter(self.entries.values()))
         return first.shape if self.bare and len(first.shape) == 3 else None
 
@@ -67,8 +67,8 @@ def layout(space: ObservationSpace) -> Layout:
     return Layout(entries, sets, start, np.concatenate(slots), slot, not isinstance(space, Dict))
 
 
-def widen(lay: Layout | None, width: int) -> Layout:
-    """The same row with `width` numbers behind it that say what is seen in words; None: they stand alone."""
+def append_features(lay: Layout | None, width: int) -> Layout:
+    """The layout with `width` text features appended; None: the features alone."""
     size, slots = (0, 0) if lay is None else (lay.size, lay.width)
     entry = Entry(size, size + width, (width,), Box((width,), -np.inf, np.inf))
     entries, sets, old = ({}, (), np.zeros(0, np.int64)) if lay is None else (lay.entries, lay.sets, lay.slots)
@@ -91,7 +91,7 @@ def pack(lay: Layout, observation: Tree) -> Array:
 
 
 def encoded_size(space: ActionSpace) -> int:
-    """How many numbers an encoded action has."""
+    """The length of an encoded action."""
     match space:
         case Discrete(n):
             return n
@@ -102,15 +102,15 @@ def encoded_size(space: ActionSpace) -> int:
 
 
 def bounds(space: Box) -> tuple[Array, Array]:
-    """Centre and half range of every number of a box `[K]`; one without bounds on both sides counts as [−1, 1]."""
+    """Centre and half range of every number of a box `[K]`; numbers without two bounds count as [−1, 1]."""
     low, high = (np.broadcast_to(np.asarray(b, np.float32), space.shape).flatten() for b in (space.low, space.high))
     bounded = np.isfinite(low) & np.isfinite(high)
     low, high = np.where(bounded, low, np.float32(-1)), np.where(bounded, high, np.float32(1))
     return (low + high) / 2, (high - low) / 2
 
 
-def reach(lay: Layout, extra: int = 0, scaled: bool = False) -> tuple[Array, Array]:
-    """Centre and half range of packed rows `[size + extra]`; what has no bounds, or is scaled, counts as [−1, 1]."""
+def input_range(lay: Layout, extra: int = 0, scaled: bool = False) -> tuple[Array, Array]:
+    """Centre and half range of packed rows `[size + extra]`; unbounded or scaled numbers count as [−1, 1]."""
     centre, half = np.zeros(lay.size + extra, np.float32), np.ones(lay.size + extra, np.float32)
     for entry in () if scaled else lay.entries.values():
         own = slice(entry.start, entry.stop)
@@ -122,7 +122,7 @@ def reach(lay: Layout, extra: int = 0, scaled: bool = False) -> tuple[Array, Arr
 
 
 def encode(space: ActionSpace, action: Array) -> Array:
-    """Actions `[…, shape]` as rows of floats `[…, K]`: choices as ones among zeros, boxes stretched to [−1, 1]."""
+    """Actions `[…, shape]` as rows of floats `[…, K]`: choices one-hot, boxes scaled to [−1, 1]."""
     match space:
         case Discrete(n):
             return np.eye(n, dtype=np.float32)[action]
@@ -136,12 +136,12 @@ def encode(space: ActionSpace, action: Array) -> Array:
 
 
 def joined_size(agent_types: Mapping[str, AgentType]) -> int:
-    """How many numbers everybody's observations make, side by side."""
+    """The length of all agents' packed observations, concatenated."""
     return sum(layout(agent_type.observation).size * len(agent_type.agents) for agent_type in agent_types.values())
 
 
 def table_state(joint: Joint) -> StateRows:
-    """The world's own state where it tells one, else everybody's observations side by side."""
+    """The world's own state where it has one, else all agents' observations concatenated."""
     if joint.state is not None:
         return joint.state
     rows, finals = [], []

@@ -1,4 +1,4 @@
-"""A fixed number of threads: sums depend on it, and tiny networks want one."""
+"""A fixed number of threads: the last bits of sums depend on it, and tiny networks are fastest with one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from coterie.nn import kernels
 
 @contextmanager
 def fixed_threads(count: int) -> Iterator[None]:
-    """PyTorch and BLAS with a fixed number of threads, and as they were afterwards."""
+    """Run PyTorch and BLAS with a fixed number of threads, and restore the old number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         if not kernels.available():
             yield
             return
-        # what compiled code multiplies with must be loaded before it can be limited
+        # the BLAS of compiled code must be loaded before its threads can be limited
         import scipy.linalg.cython_blas  # noqa: F401
         from threadpoolctl import threadpool_limits
 

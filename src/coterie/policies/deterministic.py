@@ -21,7 +21,7 @@ from coterie.core.validation import at_least
 from coterie.nn import kernels, networks
 from coterie.nn.distributions import IMPOSSIBLE, Choices
 from coterie.nn.packing import bounds, encoded_size, pack
-from coterie.policies.network import Body, check_widths
+from coterie.policies.network import NeuralPolicy, check_widths
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class DeterministicSettings:
         at_least("random_feature_init", self.random_feature_init, 0)
 
 
-class DeterministicPolicy(Body):
+class DeterministicPolicy(NeuralPolicy):
     """A network whose K outputs are the action, encoded as in `nn.packing.encode`."""
 
     def __init__(self, settings: DeterministicSettings, group_spec: GroupSpec) -> None:
@@ -76,10 +76,10 @@ class DeterministicPolicy(Body):
         shape = (*lead, *action_shape(self.group_spec.spaces.action))
         if self.head is None:
             return Decision(self.stretch(self.explore(packed, view)).reshape(shape))
-        if self.spec is not None and self.straight(view):
-            action, log_prob = self.choose(self.spec, self.choices, packed, view)
+        if self.spec is not None and self.in_group_order(view):
+            action, log_prob = self.sample_choices(self.spec, self.choices, packed, view)
         else:
-            out = np.ascontiguousarray(self.answer(packed, view)[0])
+            out = np.ascontiguousarray(self.forward(packed, view)[0])
             action, log_prob = self.head.act(out, view.mask, view.random, view.greedy)
         return Decision(action.reshape(shape), log_prob)
 
@@ -90,10 +90,10 @@ class DeterministicPolicy(Body):
         if not view.greedy:
             view.random.standard_normal(out=noise, dtype=np.float32)
             noise *= np.float32(2 * self.noise)  # the range [−1, 1] has length 2
-        if self.spec is None or not self.straight(view):
-            out = self.answer(packed, view)[0]
+        if self.spec is None or not self.in_group_order(view):
+            out = self.forward(packed, view)[0]
             return np.clip((np.clip(out, -1, 1) if self.clipped else np.tanh(out)) + noise, -1, 1)
-        asked = self.asked(self.spec, packed, view.agents)
+        asked = self.policy_inputs(self.spec, packed, view.agents)
         found = kernels.decide_bounded(asked, self.clipped, self.arrange(noise))
         return self.restore_order(found, lead)
 

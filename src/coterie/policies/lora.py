@@ -132,7 +132,7 @@ class AdaptedModel(torch.nn.Module):
         asked = [self.template.prompt(text) for text in texts]
         return self.lm.score(asked, [self.words] * len(texts)) / self.divisor
 
-    def unroll(self, x: Array, past: networks.Past | None) -> torch.Tensor:
+    def unroll(self, x: Array, sequences: networks.Sequences | None) -> torch.Tensor:
         """[1, M, C] with gradients, for texts `[1, M]`; each distinct one is read once."""
         texts, rows = np.unique(x[0], return_inverse=True)
         parts = list(self.parts(texts.tolist()))
@@ -170,7 +170,8 @@ class LoraPolicy:
 
     memory_size = 0
     spec = None  # no compiled path
-    shown = apart = 0  # neither hints nor features of texts
+    hint_size = skip_size = 0  # neither hints nor features of texts
+    device = torch.device("cpu")  # of the critic and of the logits; the model has its own
 
     def __init__(self, settings: LoraSettings, group_spec: GroupSpec) -> None:
         if group_spec.parameters == "individual" and len(group_spec.agents) > 1:
@@ -245,7 +246,7 @@ class LoraPolicy:
         """Observations `[…, A, shape]` as rows of floats `[…, A, size]`."""
         return pack(self.layout, observation)
 
-    def sights(self, observation: Tree) -> tuple[Array, Array]:
+    def learning_inputs(self, observation: Tree) -> tuple[Array, Array]:
         """Texts `[1, M]` for the model, and for the critic rows of numbers `[1, M, size + identities]`."""
         packed = np.ascontiguousarray(self.pack(observation))
         each = map_tree(lambda a: a.reshape(-1, *a.shape[packed.ndim - 1 :]), observation)

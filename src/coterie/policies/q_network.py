@@ -1,4 +1,4 @@
-"""A policy of action values: takes the action of highest value, or with chance ε any legal one."""
+"""A policy of action values: takes the action of highest value, or with probability ε any legal one."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
 from coterie.core.types import Array, Decision, Discrete, State, View
 from coterie.nn import kernels, networks
-from coterie.policies.network import Body, check_widths
+from coterie.nn.devices import Device
+from coterie.policies.network import NeuralPolicy, check_widths
 from coterie.policies.text_encoder import Reader, TextSettings
 
 
 @dataclass(frozen=True)
 class QNetworkSettings:
+    """Settings of a network of action values."""
+
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
-    encoder: networks.Encoder = "auto"  # auto: cnn for pictures, else mlp; set: any number of things
+    encoder: networks.Encoder = "auto"  # auto: cnn for images, else mlp; set: any number of elements
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
-    identity: bool = True  # tell a shared mlp or cnn which agent it plays; a set network is never told
+    identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
     dueling: bool = True  # the last hidden layer is divided into a stream for the state and one for the actions
     compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
-    normalize_observations: bool = True  # by running mean and deviation; pictures are left as they are
-    text: TextSettings | None = None  # what is read in words beside the observation; None: nothing
+    device: Device = "auto"  # of all networks; auto: cpu where the compiled path serves, else cuda if there is one
+    normalize_observations: bool = True  # by running mean and deviation; images are left as they are
+    text: TextSettings | None = None  # text features in addition to the observation; None: none
 
-    SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
+    SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "hidden": Choice(((64, 64), (128, 128), (256, 256))),
         "activation": Choice(("tanh", "relu")),
         "dueling": Choice((True, False)),
@@ -42,25 +46,27 @@ class QNetworkSettings:
                 "text.trainable needs learner 'ppo' with policy 'network': a replay keeps vectors, not texts"
             )
         if self.dueling and self.hidden[-1] < 2:
-            raise ValueError("dueling divides the last hidden layer in two: hidden must end with a width of at least 2")
+            raise ValueError(
+                f"dueling=true halves the last hidden layer: hidden must end with at least 2, got {self.hidden[-1]}"
+            )
 
 
-class QNetworkPolicy(Body):
-    """A network that tells what every action is worth; outputs are `[state value,] one number for each action`."""
+class QNetworkPolicy(NeuralPolicy):
+    """A network of action values; its outputs are `[state value,] one number for each action`."""
 
     def __init__(self, settings: QNetworkSettings, group_spec: GroupSpec) -> None:
         s, space = settings, group_spec.spaces.action
         if not isinstance(space, Discrete):
             raise ValueError(
-                f"action values need one choice among finitely many actions, and '{group_spec.agents[0]}' acts in "
-                f"{space}; policy 'network' with learner 'ppo' serves it"
+                f"policy 'q_network' needs a discrete action space, but '{group_spec.agents[0]}' acts in {space}; "
+                "use policy 'network' with learner 'ppo'"
             )
         self.actions, self.first = space.n, int(s.dueling)  # action j's output stands at first + j
         self.reader = None if s.text is None else Reader(s.text, group_spec)
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
-        super().__init__(group_spec, shape, self.first + self.actions, 0.5, s.identity, s.normalize_observations)
-        self.spec = self.compile(s.compiled)
-        self.epsilon = 1.0  # chance of any legal action; the learner's schedule moves it
+        outputs = self.first + self.actions
+        super().__init__(group_spec, shape, outputs, 0.5, s.identity, s.normalize_observations, s.compiled, s.device)
+        self.epsilon = 1.0  # probability of any legal action; the learner's schedule sets it
         if s.dueling:
             keep_streams_apart(self.net)
 
@@ -69,9 +75,9 @@ class QNetworkPolicy(Body):
         lead, packed = view.acting.shape, self.pack(view.observation)
         rows = lead[0] * lead[1]
         uniform = np.zeros((rows, 2)) if view.greedy else view.random.random((rows, 2))
-        if self.spec is not None and self.straight(view):
+        if self.spec is not None and self.in_group_order(view):
             return Decision(*self.choose_by_value(packed, view, uniform, epsilon))
-        out = np.ascontiguousarray(self.answer(packed, view)[0]).reshape(rows, -1)
+        out = np.ascontiguousarray(self.forward(packed, view)[0]).reshape(rows, -1)
         mask = np.zeros((0, 0), bool) if view.mask is None else view.mask.reshape(rows, -1)
         action, log_prob = np.empty(rows, np.int64), np.empty(rows, np.float32)
         kernels.epsilon_greedy(out, self.first, mask, uniform, epsilon, action, log_prob)
@@ -82,7 +88,7 @@ class QNetworkPolicy(Body):
         assert self.spec is not None
         lead = view.acting.shape
         action, log_prob = kernels.decide_by_value(
-            self.asked(self.spec, packed, view.agents),
+            self.policy_inputs(self.spec, packed, view.agents),
             self.first,
             kernels.NO_MASK if view.mask is None else self.arrange(view.mask),
             self.arrange(uniform.reshape(*lead, 2)),
@@ -106,7 +112,7 @@ class QNetworkPolicy(Body):
 
 
 def keep_streams_apart(net: networks.Net) -> None:
-    """Let the state's value read one half of the last hidden layer, the actions' advantages the other.
+    """Connect the state value to one half of the last hidden layer, the advantages to the other.
 
     The output layer's weights across the halves are zero and their gradient is kept at zero, so that the
     halves are the hidden layers of the two streams of Wang et al. 2016, figure 1.

@@ -173,9 +173,11 @@ class Trained(nn.Module):
         start, stop, after = self.start, self.stop, self.at + len(self.reader.tellers)
         numbers, where = torch.unique(x[..., self.at : after].long(), return_inverse=True)
         vectors = self.learning(numbers.tolist()) if torch.is_grad_enabled() else self.acting(numbers.tolist())
-        features = (vectors * math.sqrt(self.reader.size))[where].flatten(-2)
+        features = (vectors.to(x.device) * math.sqrt(self.reader.size))[where].flatten(-2)
         normal = self.normalizer
-        shift, scale = (torch.from_numpy(array[:, None, start:stop]) for array in (normal.shift, normal.scale))
+        shift, scale = (
+            torch.as_tensor(array[:, None, start:stop], device=x.device) for array in (normal.shift, normal.scale)
+        )
         features = ((features - shift) * scale).clamp(-normal.limit, normal.limit)
         return torch.cat([x[..., :start], features, x[..., stop : self.at], x[..., after:]], dim=-1)
 

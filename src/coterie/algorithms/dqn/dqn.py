@@ -1,10 +1,10 @@
 """Deep Q-learning (Mnih et al. 2015) for groups of agents, with its classic improvements, each a setting.
 
-Read `DQN.learn` from top to bottom: experience becomes transitions of n decisions in a replay, then a number
-of gradient steps is due, each on a batch drawn from it. `step` is the algorithm: what a decision was worth
-according to a slowly moving target network, and one step towards it. Members of a group learn as if alone
-(independent Q-learning), sharing one network or with one each; with a mixer they learn one value of the team
-(VDN, QMIX). Perceptrons without a mixer are trained by `dqn_kernels.py`, everything else by autograd.
+Read `DQN.learn` from top to bottom: experience becomes n-step transitions in a replay buffer (`transitions.py`,
+`replay.py`), then a number of gradient steps is due, each on a batch drawn from it. `step` is the algorithm: targets
+from a slowly moving target network, and one gradient step towards them (`losses.py`). The agents of a group learn
+independently (IQL), sharing one network or with one each; with a mixer they learn one value of the team (VDN, QMIX;
+`mixing.py`). Perceptrons without a mixer are trained by `kernels.py`, everything else by autograd.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.dqn import kernels, mixing
+from coterie.algorithms.dqn.losses import td_losses
 from coterie.algorithms.dqn.transitions import (
-    Queue,
-    Trajectories,
+    PendingSteps,
     Transitions,
-    complete,
-    empty_queue,
-    lanes_of,
-    no_rows,
-    team_of,
+    agent_trajectories,
+    complete_transitions,
+    empty_transitions,
+    no_pending,
+    team_trajectories,
 )
 from coterie.algorithms.replay import Drawn, Replay, ReplaySettings
 from coterie.core.group import GroupSpec, Panel, Preference
@@ -43,26 +43,31 @@ NAMES = ("loss", "q_mean", "td_error")
 
 @dataclass(frozen=True)
 class EpsilonSettings:
-    start: float = 1.0  # chance of a random action at first
+    """Exploration: the probability ε of a random action."""
+
+    start: float = 1.0  # ε at first
     end: float = 0.05  # and later
     schedule: Literal["linear", "exponential", "constant"] = "linear"  # from start to end; constant: start throughout
-    share: float = 0.1  # of the run after which `end` is reached
+    fraction: float = 0.1  # of the run after which `end` is reached
 
-    SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
+    SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "end": Real(0.01, 0.2, log=True),
-        "share": Real(0.05, 0.5),
+        "fraction": Real(0.05, 0.5),
     }
 
     def __post_init__(self) -> None:
         within("start", self.start, 0, 1)
         within("end", self.end, 0, 1)
-        within("share", self.share, 0, 1)
+        within("fraction", self.fraction, 0, 1)
         if self.schedule == "exponential" and not (self.start > 0 and self.end > 0):
-            raise ValueError("an exponential schedule never reaches 0: start and end must be above 0")
+            raise ValueError(
+                "schedule=exponential never reaches 0: start and end must be above 0, "
+                f"got {self.start:g} and {self.end:g}"
+            )
 
     def at(self, progress: float) -> float:
-        """ε when this share of the run's steps has been taken."""
-        part = min(progress / self.share, 1.0) if self.share > 0 else 1.0
+        """ε after this fraction of the run's steps."""
+        part = min(progress / self.fraction, 1.0) if self.fraction > 0 else 1.0
         if self.schedule == "constant":
             return self.start
         if self.schedule == "linear":
@@ -72,40 +77,44 @@ class EpsilonSettings:
 
 @dataclass(frozen=True)
 class TargetSettings:
-    update: Literal["hard", "soft"] = "hard"  # jump to the network now and then, or follow it all the time
-    period: int = 100  # gradient steps between jumps
-    rate: float = 0.005  # share of the way that a soft target moves at every gradient step
+    """How the target network follows the network."""
 
-    SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
+    update: Literal["hard", "soft"] = "hard"  # hard: a copy now and then; soft: a moving average
+    interval: int = 100  # gradient steps between hard updates
+    tau: float = 0.005  # fraction of the way that a soft target moves at every gradient step
+
+    SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "update": Choice(("hard", "soft")),
-        "period": Whole(20, 2000, log=True),
-        "rate": Real(0.001, 0.05, log=True),
+        "interval": Whole(20, 2000, log=True),
+        "tau": Real(0.001, 0.05, log=True),
     }
 
     def __post_init__(self) -> None:
-        at_least("period", self.period, 1)
-        positive("rate", self.rate)
-        within("rate", self.rate, 0, 1)
+        at_least("interval", self.interval, 1)
+        positive("tau", self.tau)
+        within("tau", self.tau, 0, 1)
 
 
 @dataclass(frozen=True)
 class DQNSettings:
+    """Settings of DQN."""
+
     learning_rate: float = 5e-4  # of Adam
     learning_rate_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the run's end
     gamma: float = 0.99  # discount per decision
     batch_size: int = 64  # transitions per gradient step
-    updates_per_step: float = 0.25  # gradient steps per environment step, summed over copies
-    double: bool = True  # the network chooses the next action, the target only values it
-    n_steps: int = 3  # decisions of a transition before its value is estimated
-    huber: float | None = 1.0  # errors beyond this count linearly; none: all are squared
+    updates_per_step: float = 0.25  # gradient steps per environment step, over all copies
+    double: bool = True  # the network chooses the next action, the target network evaluates it
+    n_steps: int = 3  # decisions before the value of the next state is added
+    huber: float | None = 1.0  # errors beyond this count linearly; None: all are squared
     max_grad_norm: float = 10.0  # gradients are scaled to at most this norm
     epsilon: EpsilonSettings = field(default_factory=EpsilonSettings)  # exploration
-    target: TargetSettings = field(default_factory=TargetSettings)  # the network that values what follows
-    replay: ReplaySettings = field(default_factory=ReplaySettings)  # what is remembered, and how it is drawn
-    mixer: mixing.Name = "none"  # vdn, qmix: one value for the team, from its mean reward
+    target: TargetSettings = field(default_factory=TargetSettings)  # the target network
+    replay: ReplaySettings = field(default_factory=ReplaySettings)  # the replay buffer
+    mixer: mixing.Name = "none"  # vdn, qmix: one value of the team, learned from its mean reward
     mixing_width: int = 32  # of qmix
 
-    SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
+    SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "learning_rate": Real(5e-5, 5e-3, log=True),
         "gamma": Choice((0.95, 0.98, 0.99, 0.995)),
         "batch_size": Choice((32, 64, 128, 256)),
@@ -127,7 +136,7 @@ class DQNSettings:
 
 
 class DQN:
-    """Improves a policy of action values by bootstrapping from a replay."""
+    """Improves a policy of action values by bootstrapping from a replay buffer."""
 
     teaches = QNetworkPolicy
     scopes = ("step",)
@@ -143,13 +152,12 @@ class DQN:
         self.settings, self.policy, self.group_spec, self.preference = settings, policy, group_spec, preference
         self.team = settings.mixer != "none"
         if self.team and not group_spec.simultaneous:
-            raise ValueError(f"mixer '{settings.mixer}' needs a world in which everybody acts at once")
+            raise ValueError(f"mixer={settings.mixer} needs a world in which all agents act at once")
         policy.epsilon = settings.epsilon.at(0.0)
-        self.target = networks.Net(
-            policy.shape, policy.layout, policy.first + policy.actions, 0.5, policy.seeds("target")
-        )
+        outputs = policy.first + policy.actions
+        self.target = networks.Net(policy.shape, policy.layout, outputs, 0.5, policy.seeds("target")).to(policy.device)
         self.target_flat = networks.FlatParams(self.target)
-        self.target_flat.array[:] = policy.flat.array
+        self.target_flat.copy_from(policy.flat)
         self.mixer, self.target_mixer = (self.make_mixer() for _ in range(2))
         self.mixer_flat, self.target_mixer_flat = (
             networks.FlatParams(mixer) if settings.mixer == "qmix" else None
@@ -158,25 +166,32 @@ class DQN:
         self.state_size = group_spec.state_size if settings.mixer == "qmix" else 0
         self.state_normalizer = Normalizer(np.arange(self.state_size), self.state_size, 1, True)
         members = len(group_spec.agents) if self.team else 1
-        like = no_rows(0, members, policy.layout.size + policy.apart, policy.actions, self.state_size)
+        size = policy.layout.size + policy.skip_size
+        like = empty_transitions(0, members, size, policy.actions, self.state_size)
         self.replays = [Replay(settings.replay, like) for _ in range(1 if self.team else group_spec.parameter_sets)]
-        self.queues: list[Queue] = []  # how many copies there are is seen with the first experience
+        self.pending: list[PendingSteps] = []  # made with the first experience, which shows the number of copies
         self.due = 0.0  # gradient steps not yet taken
 
     def make_mixer(self) -> torch.nn.Module:
         """The mixer with its first weights."""
         s, group_spec = self.settings, self.group_spec
         seed = self.policy.seeds("mixer")[0]
-        return mixing.mixer(s.mixer, len(group_spec.agents), group_spec.state_size, s.mixing_width, seed)
+        mixer = mixing.mixer(s.mixer, len(group_spec.agents), group_spec.state_size, s.mixing_width, seed)
+        return mixer.to(self.policy.device)
 
     @property
     def compiled(self) -> bool:
         """Whether the compiled path serves this policy."""
         return self.policy.spec is not None and not self.team
 
+    @property
+    def trained(self) -> list[networks.FlatParams]:
+        """The parameters that learn: the network's, and the mixer's if it has any."""
+        return [self.policy.flat] if self.mixer_flat is None else [self.policy.flat, self.mixer_flat]
+
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
-        self.remember(own, joint)
+        self.store(own, joint)
         metrics: Metrics = {"replay": float(sum(replay.size for replay in self.replays))}
         if any(replay.ready for replay in self.replays):
             rows = len(own.active) - (0 if self.group_spec.simultaneous else 1)  # row 0 is a decision left open
@@ -190,40 +205,40 @@ class DQN:
                 sums = run(uniform, rate, importance)
                 metrics |= dict(zip(NAMES, (sums / steps).tolist(), strict=True))
             metrics |= {"updates": float(steps), "learning_rate": rate}
-        self.watch(own, joint)
-        seen = [self.policy.normalizer.mean, self.state_normalizer.mean]
-        flats = [self.policy.flat] if self.mixer_flat is None else [self.policy.flat, self.mixer_flat]
-        demand_finite(self.group_spec.group, metrics, seen, [flat.array for flat in flats])
+        self.update_statistics(own, joint)
+        means = [self.policy.normalizer.mean, self.state_normalizer.mean]
+        demand_finite(self.group_spec.group, metrics, means, [flat.array for flat in self.trained])
         self.policy.epsilon = s.epsilon.at(joint.ahead)
         return metrics | {"epsilon": self.policy.epsilon}
 
-    def remember(self, own: Experience, joint: Joint) -> None:
-        """Move the transitions that this experience completes into the replays."""
+    # Experience ---------------------------------------------------------------------------------------
+
+    def store(self, own: Experience, joint: Joint) -> None:
+        """Add the transitions that this experience completes to the replay buffers."""
         packed, final = self.policy.pack(own.observation), self.policy.pack(own.finals.observation)
         rewards = self.preference.rewards(own)
         if own.mask is None:
             own = replace(own, mask=np.ones((*own.active.shape, self.policy.actions), bool))
-        lived: list[Trajectories]
         if self.team:
-            lived = [team_of(own, packed, final, rewards, self.table_state(own, joint))]
+            trajectories = [team_trajectories(own, packed, final, rewards, self.state_rows(own, joint))]
         else:
-            lived = lanes_of(own, packed, final, rewards, self.group_spec.parameter_sets)
-        if not self.queues:
+            trajectories = agent_trajectories(own, packed, final, rewards, self.group_spec.parameter_sets)
+        if not self.pending:
             steps, like = self.settings.n_steps, self.replays[0].rows
-            self.queues = [empty_queue(one.active.shape[1], steps, like) for one in lived]
-        for one, queue, replay in zip(lived, self.queues, self.replays, strict=True):
-            replay.add(complete(one, queue, self.settings.gamma))
+            self.pending = [no_pending(mine.active.shape[1], steps, like) for mine in trajectories]
+        for mine, pending, replay in zip(trajectories, self.pending, self.replays, strict=True):
+            replay.add(complete_transitions(mine, pending, self.settings.gamma))
 
-    def watch(self, own: Experience, joint: Joint) -> None:
-        """Let the running statistics see this experience, once it has been learned from."""
+    def update_statistics(self, own: Experience, joint: Joint) -> None:
+        """Update the running statistics of observations, after learning: acting and learning see the same numbers."""
         rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
-        lanes = self.policy.arrange(own.closed()[..., None])[..., 0]
-        self.policy.normalizer.update([stack[lane] for stack, lane in zip(rows, lanes, strict=True)])
+        closed = self.policy.arrange(own.closed()[..., None])[..., 0]
+        self.policy.normalizer.update([mine[chosen] for mine, chosen in zip(rows, closed, strict=True)])
         if self.state_size:
-            self.state_normalizer.update([self.table_state(own, joint).rows[:-1].reshape(-1, self.state_size)])
+            self.state_normalizer.update([self.state_rows(own, joint).rows[:-1].reshape(-1, self.state_size)])
 
-    def table_state(self, own: Experience, joint: Joint) -> StateRows:
-        """What the mixer is told; nothing, unless it reads the state."""
+    def state_rows(self, own: Experience, joint: Joint) -> StateRows:
+        """The world's state for the mixer; rows of length 0 unless the mixer reads it."""
         if self.state_size:
             return table_state(joint)
         rows, num_envs = len(own.active) + 1, own.active.shape[1]
@@ -232,7 +247,7 @@ class DQN:
     # Gradient steps -----------------------------------------------------------------------------------
 
     def compiled_steps(self, uniform: Array, rate: float, importance: float) -> Array:
-        """All steps through `dqn_kernels.py`; returns sums of (loss, mean value, mean error), averaged over stacks."""
+        """All steps by `kernels.py`; returns sums of (loss, mean value, mean error), averaged over parameter sets."""
         s, policy, flat = self.settings, self.policy, self.policy.flat
         assert policy.spec is not None
         hyperparams = kernels.Hyperparams(
@@ -241,25 +256,22 @@ class DQN:
             np.inf if s.huber is None else s.huber,
             s.double,
             bool(policy.first),
-            s.target.rate if s.target.update == "soft" else 0.0,
-            s.target.period,
+            s.target.tau if s.target.update == "soft" else 0.0,
+            s.target.interval,
             s.replay.priority,
             importance,
         )
-        sums = np.zeros(len(NAMES))
+        sums, normalizer = np.zeros(len(NAMES)), policy.normalizer
         ready = [(i, replay) for i, replay in enumerate(self.replays) if replay.ready]
         for i, replay in ready:
-            normal = kernels.Normal(
-                policy.normalizer.shift[i], policy.normalizer.scale[i], policy.normalizer.limit, policy.identities
-            )
             found, top = kernels.dqn_steps(
                 replay.rows,
                 replay.nodes,
                 replay.size,
                 uniform[i],
-                normal,
+                kernels.Normalization(normalizer.shift[i], normalizer.scale[i], normalizer.limit, policy.identities),
                 policy.spec,
-                flat.pair(i),
+                flat.optimized(i),
                 self.target_flat.array[i],
                 hyperparams,
                 int(flat.steps[i]),
@@ -280,7 +292,7 @@ class DQN:
             found, error = self.step(batch, np.stack([d.weight for d in drawn]), rate)
             sums += found[ready].mean(axis=0)
             if not np.isfinite(error[ready]).all():
-                break  # `learn` says so; what is no number cannot be a priority
+                break  # `learn` raises `Diverged`; NaN cannot be a priority
             for replay, d, each in zip(self.replays, drawn, error, strict=True):
                 if replay.ready:
                     replay.prioritise(d.rows, np.abs(each).astype(np.float64))
@@ -290,55 +302,62 @@ class DQN:
     def step(self, batch: Transitions, weight: Array, rate: float) -> tuple[Array, Array]:
         """One gradient step on rows `[S, B, …]`; returns (loss, value, size of errors) `[S, 3]` and errors `[S, B]`."""
         s, policy = self.settings, self.policy
-        now, following = self.inputs(batch.observation, batch.agent), self.inputs(batch.following, batch.agent)
         with torch.no_grad():
-            later = policy.values(self.target(following)[0])
-            chooser = policy.values(policy.net(following)[0]) if s.double else later
-            best = chooser.masked_fill(~self.ordered(batch.mask), -torch.inf).argmax(dim=-1, keepdim=True)
-            follows = self.by_member(later.gather(-1, best)[..., 0]) * torch.from_numpy(batch.next_active)
-            total = self.mix(self.target_mixer, follows, batch.next_state)
-            discount = torch.from_numpy(batch.discount)
-            aim = torch.from_numpy(batch.reward) + torch.where(discount > 0, discount * total, 0)
-        chosen = policy.values(policy.net(now)[0]).gather(-1, self.ordered(batch.action[..., None]))[..., 0]
-        value = self.mix(self.mixer, self.by_member(chosen) * torch.from_numpy(batch.active), batch.state)
+            target = self.targets(batch).cpu()
+        chosen = policy.values(policy.net(self.inputs(batch.observation, batch.agent))[0])
+        chosen = chosen.gather(-1, self.ordered(batch.action[..., None]))[..., 0]
+        value = self.mix(self.mixer, self.by_member(chosen) * self.tensor(batch.active), batch.state)
+        said = value.detach().cpu()
         delta = np.inf if s.huber is None else s.huber
-        each = torch.nn.functional.huber_loss(value, aim, reduction="none", delta=delta)
-        loss = (torch.from_numpy(weight) * each).mean(dim=1)
-        flats = [policy.flat] if self.mixer_flat is None else [policy.flat, self.mixer_flat]
+        error, each, slopes = map(torch.from_numpy, td_losses(said.numpy(), target.numpy(), weight, delta))
         ready = None if self.team else np.flatnonzero([replay.ready for replay in self.replays])
-        networks.adam_step(flats, loss.sum(), rate, s.max_grad_norm, ready)
-        error = (value - aim).detach()
-        numbers = torch.stack([loss.detach(), value.detach().mean(dim=1), error.abs().mean(dim=1)], dim=1)
+        networks.adam_step(self.trained, [value], rate, s.max_grad_norm, ready, [slopes.to(policy.device)])
+        loss = (torch.from_numpy(weight) * each).mean(dim=1)
+        numbers = torch.stack([loss, said.mean(dim=1), error.abs().mean(dim=1)], dim=1)
         return numbers.numpy().astype(np.float64), error.numpy()
 
+    def targets(self, batch: Transitions) -> Tensor:
+        """Targets of the values `[S, B]` (Mnih et al. 2015, algorithm 1; double: van Hasselt et al. 2016, eq. 4)."""
+        policy, x = self.policy, self.inputs(batch.next_obs, batch.agent)
+        values = policy.values(self.target(x)[0])
+        chooser = policy.values(policy.net(x)[0]) if self.settings.double else values
+        best = chooser.masked_fill(~self.ordered(batch.next_mask), -torch.inf).argmax(dim=-1, keepdim=True)
+        next_values = self.by_member(values.gather(-1, best)[..., 0]) * self.tensor(batch.next_active)
+        total = self.mix(self.target_mixer, next_values, batch.next_state)
+        discount = self.tensor(batch.discount)
+        return self.tensor(batch.reward) + torch.where(discount > 0, discount * total, 0)
+
     def move_target(self) -> None:
-        """Let the target network follow, softly or by a jump."""
+        """Update the target networks, softly or by a copy."""
         target = self.settings.target
         pairs = [(self.target_flat, self.policy.flat)]
         if self.mixer_flat is not None and self.target_mixer_flat is not None:
             pairs.append((self.target_mixer_flat, self.mixer_flat))
         for behind, ahead in pairs:
             if target.update == "soft":
-                behind.array += np.float32(target.rate) * (ahead.array - behind.array)
+                behind.move_towards(ahead, target.tau)
             else:
-                due = ahead.steps % target.period == 0
-                behind.array[due] = ahead.array[due]
+                behind.copy_from(ahead, ahead.steps % target.interval == 0)
 
-    # Rows for the stacked networks: [S, B, M, …] of the replays, [stacks, rows, …] of the parameters -----
+    # Rows of the replays [S, B, M, …] as rows of the networks [parameter sets, rows, …] -----------------
+
+    def tensor(self, array: Array) -> Tensor:
+        """An array as a tensor on the networks' device."""
+        return torch.as_tensor(array, device=self.policy.device)
 
     def inputs(self, observation: Array, agent: Array) -> Tensor:
-        """What the network takes for observations `[S, B, M, D]`."""
+        """Network inputs for observations `[S, B, M, D]`."""
         policy = self.policy
         if self.team:
-            return torch.from_numpy(policy.prepare(observation[0], np.arange(len(self.group_spec.agents))))
+            return self.tensor(policy.prepare(observation[0], np.arange(len(self.group_spec.agents))))
         x = policy.normalizer(observation[:, :, 0])
         if policy.identities:
             x = np.concatenate([x, np.eye(policy.identities, dtype=np.float32)[agent]], axis=-1)
-        return torch.from_numpy(x.astype(np.float32, copy=False))
+        return self.tensor(x.astype(np.float32, copy=False))
 
     def ordered(self, array: Array) -> Tensor:
         """`[S, B, M, …]` in the order of the network's rows."""
-        return torch.from_numpy(self.policy.arrange(array[0]) if self.team else array[:, :, 0])
+        return self.tensor(self.policy.arrange(array[0]) if self.team else array[:, :, 0])
 
     def by_member(self, values: Tensor) -> Tensor:
         """The inverse: values of the network's rows as `[S, B, M]`."""
@@ -348,12 +367,14 @@ class DQN:
         return (values.view(-1, members) if self.group_spec.parameter_sets == 1 else values.T).unsqueeze(0)
 
     def mix(self, mixer: torch.nn.Module, values: Tensor, state: Array) -> Tensor:
-        """One value `[S, B]` for the members' `[S, B, M]`."""
+        """One value `[S, B]` of the members' values `[S, B, M]`."""
         if not self.team:
             return values[..., 0]
-        known = torch.from_numpy(self.state_normalizer(state).astype(np.float32, copy=False))
+        known = self.tensor(self.state_normalizer(state).astype(np.float32, copy=False))
         mixed: Tensor = mixer(values[0], known[0])
         return mixed.unsqueeze(0)
+
+    # State --------------------------------------------------------------------------------------------
 
     def metrics(self) -> Metrics:
         return {}  # `learn` returns them
@@ -368,7 +389,7 @@ class DQN:
             **{name: flat.state() for name, flat in flats.items()},
             "state_normalizer": self.state_normalizer.state(),
             "replays": [replay.state() for replay in self.replays],
-            "queues": [{name: a.copy() for name, a in queue._asdict().items()} for queue in self.queues],
+            "pending": [{name: a.copy() for name, a in pending._asdict().items()} for pending in self.pending],
             "due": self.due,
             "mixing": self.settings.mixer,
         }
@@ -386,7 +407,8 @@ class DQN:
         self.state_normalizer.load(state["state_normalizer"])
         for replay, saved in zip(self.replays, state["replays"], strict=True):
             replay.load(saved, where)
-        self.queues = [Queue(**{name: a.copy() for name, a in saved.items()}) for saved in state["queues"]]
-        if any(queue.reward.shape[1] != self.settings.n_steps for queue in self.queues):
-            raise ValueError(f"{where}: decisions wait for others in the saved queues; n_steps cannot change")
+        self.pending = [PendingSteps(**{name: a.copy() for name, a in saved.items()}) for saved in state["pending"]]
+        for pending in self.pending:
+            if (steps := pending.reward.shape[1]) != self.settings.n_steps:
+                raise ValueError(f"{where}: learner.n_steps cannot change from {steps} to {self.settings.n_steps}")
         self.due = state["due"]

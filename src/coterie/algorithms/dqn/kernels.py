@@ -1,6 +1,6 @@
-"""DQN's gradient steps as one compiled loop, for perceptrons whose members are valued one by one.
+"""DQN's gradient steps as one compiled loop, for perceptrons without a mixer.
 
-The twin of `DQN.autograd_steps`, on the same flat parameters and with the same numbers (within 1e-5).
+It does what `DQN.autograd_steps` does, with the same loss (`losses.py`), on the same flat parameters.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.algorithms.dqn.losses import td_loss
 from coterie.algorithms.dqn.transitions import Transitions
 from coterie.algorithms.replay import SMALL, draw, set_leaves
 from coterie.core.types import Array
-from coterie.nn.kernels import Pair, Spec, adam, backward, best_of, forward
+from coterie.nn.kernels import OptimizedParams, Spec, adam, backward, best_of, forward
 
 
-class Normal(NamedTuple):
+class Normalization(NamedTuple):
     """How observations become inputs."""
 
     shift: Array  # [D]
@@ -28,34 +29,35 @@ class Normal(NamedTuple):
 class Hyperparams(NamedTuple):
     """The numbers of one iteration."""
 
-    rate: float
-    limit: float  # of the gradient's norm
+    learning_rate: float
+    max_grad_norm: float
     huber: float  # beyond this error the loss is linear; infinity: never
     double: bool
     dueling: bool
-    soft: float  # share of the way that the target moves at every step; 0: it jumps
-    period: int  # steps between jumps
+    tau: float  # fraction of the way that a soft target moves at every step; 0: hard updates
+    interval: int  # steps between hard updates
     priority: float  # exponents
     importance: float
 
 
 @njit(cache=True, error_model="numpy")
-def _read(observation: Array, agent: Array, index: Array, normal: Normal, x: Array) -> None:
-    """Rows `[index]` of the replay as inputs."""
+def _inputs(observation: Array, agent: Array, index: Array, normalization: Normalization, x: Array) -> None:
+    """Write rows `[index]` of the replay as network inputs into `x`."""
     size = observation.shape[2]
+    shift, scale, limit, identities = normalization
     for i in range(len(index)):
         row = observation[index[i], 0]
         for j in range(size):
-            x[i, j] = min(max((row[j] - normal.shift[j]) * normal.scale[j], -normal.limit), normal.limit)
-        for j in range(normal.identities):
+            x[i, j] = min(max((row[j] - shift[j]) * scale[j], -limit), limit)
+        for j in range(identities):
             x[i, size + j] = 0
-        if normal.identities > 0:
+        if identities > 0:
             x[i, size + agent[index[i]]] = 1
 
 
 @njit(cache=True, error_model="numpy")
 def _value(out: Array, action: int, dueling: bool) -> float:
-    """An action's value from a row of outputs (Wang et al. 2016, eq. 9)."""
+    """An action's value from a row of outputs (Wang et al. 2016, eq. 9, when dueling)."""
     if not dueling:
         return out[action]
     mean = np.float32(0)
@@ -75,25 +77,25 @@ def _targets(
     store: Array,
     hyperparams: Hyperparams,
 ) -> Array:
-    """What the values should be (Mnih et al. 2015; double: van Hasselt et al. 2016, eq. 4)."""
+    """Targets of the values (Mnih et al. 2015, algorithm 1; double: van Hasselt et al. 2016, eq. 4)."""
     first = 1 if hyperparams.dueling else 0
     best = np.empty(len(index), np.int64)
     result = np.empty(len(index), np.float32)
     out = forward(flat if hyperparams.double else target, spec.sizes, spec.relu, x, store)
     for i in range(len(index)):
-        best[i] = best_of(out[i], first, rows.mask[index[i], 0], True)
+        best[i] = best_of(out[i], first, rows.next_mask[index[i], 0], True)
     if hyperparams.double:
         out = forward(target, spec.sizes, spec.relu, x, store)
     for i in range(len(index)):
         r = index[i]
         result[i] = rows.reward[r]
-        if rows.discount[r] > 0:  # what follows an end may be anything
+        if rows.discount[r] > 0:  # the row after an end may hold anything
             result[i] += rows.discount[r] * _value(out[i], best[i], hyperparams.dueling)
     return result
 
 
 @njit(cache=True, error_model="numpy")
-def _loss(
+def _slopes(
     out: Array,
     rows: Transitions,
     index: Array,
@@ -103,18 +105,15 @@ def _loss(
     error: Array,
     sums: Array,
 ) -> None:
-    """Turn outputs into the gradient of the mean weighted Huber loss, in place."""
+    """Replace outputs by the slopes of the mean weighted loss; write errors and add to `sums`."""
     count = np.float32(len(index))
     for i in range(len(index)):
         action = rows.action[index[i], 0]
         value = _value(out[i], action, hyperparams.dueling)
-        error[i] = value - target[i]
-        size = abs(error[i])
-        bend = min(size, hyperparams.huber)
-        sums[0] += weight[i] * bend * (size - 0.5 * bend) / count
+        error[i], loss, slope = td_loss(value, target[i], weight[i], count, hyperparams.huber)
+        sums[0] += weight[i] * loss / count
         sums[1] += value / count
-        sums[2] += size / count
-        slope = np.float32(weight[i] * bend * np.sign(error[i]) / count)
+        sums[2] += abs(error[i]) / count
         if hyperparams.dueling:
             actions = out.shape[1] - 1
             out[i, 0] = slope
@@ -129,7 +128,7 @@ def _loss(
 
 @njit(cache=True, error_model="numpy")
 def _keep_streams_apart(grad: Array, sizes: Array) -> None:
-    """Clear the gradient of output weights that would join the two streams of a dueling network."""
+    """Set the gradient of output weights between the two streams of a dueling network to 0."""
     inputs, outputs = sizes[-2], sizes[-1]
     start = len(grad) - outputs - inputs * outputs
     weight = grad[start : start + inputs * outputs].reshape(inputs, outputs)
@@ -146,9 +145,9 @@ def dqn_steps(
     nodes: Array,
     size: int,
     uniform: Array,
-    normal: Normal,
+    normalization: Normalization,
     spec: Spec,
-    pair: Pair,
+    network: OptimizedParams,
     target: Array,
     hyperparams: Hyperparams,
     done: int,
@@ -157,34 +156,35 @@ def dqn_steps(
 
     Returns the sums over steps of (loss, mean value, mean absolute error), and the highest priority set.
     """
-    batch, first = uniform.shape[1], spec.sizes[0]
+    batch, flat = uniform.shape[1], network.flat
     index, weight = np.empty(batch, np.int64), np.empty(batch, np.float32)
-    x, store = np.empty((batch, first), np.float32), np.empty(batch * spec.sizes[1:].sum(), np.float32)
+    x, store = np.empty((batch, spec.sizes[0]), np.float32), np.empty(batch * spec.sizes[1:].sum(), np.float32)
     deltas = np.empty((2, batch * spec.sizes.max()), np.float32)
-    part, grad = np.empty(len(pair.flat), np.float32), np.empty(len(pair.flat), np.float32)
+    part, grad = np.empty(len(flat), np.float32), np.empty(len(flat), np.float32)
     error, priority = np.empty(batch, np.float32), np.empty(batch)
     sums, top = np.zeros(3), 0.0
     for step in range(len(uniform)):
         draw(nodes, size, uniform[step], hyperparams.importance, index, weight)
-        _read(rows.following, rows.agent, index, normal, x)
-        aim = _targets(rows, index, x, spec, pair.flat, target, store, hyperparams)
-        _read(rows.observation, rows.agent, index, normal, x)
-        out = forward(pair.flat, spec.sizes, spec.relu, x, store)
-        _loss(out, rows, index, weight, aim, hyperparams, error, sums)
+        _inputs(rows.next_obs, rows.agent, index, normalization, x)
+        targets = _targets(rows, index, x, spec, flat, target, store, hyperparams)
+        _inputs(rows.observation, rows.agent, index, normalization, x)
+        out = forward(flat, spec.sizes, spec.relu, x, store)
+        _slopes(out, rows, index, weight, targets, hyperparams, error, sums)
         grad[:] = 0
-        backward(pair.flat, spec.sizes, spec.relu, x, store, deltas, part, grad)
+        backward(flat, spec.sizes, spec.relu, x, store, deltas, part, grad)
         if hyperparams.dueling:
             _keep_streams_apart(grad, spec.sizes)
-        adam(pair.flat, grad, pair.mean, pair.square, done + step + 1, hyperparams.rate, hyperparams.limit)
+        taken = done + step + 1
+        adam(flat, grad, network.mean, network.square, taken, hyperparams.learning_rate, hyperparams.max_grad_norm)
         if len(nodes):
             for i in range(batch):
                 top = max(top, abs(error[i]))
                 priority[i] = (float(abs(error[i])) + SMALL) ** hyperparams.priority
             set_leaves(nodes, index, priority)
-        if hyperparams.soft > 0:
+        if hyperparams.tau > 0:
             for i in range(len(target)):
-                target[i] += np.float32(hyperparams.soft) * (pair.flat[i] - target[i])
-        elif (done + step + 1) % hyperparams.period == 0:
+                target[i] += np.float32(hyperparams.tau) * (flat[i] - target[i])
+        elif taken % hyperparams.interval == 0:
             for i in range(len(target)):
-                target[i] = pair.flat[i]
+                target[i] = flat[i]
     return sums, top

@@ -1,7 +1,7 @@
-"""How the values of a team's members become one value of the team, so that a shared reward can be divided.
+"""Mixers: networks that turn the values of a team's members into one value of the team.
 
-Every mixer rises with each member's value, so that the best joint action is every member's own best one
-(Rashid et al. 2018, eq. 4).
+Every mixer is monotonic in each member's value, so that the best joint action consists of every member's own best
+action (Rashid et al. 2018, eq. 4).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from coterie.nn.networks import Dense
 
 Name = Literal["none", "vdn", "qmix"]
-LEAK = 0.5  # slope below zero; the paper's ELU has none far below, where the values of penalties lie
+LEAK = 0.5  # slope below 0; the paper's ELU is flat far below, where the values of penalties lie
 
 
 class VDN(nn.Module):
@@ -25,12 +25,12 @@ class VDN(nn.Module):
 
 
 class QMIX(nn.Module):
-    """A network of two layers whose weights, never negative, are told by the table's state.
+    """A network of two layers whose weights, never negative, are functions of the world's state.
 
     Rashid et al. 2018, section 4 and figure 2: the weights are absolute outputs of linear layers, the first
     bias of a linear layer, the last of a perceptron. Weights begin near 1, are divided by the number of
-    things they sum over, and their mean stays at most 1: the team's value begins near the mean of its members'
-    (VDN up to scale) and cannot run away from it, as it does in simple_spread otherwise (Pan et al. 2021).
+    terms they sum over, and their mean stays at most 1: the team's value begins near the mean of its members'
+    (VDN up to scale) and cannot grow far beyond it, as it does in simple_spread otherwise (Pan et al. 2021).
     """
 
     def __init__(self, members: int, state: int, width: int, seed: int) -> None:
@@ -47,7 +47,7 @@ class QMIX(nn.Module):
             nn.init.ones_(layer.bias)
 
     def forward(self, values: Tensor, state: Tensor) -> Tensor:
-        """One value `[B]` from the members' `[B, M]` and the table's state `[B, Z]`."""
+        """One value `[B]` from the members' `[B, M]` and the world's state `[B, Z]`."""
         rows = state.unsqueeze(0)
         weight = bounded(self.weight_in(rows)[0]).view(-1, self.members, self.width)
         hidden = torch.einsum("bm,bmw->bw", values, weight / self.members) + self.bias_in(rows)[0]

@@ -1,12 +1,12 @@
-"""Transitions of n decisions for value learning, cut from experience as it comes in.
+"""n-step transitions for value learning, built from experience as it arrives.
 
-A transition begins with a decision and runs over the next n−1 decisions of the same lane: rewards are
-discounted per decision, and the value of what follows is added by the learner. It is complete once the n-th
-next decision has been taken or the episode has ended, which may be some rollouts later: what is still
-incomplete waits in a queue per lane, so rollouts may be of any length.
+A transition begins with a decision and runs over the next n−1 decisions of the same sequence: rewards are discounted
+per decision, and the learner adds the value of the next state. It is complete once the n-th next decision has been
+taken or the episode has ended, which may be some rollouts later: incomplete ones wait as `PendingSteps`, so rollouts
+may be of any length.
 
-A *lane* is what is valued as one: an agent in a copy, or, where values of a team are mixed, the group in a
-copy. A lane has one member or one for each agent.
+A *sequence* is what gets one value at a time: an agent in a copy of the world, or, where a mixer joins the values of a
+team, the whole group in a copy. It has one member, or one for each agent.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from coterie.core.types import Array, Experience, StateRows
 
 
 class Transitions(NamedTuple):
-    """Rows to learn from, R of them, with M members, D observed numbers, K actions, Z numbers of state."""
+    """R rows to learn from, with M members, D numbers of an observation, K actions, Z numbers of state."""
 
     observation: Array  # [R, M, D] float32
     action: Array  # [R, M] int64
-    reward: Array  # [R] float32: discounted sum until what follows
-    discount: Array  # [R] float32: of the value of what follows; 0 where the episode terminated
-    following: Array  # [R, M, D] float32: what is seen next; the last observation where the episode was cut short
-    mask: Array  # [R, M, K] bool: what is legal next; everything at an end that was cut short
-    active: Array  # [R, M] bool: who decided
-    next_active: Array  # [R, M] bool: whose values follow
-    agent: Array  # [R] int64: place of the first member in its group
-    state: Array  # [R, Z] float32: of the whole table, for mixing
+    reward: Array  # [R] float32: discounted sum until the next state
+    discount: Array  # [R] float32: of the next state's value; 0 where the episode terminated
+    next_obs: Array  # [R, M, D] float32: the final observation where the episode was truncated
+    next_mask: Array  # [R, M, K] bool: legal actions there; all of them where the episode was truncated
+    active: Array  # [R, M] bool: which members decided
+    next_active: Array  # [R, M] bool: which members have a next value
+    agent: Array  # [R] int64: index of the first member in its group
+    state: Array  # [R, Z] float32: of the whole world, for the mixer
     next_state: Array  # [R, Z] float32
 
 
 class Trajectories(NamedTuple):
-    """Experience of some lanes `[T, L, M, …]`, as the scan reads it."""
+    """Experience of L sequences `[T, L, M, …]`, as the scan reads it."""
 
     observation: Array  # [T+1, L, M, D]
     action: Array  # [T, L, M]
@@ -46,37 +46,37 @@ class Trajectories(NamedTuple):
     terminated: Array  # [T, L, M] bool
     truncated: Array  # [T, L, M] bool
     mask: Array  # [T, L, M, K] bool
-    final_at: Array  # [T, L] int: which of the finals is the lane's last observation here, or −1
+    final_at: Array  # [T, L] int: which of the finals is the sequence's last observation here, or −1
     final: Array  # [F, M, D]
     state: Array  # [T+1, L, Z]
     final_state: Array  # [F, Z]
-    agent: Array  # [L] int: place of the first member in its group
+    agent: Array  # [L] int: index of the first member in its group
 
 
-class Queue(NamedTuple):
-    """Decisions whose transitions are incomplete, oldest first: n places for each lane."""
+class PendingSteps(NamedTuple):
+    """Decisions whose transitions are incomplete, oldest first: n slots for each sequence."""
 
     observation: Array  # [L, n, M, D]
     action: Array  # [L, n, M]
     reward: Array  # [L, n]
     active: Array  # [L, n, M]
     state: Array  # [L, n, Z]
-    waiting: Array  # [L] int: how many
+    filled: Array  # [L] int: how many slots are in use
 
 
-def empty_queue(lanes: int, steps: int, like: Transitions) -> Queue:
-    """Nobody is waiting."""
-    return Queue(
-        np.zeros((lanes, steps, *like.observation.shape[1:]), np.float32),
-        np.zeros((lanes, steps, *like.action.shape[1:]), np.int64),
-        np.zeros((lanes, steps), np.float32),
-        np.zeros((lanes, steps, *like.active.shape[1:]), bool),
-        np.zeros((lanes, steps, *like.state.shape[1:]), np.float32),
-        np.zeros(lanes, np.int64),
+def no_pending(sequences: int, steps: int, like: Transitions) -> PendingSteps:
+    """Empty slots for decisions of n = `steps`."""
+    return PendingSteps(
+        np.zeros((sequences, steps, *like.observation.shape[1:]), np.float32),
+        np.zeros((sequences, steps, *like.action.shape[1:]), np.int64),
+        np.zeros((sequences, steps), np.float32),
+        np.zeros((sequences, steps, *like.active.shape[1:]), bool),
+        np.zeros((sequences, steps, *like.state.shape[1:]), np.float32),
+        np.zeros(sequences, np.int64),
     )
 
 
-def no_rows(rows: int, members: int, size: int, actions: int, state: int) -> Transitions:
+def empty_transitions(rows: int, members: int, size: int, actions: int, state: int) -> Transitions:
     """Room for some transitions."""
     return Transitions(
         np.zeros((rows, members, size), np.float32),
@@ -93,84 +93,75 @@ def no_rows(rows: int, members: int, size: int, actions: int, state: int) -> Tra
     )
 
 
-def complete(lived: Trajectories, queue: Queue, gamma: float) -> Transitions:
-    """The transitions that this experience completes; what it leaves incomplete stays in the queue."""
-    steps, lanes, members = lived.active.shape
-    most = steps * lanes + int(queue.waiting.sum())  # every decision becomes at most one transition
-    shape = lived.observation.shape[-1], lived.mask.shape[-1], lived.state.shape[-1]
-    into = no_rows(most, members, *shape)
-    count = _scan(lived, queue, gamma, into)
-    return Transitions(*(column[:count] for column in into))
+def complete_transitions(trajectories: Trajectories, pending: PendingSteps, gamma: float) -> Transitions:
+    """The transitions that this experience completes; those it leaves incomplete stay pending."""
+    steps, sequences, members = trajectories.active.shape
+    most = steps * sequences + int(pending.filled.sum())  # every decision becomes at most one transition
+    shape = trajectories.observation.shape[-1], trajectories.mask.shape[-1], trajectories.state.shape[-1]
+    into = empty_transitions(most, members, *shape)
+    rows = _scan(trajectories, pending, gamma, into)
+    return Transitions(*(column[:rows] for column in into))
 
 
 # The scan copies by explicit loops: Numba takes seconds to compile an assignment of slices.
 
 
 @njit(cache=True, error_model="numpy")
-def _emit(queue: Queue, lane: int, group_spec: int, into: Transitions, at: int) -> None:
-    """Copy a waiting decision into row `at`."""
-    members, size = into.observation.shape[1:]
-    into.reward[at] = queue.reward[lane, group_spec]
-    for m in range(members):
-        into.action[at, m] = queue.action[lane, group_spec, m]
-        into.active[at, m] = queue.active[lane, group_spec, m]
-        for j in range(size):
-            into.observation[at, m, j] = queue.observation[lane, group_spec, m, j]
-    for j in range(into.state.shape[1]):
-        into.state[at, j] = queue.state[lane, group_spec, j]
+def _scan(trajectories: Trajectories, pending: PendingSteps, gamma: float, into: Transitions) -> int:
+    """Fill `into`, in the order of time, and return the number of rows."""
+    steps, sequences, members = trajectories.active.shape
+    n, row = pending.reward.shape[1], 0
+    open_ended = np.zeros(sequences, np.bool_)  # behind an open decision, which comes again in the next rollout
+    for t in range(steps):
+        for i in range(sequences):
+            decides, known, ended, truncated = _step_flags(trajectories, t, i)
+            if decides and not known:
+                open_ended[i] = True
+            if open_ended[i]:
+                continue
+            if decides:
+                if pending.filled[i] == n:
+                    _write_decision(pending, i, 0, into, row)
+                    into.discount[row] = gamma**n
+                    into.agent[row] = trajectories.agent[i]
+                    _write_next(trajectories.observation[t, i], trajectories.state[t, i], into, row)
+                    for m in range(members):
+                        into.next_active[row, m] = trajectories.active[t, i, m]
+                        for k in range(trajectories.mask.shape[3]):
+                            into.next_mask[row, m, k] = trajectories.mask[t, i, m, k]
+                    row += 1
+                    _drop_oldest(pending, i)
+                _append(pending, i, trajectories, t)
+            count = pending.filled[i]
+            for slot in range(count):
+                pending.reward[i, slot] += gamma ** (count - 1 - slot) * trajectories.reward[t, i]
+            if not ended:
+                continue
+            final = trajectories.final_at[t, i]
+            for slot in range(count):
+                _write_decision(pending, i, slot, into, row)
+                into.discount[row] = gamma ** (count - slot) if truncated else 0.0
+                into.agent[row] = trajectories.agent[i]
+                if final >= 0:
+                    _write_next(trajectories.final[final], trajectories.final_state[final], into, row)
+                else:
+                    _write_next(trajectories.observation[t + 1, i], trajectories.state[t + 1, i], into, row)
+                for m in range(members):
+                    into.next_active[row, m] = trajectories.truncated[t, i, m]
+                row += 1
+            pending.filled[i] = 0
+    return row
 
 
 @njit(cache=True, error_model="numpy")
-def _follow(seen: Array, state: Array, into: Transitions, at: int) -> None:
-    """Write what follows row `at`."""
-    for m in range(seen.shape[0]):
-        for j in range(seen.shape[1]):
-            into.following[at, m, j] = seen[m, j]
-    for j in range(len(state)):
-        into.next_state[at, j] = state[j]
-
-
-@njit(cache=True, error_model="numpy")
-def _push(queue: Queue, lane: int, lived: Trajectories, t: int) -> None:
-    """Let a decision wait, behind those already waiting."""
-    group_spec = queue.waiting[lane]
-    members, size = lived.observation.shape[2:]
-    queue.reward[lane, group_spec] = 0
-    for m in range(members):
-        queue.action[lane, group_spec, m] = lived.action[t, lane, m]
-        queue.active[lane, group_spec, m] = lived.active[t, lane, m]
-        for j in range(size):
-            queue.observation[lane, group_spec, m, j] = lived.observation[t, lane, m, j]
-    for j in range(lived.state.shape[2]):
-        queue.state[lane, group_spec, j] = lived.state[t, lane, j]
-    queue.waiting[lane] = group_spec + 1
-
-
-@njit(cache=True, error_model="numpy")
-def _shift(queue: Queue, lane: int) -> None:
-    """Let the oldest go."""
-    members, size = queue.observation.shape[2:]
-    for group_spec in range(queue.waiting[lane] - 1):
-        queue.reward[lane, group_spec] = queue.reward[lane, group_spec + 1]
-        for m in range(members):
-            queue.action[lane, group_spec, m] = queue.action[lane, group_spec + 1, m]
-            queue.active[lane, group_spec, m] = queue.active[lane, group_spec + 1, m]
-            for j in range(size):
-                queue.observation[lane, group_spec, m, j] = queue.observation[lane, group_spec + 1, m, j]
-        for j in range(queue.state.shape[2]):
-            queue.state[lane, group_spec, j] = queue.state[lane, group_spec + 1, j]
-    queue.waiting[lane] -= 1
-
-
-@njit(cache=True, error_model="numpy")
-def _look(lived: Trajectories, t: int, lane: int) -> tuple[bool, bool, bool, bool]:
-    """Whether the lane decides here, knows what came of it, was ended here, and was cut short in that."""
+def _step_flags(trajectories: Trajectories, t: int, i: int) -> tuple[bool, bool, bool, bool]:
+    """Whether a sequence decides at t, whether the outcome is known, whether it ends here, and by truncation."""
     decides = known = ended = plays_on = cut = False
-    for m in range(lived.active.shape[2]):
-        active, truncated = lived.active[t, lane, m], lived.truncated[t, lane, m]
-        over = truncated or lived.terminated[t, lane, m]
+    for m in range(trajectories.active.shape[2]):
+        active, truncated = trajectories.active[t, i, m], trajectories.truncated[t, i, m]
+        over = truncated or trajectories.terminated[t, i, m]
         decides |= active
-        known |= active and lived.closed[t, lane, m]
+        known |= active and trajectories.closed[t, i, m]
         ended |= over
         plays_on |= active and not over
         cut |= truncated
@@ -178,76 +169,87 @@ def _look(lived: Trajectories, t: int, lane: int) -> tuple[bool, bool, bool, boo
 
 
 @njit(cache=True, error_model="numpy")
-def _scan(lived: Trajectories, queue: Queue, gamma: float, into: Transitions) -> int:
-    """Fill `into`, in the order of time, and say how many rows there are."""
-    steps, lanes, members = lived.active.shape
-    depth, rows = queue.reward.shape[1], 0
-    waits = np.ones(lanes, np.bool_)  # False behind a decision that is open: it comes again in the next rollout
-    for t in range(steps):
-        for lane in range(lanes):
-            decides, known, ended, cut = _look(lived, t, lane)
-            if decides and not known:
-                waits[lane] = False
-            if not waits[lane]:
-                continue
-            if decides:
-                if queue.waiting[lane] == depth:
-                    _emit(queue, lane, 0, into, rows)
-                    into.discount[rows] = gamma**depth
-                    into.agent[rows] = lived.agent[lane]
-                    _follow(lived.observation[t, lane], lived.state[t, lane], into, rows)
-                    for m in range(members):
-                        into.next_active[rows, m] = lived.active[t, lane, m]
-                        for k in range(lived.mask.shape[3]):
-                            into.mask[rows, m, k] = lived.mask[t, lane, m, k]
-                    rows += 1
-                    _shift(queue, lane)
-                _push(queue, lane, lived, t)
-            count = queue.waiting[lane]
-            for group_spec in range(count):
-                queue.reward[lane, group_spec] += gamma ** (count - 1 - group_spec) * lived.reward[t, lane]
-            if not ended:
-                continue
-            final = lived.final_at[t, lane]
-            for group_spec in range(count):
-                _emit(queue, lane, group_spec, into, rows)
-                into.discount[rows] = gamma ** (count - group_spec) if cut else 0.0
-                into.agent[rows] = lived.agent[lane]
-                if final >= 0:
-                    _follow(lived.final[final], lived.final_state[final], into, rows)
-                else:
-                    _follow(lived.observation[t + 1, lane], lived.state[t + 1, lane], into, rows)
-                for m in range(members):
-                    into.next_active[rows, m] = lived.truncated[t, lane, m]
-                rows += 1
-            queue.waiting[lane] = 0
-    return rows
+def _write_decision(pending: PendingSteps, i: int, slot: int, into: Transitions, row: int) -> None:
+    """Copy a pending decision into a row."""
+    members, size = into.observation.shape[1:]
+    into.reward[row] = pending.reward[i, slot]
+    for m in range(members):
+        into.action[row, m] = pending.action[i, slot, m]
+        into.active[row, m] = pending.active[i, slot, m]
+        for j in range(size):
+            into.observation[row, m, j] = pending.observation[i, slot, m, j]
+    for j in range(into.state.shape[1]):
+        into.state[row, j] = pending.state[i, slot, j]
+
+
+@njit(cache=True, error_model="numpy")
+def _write_next(observation: Array, state: Array, into: Transitions, row: int) -> None:
+    """Copy the next observation and state into a row."""
+    for m in range(observation.shape[0]):
+        for j in range(observation.shape[1]):
+            into.next_obs[row, m, j] = observation[m, j]
+    for j in range(len(state)):
+        into.next_state[row, j] = state[j]
+
+
+@njit(cache=True, error_model="numpy")
+def _append(pending: PendingSteps, i: int, trajectories: Trajectories, t: int) -> None:
+    """Append a decision to the pending ones."""
+    slot = pending.filled[i]
+    members, size = trajectories.observation.shape[2:]
+    pending.reward[i, slot] = 0
+    for m in range(members):
+        pending.action[i, slot, m] = trajectories.action[t, i, m]
+        pending.active[i, slot, m] = trajectories.active[t, i, m]
+        for j in range(size):
+            pending.observation[i, slot, m, j] = trajectories.observation[t, i, m, j]
+    for j in range(trajectories.state.shape[2]):
+        pending.state[i, slot, j] = trajectories.state[t, i, j]
+    pending.filled[i] = slot + 1
+
+
+@njit(cache=True, error_model="numpy")
+def _drop_oldest(pending: PendingSteps, i: int) -> None:
+    """Remove the oldest pending decision."""
+    members, size = pending.observation.shape[2:]
+    for slot in range(pending.filled[i] - 1):
+        pending.reward[i, slot] = pending.reward[i, slot + 1]
+        for m in range(members):
+            pending.action[i, slot, m] = pending.action[i, slot + 1, m]
+            pending.active[i, slot, m] = pending.active[i, slot + 1, m]
+            for j in range(size):
+                pending.observation[i, slot, m, j] = pending.observation[i, slot + 1, m, j]
+        for j in range(pending.state.shape[2]):
+            pending.state[i, slot, j] = pending.state[i, slot + 1, j]
+    pending.filled[i] -= 1
 
 
 # From a group's experience ----------------------------------------------------------------------------
 
 
-def lanes_of(own: Experience, packed: Array, final: Array, rewards: Array, parameter_sets: int) -> list[Trajectories]:
-    """One Lived for each stack of parameters: every agent of every copy, or one agent of every copy.
+def agent_trajectories(
+    own: Experience, packed: Array, final: Array, rewards: Array, parameter_sets: int
+) -> list[Trajectories]:
+    """Trajectories for each parameter set: of every agent in every copy, or of one agent in every copy.
 
     `packed [T+1, N, A, D]` and `final [F, A, D]` are the observations as rows of floats.
     """
     steps, num_envs, agents = own.active.shape
-    per = agents if parameter_sets == 1 else 1  # agents of a copy that are lanes of one stack
-    lanes = num_envs * per
+    per_env = agents if parameter_sets == 1 else 1  # sequences of a copy that belong to one parameter set
+    sequences = num_envs * per_env
     at = np.full((steps, num_envs), -1)
     at[tuple(own.finals.index.T)] = np.arange(len(own.finals.index))
     closed = own.closed()
     assert own.mask is not None
     found = []
-    for stack in range(parameter_sets):
-        pick = slice(stack, stack + per)
+    for first in range(parameter_sets):
+        pick = slice(first, first + per_env)
 
         def rows(array: Array, pick: slice = pick) -> Array:
             chosen = np.ascontiguousarray(array[:, :, pick])
-            return chosen.reshape(len(array), lanes, 1, *array.shape[3:])
+            return chosen.reshape(len(array), sequences, 1, *array.shape[3:])
 
-        which = at[:, :, None] * per + np.arange(per)
+        which = at[:, :, None] * per_env + np.arange(per_env)
         found.append(
             Trajectories(
                 rows(packed),
@@ -258,18 +260,18 @@ def lanes_of(own: Experience, packed: Array, final: Array, rewards: Array, param
                 rows(own.terminated),
                 rows(own.truncated),
                 rows(own.mask),
-                np.where(at[:, :, None] < 0, -1, which).reshape(steps, lanes),
-                np.ascontiguousarray(final[:, pick]).reshape(len(final) * per, 1, final.shape[-1]),
-                np.zeros((steps + 1, lanes, 0), np.float32),
-                np.zeros((len(final) * per, 0), np.float32),
+                np.where(at[:, :, None] < 0, -1, which).reshape(steps, sequences),
+                np.ascontiguousarray(final[:, pick]).reshape(len(final) * per_env, 1, final.shape[-1]),
+                np.zeros((steps + 1, sequences, 0), np.float32),
+                np.zeros((len(final) * per_env, 0), np.float32),
                 np.tile(np.arange(agents)[pick], num_envs),
             )
         )
     return found
 
 
-def team_of(own: Experience, packed: Array, final: Array, rewards: Array, state: StateRows) -> Trajectories:
-    """The group of every copy as one lane, rewarded by the mean over its agents."""
+def team_trajectories(own: Experience, packed: Array, final: Array, rewards: Array, state: StateRows) -> Trajectories:
+    """The group in every copy as one sequence, with the mean reward of its agents."""
     steps, num_envs = own.active.shape[:2]
     at = np.full((steps, num_envs), -1)
     at[tuple(own.finals.index.T)] = np.arange(len(own.finals.index))

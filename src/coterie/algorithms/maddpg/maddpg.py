@@ -110,7 +110,7 @@ class TargetSettings:
 @dataclass(frozen=True)
 class MemorySettings:
     size: int = 100_000  # time steps kept; older ones are overwritten
-    starts: int = 1_000  # time steps that must be stored before learning starts
+    learning_starts: int = 1_000  # time steps that must be stored before learning starts
 
     SEARCH: ClassVar[Space] = {"size": Choice((10_000, 100_000, 500_000))}  # what `coterie tune` tries
 
@@ -119,7 +119,7 @@ class MemorySettings:
 
     def uniform(self) -> ReplaySettings:
         """The settings of a replay without priorities."""
-        return ReplaySettings(self.size, self.starts, priority=0.0)
+        return ReplaySettings(self.size, self.learning_starts, priority=0.0)
 
 
 @dataclass(frozen=True)

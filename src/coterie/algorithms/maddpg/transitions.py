@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.core.group import GroupInfo
 from coterie.core.types import Array, Box, Discrete, Experience, Joint
-from coterie.nn.packing import Layout, encode, encoded_size, layout, pack, reach
+from coterie.nn.packing import Layout, encode, encoded_size, input_range, layout, pack
 
 
 class JointTransitions(NamedTuple):
@@ -86,7 +86,7 @@ class JointLayout:
         """All observations as one space, with their bounds."""
         ends = []
         for part in self.groups.values():
-            middle, half = reach(part.layout)
+            middle, half = input_range(part.layout)
             ends.append(np.tile(np.stack([middle - half, middle + half]), part.info.agents))
         low, high = np.concatenate(ends, axis=1)
         return Box((self.obs_size,), low, high)

@@ -1,6 +1,6 @@
-"""PPO's passes over a batch as compiled loops, for perceptrons with discrete choices.
+"""One PPO pass over a batch as a compiled loop, for perceptrons with discrete choices.
 
-The twin of `PPO.autograd_pass`, on the same flat parameters and with the same numbers (within 1e-5).
+It does what `PPO.autograd_pass` does, with the same losses (`losses.py`), on the same flat parameters.
 """
 
 from __future__ import annotations
@@ -10,15 +10,25 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.algorithms.ppo.losses import NAMES, LossSettings, normalize, policy_loss, value_loss
 from coterie.core.types import Array
-from coterie.nn.kernels import BLOCK, Pair, Spec, adam, backward, forward, log_softmax
+from coterie.nn.kernels import (
+    BLOCK,
+    OptimizedParams,
+    Spec,
+    adam,
+    backward,
+    categorical_slopes,
+    categorical_statistics,
+    forward,
+)
 
 
-class Rows(NamedTuple):
-    """Decisions to learn from, for one stack; the compiled twin of `ppo.Batch`."""
+class Decisions(NamedTuple):
+    """Decisions to learn from, for one parameter set: the compiled twin of `minibatches.Batch`."""
 
-    x: Array  # [M, in] actor's input
-    seen: Array  # [M, critic in] critic's input; may be the same array
+    actor_input: Array  # [M, in]
+    critic_input: Array  # [M, critic in]; may be the same array
     action: Array  # [M, K] int64
     mask: Array  # [M, outputs] bool, or [0, 0]
     log_prob: Array  # [M]
@@ -31,149 +41,105 @@ class Rows(NamedTuple):
 class Hyperparams(NamedTuple):
     """The numbers of one iteration."""
 
-    clip: float
-    value_clip: float  # in the critic's units; 0: none
-    entropy: float
-    limit: float  # of the gradient's norm
-    rate: float
-    critic_rate: float
-    normalize: bool
+    losses: LossSettings
+    max_grad_norm: float
+    learning_rate: float
+    critic_learning_rate: float
+
+
+class Block(NamedTuple):
+    """Up to `BLOCK` decisions of a minibatch."""
+
+    rows: Array  # [B] int64: which decisions
+    weight: Array  # [B]: sums to 1 over the minibatch
+    advantage: Array  # [B], normalised if that is wanted
 
 
 @njit(cache=True, error_model="numpy")
-def _policy_loss(
-    out: Array, rows: Rows, at: Array, share: Array, adv: Array, choices: Array, hyperparams: Hyperparams, sums: Array
+def _policy_slopes(
+    out: Array, decisions: Decisions, block: Block, choices: Array, settings: LossSettings, totals: Array
 ) -> None:
-    """Turn logits into the loss's gradient, in place, and add losses to `sums` (Schulman et al. 2017, eq. 7)."""
-    masked = rows.mask.shape[0] > 0
-    legal = rows.mask[0] if masked else np.zeros(0, np.bool_)
-    chance = np.empty(out.shape[1], np.float32)
-    own = np.empty(len(choices), np.float32)  # each choice's own entropy
+    """Replace logits `out [B, outputs]` by the slopes of the policy loss and add to `totals`."""
+    masked = decisions.mask.shape[0] > 0
+    legal = decisions.mask[0] if masked else np.zeros(0, np.bool_)
+    probability = np.empty(out.shape[1], np.float32)
+    entropy = np.empty(len(choices), np.float32)
     for i in range(out.shape[0]):
-        r, w = at[i], share[i]
-        if w == 0:  # padding may hold anything, and 0·∞ is no number
+        r, weight = block.rows[i], block.weight[i]
+        if weight == 0:  # padding may hold anything, and 0·∞ is no number
             out[i] = 0
             continue
         if masked:
-            legal = rows.mask[r]
-        start = 0
-        log_prob = np.float32(0)
-        for k in range(len(choices)):
-            stop = start + choices[k]
-            log_softmax(out[i], start, stop, legal, masked)
-            log_prob += out[i, start + rows.action[r, k]]
-            own[k] = 0
-            for j in range(start, stop):
-                chance[j] = np.exp(out[i, j])
-                own[k] -= chance[j] * out[i, j]
-            start = stop
-        log_ratio = log_prob - rows.log_prob[r]
-        ratio = np.exp(log_ratio)
-        near = min(max(ratio, np.float32(1 - hyperparams.clip)), np.float32(1 + hyperparams.clip))
-        gain = min(ratio * adv[i], near * adv[i])
-        sums[0] -= w * gain
-        sums[2] += w * own.sum()
-        sums[3] += w * (ratio - 1 - log_ratio)
-        sums[4] += w * (abs(ratio - 1) > hyperparams.clip)
-        push = -w * ratio * adv[i] if ratio * adv[i] <= near * adv[i] else np.float32(0)
-        pull = np.float32(hyperparams.entropy) * w
-        start = 0
-        for k in range(len(choices)):
-            stop = start + choices[k]
-            for j in range(start, stop):
-                out[i, j] = chance[j] * (pull * (out[i, j] + own[k]) - push)
-            out[i, start + rows.action[r, k]] += push
-            start = stop
+            legal = decisions.mask[r]
+        action = decisions.action[r]
+        log_prob = categorical_statistics(out[i], choices, action, legal, masked, probability, entropy)
+        slope, entropy_slope = policy_loss(
+            log_prob, entropy.sum(), decisions.log_prob[r], block.advantage[i], weight, settings, totals
+        )
+        categorical_slopes(out[i], choices, action, probability, entropy, slope, entropy_slope)
 
 
 @njit(cache=True, error_model="numpy")
-def _value_loss(out: Array, rows: Rows, at: Array, share: Array, limit: float, sums: Array) -> None:
-    """Turn values into the gradient of half the squared error, in place."""
+def _value_slopes(out: Array, decisions: Decisions, block: Block, limit: float, totals: Array) -> None:
+    """Replace values `out [B, 1]` by the slopes of the value loss and add to `totals`."""
     for i in range(out.shape[0]):
-        r = at[i]
-        error = out[i, 0] - rows.target[r]
-        loss, slope = error * error, error
-        if limit > 0:
-            move = out[i, 0] - rows.value[r]
-            near = min(max(move, np.float32(-limit)), np.float32(limit))
-            held = rows.value[r] + near - rows.target[r]
-            if held * held > loss:
-                loss, slope = held * held, held if near == move else np.float32(0)
-        sums[1] += np.float32(0.5) * share[i] * loss
-        out[i, 0] = share[i] * slope
+        r = block.rows[i]
+        out[i, 0] = value_loss(out[i, 0], decisions.value[r], decisions.target[r], block.weight[i], limit, totals)
 
 
 @njit(cache=True, error_model="numpy")
-def _shares(rows: Rows, at: Array, normalize: bool) -> tuple[Array, Array]:
-    """Each row's share of the mean, and its advantage, normalised if asked."""
-    total = np.float32(0)
-    for r in at:
-        total += rows.weight[r]
-    share = rows.weight[at] / max(total, np.float32(1))
-    adv = rows.advantage[at]
-    if normalize:
-        mean = 0.0
-        for i in range(len(at)):
-            mean += share[i] * adv[i]
-        variance = 0.0
-        for i in range(len(at)):
-            variance += share[i] * (adv[i] - mean) ** 2
-        adv = (adv - np.float32(mean)) / np.float32(np.sqrt(variance) + 1e-8)
-    return share, adv
-
-
-@njit(cache=True, error_model="numpy")
-def _take(source: Array, at: Array, room: Array) -> Array:
+def _take(source: Array, rows: Array, buffer: Array) -> Array:
     """Copy rows into a buffer."""
     width = source.shape[1]
-    into = room[: len(at) * width].reshape(len(at), width)
-    for i in range(len(at)):
+    into = buffer[: len(rows) * width].reshape(len(rows), width)
+    for i in range(len(rows)):
         for j in range(width):
-            into[i, j] = source[at[i], j]
+            into[i, j] = source[rows[i], j]
     return into
 
 
 @njit(cache=True, error_model="numpy")
 def ppo_pass(
-    rows: Rows,
+    decisions: Decisions,
     order: Array,
     bounds: Array,
     specs: tuple[Spec, Spec],
-    pairs: tuple[Pair, Pair],
+    networks: tuple[OptimizedParams, OptimizedParams],
     choices: Array,
     hyperparams: Hyperparams,
     step: int,
 ) -> Array:
     """One pass of minibatch steps over actor and critic, in place.
 
-    Minibatch b takes rows `order[bounds[b]:bounds[b+1]]`; `step` counts the Adam steps taken before.
-    Returns the sums of (policy loss, value loss, entropy, KL, share outside the clip) over minibatches.
+    Minibatch b takes decisions `order[bounds[b]:bounds[b+1]]`; `step` counts the Adam steps taken before.
+    Returns the sums of `NAMES` over minibatches.
     """
-    sums = np.zeros(5)
-    actor, critic = specs
-    mine, theirs = pairs
-    widest = max(actor.sizes.max(), critic.sizes.max())
-    room = np.empty(BLOCK * widest, np.float32)
-    store = np.empty(BLOCK * max(actor.sizes[1:].sum(), critic.sizes[1:].sum()), np.float32)
+    totals = np.zeros(len(NAMES))
+    (actor_spec, critic_spec), (actor, critic) = specs, networks
+    losses, max_norm = hyperparams.losses, hyperparams.max_grad_norm
+    widest = max(actor_spec.sizes.max(), critic_spec.sizes.max())
+    buffer = np.empty(BLOCK * widest, np.float32)
+    store = np.empty(BLOCK * max(actor_spec.sizes[1:].sum(), critic_spec.sizes[1:].sum()), np.float32)
     deltas = np.empty((2, BLOCK * widest), np.float32)
-    part = np.empty(max(len(mine.flat), len(theirs.flat)), np.float32)
-    grad, slope = np.empty(len(mine.flat), np.float32), np.empty(len(theirs.flat), np.float32)
+    part = np.empty(max(len(actor.flat), len(critic.flat)), np.float32)
+    actor_grad, critic_grad = np.empty(len(actor.flat), np.float32), np.empty(len(critic.flat), np.float32)
     for b in range(len(bounds) - 1):
-        whole = order[bounds[b] : bounds[b + 1]]
-        shares, advs = _shares(rows, whole, hyperparams.normalize)
-        grad[:] = 0
-        slope[:] = 0
-        for first in range(0, len(whole), BLOCK):
-            at, share, adv = whole[first : first + BLOCK], shares[first : first + BLOCK], advs[first : first + BLOCK]
-            x = _take(rows.x, at, room)
-            out = forward(mine.flat, actor.sizes, actor.relu, x, store)
-            _policy_loss(out, rows, at, share, adv, choices, hyperparams, sums)
-            backward(mine.flat, actor.sizes, actor.relu, x, store, deltas, part, grad)
-            x = _take(rows.seen, at, room)
-            out = forward(theirs.flat, critic.sizes, critic.relu, x, store)
-            _value_loss(out, rows, at, share, hyperparams.value_clip, sums)
-            backward(theirs.flat, critic.sizes, critic.relu, x, store, deltas, part, slope)
+        rows = order[bounds[b] : bounds[b + 1]]
+        weight, advantage = normalize(decisions.weight[rows], decisions.advantage[rows], losses.normalize_advantages)
+        actor_grad[:] = 0
+        critic_grad[:] = 0
+        for first in range(0, len(rows), BLOCK):
+            last = first + BLOCK
+            block = Block(rows[first:last], weight[first:last], advantage[first:last])
+            x = _take(decisions.actor_input, block.rows, buffer)
+            out = forward(actor.flat, actor_spec.sizes, actor_spec.relu, x, store)
+            _policy_slopes(out, decisions, block, choices, losses, totals)
+            backward(actor.flat, actor_spec.sizes, actor_spec.relu, x, store, deltas, part, actor_grad)
+            x = _take(decisions.critic_input, block.rows, buffer)
+            out = forward(critic.flat, critic_spec.sizes, critic_spec.relu, x, store)
+            _value_slopes(out, decisions, block, losses.value_clip, totals)
+            backward(critic.flat, critic_spec.sizes, critic_spec.relu, x, store, deltas, part, critic_grad)
         step += 1
-        adam(mine.flat, grad, mine.mean, mine.square, step, hyperparams.rate, hyperparams.limit)
-        adam(theirs.flat, slope, theirs.mean, theirs.square, step, hyperparams.critic_rate, hyperparams.limit)
-    return sums
+        adam(actor.flat, actor_grad, actor.mean, actor.square, step, hyperparams.learning_rate, max_norm)
+        adam(critic.flat, critic_grad, critic.mean, critic.square, step, hyperparams.critic_learning_rate, max_norm)
+    return totals

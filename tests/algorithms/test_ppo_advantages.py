@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.algorithms.ppo.returns import advantages
+from coterie.algorithms.ppo.advantages import advantages
 from coterie.core.types import merge
 from helpers.small_worlds import experience, generator
 

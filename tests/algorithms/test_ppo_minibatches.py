@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
-from coterie.algorithms.ppo.batches import Batch, minibatches, rows_of, take
+from coterie.algorithms.ppo.minibatches import Batch, flatten_sequences, minibatches, take, to_device
 from coterie.nn import networks
+
+CPU = torch.device("cpu")
 
 
 def batch(parameter_sets, rows, steps=None, masked=True):
@@ -16,7 +19,7 @@ def batch(parameter_sets, rows, steps=None, masked=True):
     wide = np.repeat(number[..., None], 3, axis=-1)
     past = None
     if steps is not None:
-        past = networks.Past(wide[:, :, 0], number > 0, number > 50)
+        past = networks.Sequences(wide[:, :, 0], number > 0, number > 50)
     return Batch(wide, wide + 0.5, number.astype(int), wide > 5 if masked else None, *[number] * 5, past, wide - 7)
 
 
@@ -28,15 +31,16 @@ def test_picked_rows_are_whole(parameter_sets, steps):
     picked = take(whole, index)
     for s, k in np.ndindex(index.shape):
         for name, array in whole._asdict().items():
-            if name != "past":
+            if name != "sequences":
                 assert np.array_equal(getattr(picked, name)[s, k], array[s, index[s, k]]), name
-        for mine, theirs in zip(picked.past or (), whole.past or (), strict=True):
+        for mine, theirs in zip(picked.sequences or (), whole.sequences or (), strict=True):
             assert np.array_equal(mine[s, k], theirs[s, index[s, k]])
 
 
 def test_a_mask_that_is_not_there_stays_away():
     assert take(batch(2, 4, masked=False), np.zeros((2, 3), int)).mask is None
-    assert rows_of(batch(2, 4, masked=False)).mask is None
+    assert to_device(batch(2, 4, masked=False), CPU).mask is None
+    assert flatten_sequences(batch(2, 4, 3, masked=False)).mask is None
 
 
 def test_minibatches_are_cut_where_they_are_told():
@@ -48,9 +52,9 @@ def test_minibatches_are_cut_where_they_are_told():
 
 def test_sequences_are_laid_end_to_end_for_autograd():
     whole = batch(2, 3, steps=4)
-    rows = rows_of(whole)
-    assert rows.seen.shape == (2, 12, 3)
+    rows = flatten_sequences(to_device(whole, CPU))
+    assert rows.critic_input.shape == (2, 12, 3)
     assert rows.mask.shape == (2, 12, 3)
-    assert rows.weight[1].tolist() == [100 + 10 * lane + t for lane in range(3) for t in range(4)]
-    flat = rows_of(batch(2, 3))
+    assert rows.weight[1].tolist() == [100 + 10 * i + t for i in range(3) for t in range(4)]
+    flat = flatten_sequences(batch(2, 3))
     assert flat.action.tolist() == batch(2, 3).action.tolist()

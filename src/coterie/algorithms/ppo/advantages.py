@@ -1,7 +1,7 @@
-"""Backward scans over experience: generalised advantages over active steps.
+"""Generalised advantage estimation over the decisions of agents that need not act at every step.
 
-γ counts an agent's own decisions: rewards that arrive while it is idle are added to its latest decision
-undiscounted, and idle rows are stepped over.
+γ counts an agent's own decisions: rewards that arrive while it is idle are added to its latest decision undiscounted,
+and idle rows are skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from coterie.core.types import Array, Experience
 
 
 def advantages(
-    experience: Experience, rewards: Array, values: Array, bootstrap: Array, gamma: float, trace: float
+    experience: Experience, rewards: Array, values: Array, bootstrap: Array, gamma: float, gae_lambda: float
 ) -> tuple[Array, Array, Array]:
     """Generalised advantage estimates (Schulman et al. 2016, eq. 16), returns and which rows are valid.
 
@@ -32,7 +32,7 @@ def advantages(
         experience.truncated.reshape(shape[0], -1),
         experience.acting.reshape(-1),
         np.float32(gamma),
-        np.float32(trace),
+        np.float32(gae_lambda),
         advantage.reshape(shape[0], -1),
         valid.reshape(shape[0], -1),
     )
@@ -41,27 +41,28 @@ def advantages(
 
 @njit(cache=True)
 def _scan(  # type: ignore[no-untyped-def]  # Numba infers these
-    reward, value, bootstrap, active, terminated, truncated, acting, gamma, trace, advantage, valid
+    reward, value, bootstrap, active, terminated, truncated, acting, gamma, gae_lambda, advantage, valid
 ) -> None:
-    rows, lanes = reward.shape
-    carried = np.zeros(lanes, np.float32)  # advantage of the next decision
-    following = value[rows].copy()  # value of the next decision
-    gained = np.zeros(lanes, np.float32)  # reward since this decision
-    closed = acting.copy()  # is there a next decision or an end?
-    for t in range(rows - 1, -1, -1):
-        for i in range(lanes):
+    """Go through time backwards, for all sequences at once."""
+    steps, sequences = reward.shape
+    next_advantage = np.zeros(sequences, np.float32)  # of the next decision
+    next_value = value[steps].copy()  # of the next decision
+    return_since = np.zeros(sequences, np.float32)  # reward since this decision
+    closed = acting.copy()  # whether a next decision or an end follows
+    for t in range(steps - 1, -1, -1):
+        for i in range(sequences):
             if terminated[t, i] or truncated[t, i]:
-                carried[i] = 0
-                gained[i] = 0
-                following[i] = bootstrap[t, i] if truncated[t, i] else 0
+                next_advantage[i] = 0
+                return_since[i] = 0
+                next_value[i] = bootstrap[t, i] if truncated[t, i] else 0
                 closed[i] = True
-            gained[i] += reward[t, i]
+            return_since[i] += reward[t, i]
             if active[t, i]:
                 if closed[i]:
-                    delta = gained[i] + gamma * following[i] - value[t, i]
-                    carried[i] = delta + gamma * trace * carried[i]
-                    advantage[t, i] = carried[i]
+                    delta = return_since[i] + gamma * next_value[i] - value[t, i]
+                    next_advantage[i] = delta + gamma * gae_lambda * next_advantage[i]
+                    advantage[t, i] = next_advantage[i]
                     valid[t, i] = True
-                following[i] = value[t, i]
-                gained[i] = 0
+                next_value[i] = value[t, i]
+                return_since[i] = 0
                 closed[i] = True

@@ -1,0 +1,148 @@
+"""Decisions to learn from, arranged by parameter sets, and how they are cut into minibatches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from coterie.core.types import Array, Experience
+from coterie.nn import networks
+from coterie.policies.lora import LoraPolicy
+from coterie.policies.network import NeuralPolicy
+
+Values = Any  # an array, or after `to_device` a tensor
+
+
+class Batch(NamedTuple):
+    """Decisions to learn from, `[S, M, …]`; rows of weight 0 are padding.
+
+    With memory, M counts sequences and every field has a further axis T after it. `to_device` makes tensors of what
+    networks and distributions read; what only the compiled losses read stays an array.
+    """
+
+    actor_input: Values  # [S, M, in], or texts [S, M]
+    critic_input: Values  # [S, M, critic in]
+    action: Values
+    mask: Values | None
+    log_prob: Array  # when the decision was taken
+    advantage: Array
+    target: Array  # return that the critic learns
+    value: Array  # what the critic expected
+    weight: Array  # 1 for decisions whose outcome is known
+    sequences: networks.Sequences | None = None  # with memory: where each begins, and where it forgets
+    notes: Values | None = None  # what an annotator said; NaN: nothing
+
+
+class Targets(NamedTuple):
+    """What the decisions of a rollout led to, `[T, N, A]`, in the world's units."""
+
+    advantage: Array
+    returns: Array
+    values: Array  # what the critic expected
+    valid: Array  # bool: which of them are learned from
+
+
+def make_batch(
+    policy: NeuralPolicy | LoraPolicy, own: Experience, targets: Targets, actor_input: Array, critic_input: Array
+) -> Batch:
+    """Arrange the decisions of every parameter set side by side; inputs are of all time steps, the last included."""
+    parameter_sets = policy.group_spec.parameter_sets
+    rows = targets.valid.size // parameter_sets
+    trailing = {"action": own.action, "mask": own.mask, "log_prob": own.log_prob, "notes": own.notes}
+    trailing |= {"advantage": targets.advantage, "target": targets.returns, "value": targets.values}
+    arrays: dict[str, Any] = {name: None if array is None else _rows(policy, array) for name, array in trailing.items()}
+    weight = _rows(policy, targets.valid.astype(np.float32))
+    batch = Batch(actor_input[:, :rows], critic_input[:, :rows], weight=weight, **arrays)
+    if policy.memory_size:
+        return _in_sequences(policy, batch, own)
+    if targets.valid.all():
+        return batch
+    chosen = valid_rows(targets.valid, parameter_sets)
+    index = np.zeros((len(chosen), max(len(rows) for rows in chosen)), np.int64)
+    weight = np.zeros(index.shape, np.float32)
+    for i, mine in enumerate(chosen):
+        index[i] = mine[0] if len(mine) else 0
+        index[i, : len(mine)], weight[i, : len(mine)] = mine, 1
+    return take(batch, index)._replace(weight=weight)
+
+
+def valid_rows(valid: Array, parameter_sets: int) -> list[Array]:
+    """Which of its rows each parameter set learns from: indices `[M]`, of another length for each."""
+    columns = valid.reshape(1, -1) if parameter_sets == 1 else valid.reshape(-1, parameter_sets).T
+    return [np.flatnonzero(column) for column in columns]
+
+
+def _rows(policy: NeuralPolicy | LoraPolicy, array: Array) -> Array:
+    """`[T, N, A, …]` as `[S, M, …]`."""
+    flat = policy.arrange(array.reshape(*array.shape[:3], -1))
+    return flat.reshape(*flat.shape[:2], *array.shape[3:])
+
+
+def _in_sequences(policy: NeuralPolicy | LoraPolicy, batch: Batch, own: Experience) -> Batch:
+    """The same as sequences in time, one for each copy and agent: `[S, N·A, T, …]`."""
+    steps = len(own.active)
+    assert own.memory is not None
+
+    def in_time(array: Array) -> Array:
+        divided = array.reshape(array.shape[0], steps, -1, *array.shape[2:])
+        return np.ascontiguousarray(divided.swapaxes(1, 2))
+
+    starts = np.zeros(own.active.shape, bool)
+    starts[1:] = own.ends[:-1]  # memory does not cross the end of an episode
+    sequences = networks.Sequences(
+        in_time(_rows(policy, own.memory[:steps]))[:, :, 0],
+        in_time(_rows(policy, starts)),
+        in_time(_rows(policy, own.active)),
+    )
+    arrays: dict[str, Any] = {
+        name: a if a is None else in_time(a) for name, a in batch._asdict().items() if name != "sequences"
+    }
+    return Batch(**arrays, sequences=sequences)
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with tensors on a device where networks and distributions read it; texts stay as they are."""
+
+    def move(values: Values) -> Values:
+        texts = isinstance(values, np.ndarray) and values.dtype.kind == "U"
+        return values if values is None or texts else torch.as_tensor(values, device=device)
+
+    read = ("actor_input", "critic_input", "action", "mask", "notes")
+    moved = {name: move(values) for name, values in batch._asdict().items() if name in read}
+    sequences = batch.sequences and networks.Sequences(*map(move, batch.sequences))
+    return batch._replace(**moved, sequences=sequences)
+
+
+def minibatches(batch: Batch, order: Array, bounds: Array) -> Iterator[Batch]:
+    """Cut each parameter set's shuffled rows into parts."""
+    for start, stop in itertools.pairwise(bounds):
+        yield take(batch, order[:, start:stop])
+
+
+def take(batch: Batch, index: Array) -> Batch:
+    """Pick rows `[S, K]` of every field."""
+    parameter_sets = np.arange(len(index))[:, None]
+
+    def pick(values: Values) -> Values:
+        return values[0][index[0]][None] if len(index) == 1 else values[parameter_sets, index]
+
+    picked: dict[str, Any] = {
+        name: v if v is None else pick(v) for name, v in batch._asdict().items() if name != "sequences"
+    }
+    return Batch(**picked, sequences=batch.sequences and networks.Sequences(*map(pick, batch.sequences)))
+
+
+def flatten_sequences(part: Batch) -> Batch:
+    """Lay sequences `[S, L, T, …]` end to end, `[S, L·T, …]`; a batch without memory stays as it is."""
+    if part.sequences is None:
+        return part
+    flat: dict[str, Any] = {
+        name: v if v is None else v.reshape(v.shape[0], -1, *v.shape[3:])
+        for name, v in part._asdict().items()
+        if name != "sequences"
+    }
+    return Batch(**flat)

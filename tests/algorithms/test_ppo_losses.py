@@ -1,0 +1,75 @@
+"""PPO's losses: values and slopes against PyTorch's autograd on the formulas."""
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.algorithms.ppo import losses
+from helpers.small_worlds import generator
+
+
+def settings(clip=0.2, value_clip=0.0, entropy_coefficient=0.03, normalize_advantages=True):
+    return losses.LossSettings(clip, value_clip, entropy_coefficient, normalize_advantages)
+
+
+def numbers(count, rows=200, seed=0):
+    return [generator(seed + i).standard_normal(rows).astype(np.float32) for i in range(count)]
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_the_policy_loss_and_its_slopes_are_those_of_the_formula(normalized):
+    log_prob, entropy, noise, advantage = numbers(4)
+    weight = (generator(9).random(200) < 0.8).astype(np.float32)
+    old = log_prob + 0.3 * noise
+    found = losses.policy_losses(log_prob, entropy, old, advantage, weight, settings(normalize_advantages=normalized))
+
+    said = [torch.from_numpy(array).requires_grad_() for array in (log_prob, entropy)]
+    share, gain = torch.from_numpy(weight / weight.sum()), torch.from_numpy(advantage)
+    if normalized:
+        mean = (share * gain).sum()
+        gain = (gain - mean) / ((share * (gain - mean) ** 2).sum().sqrt() + 1e-8)
+    ratio = (said[0] - torch.from_numpy(old)).exp()
+    objective = (share * torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain)).sum()
+    loss = -objective - 0.03 * (share * said[1]).sum()
+    loss.backward()
+    assert np.allclose(found[0], said[0].grad.numpy(), atol=1e-7)
+    assert np.allclose(found[1], said[1].grad.numpy(), atol=1e-7)
+    kl = (share * (ratio - 1 - ratio.log())).sum()
+    outside = (share * ((ratio - 1).abs() > 0.2)).sum()
+    expected = [-objective.item(), 0.0, (share * said[1]).sum().item(), kl.item(), outside.item()]
+    assert found[2].tolist() == pytest.approx(expected, abs=1e-6)
+    assert 0 < outside < 1
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.4])
+def test_the_value_loss_and_its_slopes_are_those_of_the_formula(limit):
+    value, old, target = numbers(3)
+    weight = (generator(9).random(200) < 0.8).astype(np.float32)
+    slopes, totals = losses.value_losses(value, old, target, weight, settings(value_clip=limit))
+
+    said, before, aim = torch.from_numpy(value).requires_grad_(), torch.from_numpy(old), torch.from_numpy(target)
+    error = (said - aim) ** 2
+    if limit:
+        error = torch.maximum(error, (before + (said - before).clamp(-limit, limit) - aim) ** 2)
+    loss = 0.5 * (torch.from_numpy(weight / weight.sum()) * error).sum()
+    loss.backward()
+    assert np.allclose(slopes, said.grad.numpy(), atol=1e-7)
+    assert totals.tolist() == pytest.approx([0, loss.item(), 0, 0, 0], abs=1e-6)
+
+
+def test_padding_has_no_slope_whatever_it_holds():
+    log_prob, entropy, old, advantage = numbers(4, rows=5)
+    weight = np.array([1, 0, 1, 1, 0], np.float32)
+    plain = losses.policy_losses(log_prob, entropy, old, advantage, weight, settings(normalize_advantages=False))
+    for array in (log_prob, entropy, old):
+        array[weight == 0] = np.nan
+    again = losses.policy_losses(log_prob, entropy, old, advantage, weight, settings(normalize_advantages=False))
+    for mine, theirs in zip(plain, again, strict=True):
+        assert np.array_equal(mine, theirs)
+    assert again[0][[1, 4]].tolist() == [0, 0]
+
+
+def test_padding_alone_weighs_nothing():
+    weight, advantage = losses.normalize(np.zeros(3, np.float32), np.ones(3, np.float32), True)
+    assert weight.tolist() == [0, 0, 0]
+    assert np.isfinite(advantage).all()
