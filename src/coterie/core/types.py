@@ -54,9 +54,7 @@ def as_metrics(counters: Counters) -> Metrics:
     return {name: value for name, value in plain.items() if not isinstance(value, Mean)}
 
 
-TargetPolicy = Callable[
-    [Array, Array], Array
-]  # packed observations [R, A, D], legal [R, A, K] -> encoded actions [R, A, K]
+TargetPolicy = Callable[[Array, Array], Array]  # packed observations [R, A, D], legal [R, A, K] -> actions [R, A, K]
 
 
 class CoterieError(Exception):
@@ -286,9 +284,7 @@ class Joint:
     spaces: Mapping[str, AgentType] = field(default_factory=dict)  # group -> what its agents see and do
     state: StateRows | None = None  # where the world has one
     ahead: float = 0.0  # fraction of the run's total steps taken when this iteration is over
-    target_policies: Mapping[str, TargetPolicy] = field(
-        default_factory=dict
-    )  # group -> its target policy as the iteration began
+    target_policies: Mapping[str, TargetPolicy] = field(default_factory=dict)  # by group, as the iteration began
 
 
 # Trees ------------------------------------------------------------------------------------------------

@@ -74,9 +74,7 @@ class Training:
         settings = self.config.train
         progress, ahead = settings.progress(self.iteration), settings.progress(self.iteration + 1)
         spaces = {group.name: group.actor.group_spec.spaces for group in self.groups}
-        target_policies = {
-            name: learner.target_policy() for name, learner in self.with_targets.items()
-        }  # before any group learns
+        target_policies = {name: learner.target_policy() for name, learner in self.with_targets.items()}
         joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, target_policies)
         metrics = self.count(rollout.episodes)
         for group in self.groups:
