@@ -178,7 +178,7 @@ def test_missing_and_unknown_agents_are_an_error(names):
 class Countdown:
     """Two agent types, masks, and an agent that ends before the others; keeps the actions it is given."""
 
-    simultaneous, num_envs = True, 1
+    simultaneous, num_envs, state_size = True, 1, 0
 
     def __init__(self):
         self.agent_types = {
@@ -286,7 +286,7 @@ def test_one_window_for_all_episodes(monkeypatch):
             env.step(dict.fromkeys(env.agents, STAY))
     assert opened == [(136, 136)]
     shown = pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1)
-    assert np.array_equal(shown, env.world.final_frame(0))
+    assert np.array_equal(shown, env.world.frame(0, final=True))
     env.close()
     assert not pygame.display.get_init()
     env.close()

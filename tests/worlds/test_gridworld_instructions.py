@@ -158,7 +158,7 @@ def test_without_instructions_all_is_as_it_was_before_there_were_any():
             for name, array in sorted(world.save().items()):
                 found.update(name.encode() + array.tobytes())
             found.update(world.expert("agent", np.random.default_rng(0)).tobytes())
-            found.update(world.ansi(1).encode() + world.final_ansi(0).encode())
+            found.update(world.ansi(1).encode() + world.ansi(0, final=True).encode())
         assert found.hexdigest()[:16] == digest
 
 

@@ -396,8 +396,8 @@ def test_final_picture_shows_how_the_episode_ended():
     world = spread([(0, 0)], [(0.5, 0.5)], max_steps=1)
     still = world.frame(0)
     assert world.step({"agent": np.array([[0]])}).ended.all()
-    np.testing.assert_array_equal(world.final_frame(0), still)
-    assert world.final_ansi(0).startswith("step 1\n")
+    np.testing.assert_array_equal(world.frame(0, final=True), still)
+    assert world.ansi(0, final=True).startswith("step 1\n")
     assert world.ansi(0).startswith("step 0\n")
 
 

@@ -24,7 +24,7 @@ from coterie.core.types import Array, CoterieError, Decision, State, Tree, View,
 from coterie.core.world import Renderable
 from coterie.nn.packing import encode, layout, pack
 from coterie.nn.threads import fixed_threads
-from coterie.training import build, video
+from coterie.training import build
 from coterie.training.loop import evaluation_seed
 from coterie.training.runner import Runner
 from coterie.training.table import Table
@@ -116,11 +116,11 @@ def _one(
     watched = Watched(own.policy)
     runner = Runner(world, [replace(s, policy=watched) if s is own else s for s in actors], seed, greedy=greedy)
     runner.begin(0)
-    draws = looks.frames and isinstance(world, Renderable)
+    drawn = world if looks.frames and isinstance(world, Renderable) else None
     frames, paid = [], []
     for _ in range(PATIENCE):
-        if draws:
-            frames.append(video.text(world, over=False))
+        if drawn is not None:
+            frames.append(drawn.ansi(0))
         runner.step()
         agent_step = runner.timestep.agent_types[own.group_spec.agent_type]
         paid.append(bool(np.any(agent_step.reward[0, own.group_spec.columns] != 0)))
@@ -128,12 +128,12 @@ def _one(
             break
     else:
         raise CoterieError(f"no episode ended within {PATIENCE:,} ticks; give the world a time limit")
-    if draws:
-        frames.append(video.text(world, over=True))
+    if drawn is not None:
+        frames.append(drawn.ansi(0, final=True))
     told: tuple[str, ...] = ()
     if looks.words:
         last = map_tree(lambda a: a[0, own.group_spec.columns].copy(), agent_step.final_observation)
-        codec = _codec(own, draws)
+        codec = _codec(own, drawn is not None)
         told = () if codec is None else tell(codec, own.group_spec.agents, watched.rows, paid, looks.moments, last)
     spaces = own.group_spec.spaces
     lay = layout(spaces.observation)

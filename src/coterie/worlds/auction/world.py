@@ -27,7 +27,6 @@ from coterie.worlds.random import seed_copies
 
 if TYPE_CHECKING:
     from coterie.core.world import ReportSection
-    from coterie.training.run import Run
     from coterie.worlds.adapters.export import PettingZooEnv
 
 RULES: dict[str, int] = {
@@ -75,6 +74,7 @@ class Auction:
     """N copies of one auction. An episode succeeds when every item went to who valued it most."""
 
     simultaneous = True
+    draws_final = True
 
     def __init__(self, settings: AuctionSettings, num_envs: int) -> None:
         at_least("num_envs", num_envs, 1)
@@ -215,31 +215,29 @@ class Auction:
         return bids[..., None].astype(np.float32)
 
     @staticmethod
-    def report_section(runs: Sequence[Run]) -> ReportSection:
+    def report_section(runs: Sequence[Any]) -> ReportSection:
         """Bid curves and what comes of them, for a report."""
         from coterie.worlds.auction.report import report_section
 
         return report_section(runs)
 
-    def frame(self, copy: int) -> Array:
-        """A picture of one copy: the latest round of this episode, and everybody's valuation now."""
-        return draw.frame(self._shown(copy), self.books.valuation[copy], copy, self.settings.reserve)
+    def frame(self, copy: int, final: bool = False) -> Array:
+        """An image of one copy: the latest round of this episode and the valuations of the item on sale now.
 
-    def ansi(self, copy: int) -> str:
-        """The same in letters."""
-        return draw.ansi(self._shown(copy), self.books.valuation[copy], copy, self.settings.rounds)
+        With `final`, the last round of the copy's latest finished episode.
+        """
+        return draw.frame(*self._scene(copy, final), copy, self.settings.reserve)
 
-    def final_frame(self, copy: int) -> Array:
-        """A picture of the last round of the copy's latest finished episode."""
-        return draw.frame(self._last, None, copy, self.settings.reserve)
+    def ansi(self, copy: int, final: bool = False) -> str:
+        """The same as text."""
+        return draw.ansi(*self._scene(copy, final), copy, self.settings.rounds)
 
-    def final_ansi(self, copy: int) -> str:
-        """The same in letters."""
-        return draw.ansi(self._last, None, copy, self.settings.rounds)
-
-    def _shown(self, copy: int) -> kernels.Sale | None:
-        """The latest round if it belongs to this episode."""
-        return self._sale if self._sale.held[copy] and self.books.round[copy] > 0 else None
+    def _scene(self, copy: int, final: bool) -> tuple[kernels.Sale | None, Array | None]:
+        """The round to draw, None before the first of an episode, and the present valuations to draw with it."""
+        if final:
+            return self._last, None
+        this_episode = self._sale.held[copy] and self.books.round[copy] > 0
+        return self._sale if this_episode else None, self.books.valuation[copy]
 
 
 def parallel_env(

@@ -67,6 +67,8 @@ class Tictactoe:
     agent_types: Mapping[str, AgentType]
     num_envs: int
     simultaneous: bool = False
+    state_size = 0
+    draws_final = False
 
     def __init__(self, settings: TictactoeSettings, num_envs: int) -> None:
         if num_envs < 1:
@@ -152,14 +154,14 @@ class Tictactoe:
         _choose(self._arrays.board, self._arrays.mover, random.random(self.num_envs), actions)
         return actions
 
-    def frame(self, copy: int) -> Array:
+    def frame(self, copy: int, final: bool = False) -> Array:
         """A picture of one game, `[192, 192, 3]` uint8; dots on free cells wear the mover's colour."""
         mover = int(self._arrays.mover[copy])
         tiles = [_tile(int(stone), mover) for stone in self._arrays.board[copy]]
         rows = [np.concatenate(tiles[row : row + 3], axis=1) for row in (0, 3, 6)]
         return np.concatenate(rows).astype(np.uint8)
 
-    def ansi(self, copy: int) -> str:
+    def ansi(self, copy: int, final: bool = False) -> str:
         """The board in text; free cells show their numbers."""
         signs = [str(c) if s == EMPTY else "XO"[s] for c, s in enumerate(self._arrays.board[copy])]
         rows = [" " + " | ".join(signs[row : row + 3]) for row in (0, 3, 6)]

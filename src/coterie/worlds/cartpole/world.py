@@ -31,6 +31,8 @@ class CartPole:
     agent_types: Mapping[str, AgentType]
     num_envs: int
     simultaneous: bool = True
+    state_size = 0
+    draws_final = False
 
     def __init__(self, num_envs: int, limit: int = LIMIT, render: bool = False) -> None:
         if num_envs < 1:
@@ -85,7 +87,7 @@ class CartPole:
         self._place[:], self._clock[:] = state["place"], state["clock"]
         return self._tell()
 
-    def frame(self, copy: int) -> Array:
+    def frame(self, copy: int, final: bool = False) -> Array:
         """Gymnasium's picture of one copy."""
         if not self._render:
             raise CoterieError("nothing to draw: set world.render to true")
@@ -97,7 +99,7 @@ class CartPole:
         picture: Array = self._twin.render()
         return picture
 
-    def ansi(self, copy: int) -> str:
+    def ansi(self, copy: int, final: bool = False) -> str:
         """The track in a line, and how far the pole leans."""
         x, _, tilt, _ = self._place[copy]
         cells = ["─"] * 49

@@ -173,6 +173,8 @@ class Gridworld:
     """N copies of one grid world; see `GridworldSettings` for what can be played."""
 
     simultaneous = True
+    state_size = 0
+    draws_final = True
 
     def __init__(self, settings: GridworldSettings, num_envs: int) -> None:
         if num_envs < 1:
@@ -318,21 +320,16 @@ class Gridworld:
         told = self._last[1] if self._out.ended[copy] else self.told
         return {"instruction": self.sentences[told.sentence[copy]], "broken": bool(told.broken[copy])}
 
-    def frame(self, copy: int) -> Array:
-        """A picture of one copy as it is now."""
-        return draw.frame(self.places, self.told, copy, self._look)
+    def frame(self, copy: int, final: bool = False) -> Array:
+        """An image of one copy now, or of the end of its latest finished episode."""
+        return draw.frame(*self._scene(final), copy, self._look)
 
-    def ansi(self, copy: int) -> str:
-        """One copy as it is now, in letters."""
-        return draw.ansi(self.places, self.told, copy, self._look)
+    def ansi(self, copy: int, final: bool = False) -> str:
+        """The same as text."""
+        return draw.ansi(*self._scene(final), copy, self._look)
 
-    def final_frame(self, copy: int) -> Array:
-        """A picture of how the copy's latest finished episode ended."""
-        return draw.frame(*self._last, copy, self._look)
-
-    def final_ansi(self, copy: int) -> str:
-        """How the copy's latest finished episode ended, in letters."""
-        return draw.ansi(*self._last, copy, self._look)
+    def _scene(self, final: bool) -> tuple[kernels.Places, telling.Told]:
+        return self._last if final else (self.places, self.told)
 
 
 def best_return(settings: GridworldSettings, episodes: int = 1000, seed: int = 0) -> dict[str, float]:

@@ -62,6 +62,8 @@ class _Particles:
     """
 
     simultaneous = True
+    state_size = 0
+    draws_final = True
 
     settings: SpreadSettings | TagSettings
 
@@ -173,21 +175,13 @@ class _Particles:
         along, across = np.where(np.abs(x) >= np.abs(y), x, y), np.where(np.abs(x) >= np.abs(y), 1, 3)
         return np.where(np.abs(along) > 0.5, across + (along > 0), 0)
 
-    def frame(self, copy: int) -> Array:
-        """A picture of one copy as it is now."""
-        return draw.frame(self.bodies, self._rules, copy)
+    def frame(self, copy: int, final: bool = False) -> Array:
+        """An image of one copy now, or of the end of its latest finished episode."""
+        return draw.frame(self._last if final else self.bodies, self._rules, copy)
 
-    def ansi(self, copy: int) -> str:
-        """One copy as it is now, in letters."""
-        return draw.ansi(self.bodies, self._rules, copy)
-
-    def final_frame(self, copy: int) -> Array:
-        """A picture of how the copy's latest finished episode ended."""
-        return draw.frame(self._last, self._rules, copy)
-
-    def final_ansi(self, copy: int) -> str:
-        """How the copy's latest finished episode ended, in letters."""
-        return draw.ansi(self._last, self._rules, copy)
+    def ansi(self, copy: int, final: bool = False) -> str:
+        """The same as text."""
+        return draw.ansi(self._last if final else self.bodies, self._rules, copy)
 
 
 class Spread(_Particles):
