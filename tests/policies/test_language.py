@@ -18,7 +18,7 @@ from coterie.studies import match
 from coterie.testing import check_policy
 from coterie.training import start, table
 from coterie.worlds.boards.tictactoe import CELL_NAMES, Tictactoe, TictactoeSettings
-from coterie.worlds.gridworld.text import tell
+from coterie.worlds.gridworld.text import describe_nearest_target
 from helpers.language import player, race, view_of
 from helpers.lm import embedded_file
 from helpers.run import written
@@ -342,6 +342,6 @@ def test_the_embedded_model_walks_straight():
     world = race(1)
     policy = player(world, "embedded")
     states = [(-4, 0), (0, 4), (3, -4), (4, 1), (-1, -4), (2, 0)]
-    told = [tell([offset], []) for offset in states]
+    told = [describe_nearest_target([offset], []) for offset in states]
     best = policy.log_probs(told).argmax(axis=1)
     assert all(policy.codec.choices[i] in text for i, text in zip(best, told, strict=True))

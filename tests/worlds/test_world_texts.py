@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from coterie.config import registry
-from coterie.core import lookup
 from coterie.testing import check_policy
 from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld
 from coterie.worlds.auction.world import Auction, AuctionSettings
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.boards.tictactoe import tell as tell_board
-from coterie.worlds.gridworld.text import GridworldText, tell
+from coterie.worlds.gridworld.text import GridworldText, describe_nearest_target
 from coterie.worlds.mpe.world import Spread, SpreadSettings, Tag, TagSettings
 from helpers.language import player, race
 from helpers.small_worlds import place_in
@@ -28,7 +26,7 @@ from helpers.small_worlds import place_in
     ],
 )
 def test_the_grid_in_words(targets, walls, text):
-    assert tell(targets, walls) == text
+    assert describe_nearest_target(targets, walls) == text
 
 
 @pytest.mark.parametrize("mode", ["race", "cooperative", "competitive", "meet"])
@@ -46,7 +44,7 @@ def test_every_view_of_the_grid_says_the_same(mode):
 def test_what_is_out_of_sight_is_not_told():
     world = race(50, grid_size=8, view=2)
     told = GridworldText(world, "agent").describe(world.reset(0).agent_types["agent"].observation[:, 0])
-    away = abs(world.places.targets[:, 0] - world.places.agents[:, 0]).max(axis=1)
+    away = abs(world.grid.targets[:, 0] - world.grid.agents[:, 0]).max(axis=1)
     assert [text == "No target is in sight." for text in told] == (away > 2).tolist()
 
 
@@ -110,9 +108,3 @@ def test_every_world_with_words_seats_a_model(name):
     policy = player(world, agent_type=agent_type)
     assert set(policy.codec.samples())
     assert len(policy.of_choice) == len(policy.codec.choices)
-
-
-def test_all_codecs_are_of_known_worlds():
-    assert set(registry.CODECS) <= set(registry.WORLDS)
-    for name in registry.CODECS:
-        lookup.look_up(registry.CODECS, name)
