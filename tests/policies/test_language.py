@@ -272,7 +272,7 @@ WRONG = [  # world, further settings of the policy, why not
     ("name: gridworld", "illegal: resign", "one of 'retry', 'fallback' or 'forfeit'"),
     ("name: gridworld", "lm: {nam: embedded}", "policy.lm.nam: no such setting; did you mean 'name'?"),
     ("name: tictactoe", "illegal: forfeit", "needs an action that does nothing"),
-    ("name: spread, continuous_actions: true", "", "five forces at once have no words"),
+    ("name: spread, continuous_actions: true", "", "world.continuous_actions"),
     ("name: gymnasium/Pendulum-v1", "", "no choices to put into words"),
     ("name: auction, bid_levels: 200", "", "at most 101 bids apart"),
 ]

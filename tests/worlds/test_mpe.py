@@ -17,7 +17,7 @@ LEFT, RIGHT, DOWN, UP = 1, 2, 3, 4
 
 
 def place(world, copy, positions, velocities=None, landmarks=None):
-    """Put the bodies of one copy somewhere; who is not mentioned stays, velocities become 0."""
+    """Put the particles of one copy somewhere; who is not mentioned stays, velocities become 0."""
     state = world.save()
     state["position"][copy] = positions
     state["velocity"][copy] = 0 if velocities is None else velocities
@@ -93,8 +93,8 @@ def compare(world, make_env):
             equal(agent_type, agent_step.terminated, terminations)
             equal(agent_type, agent_step.truncated, truncations)
         for env in envs:
-            bodies, touch = env.unwrapped.world.agents, env.unwrapped.scenario.is_collision
-            contacts += sum(touch(a, b) for i, a in enumerate(bodies) for b in bodies[:i])
+            particles, touch = env.unwrapped.world.agents, env.unwrapped.scenario.is_collision
+            contacts += sum(touch(a, b) for i, a in enumerate(particles) for b in particles[:i])
     return contacts
 
 
@@ -295,7 +295,7 @@ def test_speed_is_limited_in_tag_alone():
     np.testing.assert_allclose(agent_step.observation[0, 0, :2], [22.5, 30], rtol=1e-6)
 
 
-def test_bodies_on_the_same_point_stay_finite():
+def test_particles_on_the_same_point_stay_finite():
     agent_step = (
         spread([(0, 0), (0, 0)], [(0, 0), (1, 1)]).step({"agent": np.array([[RIGHT, LEFT]])}).agent_types["agent"]
     )

@@ -6,8 +6,7 @@ import pytest
 from coterie.testing import check_policy
 from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld
 from coterie.worlds.auction.world import Auction, AuctionSettings
-from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
-from coterie.worlds.boards.tictactoe import tell as tell_board
+from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings, describe_board
 from coterie.worlds.gridworld.text import GridworldText, describe_nearest_target
 from coterie.worlds.mpe.world import Spread, SpreadSettings, Tag, TagSettings
 from helpers.language import player, race
@@ -61,7 +60,7 @@ def test_optimal_moves_are_those_that_come_nearer():
 def test_a_board_in_words():
     own, others = np.zeros(9, bool), np.zeros(9, bool)
     own[[0, 1]], others[[3, 4]] = True, True
-    told = tell_board(own, others)
+    told = describe_board(own, others)
     assert told == "You are X: XX. / OO. / .... X wins at top right. O threatens middle right."
 
 
@@ -81,7 +80,7 @@ def test_bids_in_words():
 def test_hunters_go_to_the_prey_and_prey_goes_away(agent_type):
     world = Tag(TagSettings(num_obstacles=0, num_adversaries=1), 1)
     world.reset(0)
-    world.bodies.position[0] = [[0.0, 0.0], [0.5, 0.0]]  # the hunter, then the prey
+    world.particles.position[0] = [[0.0, 0.0], [0.5, 0.0]]  # the hunter, then the prey
     observation = world.load(world.save()).agent_types[agent_type].observation[:, 0]
     (told,) = player(world, agent_type=agent_type).codec.describe(observation)
     assert told == (
