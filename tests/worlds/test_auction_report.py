@@ -56,6 +56,9 @@ class Shade:
     def load(self, state):
         pass
 
+    def metrics(self):
+        return {}
+
 
 @pytest.fixture
 def played(tmp_path):
