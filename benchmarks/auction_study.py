@@ -28,8 +28,8 @@ from coterie.training import build
 from coterie.training.evaluate import evaluate, evaluation_envs
 from coterie.training.loop import evaluation_seed
 from coterie.training.run import Run
-from coterie.worlds.auction import metrics as measures
-from coterie.worlds.auction.report import draw
+from coterie.worlds.auction import metrics
+from coterie.worlds.auction.report import draw_bids
 
 SPLITS = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]  # prospect theorists and neutral bidders at one table
 SHOWN = [0.25, 0.5, 0.75, 0.9]  # valuations
@@ -80,10 +80,10 @@ def learn(arm: str, options: argparse.Namespace) -> tuple[dict[str, Any], bytes]
     """An arm that learns at its own table: numbers and picture."""
     experiment, overrides = ARMS[arm]
     runs = train(arm, options)
-    theory, tables = measures.judge_runs(runs)
+    benchmark, tables = metrics.evaluate_runs(runs)
     command = " ".join(["coterie train", experiment, *overrides, *options.overrides, "seed=S"])
     head = {"command": command, "wall_s": [(run.summary() or {})["wall_s"] for run in runs], "bids": bids_of(runs)}
-    return head | measures.summarise(theory, tables), draw([(theory, tables)])
+    return head | metrics.summarise(benchmark, tables), draw_bids([(benchmark, tables)])
 
 
 def bids_of(runs: list[Run]) -> dict[str, Any]:
@@ -103,16 +103,17 @@ def match(arm: str, options: argparse.Namespace) -> tuple[dict[str, Any], bytes]
     config = ours[0].config()
     (group,) = config.groups.values()
     members = {"prospect": range(prospects), "neutral": range(prospects, bidders)}
-    tastes = {"prospect": measures.taste_of(group.preference), "neutral": NEUTRAL}
-    theory = measures.theorise(config.world.settings, members, tastes)
+    risks = {"prospect": metrics.risk_of(group.preference), "neutral": NEUTRAL}
+    benchmark = metrics.make_benchmark(config.world.settings, members, risks)
     tables, played = [], []
     for one, other in zip(ours, theirs, strict=True):
-        tables.append(measures.judge(theory, measures.curves(one)[:prospects] + measures.curves(other)[prospects:]))
+        bidders = metrics.learned_bid_functions(one)[:prospects] + metrics.learned_bid_functions(other)[prospects:]
+        tables.append(metrics.evaluate_bidders(benchmark, bidders))
         played.append(play(one, other, prospects, neutrals, options.episodes))
     check = {name: told([row[name] for row in played]) for name in played[0]}
     head = {"command": f"python benchmarks/auction_study.py --only {arm}", "played": options.episodes}
-    found = head | measures.summarise(theory, tables) | {"played_money": check}
-    return found, draw([(theory, tables)])
+    found = head | metrics.summarise(benchmark, tables) | {"played_money": check}
+    return found, draw_bids([(benchmark, tables)])
 
 
 def play(one: Run, other: Run, prospects: int, neutrals: int, episodes: int) -> dict[str, float]:
@@ -133,7 +134,7 @@ def play(one: Run, other: Run, prospects: int, neutrals: int, episodes: int) -> 
 
 def told(numbers: list[float]) -> dict[str, Any]:
     """A mean with its interval over seeds."""
-    found = measures.estimate(numbers)
+    found = metrics.estimate(numbers)
     assert found is not None  # all of them are known
     return found.to_dict() | {"seeds": numbers}
 
@@ -150,13 +151,13 @@ def rounded(found: Any) -> Any:
 def show(arm: str, found: dict[str, Any]) -> None:
     """The main numbers of an arm, a line for each group."""
     revenue = found["auction"]["learned"]["revenue"]["value"]
-    ideal = (found["auction"]["oracle"] or {}).get("revenue", float("nan"))
-    print(f"{arm:12} revenue {revenue:.4f} (oracle {ideal:.4f})")
+    equilibrium = (found["auction"]["equilibrium"] or {}).get("revenue", float("nan"))
+    print(f"{arm:12} revenue {revenue:.4f} (equilibrium {equilibrium:.4f})")
     for name, group in found["groups"].items():
         words = []
-        for measure in ("distance", "weighted_off_best", "loss", "regret", "payoff", "worth"):
-            one = group["learned"][measure]
-            words.append(f"{measure} {'–' if one is None else format(one['value'], '.4f')}")
+        for metric in ("l2_distance", "weighted_best_response_gap", "utility_loss", "regret", "payoff", "utility"):
+            one = group["learned"][metric]
+            words.append(f"{metric} {'–' if one is None else format(one['value'], '.4f')}")
         print(f"  {name:10} {'  '.join(words)}", flush=True)
 
 

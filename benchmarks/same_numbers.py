@@ -399,7 +399,7 @@ def leaves(value: Any, path: str, arrays: Mapping[str, Any] | None = None) -> It
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:
             yield from leaves(item, f"{path}/{str(key).replace('.', '/')}", arrays)
-    else:
+    elif not isinstance(value, dict | list):  # an empty state has nothing to compare
         yield path, value
 
 

@@ -264,6 +264,7 @@ class TwoSteps:
     """
 
     simultaneous = True
+    state_size = 0
     PAY = np.array([[[7, 7], [7, 7]], [[0, 1], [1, 8]]], np.float32)
 
     def __init__(self, num_envs):

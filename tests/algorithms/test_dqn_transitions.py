@@ -246,6 +246,7 @@ class Watched:
     def __init__(self, world):
         self.world, self.log = world, []
         self.agent_types, self.num_envs, self.simultaneous = world.agent_types, world.num_envs, world.simultaneous
+        self.state_size = world.state_size
 
     def reset(self, seed):
         return self.world.reset(seed)

@@ -22,8 +22,8 @@ from coterie.preferences.standard import (
 )
 from coterie.training import build
 from coterie.training.runner import Runner
-from coterie.worlds.auction.best_responses import curve, distance
-from coterie.worlds.auction.equilibria import symmetric
+from coterie.worlds.auction.best_responses import bid_function, l2_distance
+from coterie.worlds.auction.equilibria import symmetric_equilibrium
 from coterie.worlds.auction.world import Auction, AuctionSettings
 from helpers.dqn import view
 from helpers.maddpg import at_one_table, deterministic, learn, make_learner
@@ -93,13 +93,13 @@ def test_approaches_the_equilibrium_of_a_first_price_auction(hurdle):
     fields |= {"noise": {"start": 0.3, "end": 0.05, "fraction": 0.7}}
     network = {"hidden": (16,), "activation": "tanh", "squash": "clip", "identity": False}
     table, _ = play(world, 100, 8, network=network, learning_rate_schedule="linear", **fields)
-    market, policy = world.settings.market, table[0].policy
+    model, policy = world.settings.model, table[0].policy
 
     def bid(values):
         return policy.act(view(values.astype(np.float32)[:, None, None])).action[:, 0, 0]
 
-    mine, ideal = curve(market, bid), symmetric(market)
-    assert distance(mine.bids, ideal(mine.values)) < 0.04
+    mine, ideal = bid_function(model, bid), symmetric_equilibrium(model)
+    assert l2_distance(mine.bids, ideal(mine.values)) < 0.04
 
 
 def test_prospect_theorists_approach_their_own_equilibrium():
@@ -117,13 +117,13 @@ def test_prospect_theorists_approach_their_own_equilibrium():
     network = {"hidden": (64,), "activation": "tanh", "squash": "clip", "identity": False, "random_feature_init": 2.0}
     network |= {"normalize_observations": False}
     table, _ = play(world, 150, 8, network=network, learning_rate_schedule="linear", **fields)
-    market, policy = world.settings.market, table[0].policy
+    model, policy = world.settings.model, table[0].policy
 
     def bid(values):
         return policy.act(view(values.astype(np.float32)[:, None, None])).action[:, 0, 0]
 
-    mine, ideal = curve(market, bid), symmetric(market, Prospect())
-    assert distance(mine.bids, ideal(mine.values)) < 0.025
+    mine, ideal = bid_function(model, bid), symmetric_equilibrium(model, Prospect())
+    assert l2_distance(mine.bids, ideal(mine.values)) < 0.025
 
 
 # Risk ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.core.validation import at_least, positive, whole, within
-from coterie.worlds.auction.best_responses import Market
+from coterie.worlds.auction.best_responses import AuctionModel
 from coterie.worlds.auction.valuations import UNIFORM, tabulate
 from coterie.worlds.auction.world import AuctionSettings
 from coterie.worlds.gridworld.world import GridworldSettings
@@ -66,7 +66,7 @@ def test_counts_of_worlds_are_whole(settings, names):
 
 def test_markets_have_whole_bidders():
     with pytest.raises(ValueError, match=r"bidders must be a whole number, got 2.5"):
-        Market(2.5, tabulate(UNIFORM))
+        AuctionModel(2.5, tabulate(UNIFORM))
 
 
 @pytest.mark.parametrize("given", [{"reserve": "0.1"}, {"budget": "much"}, {"reserve": None}])

@@ -25,6 +25,7 @@ class Hall:
     """Agents see numbers, the last of which says what they are asked to do; one step is an episode of `length`."""
 
     simultaneous = True
+    state_size = 0
 
     def __init__(self, observation=VECTOR, num_envs=4, agents=2, length=1):
         self.num_envs, self.length, self.space = num_envs, length, observation

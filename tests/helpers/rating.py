@@ -23,6 +23,7 @@ class Lights:
     """A light has one of three colours; who presses the button of its colour is paid 1."""
 
     simultaneous = True
+    state_size = 0
 
     def __init__(self, settings: LightsSettings, num_envs: int) -> None:
         self.settings, self.num_envs = settings, num_envs

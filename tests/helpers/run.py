@@ -100,6 +100,7 @@ class Odd:
     """Pays agent a `1 + a` at every step until an episode of random length ends."""
 
     simultaneous = True
+    state_size = 0
 
     def __init__(self, settings: OddSettings, num_envs: int) -> None:
         self.settings, self.num_envs = settings, num_envs

@@ -114,6 +114,7 @@ class Bandit:
     """One state, episodes of one step; `pay(action [N, A, …]) -> [N, A]`."""
 
     simultaneous = True
+    state_size = 0
 
     def __init__(self, action, pay, num_envs=64, agents=1):
         self.num_envs, self.pay, self.agents = num_envs, pay, agents
@@ -147,6 +148,7 @@ class Rounds:
     """
 
     simultaneous = False
+    state_size = 0
 
     def __init__(self, num_envs=2, agents=3, length=7):
         self.num_envs, self.agents, self.length = num_envs, agents, length
@@ -202,6 +204,7 @@ class Recall:
     """
 
     simultaneous = True
+    state_size = 0
 
     def __init__(self, num_envs=32, agents=1, length=5, cues=2, truncates=False):
         self.num_envs, self.agents, self.length, self.cues, self.truncates = num_envs, agents, length, cues, truncates
@@ -269,8 +272,7 @@ class Peers:
             "left": AgentType(("left_0",), Box((1,), -1.0, 1.0), Discrete(2)),
             "right": AgentType(("right_0", "right_1"), Box((2,), -1.0, 1.0), Discrete(3)),
         }
-        if settings.told:
-            self.state_size = 4
+        self.state_size = 4 if settings.told else 0
 
     def toss(self):
         return self.random.choice(np.array([-1.0, 1.0], np.float32), size=(self.num_envs, 3))

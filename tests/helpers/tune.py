@@ -49,6 +49,7 @@ class Paying:
     """Pays what is bid: a policy of skill s earns s at every step."""
 
     simultaneous = True
+    state_size = 0
 
     def __init__(self, settings: PayingSettings, num_envs: int) -> None:
         self.settings, self.num_envs = settings, num_envs

@@ -18,7 +18,7 @@ from coterie.studies.match import match
 from coterie.testing import check_policy
 from coterie.training import start, table
 from coterie.worlds.boards.tictactoe import CELL_NAMES, Tictactoe, TictactoeSettings
-from coterie.worlds.gridworld.text import tell
+from coterie.worlds.gridworld.text import describe_nearest_target
 from helpers.language import player, race, view_of
 from helpers.lm import embedded_file
 from helpers.run import written
@@ -272,7 +272,7 @@ WRONG = [  # world, further settings of the policy, why not
     ("name: gridworld", "illegal: resign", "one of 'retry', 'fallback' or 'forfeit'"),
     ("name: gridworld", "lm: {nam: embedded}", "policy.lm.nam: no such setting; did you mean 'name'?"),
     ("name: tictactoe", "illegal: forfeit", "needs an action that does nothing"),
-    ("name: spread, continuous_actions: true", "", "five forces at once have no words"),
+    ("name: spread, continuous_actions: true", "", "world.continuous_actions"),
     ("name: gymnasium/Pendulum-v1", "", "no choices to put into words"),
     ("name: auction, bid_levels: 200", "", "at most 101 bids apart"),
 ]
@@ -343,6 +343,6 @@ def test_the_embedded_model_walks_straight():
     world = race(1)
     policy = player(world, "embedded")
     states = [(-4, 0), (0, 4), (3, -4), (4, 1), (-1, -4), (2, 0)]
-    told = [tell([offset], []) for offset in states]
+    told = [describe_nearest_target([offset], []) for offset in states]
     best = policy.log_probs(told).argmax(axis=1)
     assert all(policy.codec.choices[i] in text for i, text in zip(best, told, strict=True))

@@ -20,6 +20,8 @@ class Corridor:
 
     def __init__(self, num_envs: int, defect: str = "") -> None:
         self.num_envs, self.defect = num_envs, defect
+        if defect != "state_size missing":
+            self.state_size = {"state_size negative": -1, "state missing": 4}.get(defect, 0)
         guards = {"names repeat": ("short",), "no agents": ()}.get(defect, ("guard",))
         seen = Dict({"clock": Discrete(6), "noise": Box((1,), 0.0, 1.0)})
         self.agent_types = {
@@ -166,6 +168,7 @@ DEFECTS: dict[str, Callable[[TimeStep, np.ndarray], TimeStep]] = {
     "reset early": early_reset,
     "ended int": lambda timestep, clock: replace(timestep, ended=timestep.ended.astype(int)),
     "success float": lambda timestep, clock: replace(timestep, success=timestep.ended * 1.0),
+    "state undeclared": lambda timestep, clock: replace(timestep, state=np.zeros((len(clock), 4), np.float32)),
     "agent type missing": lambda timestep, clock: replace(
         timestep, agent_types={"runner": timestep.agent_types["runner"]}
     ),
@@ -179,6 +182,10 @@ MESSAGES = {  # patterns: the location, the field, the expected and actual value
     "no agents": r"agent type 'guard': .*agent, got none",
     "names repeat": r"world: .*names.* got \['short', 'long', 'short'\]",
     "copies": r"world: expected 3 copies, got 4",
+    "state_size missing": "world 'Corridor'.*state_size",
+    "state_size negative": "state_size.*got -1",
+    "state missing": "step 0: .*state.*NoneType",
+    "state undeclared": "step 0: .*state_size is 0",
     "agent type missing": r"step 0: expected .*\['runner', 'guard'\], got \['runner'\]",
     "observation float64": RUNNER + r"expected observation of type float32, got float64",
     "observation shape": RUNNER + r"expected observation of shape \(3, 2, 2\), got \(3, 2, 1\)",

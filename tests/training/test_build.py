@@ -6,11 +6,13 @@ import pytest
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
+from coterie.core.types import CoterieError
 from coterie.policies.network import NetworkPolicy
 from coterie.policies.scripted import ExpertPolicy, RandomPolicy
 from coterie.testing import check_world
 from coterie.training import build, workers
 from coterie.training.run import Run
+from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
 from helpers.run import train, written
 
@@ -53,6 +55,12 @@ def test_patterns_names_and_order(tmp_path):
     )
     assert [g.actor.group_spec.agents for g in groups] == [("agent_0", "agent_2"), ("agent_1",)]
     assert [g.actor.group_spec.columns.tolist() for g in groups] == [[0, 2], [1]]
+
+
+def test_a_world_without_state_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delattr(Gridworld, "state_size")
+    with pytest.raises(CoterieError, match=r"Gridworld.*state_size"):
+        table(tmp_path, "  team: {policy: random}")
 
 
 MODELS = [

@@ -67,10 +67,10 @@ def test_an_episode_never_shows_the_next_one(odd):
 
 def test_a_world_that_can_shows_its_end(grid):
     world, actors = grid
-    shown = [(over, video.picture(world, over).copy()) for over in video.scenes(Runner(world, actors, 1))]
+    shown = [(final, world.frame(0, final).copy()) for final in video.scenes(Runner(world, actors, 1))]
     assert [over for over, _ in shown] == [False] * 6 + [True]
-    assert np.array_equal(shown[-1][1], world.final_frame(0))
-    assert not np.array_equal(world.final_frame(0), world.frame(0))  # by now the next episode has begun
+    assert np.array_equal(shown[-1][1], world.frame(0, final=True))
+    assert not np.array_equal(world.frame(0, final=True), world.frame(0))  # by now the next episode has begun
 
 
 def test_a_terminal_shows_frames_and_returns(grid, capsys):

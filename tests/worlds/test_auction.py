@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.core.world import EndRenderable, HasExpert, HasInfo, Renderable, Stateful
+from coterie.core.world import HasExpert, HasInfo, Renderable
 from coterie.testing import check_world
 from coterie.worlds.auction.valuations import ValuationSettings
 from coterie.worlds.auction.world import Auction, AuctionSettings, parallel_env
@@ -61,9 +61,9 @@ def test_ties_are_decided_by_lot_among_the_highest(rule):
     world = Auction(AuctionSettings(4, rule), 30000)
     world.reset(3)
     bid(world, 0.5, 0.25, 0.5, 0.5)
-    winners = np.bincount(world._sale.winner, minlength=4) / 30000
+    winners = np.bincount(world._round.winner, minlength=4) / 30000
     np.testing.assert_allclose(winners, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.012)
-    assert (world._sale.price == 0.5).all()  # at a tie the second price is the first
+    assert (world._round.price == 0.5).all()  # at a tie the second price is the first
 
 
 def test_a_choice_is_a_bid_on_the_grid():
@@ -71,7 +71,7 @@ def test_a_choice_is_a_bid_on_the_grid():
     timestep = world.step({"bidder": np.array([[3, 2]])})
     np.testing.assert_allclose(rewards(timestep), [0.9 - 0.75, 0], atol=1e-7)
     world.step({"bidder": np.array([[4, 0]])})
-    assert world._sale.bid.tolist() == [[1, 0]]
+    assert world._round.bid.tolist() == [[1, 0]]
 
 
 # Rounds and budgets -------------------------------------------------------------------------------------
@@ -105,18 +105,18 @@ def test_bids_are_cut_to_what_is_left():
     world = auction([1.0, 1.0], rounds=3, budget=0.75)
     bid(world, 0.5, 0.0)
     bid(world, 0.5, 0.125)  # 0.25 is left
-    assert world._sale.bid[0].tolist() == [0.25, 0.125]
-    assert world._sale.price[0] == 0.25
-    assert world.books.left[0].tolist() == [0, 0.75]
+    assert world._round.bid[0].tolist() == [0.25, 0.125]
+    assert world._round.price[0] == 0.25
+    assert world.auction.left[0].tolist() == [0, 0.75]
     bid(world, 1.0, 0.125)
-    assert world._sale.bid[0].tolist() == [0, 0.125]
-    assert world.books.left[0].tolist() == [0.75, 0.75]  # a new episode
+    assert world._round.bid[0].tolist() == [0, 0.125]
+    assert world.auction.left[0].tolist() == [0.75, 0.75]  # a new episode
 
 
 def test_losers_of_an_all_pay_auction_spend_their_budget():
     world = auction([1.0, 1.0], rule="all_pay", rounds=2, budget=1)
     bid(world, 0.5, 0.25)
-    assert world.books.left[0].tolist() == [0.5, 0.75]
+    assert world.auction.left[0].tolist() == [0.5, 0.75]
 
 
 def test_a_budget_holds_in_a_single_round_too():
@@ -153,7 +153,7 @@ def test_every_round_has_new_valuations():
 )
 def test_valuations_are_drawn_as_told(settings):
     made = AuctionSettings(3, valuations=settings)
-    world, table = Auction(made, 20000), made.market.valuations
+    world, table = Auction(made, 20000), made.model.valuations
     for timestep in (world.reset(5), bid(world, 0.1, 0.2, 0.3)):
         drawn = timestep.agent_types["bidder"].observation[..., 0]
         assert drawn.min() >= table.low - 1e-7
@@ -175,7 +175,7 @@ def test_keeps_the_contract(settings):
 
 def test_capabilities_and_spaces():
     world = Auction(AuctionSettings(3, rounds=2, budget=1), 2)
-    for capability in (HasExpert, Renderable, EndRenderable, Stateful, HasInfo):
+    for capability in (HasExpert, Renderable, HasInfo):
         assert isinstance(world, capability)
     assert world.agent_types["bidder"].agents == ("bidder_0", "bidder_1", "bidder_2")
     assert (world.agent_types["bidder"].observation.shape, world.state_size) == ((6,), 12)
@@ -268,14 +268,14 @@ def test_the_reference_bidder_plays_the_equilibrium(bidders):
         ("all_pay", lambda v: v**n * (n - 1) / n),
     ):
         world = Auction(AuctionSettings(n, rule), 50)
-        values = world.books.valuation
+        values = world.auction.valuation
         bids = world.expert("bidder", random)
         assert bids.dtype == np.float32
         np.testing.assert_allclose(bids[..., 0], expected(values), atol=1e-5)
     world = Auction(AuctionSettings(n, bid_levels=21), 50)
     choices = world.expert("bidder", random)
     assert choices.dtype == np.int64
-    np.testing.assert_allclose(choices / 20, world.books.valuation * (n - 1) / n, atol=0.0251)
+    np.testing.assert_allclose(choices / 20, world.auction.valuation * (n - 1) / n, atol=0.0251)
 
 
 def test_the_reference_bidder_draws_lots_between_points():
@@ -285,7 +285,7 @@ def test_the_reference_bidder_draws_lots_between_points():
         world = Auction(AuctionSettings(3, rule, valuations=POINTS), 40000)
         world.reset(1)
         world.step({"bidder": world.expert("bidder", np.random.default_rng(0))})
-        revenue[rule] = world._sale.paid.sum(axis=1).mean()
+        revenue[rule] = world._round.paid.sum(axis=1).mean()
     assert revenue["first_price"] == pytest.approx(revenue["second_price"], abs=0.006)
     assert revenue["all_pay"] == pytest.approx(revenue["second_price"], abs=0.006)
 

@@ -6,20 +6,27 @@ import numpy as np
 import pytest
 
 from coterie.preferences.prospect import NEUTRAL, Prospect, power, weight
-from coterie.worlds.auction.best_responses import Market, against, result, utility_loss
-from coterie.worlds.auction.equilibria import entry_rank, mixed, regret, symmetric, symmetric_bid, uniform
+from coterie.worlds.auction.best_responses import AuctionModel, expected_outcome, utility_loss, win_probability_against
+from coterie.worlds.auction.equilibria import (
+    asymmetric_equilibrium,
+    entry_rank,
+    max_regret,
+    symmetric_bid,
+    symmetric_equilibrium,
+    uniform_valuations,
+)
 from coterie.worlds.auction.valuations import ValuationSettings, tabulate
 from coterie.worlds.auction.world import Auction, AuctionSettings
 
-TASTE = Prospect()  # α = 0.88, γ = 0.61
+RISK = Prospect()  # α = 0.88, γ = 0.61
 VALUES = np.array([0.25, 0.5, 0.75, 0.9, 1.0])
 RULES = ("first_price", "second_price", "all_pay")
 BETA = ValuationSettings("beta", alpha=2, beta=3)
 POINTS = ValuationSettings("points", points=(0.2, 0.6, 1.0), weights=(2, 1, 1))
 
 
-def all_follow(market, curve):
-    return regret(market, NEUTRAL, curve, against([curve] * (market.bidders - 1)))
+def all_follow(model, bid_function):
+    return max_regret(model, NEUTRAL, bid_function, win_probability_against([bid_function] * (model.bidders - 1)))
 
 
 # Formulas -----------------------------------------------------------------------------------------------
@@ -33,15 +40,17 @@ def test_uniform_valuations_have_textbook_equilibria(bidders):
         ("second_price", values),
         ("all_pay", values**n * (n - 1) / n),
     ):
-        market = Market(n, uniform(), rule)
-        np.testing.assert_allclose(symmetric_bid(market, values), expected, atol=1e-13)
-        assert result(market, [symmetric(market)] * n).revenue == pytest.approx((n - 1) / (n + 1), abs=1e-5)
+        model = AuctionModel(n, uniform_valuations(), rule)
+        np.testing.assert_allclose(symmetric_bid(model, values), expected, atol=1e-13)
+        assert expected_outcome(model, [symmetric_equilibrium(model)] * n).revenue == pytest.approx(
+            (n - 1) / (n + 1), abs=1e-5
+        )
 
 
 @pytest.mark.parametrize("bidders", [2, 3, 5])
 @pytest.mark.parametrize("exponent", [0.3, 0.5, 1.0, 1.5])
 def test_power_utilities_raise_bids_as_known(bidders, exponent):
-    got = symmetric_bid(Market(bidders, uniform()), VALUES, power(exponent))
+    got = symmetric_bid(AuctionModel(bidders, uniform_valuations()), VALUES, power(exponent))
     np.testing.assert_allclose(got, VALUES * (bidders - 1) / (bidders - 1 + exponent), rtol=1e-9)
 
 
@@ -54,13 +63,15 @@ def test_power_utilities_raise_bids_as_known(bidders, exponent):
     ],
 )
 def test_prospect_theory_bids_less_when_low_and_more_when_high(bidders, ratios, revenue):
-    market = Market(bidders, uniform())
-    bids = symmetric_bid(market, VALUES, TASTE)
+    model = AuctionModel(bidders, uniform_valuations())
+    bids = symmetric_bid(model, VALUES, RISK)
     np.testing.assert_allclose(bids / VALUES, ratios, atol=5.1e-4)
-    neutral = symmetric_bid(market, VALUES)
+    neutral = symmetric_bid(model, VALUES)
     assert bids[0] < neutral[0]
     assert bids[-1] > neutral[-1]
-    assert result(market, [symmetric(market, TASTE)] * bidders).revenue == pytest.approx(revenue, abs=5e-4)
+    assert expected_outcome(model, [symmetric_equilibrium(model, RISK)] * bidders).revenue == pytest.approx(
+        revenue, abs=5e-4
+    )
 
 
 @pytest.mark.parametrize("bidders", [2, 4])
@@ -70,30 +81,32 @@ def test_prospect_theory_by_a_fine_sum(bidders):
     area = np.concatenate([[0], np.cumsum((held[1:] + held[:-1]) / 2) * (fine[1] - fine[0])])
     at = (VALUES * 400000).astype(int)
     expected = VALUES - area[at] / held[at]
-    np.testing.assert_allclose(symmetric_bid(Market(bidders, uniform()), VALUES, TASTE), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        symmetric_bid(AuctionModel(bidders, uniform_valuations()), VALUES, RISK), expected, atol=1e-6
+    )
 
 
 def test_losses_play_no_part_in_equilibrium():
-    market = Market(3, uniform())
+    model = AuctionModel(3, uniform_valuations())
     other = Prospect(beta=0.5, loss_aversion=5, gamma_losses=0.4)
-    np.testing.assert_array_equal(symmetric_bid(market, VALUES, TASTE), symmetric_bid(market, VALUES, other))
+    np.testing.assert_array_equal(symmetric_bid(model, VALUES, RISK), symmetric_bid(model, VALUES, other))
 
 
 def test_reserve_prices_by_hand():
     """b = (v + r² / v) / 2 for two; the best reserve is 1/2 and yields 5/12."""
-    market = Market(2, uniform(), reserve=0.5)
-    np.testing.assert_allclose(symmetric_bid(market, [0.4, 0.5, 0.8, 1]), [0, 0.5, (0.8 + 0.25 / 0.8) / 2, 0.625])
+    model = AuctionModel(2, uniform_valuations(), reserve=0.5)
+    np.testing.assert_allclose(symmetric_bid(model, [0.4, 0.5, 0.8, 1]), [0, 0.5, (0.8 + 0.25 / 0.8) / 2, 0.625])
     for rule in ("first_price", "second_price"):
-        market = Market(2, uniform(), rule, 0.5)
-        assert result(market, [symmetric(market)] * 2).revenue == pytest.approx(5 / 12, abs=1e-5)
-    pay = Market(2, uniform(), "all_pay", 0.25)  # enters where v² ≥ 1/4, then r + (v² − 1/4) / 2
+        model = AuctionModel(2, uniform_valuations(), rule, 0.5)
+        assert expected_outcome(model, [symmetric_equilibrium(model)] * 2).revenue == pytest.approx(5 / 12, abs=1e-5)
+    pay = AuctionModel(2, uniform_valuations(), "all_pay", 0.25)  # enters where v² ≥ 1/4, then r + (v² − 1/4) / 2
     assert entry_rank(pay) == pytest.approx(0.5)
     np.testing.assert_allclose(symmetric_bid(pay, [0.49, 0.6, 1]), [0, 0.25 + (0.36 - 0.25) / 2, 0.625], atol=1e-9)
 
 
 def test_a_lowest_valuation_above_0_is_bid():
-    market = Market(2, tabulate(ValuationSettings(low=0.5)))
-    np.testing.assert_allclose(symmetric_bid(market, [0.5, 0.75, 1]), [0.5, 0.625, 0.75], atol=1e-12)
+    model = AuctionModel(2, tabulate(ValuationSettings(low=0.5)))
+    np.testing.assert_allclose(symmetric_bid(model, [0.5, 0.75, 1]), [0.5, 0.625, 0.75], atol=1e-12)
 
 
 @pytest.mark.parametrize("settings", [BETA, ValuationSettings("truncated_normal"), POINTS, ValuationSettings(low=0.3)])
@@ -101,8 +114,8 @@ def test_a_lowest_valuation_above_0_is_bid():
 def test_all_rules_earn_the_same_from_neutral_bidders(settings, bidders):
     revenues = []
     for rule in RULES:
-        market = Market(bidders, tabulate(settings), rule)
-        revenues.append(result(market, [symmetric(market)] * bidders).revenue)
+        model = AuctionModel(bidders, tabulate(settings), rule)
+        revenues.append(expected_outcome(model, [symmetric_equilibrium(model)] * bidders).revenue)
     np.testing.assert_allclose(revenues, revenues[0], atol=3e-4)
 
 
@@ -110,18 +123,18 @@ def test_all_rules_earn_the_same_from_neutral_bidders(settings, bidders):
 @pytest.mark.parametrize("reserve", [0.0, 0.3])
 @pytest.mark.parametrize("rule", ["first_price", "all_pay"])
 def test_nobody_gains_by_leaving_the_equilibrium(settings, reserve, rule):
-    market = Market(3, tabulate(settings), rule, reserve)
-    curve = symmetric(market)
-    assert all_follow(market, curve) < 2e-5
-    assert utility_loss(market, NEUTRAL, curve, against([curve] * 2)).relative < 1e-3
+    model = AuctionModel(3, tabulate(settings), rule, reserve)
+    bid_function = symmetric_equilibrium(model)
+    assert all_follow(model, bid_function) < 2e-5
+    assert utility_loss(model, NEUTRAL, bid_function, win_probability_against([bid_function] * 2)).relative < 1e-3
     if rule == "first_price":
-        curve = symmetric(market, TASTE)
-        assert regret(market, TASTE, curve, against([curve] * 2)) < 2e-5
+        bid_function = symmetric_equilibrium(model, RISK)
+        assert max_regret(model, RISK, bid_function, win_probability_against([bid_function] * 2)) < 2e-5
 
 
 def test_another_curve_is_no_equilibrium():
-    market = Market(2, uniform())
-    assert all_follow(market, symmetric(market, TASTE)) > 5e-3
+    model = AuctionModel(2, uniform_valuations())
+    assert all_follow(model, symmetric_equilibrium(model, RISK)) > 5e-3
 
 
 # Tables of several tastes -------------------------------------------------------------------------------
@@ -129,15 +142,15 @@ def test_another_curve_is_no_equilibrium():
 
 @functools.cache
 def table(cpt, neutral):
-    return mixed(Market(cpt + neutral, uniform()), [TASTE, NEUTRAL], [cpt, neutral])
+    return asymmetric_equilibrium(AuctionModel(cpt + neutral, uniform_valuations()), [RISK, NEUTRAL], [cpt, neutral])
 
 
 def test_a_table_of_equals_is_the_symmetric_one():
-    market = Market(3, uniform(), reserve=0.1)
-    told = mixed(market, [TASTE, TASTE], [1, 2])
+    model = AuctionModel(3, uniform_valuations(), reserve=0.1)
+    told = asymmetric_equilibrium(model, [RISK, RISK], [1, 2])
     at = np.linspace(0.12, 1, 30)
-    for curve in told.curves:
-        np.testing.assert_allclose(curve(at), symmetric_bid(market, at, TASTE), atol=1e-4)
+    for bid_function in told.bid_functions:
+        np.testing.assert_allclose(bid_function(at), symmetric_bid(model, at, RISK), atol=1e-4)
     assert told.residual < 1e-5
 
 
@@ -145,71 +158,71 @@ def test_a_table_of_equals_is_the_symmetric_one():
 def test_mixed_tables_are_in_equilibrium(cpt, neutral):
     told = table(cpt, neutral)
     assert told.residual < 1e-4
-    assert len(told.seats) == cpt + neutral
-    market = Market(cpt + neutral, uniform())
-    for taste, curve, i in ((TASTE, told.curves[0], 0), (NEUTRAL, told.curves[1], 1)):
-        assert (np.diff(curve.bids) >= -1e-12).all()
-        assert utility_loss(market, taste, curve, told.chance(i)).relative < 1e-4
+    assert len(told.bidders) == cpt + neutral
+    model = AuctionModel(cpt + neutral, uniform_valuations())
+    for risk, bid_function, i in ((RISK, told.bid_functions[0], 0), (NEUTRAL, told.bid_functions[1], 1)):
+        assert (np.diff(bid_function.bids) >= -1e-12).all()
+        assert utility_loss(model, risk, bid_function, told.win_probability(i)).relative < 1e-4
         # the bids of the symmetric equilibrium would be worse here
-        alone = symmetric(market, taste)
-        assert regret(market, taste, alone, told.chance(i)) > 50 * told.residual
+        alone = symmetric_equilibrium(model, risk)
+        assert max_regret(model, risk, alone, told.win_probability(i)) > 50 * told.residual
 
 
 def test_a_mixed_table_lies_between_the_pure_ones():
     revenues = [
-        result(Market(3, uniform()), curves).revenue
-        for curves in (
-            [symmetric(Market(3, uniform()), TASTE)] * 3,
-            table(2, 1).seats,
-            table(1, 2).seats,
-            [symmetric(Market(3, uniform()))] * 3,
+        expected_outcome(AuctionModel(3, uniform_valuations()), bid_functions).revenue
+        for bid_functions in (
+            [symmetric_equilibrium(AuctionModel(3, uniform_valuations()), RISK)] * 3,
+            table(2, 1).bidders,
+            table(1, 2).bidders,
+            [symmetric_equilibrium(AuctionModel(3, uniform_valuations()))] * 3,
         )
     ]
     np.testing.assert_allclose(revenues, [0.4369, 0.4580, 0.4795, 0.5], atol=2e-4)
     # two who overbid near 1 leave the third behind: it never bids as high
-    high, low = (curve.bids[-1] for curve in table(2, 1).curves)
+    high, low = (bid_function.bids[-1] for bid_function in table(2, 1).bid_functions)
     assert low < high - 0.05
 
 
 # In the world -------------------------------------------------------------------------------------------
 
 
-def play(settings, curves, num_envs=40000, seed=0):
+def play(settings, bid_functions, num_envs=40000, seed=0):
     """One step of many copies; rewards and what was paid."""
     world = Auction(settings, num_envs)
     values = world.reset(seed).agent_types["bidder"].observation[..., 0].astype(float)
-    bids = np.stack([curve(values[:, i]) for i, curve in enumerate(curves)], axis=1)
+    bids = np.stack([bid_function(values[:, i]) for i, bid_function in enumerate(bid_functions)], axis=1)
     timestep = world.step({"bidder": bids[..., None].astype(np.float32)})
-    return timestep.agent_types["bidder"].reward.copy(), world._sale.paid.sum(axis=1), timestep.success.mean()
+    return timestep.agent_types["bidder"].reward.copy(), world._round.paid.sum(axis=1), timestep.success.mean()
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("reserve", [0.0, 0.4])
 def test_the_world_pays_what_theory_says(rule, reserve):
     settings = AuctionSettings(3, rule, valuations=BETA, reserve=reserve)
-    curve = symmetric(settings.market)
-    rewards, paid, efficient = play(settings, [curve] * 3)
-    told = result(settings.market, [curve] * 3)
+    bid_function = symmetric_equilibrium(settings.model)
+    rewards, paid, efficient = play(settings, [bid_function] * 3)
+    told = expected_outcome(settings.model, [bid_function] * 3)
     assert paid.mean() == pytest.approx(told.revenue, abs=5 * paid.std() / 200)
     assert efficient == pytest.approx(told.highest_wins, abs=0.01)
-    earned = utility_loss(settings.market, NEUTRAL, curve, against([curve] * 2)).worth
+    earned = utility_loss(settings.model, NEUTRAL, bid_function, win_probability_against([bid_function] * 2)).utility
     assert rewards.mean() == pytest.approx(earned, abs=5 * rewards.std() / np.sqrt(rewards.size))
 
 
 def test_the_world_pays_prospect_theorists_less():
     settings = AuctionSettings(2)
-    curves = [symmetric(settings.market, TASTE)] * 2
-    assert play(settings, curves)[1].mean() == pytest.approx(0.2957, abs=3e-3)
+    bid_functions = [symmetric_equilibrium(settings.model, RISK)] * 2
+    assert play(settings, bid_functions)[1].mean() == pytest.approx(0.2957, abs=3e-3)
 
 
 def test_a_mixed_table_in_the_world():
     settings, told = AuctionSettings(3), table(2, 1)
-    rewards, paid, efficient = play(settings, told.seats)
-    expected = result(settings.market, told.seats)
+    rewards, paid, efficient = play(settings, told.bidders)
+    expected = expected_outcome(settings.model, told.bidders)
     assert paid.mean() == pytest.approx(expected.revenue, abs=4e-3)
     assert efficient == pytest.approx(expected.highest_wins, abs=0.01)
     assert efficient < 0.95
-    neutral = utility_loss(settings.market, NEUTRAL, told.curves[1], told.chance(1)).worth
+    neutral = utility_loss(settings.model, NEUTRAL, told.bid_functions[1], told.win_probability(1)).utility
     assert rewards[:, 2].mean() == pytest.approx(neutral, abs=4e-3)
 
 
@@ -217,18 +230,18 @@ def test_a_mixed_table_in_the_world():
 
 
 def test_what_has_no_formula_is_refused():
-    market = Market(2, uniform())
+    model = AuctionModel(2, uniform_valuations())
     with pytest.raises(ValueError, match="reference 0"):
-        symmetric_bid(market, VALUES, Prospect(reference=0.1))
-    with pytest.raises(ValueError, match="neutral bidders"):
-        symmetric_bid(Market(2, uniform(), "all_pay"), VALUES, TASTE)
-    with pytest.raises(ValueError, match="solved for first_price, not all_pay"):
-        mixed(Market(2, uniform(), "all_pay"), [TASTE, NEUTRAL], [1, 1])
+        symmetric_bid(model, VALUES, Prospect(reference=0.1))
+    with pytest.raises(ValueError, match="all_pay"):
+        symmetric_bid(AuctionModel(2, uniform_valuations(), "all_pay"), VALUES, RISK)
+    with pytest.raises(ValueError, match="first_price only, got all_pay"):
+        asymmetric_equilibrium(AuctionModel(2, uniform_valuations(), "all_pay"), [RISK, NEUTRAL], [1, 1])
     with pytest.raises(ValueError, match="sum to 2 bidders"):
-        mixed(market, [TASTE, NEUTRAL], [2, 1])
+        asymmetric_equilibrium(model, [RISK, NEUTRAL], [2, 1])
     with pytest.raises(ValueError, match="sum to 2 bidders"):
-        mixed(market, [TASTE, NEUTRAL], [2, 0])
+        asymmetric_equilibrium(model, [RISK, NEUTRAL], [2, 0])
     with pytest.raises(ValueError, match="reference 0"):
-        mixed(market, [Prospect(reference=0.1), NEUTRAL], [1, 1])
-    with pytest.raises(ValueError, match="without points"):
-        mixed(Market(2, tabulate(POINTS)), [TASTE, NEUTRAL], [1, 1])
+        asymmetric_equilibrium(model, [Prospect(reference=0.1), NEUTRAL], [1, 1])
+    with pytest.raises(ValueError, match=r"valuations: .* points"):
+        asymmetric_equilibrium(AuctionModel(2, tabulate(POINTS)), [RISK, NEUTRAL], [1, 1])

@@ -4,9 +4,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from coterie.preferences.prospect import NEUTRAL, Prospect
-from coterie.worlds.auction import metrics as measures
-from coterie.worlds.auction.best_responses import curve
-from coterie.worlds.auction.report import draw
+from coterie.worlds.auction import metrics
+from coterie.worlds.auction.best_responses import bid_function
+from coterie.worlds.auction.report import draw_bids
 from coterie.worlds.auction.world import AuctionSettings
 
 
@@ -14,7 +14,7 @@ def panels_of(found, monkeypatch):
     """What a picture shows below the bids, by title: the dots and bars there, the words, and the axes."""
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
-    draw([found])
+    draw_bids([found])
     told = {}
     for axes in drawn[0].axes[2:]:
         dots = [tuple(held.lines[0].get_xydata()[0].tolist()) for held in axes.containers]
@@ -23,23 +23,25 @@ def panels_of(found, monkeypatch):
     return told
 
 
-def shaded(shares, tastes, members, **settings):
+def shaded(shares, risks, members, **settings):
     """A theory, and one table for each share of their valuations that all bidders bid."""
-    theory = measures.theorise(AuctionSettings(**settings), members, tastes)
-    seats = [[curve(theory.market, lambda v, s=share: s * v)] * theory.settings.num_bidders for share in shares]
-    return theory, [measures.judge(theory, table) for table in seats]
+    benchmark = metrics.make_benchmark(AuctionSettings(**settings), members, risks)
+    seats = [
+        [bid_function(benchmark.model, lambda v, s=share: s * v)] * benchmark.settings.num_bidders for share in shares
+    ]
+    return benchmark, [metrics.evaluate_bidders(benchmark, table) for table in seats]
 
 
 def test_panels_of_what_comes_of_the_bids(monkeypatch):
     """Learned means with their intervals, the mixed table's equilibrium and that of neutral bidders."""
-    tastes = {"prospect": Prospect(), "neutral": NEUTRAL}
-    found = shaded((0.5, 0.6, 0.7), tastes, {"prospect": (0,), "neutral": (1,)})
-    plain, shown = measures.summarise(*found), panels_of(found, monkeypatch)
+    risks = {"prospect": Prospect(), "neutral": NEUTRAL}
+    found = shaded((0.5, 0.6, 0.7), risks, {"prospect": (0,), "neutral": (1,)})
+    plain, shown = metrics.summarise(*found), panels_of(found, monkeypatch)
     assert [*shown] == [
         *("revenue per auction", "efficiency", "highest valuation wins", "payoff per auction and bidder")
     ]
     for name, (dots, bars, words, axes) in zip(("revenue", "efficiency", "highest_wins"), shown.values(), strict=False):
-        learned, oracle, neutral = (plain["auction"][who][name] for who in ("learned", "oracle", "neutral"))
+        learned, oracle, neutral = (plain["auction"][who][name] for who in ("learned", "equilibrium", "neutral"))
         assert dots == [(0, learned["value"]), (1, oracle), (2, neutral)]
         assert bars[0] == pytest.approx(learned["interval"])
         assert len(bars) == 1  # theory has none
@@ -52,9 +54,9 @@ def test_panels_of_what_comes_of_the_bids(monkeypatch):
         low, high = axes.get_ylim()
         assert low < min(y for _, y in dots) <= max(y for _, y in dots) < high
     dots, bars, words, axes = shown["payoff per auction and bidder"]
-    one, other = (plain["groups"][name] for name in tastes)
-    expected = [one["learned"]["payoff"]["value"], one["oracle"]["payoff"]]
-    expected += [other["learned"]["payoff"]["value"], other["oracle"]["payoff"], 1 / 6]
+    one, other = (plain["groups"][name] for name in risks)
+    expected = [one["learned"]["payoff"]["value"], one["equilibrium"]["payoff"]]
+    expected += [other["learned"]["payoff"]["value"], other["equilibrium"]["payoff"], 1 / 6]
     assert [y for _, y in dots] == pytest.approx(expected, abs=1e-4)
     assert expected[1] != pytest.approx(expected[3], abs=0.01)
     assert [round(x) for x, _ in dots] == [0, 1, 0, 1, 2]
@@ -69,21 +71,21 @@ def test_panels_of_one_run_and_without_theory(monkeypatch):
     assert all(not bars for _, bars, _, _ in shown.values())
     assert shown["payoff per auction and bidder"][0][0] == pytest.approx((0, 0), abs=1e-6)
     assert shown["payoff per auction and bidder"][3].get_legend() is None
-    theory = measures.theorise(AuctionSettings(budget=0.5), {"all": (0, 1)}, {"all": NEUTRAL})
-    falling = measures.judge(theory, [curve(theory.market, lambda v: (1 - v) / 2)] * 2)
-    shown = panels_of((theory, [falling]), monkeypatch)
+    benchmark = metrics.make_benchmark(AuctionSettings(budget=0.5), {"all": (0, 1)}, {"all": NEUTRAL})
+    falling = metrics.evaluate_bidders(benchmark, [bid_function(benchmark.model, lambda v: (1 - v) / 2)] * 2)
+    shown = panels_of((benchmark, [falling]), monkeypatch)
     timestep = [[agent_step.get_text() for agent_step in axes.get_xticklabels()] for *_, axes in shown.values()]
     assert [["unknown" in words for words in below] for below in timestep] == [
         *([False, True, True], [False, True, True], [True, True, True], [False, True, True])
     ]
     assert shown["highest valuation wins"][0] == []
-    assert shown["highest valuation wins"][3].get_xlabel() == "not told where a curve falls"
+    assert shown["highest valuation wins"][3].get_xlabel() == "undefined if a bid function decreases"
     assert len(shown["revenue per auction"][0]) == 1
 
 
 def test_every_set_of_runs_has_its_own_panels(monkeypatch):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
-    draw([shaded((share,), {"all": NEUTRAL}, {"all": (0, 1)}) for share in (0.5, 0.6)])
+    draw_bids([shaded((share,), {"all": NEUTRAL}, {"all": (0, 1)}) for share in (0.5, 0.6)])
     revenue = [axes for axes in drawn[0].axes if axes.get_title() == "revenue per auction"]
     assert [axes.containers[0].lines[0].get_ydata()[0] for axes in revenue] == pytest.approx([1 / 3, 0.4], abs=1e-4)

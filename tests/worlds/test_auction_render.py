@@ -18,11 +18,11 @@ def test_letters():
         "round 2 of 2: on sale",
     ]
     bid(world, 0.0, 0.0)
-    assert world.final_ansi(0).startswith("round 2 of 2: sold at 0.000\n")
+    assert world.ansi(0, final=True).startswith("round 2 of 2: sold at 0.000\n")
     assert world.ansi(0).startswith("round 1 of 2: on sale\n")
     world = auction([0.5, 0.25], reserve=0.5)
     bid(world, 0.25, 0.125)
-    assert world.final_ansi(0).startswith("round 1 of 1: not sold\n")
+    assert world.ansi(0, final=True).startswith("round 1 of 1: not sold\n")
 
 
 def test_pictures_show_valuations_and_bids():
@@ -35,13 +35,13 @@ def test_pictures_show_valuations_and_bids():
     assert (bars[:, 80].all(), bars[:, 200].all()) == (True, False)  # the second reaches half as high
     assert not (before[40:100, :288] != paper).any()  # nothing was sold yet
     bid(world, 0.5, 0.25)
-    after = world.final_frame(0)
+    after = world.frame(0, final=True)
     assert (after[8, 80] == [240, 178, 40]).all()  # the winner's mark
     assert (after[8, 200] == paper).all()
     assert (after[200, 80] == [0, 114, 178]).all()  # the bid
     assert (after[60, 80] != [0, 114, 178]).any()
     bid(world, 0.0, 0.0)
-    assert (world.final_frame(0)[8, 80] == paper).all()
+    assert (world.frame(0, final=True)[8, 80] == paper).all()
 
 
 def test_the_face_draws():

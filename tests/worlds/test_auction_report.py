@@ -14,9 +14,9 @@ from coterie.core.types import CoterieError, Decision
 from coterie.preferences.prospect import NEUTRAL, Prospect
 from coterie.studies import report
 from coterie.training.run import Run
-from coterie.worlds.auction import metrics as measures
-from coterie.worlds.auction.best_responses import curve
-from coterie.worlds.auction.equilibria import symmetric
+from coterie.worlds.auction import metrics
+from coterie.worlds.auction.best_responses import bid_function
+from coterie.worlds.auction.equilibria import symmetric_equilibrium
 from coterie.worlds.auction.world import AuctionSettings
 from helpers.run import train, written
 
@@ -56,6 +56,9 @@ class Shade:
     def load(self, state):
         pass
 
+    def metrics(self):
+        return {}
+
 
 @pytest.fixture
 def played(tmp_path):
@@ -80,13 +83,20 @@ def learned(found, group, name):
 @pytest.mark.parametrize("bidders", [2, 3])
 def test_bidders_in_equilibrium(played, bidders):
     runs = played(f"num_bidders: {bidders}", "all: {policy: expert}", seeds=2)
-    found = measures.measure(runs)
-    for name in ("distance", "weighted_distance", "off_best", "weighted_off_best", "loss", "regret"):
-        assert learned(found, "all", name)["value"] == pytest.approx(0, abs=4e-3 if "off" in name else 1e-3), name
+    found = metrics.measure_runs(runs)
+    for name in (
+        "l2_distance",
+        "weighted_l2_distance",
+        "best_response_gap",
+        "weighted_best_response_gap",
+        "utility_loss",
+        "regret",
+    ):
+        assert learned(found, "all", name)["value"] == pytest.approx(0, abs=4e-3 if "gap" in name else 1e-3), name
     assert learned(found, "all", "payoff")["value"] == pytest.approx(1 / (bidders * (bidders + 1)), abs=1e-4)
     assert learned(found, "all", "payoff")["interval"] == pytest.approx([learned(found, "all", "payoff")["value"]] * 2)
-    revenue, ideal = (bidders - 1) / (bidders + 1), found["auction"]["oracle"]
-    for outcome in (found["auction"]["neutral"], ideal):
+    revenue, equilibrium = (bidders - 1) / (bidders + 1), found["auction"]["equilibrium"]
+    for outcome in (found["auction"]["neutral"], equilibrium):
         assert (outcome["revenue"], outcome["efficiency"]) == pytest.approx((revenue, 1), abs=1e-4)
     assert found["auction"]["neutral"]["payoff"] == pytest.approx(1 / (bidders * (bidders + 1)), abs=1e-4)
     told = {name: one["value"] for name, one in found["auction"]["learned"].items()}
@@ -101,53 +111,56 @@ def test_a_bidder_who_shades_too_little(played):
     rivals min(1.2 v, 1) is won, which is worth ∫ 0.4 v · 1.2 v up to 5/6 and ∫ 0.4 v above, in place of 1/6.
     The best response to 0.6 v is 0.5 v again, worth ∫ 0.5 v · (0.5 v / 0.6) = 5/36; one earns ∫ 0.4 v² = 2/15.
     """
-    found = measures.measure(played("num_bidders: 2", f"all: {{{SHADE}share: 0.6}}}}"))
+    found = metrics.measure_runs(played("num_bidders: 2", f"all: {{{SHADE}share: 0.6}}}}"))
     expected = {
-        "distance": 0.1 / np.sqrt(3),
-        "weighted_distance": 0.1 / np.sqrt(2),
-        "off_best": 0.1,
-        "weighted_off_best": 0.1 * 5 / 6,
-        "loss": 1 - 6 * (0.48 * (5 / 6) ** 3 / 3 + 0.2 * (1 - (5 / 6) ** 2)),
+        "l2_distance": 0.1 / np.sqrt(3),
+        "weighted_l2_distance": 0.1 / np.sqrt(2),
+        "best_response_gap": 0.1,
+        "weighted_best_response_gap": 0.1 * 5 / 6,
+        "utility_loss": 1 - 6 * (0.48 * (5 / 6) ** 3 / 3 + 0.2 * (1 - (5 / 6) ** 2)),
         "regret": 1 - (2 / 15) / (5 / 36),
         "payoff": 2 / 15,
-        "worth": 2 / 15,
+        "utility": 2 / 15,
     }
     assert {name: learned(found, "all", name)["value"] for name in expected} == pytest.approx(expected, abs=2e-3)
-    assert learned(found, "all", "loss")["interval"] is None  # one run says nothing of others
+    assert learned(found, "all", "utility_loss")["interval"] is None  # one run says nothing of others
     assert found["auction"]["learned"]["revenue"]["value"] == pytest.approx(0.4, abs=1e-4)
-    assert found["groups"]["all"]["oracle"]["payoff"] == pytest.approx(1 / 6, abs=1e-4)
+    assert found["groups"]["all"]["equilibrium"]["payoff"] == pytest.approx(1 / 6, abs=1e-4)
 
 
 def test_intervals_are_over_runs():
-    theory = measures.theorise(AuctionSettings(), {"all": (0, 1)}, {"all": NEUTRAL})
-    tables = [measures.judge(theory, [curve(theory.market, lambda v, s=share: s * v)] * 2) for share in (0.5, 0.6, 0.7)]
-    one = learned(measures.summarise(theory, tables), "all", "payoff")
+    benchmark = metrics.make_benchmark(AuctionSettings(), {"all": (0, 1)}, {"all": NEUTRAL})
+    tables = [
+        metrics.evaluate_bidders(benchmark, [bid_function(benchmark.model, lambda v, s=share: s * v)] * 2)
+        for share in (0.5, 0.6, 0.7)
+    ]
+    one = learned(metrics.summarise(benchmark, tables), "all", "payoff")
     assert one["seeds"] == pytest.approx([1 / 6, 2 / 15, 0.1], abs=1e-3)
     assert one["interval"][0] < one["value"] < one["interval"][1]
 
 
 def test_a_mixed_table_is_held_against_its_own_equilibrium():
     """And bidders who do what it says lose nothing; each group is paid for itself."""
-    tastes = {"prospect": Prospect(), "neutral": NEUTRAL}
-    theory = measures.theorise(AuctionSettings(num_bidders=3), {"prospect": (1,), "neutral": (0, 2)}, tastes)
-    assert not theory.one_ideal
-    assert theory.ideal[0] is theory.ideal[2]
-    found = measures.summarise(theory, [measures.judge(theory, theory.ideal)])
-    for group in tastes:
-        assert learned(found, group, "distance")["value"] == 0
+    risks = {"prospect": Prospect(), "neutral": NEUTRAL}
+    benchmark = metrics.make_benchmark(AuctionSettings(num_bidders=3), {"prospect": (1,), "neutral": (0, 2)}, risks)
+    assert not benchmark.is_symmetric
+    assert benchmark.equilibrium[0] is benchmark.equilibrium[2]
+    found = metrics.summarise(benchmark, [metrics.evaluate_bidders(benchmark, benchmark.equilibrium)])
+    for group in risks:
+        assert learned(found, group, "l2_distance")["value"] == 0
         assert abs(learned(found, group, "regret")["value"]) < 2e-3
-        assert learned(found, group, "payoff")["value"] == found["groups"][group]["oracle"]["payoff"]
-    assert found["auction"]["oracle"]["revenue"] == pytest.approx(0.479, abs=1e-3)
+        assert learned(found, group, "payoff")["value"] == found["groups"][group]["equilibrium"]["payoff"]
+    assert found["auction"]["equilibrium"]["revenue"] == pytest.approx(0.479, abs=1e-3)
     assert found["auction"]["neutral"]["revenue"] == pytest.approx(0.5, abs=1e-3)
-    assert found["auction"]["oracle"]["efficiency"] < 1
+    assert found["auction"]["equilibrium"]["efficiency"] < 1
 
 
 def test_bidders_of_a_group_who_differ_count_each(played):
     (run,) = played("num_bidders: 2", f"all: {{{SHADE}share: 0.6, apart: 0.2}}}}")
-    first, second = measures.curves(run)
+    first, second = metrics.learned_bid_functions(run)
     assert (float(first(0.5)), float(second(0.5))) == pytest.approx((0.3, 0.2))
-    judged = measures.judge(measures.theory_of(run.config()), [first, second])
-    assert judged.groups["all"].distance == pytest.approx(0.1 / np.sqrt(3), rel=1e-3)  # both are 0.1 v away
+    judged = metrics.evaluate_bidders(metrics.benchmark_of(run.config()), [first, second])
+    assert judged.groups["all"].l2_distance == pytest.approx(0.1 / np.sqrt(3), rel=1e-3)  # both are 0.1 v away
     assert not np.allclose(judged.best[0], judged.best[1])
 
 
@@ -164,48 +177,50 @@ def test_who_was_seated_from_a_run_keeps_the_taste_it_learned_with(tmp_path, no_
       others: {agents: [bidder_1], policy: {name: expert}}
     train: {total_steps: 64, num_envs: 4, rollout_steps: 8, evaluate_episodes: 4, video: false}
     """.replace("RUN", str(tmp_path / "cpt"))
-    for said, taste in (("", Prospect()), (", preference: {name: cpt, alpha: 0.5}", Prospect(alpha=0.5))):
+    for said, risk in (("", Prospect()), (", preference: {name: cpt, alpha: 0.5}", Prospect(alpha=0.5))):
         file = written(tmp_path / "table.yaml", table.replace("SAID", said))
-        found = measures.theory_of(load(str(file)))
-        assert found.tastes == {"guests": taste, "others": NEUTRAL}
-        assert found.ideal is not None
+        found = metrics.benchmark_of(load(str(file)))
+        assert found.risks == {"guests": risk, "others": NEUTRAL}
+        assert found.equilibrium is not None
 
 
 def preference(text):
     return load("auction-neutral", [f"groups.bidders.preference={text}"]).groups["bidders"].preference
 
 
-def test_tastes():
-    assert measures.taste_of(preference("individual")) == NEUTRAL
-    assert measures.taste_of(preference("{name: cpt, scope: interim, alpha: 0.5}")) == Prospect(alpha=0.5)
-    for other in ("{name: cpt, scope: episodic}", "cvar", "mean_variance", "team"):
-        assert measures.taste_of(preference(other)) is None
-    assert measures.in_words(preference("{name: cpt, scope: episodic}")) == "cpt, episodic"
-    assert measures.in_words(preference("cpt")).startswith("prospect theory: α 0.88, β 0.88, λ 2.25, γ 0.61 and 0.69")
+def test_risk_preferences():
+    assert metrics.risk_of(preference("individual")) == NEUTRAL
+    assert metrics.risk_of(preference("{name: cpt, way: interim, alpha: 0.5}")) == Prospect(alpha=0.5)
+    for other in ("{name: cpt, way: episodic}", "cvar", "mean_variance", "team"):
+        assert metrics.risk_of(preference(other)) is None
+    assert metrics.preference_label(preference("{name: cpt, way: episodic}")) == "cpt, episodic"
+    assert metrics.preference_label(preference("cpt")).startswith(
+        "prospect theory: α 0.88, β 0.88, λ 2.25, γ 0.61 and 0.69"
+    )
 
 
-def theory(settings, taste=NEUTRAL, other=NEUTRAL):
-    return measures.theorise(AuctionSettings(**settings), {"a": (0,), "b": (1,)}, {"a": taste, "b": other})
+def benchmark(settings, risk=NEUTRAL, other=NEUTRAL):
+    return metrics.make_benchmark(AuctionSettings(**settings), {"a": (0,), "b": (1,)}, {"a": risk, "b": other})
 
 
 @pytest.mark.parametrize(
-    ("settings", "tastes", "why"),
+    ("settings", "risks", "why"),
     [
-        ({"budget": 0.3}, (NEUTRAL, NEUTRAL), "equilibria under budgets are not solved"),
+        ({"budget": 0.3}, (NEUTRAL, NEUTRAL), "budget"),
         ({}, (None, NEUTRAL), "no equilibrium is known for the preference of 'a'"),
         ({"rounds": 2}, (Prospect(), Prospect()), "no equilibrium is known for the preference of 'a' and 'b'"),
-        ({"rule": "all_pay"}, (Prospect(), Prospect()), "the formula of all-pay auctions is that of neutral bidders"),
-        ({"rule": "all_pay"}, (Prospect(), NEUTRAL), "solved for first_price, not all_pay"),
-        ({}, (Prospect(reference=0.1), Prospect(reference=0.1)), "the formula needs reference 0, got 0.1"),
+        ({"rule": "all_pay"}, (Prospect(), Prospect()), "all_pay"),
+        ({"rule": "all_pay"}, (Prospect(), NEUTRAL), "first_price only, got all_pay"),
+        ({}, (Prospect(reference=0.1), Prospect(reference=0.1)), "reference 0, got 0.1"),
     ],
 )
-def test_tables_without_an_oracle_say_why(settings, tastes, why):
-    found = theory(settings, *tastes)
-    assert found.ideal is None
-    assert found.remarks[-1].startswith("There is no oracle for this table: ")
+def test_tables_without_an_oracle_say_why(settings, risks, why):
+    found = benchmark(settings, *risks)
+    assert found.equilibrium is None
+    assert found.remarks[-1].startswith("The equilibrium of this table is not known: ")
     assert why in found.remarks[-1]
-    judged = measures.judge(found, [curve(found.market, lambda v: v / 2)] * 2)
-    assert judged.groups["b"].distance is None
+    judged = metrics.evaluate_bidders(found, [bid_function(found.model, lambda v: v / 2)] * 2)
+    assert judged.groups["b"].l2_distance is None
     assert judged.groups["b"].payoff is not None
 
 
@@ -221,50 +236,52 @@ def test_tables_without_an_oracle_say_why(settings, tastes, why):
     ],
 )
 def test_other_rules_have_their_own_oracle(settings):
-    found = theory(settings)
-    judged = measures.judge(found, [symmetric(found.market)] * 2)
-    for name in ("distance", "loss"):
+    found = benchmark(settings)
+    judged = metrics.evaluate_bidders(found, [symmetric_equilibrium(found.model)] * 2)
+    for name in ("l2_distance", "utility_loss"):
         assert getattr(judged.groups["a"], name) == pytest.approx(0, abs=1e-6)
     assert abs(judged.groups["a"].regret) < 1e-3
 
 
 def test_what_lies_below_the_reserve_has_no_weight():
-    found = theory({"reserve": 0.5})
-    ideal = symmetric(found.market)
-    off = replace(ideal, bids=np.where(ideal.bids > 0, ideal.bids + 0.02, 0.0))
-    numbers = measures.judge(found, [off] * 2).groups["a"]
-    assert numbers.weighted_distance == pytest.approx(0.02, rel=0.02)
+    found = benchmark({"reserve": 0.5})
+    equilibrium = symmetric_equilibrium(found.model)
+    off = replace(equilibrium, bids=np.where(equilibrium.bids > 0, equilibrium.bids + 0.02, 0.0))
+    numbers = metrics.evaluate_bidders(found, [off] * 2).groups["a"]
+    assert numbers.weighted_l2_distance == pytest.approx(0.02, rel=0.02)
 
 
 def test_a_share_says_nothing_where_losing_is_not_worth_0():
-    numbers = measures.judge(theory({}, Prospect(reference=0.1), NEUTRAL), [symmetric(theory({}).market)] * 2).groups
+    numbers = metrics.evaluate_bidders(
+        benchmark({}, Prospect(reference=0.1), NEUTRAL), [symmetric_equilibrium(benchmark({}).model)] * 2
+    ).groups
     assert numbers["a"].regret is None
     assert numbers["b"].regret is not None
 
 
 def test_at_second_prices_tastes_change_nothing():
-    found = theory({"rule": "second_price"}, Prospect(), NEUTRAL)
-    assert found.one_ideal
-    assert measures.judge(found, found.ideal).groups["a"].regret == pytest.approx(0, abs=1e-6)
+    found = benchmark({"rule": "second_price"}, Prospect(), NEUTRAL)
+    assert found.is_symmetric
+    assert metrics.evaluate_bidders(found, found.equilibrium).groups["a"].regret == pytest.approx(0, abs=1e-6)
 
 
 def test_bids_on_a_grid_below_a_reserve_and_beyond_a_budget(played):
     (grid,) = played("bid_levels: 11", f"all: {{{SHADE}share: 0.5, levels: 11}}}}", name="grid")
-    own = measures.curves(grid)[0]
+    own = metrics.learned_bid_functions(grid)[0]
     assert set(np.unique(own.bids).round(6)) == {0, 0.1, 0.2, 0.3, 0.4, 0.5}
-    found = measures.measure([grid])
+    found = metrics.measure_runs([grid])
     assert "a grid 0.1 apart" in found["remarks"][0]
-    assert learned(found, "all", "distance")["value"] < 0.05
+    assert learned(found, "all", "l2_distance")["value"] < 0.05
     (limited,) = played("reserve: 0.1, budget: 0.3", f"all: {{{SHADE}share: 0.5}}}}", name="limited")
-    own = measures.curves(limited)[0]
+    own = metrics.learned_bid_functions(limited)[0]
     assert own(np.array([0.1, 0.5, 0.9])) == pytest.approx([0.0, 0.25, 0.3], abs=1e-3)
-    assert learned(measures.measure([limited]), "all", "regret") is None
+    assert learned(metrics.measure_runs([limited]), "all", "regret") is None
 
 
 def test_a_falling_curve_has_no_share_of_highest_winners():
-    found = theory({})
-    judged = measures.judge(found, [curve(found.market, lambda v: (1 - v) / 2)] * 2)
-    told = measures.summarise(found, [judged])["auction"]["learned"]
+    found = benchmark({})
+    judged = metrics.evaluate_bidders(found, [bid_function(found.model, lambda v: (1 - v) / 2)] * 2)
+    told = metrics.summarise(found, [judged])["auction"]["learned"]
     assert told["highest_wins"] is None
     assert told["efficiency"]["value"] == pytest.approx(0.5, abs=1e-2)  # the lower of two wins: 1/3 in place of 2/3
 
@@ -284,26 +301,26 @@ def test_the_chapter_of_a_page(played, tmp_path, no_drawing, coterie_):
     text = path.read_text()
     assert "<h2>Bids</h2>" in text
     assert "<th>group<th>one<th>two" in text
-    assert "<td>taste<td>risk-neutral<td>risk-neutral" in text
-    assert "The oracle is the symmetric equilibrium" in text
-    assert re.search(r"L2 distance to the oracle&#x27;s bids<td>0.0000 \[[^]]+\]<td>0.0577 \[0.0577, 0.0577\]", text)
+    assert "<td>risk preference<td>risk-neutral<td>risk-neutral" in text
+    assert "The equilibrium is symmetric" in text
+    assert re.search(r"L2 distance to the equilibrium bids<td>0.0000 \[[^]]+\]<td>0.0577 \[0.0577, 0.0577\]", text)
     assert "<td>revenue per auction<td>0.36" in text
     assert "<td>— in equilibrium, all risk-neutral<td>0.1667<td>0.1667" in text
     assert text.count("data:image/png") == 2  # curves and bids
     assert Image.open(tmp_path / "figure-bids.png").size[0] > 500
     (told,) = json.loads(numbers.read_text())["table"]["tables"]
-    assert told["groups"]["two"]["learned"]["distance"]["value"] == pytest.approx(0.0577, abs=1e-3)
+    assert told["groups"]["two"]["learned"]["l2_distance"]["value"] == pytest.approx(0.0577, abs=1e-3)
 
 
 def test_what_is_drawn(played, monkeypatch):
     from matplotlib.figure import Figure
 
-    from coterie.worlds.auction.report import draw
+    from coterie.worlds.auction.report import draw_bids
 
     runs = played("num_bidders: 2", f"all: {{{SHADE}share: 0.6}}}}", seeds=2)
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
-    draw([measures.judge_runs(runs)])
+    draw_bids([metrics.evaluate_runs(runs)])
     bids, shares = drawn[0].axes[:2]
     assert bids.get_legend_handles_labels()[1] == ["all, learned", "all, best response", "equilibrium"]
     assert (bids.get_xlabel(), bids.get_ylabel(), shares.get_ylabel()) == ("valuation", "bid", "bid / valuation")
@@ -319,8 +336,8 @@ def test_sets_of_runs_are_shown_apart(played, tmp_path, no_drawing):
     three = played("num_bidders: 3, rule: all_pay, rounds: 2", "all: {policy: expert}", name="three")
     config = load(str(tmp_path / "three.yaml"), ["experiment=two"])
     three[0].write_config(config)
-    with pytest.raises(CoterieError, match="these runs are of 2 different tables"):
-        measures.measure([*two, *three])
+    with pytest.raises(CoterieError, match=r"runs: .* 2 different tables"):
+        metrics.measure_runs([*two, *three])
     text = report.write_report([*two, *three], tmp_path / "page.html").read_text()
     assert "<h3>2 bidders, first price, uniform</h3>" in text
     assert "<h3>3 bidders, all pay, uniform, 2 rounds</h3>" in text

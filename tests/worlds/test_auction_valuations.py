@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.worlds.auction.valuations import UNIFORM, ValuationSettings, straight, tabulate
+from coterie.worlds.auction.valuations import UNIFORM, ValuationSettings, interpolate, tabulate
 
 LEVELS = np.array([0.0, 0.01, 0.2, 0.5, 0.77, 0.99, 1.0])
 
@@ -59,8 +59,8 @@ def test_points_by_hand():
 
 def test_tables_run_straight_between_their_entries():
     at, told = np.array([0.0, 1, 1, 2]), np.array([0.0, 1, 3, 4])
-    np.testing.assert_allclose(straight(np.array([-1, 0.5, 1, 1.5, 9]), at, told), [0, 0.5, 3, 3.5, 4])
-    np.testing.assert_allclose(straight(np.array([-1, 0.5, 1, 1.5, 9]), at, told, "left"), [0, 0.5, 1, 3.5, 4])
+    np.testing.assert_allclose(interpolate(np.array([-1, 0.5, 1, 1.5, 9]), at, told), [0, 0.5, 3, 3.5, 4])
+    np.testing.assert_allclose(interpolate(np.array([-1, 0.5, 1, 1.5, 9]), at, told, "left"), [0, 0.5, 1, 3.5, 4])
 
 
 @pytest.mark.parametrize(
@@ -103,5 +103,5 @@ def test_bad_functions_are_refused(name, message):
 
 
 def test_an_empty_normal_is_refused():
-    with pytest.raises(ValueError, match=r"has nothing between 0\.9 and 1; move the mean"):
+    with pytest.raises(ValueError, match=r"truncated_normal with mean -9 .* between 0\.9 and 1"):
         tabulate(ValuationSettings("truncated_normal", low=0.9, mean=-9, deviation=0.1))

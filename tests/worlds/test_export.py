@@ -72,7 +72,7 @@ def test_actions_are_matched_by_name():
     env.reset(seed=0)
     place(env, [(0, 0), (4, 4)], [(2, 2)])
     env.step({"agent_1": UP, "agent_0": DOWN})
-    assert env.world.places.agents[0].tolist() == [[1, 0], [3, 4]]
+    assert env.world.grid.agents[0].tolist() == [[1, 0], [3, 4]]
 
 
 def test_rewards_and_observations_go_to_their_agent():
@@ -161,7 +161,7 @@ def test_message_actions_may_be_lists_and_are_checked():
     env = parallel_env(messages=3)
     env.reset(seed=0)
     env.step({"agent_0": [STAY, 2], "agent_1": np.array([STAY, 0])})
-    assert env.world.places.symbols[0].tolist() == [2, 0]
+    assert env.world.grid.symbols[0].tolist() == [2, 0]
     for wrong in ([STAY, 3], [STAY], STAY):
         with pytest.raises(ValueError, match="agent_0: action"):
             env.step({"agent_0": wrong, "agent_1": [STAY, 0]})
@@ -178,7 +178,7 @@ def test_missing_and_unknown_agents_are_an_error(names):
 class Countdown:
     """Two agent types, masks, and an agent that ends before the others; keeps the actions it is given."""
 
-    simultaneous, num_envs = True, 1
+    simultaneous, num_envs, state_size = True, 1, 0
 
     def __init__(self):
         self.agent_types = {
@@ -286,7 +286,7 @@ def test_one_window_for_all_episodes(monkeypatch):
             env.step(dict.fromkeys(env.agents, STAY))
     assert opened == [(136, 136)]
     shown = pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1)
-    assert np.array_equal(shown, env.world.final_frame(0))
+    assert np.array_equal(shown, env.world.frame(0, final=True))
     env.close()
     assert not pygame.display.get_init()
     env.close()

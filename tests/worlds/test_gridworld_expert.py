@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from coterie.worlds.gridworld.world import MOST_TARGETS, Gridworld, GridworldSettings, best_return
+from coterie.worlds.gridworld.world import MAX_TARGETS, Gridworld, GridworldSettings, best_return
 from helpers.grid import DOWN, MODES, RIGHT, STAY, UP, make, start, step
 
 
@@ -25,9 +25,9 @@ def guided_episodes(world, episodes, seed=0):
 
 def joint_optimum(world):
     """Fewest steps to collect everything, by searching all joint states of copy 0."""
-    size, walls = world.settings.grid_size, world.places.walls[0]
-    targets = [tuple(map(int, cell)) for cell in world.places.targets[0]]
-    first = tuple(tuple(map(int, cell)) for cell in world.places.agents[0])
+    size, walls = world.settings.grid_size, world.grid.walls[0]
+    targets = [tuple(map(int, cell)) for cell in world.grid.targets[0]]
+    first = tuple(tuple(map(int, cell)) for cell in world.grid.agents[0])
     queue, known = deque([(first, frozenset(targets), 0)]), {(first, frozenset(targets))}
     while queue:
         agents, left, time = queue.popleft()
@@ -98,7 +98,7 @@ def test_competitive_return_without_ties():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"target_move_probability": 0.1}, {"num_targets": MOST_TARGETS + 1}, {"step_reward": 0.1}]
+    "fields", [{"target_move_probability": 0.1}, {"num_targets": MAX_TARGETS + 1}, {"step_reward": 0.1}]
 )
 def test_best_return_refuses_what_it_cannot_solve(fields):
     with pytest.raises(ValueError, match="best_return"):

@@ -14,7 +14,7 @@ from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.text_encoder import EncoderModel, TextSettings
 from coterie.training import table
 from coterie.worlds.gridworld import phrasings as words
-from coterie.worlds.gridworld.text import GridworldText, gridworld_text
+from coterie.worlds.gridworld.text import GridworldText, make_text_codec
 from coterie.worlds.gridworld.world import GridworldSettings, best_return, parallel_env
 from helpers.grid import DOWN, LEFT, RIGHT, STAY, UP, equal_logs, make, play, rewards, seen, start, step
 
@@ -26,7 +26,7 @@ LISTS = ("train", "held_out", "relational")
 def told(agents, targets, order, colour, **fields):
     """A world of one copy in which the team is told that a colour comes first or last."""
     world = start(agents, targets, instructions="train", num_targets=len(targets), **fields)
-    world.told.sentence[0] = (order * len(targets) + colour) * words.PHRASINGS
+    world.instruction.sentence[0] = (order * len(targets) + colour) * words.PHRASINGS
     world.load(world.save())
     return world
 
@@ -52,7 +52,7 @@ def test_sentences_are_numbered_by_order_then_colour_then_wording():
     assert sentences[2 * words.PHRASINGS] == "Collect the blue target first."
     assert sentences[(3 + GREEN) * words.PHRASINGS] == "Collect the green target last."
     for name, list_ in words.LISTS.items():
-        start, count = words.drawn(name)
+        start, count = words.sampled_phrasings(name)
         shown = [s.replace("green", "{colour}").replace("Green", "{Colour}") for s in sentences]
         at = (3 + GREEN) * words.PHRASINGS + start
         assert tuple(shown[at : at + count]) == list_[LAST]
@@ -62,8 +62,8 @@ def test_sentences_are_numbered_by_order_then_colour_then_wording():
 def test_episodes_draw_every_meaning_and_every_wording_of_their_list_alike(name):
     world = make(30000, instructions=name)
     world.reset(0)
-    start, count = words.drawn(name)
-    meaning, wording = np.divmod(world.told.sentence, words.PHRASINGS)
+    start, count = words.sampled_phrasings(name)
+    meaning, wording = np.divmod(world.instruction.sentence, words.PHRASINGS)
     counts = np.zeros((6, words.PHRASINGS))
     np.add.at(counts, (meaning, wording), 1)
     inside = counts[:, start : start + count]
@@ -98,7 +98,7 @@ def test_a_target_out_of_turn_pays_nothing_and_the_episode_goes_on_without_succe
     assert timestep.agent_types["agent"].terminated.all()
     assert not timestep.success.any()
     assert world.info("agent_0", 0) == {"instruction": "Collect the red target first.", "broken": True}
-    assert not world.told.broken[0]  # a new episode
+    assert not world.instruction.broken[0]  # a new episode
 
 
 def test_last_is_last_only_when_all_others_are_gone():
@@ -115,7 +115,7 @@ def test_last_is_last_only_when_all_others_are_gone():
     for _ in range(2):
         timestep = step(world, LEFT)
     assert rewards(timestep) == pytest.approx([-0.1])  # blue is still there
-    assert world.told.broken[0]
+    assert world.instruction.broken[0]
 
 
 @pytest.mark.parametrize(("order", "colour"), [(FIRST, RED), (FIRST, GREEN), (LAST, RED), (LAST, GREEN)])
@@ -158,25 +158,25 @@ def test_without_instructions_all_is_as_it_was_before_there_were_any():
             for name, array in sorted(world.save().items()):
                 found.update(name.encode() + array.tobytes())
             found.update(world.expert("agent", np.random.default_rng(0)).tobytes())
-            found.update(world.ansi(1).encode() + world.final_ansi(0).encode())
+            found.update(world.ansi(1).encode() + world.ansi(0, final=True).encode())
         assert found.hexdigest()[:16] == digest
 
 
 def test_instructions_leave_the_first_places_alone():
     plain, asked = make(8), make(8, instructions="train")
     plain.reset(5), asked.reset(5)
-    assert np.array_equal(plain.group_specs.agents, asked.group_specs.agents)
-    assert np.array_equal(plain.group_specs.targets, asked.group_specs.targets)
+    assert np.array_equal(plain.grid.agents, asked.grid.agents)
+    assert np.array_equal(plain.grid.targets, asked.grid.targets)
 
 
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"mode": "race"}, "instructions are given to teams; set mode to 'cooperative', got 'race'"),
-        ({"observation": "image"}, "instructions have no place in an image; set observation to 'flat' or 'dict'"),
-        ({"num_targets": 1}, "instructions need 2 to 6 targets, one for each colour; got num_targets 1"),
-        ({"num_targets": 7}, "instructions need 2 to 6 targets, one for each colour; got num_targets 7"),
-        ({"instructions": "some"}, "instructions must be one of none, train, held_out, relational, got 'some'"),
+        ({"mode": "race"}, "instructions.*'cooperative', got 'race'"),
+        ({"observation": "image"}, "instructions.*observation.*'image'"),
+        ({"num_targets": 1}, "instructions.*num_targets 1"),
+        ({"num_targets": 7}, "instructions.*num_targets 7"),
+        ({"instructions": "some"}, "instructions.*held_out.*'some'"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(fields, sentence):
@@ -216,9 +216,9 @@ def test_the_codec_reads_the_number_and_can_leave_it_out(observation):
     world = make(50, instructions="held_out", observation=observation, view=2, messages=2, num_obstacles=3)
     rows = world.reset(0).agent_types["agent"].observation
     rows = {k: a[:, 0] for k, a in rows.items()} if observation == "dict" else rows[:, 0]
-    codec = gridworld_text(world, "agent")
+    codec = make_text_codec(world, "agent")
     assert isinstance(codec, Instructing)
-    expected = [world.sentences[number] for number in world.told.sentence]
+    expected = [world.sentences[number] for number in world.instruction.sentence]
     assert codec.instruct(rows) == expected
     assert len(set(expected)) > 20
     assert all(text.startswith(sentence) for text, sentence in zip(codec.describe(rows), expected, strict=True))
@@ -237,7 +237,7 @@ def test_the_codec_reads_the_number_and_can_leave_it_out(observation):
 
 def test_descriptions_name_colours():
     world = told([(2, 2)], [(0, 2), (2, 3), (4, 1)], FIRST, RED, grid_size=5)
-    codec = gridworld_text(world, "agent")
+    codec = make_text_codec(world, "agent")
     assert codec.describe(seen(world)[None]) == [
         "Collect the red target first. The red target is 2 steps up. The green target is 1 step right. "
         "The blue target is 2 steps down and 1 step left."
@@ -247,8 +247,8 @@ def test_descriptions_name_colours():
 
 def test_a_world_without_instructions_has_a_codec_without():
     world = make()
-    assert type(gridworld_text(world, "agent")) is GridworldText
-    assert not isinstance(gridworld_text(world, "agent"), Instructing)
+    assert type(make_text_codec(world, "agent")) is GridworldText
+    assert not isinstance(make_text_codec(world, "agent"), Instructing)
     assert world.info("agent_0", 0) == {}
 
 
@@ -266,7 +266,7 @@ def test_pictures_show_colours_and_the_instruction():
     assert (plain != before[:104]).any()
     heights = set()
     for number in range(0, len(world.sentences), 7):
-        world.told.sentence[0] = number
+        world.instruction.sentence[0] = number
         heights.add(world.frame(0).shape)
     assert len(heights) == 1  # films have one size
 
@@ -276,13 +276,13 @@ def test_pictures_show_colours_and_the_instruction():
 
 def possible(world, n):
     """Whether copy n can be played as told, by walking around what must wait."""
-    group_specs, targets = world.group_specs, world.settings.targets
-    order, colour = divmod(int(world.told.sentence[n]) // words.PHRASINGS, targets)
-    cells = [tuple(map(int, cell)) for cell in group_specs.targets[n]]
+    grid, targets = world.grid, world.settings.targets
+    order, colour = divmod(int(world.instruction.sentence[n]) // words.PHRASINGS, targets)
+    cells = [tuple(map(int, cell)) for cell in grid.targets[n]]
     others = {cell for k, cell in enumerate(cells) if k != colour}
     wanted, shut = ({cells[colour]}, others) if order == FIRST else (others, {cells[colour]})
-    walls = set(zip(*map(list, np.nonzero(group_specs.walls[n])), strict=True))
-    frontier = [tuple(map(int, cell)) for cell in group_specs.agents[n]]
+    walls = set(zip(*map(list, np.nonzero(grid.walls[n])), strict=True))
+    frontier = [tuple(map(int, cell)) for cell in grid.agents[n]]
     reached = set(frontier)
     while frontier:
         row, column = frontier.pop()
@@ -311,7 +311,7 @@ def test_the_reference_player_follows_wherever_it_can(fields):
 
 def test_the_oracle_keeps_off_what_must_wait():
     world = told([(0, 1)], [(0, 3), (0, 2), (1, 1)], FIRST, RED, grid_size=4)
-    codec = gridworld_text(world, "agent")
+    codec = make_text_codec(world, "agent")
     assert isinstance(codec, Oracle)
     # Green bars the straight way and blue the way below: red is reached by neither, so the ways around do not exist
     # but over the left side; every way is longer than straight.
@@ -326,7 +326,7 @@ def test_what_nobody_can_reach_otherwise_is_reached_over_others():
         timestep = step(world, int(world.expert("agent", np.random.default_rng(0))[0, 0]))
         if timestep.ended.any():
             break
-    assert world.told.broken[0] or timestep.ended.any()
+    assert world.instruction.broken[0] or timestep.ended.any()
     assert not timestep.success.any()
 
 
@@ -386,7 +386,7 @@ def test_a_network_reads_the_words_in_place_of_the_number_as_loud_as_it_is_asked
     assert plain.shape[-1] < 11 + len(world.sentences)  # the numbers are gone
     assert np.array_equal(plain[:, :11], seen[:, 0, :11])
     features = plain[:, 11:]
-    assert len(np.unique(features, axis=0)) == len(set(world.told.sentence))
+    assert len(np.unique(features, axis=0)) == len(set(world.instruction.sentence))
     assert np.allclose(soft[:, 11:], features / 4)
     assert np.array_equal(soft[:, :11], plain[:, :11])
     with pytest.raises(ValueError, match="scale must be above 0, got 0"):

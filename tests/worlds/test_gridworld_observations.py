@@ -149,7 +149,7 @@ def test_symbols_are_forgotten_at_the_start_of_an_episode():
 def test_final_observation_is_written_for_ended_copies_only():
     world = make(2, grid_size=5, num_agents=1, num_targets=1)
     world.reset(0)
-    world.places.agents[:, 0], world.places.targets[:, 0] = (0, 0), [(0, 1), (0, 2)]
+    world.grid.agents[:, 0], world.grid.targets[:, 0] = (0, 0), [(0, 1), (0, 2)]
     timestep = world.step({"agent": np.array([[RIGHT], [RIGHT]])})
     agent_step = timestep.agent_types["agent"]
     assert timestep.ended.tolist() == [True, False]

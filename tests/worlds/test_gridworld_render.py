@@ -40,5 +40,5 @@ def test_ansi_by_hand():
 def test_final_picture_shows_how_the_episode_ended():
     world = start([(0, 0)], [(0, 1)], grid_size=2, num_targets=1)
     step(world, RIGHT)
-    assert world.final_ansi(0) == "step 1\n. 0\n. ."
+    assert world.ansi(0, final=True) == "step 1\n. 0\n. ."
     assert world.ansi(0).startswith("step 0\n")

@@ -273,7 +273,7 @@ def test_minigrid_shows_symbols_in_unit_range_and_knows_success():
 def test_pictures_on_request(name):
     dark = world(name)
     dark.reset(0)
-    with pytest.raises(CoterieError, match=r"set world"):
+    with pytest.raises(CoterieError, match=r"set world\.render"):
         dark.frame(0)
     lit = world(name, render=True)
     timestep = lit.reset(0)

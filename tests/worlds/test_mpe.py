@@ -17,7 +17,7 @@ LEFT, RIGHT, DOWN, UP = 1, 2, 3, 4
 
 
 def place(world, copy, positions, velocities=None, landmarks=None):
-    """Put the bodies of one copy somewhere; who is not mentioned stays, velocities become 0."""
+    """Put the particles of one copy somewhere; who is not mentioned stays, velocities become 0."""
     state = world.save()
     state["position"][copy] = positions
     state["velocity"][copy] = 0 if velocities is None else velocities
@@ -93,8 +93,8 @@ def compare(world, make_env):
             equal(agent_type, agent_step.terminated, terminations)
             equal(agent_type, agent_step.truncated, truncations)
         for env in envs:
-            bodies, touch = env.unwrapped.world.agents, env.unwrapped.scenario.is_collision
-            contacts += sum(touch(a, b) for i, a in enumerate(bodies) for b in bodies[:i])
+            particles, touch = env.unwrapped.world.agents, env.unwrapped.scenario.is_collision
+            contacts += sum(touch(a, b) for i, a in enumerate(particles) for b in particles[:i])
     return contacts
 
 
@@ -295,7 +295,7 @@ def test_speed_is_limited_in_tag_alone():
     np.testing.assert_allclose(agent_step.observation[0, 0, :2], [22.5, 30], rtol=1e-6)
 
 
-def test_bodies_on_the_same_point_stay_finite():
+def test_particles_on_the_same_point_stay_finite():
     agent_step = (
         spread([(0, 0), (0, 0)], [(0, 0), (1, 1)]).step({"agent": np.array([[RIGHT, LEFT]])}).agent_types["agent"]
     )
@@ -396,8 +396,8 @@ def test_final_picture_shows_how_the_episode_ended():
     world = spread([(0, 0)], [(0.5, 0.5)], max_steps=1)
     still = world.frame(0)
     assert world.step({"agent": np.array([[0]])}).ended.all()
-    np.testing.assert_array_equal(world.final_frame(0), still)
-    assert world.final_ansi(0).startswith("step 1\n")
+    np.testing.assert_array_equal(world.frame(0, final=True), still)
+    assert world.ansi(0, final=True).startswith("step 1\n")
     assert world.ansi(0).startswith("step 0\n")
 
 

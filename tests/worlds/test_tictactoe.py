@@ -238,7 +238,7 @@ def winning_cells(board: np.ndarray, player: int) -> set[int]:
 
 
 def test_the_reference_player_knows_only_its_own_kind():
-    with pytest.raises(ValueError, match="kind must be one of"):
+    with pytest.raises(ValueError, match="agent_type must be one of"):
         Tictactoe(TictactoeSettings(), 1).expert("referee", np.random.default_rng(0))
 
 

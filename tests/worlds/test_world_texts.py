@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 
-from coterie.config import registry
-from coterie.core import lookup
 from coterie.testing import check_policy
 from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld
 from coterie.worlds.auction.world import Auction, AuctionSettings
-from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
-from coterie.worlds.boards.tictactoe import tell as tell_board
-from coterie.worlds.gridworld.text import GridworldText, tell
+from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings, describe_board
+from coterie.worlds.gridworld.text import GridworldText, describe_nearest_target
 from coterie.worlds.mpe.world import Spread, SpreadSettings, Tag, TagSettings
 from helpers.language import player, race
 from helpers.small_worlds import place_in
@@ -28,7 +25,7 @@ from helpers.small_worlds import place_in
     ],
 )
 def test_the_grid_in_words(targets, walls, text):
-    assert tell(targets, walls) == text
+    assert describe_nearest_target(targets, walls) == text
 
 
 @pytest.mark.parametrize("mode", ["race", "cooperative", "competitive", "meet"])
@@ -46,7 +43,7 @@ def test_every_view_of_the_grid_says_the_same(mode):
 def test_what_is_out_of_sight_is_not_told():
     world = race(50, grid_size=8, view=2)
     told = GridworldText(world, "agent").describe(world.reset(0).agent_types["agent"].observation[:, 0])
-    away = abs(world.places.targets[:, 0] - world.places.agents[:, 0]).max(axis=1)
+    away = abs(world.grid.targets[:, 0] - world.grid.agents[:, 0]).max(axis=1)
     assert [text == "No target is in sight." for text in told] == (away > 2).tolist()
 
 
@@ -63,7 +60,7 @@ def test_optimal_moves_are_those_that_come_nearer():
 def test_a_board_in_words():
     own, others = np.zeros(9, bool), np.zeros(9, bool)
     own[[0, 1]], others[[3, 4]] = True, True
-    told = tell_board(own, others)
+    told = describe_board(own, others)
     assert told == "You are X: XX. / OO. / .... X wins at top right. O threatens middle right."
 
 
@@ -83,7 +80,7 @@ def test_bids_in_words():
 def test_hunters_go_to_the_prey_and_prey_goes_away(agent_type):
     world = Tag(TagSettings(num_obstacles=0, num_adversaries=1), 1)
     world.reset(0)
-    world.bodies.position[0] = [[0.0, 0.0], [0.5, 0.0]]  # the hunter, then the prey
+    world.particles.position[0] = [[0.0, 0.0], [0.5, 0.0]]  # the hunter, then the prey
     observation = world.load(world.save()).agent_types[agent_type].observation[:, 0]
     (told,) = player(world, agent_type=agent_type).codec.describe(observation)
     assert told == (
@@ -110,9 +107,3 @@ def test_every_world_with_words_seats_a_model(name):
     policy = player(world, agent_type=agent_type)
     assert set(policy.codec.samples())
     assert len(policy.of_choice) == len(policy.codec.choices)
-
-
-def test_all_codecs_are_of_known_worlds():
-    assert set(registry.CODECS) <= set(registry.WORLDS)
-    for name in registry.CODECS:
-        lookup.look_up(registry.CODECS, name)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.core.types import AgentType, Array, State, TimeStep
+from coterie.core.types import AgentType, Array, CoterieError, State, TimeStep
 
 
 class World(Protocol):
@@ -20,7 +20,8 @@ class World(Protocol):
 
     agent_types: Mapping[str, AgentType]
     num_envs: int
-    simultaneous: bool  # every agent still in its episode acts at every tick
+    simultaneous: bool  # every agent still in its episode acts at every time step
+    state_size: int  # length Z of one copy's `TimeStep.state`; 0 for a world without a global state
 
     def reset(self, seed: int) -> TimeStep:
         """Start every copy anew; the same seed gives the same future."""
@@ -37,6 +38,17 @@ class World(Protocol):
     def load(self, state: State) -> TimeStep:
         """Return to a saved moment and say again what the agents see there (rewards and ends are empty)."""
         ...
+
+
+def state_size_of(world: World) -> int:
+    """The world's `state_size`; a world class written before this attribute existed gets a clear error."""
+    try:
+        return world.state_size
+    except AttributeError:
+        raise CoterieError(
+            f"world '{type(world).__name__}': the attribute state_size is missing; "
+            "set it to 0, or to the length of TimeStep.state if the world provides one"
+        ) from None
 
 
 def rebuild(make: Callable[..., World], arguments: tuple[Any, ...], state: State) -> World:
@@ -59,13 +71,6 @@ class HasExpert(Protocol):
 
 
 @runtime_checkable
-class Stateful(Protocol):
-    """A world that tells its whole state with every tick (`TimeStep.state`)."""
-
-    state_size: int  # numbers of one copy's state
-
-
-@runtime_checkable
 class HasInfo(Protocol):
     """A world that has more to tell of its latest step than a tick holds, for the infos of its faces."""
 
@@ -75,28 +80,21 @@ class HasInfo(Protocol):
 
 
 @runtime_checkable
-class EndRenderable(Protocol):
-    """A world that can still be looked at as an episode ended, after the copy was reset."""
-
-    def final_frame(self, copy: int) -> Array:
-        """A picture of the latest finished episode's end, `[height, width, 3]` uint8."""
-        ...
-
-    def final_ansi(self, copy: int) -> str:
-        """The same for a terminal."""
-        ...
-
-
-@runtime_checkable
 class Renderable(Protocol):
-    """A world that can be looked at."""
+    """A world that draws its copies.
 
-    def frame(self, copy: int) -> Array:
-        """A picture of one copy, `[height, width, 3]` uint8."""
+    A copy that ends is reset within `step`. A world with `draws_final` keeps the last scene of each copy's latest
+    finished episode and draws it with `final=True`; a world without ignores `final` and draws the present scene.
+    """
+
+    draws_final: bool
+
+    def frame(self, copy: int, final: bool = False) -> Array:
+        """An image of one copy, `[height, width, 3]` uint8."""
         ...
 
-    def ansi(self, copy: int) -> str:
-        """The same for a terminal."""
+    def ansi(self, copy: int, final: bool = False) -> str:
+        """The same scene as text for a terminal."""
         ...
 
 

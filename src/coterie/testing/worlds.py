@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.types import AgentType, Array, Box, Dict, Discrete, TimeStep
-from coterie.core.world import World
-from coterie.testing.comparison import Location, check_array, expect
+from coterie.core.types import AgentType, Array, Box, CoterieError, Dict, Discrete, TimeStep
+from coterie.core.world import World, state_size_of
+from coterie.testing.comparison import ContractError, Location, check_array, expect
 from coterie.testing.sampling import NUM_ENVS, random_actions
 
 WorldFactory = Callable[[int], World]  # num_envs → world
@@ -80,8 +80,13 @@ def replay(title: str, world: World, rollout: Rollout) -> None:
 
 
 def check_agent_types(world: World) -> None:
-    """There are agents, their names differ, and `num_envs` is as asked for."""
+    """There are agents, their names differ, `num_envs` is as asked for, and `state_size` is a count."""
     expect(world.num_envs == NUM_ENVS, "world", f"{NUM_ENVS} copies", world.num_envs)
+    try:
+        size = state_size_of(world)
+    except CoterieError as error:
+        raise ContractError(str(error)) from None
+    expect(isinstance(size, int) and size >= 0, "world", "state_size to be an integer of at least 0", repr(size))
     expect(len(world.agent_types) > 0, "world", "at least one agent type", "none")
     for name, agent_type in world.agent_types.items():
         expect(len(agent_type.agents) > 0, f"agent type {name!r}", "at least one agent", "none")
@@ -101,6 +106,7 @@ def check_time_step(world: World, timestep: TimeStep, step: int) -> None:
     check_array(where, "ended", timestep.ended, (world.num_envs,), "bool")
     if timestep.success is not None:
         check_array(where, "success", timestep.success, (world.num_envs,), "bool")
+    _check_state(where, world, timestep)
     for name, agent_type in world.agent_types.items():
         agent_step, location = timestep.agent_types[name], Location(where, name, agent_type.agents)
         rows = (world.num_envs, len(agent_type.agents))
@@ -116,6 +122,18 @@ def check_time_step(world: World, timestep: TimeStep, step: int) -> None:
             _check_mask(location, agent_type, agent_step.mask, agent_step.acting)
     any_acting = np.any([agent_step.acting.any(1) for agent_step in timestep.agent_types.values()], axis=0)
     expect(any_acting.all(), f"{where}, copy {any_acting.argmin()}", "an acting agent", "none")
+
+
+def _check_state(where: str, world: World, timestep: TimeStep) -> None:
+    """The global state is as long as `state_size` says, and absent where that is 0."""
+    for name, state in (("state", timestep.state), ("final_state", timestep.final_state)):
+        if not world.state_size:
+            expect(state is None, where, f"no {name} in a world whose state_size is 0", "one")
+            continue
+        check_array(where, name, state, (world.num_envs, world.state_size), "float32")
+        assert state is not None  # checked above
+        valid = np.isfinite(state) | ((name == "final_state") & ~timestep.ended[:, None])
+        expect(valid.all(), where, f"finite numbers in {name}", state)
 
 
 def _check_mask(location: Location, agent_type: AgentType, mask: Array, acting: Array) -> None:

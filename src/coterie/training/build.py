@@ -14,7 +14,7 @@ from coterie.config.schema import Config, ConfigError, GroupConfig, Part, Seated
 from coterie.core import lookup
 from coterie.core.group import Actor, Group, GroupSpec, HasProbe, Policy, Preference, Risk
 from coterie.core.types import CoterieError, UnknownName
-from coterie.core.world import Stateful, World
+from coterie.core.world import World, state_size_of
 from coterie.nn.packing import joined_size
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.language_models import refuse_split_budgets, refuse_unknown_models
@@ -72,7 +72,7 @@ def build_group_specs(config: Config, world: World) -> dict[str, GroupSpec]:
             columns,
             group.parameters,
             config.seed,
-            world.state_size if isinstance(world, Stateful) else joined_size(world.agent_types),
+            state_size_of(world) or joined_size(world.agent_types),
             world.simultaneous,
             world=world,
         )

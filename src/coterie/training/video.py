@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coterie.core.group import Actor
 from coterie.core.types import Array, CoterieError
-from coterie.core.world import EndRenderable, Renderable, World
+from coterie.core.world import Renderable, World
 from coterie.training.runner import Runner, play_episodes
 
 LIMIT = 1000  # frames per video at most
@@ -19,33 +19,23 @@ LIMIT = 1000  # frames per video at most
 def scenes(runner: Runner) -> Iterator[bool]:
     """Play one episode of a world with one environment, yielding whenever there is something to draw.
 
-    Yields False before every step, and True once after the last one if the world can still show its end;
-    by then the environment has been reset.
+    Yields False before every step. If the world draws final scenes, yields True once after the last step, when the
+    environment has already been reset.
     """
     steps = play_episodes(runner)
     for _ in range(LIMIT):
         yield False
         next(steps)
         if runner.timestep.ended[0]:
-            if isinstance(runner.world, EndRenderable):
+            if isinstance(runner.world, Renderable) and runner.world.draws_final:
                 yield True
             return
-
-
-def picture(world: World, over: bool) -> Array:
-    """A picture of the present state, or of the end of the finished episode."""
-    return world.final_frame(0) if over and isinstance(world, EndRenderable) else renderable(world).frame(0)
-
-
-def text(world: World, over: bool) -> str:
-    """The same for a terminal."""
-    return world.final_ansi(0) if over and isinstance(world, EndRenderable) else renderable(world).ansi(0)
 
 
 def renderable(world: World) -> Renderable:
     """The world, or an error if it cannot be drawn."""
     if not isinstance(world, Renderable):
-        raise CoterieError(f"'{type(world).__name__.lower()}' cannot be drawn")
+        raise CoterieError(f"'{type(world).__name__.lower()}' cannot be drawn: it lacks frame, ansi or draws_final")
     return world
 
 
@@ -61,7 +51,7 @@ def write_video(
     """Write episodes into a GIF; without `fps`, the pace fits long episodes into about 15 seconds."""
     from PIL import Image
 
-    renderable(world)
+    drawn = renderable(world)
     if path.suffix.lower() != ".gif":
         raise CoterieError(f"'{path}': videos are written as .gif")
     if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
@@ -71,7 +61,7 @@ def write_video(
     frames: list[Array] = []
     for number in range(episodes):
         runner = Runner(world, actors, seed + number, greedy=greedy)
-        frames += [picture(world, over).copy() for over in scenes(runner)]
+        frames += [drawn.frame(0, final).copy() for final in scenes(runner)]
         frames.append(frames[-1])  # a pause between episodes
     pace = fps or min(max(len(frames) // 15, 4), 30)
     pictures = [Image.fromarray(frame).quantize(64) for frame in frames]
@@ -84,15 +74,15 @@ def show_in_terminal(
     world: World, actors: Sequence[Actor], seed: int, episodes: int, greedy: bool, fps: int | None
 ) -> None:
     """Play episodes in the terminal; if the output is not a terminal, frames are printed one below the other."""
-    renderable(world)
+    drawn = renderable(world)
     fps = fps or 4
     live = sys.stdout.isatty()
     for number in range(episodes):
         runner = Runner(world, actors, seed + number, greedy=greedy)
-        for step, over in enumerate(scenes(runner)):
+        for step, final in enumerate(scenes(runner)):
             if live:
                 print("\x1b[H\x1b[2J", end="")
-            print(f"episode {number + 1}, step {step}\n{text(world, over)}\n", flush=True)
+            print(f"episode {number + 1}, step {step}\n{drawn.ansi(0, final)}\n", flush=True)
             if live:
                 time.sleep(1 / fps)
         for name, returns in runner.tally.drain().returns.items():
@@ -122,10 +112,10 @@ def show_in_window(
     clock = pygame.time.Clock()
     try:
         for number in range(episodes):
-            for over in scenes(Runner(world, actors, seed + number, greedy=greedy)):
+            for final in scenes(Runner(world, actors, seed + number, greedy=greedy)):
                 if any(event.type == pygame.QUIT for event in pygame.event.get()):
                     return
-                pygame.surfarray.blit_array(screen, picture(world, over).swapaxes(0, 1))
+                pygame.surfarray.blit_array(screen, drawn.frame(0, final).swapaxes(0, 1))
                 pygame.display.flip()
                 clock.tick(fps or 4)
     finally:

@@ -1,4 +1,4 @@
-"""Built-in worlds, native batches each; imported when first used."""
+"""Built-in worlds, imported when first used."""
 
 from __future__ import annotations
 

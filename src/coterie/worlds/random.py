@@ -1,7 +1,7 @@
 """Random numbers inside compiled loops: one splitmix64 state per copy of a world.
 
-A copy draws from its own state only, so its luck never depends on how many others there are. The generator is
-that of Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators".
+A copy draws from its own state only, so its numbers do not depend on the number of copies. The generator is that of
+Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators".
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def seed_copies(random: Array, seed: int, purpose: str) -> None:
-    """Write the states `[N]` uint64 of all copies; that of copy i depends on (seed, purpose, i) only."""
+    """Write the states `[N]` uint64 of all copies; the state of copy i depends on (seed, purpose, i) only."""
     _seed(random, np.uint64(seeding.integer(seed, purpose)))
 
 
 @njit(cache=True)
 def scramble(x: np.uint64) -> np.uint64:
-    """Mix the bits of a counter into a random-looking number."""
+    """Mix the bits of a counter (the output function of splitmix64)."""
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
     return x ^ (x >> np.uint64(31))
@@ -32,14 +32,14 @@ def scramble(x: np.uint64) -> np.uint64:
 
 @njit(cache=True)
 def uniform(random: Array, n: int) -> float:
-    """A number in [0, 1) from copy n's stream."""
+    """A uniform number in [0, 1) from the stream of copy n."""
     random[n] += _GOLDEN
     return np.float64(scramble(random[n]) >> np.uint64(11)) * 2.0**-53
 
 
 @njit(cache=True)
 def _seed(random: Array, base: np.uint64) -> None:
-    # Scrambled, because splitmix64 walks in steps of the golden number: unscrambled, copy n+1 would be copy n
-    # one draw later.
+    # Scrambled, because splitmix64 advances in steps of the golden number: otherwise copy n+1 would draw the numbers
+    # of copy n, shifted by one.
     for n in range(len(random)):
         random[n] = scramble(base + np.uint64(n + 1) * _GOLDEN)

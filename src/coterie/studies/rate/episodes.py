@@ -19,7 +19,7 @@ from coterie.core.world import Renderable
 from coterie.nn.packing import encode, layout, pack
 from coterie.nn.threads import fixed_threads
 from coterie.preferences.ratings import EpisodeLibrary
-from coterie.training import build, video
+from coterie.training import build
 from coterie.training.loop import evaluation_seed
 from coterie.training.runner import Runner, play_episodes
 from coterie.training.table import Table
@@ -94,8 +94,8 @@ def _play_one(
 ) -> Episode:
     own = next(actor for actor in actors if actor.group_spec.group == group)
     runner = Runner(world, actors, seed, greedy=greedy)
-    rendered = view_options.frames and isinstance(world, Renderable)
-    frames = [video.text(world, over=False)] if rendered else []
+    drawn = world if view_options.frames and isinstance(world, Renderable) else None
+    frames = [] if drawn is None else [drawn.ansi(0)]
     rows: list[Row] = []
     rewarded = []
     for acted in play_episodes(runner, MAX_STEPS):
@@ -105,14 +105,14 @@ def _play_one(
         agent_step = runner.timestep.agent_types[own.group_spec.agent_type]
         rewarded.append(bool(np.any(agent_step.reward[0, own.group_spec.columns] != 0)))
         ended = bool(runner.timestep.ended[0])
-        if rendered:
-            frames.append(video.text(world, over=ended))
+        if drawn is not None:
+            frames.append(drawn.ansi(0, final=ended))
         if ended:
             break
     description: tuple[str, ...] = ()
     if view_options.words:
         last = map_tree(lambda a: a[0, own.group_spec.columns].copy(), agent_step.final_observation)
-        codec = _codec(own, rendered)
+        codec = _codec(own, drawn is not None)
         if codec is not None:
             description = describe(
                 codec, own.group_spec.agents, rows, key_moments(rewarded, view_options.moments), last

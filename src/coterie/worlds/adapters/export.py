@@ -30,7 +30,7 @@ from coterie.core.types import (
     action_shape,
     map_tree,
 )
-from coterie.core.world import EndRenderable, HasInfo, Renderable, World
+from coterie.core.world import HasInfo, Renderable, World
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
 Settings = TypeVar("Settings")
@@ -195,11 +195,8 @@ class PettingZooEnv(ParallelEnv):
         if self._seeds is None:
             raise CoterieError("no episode is running: call reset() before render()")
         text = self.render_mode == "ansi"
-        if self._ended and isinstance(self.world, EndRenderable):
-            picture = self.world.final_ansi(0) if text else self.world.final_frame(0)
-        else:
-            assert isinstance(self.world, Renderable)  # checked in __init__
-            picture = self.world.ansi(0) if text else self.world.frame(0)
+        assert isinstance(self.world, Renderable)  # checked in __init__
+        picture = self.world.ansi(0, final=self._ended) if text else self.world.frame(0, final=self._ended)
         if isinstance(picture, str) or self.render_mode == "rgb_array":
             return picture
         self._show(picture)

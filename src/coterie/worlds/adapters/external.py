@@ -75,6 +75,8 @@ class ExternalWorld:
     agent_types: Mapping[str, AgentType]
     num_envs: int
     simultaneous: bool
+    state_size = 0
+    draws_final = False
 
     def __init__(self, name: str, settings: ExternalSettings, make_env: EnvFactory, num_envs: int) -> None:
         at_least("num_envs", num_envs, 1)
@@ -164,8 +166,8 @@ class ExternalWorld:
                 self._restart_copy(worker, worker.call("reset", copy, True))
         return self._start_timestep()
 
-    def frame(self, copy: int) -> Array:
-        """The environment's own picture of one copy."""
+    def frame(self, copy: int, final: bool = False) -> Array:
+        """The environment's own picture of one copy as it is now; `final` is ignored."""
         if not self.settings.render:
             raise CoterieError(f"{self.name}: nothing to draw; set world.render to true")
         worker = next(worker for worker in self._workers if copy in worker.copies)
@@ -174,7 +176,7 @@ class ExternalWorld:
             raise ExternalEnvError(f"{self.name}, copy {copy}: {picture.message}")
         return np.asarray(picture)
 
-    def ansi(self, copy: int) -> str:
+    def ansi(self, copy: int, final: bool = False) -> str:
         """The picture for a terminal: two pixels per character."""
         return picture_to_ansi(self.frame(copy))
 
@@ -338,6 +340,9 @@ class _ActionHistory:
 class WorldWrapper:
     """Passes every call on to an inner world that the adapter chose by name and settings."""
 
+    state_size = 0
+    draws_final = False
+
     def __init__(self, inner: World) -> None:
         self.inner: Any = inner
         self.agent_types, self.num_envs, self.simultaneous = inner.agent_types, inner.num_envs, inner.simultaneous
@@ -362,14 +367,14 @@ class WorldWrapper:
         timestep: TimeStep = self.inner.load(state)
         return timestep
 
-    def frame(self, copy: int) -> Array:
+    def frame(self, copy: int, final: bool = False) -> Array:
         """A picture of one copy; needs `render: true`."""
-        picture: Array = self.inner.frame(copy)
+        picture: Array = self.inner.frame(copy, final)
         return picture
 
-    def ansi(self, copy: int) -> str:
+    def ansi(self, copy: int, final: bool = False) -> str:
         """The same for a terminal."""
-        text: str = self.inner.ansi(copy)
+        text: str = self.inner.ansi(copy, final)
         return text
 
 

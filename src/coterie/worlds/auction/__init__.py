@@ -1,4 +1,4 @@
-"""Sealed-bid auctions and their theory."""
+"""Sealed-bid auctions: the world, its theory, and metrics of trained bidders."""
 
 from coterie.worlds.auction.world import Auction, AuctionSettings, parallel_env
 

@@ -1,7 +1,7 @@
-"""What a bid is worth: bid curves, chances to win, interim values, best responses, and how far from ideal one is.
+"""Bid functions, win probabilities, interim utilities, best responses, utility losses and auction outcomes.
 
-Everything is interim: judged by a bidder who knows its own valuation and not the others', whose valuations are
-independent and of one distribution. Equilibria are in `equilibria.py`; the auction to be played is a world.
+Utilities are interim: expected by a bidder that knows its own valuation and not the others', whose valuations are
+independent draws from one distribution. Equilibria are in `equilibria.py`, the environment is in `world.py`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 from coterie.core.types import Array
 from coterie.core.validation import at_least, whole, within
 from coterie.preferences.prospect import Prospect, lottery, value
-from coterie.worlds.auction.valuations import Valuations, straight
+from coterie.worlds.auction.valuations import Valuations, interpolate
 
 Rule = Literal["first_price", "second_price", "all_pay"]
-WinChance = Callable[[Array], Array]  # bids of any shape → chances to win the item with them, before any reserve
-CANDIDATES, ZOOMS, ZOOM = 801, 3, 17  # of a best response: bids tried, times looked closer, bids of a closer look
-PRICES = 513  # points of second prices between 0 and 1
+WinProbability = Callable[[Array], Array]  # bids of any shape → win probabilities, ignoring the reserve
+CANDIDATES, ZOOMS, ZOOM = 801, 3, 17  # of a best response: bids tried, refinements, bids per refinement
+PRICES = 513  # grid points of the second price between the reserve and 1
 
 
 @dataclass(frozen=True)
-class Market:
-    """An auction as theory sees it. A bid below the reserve is none: it neither wins nor pays."""
+class AuctionModel:
+    """A sealed-bid auction with independent private valuations. A bid below the reserve neither wins nor pays."""
 
     bidders: int
     valuations: Valuations
@@ -39,229 +39,246 @@ class Market:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """What is bid at each rank among all valuations; a bid of 0 under a reserve is none."""
+class BidFunction:
+    """Bids as a function of the valuation, tabulated at ranks (quantiles of the valuation distribution)."""
 
     ranks: Array  # [K] from 0 to 1, rising
     values: Array  # [K] the valuations of these ranks
-    bids: Array  # [K]
+    bids: Array  # [K]; with a reserve, a bid of 0 means not to bid
 
     def __call__(self, values: Array | float) -> Array:
-        """The bids at other valuations, straight in between."""
+        """The bids at other valuations, interpolated linearly."""
         bids: Array = np.interp(values, self.values, self.bids)
         return bids
 
     def cdf(self, bids: Array, side: Literal["left", "right"] = "right") -> Array:
-        """How likely one such bidder bids at most this, or from the left: less than this."""
+        """The probability that such a bidder bids at most `bids`, or, from the left, less than `bids`."""
         if (np.diff(self.bids) >= 0).all():
-            return straight(bids, self.bids, self.ranks, side)
+            return interpolate(bids, self.bids, self.ranks, side)
         order = np.argsort(self.bids, kind="stable")
         share = np.gradient(self.ranks)[order]
         upto = np.cumsum(share) - share / 2
-        return straight(bids, self.bids[order], (upto - upto[0]) / (upto[-1] - upto[0]), side)
+        return interpolate(bids, self.bids[order], (upto - upto[0]) / (upto[-1] - upto[0]), side)
 
 
-def ranks(valuations: Valuations, points: int = 1001, entry: float = 0.0) -> Array:
-    """Ranks at which to look at a curve: closer to each other near both ends; jumps have both their sides.
+def rank_grid(valuations: Valuations, points: int = 1001, entry: float = 0.0) -> Array:
+    """Ranks at which to tabulate a bid function: denser near both ends, with both sides of every jump.
 
-    `entry` is the lowest rank that bids at all.
+    `entry` is the lowest rank that bids.
     """
     even = np.linspace(0.0, 1.0, points)
     jumps = np.append(valuations.levels[1:-1] + 1e-12, valuations.levels) if valuations.atoms else np.empty(0)
     return np.union1d(even**2 * (3 - 2 * even), [max(entry - 1e-12, 0.0), entry, *jumps])
 
 
-def curve(market: Market, bid: Callable[[Array], Array], points: int = 1001) -> Curve:
-    """Any bidder, a learned one say, as a curve: `bid` maps valuations `[K]` to bids `[K]`."""
-    at = ranks(market.valuations, points, float(market.valuations.below(market.reserve)))
-    values = market.valuations.quantile(at)
-    return Curve(at, values, np.asarray(bid(values), float))
+def bid_function(model: AuctionModel, bid: Callable[[Array], Array], points: int = 1001) -> BidFunction:
+    """Tabulate any bidder, for instance a learned one: `bid` maps valuations `[K]` to bids `[K]`."""
+    at = rank_grid(model.valuations, points, float(model.valuations.below(model.reserve)))
+    values = model.valuations.quantile(at)
+    return BidFunction(at, values, np.asarray(bid(values), float))
 
 
-# Chances to win -----------------------------------------------------------------------------------------
+# Win probabilities ------------------------------------------------------------------------------------
 
 
-def against(rivals: Sequence[Curve]) -> WinChance:
-    """Against independent rivals who follow these curves; ties are broken by lot."""
+def win_probability_against(rivals: Sequence[BidFunction]) -> WinProbability:
+    """The win probability against independent rivals with these bid functions; ties are broken at random."""
 
-    def chance(bids: Array) -> Array:
-        return _tied([(rival.cdf(bids, "left"), rival.cdf(bids)) for rival in rivals])
+    def win_probability(bids: Array) -> Array:
+        return _win_with_ties([(rival.cdf(bids, "left"), rival.cdf(bids)) for rival in rivals])
 
-    return chance
+    return win_probability
 
 
-def _tied(chances: Sequence[tuple[Array, Array]]) -> Array:
-    """To win against rivals, each of whom bids less, or at most as much, with the given chances.
+def _win_with_ties(probabilities: Sequence[tuple[Array, Array]]) -> Array:
+    """The win probability, given each rival's probabilities to bid less and to bid at most as much.
 
-    A lot among equals is the same as giving everybody a number in [0, 1] and comparing those: an integral over one's
-    own, of a polynomial whose degree is the number of rivals.
+    Breaking ties at random equals comparing uniform numbers in [0, 1]: an integral over the bidder's own number of a
+    polynomial whose degree is the number of rivals, exact by Gauss–Legendre quadrature.
     """
-    upto: Array = np.prod([most for _, most in chances], axis=0)
-    if all(np.array_equal(less, most) for less, most in chances):
+    upto: Array = np.prod([most for _, most in probabilities], axis=0)
+    if all(np.array_equal(less, most) for less, most in probabilities):
         return upto
-    x, weights = np.polynomial.legendre.leggauss(len(chances) // 2 + 1)
-    return sum(w / 2 * np.prod([a + (t + 1) / 2 * (b - a) for a, b in chances], axis=0) for t, w in zip(x, weights))
+    x, weights = np.polynomial.legendre.leggauss(len(probabilities) // 2 + 1)
+    return sum(
+        w / 2 * np.prod([a + (t + 1) / 2 * (b - a) for a, b in probabilities], axis=0) for t, w in zip(x, weights)
+    )
 
 
-def against_samples(rival_bids: Array) -> WinChance:
-    """Against rivals of whom M tables of bids `[M, R]` were seen; ties are broken by lot."""
+def win_probability_against_samples(rival_bids: Array) -> WinProbability:
+    """The win probability against M samples of R rivals' bids `[M, R]`; ties are broken at random."""
     rival_bids = np.asarray(rival_bids, float)
     if rival_bids.ndim != 2 or not rival_bids.size:
         raise ValueError(f"rival bids must have shape [M, R] with at least one row, got {rival_bids.shape}")
     highest = rival_bids.max(axis=1)
-    share = 1.0 / (1 + (rival_bids == highest[:, None]).sum(axis=1))  # of a tie at the top
+    share = 1.0 / (1 + (rival_bids == highest[:, None]).sum(axis=1))  # of winning a tie at the top
     order = np.argsort(highest)
     highest, lots = highest[order], np.concatenate([[0.0], np.cumsum(share[order])])
 
-    def chance(bids: Array) -> Array:
+    def win_probability(bids: Array) -> Array:
         less, upto = (np.searchsorted(highest, bids, side=side) for side in ("left", "right"))
         won: Array = (less + lots[upto] - lots[less]) / len(highest)
         return won
 
-    return chance
+    return win_probability
 
 
-# The worth of a bid -------------------------------------------------------------------------------------
+# Interim utility and best responses -------------------------------------------------------------------
 
 
-def interim(market: Market, taste: Prospect, values: Array, bids: Array, chance: WinChance) -> Array:
-    """What `bids` are worth at `values`, both of one shape once broadcast, to somebody of this taste."""
+def interim_utility(
+    model: AuctionModel, risk: Prospect, values: Array, bids: Array, win_probability: WinProbability
+) -> Array:
+    """The interim utility of `bids` at valuations `values`, broadcast together, for a risk preference."""
     values, bids = np.broadcast_arrays(np.asarray(values, float), np.asarray(bids, float))
-    if market.rule == "second_price":
-        return _interim_second_price(market, taste, values, bids, chance)
-    stands = bids >= market.reserve
-    won = np.where(stands, chance(bids), 0.0)
-    lost = np.where(stands, -bids, 0.0) if market.rule == "all_pay" else np.zeros_like(bids)
+    if model.rule == "second_price":
+        return _interim_utility_second_price(model, risk, values, bids, win_probability)
+    valid = bids >= model.reserve
+    won = np.where(valid, win_probability(bids), 0.0)
+    lost = np.where(valid, -bids, 0.0) if model.rule == "all_pay" else np.zeros_like(bids)
     gain = values - bids
-    # With a bid above one's valuation, winning is the worse outcome.
+    # With a bid above the valuation, winning is the worse outcome.
     up, down = np.maximum(gain, lost), np.minimum(gain, lost)
     return np.where(
-        stands, lottery(taste, up, down, np.where(gain >= lost, won, 1.0 - won)), lottery(taste, 0.0, 0.0, 1.0)
+        valid, lottery(risk, up, down, np.where(gain >= lost, won, 1.0 - won)), lottery(risk, 0.0, 0.0, 1.0)
     )
 
 
-def _interim_second_price(market: Market, taste: Prospect, values: Array, bids: Array, chance: WinChance) -> Array:
-    """The price is random, too: in `PRICES` steps, each paid in its middle."""
-    edges = np.linspace(market.reserve, 1.0, PRICES)
-    prices = np.concatenate([[market.reserve], (edges[1:] + edges[:-1]) / 2])
+def _interim_utility_second_price(
+    model: AuctionModel, risk: Prospect, values: Array, bids: Array, win_probability: WinProbability
+) -> Array:
+    """Discretise the random price into `PRICES` steps, each paid at its midpoint."""
+    edges = np.linspace(model.reserve, 1.0, PRICES)
+    prices = np.concatenate([[model.reserve], (edges[1:] + edges[:-1]) / 2])
     upto = np.minimum(edges, bids[..., None])
-    won = np.where(bids[..., None] >= market.reserve, chance(upto), 0.0)
+    won = np.where(bids[..., None] >= model.reserve, win_probability(upto), 0.0)
     steps = np.diff(won, axis=-1, prepend=0.0)
     outcomes = np.concatenate([values[..., None] - prices, np.zeros((*values.shape, 1))], axis=-1)
-    return value(taste.risk_parameters(), outcomes, np.concatenate([steps, 1.0 - won[..., -1:]], axis=-1))
+    return value(risk.risk_parameters(), outcomes, np.concatenate([steps, 1.0 - won[..., -1:]], axis=-1))
 
 
-class Response(NamedTuple):
-    """The best that a bidder can do at each valuation."""
+class BestResponse(NamedTuple):
+    """The best bid at each valuation."""
 
     bids: Array  # [V]
-    worth: Array  # [V] interim values of these bids
+    utility: Array  # [V] interim utilities of these bids
 
 
-def best_response(market: Market, taste: Prospect, values: Array, chance: WinChance, bid_levels: int = 0) -> Response:
-    """The best bid at every valuation `[V]`, anything in [0, 1] or on a grid of `bid_levels` bids.
+def best_response(
+    model: AuctionModel, risk: Prospect, values: Array, win_probability: WinProbability, bid_levels: int = 0
+) -> BestResponse:
+    """The best bid at every valuation `[V]`, any number in [0, 1] or one of `bid_levels` bids.
 
-    At second prices that is the valuation itself, whatever the taste, unless bids lie on a grid.
+    In second-price auctions it is the valuation for every risk preference, unless bids lie on a grid.
     """
     values = np.asarray(values, float)
-    if market.rule == "second_price" and not bid_levels:
-        return Response(values, interim(market, taste, values, values, chance))
-    floor = 0.0 if bid_levels else market.reserve
+    if model.rule == "second_price" and not bid_levels:
+        return BestResponse(values, interim_utility(model, risk, values, values, win_probability))
+    floor = 0.0 if bid_levels else model.reserve
     tried = np.linspace(floor, 1.0, bid_levels or CANDIDATES)
-    worth = interim(market, taste, values[:, None], tried[None, :], chance)
-    best = worth.argmax(axis=1)
-    found = Response(tried[best], np.take_along_axis(worth, best[:, None], 1)[:, 0])
+    utility = interim_utility(model, risk, values[:, None], tried[None, :], win_probability)
+    best = utility.argmax(axis=1)
+    found = BestResponse(tried[best], np.take_along_axis(utility, best[:, None], 1)[:, 0])
     if bid_levels:
         return found
     step = tried[1] - tried[0]
     for _ in range(ZOOMS):
         near = found.bids[:, None] + step * np.linspace(-1, 1, ZOOM)
-        found, step = _better(market, taste, values, np.clip(near, floor, 1.0), chance), step * 2 / (ZOOM - 1)
-    if market.reserve > 0:  # staying away may be best
-        away = float(lottery(taste, 0.0, 0.0, 1.0))
-        stay = found.worth <= away
-        found = Response(np.where(stay, 0.0, found.bids), np.maximum(found.worth, away))
+        found, step = _best_of(model, risk, values, np.clip(near, floor, 1.0), win_probability), step * 2 / (ZOOM - 1)
+    if model.reserve > 0:  # not bidding may be best
+        no_bid = float(lottery(risk, 0.0, 0.0, 1.0))
+        abstain = found.utility <= no_bid
+        found = BestResponse(np.where(abstain, 0.0, found.bids), np.maximum(found.utility, no_bid))
     return found
 
 
-def _better(market: Market, taste: Prospect, values: Array, tried: Array, chance: WinChance) -> Response:
-    worth = interim(market, taste, values[:, None], tried, chance)
-    best = worth.argmax(axis=1)[:, None]
-    return Response(*(np.take_along_axis(array, best, 1)[:, 0] for array in (tried, worth)))
+def _best_of(
+    model: AuctionModel, risk: Prospect, values: Array, tried: Array, win_probability: WinProbability
+) -> BestResponse:
+    utility = interim_utility(model, risk, values[:, None], tried, win_probability)
+    best = utility.argmax(axis=1)[:, None]
+    return BestResponse(*(np.take_along_axis(array, best, 1)[:, 0] for array in (tried, utility)))
 
 
-# How far from ideal -------------------------------------------------------------------------------------
+# Distance, utility loss, outcome ----------------------------------------------------------------------
 
 
-def distance(bids: Array, ideal: Array, weights: Array | None = None) -> float:
-    """The L2 distance of bids `[M]` to ideal ones at the same valuations, drawn as bidders draw them.
+def l2_distance(bids: Array, reference: Array, weights: Array | None = None) -> float:
+    """The L2 distance of bids `[M]` to reference bids at the same valuations, drawn from their distribution.
 
-    Without weights this is bnelearn's: the root of the mean squared difference. Weights, chances to win say, let
-    bids count by what hangs on them: those of bidders who never win cost nothing.
+    Without weights this is bnelearn's metric: the root of the mean squared difference. With win probabilities as
+    weights, bids that hardly ever win count little.
     """
-    square = (np.asarray(bids, float) - np.asarray(ideal, float)) ** 2
+    square = (np.asarray(bids, float) - np.asarray(reference, float)) ** 2
     return float(np.sqrt(np.average(square, weights=weights)))
 
 
-class Loss(NamedTuple):
-    """What a bidder gives away, on average over its valuations."""
+class UtilityLoss(NamedTuple):
+    """The loss of a bidder, on average over its valuations."""
 
-    worth: float  # of its bids
-    ideal: float  # of the bids that it is compared with
-    absolute: float  # ideal − worth
-    relative: float  # 1 − worth / ideal
+    utility: float  # of its bids
+    reference: float  # utility of the reference bids
+    absolute: float  # reference − utility
+    relative: float  # 1 − utility / reference
 
 
-def utility_loss(market: Market, taste: Prospect, bidder: Curve, chance: WinChance, ideal: Curve | None = None) -> Loss:
-    """What a curve loses against given rivals, compared with `ideal` (in equilibrium bnelearn's utility loss).
+def utility_loss(
+    model: AuctionModel,
+    risk: Prospect,
+    bidder: BidFunction,
+    win_probability: WinProbability,
+    reference: BidFunction | None = None,
+) -> UtilityLoss:
+    """The utility that a bid function loses against given rivals, compared with the `reference` bid function.
 
-    Without an ideal it is compared with the best response: how far it is from being one.
+    With the equilibrium as reference and as rivals this is bnelearn's utility loss. Without a reference the bid
+    function is compared with the best response.
     """
     middle = (np.arange(512) + 0.5) / 512
     values, own = np.interp(middle, bidder.ranks, bidder.values), np.interp(middle, bidder.ranks, bidder.bids)
-    worth = float(interim(market, taste, values, own, chance).mean())
-    if ideal is None:
-        best = float(best_response(market, taste, values, chance).worth.mean())
+    utility = float(interim_utility(model, risk, values, own, win_probability).mean())
+    if reference is None:
+        best = float(best_response(model, risk, values, win_probability).utility.mean())
     else:
-        bids = np.interp(middle, ideal.ranks, ideal.bids)
-        best = float(interim(market, taste, values, bids, chance).mean())
-    return Loss(worth, best, best - worth, 1.0 - worth / best if best else 0.0)
+        bids = np.interp(middle, reference.ranks, reference.bids)
+        best = float(interim_utility(model, risk, values, bids, win_probability).mean())
+    return UtilityLoss(utility, best, best - utility, 1.0 - utility / best if best else 0.0)
 
 
-class Result(NamedTuple):
-    """What an auction yields on average."""
+class AuctionOutcome(NamedTuple):
+    """The expected outcome of an auction."""
 
-    revenue: float  # all that is paid
-    efficiency: float  # the winner's valuation as a share of the highest one's, both on average
-    highest_wins: float  # how often the item goes to the highest rank among the valuations
+    revenue: float  # the sum of all payments
+    efficiency: float  # mean valuation of the winner / mean highest valuation
+    highest_wins: float  # probability that the bidder with the highest rank wins
 
 
-def result(market: Market, bidders: Sequence[Curve]) -> Result:
-    """Revenue and efficiency when these bidders, one curve each and none falling, meet."""
-    if len(bidders) != market.bidders:
-        raise ValueError(f"the market has {market.bidders} bidders, got {len(bidders)} curves")
-    at = (np.arange(8000) + 0.5) / 8000  # ranks, each as likely
-    highest = float((market.bidders * market.valuations.quantile(at) * at ** (market.bidders - 1)).mean())
+def expected_outcome(model: AuctionModel, bidders: Sequence[BidFunction]) -> AuctionOutcome:
+    """Revenue and efficiency of bidders with these non-decreasing bid functions."""
+    if len(bidders) != model.bidders:
+        raise ValueError(f"bidders: expected {model.bidders} bid functions, one per bidder, got {len(bidders)}")
+    at = (np.arange(8000) + 0.5) / 8000  # equally likely ranks
+    highest = float((model.bidders * model.valuations.quantile(at) * at ** (model.bidders - 1)).mean())
     surplus = right = 0.0
     for i, own in enumerate(bidders):
-        bids, values = np.interp(at, own.ranks, own.bids), market.valuations.quantile(at)
+        bids, values = np.interp(at, own.ranks, own.bids), model.valuations.quantile(at)
         rivals = [(rival.cdf(bids, "left"), rival.cdf(bids)) for j, rival in enumerate(bidders) if j != i]
-        stands = bids >= market.reserve
-        surplus += float((values * _tied(rivals) * stands).mean())
+        valid = bids >= model.reserve
+        surplus += float((values * _win_with_ties(rivals) * valid).mean())
         lower = [(np.minimum(less, at), np.minimum(most, at)) for less, most in rivals]
-        right += float((_tied(lower) * stands).mean())
-    return Result(_revenue(market, bidders, at), surplus / highest, right)
+        right += float((_win_with_ties(lower) * valid).mean())
+    return AuctionOutcome(_revenue(model, bidders, at), surplus / highest, right)
 
 
-def _revenue(market: Market, bidders: Sequence[Curve], at: Array) -> float:
-    if market.rule == "all_pay":
+def _revenue(model: AuctionModel, bidders: Sequence[BidFunction], at: Array) -> float:
+    if model.rule == "all_pay":
         bids = [np.interp(at, own.ranks, own.bids) for own in bidders]
-        return float(sum((b * (b >= market.reserve)).mean() for b in bids))
-    prices = np.linspace(market.reserve, 1.0, 8001)
+        return float(sum((b * (b >= model.reserve)).mean() for b in bids))
+    prices = np.linspace(model.reserve, 1.0, 8001)
     upto = np.array([own.cdf(prices) for own in bidders])
     highest = upto.prod(axis=0)
     below = highest
-    if market.rule == "second_price":  # all but one at most this
+    if model.rule == "second_price":  # the second highest bid is at most this
         below = highest + sum((1 - own) * np.delete(upto, i, 0).prod(axis=0) for i, own in enumerate(upto))
-    sold = 1.0 - np.prod([own.cdf(np.array(market.reserve), "left") for own in bidders])
-    return float(market.reserve * sold + np.trapezoid(1.0 - below, prices))
+    sold = 1.0 - np.prod([own.cdf(np.array(model.reserve), "left") for own in bidders])
+    return float(model.reserve * sold + np.trapezoid(1.0 - below, prices))

@@ -1,8 +1,8 @@
-"""Learned bidders in numbers: how far from ideal they are, what they earn, what the seller gets.
+"""Metrics of learned bidders: distance to equilibrium, utility loss, regret, payoffs and revenue.
 
-A policy is asked for its greedy bids at many valuations; all numbers follow from these curves (`bidding.py`), so that
-seeds are the only chance left in them. What is ideal comes from `equilibria.py`, with a sentence where nothing is
-known. Runs of one table are one *set*: means over its runs come with 95% intervals. Pages are in `auction_report.py`.
+The greedy bids of every policy are tabulated at many valuations, and all numbers are computed from these bid functions,
+so that the only randomness is that of the training seeds. The equilibrium comes from `equilibria.py`; where it is not
+known, a remark says why. Means over the runs of one table come with 95% intervals. The report is in `report.py`.
 """
 
 from __future__ import annotations
@@ -27,60 +27,60 @@ from coterie.training.runner import Runner
 from coterie.training.table import load
 from coterie.worlds.auction import equilibria
 from coterie.worlds.auction.best_responses import (
-    Curve,
-    Market,
-    Result,
-    WinChance,
-    against,
+    AuctionModel,
+    AuctionOutcome,
+    BidFunction,
+    WinProbability,
     best_response,
-    curve,
-    distance,
-    interim,
-    result,
+    bid_function,
+    expected_outcome,
+    interim_utility,
+    l2_distance,
+    win_probability_against,
 )
 from coterie.worlds.auction.world import Auction, AuctionSettings
 
-RANKS = (np.arange(256) + 0.5) / 256  # at which bidders are judged: each as likely
-LEFT = 1e-3  # that a bidder may still gain by leaving curves that are called an equilibrium
-DIP = 0.01  # a curve that falls by more than this is not called rising
+RANKS = (np.arange(256) + 0.5) / 256  # equally likely ranks at which bids are compared
+MAX_RESIDUAL = 1e-3  # largest gain from deviating in what is accepted as an equilibrium
+MAX_DIP = 0.01  # largest decrease of a bid function that still counts as non-decreasing
 
 
-# What is ideal ------------------------------------------------------------------------------------------
+# Equilibrium -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Theory:
-    """A table and what is known of it before anybody has learned."""
+class Benchmark:
+    """An auction with its groups of bidders, and its equilibrium if known."""
 
     settings: AuctionSettings
-    members: dict[str, tuple[int, ...]]  # group -> its seats
-    tastes: dict[str, Prospect | None]  # None: nothing is known of its best bids
-    words: dict[str, str]  # group -> its taste, for a reader
-    ideal: list[Curve] | None  # one for each seat; None: not known
+    members: dict[str, tuple[int, ...]]  # group -> indices of its bidders
+    risks: dict[str, Prospect | None]  # group -> risk preference; None: no best response is known
+    labels: dict[str, str]  # group -> risk preference as text
+    equilibrium: list[BidFunction] | None  # one bid function per bidder; None: not known
     remarks: tuple[str, ...]  # whole sentences
 
     @property
-    def market(self) -> Market:
-        return self.settings.market
+    def model(self) -> AuctionModel:
+        return self.settings.model
 
     @property
     def values(self) -> Array:
-        """The valuations at which bidders are judged, [256]."""
-        return self.market.valuations.quantile(RANKS)
+        """The valuations at which bids are compared, [256]."""
+        return self.model.valuations.quantile(RANKS)
 
     @property
-    def ideal_bids(self) -> Array:
-        """The oracle's bids at these valuations, one row for each seat, [S, 256]."""
-        return np.array([np.interp(RANKS, own.ranks, own.bids) for own in self.ideal or ()])
+    def equilibrium_bids(self) -> Array:
+        """The equilibrium bids at these valuations, [A, 256]."""
+        return np.array([np.interp(RANKS, own.ranks, own.bids) for own in self.equilibrium or ()])
 
     @property
-    def one_ideal(self) -> bool:
-        """Whether everybody has the same ideal."""
-        return self.ideal is not None and all(one is self.ideal[0] for one in self.ideal)
+    def is_symmetric(self) -> bool:
+        """Whether all bidders have the same equilibrium bid function."""
+        return self.equilibrium is not None and all(one is self.equilibrium[0] for one in self.equilibrium)
 
 
-def taste_of(preference: Part) -> Prospect | None:
-    """A group's taste for the outcomes of a single auction; None for those without an oracle."""
+def risk_of(preference: Part) -> Prospect | None:
+    """The risk preference over outcomes of one auction; None for preferences without a known best response."""
     settings = dataclasses.asdict(preference.settings)
     if preference.name == "individual":
         return NEUTRAL
@@ -89,117 +89,116 @@ def taste_of(preference: Part) -> Prospect | None:
     return None
 
 
-def in_words(preference: Part) -> str:
-    """A group's taste for a reader."""
-    taste = taste_of(preference)
-    if taste is None:
+def preference_label(preference: Part) -> str:
+    """A group's preference as text."""
+    risk = risk_of(preference)
+    if risk is None:
         scope = dataclasses.asdict(preference.settings).get("scope")
         return preference.name if scope is None else f"{preference.name}, {scope}"
-    return describe(taste)
+    return risk_label(risk)
 
 
-def describe(taste: Prospect) -> str:
-    """The numbers of a taste."""
-    if taste == NEUTRAL:
+def risk_label(risk: Prospect) -> str:
+    """A risk preference as text."""
+    if risk == NEUTRAL:
         return "risk-neutral"
-    aversion = f"λ {taste.loss_aversion:g}, γ {taste.gamma_gains:g} and {taste.gamma_losses:g}"
-    return f"prospect theory: α {taste.alpha:g}, β {taste.beta:g}, {aversion}, reference {taste.reference:g}"
+    aversion = f"λ {risk.loss_aversion:g}, γ {risk.gamma_gains:g} and {risk.gamma_losses:g}"
+    return f"prospect theory: α {risk.alpha:g}, β {risk.beta:g}, {aversion}, reference {risk.reference:g}"
 
 
-def theorise(
-    settings: AuctionSettings, members: Mapping[str, Sequence[int]], tastes: Mapping[str, Prospect | None]
-) -> Theory:
-    """What is ideal at a table where groups sit on these seats."""
-    remarks, words = [], {name: "" if taste is None else describe(taste) for name, taste in tastes.items()}
+def make_benchmark(
+    settings: AuctionSettings, members: Mapping[str, Sequence[int]], risks: Mapping[str, Prospect | None]
+) -> Benchmark:
+    """Solve the equilibrium of an auction whose bidders belong to these groups."""
+    remarks, labels = [], {name: "" if risk is None else risk_label(risk) for name, risk in risks.items()}
     if settings.rounds > 1:
         remarks.append(f"Bids and numbers are those of the first of {settings.rounds} rounds.")
-        tastes = {name: taste if taste == NEUTRAL else None for name, taste in tastes.items()}
+        risks = {name: risk if risk == NEUTRAL else None for name, risk in risks.items()}
     if settings.bid_levels:
         step = 1 / (settings.bid_levels - 1)
-        remarks.append(f"Bids lie on a grid {step:.3g} apart: best responses, too, but not the oracle's.")
-    seated = {name: tuple(seats) for name, seats in members.items()}
-    ideal, why = _ideal(settings, seated, tastes)
+        remarks.append(f"Bids and best responses lie on a grid {step:.3g} apart, equilibrium bids do not.")
+    bidders = {name: tuple(own) for name, own in members.items()}
+    equilibrium, why = _solve_equilibrium(settings, bidders, risks)
     if why is not None:
-        remarks.append(f"There is no oracle for this table: {why}.")
-    return Theory(settings, seated, dict(tastes), words, ideal, tuple(remarks))
+        remarks.append(f"The equilibrium of this table is not known: {why}.")
+    return Benchmark(settings, bidders, dict(risks), labels, equilibrium, tuple(remarks))
 
 
-def _ideal(
-    settings: AuctionSettings, members: Mapping[str, tuple[int, ...]], tastes: Mapping[str, Prospect | None]
-) -> tuple[list[Curve] | None, str | None]:
-    """The equilibrium, one curve for each seat, or why there is none."""
-    market, bidders = settings.market, range(settings.num_bidders)
-    known = {name: taste for name, taste in tastes.items() if taste is not None}
+def _solve_equilibrium(
+    settings: AuctionSettings, members: Mapping[str, tuple[int, ...]], risks: Mapping[str, Prospect | None]
+) -> tuple[list[BidFunction] | None, str | None]:
+    """The equilibrium, one bid function per bidder, or the reason why it is not known."""
+    model, bidders = settings.model, range(settings.num_bidders)
+    known = {name: risk for name, risk in risks.items() if risk is not None}
     if settings.budget is not None:
-        return None, "equilibria under budgets are not solved"
-    if unknown := [name for name in tastes if name not in known]:
+        return None, "auctions with a budget are not solved"
+    if unknown := [name for name in risks if name not in known]:
         return None, f"no equilibrium is known for the preference of {' and '.join(map(repr, unknown))}"
-    if market.valuations.atoms:
-        return None, "valuations are single points, where the equilibrium draws lots"
-    agent_types = list(dict.fromkeys(known.values()))
+    if model.valuations.atoms:
+        return None, "with points as valuations it is in mixed strategies"
+    distinct = list(dict.fromkeys(known.values()))
     try:
-        if len(agent_types) == 1 or market.rule == "second_price":  # at second prices tastes change nothing
-            shared = equilibria.symmetric(market, agent_types[0])
+        if len(distinct) == 1 or model.rule == "second_price":  # second price: all bid their valuation
+            shared = equilibria.symmetric_equilibrium(model, distinct[0])
             return [shared for _ in bidders], None
-        counts = [sum(len(members[name]) for name, own in known.items() if own == kind) for kind in agent_types]
-        found = equilibria.mixed(market, agent_types, counts)
-    except (ValueError, CoterieError) as error:  # which say what is not solved
+        counts = [sum(len(members[name]) for name, own in known.items() if own == risk) for risk in distinct]
+        found = equilibria.asymmetric_equilibrium(model, distinct, counts)
+    except (ValueError, CoterieError) as error:  # the message says what is not solved
         return None, str(error)
-    if found.residual > LEFT:
-        return None, f"the curves found for it leave {found.residual:.2g} to gain"
-    curves = found.curves
-    group_of = {seat: name for name, seats in members.items() for seat in seats}
-    return [curves[agent_types.index(known[group_of[seat]])] for seat in bidders], None
+    if found.residual > MAX_RESIDUAL:
+        return None, f"deviating from the bid functions found gains {found.residual:.2g}"
+    group_of = {bidder: name for name, own in members.items() for bidder in own}
+    return [found.bid_functions[distinct.index(known[group_of[bidder]])] for bidder in bidders], None
 
 
-# What was learned ---------------------------------------------------------------------------------------
+# Learned bidders -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """What came of a group, a mean over its bidders; None where it is not known."""
+class GroupMetrics:
+    """Metrics of a group, averaged over its bidders; None where not known."""
 
-    distance: float | None  # to the oracle: root mean square over the valuations (L2)
-    weighted_distance: float | None  # the same, valuations weighted by the oracle's chance to win
-    off_best: float | None  # the largest |bid − best response| over the valuations
-    weighted_off_best: float | None  # the largest of that times the best response's chance to win
-    loss: float | None  # share of its worth given away among equilibrium bidders, against the oracle's bids
-    regret: float | None  # share of its worth given away among the learned bidders, against the best response
-    payoff: float | None  # money earned in an auction
-    worth: float | None  # of an auction, in its own taste
+    l2_distance: float | None  # to the equilibrium bids: root mean square over valuations
+    weighted_l2_distance: float | None  # the same, weighted by the win probability in equilibrium
+    best_response_gap: float | None  # largest |bid − best response| over valuations
+    weighted_best_response_gap: float | None  # largest |bid − best response| × win probability of the best response
+    utility_loss: float | None  # relative utility loss against the equilibrium bid, rivals in equilibrium
+    regret: float | None  # relative utility loss against the best response, rivals as learned
+    payoff: float | None  # expected payoff of an auction, in money
+    utility: float | None  # expected utility of an auction, under its own risk preference
 
 
-MEASURES = {  # a table's rows
-    "distance": "L2 distance to the oracle's bids",
-    "weighted_distance": "L2, weighted by the oracle's chance to win",
-    "off_best": "largest |bid − best response|",
-    "weighted_off_best": "largest |bid − best response| × chance to win",
-    "loss": "utility lost against the oracle, rivals in equilibrium",
-    "regret": "utility lost against the best response, rivals as learned",
+METRICS = {  # fields of GroupMetrics -> rows of the report's table
+    "l2_distance": "L2 distance to the equilibrium bids",
+    "weighted_l2_distance": "L2, weighted by the win probability in equilibrium",
+    "best_response_gap": "largest |bid − best response|",
+    "weighted_best_response_gap": "largest |bid − best response| × win probability",
+    "utility_loss": "utility loss against the equilibrium bid, rivals in equilibrium",
+    "regret": "utility loss against the best response, rivals as learned",
     "payoff": "payoff per auction and bidder, in money",
-    "worth": "worth per auction and bidder, in its own taste",
+    "utility": "utility per auction and bidder, under its own risk preference",
 }
 OUTCOMES = {
     "revenue": "revenue per auction",
-    "efficiency": "efficiency: share of the highest valuation realised",
-    "highest_wins": "how often the highest valuation wins",
+    "efficiency": "efficiency: winner's valuation / highest valuation",
+    "highest_wins": "probability that the highest valuation wins",
 }
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One table of bidders."""
+class TableMetrics:
+    """Metrics of one table of bidders."""
 
-    bids: Array  # [S, 256] of every seat at the theory's valuations
-    best: Array  # [S, 256] best responses to the others; NaN where none is known
-    groups: dict[str, Numbers]
-    outcome: Result
+    bids: Array  # [A, 256] of every bidder at the benchmark's valuations
+    best: Array  # [A, 256] best responses to the other bidders; NaN where not known
+    groups: dict[str, GroupMetrics]
+    outcome: AuctionOutcome
 
 
-def curves(run: Run, checkpoint: str = "last") -> list[Curve]:
-    """The greedy bids of every seat, in the first round, as they count: 0 for none, at most the budget.
+def learned_bid_functions(run: Run, checkpoint: str = "last") -> list[BidFunction]:
+    """The greedy bid functions of all bidders in the first round, limited to the budget, and 0 below the reserve.
 
-    The last policies: the best are chosen by what they are paid, and rivals are paid best while all bid too little.
+    The default is the last checkpoint: the best one is chosen by payoff, which is highest while all bid too little.
     """
     loaded = load(run.path, checkpoint)
     settings: AuctionSettings = loaded.config.world.settings
@@ -219,27 +218,29 @@ def curves(run: Run, checkpoint: str = "last") -> list[Curve]:
         bids = np.clip(bids, 0.0, 1.0 if settings.budget is None else min(settings.budget, 1.0))
         return np.where(bids < settings.reserve, 0.0, bids)
 
-    all_bids = curve(settings.market, ask)
+    all_bids = bid_function(settings.model, ask)
     return [dataclasses.replace(all_bids, bids=own) for own in all_bids.bids.T]
 
 
-def judge(theory: Theory, seats: Sequence[Curve]) -> Judged:
-    """Hold bidders, one curve for each seat, against what is ideal and against the best they could do."""
-    bids = _counting(theory.market, np.array([np.interp(RANKS, own.ranks, own.bids) for own in seats]))
+def evaluate_bidders(benchmark: Benchmark, bidders: Sequence[BidFunction]) -> TableMetrics:
+    """Compare bidders, one bid function each, with the equilibrium and with their best responses."""
+    bids = _apply_reserve(benchmark.model, np.array([np.interp(RANKS, own.ranks, own.bids) for own in bidders]))
     best, groups = np.full_like(bids, np.nan), {}
-    for name, members in theory.members.items():
-        found: list[Numbers] = []
-        for seat in members:
-            twin = next((k for k, other in enumerate(members[: len(found)]) if (bids[other] == bids[seat]).all()), None)
+    for name, members in benchmark.members.items():
+        found: list[GroupMetrics] = []
+        for index in members:
+            twin = next(
+                (k for k, other in enumerate(members[: len(found)]) if (bids[other] == bids[index]).all()), None
+            )
             if twin is None:
-                numbers, best[seat] = _judge_seat(theory, theory.tastes[name], seats, seat, bids[seat])
+                numbers, best[index] = _evaluate_bidder(benchmark, benchmark.risks[name], bidders, index, bids[index])
                 found.append(numbers)
-            else:  # who bids alike has the same rivals
-                best[seat] = best[members[twin]]
+            else:  # bidders with the same bids have the same rivals
+                best[index] = best[members[twin]]
                 found.append(found[twin])
-        groups[name] = Numbers(*(_mean(column) for column in zip(*map(dataclasses.astuple, found), strict=True)))
-    outcome = result(theory.market, seats)
-    return Judged(bids, best, groups, outcome)
+        groups[name] = GroupMetrics(*(_mean(column) for column in zip(*map(dataclasses.astuple, found), strict=True)))
+    outcome = expected_outcome(benchmark.model, bidders)
+    return TableMetrics(bids, best, groups, outcome)
 
 
 def _mean(column: Sequence[float | None]) -> float | None:
@@ -247,149 +248,161 @@ def _mean(column: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if len(known) == len(column) else None
 
 
-def _judge_seat(
-    theory: Theory, taste: Prospect | None, seats: Sequence[Curve], seat: int, bids: Array
-) -> tuple[Numbers, Array]:
-    """One bidder's numbers and its best responses."""
-    market, values, levels = theory.market, theory.values, theory.settings.bid_levels
-    chance = _rivals(seats, seat)
-    payoff = float(interim(market, NEUTRAL, values, bids, chance).mean())
-    worth = None if taste is None else float(interim(market, taste, values, bids, chance).mean())
-    near = weighted = loss = off = weighted_off = regret = None
+def _evaluate_bidder(
+    benchmark: Benchmark, risk: Prospect | None, bidders: Sequence[BidFunction], index: int, bids: Array
+) -> tuple[GroupMetrics, Array]:
+    """One bidder's metrics and its best responses."""
+    model, values, levels = benchmark.model, benchmark.values, benchmark.settings.bid_levels
+    against_learned = _win_probability(bidders, index)
+    payoff = float(interim_utility(model, NEUTRAL, values, bids, against_learned).mean())
+    utility = None if risk is None else float(interim_utility(model, risk, values, bids, against_learned).mean())
+    near = weighted = utility_loss = largest = weighted_largest = regret = None
     best = np.full_like(bids, np.nan)
-    if theory.ideal is not None and taste is not None:
-        among = _rivals(theory.ideal, seat)
-        ideal = _counting(market, theory.ideal_bids[seat])
-        near, weighted = distance(bids, ideal), distance(bids, ideal, _winning(market, among, ideal))
-        own, reached = (interim(market, taste, values, b, among).mean() for b in (bids, ideal))
-        loss = _share_lost(taste, float(own), float(reached))
-    if worth is not None and theory.settings.budget is None and taste is not None:
-        response = best_response(market, taste, values, chance, levels)
-        best = _counting(market, response.bids)
-        apart = np.abs(bids - best)
-        off, weighted_off = float(apart.max()), float((apart * _winning(market, chance, best)).max())
-        regret = _share_lost(taste, worth, float(response.worth.mean()))
-    return Numbers(near, weighted, off, weighted_off, loss, regret, payoff, worth), best
+    if benchmark.equilibrium is not None and risk is not None:
+        against_equilibrium = _win_probability(benchmark.equilibrium, index)
+        equilibrium = _apply_reserve(model, benchmark.equilibrium_bids[index])
+        near = l2_distance(bids, equilibrium)
+        weighted = l2_distance(bids, equilibrium, _win_probabilities(model, against_equilibrium, equilibrium))
+        own, reached = (
+            interim_utility(model, risk, values, b, against_equilibrium).mean() for b in (bids, equilibrium)
+        )
+        utility_loss = _relative_loss(risk, float(own), float(reached))
+    if utility is not None and benchmark.settings.budget is None and risk is not None:
+        response = best_response(model, risk, values, against_learned, levels)
+        best = _apply_reserve(model, response.bids)
+        gap = np.abs(bids - best)
+        largest, weighted_largest = (
+            float(gap.max()),
+            float((gap * _win_probabilities(model, against_learned, best)).max()),
+        )
+        regret = _relative_loss(risk, utility, float(response.utility.mean()))
+    return GroupMetrics(near, weighted, largest, weighted_largest, utility_loss, regret, payoff, utility), best
 
 
-def _rivals(seats: Sequence[Curve], seat: int) -> WinChance:
-    return against([other for group_spec, other in enumerate(seats) if group_spec != seat])
+def _win_probability(bidders: Sequence[BidFunction], index: int) -> WinProbability:
+    """The win probability of one bidder against the others."""
+    return win_probability_against([rival for i, rival in enumerate(bidders) if i != index])
 
 
-def _counting(market: Market, bids: Array) -> Array:
-    """Bids as they count: 0 for none."""
-    return np.where(bids < market.reserve, 0.0, bids)
+def _apply_reserve(model: AuctionModel, bids: Array) -> Array:
+    """Bids with 0 in place of those below the reserve."""
+    return np.where(bids < model.reserve, 0.0, bids)
 
 
-def _winning(market: Market, chance: WinChance, bids: Array) -> Array:
-    """How likely bids win; what lies below the reserve never does."""
-    return np.where(bids < market.reserve, 0.0, chance(bids))
+def _win_probabilities(model: AuctionModel, win_probability: WinProbability, bids: Array) -> Array:
+    """Win probabilities of bids; those below the reserve never win."""
+    return np.where(bids < model.reserve, 0.0, win_probability(bids))
 
 
-def _share_lost(taste: Prospect, worth: float, reached: float) -> float | None:
-    """As a share of what could be reached; with a reference, staying away is not worth 0 and a share says nothing."""
-    return 1.0 - worth / reached if reached > 0 and taste.reference == 0 else None
+def _relative_loss(risk: Prospect, utility: float, reached: float) -> float | None:
+    """The loss relative to the attainable utility; None with a reference point, where not bidding has a utility ≠ 0."""
+    return 1.0 - utility / reached if reached > 0 and risk.reference == 0 else None
 
 
-# Over several runs --------------------------------------------------------------------------------------
+# Several runs ----------------------------------------------------------------------------------------
 
 
-def measure(runs: Sequence[Run]) -> dict[str, Any]:
-    """All numbers of runs of one table, as JSON."""
-    if len(found := sets(runs)) != 1:
-        raise CoterieError(f"these runs are of {len(found)} different tables; measure those of one table")
-    return summarise(*judge_runs(found[0]))
+def measure_runs(runs: Sequence[Run]) -> dict[str, Any]:
+    """All metrics of runs of one table, as JSON."""
+    if len(found := group_by_table(runs)) != 1:
+        raise CoterieError(
+            f"runs: expected runs of one table, got {len(found)} different tables; measure each by itself"
+        )
+    return summarise(*evaluate_runs(found[0]))
 
 
-def sets(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs put together by table: those that differ in nothing but their seeds and how they were run."""
+def group_by_table(runs: Sequence[Run]) -> list[list[Run]]:
+    """Group runs by table: runs of one group differ only in seeds and execution settings."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         plain = to_dict(run.config())
         for group in plain["groups"].values():
-            group["policy"].pop("run", None)  # a player of an earlier run: one for each seed, perhaps
+            group["policy"].pop("run", None)  # a policy from an earlier run may differ between seeds
         length = plain["train"]["total_steps"]
         found.setdefault(json.dumps([plain["world"], plain["groups"], length]), []).append(run)
     return list(found.values())
 
 
-def theory_of(config: Config) -> Theory:
-    """What is ideal at a config's table."""
+def benchmark_of(config: Config) -> Benchmark:
+    """The benchmark of a config."""
     group_specs = build.build_group_specs(config, Auction(config.world.settings, 1))
     members = {name: tuple(map(int, group_spec.columns)) for name, group_spec in group_specs.items()}
     preferences = {name: _preference(group, group_specs[name]) for name, group in config.groups.items()}
-    tastes = {name: taste_of(preference) for name, preference in preferences.items()}
-    words = {name: in_words(preference) for name, preference in preferences.items()}
-    return dataclasses.replace(theorise(config.world.settings, members, tastes), words=words)
+    risks = {name: risk_of(preference) for name, preference in preferences.items()}
+    labels = {name: preference_label(preference) for name, preference in preferences.items()}
+    return dataclasses.replace(make_benchmark(config.world.settings, members, risks), labels=labels)
 
 
 def _preference(group: GroupConfig, group_spec: GroupSpec) -> Part:
-    """How a group values its rewards; who only plays and says nothing of it, as when it learned."""
+    """A group's preference; a policy of an earlier run that no longer learns keeps the one it learned with."""
     if group.learner is not None or not isinstance(group.policy, SeatedRun) or group.preference.name != "individual":
         return group.preference
     earlier = Run.open(group.policy.run).config()
     return earlier.groups[build.earlier_group(group.policy, group_spec, earlier)].preference
 
 
-def judge_runs(runs: Sequence[Run]) -> tuple[Theory, list[Judged]]:
-    """A set of runs beside what is ideal."""
-    theory = theory_of(runs[0].config())
-    return theory, [judge(theory, curves(run)) for run in runs]
+def evaluate_runs(runs: Sequence[Run]) -> tuple[Benchmark, list[TableMetrics]]:
+    """The benchmark of runs of one table, and the metrics of each run."""
+    benchmark = benchmark_of(runs[0].config())
+    return benchmark, [evaluate_bidders(benchmark, learned_bid_functions(run)) for run in runs]
 
 
 def estimate(numbers: Sequence[float | None]) -> Estimate | None:
-    """Their mean with its interval; None where one is not known."""
+    """The mean with its interval; None if a number is not known."""
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         return None
     return statistics.stratified_bootstrap([np.array(known)], statistics.mean, statistics.bootstrap_stream())
 
 
-def summarise(theory: Theory, tables: Sequence[Judged]) -> dict[str, Any]:
-    """Means and intervals over tables, beside the oracle's numbers, as JSON."""
-    ideal = None if theory.ideal is None else judge(theory, theory.ideal)
+def summarise(benchmark: Benchmark, tables: Sequence[TableMetrics]) -> dict[str, Any]:
+    """Means and intervals over runs, and the numbers of the equilibrium, as JSON."""
+    equilibrium = None if benchmark.equilibrium is None else evaluate_bidders(benchmark, benchmark.equilibrium)
     at = [round(255 * share / 10) for share in range(11)]
     groups: dict[str, Any] = {}
-    for name, members in theory.members.items():
+    for name, members in benchmark.members.items():
         rows = list(members)
         groups[name] = {
-            "taste": theory.words[name],
+            "risk_preference": benchmark.labels[name],
             "bidders": len(members),
-            "learned": {m: _plain([getattr(one.groups[name], m) for one in tables]) for m in MEASURES},
-            "oracle": None if ideal is None else {m: getattr(ideal.groups[name], m) for m in ("payoff", "worth")},
+            "learned": {m: _estimate_as_json([getattr(one.groups[name], m) for one in tables]) for m in METRICS},
+            "equilibrium": None
+            if equilibrium is None
+            else {m: getattr(equilibrium.groups[name], m) for m in ("payoff", "utility")},
             "bids": np.mean([one.bids[rows].mean(axis=0) for one in tables], axis=0)[at].round(5).tolist(),
-            "oracle_bids": None if ideal is None else ideal.bids[rows[0]][at].round(5).tolist(),
+            "equilibrium_bids": None if equilibrium is None else equilibrium.bids[rows[0]][at].round(5).tolist(),
         }
     return {
         "runs": len(tables),
-        "world": dataclasses.asdict(theory.settings),
-        "remarks": list(theory.remarks),
-        "valuations": theory.values[at].round(5).tolist(),
+        "world": dataclasses.asdict(benchmark.settings),
+        "remarks": list(benchmark.remarks),
+        "valuations": benchmark.values[at].round(5).tolist(),
         "groups": groups,
         "auction": {
-            "learned": {m: _plain([_outcome(one, m) for one in tables]) for m in OUTCOMES},
-            "oracle": None if ideal is None else ideal.outcome._asdict(),
-            "neutral": neutral(theory),
+            "learned": {m: _estimate_as_json([_outcome(one, m) for one in tables]) for m in OUTCOMES},
+            "equilibrium": None if equilibrium is None else equilibrium.outcome._asdict(),
+            "neutral": risk_neutral_outcome(benchmark),
         },
     }
 
 
-def _plain(numbers: Sequence[float | None]) -> dict[str, Any] | None:
+def _estimate_as_json(numbers: Sequence[float | None]) -> dict[str, Any] | None:
     found = estimate(numbers)
     return None if found is None else found.to_dict() | {"seeds": list(numbers)}
 
 
-def _outcome(judged: Judged, name: str) -> float | None:
-    """Of an auction's outcome; how often the highest wins is known for rising curves only."""
-    rising = (np.maximum.accumulate(judged.bids, axis=1) - judged.bids).max() <= DIP
-    return float(getattr(judged.outcome, name)) if rising or name != "highest_wins" else None
+def _outcome(one: TableMetrics, name: str) -> float | None:
+    """A number of the outcome; `highest_wins` is known for non-decreasing bid functions only."""
+    rising = (np.maximum.accumulate(one.bids, axis=1) - one.bids).max() <= MAX_DIP
+    return float(getattr(one.outcome, name)) if rising or name != "highest_wins" else None
 
 
-def neutral(theory: Theory) -> dict[str, float] | None:
-    """The outcome and everybody's payoff if all were risk-neutral, in equilibrium."""
-    if theory.settings.budget is not None:
+def risk_neutral_outcome(benchmark: Benchmark) -> dict[str, float] | None:
+    """Outcome and payoff per bidder of the equilibrium of risk-neutral bidders."""
+    if benchmark.settings.budget is not None:
         return None
-    market, everybody = theory.market, [equilibria.symmetric(theory.market)] * theory.settings.num_bidders
-    bids = _counting(market, np.interp(RANKS, everybody[0].ranks, everybody[0].bids))
-    payoff = float(interim(market, NEUTRAL, theory.values, bids, _rivals(everybody, 0)).mean())
-    return result(market, everybody)._asdict() | {"payoff": payoff}
+    model = benchmark.model
+    bidders = [equilibria.symmetric_equilibrium(model)] * benchmark.settings.num_bidders
+    bids = _apply_reserve(model, np.interp(RANKS, bidders[0].ranks, bidders[0].bids))
+    payoff = float(interim_utility(model, NEUTRAL, benchmark.values, bids, _win_probability(bidders, 0)).mean())
+    return expected_outcome(model, bidders)._asdict() | {"payoff": payoff}

@@ -1,7 +1,7 @@
-"""How bidders come to value an item: distributions on [0, 1], by name or by one's own quantile function.
+"""Distributions of valuations on [0, 1]: uniform, beta, truncated normal, points, or a custom quantile function.
 
-Every distribution becomes one table, from which the auction world draws and with which the equilibria are computed, so
-that both speak of exactly the same bidders. Continuous ones are cut into equally likely pieces, uniform inside each.
+Every distribution becomes one table, used by the auction world for sampling and by the theory for equilibria, so that
+both refer to exactly the same distribution. Continuous ones are cut into equally likely pieces, uniform within each.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from coterie.core import lookup
 from coterie.core.types import Array
 from coterie.core.validation import positive, within
 
-PIECES = 4096  # of a distribution that has no exact table
-KNOWN = ("uniform", "beta", "truncated_normal", "points")
+PIECES = 4096  # of a distribution without an exact table
+NAMES = ("uniform", "beta", "truncated_normal", "points")
 
 
 @dataclass(frozen=True)
 class ValuationSettings:
-    """One distribution inside [0, 1]; settings of the others are not looked at."""
+    """A distribution on [0, 1]; each field applies to the distributions that its comment names."""
 
     name: str = "uniform"  # uniform, beta, truncated_normal, points, or package.module:Name, a quantile function
     low: float = 0.0  # uniform, truncated_normal: the smallest valuation
     high: float = 1.0  # uniform, truncated_normal: the largest
-    alpha: float = 2.0  # beta: its first shape
-    beta: float = 2.0  # beta: its second
-    mean: float = 0.5  # truncated_normal: before its ends are cut off
-    deviation: float = 0.2  # truncated_normal: likewise
-    points: tuple[float, ...] = ()  # points: the valuations that occur
-    weights: tuple[float, ...] = ()  # points: how likely each is; none given: all equally
+    alpha: float = 2.0  # beta: first shape parameter
+    beta: float = 2.0  # beta: second shape parameter
+    mean: float = 0.5  # truncated_normal: mean before truncation
+    deviation: float = 0.2  # truncated_normal: standard deviation before truncation
+    points: tuple[float, ...] = ()  # points: the possible valuations
+    weights: tuple[float, ...] = ()  # points: their relative probabilities; empty: all equal
 
     def __post_init__(self) -> None:
-        if self.name not in KNOWN and ":" not in self.name:
-            raise ValueError(f"valuations must be one of {', '.join(KNOWN)} or package.module:Name, got {self.name!r}")
+        if self.name not in NAMES and ":" not in self.name:
+            raise ValueError(f"valuations must be one of {', '.join(NAMES)} or package.module:Name, got {self.name!r}")
         positive("alpha", self.alpha)
         positive("beta", self.beta)
         positive("deviation", self.deviation)
@@ -61,16 +61,16 @@ class ValuationSettings:
             positive("weights", weight)
 
 
-UNIFORM = ValuationSettings()  # on all of [0, 1]
+UNIFORM = ValuationSettings()
 
 
 @dataclass(frozen=True)
 class Valuations:
-    """A distribution as a table: between neighbouring levels the quantile runs straight."""
+    """A distribution as a table of its quantile function, linear between neighbouring levels."""
 
-    levels: Array  # [K] float64: probabilities from 0 to 1; two equal ones are a jump
-    values: Array  # [K] float64: the valuations there, never falling; two equal ones are an atom
-    atoms: bool  # single points, each with a probability of its own
+    levels: Array  # [K] float64: probabilities from 0 to 1; equal neighbours are a jump
+    values: Array  # [K] float64: the valuations there, non-decreasing; equal neighbours are an atom
+    atoms: bool  # the distribution is discrete
 
     @property
     def low(self) -> float:
@@ -83,20 +83,20 @@ class Valuations:
         return float(self.values[-1])
 
     def quantile(self, level: Array | float) -> Array:
-        """The valuation below which a share `level` of all lies."""
-        return straight(level, self.levels, self.values, "left")
+        """The quantile function."""
+        return interpolate(level, self.levels, self.values, "left")
 
     def cdf(self, value: Array | float) -> Array:
-        """How likely a valuation of at most `value` is."""
-        return straight(value, self.values, self.levels, "right")
+        """P(V ≤ value)."""
+        return interpolate(value, self.values, self.levels, "right")
 
     def below(self, value: Array | float) -> Array:
-        """How likely a valuation of less than `value` is; differs from `cdf` at atoms only."""
-        return straight(value, self.values, self.levels, "left")
+        """P(V < value), which differs from `cdf` at atoms only."""
+        return interpolate(value, self.values, self.levels, "left")
 
 
 def tabulate(settings: ValuationSettings) -> Valuations:
-    """The distribution that the settings name, or an error if it leaves [0, 1]."""
+    """The distribution for the settings; a ValueError if it leaves [0, 1]."""
     match settings.name:
         case "uniform":
             return Valuations(np.array([0.0, 1.0]), np.array([settings.low, settings.high], float), False)
@@ -128,11 +128,11 @@ def _from_quantiles(quantile: Callable[[Array], Array], name: str) -> Valuations
     levels = np.linspace(0.0, 1.0, PIECES + 1)
     try:
         values = np.asarray(quantile(levels), float)
-    except Exception as error:  # whatever one's own function raises
+    except Exception as error:  # a custom function may raise anything
         raise ValueError(f"valuations '{name}' failed on {PIECES + 1} probabilities: {error!r}") from error
     if values.shape != levels.shape:
         raise ValueError(f"valuations '{name}' must map {levels.shape} probabilities to values, got {values.shape}")
-    wrong = ~((values >= 0) & (values <= 1))  # NaN, too
+    wrong = ~((values >= 0) & (values <= 1))  # also true for NaN
     if wrong.any():
         at = int(wrong.argmax())
         raise ValueError(
@@ -148,7 +148,7 @@ def _truncated_normal(settings: ValuationSettings) -> Callable[[Array], Array]:
     low, high = (special.ndtr((end - settings.mean) / settings.deviation) for end in (settings.low, settings.high))
     if not low < high:
         raise ValueError(
-            f"truncated_normal with mean {settings.mean:g} and deviation {settings.deviation:g} has nothing between "
+            f"truncated_normal with mean {settings.mean:g} and deviation {settings.deviation:g} has no mass between "
             f"{settings.low:g} and {settings.high:g}; move the mean or widen the deviation"
         )
 
@@ -159,12 +159,12 @@ def _truncated_normal(settings: ValuationSettings) -> Callable[[Array], Array]:
     return quantile
 
 
-def straight(x: Array | float, at: Array, told: Array, side: Literal["left", "right"] = "right") -> Array:
-    """Read a table between whose entries it runs straight; where `at` repeats, `side` says which entry is meant."""
+def interpolate(x: Array | float, at: Array, table: Array, side: Literal["left", "right"] = "right") -> Array:
+    """Interpolate a table linearly at `x`; where `at` repeats, `side` selects the entry."""
     x, last = np.asarray(x, float), len(at) - 1
     right = np.searchsorted(at, x, side=side)
     left, right = np.clip(right - 1, 0, last), np.clip(right, 0, last)
     width = at[right] - at[left]
     share = np.where(width > 0, (x - at[left]) / np.where(width > 0, width, 1.0), 0.0)
-    found: Array = told[left] + np.clip(share, 0.0, 1.0) * (told[right] - told[left])
+    found: Array = table[left] + np.clip(share, 0.0, 1.0) * (table[right] - table[left])
     return found

@@ -1,8 +1,8 @@
-"""Sealed-bid auctions of one item: first-price, second-price or all-pay, once or over several rounds.
+"""Sealed-bid auctions of one item: first-price, second-price or all-pay, in one or several rounds.
 
-Everybody knows its own valuation, bids at the same time as the others, and earns what the item is worth to it less what
-it pays. This file holds the settings, the spaces and the `World`; what happens in a round is in `auction_kernels.py`,
-what good bidders do in `equilibria.py`.
+Bidders know their own valuation, bid at the same time, and earn their valuation if they win, minus their payment. This
+file holds the settings, the spaces and the `World`; the kernels of a round are in `kernels.py`, the theory in
+`valuations.py`, `best_responses.py` and `equilibria.py`, metrics of trained bidders in `metrics.py`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, positive, whole, within
 from coterie.core.world import rebuild
-from coterie.worlds.auction import kernels
-from coterie.worlds.auction import render as draw
-from coterie.worlds.auction.best_responses import Market, Rule
-from coterie.worlds.auction.equilibria import symmetric, symmetric_bid
+from coterie.worlds.auction import kernels, render
+from coterie.worlds.auction.best_responses import AuctionModel, Rule
+from coterie.worlds.auction.equilibria import symmetric_bid, symmetric_equilibrium
 from coterie.worlds.auction.valuations import UNIFORM, ValuationSettings, tabulate
 from coterie.worlds.random import seed_copies
 
 if TYPE_CHECKING:
     from coterie.core.world import ReportSection
-    from coterie.training.run import Run
     from coterie.worlds.adapters.export import PettingZooEnv
 
 RULES: dict[str, int] = {
@@ -39,15 +37,17 @@ RULES: dict[str, int] = {
 
 @dataclass(frozen=True)
 class AuctionSettings:
-    """Who bids for what, by which rule."""
+    """Bidders, payment rule, valuations and rounds of an auction."""
 
     num_bidders: int = 2  # bidder_0, bidder_1, …
-    rule: Rule = "first_price"  # the winner pays its bid; second_price: the next one's; all_pay: all pay theirs
-    bid_levels: int = 0  # so many bids from 0 to 1, equally far apart, to choose from; 0: any number in [0, 1]
-    valuations: ValuationSettings = UNIFORM  # drawn anew for every bidder and round
-    reserve: float = 0.0  # a bid below it is none: it neither wins nor pays
-    rounds: int = 1  # items sold one after the other in an episode
-    budget: float | None = None  # what a bidder may spend in an episode; bids above what is left count as that
+    rule: Rule = (
+        "first_price"  # the winner pays its bid; second_price: the second highest bid; all_pay: all pay their bids
+    )
+    bid_levels: int = 0  # number of equally spaced bids from 0 to 1; 0: any number in [0, 1]
+    valuations: ValuationSettings = UNIFORM  # distribution; drawn for every bidder and round
+    reserve: float = 0.0  # lowest valid bid; a bid below it neither wins nor pays
+    rounds: int = 1  # items sold in sequence in an episode
+    budget: float | None = None  # spending limit of a bidder per episode; higher bids are cut to what is left
 
     def __post_init__(self) -> None:
         for name in ("num_bidders", "bid_levels", "rounds"):
@@ -62,26 +62,27 @@ class AuctionSettings:
         if self.budget is not None:
             positive("budget", self.budget)
             if not np.isfinite(self.budget):
-                raise ValueError(f"budget must be finite, got {self.budget}; leave it out to have none")
-        tabulate(self.valuations)  # refuses what lies outside [0, 1]
+                raise ValueError(f"budget must be finite, got {self.budget}; leave it out for no budget")
+        tabulate(self.valuations)  # refuses distributions outside [0, 1]
 
     @property
-    def market(self) -> Market:
-        """One round of it as theory sees it, budgets left out."""
-        return Market(self.num_bidders, tabulate(self.valuations), self.rule, self.reserve)
+    def model(self) -> AuctionModel:
+        """The theoretical model of one round, without budgets."""
+        return AuctionModel(self.num_bidders, tabulate(self.valuations), self.rule, self.reserve)
 
 
 class Auction:
-    """N copies of one auction. An episode succeeds when every item went to who valued it most."""
+    """N copies of one auction. An episode succeeds if every item goes to a bidder with the highest valuation."""
 
     simultaneous = True
+    draws_final = True
 
     def __init__(self, settings: AuctionSettings, num_envs: int) -> None:
         at_least("num_envs", num_envs, 1)
         self.settings, self.num_envs = settings, num_envs
-        bidders, repeated, limited = settings.num_bidders, settings.rounds > 1, settings.budget is not None
-        width = 1 + repeated * (4 + limited)
-        self.state_size = bidders + repeated * (3 + bidders * (1 + limited))
+        bidders, repeated, has_budget = settings.num_bidders, settings.rounds > 1, settings.budget is not None
+        width = 1 + repeated * (4 + has_budget)
+        self.state_size = bidders + repeated * (3 + bidders * (1 + has_budget))
         action = Discrete(settings.bid_levels) if settings.bid_levels else Box((1,), 0.0, 1.0)
         names = tuple(f"bidder_{i}" for i in range(bidders))
         self.agent_types: Mapping[str, AgentType] = {"bidder": AgentType(names, Box((width,), 0.0, 1.0), action)}
@@ -91,18 +92,18 @@ class Auction:
             reserve=float(settings.reserve),
             rounds=settings.rounds,
             budget=np.inf if settings.budget is None else float(settings.budget),
-            limited=limited,
+            has_budget=has_budget,
             points=table.atoms,
             levels=table.levels,
             values=table.values,
         )
-        self.books = _empty_books(num_envs, bidders)  # all that decides the future
-        self._sale, self._last = (
-            _empty_sale(num_envs, bidders),
-            _empty_sale(num_envs, bidders),
-        )  # latest round, latest end
+        self.auction = _empty_state(num_envs, bidders)  # the full state
+        self._round, self._final_round = (
+            _empty_round(num_envs, bidders),
+            _empty_round(num_envs, bidders),
+        )  # the latest round; the last round of the latest finished episode
         self._bid = np.zeros((num_envs, bidders))
-        self._out = _empty_outcome(num_envs, bidders, width, self.state_size)
+        self._out = _empty_output(num_envs, bidders, width, self.state_size)
         out = self._out
         agent_step = AgentStep(
             observation=out.observation,
@@ -113,16 +114,16 @@ class Auction:
             final_observation=out.final_observation,
         )
         self._timestep = TimeStep({"bidder": agent_step}, out.ended, out.success, out.state, out.final_state)
-        self.reset(0)  # so that a world just built is already a valid one
+        self.reset(0)  # a new world is valid before its first reset
 
     def reset(self, seed: int) -> TimeStep:
-        """Start every copy anew; copy i depends on (seed, i) only."""
-        seed_copies(self.books.random, seed, "auction")
-        kernels.begin(self.books, self._rules)
-        return self._calm()
+        """Reset every copy; copy i depends on (seed, i) only."""
+        seed_copies(self.auction.random, seed, "auction")
+        kernels.start_all(self.auction, self._rules)
+        return self._observe_only()
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
-        """Hold one round; a bid out of range is a ValueError and changes nothing."""
+        """Play one round; a bid out of range raises ValueError and changes nothing."""
         given, levels = np.asarray(actions["bidder"]), self.settings.bid_levels
         rows = (*self._bid.shape, *(() if levels else (1,)))
         if given.shape != rows or given.dtype.kind not in ("iu" if levels else "iuf"):
@@ -130,116 +131,115 @@ class Auction:
             raise ValueError(f"actions of 'bidder' must be {what} of shape {rows}, got {given.dtype} {given.shape}")
         if levels:
             chosen = np.ascontiguousarray(given, dtype=np.int64)
-            wrong = kernels.place_discrete(chosen, levels, self.books.left, self._bid)
+            illegal = kernels.bids_from_discrete(chosen, levels, self.auction.left, self._bid)
         else:
             chosen = np.ascontiguousarray(given, dtype=np.float32)
-            wrong = kernels.place_continuous(chosen, self.books.left, self._bid)
-        if wrong >= 0:
-            n, a = divmod(wrong, self.settings.num_bidders)
+            illegal = kernels.bids_from_continuous(chosen, self.auction.left, self._bid)
+        if illegal >= 0:
+            n, a = divmod(illegal, self.settings.num_bidders)
             if levels:
                 raise ValueError(
                     f"bidder_{a} of copy {n} chose {given[n, a]}, outside {self.agent_types['bidder'].action}"
                 )
             raise ValueError(f"bidder_{a} of copy {n} bid {given[n, a, 0]:g}; a bid must lie in [0, 1]")
-        kernels.step(self.books, self._rules, self._bid, self._sale, self._last, self._out)
+        kernels.step(self.auction, self._rules, self._bid, self._round, self._final_round, self._out)
         return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), (self.settings, self.num_envs), self.save())
 
     def save(self) -> State:
-        """Copies of all valuations, budgets, histories and random states."""
-        return {name: array.copy() for name, array in self.books._asdict().items()}
+        """Copies of all valuations, budgets, latest results and random states."""
+        return {name: array.copy() for name, array in self.auction._asdict().items()}
 
     def load(self, state: State) -> TimeStep:
-        """Return to a saved moment."""
-        for name, array in self.books._asdict().items():
+        """Restore a saved state."""
+        for name, array in self.auction._asdict().items():
             if np.shape(state[name]) != array.shape:
                 raise ValueError(f"saved '{name}' has shape {np.shape(state[name])}, expected {array.shape}")
-        for name, array in self.books._asdict().items():
+        for name, array in self.auction._asdict().items():
             array[...] = state[name]
-        return self._calm()
+        return self._observe_only()
 
-    def _calm(self) -> TimeStep:
-        """Say what bidders see, with no reward and no end."""
+    def _observe_only(self) -> TimeStep:
+        """The time step of the present state, without rewards and ends."""
         out = self._out
-        for array in (out.reward, out.terminated, out.ended, out.success, self._sale.held):
+        for array in (out.reward, out.terminated, out.ended, out.success, self._round.held):
             array[...] = 0
-        kernels.observe(self.books, self._rules, out.observation, out.state)
+        kernels.observe(self.auction, self._rules, out.observation, out.state)
         return self._timestep
 
     def info(self, agent: str, copy: int) -> dict[str, Any]:
-        """How the latest round went for one bidder; nothing after a reset. Unsold: winner and price are None."""
-        sale, a = self._sale, self.agent_types["bidder"].agents.index(agent)
-        if not sale.held[copy]:
+        """The latest round of one bidder; empty after a reset. Winner and price of an unsold item are None."""
+        latest, a = self._round, self.agent_types["bidder"].agents.index(agent)
+        if not latest.held[copy]:
             return {}
-        winner = int(sale.winner[copy])
-        sold = winner != kernels.NOBODY
-        value, paid = float(sale.valuation[copy, a]), float(sale.paid[copy, a])
+        winner = int(latest.winner[copy])
+        sold = winner != kernels.NO_WINNER
+        value, paid = float(latest.valuation[copy, a]), float(latest.paid[copy, a])
         return {
             "winner": self.agent_types["bidder"].agents[winner] if sold else None,
-            "price": float(sale.price[copy]) if sold else None,
+            "price": float(latest.price[copy]) if sold else None,
             "payoff": (value if winner == a else 0.0) - paid,
             "valuation": value,
-            "bid": float(sale.bid[copy, a]),
+            "bid": float(latest.bid[copy, a]),
             "paid": paid,
         }
 
     @functools.cached_property
-    def _reference(self) -> tuple[Array, Array]:
-        """Valuations and the equilibrium bids there."""
-        curve = symmetric(self.settings.market)
-        return curve.values, curve.bids
+    def _equilibrium(self) -> tuple[Array, Array]:
+        """Valuations and the risk-neutral equilibrium bids there."""
+        equilibrium = symmetric_equilibrium(self.settings.model)
+        return equilibrium.values, equilibrium.bids
 
     def text_codec(self, agent_type: str) -> TextCodec:
-        """The auction in words."""
+        """The text codec of the auction."""
         from coterie.worlds.auction.text import AuctionText
 
         return AuctionText(self, agent_type)
 
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
-        """The bid of risk-neutral bidders in the symmetric equilibrium of one round; on a grid the nearest.
+        """The risk-neutral bid of the symmetric equilibrium of one round, rounded to the grid of bids if there is one.
 
-        Where valuations are single points this equilibrium draws lots; else nothing is left to chance.
+        With a discrete distribution of valuations the equilibrium is in mixed strategies; otherwise the bid is
+        deterministic.
         """
-        values = self.books.valuation
+        values = self.auction.valuation
         if self._rules.points:
-            market = self.settings.market
-            below, upto = market.valuations.below(values), market.valuations.cdf(values)
-            # 1 − a number from [0, 1), since ranks lie above `below`.
-            bids = symmetric_bid(market, values, rank=below + (1.0 - random.random(values.shape)) * (upto - below))
+            model = self.settings.model
+            below, upto = model.valuations.below(values), model.valuations.cdf(values)
+            # 1 − uniform [0, 1) lies in (0, 1], because ranks lie above `below`.
+            bids = symmetric_bid(model, values, rank=below + (1.0 - random.random(values.shape)) * (upto - below))
         else:
-            bids = np.interp(values, *self._reference)
+            bids = np.interp(values, *self._equilibrium)
         if self.settings.bid_levels:
             return np.rint(bids * (self.settings.bid_levels - 1)).astype(np.int64)
         return bids[..., None].astype(np.float32)
 
     @staticmethod
-    def report_section(runs: Sequence[Run]) -> ReportSection:
-        """Bid curves and what comes of them, for a report."""
+    def report_section(runs: Sequence[Any]) -> ReportSection:
+        """The auction's section of a report: bid functions and outcomes."""
         from coterie.worlds.auction.report import report_section
 
         return report_section(runs)
 
-    def frame(self, copy: int) -> Array:
-        """A picture of one copy: the latest round of this episode, and everybody's valuation now."""
-        return draw.frame(self._shown(copy), self.books.valuation[copy], copy, self.settings.reserve)
+    def frame(self, copy: int, final: bool = False) -> Array:
+        """An image of one copy: the latest round of this episode and the valuations of the item on sale now.
 
-    def ansi(self, copy: int) -> str:
-        """The same in letters."""
-        return draw.ansi(self._shown(copy), self.books.valuation[copy], copy, self.settings.rounds)
+        With `final`, the last round of the copy's latest finished episode.
+        """
+        return render.frame(*self._scene(copy, final), copy, self.settings.reserve)
 
-    def final_frame(self, copy: int) -> Array:
-        """A picture of the last round of the copy's latest finished episode."""
-        return draw.frame(self._last, None, copy, self.settings.reserve)
+    def ansi(self, copy: int, final: bool = False) -> str:
+        """The same as text."""
+        return render.ansi(*self._scene(copy, final), copy, self.settings.rounds)
 
-    def final_ansi(self, copy: int) -> str:
-        """The same in letters."""
-        return draw.ansi(self._last, None, copy, self.settings.rounds)
-
-    def _shown(self, copy: int) -> kernels.Sale | None:
-        """The latest round if it belongs to this episode."""
-        return self._sale if self._sale.held[copy] and self.books.round[copy] > 0 else None
+    def _scene(self, copy: int, final: bool) -> tuple[kernels.Round | None, Array | None]:
+        """The round to draw, None before the first of an episode, and the present valuations to draw with it."""
+        if final:
+            return self._final_round, None
+        this_episode = self._round.held[copy] and self.auction.round[copy] > 0
+        return self._round if this_episode else None, self.auction.valuation[copy]
 
 
 def parallel_env(
@@ -247,11 +247,11 @@ def parallel_env(
     valuations: ValuationSettings | Mapping[str, Any] | str | None = None,
     **settings: Any,
 ) -> PettingZooEnv:
-    """The same world as a PettingZoo parallel environment; `settings` are those of `AuctionSettings`."""
+    """The auction as a PettingZoo parallel environment; `settings` are those of `AuctionSettings`."""
     from coterie.worlds.adapters.export import PettingZooEnv, settings_from_kwargs
 
     if callable(valuations):
-        raise ValueError("valuations: name a function of one's own, valuations='package.module:Name'")
+        raise ValueError("valuations: give a custom function by name, valuations='package.module:Name'")
     if isinstance(valuations, str):
         valuations = {"name": valuations}
     if isinstance(valuations, Mapping):
@@ -260,8 +260,8 @@ def parallel_env(
     return PettingZooEnv(Auction(chosen, num_envs=1), "auction", render_mode)
 
 
-def _empty_books(num_envs: int, bidders: int) -> kernels.Books:
-    return kernels.Books(
+def _empty_state(num_envs: int, bidders: int) -> kernels.AuctionState:
+    return kernels.AuctionState(
         random=np.zeros(num_envs, np.uint64),
         round=np.zeros(num_envs, np.int32),
         valuation=np.zeros((num_envs, bidders)),
@@ -272,8 +272,8 @@ def _empty_books(num_envs: int, bidders: int) -> kernels.Books:
     )
 
 
-def _empty_sale(num_envs: int, bidders: int) -> kernels.Sale:
-    return kernels.Sale(
+def _empty_round(num_envs: int, bidders: int) -> kernels.Round:
+    return kernels.Round(
         held=np.zeros(num_envs, np.bool_),
         round=np.zeros(num_envs, np.int32),
         valuation=np.zeros((num_envs, bidders)),
@@ -284,8 +284,8 @@ def _empty_sale(num_envs: int, bidders: int) -> kernels.Sale:
     )
 
 
-def _empty_outcome(num_envs: int, bidders: int, width: int, state_size: int) -> kernels.Outcome:
-    return kernels.Outcome(
+def _empty_output(num_envs: int, bidders: int, width: int, state_size: int) -> kernels.StepOutput:
+    return kernels.StepOutput(
         observation=np.zeros((num_envs, bidders, width), np.float32),
         final_observation=np.zeros((num_envs, bidders, width), np.float32),
         state=np.zeros((num_envs, state_size), np.float32),

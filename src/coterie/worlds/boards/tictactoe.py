@@ -1,9 +1,7 @@
-"""Tic-tac-toe in words: whose stones lie where, and where a line can be completed.
+"""Tic-tac-toe, the smallest world in which agents take turns: rules, expert, rendering and text codec.
 
-Tic-tac-toe: two players, three in a row, the smallest world in which agents take turns.
-
-Cells are numbered 0 … 8 from the top left, row by row. All copies are stepped in one Numba call. Search
-over the game tree is not here; `expert` is a fair opponent, not a perfect one: a double threat beats it.
+Cells are numbered 0 … 8 from the top left, row by row. All copies are stepped in one Numba call. The `expert` is a fair
+opponent, not a perfect one: a double threat beats it. Tree search is not part of this file.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from coterie.core.world import World, rebuild
 from coterie.worlds.random import seed_copies, uniform
 
 AGENTS = ("player_0", "player_1")
-EMPTY = -1  # otherwise a cell holds the number of the player whose stone lies there
+EMPTY = -1  # other cells hold the index of the player whose mark is there
 CENTRE = 4
 CORNERS = np.array([0, 2, 6, 8])
 CELLS = np.arange(9)
@@ -31,12 +29,12 @@ LINES = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 
 
 @dataclass(frozen=True)
 class TictactoeSettings:
-    """What a game pays, and who opens it."""
+    """Rewards of a game, and who moves first."""
 
-    win_reward: float = 1.0  # to the player who completes a line
+    win_reward: float = 1.0  # to the player that completes a line
     draw_reward: float = 0.0  # to both when the board is full
-    loss_reward: float = -1.0  # to the other player, in the tick of the winning move
-    first: Literal["player_0", "random"] = "player_0"  # who opens; "random" tosses a coin every game
+    loss_reward: float = -1.0  # to the other player, at the time step of the winning move
+    first: Literal["player_0", "random"] = "player_0"  # who moves first; "random" draws it for every game
 
     def __post_init__(self) -> None:
         if self.first not in ("player_0", "random"):
@@ -47,10 +45,10 @@ class TictactoeSettings:
 
 
 class _Arrays(NamedTuple):
-    """The games, and what the players are told about them."""
+    """The state of N games and the arrays of a time step."""
 
     board: Array  # [N, 9] int8
-    mover: Array  # [N] int8: whose turn it is
+    mover: Array  # [N] int8: the player to move
     random: Array  # [N] uint64: one splitmix64 state per copy
     observation: Array  # [N, 2, 18] float32
     final_observation: Array  # [N, 2, 18] float32
@@ -62,21 +60,23 @@ class _Arrays(NamedTuple):
 
 
 class Tictactoe:
-    """N games of tic-tac-toe. Each player sees its own stones, then its opponent's."""
+    """N games of tic-tac-toe. A player observes its own marks, then its opponent's."""
 
     agent_types: Mapping[str, AgentType]
     num_envs: int
     simultaneous: bool = False
+    state_size = 0
+    draws_final = False
 
     def __init__(self, settings: TictactoeSettings, num_envs: int) -> None:
         if num_envs < 1:
-            raise ValueError(f"copies must be at least 1, got {num_envs}")
+            raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         self.settings = settings
         self.num_envs = num_envs
         self.agent_types = {"player": AgentType(AGENTS, Box((18,), 0.0, 1.0), Discrete(9))}
         payoffs = (settings.win_reward, settings.draw_reward, settings.loss_reward)
         self._payoffs = np.array(payoffs, np.float32)
-        self._toss = settings.first == "random"
+        self._random_first = settings.first == "random"
         self._arrays = _Arrays(
             board=np.empty((num_envs, 9), np.int8),
             mover=np.empty(num_envs, np.int8),
@@ -99,16 +99,16 @@ class Tictactoe:
             mask=self._arrays.mask,
         )
         self._timestep = TimeStep({"player": agent_step}, self._arrays.ended)
-        self.reset(0)  # so that a world just built is already a valid one
+        self.reset(0)  # a new world is valid before its first reset
 
     def reset(self, seed: int) -> TimeStep:
-        """Start every game anew."""
+        """Reset every game."""
         seed_copies(self._arrays.random, seed, "tictactoe")
-        _start(self._arrays, self._toss)
+        _start_all(self._arrays, self._random_first)
         return self._timestep
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
-        """Put one stone in every copy; an illegal move raises ValueError and changes nothing."""
+        """Play one move in every copy; an illegal move raises ValueError and changes nothing."""
         cells = np.asarray(actions["player"]).astype(np.int64, casting="same_kind", copy=False)
         if cells.shape != (self.num_envs, 2):
             raise ValueError(f"actions of 'player' must have shape {(self.num_envs, 2)}, got {cells.shape}")
@@ -118,49 +118,49 @@ class Tictactoe:
             cell = int(cells[copy, mover])
             reason = "is occupied" if 0 <= cell < 9 else "is not on the board"
             raise ValueError(f"illegal move in copy {copy} by {AGENTS[mover]}: cell {cell} {reason}")
-        _step(self._arrays, cells, self._payoffs, self._toss)
+        _step(self._arrays, cells, self._payoffs, self._random_first)
         return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), (self.settings, self.num_envs), self.save())
 
     def save(self) -> State:
-        """Boards, turns and random states."""
+        """Boards, players to move and random states."""
         a = self._arrays
         return {"board": a.board.copy(), "mover": a.mover.copy(), "random": a.random.copy()}
 
     def load(self, state: State) -> TimeStep:
-        """Return to saved boards, turns and random states."""
+        """Restore a saved state."""
         if state["board"].shape != self._arrays.board.shape:
             raise ValueError(f"state holds {len(state['board'])} copies, this world has {self.num_envs}")
         self._arrays.board[:] = state["board"]
         self._arrays.mover[:] = state["mover"]
         self._arrays.random[:] = state["random"]
-        _tell_all(self._arrays)
+        _observe_all(self._arrays)
         return self._timestep
 
     def text_codec(self, agent_type: str) -> TextCodec:
-        """The board in words."""
+        """The text codec of the game."""
         return TictactoeText(self, agent_type)
 
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
-        """Win, else block, else the centre, else a random free corner, else a random free cell."""
+        """Win, otherwise block, otherwise take the centre, a random free corner, or a random free cell."""
         if agent_type not in self.agent_types:
-            raise ValueError(f"kind must be one of {sorted(self.agent_types)}, got {agent_type!r}")
+            raise ValueError(f"agent_type must be one of {sorted(self.agent_types)}, got {agent_type!r}")
         actions = np.zeros((self.num_envs, 2), np.int64)
-        # One number per copy is drawn whether used or not, so a game never shifts its neighbours' luck.
-        _choose(self._arrays.board, self._arrays.mover, random.random(self.num_envs), actions)
+        # Every copy uses one random number, needed or not, so that games do not influence each other.
+        _choose_expert_moves(self._arrays.board, self._arrays.mover, random.random(self.num_envs), actions)
         return actions
 
-    def frame(self, copy: int) -> Array:
-        """A picture of one game, `[192, 192, 3]` uint8; dots on free cells wear the mover's colour."""
+    def frame(self, copy: int, final: bool = False) -> Array:
+        """An image of one game now, `[192, 192, 3]` uint8; dots on free cells have the colour of the player to move."""
         mover = int(self._arrays.mover[copy])
-        tiles = [_tile(int(stone), mover) for stone in self._arrays.board[copy]]
+        tiles = [_tile(int(mark), mover) for mark in self._arrays.board[copy]]
         rows = [np.concatenate(tiles[row : row + 3], axis=1) for row in (0, 3, 6)]
         return np.concatenate(rows).astype(np.uint8)
 
-    def ansi(self, copy: int) -> str:
-        """The board in text; free cells show their numbers."""
+    def ansi(self, copy: int, final: bool = False) -> str:
+        """The board as text; free cells show their numbers."""
         signs = [str(c) if s == EMPTY else "XO"[s] for c, s in enumerate(self._arrays.board[copy])]
         rows = [" " + " | ".join(signs[row : row + 3]) for row in (0, 3, 6)]
         mover = int(self._arrays.mover[copy])
@@ -177,7 +177,7 @@ def _coin(random: Array, n: int) -> int:
 
 @njit(cache=True)
 def _find_illegal(board: Array, mover: Array, cells: Array) -> int:
-    """The first copy whose mover asks for a cell that it cannot have, or -1."""
+    """The first copy whose move is illegal, or -1."""
     for n in range(len(board)):
         cell = cells[n, mover[n]]
         if cell < 0 or cell >= 9 or board[n, cell] != EMPTY:
@@ -199,15 +199,15 @@ def _is_full(board: Array) -> bool:
 
 
 @njit(cache=True)
-def _open(a: _Arrays, n: int, toss: bool) -> None:
-    """Lay out an empty board."""
+def _clear_board(a: _Arrays, n: int, random_first: bool) -> None:
+    """Start a game on an empty board."""
     a.board[n] = EMPTY
-    a.mover[n] = _coin(a.random, n) if toss else 0
+    a.mover[n] = _coin(a.random, n) if random_first else 0
 
 
 @njit(cache=True)
-def _look(board: Array, observation: Array) -> None:
-    """Write what both players see of one board."""
+def _write_observation(board: Array, observation: Array) -> None:
+    """Write both players' observations of one board."""
     for player in range(2):
         for cell in range(9):
             observation[player, cell] = board[cell] == player
@@ -215,37 +215,37 @@ def _look(board: Array, observation: Array) -> None:
 
 
 @njit(cache=True)
-def _tell(a: _Arrays, n: int) -> None:
-    """Write what the players of one copy see, who moves, and where."""
-    _look(a.board[n], a.observation[n])
+def _observe(a: _Arrays, n: int) -> None:
+    """Write observations, acting player and action masks of one copy."""
+    _write_observation(a.board[n], a.observation[n])
     for player in range(2):
         moves = a.mover[n] == player
         a.acting[n, player] = moves
         for cell in range(9):
-            # An idle player's row is all legal: a masked softmax over it stays finite.
+            # The row of an idle player is all legal, so that a masked softmax stays finite.
             a.mask[n, player, cell] = not moves or a.board[n, cell] == EMPTY
 
 
 @njit(cache=True)
-def _tell_all(a: _Arrays) -> None:
-    """Write what is seen now; nothing is earned and nothing has ended."""
+def _observe_all(a: _Arrays) -> None:
+    """Write the time step of the present state, without rewards and ends."""
     a.reward[:] = 0.0
     a.terminated[:] = False
     a.ended[:] = False
     for n in range(len(a.board)):
-        _tell(a, n)
+        _observe(a, n)
 
 
 @njit(cache=True)
-def _start(a: _Arrays, toss: bool) -> None:
+def _start_all(a: _Arrays, random_first: bool) -> None:
     for n in range(len(a.board)):
-        _open(a, n, toss)
-    _tell_all(a)
+        _clear_board(a, n, random_first)
+    _observe_all(a)
 
 
 @njit(cache=True)
-def _step(a: _Arrays, cells: Array, payoffs: Array, toss: bool) -> None:
-    """Play one legal move per copy; `payoffs` are those of a win, a draw and a loss."""
+def _step(a: _Arrays, cells: Array, payoffs: Array, random_first: bool) -> None:
+    """Play one legal move per copy; `payoffs` are the rewards of a win, a draw and a loss."""
     for n in range(len(a.board)):
         player = a.mover[n]
         a.board[n, cells[n, player]] = player
@@ -257,33 +257,33 @@ def _step(a: _Arrays, cells: Array, payoffs: Array, toss: bool) -> None:
         if over:
             a.reward[n, player] = payoffs[0] if won else payoffs[1]
             a.reward[n, 1 - player] = payoffs[2] if won else payoffs[1]
-            _look(a.board[n], a.final_observation[n])
-            _open(a, n, toss)
+            _write_observation(a.board[n], a.final_observation[n])
+            _clear_board(a, n, random_first)
         else:
             a.mover[n] = 1 - player
-        _tell(a, n)
+        _observe(a, n)
 
 
-# The reference player -----------------------------------------------------------------------------------
+# The expert -----------------------------------------------------------------------------------
 
 
 @njit(cache=True)
 def _completing(board: Array, player: int) -> int:
-    """A free cell that gives the player three in a row, or -1."""
+    """A free cell that completes a line of the player, or -1."""
     for i in range(8):
-        stones, free = 0, -1
+        marks, free = 0, -1
         for j in range(3):
             cell = LINES[i, j]
-            stones += board[cell] == player
+            marks += board[cell] == player
             free = cell if board[cell] == EMPTY else free
-        if stones == 2 and free >= 0:
+        if marks == 2 and free >= 0:
             return free
     return -1
 
 
 @njit(cache=True)
-def _pick(board: Array, cells: Array, uniform: float) -> int:
-    """One of the free cells among `cells`, by a uniform number in [0, 1); -1 if there is none."""
+def _pick_free(board: Array, cells: Array, uniform: float) -> int:
+    """A free cell among `cells`, chosen by a uniform number in [0, 1); -1 if there is none."""
     count = 0
     for cell in cells:
         count += board[cell] == EMPTY
@@ -297,7 +297,7 @@ def _pick(board: Array, cells: Array, uniform: float) -> int:
 
 
 @njit(cache=True)
-def _choose(board: Array, mover: Array, uniform: Array, actions: Array) -> None:
+def _choose_expert_moves(board: Array, mover: Array, uniform: Array, actions: Array) -> None:
     for n in range(len(board)):
         cell = _completing(board[n], mover[n])
         if cell < 0:
@@ -305,21 +305,21 @@ def _choose(board: Array, mover: Array, uniform: Array, actions: Array) -> None:
         if cell < 0 and board[n, CENTRE] == EMPTY:
             cell = CENTRE
         if cell < 0:
-            cell = _pick(board[n], CORNERS, uniform[n])
+            cell = _pick_free(board[n], CORNERS, uniform[n])
         if cell < 0:
-            cell = _pick(board[n], CELLS, uniform[n])
+            cell = _pick_free(board[n], CELLS, uniform[n])
         actions[n, mover[n]] = cell
 
 
-# The picture --------------------------------------------------------------------------------------------
+# Rendering --------------------------------------------------------------------------------------------
 
 _GROUND = np.array([38, 43, 56])
 _CELL = np.array([58, 66, 84])
-_STONES = np.array([[244, 132, 95], [94, 208, 190]])  # player_0's cross, player_1's ring
+_MARK_COLOURS = np.array([[244, 132, 95], [94, 208, 190]])  # player_0's cross, player_1's ring
 
 
-def _tile(stone: int, mover: int) -> Array:
-    """One cell of the board, `[64, 64, 3]`, drawn by distances in pixels so that edges come out smooth."""
+def _tile(mark: int, mover: int) -> Array:
+    """One cell of the board, `[64, 64, 3]`, drawn by signed distances in pixels for smooth edges."""
     x, y = np.meshgrid(np.arange(64) - 31.5, np.arange(64) - 31.5)
     radius = np.hypot(x, y)
     cell = np.hypot(np.maximum(abs(x) - 21, 0), np.maximum(abs(y) - 21, 0)) - 8
@@ -327,16 +327,18 @@ def _tile(stone: int, mover: int) -> Array:
     cross = np.hypot(across, np.maximum(along - 18, 0)) - 4
     ring = abs(radius - 14.5) - 4
     picture = _paint(np.broadcast_to(_GROUND, (64, 64, 3)), cell, _CELL, 1.0)
-    if stone == EMPTY:
-        return _paint(picture, radius - 3, _STONES[mover], 0.45)
-    return _paint(picture, ring if stone else cross, _STONES[stone], 1.0)
+    if mark == EMPTY:
+        return _paint(picture, radius - 3, _MARK_COLOURS[mover], 0.45)
+    return _paint(picture, ring if mark else cross, _MARK_COLOURS[mark], 1.0)
 
 
 def _paint(picture: Array, distance: Array, colour: Array, strength: float) -> Array:
-    """Blend a colour in where `distance` to a shape is negative, with an edge one pixel soft."""
+    """Blend in a colour where the signed `distance` to a shape is negative, with a soft edge of one pixel."""
     cover = strength * np.clip(0.5 - distance, 0, 1)[..., None]
     return picture * (1 - cover) + colour * cover
 
+
+# Text --------------------------------------------------------------------------------------------------
 
 CELL_NAMES = (
     *("top left", "top middle", "top right", "middle left", "centre", "middle right"),
@@ -345,48 +347,48 @@ CELL_NAMES = (
 
 
 class TictactoeText:
-    """What players are told, and what they may answer."""
+    """Describes boards; the choices are the names of cells."""
 
     prompt = "tictactoe"
     choices = CELL_NAMES
     idle = None
 
     def __init__(self, world: World, agent_type: str) -> None:
-        """All boards read alike."""
+        """Boards need no settings."""
 
     def describe(self, observation: Tree) -> list[str]:
         assert isinstance(observation, np.ndarray)
-        return [tell(row[:9] > 0, row[9:] > 0) for row in observation]
+        return [describe_board(row[:9] > 0, row[9:] > 0) for row in observation]
 
     def actions(self, chosen: Array) -> Array:
         return chosen
 
     def samples(self) -> list[str]:
-        """Each cell once as the place that completes a line, and once as the opponent's."""
-        told = []
+        """Each cell once as a winning move of the player, and once as one of the opponent."""
+        text = []
         for cell in range(9):
             line = next(line for line in LINES if cell in line)
             two = np.isin(np.arange(9), line) & (np.arange(9) != cell)
             other = np.zeros(9, bool)
             other[np.flatnonzero(~np.isin(np.arange(9), line))[:2]] = True
-            told += [tell(two, other), tell(other, two)]
-        return told
+            text += [describe_board(two, other), describe_board(other, two)]
+        return text
 
 
-def tell(own: Array, others: Array) -> str:
-    """One board as its player sees it, boards as [9] bool."""
+def describe_board(own: Array, others: Array) -> str:
+    """One board as a player sees it; `own` and `others` are [9] bool."""
     signs = ["X" if mine else "O" if theirs else "." for mine, theirs in zip(own, others, strict=True)]
     board = " / ".join("".join(signs[row : row + 3]) for row in (0, 3, 6))
-    told = f"You are X: {board}."
-    for stones, rest, words in ((own, others, "X wins at"), (others, own, "O threatens")):
-        cells = [CELL_NAMES[c] for c in _completing_cells(stones, rest)]
-        told += f" {words} {' and '.join(cells)}." if cells else ""
-    return told if "win" in told or "threat" in told else f"{told} Free: {', '.join(_free(own | others))}."
+    text = f"You are X: {board}."
+    for marks, rest, words in ((own, others, "X wins at"), (others, own, "O threatens")):
+        cells = [CELL_NAMES[c] for c in _completing_cells(marks, rest)]
+        text += f" {words} {' and '.join(cells)}." if cells else ""
+    return text if "win" in text or "threat" in text else f"{text} Free: {', '.join(_free(own | others))}."
 
 
-def _completing_cells(stones: Array, others: Array) -> list[int]:
-    """Free cells that give three in a row."""
-    found = {int(line[~stones[line]][0]) for line in LINES if stones[line].sum() == 2 and not others[line].any()}
+def _completing_cells(marks: Array, others: Array) -> list[int]:
+    """Free cells that complete a line."""
+    found = {int(line[~marks[line]][0]) for line in LINES if marks[line].sum() == 2 and not others[line].any()}
     return sorted(found)
 
 

@@ -1,8 +1,8 @@
 """CartPole-v1 as a native batch: Gymnasium's physics, step by step, for all copies in one Numba call.
 
-Gymnasium's own vector version draws every copy's start from one random stream, so a copy would depend on
-how many others there are and could not be resumed on its own; here every copy has its own stream. Only
-the default options of CartPole-v1 are played; others go through `gymnasium.py`.
+Gymnasium's own vector version draws all starts from one random stream, so a copy would depend on the number of copies
+and could not be resumed on its own; here every copy has its own stream. Only the default options of CartPole-v1 are
+supported; others go through `adapters/gymnasium.py`.
 """
 
 from __future__ import annotations
@@ -20,27 +20,29 @@ from coterie.worlds.random import seed_copies, uniform
 
 GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
 TOTAL, POLE_MOMENT = POLE + CART, POLE * HALF_LENGTH
-EDGE, TILT = 2.4, 12 * 2 * math.pi / 360  # where the cart leaves the track, where the pole has fallen
+POSITION_LIMIT, ANGLE_LIMIT = 2.4, 12 * 2 * math.pi / 360  # an episode terminates beyond these
 LIMIT = 500  # steps
-HIGH = np.array([2 * EDGE, np.inf, 2 * TILT, np.inf], np.float32)
+HIGH = np.array([2 * POSITION_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf], np.float32)
 
 
 class CartPole:
-    """N poles to balance. The observation is position, speed, angle and angular speed."""
+    """N copies of CartPole-v1. The observation is position, velocity, angle and angular velocity."""
 
     agent_types: Mapping[str, AgentType]
     num_envs: int
     simultaneous: bool = True
+    state_size = 0
+    draws_final = False
 
     def __init__(self, num_envs: int, limit: int = LIMIT, render: bool = False) -> None:
         if num_envs < 1:
-            raise ValueError(f"copies must be at least 1, got {num_envs}")
+            raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         self.num_envs, self._limit, self._render = num_envs, limit, render
         self.agent_types = {"agent": AgentType(("agent_0",), Box((4,), -HIGH, HIGH), Discrete(2))}
-        self._place = np.zeros((num_envs, 4))
-        self._clock = np.zeros((2, num_envs), np.uint64)  # steps of the episode; random states
-        # Few arrays, because Numba spends a fifth of a microsecond on passing each.
-        self._numbers = np.zeros((3, num_envs, 4), np.float32)  # observation, last one, reward
+        self._state = np.zeros((num_envs, 4))  # position, velocity, angle, angular velocity
+        self._clock = np.zeros((2, num_envs), np.uint64)  # steps taken in the episode; random states
+        # Few arrays, because passing each to Numba takes a fifth of a microsecond.
+        self._numbers = np.zeros((3, num_envs, 4), np.float32)  # observation, final observation, reward
         self._flags = np.zeros((3, num_envs, 1), np.bool_)  # terminated, truncated, ended
         numbers, flags = self._numbers, self._flags
         agent_step = AgentStep(
@@ -52,60 +54,61 @@ class CartPole:
             final_observation=numbers[1][:, None],
         )
         self._timestep = TimeStep({"agent": agent_step}, flags[2, :, 0])
-        self._twin: Any = None  # Gymnasium's environment, for pictures only
+        self._renderer: Any = None  # Gymnasium's environment, for images only
         self.reset(0)
 
     def reset(self, seed: int) -> TimeStep:
-        """Start every copy anew."""
+        """Reset every copy."""
         seed_copies(self._clock[1], seed, "cartpole")
-        _start(self._place, self._clock)
-        return self._tell()
+        _start_all(self._state, self._clock)
+        return self._observe_only()
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Push every cart left (0) or right (1)."""
-        pushes = actions["agent"]
-        if pushes.shape != (self.num_envs, 1):
-            raise ValueError(f"actions of 'agent' must have shape {(self.num_envs, 1)}, got {pushes.shape}")
-        wrong = _step(pushes, self._place, self._clock, self._numbers, self._flags, self._limit)
-        if wrong >= 0:
-            raise ValueError(f"copy {wrong}: an action must be 0 or 1, got {pushes[wrong, 0]}")
+        chosen = actions["agent"]
+        if chosen.shape != (self.num_envs, 1):
+            raise ValueError(f"actions of 'agent' must have shape {(self.num_envs, 1)}, got {chosen.shape}")
+        illegal = _step(chosen, self._state, self._clock, self._numbers, self._flags, self._limit)
+        if illegal >= 0:
+            raise ValueError(f"copy {illegal}: an action must be 0 or 1, got {chosen[illegal, 0]}")
         return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), (self.num_envs, self._limit, self._render), self.save())
 
     def save(self) -> State:
-        """Places, steps taken and random states."""
-        return {"place": self._place.copy(), "clock": self._clock.copy()}
+        """Physical states, steps taken and random states."""
+        return {"place": self._state.copy(), "clock": self._clock.copy()}
 
     def load(self, state: State) -> TimeStep:
-        """Return to a saved moment."""
-        if state["place"].shape != self._place.shape:
+        """Restore a saved state."""
+        if state["place"].shape != self._state.shape:
             raise ValueError(f"state holds {len(state['place'])} copies, this world has {self.num_envs}")
-        self._place[:], self._clock[:] = state["place"], state["clock"]
-        return self._tell()
+        self._state[:], self._clock[:] = state["place"], state["clock"]
+        return self._observe_only()
 
-    def frame(self, copy: int) -> Array:
-        """Gymnasium's picture of one copy."""
+    def frame(self, copy: int, final: bool = False) -> Array:
+        """Gymnasium's image of one copy as it is now; `final` is ignored."""
         if not self._render:
-            raise CoterieError("nothing to draw: set world.render to true")
-        if self._twin is None:
+            raise CoterieError("CartPole: rendering is off; set world.render to true")
+        if self._renderer is None:
             import gymnasium
 
-            self._twin = gymnasium.make("CartPole-v1", render_mode="rgb_array").unwrapped
-        self._twin.state = self._place[copy].copy()
-        picture: Array = self._twin.render()
+            self._renderer = gymnasium.make("CartPole-v1", render_mode="rgb_array").unwrapped
+        self._renderer.state = self._state[copy].copy()
+        picture: Array = self._renderer.render()
         return picture
 
-    def ansi(self, copy: int) -> str:
-        """The track in a line, and how far the pole leans."""
-        x, _, tilt, _ = self._place[copy]
+    def ansi(self, copy: int, final: bool = False) -> str:
+        """The track as a line of text, and the angle of the pole."""
+        x, _, angle, _ = self._state[copy]
         cells = ["─"] * 49
-        cells[int(np.clip(round(x / EDGE * 24) + 24, 0, 48))] = "\\|/"[int(np.sign(round(tilt, 2))) + 1]
-        return f"{''.join(cells)}\nleaning {math.degrees(tilt):+.1f}°"
+        cells[int(np.clip(round(x / POSITION_LIMIT * 24) + 24, 0, 48))] = "\\|/"[int(np.sign(round(angle, 2))) + 1]
+        return f"{''.join(cells)}\nleaning {math.degrees(angle):+.1f}°"
 
-    def _tell(self) -> TimeStep:
-        self._numbers[0] = self._place
+    def _observe_only(self) -> TimeStep:
+        """The time step of the present state, without rewards and ends."""
+        self._numbers[0] = self._state
         self._numbers[2] = 0
         self._flags[:] = False
         return self._timestep
@@ -115,47 +118,49 @@ class CartPole:
 
 
 @njit(cache=True)
-def _place_anew(place: Array, clock: Array, n: int) -> None:
-    """Every number uniform in [−0.05, 0.05)."""
+def _start_episode(state: Array, clock: Array, n: int) -> None:
+    """Start a new episode in copy n: all numbers uniform in [−0.05, 0.05)."""
     clock[0, n] = 0
     for i in range(4):
-        place[n, i] = -0.05 + 0.1 * uniform(clock[1], n)
+        state[n, i] = -0.05 + 0.1 * uniform(clock[1], n)
 
 
 @njit(cache=True)
-def _start(place: Array, clock: Array) -> None:
-    for n in range(len(place)):
-        _place_anew(place, clock, n)
+def _start_all(state: Array, clock: Array) -> None:
+    for n in range(len(state)):
+        _start_episode(state, clock, n)
 
 
 @njit(cache=True)
-def _step(pushes: Array, place: Array, clock: Array, numbers: Array, flags: Array, limit: int) -> int:
-    """One Euler step of every copy; returns the first copy whose action is none, before moving any, or -1."""
-    for n in range(len(place)):
-        if pushes[n, 0] != 0 and pushes[n, 0] != 1:
+def _step(actions: Array, state: Array, clock: Array, numbers: Array, flags: Array, limit: int) -> int:
+    """Take one Euler step in every copy; return −1, or the first copy with an illegal action before any moved."""
+    for n in range(len(state)):
+        if actions[n, 0] != 0 and actions[n, 0] != 1:
             return n
-    for n in range(len(place)):
-        x, speed, tilt, turn = place[n, 0], place[n, 1], place[n, 2], place[n, 3]
-        force = FORCE if pushes[n, 0] == 1 else -FORCE
-        cosine, sine = math.cos(tilt), math.sin(tilt)
-        pull = (force + POLE_MOMENT * (turn * turn) * sine) / TOTAL
-        spin = (GRAVITY * sine - cosine * pull) / (HALF_LENGTH * (4.0 / 3.0 - POLE * (cosine * cosine) / TOTAL))
-        thrust = pull - POLE_MOMENT * spin * cosine / TOTAL
-        place[n, 0] = x + SECONDS * speed
-        place[n, 1] = speed + SECONDS * thrust
-        place[n, 2] = tilt + SECONDS * turn
-        place[n, 3] = turn + SECONDS * spin
+    for n in range(len(state)):
+        x, velocity, angle, angular_velocity = state[n, 0], state[n, 1], state[n, 2], state[n, 3]
+        force = FORCE if actions[n, 0] == 1 else -FORCE
+        cosine, sine = math.cos(angle), math.sin(angle)
+        push = (force + POLE_MOMENT * (angular_velocity * angular_velocity) * sine) / TOTAL
+        angular_acceleration = (GRAVITY * sine - cosine * push) / (
+            HALF_LENGTH * (4.0 / 3.0 - POLE * (cosine * cosine) / TOTAL)
+        )
+        acceleration = push - POLE_MOMENT * angular_acceleration * cosine / TOTAL
+        state[n, 0] = x + SECONDS * velocity
+        state[n, 1] = velocity + SECONDS * acceleration
+        state[n, 2] = angle + SECONDS * angular_velocity
+        state[n, 3] = angular_velocity + SECONDS * angular_acceleration
         clock[0, n] += np.uint64(1)
-        fallen = abs(place[n, 0]) > EDGE or abs(place[n, 2]) > TILT
-        late = not fallen and clock[0, n] >= np.uint64(limit)
-        flags[0, n, 0] = fallen
+        failed = abs(state[n, 0]) > POSITION_LIMIT or abs(state[n, 2]) > ANGLE_LIMIT
+        late = not failed and clock[0, n] >= np.uint64(limit)
+        flags[0, n, 0] = failed
         flags[1, n, 0] = late
-        flags[2, n, 0] = fallen or late
+        flags[2, n, 0] = failed or late
         numbers[2, n, 0] = 1.0
-        if fallen or late:
+        if failed or late:
             for i in range(4):
-                numbers[1, n, i] = place[n, i]
-            _place_anew(place, clock, n)
+                numbers[1, n, i] = state[n, i]
+            _start_episode(state, clock, n)
         for i in range(4):
-            numbers[0, n, i] = place[n, i]
+            numbers[0, n, i] = state[n, i]
     return -1

@@ -1,4 +1,4 @@
-"""Multi-agent grid world: cooperative, competitive, meet and race."""
+"""Multi-agent grid world with the modes cooperative, competitive, meet and race."""
 
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings, best_return, parallel_env, single_env
 

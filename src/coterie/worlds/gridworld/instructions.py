@@ -1,46 +1,47 @@
-"""Compiled loops of a grid world whose teams are told what to do: drawing instructions, and judging who follows.
+"""Instructions to a team: drawing them, checking that targets are collected in order, and observing them.
 
-They surround the steps of `gridworld_kernels.py`, which know nothing of them, so that worlds without instructions pay
-nothing for it. The words are in `gridworld_instructions.py`.
+An instruction says which colour to collect first or last. `kernels.step_with_instructions` calls these functions around
+the ordinary step, so that worlds without instructions pay nothing for them. The sentences are in `phrasings.py`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from coterie.core.types import Array
-from coterie.worlds.gridworld.kernels import Outcome, Places, Rules, begin, first_illegal, keep, play
-from coterie.worlds.gridworld.observations import Layout, observe_copy
 from coterie.worlds.random import uniform
 
-FIRST, LAST = range(2)  # what an instruction asks of its colour
+if TYPE_CHECKING:
+    from coterie.worlds.gridworld.kernels import GridState, Rules, StepOutput
+
+FIRST, LAST = range(2)  # the order that an instruction asks for
 
 
-class Told(NamedTuple):
-    """What the team of each copy is told in this episode; decides the future together with `Places`."""
+class InstructionState(NamedTuple):
+    """The instruction of each copy's episode; part of the world's saved state."""
 
-    sentence: Array  # [N] int32: number of the instruction, −1 without
-    broken: Array  # [N] bool: a target was collected out of turn
+    sentence: Array  # [N] int32: index into `phrasings.sentences`, −1 without instructions
+    broken: Array  # [N] bool: a target was collected out of order
 
 
-class Telling(NamedTuple):
-    """Which instructions there are, and where observations hold them."""
+class InstructionRules(NamedTuple):
+    """Which instructions exist, and where observations hold them."""
 
-    phrasings: int  # wordings of each meaning; 0: there are no instructions
-    first_phrasing: int
-    drawn_phrasings: int  # how many, from the first on, episodes draw from
-    number: tuple[int, int]  # where a row's numbers of sentences begin, and how many there are
-    colours: tuple[int, int]  # the same of targets' colours: first index, and stride per target; −1: by order alone
+    phrasings: int  # phrasings of each meaning; 0: the world has no instructions
+    first_phrasing: int  # episodes draw from `num_phrasings` phrasings, starting with this one
+    num_phrasings: int
+    sentence_slot: tuple[int, int]  # of the one-hot sentence in an observation row: first index and length
+    colour_slot: tuple[int, int]  # of the targets' one-hot colours: first index (−1: absent) and stride per target
 
 
 @njit(cache=True)
-def out_of_turn(told: Told, telling: Telling, present: Array, n: int, k: int) -> bool:
-    """Whether copy n's instruction forbids to collect target k, still there, before some that are `present` [K]."""
+def violates_order(instruction: InstructionState, rules: InstructionRules, present: Array, n: int, k: int) -> bool:
+    """Whether collecting target k before the others that are `present` [K] breaks the instruction of copy n."""
     targets = len(present)
-    meaning = told.sentence[n] // telling.phrasings
+    meaning = instruction.sentence[n] // rules.phrasings
     colour = meaning % targets
     if meaning // targets == FIRST:
         return k != colour and present[colour]
@@ -48,89 +49,66 @@ def out_of_turn(told: Told, telling: Telling, present: Array, n: int, k: int) ->
 
 
 @njit(cache=True)
-def _tell(places: Places, told: Told, telling: Telling, n: int) -> None:
-    """Draw copy n's instruction: one meaning is as likely as another, and so is every wording."""
-    meaning = int(uniform(places.random, n) * 2 * places.targets.shape[1])  # first or last, of every colour
-    phrasing = telling.first_phrasing + int(uniform(places.random, n) * telling.drawn_phrasings)
-    told.sentence[n] = meaning * telling.phrasings + phrasing
-    told.broken[n] = False
+def draw_instruction(grid: GridState, instruction: InstructionState, rules: InstructionRules, n: int) -> None:
+    """Draw the instruction of copy n: a uniform meaning, then a uniform phrasing."""
+    meaning = int(uniform(grid.random, n) * 2 * grid.targets.shape[1])  # FIRST or LAST, for every colour
+    phrasing = rules.first_phrasing + int(uniform(grid.random, n) * rules.num_phrasings)
+    instruction.sentence[n] = meaning * rules.phrasings + phrasing
+    instruction.broken[n] = False
 
 
 @njit(cache=True)
-def tell(places: Places, told: Told, telling: Telling) -> None:
+def draw_instructions(grid: GridState, instruction: InstructionState, rules: InstructionRules) -> None:
     """Draw an instruction for every copy."""
-    for n in range(len(places.time)):
-        _tell(places, told, telling, n)
+    for n in range(len(grid.time)):
+        draw_instruction(grid, instruction, rules, n)
 
 
 @njit(cache=True)
-def _judge(places: Places, told: Told, telling: Telling, rules: Rules, before: Array, out: Outcome, n: int) -> None:
-    """Pay anew for what was collected in turn; `before` [K] are the targets that were there before the step.
+def reward_in_order(
+    grid: GridState,
+    instruction: InstructionState,
+    instruction_rules: InstructionRules,
+    rules: Rules,
+    before: Array,
+    out: StepOutput,
+    n: int,
+) -> None:
+    """Replace the reward of copy n: only targets collected in order pay. `before` [K]: targets present before the step.
 
-    Who comes at the same time does not come before. Only teams are told anything, so all are paid alike.
+    Targets collected in the same step do not precede each other. Instructions exist in cooperative mode only, so all
+    agents receive the same reward.
     """
-    paid = np.float32(rules.step_reward)
+    reward = np.float32(rules.step_reward)
     for k in range(len(before)):
-        if before[k] and not places.present[n, k]:
-            if out_of_turn(told, telling, before, n, k):
-                told.broken[n] = True
+        if before[k] and not grid.present[n, k]:
+            if violates_order(instruction, instruction_rules, before, n, k):
+                instruction.broken[n] = True
             else:
-                paid += np.float32(rules.target_reward)
-    out.success[n] = out.success[n] and not told.broken[n]
+                reward += np.float32(rules.target_reward)
+    out.success[n] = out.success[n] and not instruction.broken[n]
     if out.success[n]:
-        paid += np.float32(rules.done_reward)
-    out.reward[n] = paid
+        reward += np.float32(rules.done_reward)
+    out.reward[n] = reward
 
 
 @njit(cache=True)
-def _observe_copy(told: Told, telling: Telling, n: int, out: Array) -> None:
-    """Write the number of what is asked for, and which target has which colour where their order does not tell."""
-    start, count = telling.number
-    colours, stride = telling.colours
+def observe_instruction(instruction: InstructionState, rules: InstructionRules, n: int, out: Array) -> None:
+    """Write the one-hot sentence of copy n, and the targets' colours where the order of entries does not imply them."""
+    start, count = rules.sentence_slot
+    colours, stride = rules.colour_slot
     for a in range(out.shape[1]):
         out[n, a, start : start + count] = 0.0
-        out[n, a, start + told.sentence[n]] = 1.0
+        out[n, a, start + instruction.sentence[n]] = 1.0
         if colours >= 0:
-            targets = count // telling.phrasings // 2
+            targets = count // rules.phrasings // 2
             out[n, a, colours : colours + targets * stride] = 0.0
             for k in range(targets):
                 out[n, a, colours + k * stride + k] = 1.0
 
 
 @njit(cache=True)
-def observe(told: Told, telling: Telling, out: Array) -> None:
-    """Write what every copy is told into `out` [N, A, D], beside what `gridworld_views` writes there."""
-    for n in range(len(told.sentence)):
-        _observe_copy(told, telling, n, out)
-
-
-@njit(cache=True)
-def step(
-    now: tuple[Places, Told],
-    last: tuple[Places, Told],
-    telling: Telling,
-    rules: tuple[Rules, Layout],
-    actions: Array,
-    out: Outcome,
-) -> int:
-    """As `gridworld_kernels.step`, and judge who follows."""
-    places, told = now
-    illegal = first_illegal(actions, rules[0].messages)
-    if illegal >= 0:
-        return illegal
-    distance = np.empty((rules[0].size, rules[0].size), np.int32)
-    queue = np.empty(rules[0].size * rules[0].size, np.int32)
-    for n in range(len(places.time)):
-        before = places.present[n].copy()
-        play(places, rules[0], actions, out, n)
-        _judge(places, told, telling, rules[0], before, out, n)
-        if out.ended[n]:
-            observe_copy(places, rules[0], rules[1], n, out.final_observation)
-            _observe_copy(told, telling, n, out.final_observation)
-            keep(places, last[0], n)
-            last[1].sentence[n], last[1].broken[n] = told.sentence[n], told.broken[n]
-            begin(places, rules[0], n, distance, queue)
-            _tell(places, told, telling, n)
-        observe_copy(places, rules[0], rules[1], n, out.observation)
-        _observe_copy(told, telling, n, out.observation)
-    return -1
+def observe_instructions(instruction: InstructionState, rules: InstructionRules, out: Array) -> None:
+    """Write every copy's instruction into its slots of `out` [N, A, D]."""
+    for n in range(len(instruction.sentence)):
+        observe_instruction(instruction, rules, n, out)

@@ -1,8 +1,8 @@
-"""Compiled loops of the grid world: spawning and stepping.
+"""Compiled kernels of the grid world: starting episodes and stepping.
 
-Every kernel runs over all N copies; a copy draws only from its own random state, so it never depends on
-how many others there are. Observations are in `gridworld_views.py`, the reference player and the optimum
-in `gridworld_guide.py`, settings and spaces in `gridworld.py`.
+Every kernel runs over all N copies. A copy draws only from its own random state, so its episodes do not depend on N.
+Numba's cache of the step functions does not notice edits of the functions that they call from `observations.py`,
+`instructions.py` and `random.py`: remove `__pycache__` after such an edit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,13 @@ import numpy as np
 from numba import njit
 
 from coterie.core.types import Array
+from coterie.worlds.gridworld.instructions import (
+    InstructionRules,
+    InstructionState,
+    draw_instruction,
+    observe_instruction,
+    reward_in_order,
+)
 from coterie.worlds.gridworld.observations import Layout, observe_copy
 from coterie.worlds.random import uniform
 
@@ -21,8 +28,8 @@ STAY = 4
 MOVES = np.array([[-1, 0], [1, 0], [0, -1], [0, 1], [0, 0]], dtype=np.int32)  # up, down, left, right, stay
 
 
-class Places(NamedTuple):
-    """Where everything is: all that decides the future of N copies."""
+class GridState(NamedTuple):
+    """The full state of N copies, random state included; what `save` stores."""
 
     random: Array  # [N] uint64: state of each copy's generator
     time: Array  # [N] int32: steps taken in this episode
@@ -35,7 +42,7 @@ class Places(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The settings that the kernels read."""
+    """The settings as the kernels read them."""
 
     mode: int
     size: int
@@ -50,8 +57,8 @@ class Rules(NamedTuple):
     step_reward: float
 
 
-class Outcome(NamedTuple):
-    """What a step leaves behind."""
+class StepOutput(NamedTuple):
+    """The arrays that a step writes."""
 
     observation: Array  # [N, A, D] float32
     final_observation: Array  # [N, A, D] float32, written where the copy ended
@@ -62,12 +69,12 @@ class Outcome(NamedTuple):
     success: Array  # [N] bool
 
 
-# Spawning -------------------------------------------------------------------------------------------
+# Starting episodes -------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def flood(walls: Array, row: int, column: int, distance: Array, queue: Array) -> int:
-    """Write walking distances from one cell (−1 where unreachable); return how many cells are reached."""
+def flood_fill(walls: Array, row: int, column: int, distance: Array, queue: Array) -> int:
+    """Write walking distances from one cell, −1 where unreachable; return the number of cells reached."""
     size = len(walls)
     distance[:] = -1
     distance[row, column] = 0
@@ -91,23 +98,23 @@ def _connected(walls: Array, free: int, distance: Array, queue: Array) -> bool:
     size = len(walls)
     for cell in range(size * size):
         if not walls[cell // size, cell % size]:
-            return flood(walls, cell // size, cell % size, distance, queue) == free
+            return flood_fill(walls, cell // size, cell % size, distance, queue) == free
     return False
 
 
 @njit(cache=True)
-def _build_walls(places: Places, n: int, obstacles: int, distance: Array, queue: Array) -> None:
-    """Place obstacles in random order, each kept only if the open cells stay connected."""
-    walls = places.walls[n]
+def _build_walls(grid: GridState, n: int, obstacles: int, distance: Array, queue: Array) -> None:
+    """Place obstacles in random order; skip those that would disconnect the open cells."""
+    walls = grid.walls[n]
     size = len(walls)
     area = size * size
     order = np.arange(area)
     for i in range(area - 1, 0, -1):
-        j = int(uniform(places.random, n) * (i + 1))
+        j = int(uniform(grid.random, n) * (i + 1))
         order[i], order[j] = order[j], order[i]
     walls[:] = False
     built = 0
-    while built < obstacles:  # ends: a connected graph always has a vertex that may be taken away
+    while built < obstacles:  # terminates: a connected graph always has a vertex whose removal leaves it connected
         for cell in order:
             row, column = cell // size, cell % size
             if built == obstacles or walls[row, column]:
@@ -120,35 +127,35 @@ def _build_walls(places: Places, n: int, obstacles: int, distance: Array, queue:
 
 
 @njit(cache=True)
-def begin(places: Places, rules: Rules, n: int, distance: Array, queue: Array) -> None:
-    """Begin a new episode in copy n: obstacles, then agents and targets on distinct open cells."""
-    size, agents = rules.size, places.agents.shape[1]
+def start_episode(grid: GridState, rules: Rules, n: int, distance: Array, queue: Array) -> None:
+    """Start a new episode in copy n: place obstacles, then agents and targets on distinct open cells."""
+    size, agents = rules.size, grid.agents.shape[1]
     if rules.obstacles > 0:
-        _build_walls(places, n, rules.obstacles, distance, queue)
+        _build_walls(grid, n, rules.obstacles, distance, queue)
     free = 0
     for row in range(size):
         for column in range(size):
-            if not places.walls[n, row, column]:
+            if not grid.walls[n, row, column]:
                 queue[free] = row * size + column
                 free += 1
-    for i in range(agents + places.targets.shape[1]):  # the first draws of a Fisher–Yates shuffle
-        j = i + int(uniform(places.random, n) * (free - i))
+    for i in range(agents + grid.targets.shape[1]):  # the first draws of a Fisher–Yates shuffle
+        j = i + int(uniform(grid.random, n) * (free - i))
         queue[i], queue[j] = queue[j], queue[i]
-        place = places.agents[n, i] if i < agents else places.targets[n, i - agents]
-        place[0], place[1] = queue[i] // size, queue[i] % size
-    places.time[n] = 0
-    places.present[n] = True
-    places.arrived[n] = False
-    places.symbols[n] = -1
+        cell = grid.agents[n, i] if i < agents else grid.targets[n, i - agents]
+        cell[0], cell[1] = queue[i] // size, queue[i] % size
+    grid.time[n] = 0
+    grid.present[n] = True
+    grid.arrived[n] = False
+    grid.symbols[n] = -1
 
 
 @njit(cache=True)
-def spawn(places: Places, rules: Rules) -> None:
-    """Begin a new episode in every copy."""
+def start_all(grid: GridState, rules: Rules) -> None:
+    """Start a new episode in every copy."""
     distance = np.empty((rules.size, rules.size), np.int32)
     queue = np.empty(rules.size * rules.size, np.int32)
-    for n in range(len(places.time)):
-        begin(places, rules, n, distance, queue)
+    for n in range(len(grid.time)):
+        start_episode(grid, rules, n, distance, queue)
 
 
 # Stepping -------------------------------------------------------------------------------------------
@@ -156,7 +163,7 @@ def spawn(places: Places, rules: Rules) -> None:
 
 @njit(cache=True)
 def first_illegal(actions: Array, messages: int) -> int:
-    """The place (copy · A + agent) of the first action out of range, −1 if there is none."""
+    """The flat index (copy · A + agent) of the first action out of range, −1 if there is none."""
     num_envs, agents, _ = actions.shape
     for n in range(num_envs):
         for a in range(agents):
@@ -169,41 +176,41 @@ def first_illegal(actions: Array, messages: int) -> int:
 
 
 @njit(cache=True)
-def _walk(places: Places, rules: Rules, actions: Array, n: int) -> None:
-    """Move everybody by one cell; a wall or the border means to stay."""
-    for a in range(places.agents.shape[1]):
+def _move_agents(grid: GridState, rules: Rules, actions: Array, n: int) -> None:
+    """Move every agent by one cell; walls and the border block a move."""
+    for a in range(grid.agents.shape[1]):
         move = actions[n, a, 0]
-        row = places.agents[n, a, 0] + MOVES[move, 0]
-        column = places.agents[n, a, 1] + MOVES[move, 1]
-        if 0 <= row < rules.size and 0 <= column < rules.size and not places.walls[n, row, column]:
-            places.agents[n, a, 0], places.agents[n, a, 1] = row, column
+        row = grid.agents[n, a, 0] + MOVES[move, 0]
+        column = grid.agents[n, a, 1] + MOVES[move, 1]
+        if 0 <= row < rules.size and 0 <= column < rules.size and not grid.walls[n, row, column]:
+            grid.agents[n, a, 0], grid.agents[n, a, 1] = row, column
         if rules.messages > 0:
-            places.symbols[n, a] = actions[n, a, 1]
+            grid.symbols[n, a] = actions[n, a, 1]
 
 
 @njit(cache=True)
-def _on(agents: Array, targets: Array, n: int, a: int, k: int) -> bool:
+def _is_on(agents: Array, targets: Array, n: int, a: int, k: int) -> bool:
     return agents[n, a, 0] == targets[n, k, 0] and agents[n, a, 1] == targets[n, k, 1]
 
 
 @njit(cache=True)
-def _collect(places: Places, rules: Rules, reward: Array, n: int) -> bool:
-    """Pay for the targets somebody stands on, each once; true when none is left."""
-    agents, left = places.agents.shape[1], 0
-    for k in range(places.targets.shape[1]):
-        if not places.present[n, k]:
+def _collect(grid: GridState, rules: Rules, reward: Array, n: int) -> bool:
+    """Pay for the targets that agents stand on, each once; true when none is left."""
+    agents, left = grid.agents.shape[1], 0
+    for k in range(grid.targets.shape[1]):
+        if not grid.present[n, k]:
             continue
         collectors = 0
         for a in range(agents):
-            collectors += _on(places.agents, places.targets, n, a, k)
+            collectors += _is_on(grid.agents, grid.targets, n, a, k)
         if collectors == 0:
             left += 1
             continue
-        places.present[n, k] = False
+        grid.present[n, k] = False
         for a in range(agents):
             if rules.mode == COOPERATIVE:
                 reward[n, a] += rules.target_reward
-            elif _on(places.agents, places.targets, n, a, k):  # a tie splits the prize, whatever the order of agents
+            elif _is_on(grid.agents, grid.targets, n, a, k):  # ties split the reward, independent of agent order
                 reward[n, a] += rules.target_reward / collectors
             else:
                 reward[n, a] += rules.others_reward
@@ -211,89 +218,89 @@ def _collect(places: Places, rules: Rules, reward: Array, n: int) -> bool:
 
 
 @njit(cache=True)
-def _meet(places: Places, rules: Rules, reward: Array, n: int) -> bool:
-    """Pay each agent's first arrival; true when all are on the target at once."""
-    agents, here = places.agents.shape[1], 0
+def _meet(grid: GridState, rules: Rules, reward: Array, n: int) -> bool:
+    """Pay each agent's first arrival; true when all agents are on the target at the same time."""
+    agents, here = grid.agents.shape[1], 0
     for a in range(agents):
-        if _on(places.agents, places.targets, n, a, 0):
+        if _is_on(grid.agents, grid.targets, n, a, 0):
             here += 1
-            if not places.arrived[n, a]:
-                places.arrived[n, a] = True
+            if not grid.arrived[n, a]:
+                grid.arrived[n, a] = True
                 reward[n, a] += rules.target_reward
     return here == agents
 
 
 @njit(cache=True)
-def _race(places: Places, rules: Rules, reward: Array, n: int) -> bool:
-    """Pay those on their own target, and charge the others if there is a winner."""
-    agents, winners = places.agents.shape[1], 0
+def _race(grid: GridState, rules: Rules, reward: Array, n: int) -> bool:
+    """Pay the agents on their own target and charge the others; true when there is a winner."""
+    agents, winners = grid.agents.shape[1], 0
     for a in range(agents):
-        winners += _on(places.agents, places.targets, n, a, a)
+        winners += _is_on(grid.agents, grid.targets, n, a, a)
     if winners > 0:
         for a in range(agents):
-            reward[n, a] += rules.target_reward if _on(places.agents, places.targets, n, a, a) else rules.others_reward
+            reward[n, a] += rules.target_reward if _is_on(grid.agents, grid.targets, n, a, a) else rules.others_reward
     return winners > 0
 
 
 @njit(cache=True)
-def _taken(places: Places, n: int, row: int, column: int) -> bool:
+def _occupied(grid: GridState, n: int, row: int, column: int) -> bool:
     """Whether an agent or a remaining target is on a cell."""
-    for a in range(places.agents.shape[1]):
-        if places.agents[n, a, 0] == row and places.agents[n, a, 1] == column:
+    for a in range(grid.agents.shape[1]):
+        if grid.agents[n, a, 0] == row and grid.agents[n, a, 1] == column:
             return True
-    for k in range(places.targets.shape[1]):
-        if places.present[n, k] and places.targets[n, k, 0] == row and places.targets[n, k, 1] == column:
+    for k in range(grid.targets.shape[1]):
+        if grid.present[n, k] and grid.targets[n, k, 0] == row and grid.targets[n, k, 1] == column:
             return True
     return False
 
 
 @njit(cache=True)
-def _wander(places: Places, rules: Rules, n: int) -> None:
+def _move_targets(grid: GridState, rules: Rules, n: int) -> None:
     """Move each remaining target, with the given probability, to a free neighbouring cell."""
     options = np.empty(4, np.int64)
-    for k in range(places.targets.shape[1]):
-        if not places.present[n, k] or uniform(places.random, n) >= rules.move_probability:
+    for k in range(grid.targets.shape[1]):
+        if not grid.present[n, k] or uniform(grid.random, n) >= rules.move_probability:
             continue
-        target, free = places.targets[n, k], 0
+        target, free = grid.targets[n, k], 0
         for move in range(4):
             row, column = target[0] + MOVES[move, 0], target[1] + MOVES[move, 1]
             inside = 0 <= row < rules.size and 0 <= column < rules.size
-            if inside and not places.walls[n, row, column] and not _taken(places, n, row, column):
+            if inside and not grid.walls[n, row, column] and not _occupied(grid, n, row, column):
                 options[free] = move
                 free += 1
         if free > 0:
-            move = options[int(uniform(places.random, n) * free)]
+            move = options[int(uniform(grid.random, n) * free)]
             target[0] += MOVES[move, 0]
             target[1] += MOVES[move, 1]
 
 
 @njit(cache=True)
-def keep(places: Places, last: Places, n: int) -> None:
-    """Remember how an episode ended, for pictures of it."""
-    last.time[n] = places.time[n]
-    last.agents[n] = places.agents[n]
-    last.targets[n] = places.targets[n]
-    last.present[n] = places.present[n]
-    last.walls[n] = places.walls[n]
+def store_final(grid: GridState, final: GridState, n: int) -> None:
+    """Store the last scene of an episode for rendering."""
+    final.time[n] = grid.time[n]
+    final.agents[n] = grid.agents[n]
+    final.targets[n] = grid.targets[n]
+    final.present[n] = grid.present[n]
+    final.walls[n] = grid.walls[n]
 
 
 @njit(cache=True)
-def play(places: Places, rules: Rules, actions: Array, out: Outcome, n: int) -> None:
-    """One step of copy n up to its end, if it ends."""
-    agents = places.agents.shape[1]
+def step_copy(grid: GridState, rules: Rules, actions: Array, out: StepOutput, n: int) -> None:
+    """Take one step in copy n, without resetting it."""
+    agents = grid.agents.shape[1]
     for a in range(agents):
         out.reward[n, a] = rules.step_reward
-    _walk(places, rules, actions, n)
+    _move_agents(grid, rules, actions, n)
     if rules.mode == MEET:
-        done = _meet(places, rules, out.reward, n)
+        done = _meet(grid, rules, out.reward, n)
     elif rules.mode == RACE:
-        done = _race(places, rules, out.reward, n)
+        done = _race(grid, rules, out.reward, n)
     else:
-        done = _collect(places, rules, out.reward, n)
+        done = _collect(grid, rules, out.reward, n)
     if not done and rules.move_probability > 0.0:
-        _wander(places, rules, n)
-    places.time[n] += 1
-    late = not done and places.time[n] >= rules.max_steps
+        _move_targets(grid, rules, n)
+    grid.time[n] += 1
+    late = not done and grid.time[n] >= rules.max_steps
     for a in range(agents):
         out.terminated[n, a] = done
         out.truncated[n, a] = late
@@ -304,21 +311,53 @@ def play(places: Places, rules: Rules, actions: Array, out: Outcome, n: int) -> 
 
 
 @njit(cache=True)
-def step(places: Places, last: Places, rules: Rules, layout: Layout, actions: Array, out: Outcome) -> int:
-    """Take one step in every copy and begin anew those that end.
+def step(grid: GridState, final: GridState, rules: Rules, layout: Layout, actions: Array, out: StepOutput) -> int:
+    """Take one step in every copy and reset those that end.
 
-    Returns the place (copy · A + agent) of an action out of range, having changed nothing, or −1.
+    Returns −1, or the flat index (copy · A + agent) of an action out of range; then nothing has changed.
     """
     illegal = first_illegal(actions, rules.messages)
     if illegal >= 0:
         return illegal
     distance = np.empty((rules.size, rules.size), np.int32)
     queue = np.empty(rules.size * rules.size, np.int32)
-    for n in range(len(places.time)):
-        play(places, rules, actions, out, n)
+    for n in range(len(grid.time)):
+        step_copy(grid, rules, actions, out, n)
         if out.ended[n]:
-            observe_copy(places, rules, layout, n, out.final_observation)
-            keep(places, last, n)
-            begin(places, rules, n, distance, queue)
-        observe_copy(places, rules, layout, n, out.observation)
+            observe_copy(grid, rules, layout, n, out.final_observation)
+            store_final(grid, final, n)
+            start_episode(grid, rules, n, distance, queue)
+        observe_copy(grid, rules, layout, n, out.observation)
+    return -1
+
+
+@njit(cache=True)
+def step_with_instructions(
+    now: tuple[GridState, InstructionState],
+    final: tuple[GridState, InstructionState],
+    instruction_rules: InstructionRules,
+    rules: tuple[Rules, Layout],
+    actions: Array,
+    out: StepOutput,
+) -> int:
+    """Do the same as `step`, and reward only what the instruction of each copy asks for."""
+    grid, instruction = now
+    illegal = first_illegal(actions, rules[0].messages)
+    if illegal >= 0:
+        return illegal
+    distance = np.empty((rules[0].size, rules[0].size), np.int32)
+    queue = np.empty(rules[0].size * rules[0].size, np.int32)
+    for n in range(len(grid.time)):
+        before = grid.present[n].copy()
+        step_copy(grid, rules[0], actions, out, n)
+        reward_in_order(grid, instruction, instruction_rules, rules[0], before, out, n)
+        if out.ended[n]:
+            observe_copy(grid, rules[0], rules[1], n, out.final_observation)
+            observe_instruction(instruction, instruction_rules, n, out.final_observation)
+            store_final(grid, final[0], n)
+            final[1].sentence[n], final[1].broken[n] = instruction.sentence[n], instruction.broken[n]
+            start_episode(grid, rules[0], n, distance, queue)
+            draw_instruction(grid, instruction, instruction_rules, n)
+        observe_copy(grid, rules[0], rules[1], n, out.observation)
+        observe_instruction(instruction, instruction_rules, n, out.observation)
     return -1

@@ -1,22 +1,24 @@
-"""What each agent of the grid world sees, written straight into the observation arrays.
+"""Observations of the grid world: their spaces, where each number lies in a row, and the kernels that write them.
 
-Flat and dict observations are the same numbers in a different order, told by a `Layout`; images are
-planes. Nothing hidden, gone or belonging to somebody else may be read here. Spaces are declared in
-`gridworld_spaces.py`. Numba's cache of `gridworld_kernels.step` does not notice changes to this file: after an edit
-here, remove `__pycache__`.
+Flat and dict observations hold the same numbers in a different order, given by a `Layout`; images are planes. An
+observation never contains hidden or collected targets' positions, nor another agent's target in a race.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
-from coterie.core.types import Array
+from coterie.core.types import Array, Box, Dict, Discrete
+from coterie.worlds.gridworld import phrasings
+from coterie.worlds.gridworld.instructions import InstructionRules
 
 if TYPE_CHECKING:
-    from coterie.worlds.gridworld.kernels import Places, Rules
+    from coterie.worlds.gridworld.kernels import GridState, Rules
+    from coterie.worlds.gridworld.world import GridworldSettings
 
 
 class Layout(NamedTuple):
@@ -27,8 +29,8 @@ class Layout(NamedTuple):
     gone: float  # status of a collected target
     others: tuple[int, int]  # first index and stride per agent
     visible: tuple[int, int]
-    heard: tuple[int, int]
-    targets: tuple[int, int]
+    heard: tuple[int, int]  # one-hot symbols of the others
+    targets: tuple[int, int]  # first index and stride per target
     status: tuple[int, int]
     walls: int
     radius: int  # of the wall patch
@@ -36,8 +38,110 @@ class Layout(NamedTuple):
     scaled: Array  # [2·size − 1] float32: an offset d is written as scaled[size − 1 + d]
 
 
-# Speed: whole arrays are indexed, since cutting a row out costs more than what is written into it, and the
-# loops over agents are inside, since a call hands over all arrays of `Places`.
+class ObservationSpec(NamedTuple):
+    """An observation space and the layout of the rows of `width` numbers that hold it."""
+
+    space: Box | Dict
+    layout: Layout
+    width: int
+    parts: dict[str, tuple[int, tuple[int, ...]]]  # for a dict: first index and shape of each entry
+    instruction_rules: InstructionRules
+
+
+def observation_spec(settings: GridworldSettings) -> ObservationSpec:
+    """The observation space for the settings."""
+    return {"flat": _flat, "dict": _dict, "image": _image}[settings.observation](settings)
+
+
+def _layout(settings: GridworldSettings, **parts: Any) -> Layout:
+    absent = {"others": (-1, 0), "visible": (-1, 0), "heard": (-1, 0), "targets": (-1, 0), "status": (-1, 0)}
+    last = settings.grid_size - 1
+    return Layout(
+        **{"image": False, "absolute": False, "gone": 0.0, "walls": -1} | absent | parts,
+        radius=settings.view or 2,
+        own_target=settings.mode == "race",
+        scaled=(np.arange(-last, last + 1) / last).astype(np.float32),
+    )
+
+
+def _sentences(settings: GridworldSettings) -> int:
+    """The number of sentences, including phrasings that episodes do not draw: all lists share one observation space."""
+    return 0 if settings.instructions == "none" else len(phrasings.sentences(settings.targets))
+
+
+def _instruction_rules(settings: GridworldSettings, sentence: int, colours: int = -1) -> InstructionRules:
+    count = 0 if settings.instructions == "none" else phrasings.PHRASINGS
+    slots = (sentence, _sentences(settings)), (colours, len(phrasings.COLOURS))
+    return InstructionRules(count, *phrasings.sampled_phrasings(settings.instructions), *slots)
+
+
+def _flat(settings: GridworldSettings) -> ObservationSpec:
+    others, limited = settings.num_agents - 1, settings.view is not None
+    known = 1 if settings.mode == "race" else settings.targets
+    stride = 2 + limited + settings.messages
+    targets = 2 + others * stride
+    walls = targets + 3 * known
+    patch = (2 * (settings.view or 2) + 1) ** 2 if settings.num_obstacles else 0
+    layout = _layout(
+        settings,
+        gone=-1.0 if limited else 0.0,  # a hidden target has status 0, so a collected one needs another value
+        others=(2, stride),
+        visible=(4, stride),
+        heard=(4 + limited, stride),
+        targets=(targets, 3),
+        status=(targets + 2, 3),
+        walls=walls,
+    )
+    width = walls + patch + _sentences(settings)
+    return ObservationSpec(Box((width,), -1.0, 1.0), layout, width, {}, _instruction_rules(settings, walls + patch))
+
+
+def _dict(settings: GridworldSettings) -> ObservationSpec:
+    others, limited = settings.num_agents - 1, settings.view is not None
+    known = 1 if settings.mode == "race" else settings.targets
+    shapes: dict[str, tuple[int, ...]] = {"agent_pos": (2,), "other_pos": (others, 2)}
+    if limited:
+        shapes["other_visible"] = (others,)
+    if settings.messages:
+        shapes["other_message"] = (others, settings.messages)
+    shapes |= {"target_pos": (known, 2), "target_status": (known,)}
+    if settings.instructions != "none":  # the entries of a set are unordered, so they carry their colours
+        shapes["target_colour"] = (known, len(phrasings.COLOURS))
+    rows = tuple(tuple(key for key in shapes if key.startswith(thing)) for thing in ("other_", "target_"))
+    if settings.num_obstacles:
+        shapes["walls"] = ((2 * (settings.view or 2) + 1) ** 2,)
+    if settings.instructions != "none":
+        shapes["instruction"] = (_sentences(settings),)
+    parts, width = {}, 0
+    for key, shape in shapes.items():
+        parts[key] = (width, shape)
+        width += math.prod(shape)
+    at = {key: start for key, (start, _) in parts.items()}
+    layout = _layout(
+        settings,
+        absolute=True,
+        others=(at["other_pos"], 2),
+        visible=(at.get("other_visible", -1), 1),
+        heard=(at.get("other_message", -1), settings.messages),
+        targets=(at["target_pos"], 2),
+        status=(at["target_status"], 1),
+        walls=at.get("walls", -1),
+    )
+    entries: dict[str, Box | Discrete] = {key: Box(shape, 0.0, 1.0) for key, shape in shapes.items()}
+    instruction_rules = _instruction_rules(settings, at.get("instruction", -1), at.get("target_colour", -1))
+    return ObservationSpec(Dict(entries, rows), layout, width, parts, instruction_rules)
+
+
+def _image(settings: GridworldSettings) -> ObservationSpec:
+    shape = (5 if settings.messages else 4, settings.grid_size, settings.grid_size)
+    return ObservationSpec(
+        Box(shape, 0.0, 1.0), _layout(settings, image=True), math.prod(shape), {}, _instruction_rules(settings, -1)
+    )
+
+
+# Kernels --------------------------------------------------------------------------------------------
+# Speed: kernels index whole arrays, because slicing a row costs more than writing it, and loop over agents inside,
+# because every call passes all arrays of `GridState`.
 
 
 @njit(cache=True)
@@ -46,14 +150,11 @@ def _hidden(sight: int, down: int, across: int) -> bool:
 
 
 @njit(cache=True)
-def _observe_agents(places: Places, rules: Rules, layout: Layout, n: int, out: Array) -> None:
-    """Where each agent is, and what it sees and hears of the others.
-
-    Symbols carry beyond sight, positions do not.
-    """
-    agents, scaled = places.agents, layout.scaled
+def _observe_agents(grid: GridState, rules: Rules, layout: Layout, n: int, out: Array) -> None:
+    """Write each agent's position, the positions of the agents in sight, and all symbols, also from out of sight."""
+    agents, scaled = grid.agents, layout.scaled
     middle = len(scaled) // 2
-    for a in range(places.agents.shape[1]):
+    for a in range(grid.agents.shape[1]):
         row, column = agents[n, a, 0], agents[n, a, 1]
         out[n, a, 0] = scaled[middle + row]
         out[n, a, 1] = scaled[middle + column]
@@ -69,22 +170,22 @@ def _observe_agents(places: Places, rules: Rules, layout: Layout, n: int, out: A
             if rules.messages > 0:
                 at = layout.heard[0] + i * layout.heard[1]
                 for symbol in range(rules.messages):
-                    out[n, a, at + symbol] = 1.0 if symbol == places.symbols[n, b] else 0.0
+                    out[n, a, at + symbol] = 1.0 if symbol == grid.symbols[n, b] else 0.0
 
 
 @njit(cache=True)
-def _observe_targets(places: Places, rules: Rules, layout: Layout, n: int, out: Array) -> None:
-    """Where the targets are that each agent may know of."""
-    targets, scaled = places.targets, layout.scaled
+def _observe_targets(grid: GridState, rules: Rules, layout: Layout, n: int, out: Array) -> None:
+    """Write positions and status of the targets that each agent may see."""
+    targets, scaled = grid.targets, layout.scaled
     middle = len(scaled) // 2
-    for a in range(places.agents.shape[1]):
-        row, column = places.agents[n, a, 0], places.agents[n, a, 1]
+    for a in range(grid.agents.shape[1]):
+        row, column = grid.agents[n, a, 0], grid.agents[n, a, 1]
         from_row, from_column = (0, 0) if layout.absolute else (row, column)
         first, count = (a, 1) if layout.own_target else (0, targets.shape[1])
         for i in range(count):
             k = first + i
             at, status = layout.targets[0] + i * layout.targets[1], layout.status[0] + i * layout.status[1]
-            present = places.present[n, k]
+            present = grid.present[n, k]
             if present and not _hidden(rules.sight, targets[n, k, 0] - row, targets[n, k, 1] - column):
                 out[n, a, at] = scaled[middle + targets[n, k, 0] - from_row]
                 out[n, a, at + 1] = scaled[middle + targets[n, k, 1] - from_column]
@@ -95,22 +196,22 @@ def _observe_targets(places: Places, rules: Rules, layout: Layout, n: int, out: 
 
 
 @njit(cache=True)
-def _observe_walls(places: Places, layout: Layout, n: int, out: Array) -> None:
-    """The patch of walls around each agent; beyond the border all is wall."""
-    for a in range(places.agents.shape[1]):
-        row, column = places.agents[n, a, 0], places.agents[n, a, 1]
-        at, radius, size = layout.walls, layout.radius, places.walls.shape[1]
+def _observe_walls(grid: GridState, layout: Layout, n: int, out: Array) -> None:
+    """Write the patch of walls around each agent; cells beyond the border count as walls."""
+    for a in range(grid.agents.shape[1]):
+        row, column = grid.agents[n, a, 0], grid.agents[n, a, 1]
+        at, radius, size = layout.walls, layout.radius, grid.walls.shape[1]
         for r in range(row - radius, row + radius + 1):
             for c in range(column - radius, column + radius + 1):
                 inside = 0 <= r < size and 0 <= c < size
-                out[n, a, at] = 0.0 if inside and not places.walls[n, r, c] else 1.0
+                out[n, a, at] = 0.0 if inside and not grid.walls[n, r, c] else 1.0
                 at += 1
 
 
 @njit(cache=True)
-def _observe_image(places: Places, rules: Rules, layout: Layout, n: int, a: int, out: Array) -> None:
-    """Agent a's planes: self, others, targets, obstacles, and symbols at their senders' cells."""
-    agents, targets, size = places.agents, places.targets, rules.size
+def _observe_image(grid: GridState, rules: Rules, layout: Layout, n: int, a: int, out: Array) -> None:
+    """Write agent a's planes: itself, others, targets, obstacles, and symbols at their senders' cells."""
+    agents, targets, size = grid.agents, grid.targets, rules.size
     row, column, area = agents[n, a, 0], agents[n, a, 1], size * size
     out[n, a] = 0.0
     out[n, a, row * size + column] = 1.0
@@ -119,35 +220,35 @@ def _observe_image(places: Places, rules: Rules, layout: Layout, n: int, a: int,
             continue
         cell = agents[n, b, 0] * size + agents[n, b, 1]
         out[n, a, area + cell] = 1.0
-        if rules.messages > 0:  # of several senders in a cell the highest symbol shows
-            symbol = np.float32((places.symbols[n, b] + 1) / rules.messages)
+        if rules.messages > 0:  # the highest symbol of several senders in a cell
+            symbol = np.float32((grid.symbols[n, b] + 1) / rules.messages)
             out[n, a, 4 * area + cell] = max(out[n, a, 4 * area + cell], symbol)
     for k in range(targets.shape[1]):
-        known = places.present[n, k] and (k == a or not layout.own_target)
+        known = grid.present[n, k] and (k == a or not layout.own_target)
         if known and not _hidden(rules.sight, targets[n, k, 0] - row, targets[n, k, 1] - column):
             out[n, a, 2 * area + targets[n, k, 0] * size + targets[n, k, 1]] = 1.0
     if rules.obstacles > 0:
         sight = rules.sight if rules.sight >= 0 else size
         for r in range(max(0, row - sight), min(size, row + sight + 1)):
             for c in range(max(0, column - sight), min(size, column + sight + 1)):
-                out[n, a, 3 * area + r * size + c] = 1.0 if places.walls[n, r, c] else 0.0
+                out[n, a, 3 * area + r * size + c] = 1.0 if grid.walls[n, r, c] else 0.0
 
 
 @njit(cache=True)
-def observe_copy(places: Places, rules: Rules, layout: Layout, n: int, out: Array) -> None:
-    """Write what every agent of copy n sees now into `out[n]`, every number of it."""
+def observe_copy(grid: GridState, rules: Rules, layout: Layout, n: int, out: Array) -> None:
+    """Write the observations of all agents of copy n into `out[n]`."""
     if layout.image:
-        for a in range(places.agents.shape[1]):
-            _observe_image(places, rules, layout, n, a, out)
+        for a in range(grid.agents.shape[1]):
+            _observe_image(grid, rules, layout, n, a, out)
         return
-    _observe_agents(places, rules, layout, n, out)
-    _observe_targets(places, rules, layout, n, out)
+    _observe_agents(grid, rules, layout, n, out)
+    _observe_targets(grid, rules, layout, n, out)
     if rules.obstacles > 0:
-        _observe_walls(places, layout, n, out)
+        _observe_walls(grid, layout, n, out)
 
 
 @njit(cache=True)
-def observe(places: Places, rules: Rules, layout: Layout, out: Array) -> None:
-    """Write what every agent of every copy sees now into `out` [N, A, D]."""
-    for n in range(len(places.time)):
-        observe_copy(places, rules, layout, n, out)
+def observe(grid: GridState, rules: Rules, layout: Layout, out: Array) -> None:
+    """Write the observations of all agents of all copies into `out` [N, A, D]."""
+    for n in range(len(grid.time)):
+        observe_copy(grid, rules, layout, n, out)

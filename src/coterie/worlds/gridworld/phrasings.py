@@ -1,7 +1,7 @@
-"""What a team in the grid world may be asked to do, in many wordings.
+"""The sentences of the instructions: which of the coloured targets to collect first or last, in many phrasings.
 
-An instruction says which of the coloured targets comes first or last. Every colour has the same wordings: those to
-train on and, apart from them, two lists held out. Who follows is judged in `gridworld_kernels.py`; here are words only.
+Every colour has the same phrasings: a list for training and two held-out lists. How instructions are drawn and checked
+is in `instructions.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Instructions = Literal["none", "train", "held_out", "relational"]
 
 COLOURS = ("red", "green", "blue", "yellow", "purple", "orange")  # of targets 0, 1, …
 
-# For each list, wordings of FIRST, then as many of LAST, in the sense of `gridworld_kernels`.
+# Each list holds phrasings of FIRST, then as many of LAST (`instructions.py`).
 TRAIN = (
     (
         "Collect the {colour} target first.",
@@ -163,7 +163,7 @@ HELD_OUT = (
         "Please pick the {colour} star up last and worry about the rest now.",
     ),
 )
-# Held out as well, and harder: the same words say one thing or the other by who does what to whom.
+# Held out as well, and harder: both orders use the same words, and only the grammar tells them apart.
 RELATIONAL = (
     (
         "Take {colour} before the others.",
@@ -189,11 +189,11 @@ RELATIONAL = (
     ),
 )
 LISTS = {"train": TRAIN, "held_out": HELD_OUT, "relational": RELATIONAL}
-PHRASINGS = sum(len(first) for first, _ in LISTS.values())  # of one meaning
+PHRASINGS = sum(len(first) for first, _ in LISTS.values())  # per meaning (an order and a colour)
 
 
 def sentences(targets: int) -> tuple[str, ...]:
-    """All instructions about so many targets, by number: order, then colour, then wording, list after list."""
+    """All sentences for a number of targets, sorted by order, then colour, then list and phrasing."""
     return tuple(
         wording.format(colour=colour, Colour=colour.capitalize())
         for order in range(2)
@@ -203,8 +203,8 @@ def sentences(targets: int) -> tuple[str, ...]:
     )
 
 
-def drawn(instructions: Instructions) -> tuple[int, int]:
-    """The first wording that episodes draw from, and how many of them."""
+def sampled_phrasings(instructions: Instructions) -> tuple[int, int]:
+    """The index of the first phrasing that episodes draw from, and the number of phrasings drawn from."""
     start = 0
     for name, (wordings, _) in LISTS.items():
         if name == instructions:

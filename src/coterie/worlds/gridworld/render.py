@@ -1,4 +1,4 @@
-"""Pictures of the grid world in NumPy alone, and the same in letters.
+"""Images and text renderings of the grid world, in NumPy alone.
 
 Shapes are blended by their signed distance to each pixel, which gives smooth edges without a drawing library.
 """
@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.core.types import Array
-from coterie.worlds.gridworld.instructions import Told
-from coterie.worlds.gridworld.kernels import Places
+from coterie.worlds.gridworld.instructions import InstructionState
+from coterie.worlds.gridworld.kernels import GridState
 from coterie.worlds.gridworld.phrasings import COLOURS
 
 CELL = 32  # pixels along a cell
@@ -25,17 +25,17 @@ _WALL = np.array([84, 88, 98], np.float32)
 _WALL_TOP = np.array([108, 113, 125], np.float32)
 _GOLD = np.array([240, 178, 40], np.float32)
 _WHITE = np.array([255, 255, 255], np.float32)
-# Okabe and Ito's palette, told apart also by colour-blind people; shapes carry a digit besides.
-_COLOURS = np.array(
+# Okabe and Ito's colour-blind-safe palette; a digit on each agent helps as well.
+_AGENT_COLOURS = np.array(
     [[0, 114, 178], [213, 94, 0], [0, 158, 115], [204, 121, 167], [86, 180, 233], [140, 100, 60]], np.float32
 )
-_PAINTS = np.array(  # of targets that have colours, as `COLOURS` names them; a letter is on each besides
+_TARGET_COLOURS = np.array(  # of coloured targets, in the order of `COLOURS`; each carries a letter as well
     [[208, 48, 48], [34, 145, 72], [44, 98, 210], [214, 170, 20], [136, 70, 170], [232, 122, 26]], np.float32
 )
 _INK = np.array([52, 50, 46], np.float32)
 _BROKEN = np.array([200, 40, 40], np.float32)
-# Signs on a raster of 3 × 5, an octal digit (three bits) per row from the top.
-_SIGNS = {
+# Glyphs of 3 × 5 pixels, an octal digit (three bits) per row from the top.
+_GLYPHS = {
     "0": 0o75557, "1": 0o26227, "2": 0o71747, "3": 0o71717, "4": 0o55711, "5": 0o74717, "6": 0o74757, "7": 0o71122,
     "8": 0o75757, "9": 0o75717, "A": 0o25755, "B": 0o65656, "C": 0o34443, "D": 0o65556, "E": 0o74647, "F": 0o74644,
     "G": 0o34553, "H": 0o55755, "I": 0o72227, "J": 0o11152, "K": 0o55655, "L": 0o44447, "M": 0o57755, "N": 0o65555,
@@ -46,60 +46,62 @@ _LINE = 14  # pixels from one line of a caption to the next
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-class Look(NamedTuple):
-    """What tells one target from another, if anything does."""
+class Style(NamedTuple):
+    """How targets are told apart."""
 
     own_targets: bool  # each target has its agent's colour
-    sentences: tuple[str, ...]  # all instructions, by number; not empty: targets have colours of their own
+    sentences: tuple[str, ...]  # all instructions by index; if not empty, targets are coloured
 
 
-def frame(places: Places, told: Told, copy: int, look: Look) -> Array:
-    """One copy, `[height, width, 3]` uint8; an instruction is written beneath, red when it has been broken."""
-    size = places.walls.shape[1]
+def frame(grid: GridState, instruction: InstructionState, copy: int, style: Style) -> Array:
+    """An image of one copy, `[height, width, 3]` uint8, with its instruction below, red once it is broken."""
+    size = grid.walls.shape[1]
     side = size * CELL + 2 * _MARGIN
-    lines = _lines(look.sentences, side)  # as high for all sentences, since films have one size
+    lines = _lines(style.sentences, side)  # equal for all sentences, because videos have one size
     picture = np.empty((side + (_LINE * lines + _MARGIN if lines else 0), side, 3), np.float32)
     picture[:] = _FRAME
     for row in range(size):
         for column in range(size):
             cell = _cell(picture, row, column)
             cell[:] = _SHADE if (row + column) % 2 else _PAPER
-            if places.walls[copy, row, column]:
+            if grid.walls[copy, row, column]:
                 _blend(cell, _box(0, 0, 14.5, 4), _WALL)
                 _blend(cell, _box(0, -1.5, 12, 3), _WALL_TOP)
-    for k in np.flatnonzero(places.present[copy]):
-        colour = _COLOURS[k % len(_COLOURS)] if look.own_targets else _GOLD
-        cell = _cell(picture, *places.targets[copy, k])
-        _draw_target(cell, _PAINTS[k] if look.sentences else colour)
-        if look.own_targets:
+    for k in np.flatnonzero(grid.present[copy]):
+        colour = _AGENT_COLOURS[k % len(_AGENT_COLOURS)] if style.own_targets else _GOLD
+        cell = _cell(picture, *grid.targets[copy, k])
+        _draw_target(cell, _TARGET_COLOURS[k] if style.sentences else colour)
+        if style.own_targets:
             _write(cell, str(k), 0.5, 1.5, zoom=1)
-        elif look.sentences:
+        elif style.sentences:
             _write(cell, COLOURS[k][0].upper(), 0.5, 1.5, zoom=1)
-    _draw_agents(picture, places.agents[copy])
+    _draw_agents(picture, grid.agents[copy])
     if lines:
-        ink = _BROKEN if told.broken[copy] else _INK
-        _write_caption(picture[side:], look.sentences[told.sentence[copy]], ink)
+        ink = _BROKEN if instruction.broken[copy] else _INK
+        _write_caption(picture[side:], style.sentences[instruction.sentence[copy]], ink)
     return np.rint(picture).astype(np.uint8)
 
 
-def ansi(places: Places, told: Told, copy: int, look: Look) -> str:
-    """One copy in letters: two per cell, who is there (`+`: several) and whether a target is.
+def ansi(grid: GridState, instruction: InstructionState, copy: int, style: Style) -> str:
+    """One copy as text, two characters per cell: the agent there (`+`: several) and the target there.
 
     `#` is a wall and `*` a target; with `own_targets` the target of agent 0 is `a`, of agent 1 `b`, …; with
-    instructions targets are `r` (red), `g` (green), …, and the instruction comes first.
+    instructions targets are `r` (red), `g` (green), …, and the instruction is the first line.
     """
-    size = places.walls.shape[1]
-    who = np.where(places.walls[copy], "#", ".")
+    size = grid.walls.shape[1]
+    who = np.where(grid.walls[copy], "#", ".")
     what = np.full((size, size), " ")
-    for k in np.flatnonzero(places.present[copy]):
-        letter = chr(ord("a") + k % 26) if look.own_targets else COLOURS[k][0] if look.sentences else "*"
-        what[tuple(places.targets[copy, k])] = letter
-    for index, place in enumerate(places.agents[copy]):
-        there = tuple(place)
+    for k in np.flatnonzero(grid.present[copy]):
+        letter = chr(ord("a") + k % 26) if style.own_targets else COLOURS[k][0] if style.sentences else "*"
+        what[tuple(grid.targets[copy, k])] = letter
+    for index, cell in enumerate(grid.agents[copy]):
+        there = tuple(cell)
         who[there] = _LETTERS[index % len(_LETTERS)] if who[there] == "." else "+"
     rows = ("".join(f"{a}{b}" for a, b in zip(*pair, strict=True)).rstrip() for pair in zip(who, what, strict=True))
-    asked = [look.sentences[told.sentence[copy]] + " (broken)" * int(told.broken[copy])] if look.sentences else []
-    return "\n".join([f"step {places.time[copy]}", *asked, *rows])
+    lines = [f"step {grid.time[copy]}"]
+    if style.sentences:
+        lines.append(style.sentences[instruction.sentence[copy]] + " (broken)" * int(instruction.broken[copy]))
+    return "\n".join([*lines, *rows])
 
 
 def _cell(picture: Array, row: int, column: int) -> Array:
@@ -144,7 +146,7 @@ def _draw_target(cell: Array, colour: Array) -> None:
 
 
 def _draw_agents(picture: Array, agents: Array) -> None:
-    """A disc with the agent's number; those sharing a cell are smaller and stand in a ring."""
+    """Draw a disc with a number for each agent; agents that share a cell are smaller and form a ring."""
     for row, column in np.unique(agents, axis=0):
         cell = _cell(picture, row, column)
         here = np.flatnonzero((agents == (row, column)).all(axis=1))
@@ -153,7 +155,7 @@ def _draw_agents(picture: Array, agents: Array) -> None:
             angle = 2 * np.pi * place / len(here) - 3 * np.pi / 4
             x, y = (0.0, 0.0) if alone else (7 * np.cos(angle), 7 * np.sin(angle))
             radius = 11.0 if alone else 7.5
-            colour = _COLOURS[index % len(_COLOURS)]
+            colour = _AGENT_COLOURS[index % len(_AGENT_COLOURS)]
             _blend(cell, _disc(x + 0.8, y + 1.2, radius + 0.6), 0.3 * colour, opacity=0.35)
             _blend(cell, _disc(x, y, radius), _WHITE)
             _blend(cell, _disc(x, y, radius - 1.4), colour)
@@ -161,17 +163,17 @@ def _draw_agents(picture: Array, agents: Array) -> None:
 
 
 def _raster(text: str) -> Array:
-    """The pixels `[5, width]` of a text in capitals."""
+    """The pixels `[5, width]` of a text in capital letters."""
     raster = np.zeros((5, 4 * len(text) - 1), bool)
     for i, sign in enumerate(text):
         for row in range(5):
-            bits = _SIGNS[sign] >> 3 * (4 - row)
+            bits = _GLYPHS[sign] >> 3 * (4 - row)
             raster[row, 4 * i : 4 * i + 3] = [bits >> 2 & 1, bits >> 1 & 1, bits & 1]
     return raster
 
 
 def _write(cell: Array, text: str, x: float, y: float, zoom: int) -> None:
-    """White signs centred on (x, y)."""
+    """Write white text centred on (x, y)."""
     zoom = zoom if len(text) == 1 else 1
     raster = _raster(text).repeat(zoom, axis=0).repeat(zoom, axis=1)
     height, width = raster.shape
@@ -181,18 +183,18 @@ def _write(cell: Array, text: str, x: float, y: float, zoom: int) -> None:
 
 
 def _wrap(sentence: str, width: int) -> list[str]:
-    """Lines that fit into so many pixels at two pixels a dot."""
+    """Lines that fit into `width` pixels, with glyphs enlarged twice."""
     return textwrap.wrap(sentence.upper(), (width - 2 * _MARGIN + 2) // 8)
 
 
 @functools.cache
 def _lines(sentences: tuple[str, ...], width: int) -> int:
-    """How many lines the longest sentence needs."""
+    """The number of lines of the longest sentence."""
     return max((len(_wrap(sentence, width)) for sentence in sentences), default=0)
 
 
 def _write_caption(band: Array, sentence: str, ink: Array) -> None:
-    """A sentence on paper beneath the grid."""
+    """Write a sentence below the grid."""
     band[:-_MARGIN, _MARGIN:-_MARGIN] = _PAPER
     for number, line in enumerate(_wrap(sentence, band.shape[1])):
         raster = _raster(line).repeat(2, axis=0).repeat(2, axis=1)

@@ -1,8 +1,8 @@
-"""Compiled loops of the particle worlds: actions, physics, rewards, observations, new episodes, reference players.
+"""Compiled kernels of the particle worlds: actions, physics, rewards, observations, episodes, scripted experts.
 
 Every kernel runs over all N copies. Formulas and constants are those of mpe2 1.1.1, evaluated in its order, so that
-both agree to the last digits. Adversaries come first among the A agents; spread is a world without any. Numba's
-cache of `step` does not notice changes to `randomness.py`: after an edit there, remove `__pycache__`.
+both agree to the last digits. Adversaries come first among the A agents; simple_spread has none. Numba's cache of
+`step` does not notice edits of `worlds/random.py`: remove `__pycache__` after such an edit.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from coterie.core.types import Array
 from coterie.worlds.random import uniform
 
 TIME_STEP = 0.1
-DAMPING = 0.25  # share of the velocity lost in a step
+DAMPING = 0.25  # fraction of the velocity lost in a step
 CONTACT_FORCE = 1e2
 CONTACT_MARGIN = 1e-3
-FELT = 50 * CONTACT_MARGIN  # contact is felt up to this gap; beyond it the force is below 1e-20
-COAST = TIME_STEP / DAMPING  # how far one unit of velocity still carries, left alone
+CONTACT_RANGE = 50 * CONTACT_MARGIN  # largest gap with a contact force; beyond it the force is below 1e-20
+COAST = TIME_STEP / DAMPING  # distance that one unit of velocity carries an agent without force
 CATCH_REWARD = 10.0
-EDGE = 0.8  # the fleeing player keeps its coasting end inside: a penalty begins at 0.9
+EDGE = 0.8  # the fleeing expert stays inside this bound; penalties begin at 0.9
 
 
-class Bodies(NamedTuple):
-    """Where everything is: all that decides the future of N copies."""
+class ParticleState(NamedTuple):
+    """The full state of N copies, random state included; what `save` stores."""
 
     random: Array  # [N] uint64: state of each copy's generator
     time: Array  # [N] int32: steps taken in this episode
@@ -37,20 +37,20 @@ class Bodies(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The settings that the kernels read."""
+    """The settings as the kernels read them."""
 
-    tag: bool  # otherwise spread
+    tag: bool  # simple_tag, otherwise simple_spread
     adversaries: int
     max_steps: int
     local_ratio: float
-    spawn: float  # landmarks appear within ±spawn along each axis
+    landmark_range: float  # landmarks start within ± this along each axis
     size: Array  # [A + L] float64: radius of agents, then of landmarks
-    strength: Array  # [A] float64: force of a full push
-    top_speed: Array  # [A] float64: inf without limit
+    strength: Array  # [A] float64: force of a full action
+    top_speed: Array  # [A] float64: inf for no limit
 
 
-class Outcome(NamedTuple):
-    """What a step leaves behind; rows of observations are as wide as the widest kind's."""
+class StepOutput(NamedTuple):
+    """The arrays that a step writes; observation rows are as wide as those of the widest agent type."""
 
     observation: Array  # [N, A, D] float32
     final_observation: Array  # [N, A, D] float32, written where the copy ended
@@ -64,10 +64,11 @@ class Outcome(NamedTuple):
 
 
 @njit(cache=True)
-def push_discrete(actions: Array, strength: Array, first: int, force: Array) -> int:
-    """Write the forces of one kind, whose agents begin at `first`, from choices `[N, K]`.
+def forces_from_discrete(actions: Array, strength: Array, first: int, force: Array) -> int:
+    """Write the forces of one agent type, whose agents start at index `first`, from discrete actions `[N, K]`.
 
-    0 rests, 1 … 4 push left, right, down, up. Returns the place (copy · K + agent) of an action out of range, or −1.
+    0 does nothing, 1 … 4 push left, right, down, up. Returns the flat index (copy · K + agent) of an action out of
+    range, or −1.
     """
     num_envs, agents = actions.shape
     for n in range(num_envs):
@@ -82,13 +83,13 @@ def push_discrete(actions: Array, strength: Array, first: int, force: Array) -> 
 
 
 @njit(cache=True)
-def push_continuous(actions: Array, strength: Array, first: int, force: Array) -> int:
-    """The same from float32 numbers `[N, K, 5]` in [0, 1]: nothing, left, right, down, up."""
+def forces_from_continuous(actions: Array, strength: Array, first: int, force: Array) -> int:
+    """Do the same from float32 actions `[N, K, 5]` in [0, 1]: nothing, left, right, down, up."""
     num_envs, agents, _ = actions.shape
     for n in range(num_envs):
         for i in range(agents):
             for j in range(5):
-                if not 0.0 <= actions[n, i, j] <= 1.0:  # NaN, too
+                if not 0.0 <= actions[n, i, j] <= 1.0:  # also true for NaN
                     return n * agents + i
             a = first + i
             force[n, a, 0] = np.float64(actions[n, i, 2] - actions[n, i, 1]) * strength[a]
@@ -101,15 +102,15 @@ def push_continuous(actions: Array, strength: Array, first: int, force: Array) -
 
 @njit(cache=True)
 def _contact(distance: float, least: float) -> float:
-    """How deep two bodies sink into each other: a softplus, a little above 0 before they touch."""
+    """Penetration depth of two particles: a softplus, slightly above 0 before they touch."""
     depth = -(distance - least) / CONTACT_MARGIN
     return (max(depth, 0.0) + np.log1p(np.exp(-abs(depth)))) * CONTACT_MARGIN
 
 
 @njit(cache=True)
-def _collide(bodies: Bodies, rules: Rules, force: Array, n: int) -> None:
-    """Add the forces between bodies that touch; the landmarks of spread touch nobody."""
-    position, landmarks = bodies.position, bodies.landmarks
+def _collide(particles: ParticleState, rules: Rules, force: Array, n: int) -> None:
+    """Add the contact forces between particles; the landmarks of simple_spread have none."""
+    position, landmarks = particles.position, particles.landmarks
     agents = position.shape[1]
     others = agents + (landmarks.shape[1] if rules.tag else 0)
     for a in range(agents):
@@ -121,8 +122,8 @@ def _collide(bodies: Bodies, rules: Rules, force: Array, n: int) -> None:
                 dx = position[n, a, 0] - landmarks[n, b - agents, 0]
                 dy = position[n, a, 1] - landmarks[n, b - agents, 1]
             least, square = rules.size[a] + rules.size[b], dx * dx + dy * dy
-            # At distance 0 there is no direction to push in; mpe2 divides by 0 there.
-            if square > (least + FELT) ** 2 or square == 0.0:
+            # At distance 0 the direction is undefined; mpe2 divides by 0 there.
+            if square > (least + CONTACT_RANGE) ** 2 or square == 0.0:
                 continue
             distance = np.sqrt(square)
             depth = _contact(distance, least)
@@ -135,9 +136,9 @@ def _collide(bodies: Bodies, rules: Rules, force: Array, n: int) -> None:
 
 
 @njit(cache=True)
-def _move(bodies: Bodies, rules: Rules, force: Array, n: int) -> None:
-    """Move by the old velocity, then slow down, then accelerate."""
-    position, velocity = bodies.position, bodies.velocity
+def _move(particles: ParticleState, rules: Rules, force: Array, n: int) -> None:
+    """Move by the old velocity, then apply damping and force."""
+    position, velocity = particles.position, particles.velocity
     for a in range(position.shape[1]):
         for axis in range(2):
             position[n, a, axis] += velocity[n, a, axis] * TIME_STEP
@@ -153,16 +154,16 @@ def _move(bodies: Bodies, rules: Rules, force: Array, n: int) -> None:
 
 
 @njit(cache=True)
-def _touch(bodies: Bodies, rules: Rules, n: int, a: int, b: int) -> bool:
-    dx = bodies.position[n, a, 0] - bodies.position[n, b, 0]
-    dy = bodies.position[n, a, 1] - bodies.position[n, b, 1]
+def _touch(particles: ParticleState, rules: Rules, n: int, a: int, b: int) -> bool:
+    dx = particles.position[n, a, 0] - particles.position[n, b, 0]
+    dy = particles.position[n, a, 1] - particles.position[n, b, 1]
     return np.sqrt(dx * dx + dy * dy) < rules.size[a] + rules.size[b]
 
 
 @njit(cache=True)
-def _pay_spread(bodies: Bodies, rules: Rules, out: Outcome, n: int) -> bool:
-    """Charge all for distant landmarks and each for its collisions; true when every landmark is covered."""
-    position, landmarks, agents = bodies.position, bodies.landmarks, bodies.position.shape[1]
+def _reward_spread(particles: ParticleState, rules: Rules, out: StepOutput, n: int) -> bool:
+    """Charge the team for distances to landmarks and agents for collisions; true if all landmarks are covered."""
+    position, landmarks, agents = particles.position, particles.landmarks, particles.position.shape[1]
     team, covered = 0.0, True
     for k in range(landmarks.shape[1]):
         least = np.inf
@@ -175,15 +176,15 @@ def _pay_spread(bodies: Bodies, rules: Rules, out: Outcome, n: int) -> bool:
     for a in range(agents):
         own = 0.0
         for b in range(agents):
-            if b != a and _touch(bodies, rules, n, a, b):
+            if b != a and _touch(particles, rules, n, a, b):
                 own -= 1.0
         out.reward[n, a] = team * (1 - rules.local_ratio) + own * rules.local_ratio
     return covered
 
 
 @njit(cache=True)
-def _bound(x: float) -> float:
-    """What it costs to be at x along one axis, growing from 0.9 on."""
+def _boundary_penalty(x: float) -> float:
+    """The penalty for position x along one axis, growing from 0.9 on."""
     x = abs(x)
     if x < 0.9:
         return 0.0
@@ -191,32 +192,36 @@ def _bound(x: float) -> float:
 
 
 @njit(cache=True)
-def _pay_tag(bodies: Bodies, rules: Rules, out: Outcome, n: int) -> bool:
-    """Pay all adversaries for every catch and charge the caught; true when there was one in this episode."""
+def _reward_tag(particles: ParticleState, rules: Rules, out: StepOutput, n: int) -> bool:
+    """Pay all adversaries for every catch and charge the caught agents; true after a catch in this episode."""
     catches = 0
-    for a in range(rules.adversaries, bodies.position.shape[1]):
+    for a in range(rules.adversaries, particles.position.shape[1]):
         own = 0
         for b in range(rules.adversaries):
-            own += _touch(bodies, rules, n, a, b)
+            own += _touch(particles, rules, n, a, b)
         catches += own
-        loss = -CATCH_REWARD * own - _bound(bodies.position[n, a, 0]) - _bound(bodies.position[n, a, 1])
+        loss = (
+            -CATCH_REWARD * own
+            - _boundary_penalty(particles.position[n, a, 0])
+            - _boundary_penalty(particles.position[n, a, 1])
+        )
         out.reward[n, a] = loss
     for b in range(rules.adversaries):
         out.reward[n, b] = CATCH_REWARD * catches
-    bodies.caught[n] |= catches > 0
-    return bool(bodies.caught[n])
+    particles.caught[n] |= catches > 0
+    return bool(particles.caught[n])
 
 
 # Observations ---------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def _observe(bodies: Bodies, rules: Rules, n: int, out: Array) -> None:
-    """Own velocity and position, where landmarks and others are from here, and how fast other good agents are.
+def _observe(particles: ParticleState, rules: Rules, n: int, out: Array) -> None:
+    """Write velocity, position, relative positions of landmarks and agents, and velocities of other good agents.
 
-    In spread the last part belongs to messages that nobody can send: zeros that are never written.
+    The last entries of simple_spread hold messages, which its agents cannot send: zeros that are never written.
     """
-    position, velocity, landmarks = bodies.position, bodies.velocity, bodies.landmarks
+    position, velocity, landmarks = particles.position, particles.velocity, particles.landmarks
     agents = position.shape[1]
     for a in range(agents):
         x, y = position[n, a, 0], position[n, a, 1]
@@ -238,134 +243,134 @@ def _observe(bodies: Bodies, rules: Rules, n: int, out: Array) -> None:
 
 
 @njit(cache=True)
-def observe(bodies: Bodies, rules: Rules, out: Array) -> None:
-    """Write what every agent of every copy sees now into `out` [N, A, D]."""
-    for n in range(len(bodies.time)):
-        _observe(bodies, rules, n, out)
+def observe(particles: ParticleState, rules: Rules, out: Array) -> None:
+    """Write the observations of all agents of all copies into `out` [N, A, D]."""
+    for n in range(len(particles.time)):
+        _observe(particles, rules, n, out)
 
 
 # Episodes -------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def _spawn(bodies: Bodies, rules: Rules, n: int) -> None:
-    """Begin a new episode in copy n: everybody at rest somewhere in the square."""
-    for a in range(bodies.position.shape[1]):
+def _start_episode(particles: ParticleState, rules: Rules, n: int) -> None:
+    """Start a new episode in copy n: agents at rest at uniform positions in the square."""
+    for a in range(particles.position.shape[1]):
         for axis in range(2):
-            bodies.position[n, a, axis] = 2 * uniform(bodies.random, n) - 1
-            bodies.velocity[n, a, axis] = 0.0
-    for k in range(bodies.landmarks.shape[1]):
+            particles.position[n, a, axis] = 2 * uniform(particles.random, n) - 1
+            particles.velocity[n, a, axis] = 0.0
+    for k in range(particles.landmarks.shape[1]):
         for axis in range(2):
-            bodies.landmarks[n, k, axis] = rules.spawn * (2 * uniform(bodies.random, n) - 1)
-    bodies.time[n] = 0
-    bodies.caught[n] = False
+            particles.landmarks[n, k, axis] = rules.landmark_range * (2 * uniform(particles.random, n) - 1)
+    particles.time[n] = 0
+    particles.caught[n] = False
 
 
 @njit(cache=True)
-def spawn(bodies: Bodies, rules: Rules) -> None:
-    """Begin a new episode in every copy."""
-    for n in range(len(bodies.time)):
-        _spawn(bodies, rules, n)
+def start_all(particles: ParticleState, rules: Rules) -> None:
+    """Start a new episode in every copy."""
+    for n in range(len(particles.time)):
+        _start_episode(particles, rules, n)
 
 
 @njit(cache=True)
-def _keep(bodies: Bodies, last: Bodies, n: int) -> None:
-    """Remember how an episode ended, for pictures of it."""
-    last.time[n] = bodies.time[n]
-    last.position[n] = bodies.position[n]
-    last.velocity[n] = bodies.velocity[n]
-    last.landmarks[n] = bodies.landmarks[n]
+def _store_final(particles: ParticleState, final: ParticleState, n: int) -> None:
+    """Store the last scene of an episode for rendering."""
+    final.time[n] = particles.time[n]
+    final.position[n] = particles.position[n]
+    final.velocity[n] = particles.velocity[n]
+    final.landmarks[n] = particles.landmarks[n]
 
 
 @njit(cache=True)
-def step(bodies: Bodies, last: Bodies, rules: Rules, force: Array, out: Outcome) -> None:
-    """Take one step in every copy under the pushes `force` [N, A, 2], and begin anew those that end."""
-    for n in range(len(bodies.time)):
-        _collide(bodies, rules, force, n)
-        _move(bodies, rules, force, n)
-        success = _pay_tag(bodies, rules, out, n) if rules.tag else _pay_spread(bodies, rules, out, n)
-        bodies.time[n] += 1
-        ended = bodies.time[n] >= rules.max_steps
+def step(particles: ParticleState, final: ParticleState, rules: Rules, force: Array, out: StepOutput) -> None:
+    """Take one step in every copy under the actions' forces `force` [N, A, 2], and reset those that end."""
+    for n in range(len(particles.time)):
+        _collide(particles, rules, force, n)
+        _move(particles, rules, force, n)
+        success = _reward_tag(particles, rules, out, n) if rules.tag else _reward_spread(particles, rules, out, n)
+        particles.time[n] += 1
+        ended = particles.time[n] >= rules.max_steps
         out.ended[n] = ended
         out.success[n] = ended and success
-        for a in range(bodies.position.shape[1]):
+        for a in range(particles.position.shape[1]):
             out.truncated[n, a] = ended
         if ended:
-            _observe(bodies, rules, n, out.final_observation)
-            _keep(bodies, last, n)
-            _spawn(bodies, rules, n)
-        _observe(bodies, rules, n, out.observation)
+            _observe(particles, rules, n, out.final_observation)
+            _store_final(particles, final, n)
+            _start_episode(particles, rules, n)
+        _observe(particles, rules, n, out.observation)
 
 
-# Reference players ----------------------------------------------------------------------------------
-# They wish for pushes [N, A, 2] in units of a full one, which may be longer than anybody can push. An agent left
-# alone coasts to position + COAST · velocity; a full push moves that end by COAST · strength · TIME_STEP.
+# Scripted experts -----------------------------------------------------------------------------------
+# They write desired forces [N, A, 2] in units of the full force, which may exceed 1. Without force an agent coasts to
+# position + COAST · velocity; one step of full force moves that end point by COAST · strength · TIME_STEP.
 
 
 @njit(cache=True)
-def _aim(bodies: Bodies, rules: Rules, n: int, a: int, target: Array, wish: Array) -> None:
-    """Wish to come to rest at a point."""
+def _steer_to(particles: ParticleState, rules: Rules, n: int, a: int, target: Array, desired: Array) -> None:
+    """Write the force that brings an agent to rest at a point."""
     reach = COAST * rules.strength[a] * TIME_STEP
     for axis in range(2):
-        end = bodies.position[n, a, axis] + COAST * bodies.velocity[n, a, axis]
-        wish[n, a, axis] = (target[axis] - end) / reach
+        end = particles.position[n, a, axis] + COAST * particles.velocity[n, a, axis]
+        desired[n, a, axis] = (target[axis] - end) / reach
 
 
 @njit(cache=True)
-def cover(bodies: Bodies, rules: Rules, wish: Array) -> None:
-    """Spread: the closest pair of an agent and a landmark belong together, then the closest of the rest, …"""
-    agents = bodies.position.shape[1]
-    free, bare = np.empty(agents, np.bool_), np.empty(agents, np.bool_)
-    for n in range(len(bodies.time)):
-        free[:], bare[:] = True, True
+def cover(particles: ParticleState, rules: Rules, desired: Array) -> None:
+    """Expert of simple_spread: pair agents and landmarks greedily by distance and steer to the own landmark."""
+    agents = particles.position.shape[1]
+    free, uncovered = np.empty(agents, np.bool_), np.empty(agents, np.bool_)
+    for n in range(len(particles.time)):
+        free[:], uncovered[:] = True, True
         for _ in range(agents):
             least, agent, landmark = np.inf, 0, 0
             for a in range(agents):
                 for k in range(agents):
-                    dx = bodies.position[n, a, 0] - bodies.landmarks[n, k, 0]
-                    dy = bodies.position[n, a, 1] - bodies.landmarks[n, k, 1]
-                    if free[a] and bare[k] and dx * dx + dy * dy < least:
+                    dx = particles.position[n, a, 0] - particles.landmarks[n, k, 0]
+                    dy = particles.position[n, a, 1] - particles.landmarks[n, k, 1]
+                    if free[a] and uncovered[k] and dx * dx + dy * dy < least:
                         least, agent, landmark = dx * dx + dy * dy, a, k
-            free[agent], bare[landmark] = False, False
-            _aim(bodies, rules, n, agent, bodies.landmarks[n, landmark], wish)
+            free[agent], uncovered[landmark] = False, False
+            _steer_to(particles, rules, n, agent, particles.landmarks[n, landmark], desired)
 
 
 @njit(cache=True)
-def _nearest(bodies: Bodies, n: int, x: float, y: float, team: tuple[int, int]) -> tuple[int, float]:
-    """The agent of a team, from its first to before its last number, nearest to a point, and its distance."""
+def _nearest(particles: ParticleState, n: int, x: float, y: float, team: tuple[int, int]) -> tuple[int, float]:
+    """The agent with an index in `range(*team)` that is nearest to a point, and its distance."""
     nearest, least = team[0], np.inf
     for b in range(team[0], team[1]):
-        distance = np.hypot(bodies.position[n, b, 0] - x, bodies.position[n, b, 1] - y)
+        distance = np.hypot(particles.position[n, b, 0] - x, particles.position[n, b, 1] - y)
         if distance < least:
             nearest, least = b, distance
     return nearest, least
 
 
 @njit(cache=True)
-def chase(bodies: Bodies, rules: Rules, wish: Array) -> None:
-    """Tag's adversaries: each runs to where the nearest good agent is."""
-    good = (rules.adversaries, bodies.position.shape[1])
-    for n in range(len(bodies.time)):
+def chase(particles: ParticleState, rules: Rules, desired: Array) -> None:
+    """Expert of the adversaries in simple_tag: steer to the nearest good agent."""
+    good = (rules.adversaries, particles.position.shape[1])
+    for n in range(len(particles.time)):
         for a in range(rules.adversaries):
-            prey, _ = _nearest(bodies, n, bodies.position[n, a, 0], bodies.position[n, a, 1], good)
-            _aim(bodies, rules, n, a, bodies.position[n, prey], wish)
+            prey, _ = _nearest(particles, n, particles.position[n, a, 0], particles.position[n, a, 1], good)
+            _steer_to(particles, rules, n, a, particles.position[n, prey], desired)
 
 
 @njit(cache=True)
-def flee(bodies: Bodies, rules: Rules, diagonal: bool, wish: Array) -> None:
-    """Tag's good agents: of all full pushes the one whose coasting end is farthest from adversaries, inside."""
-    hunters = (0, rules.adversaries)
-    for n in range(len(bodies.time)):
-        for a in range(rules.adversaries, bodies.position.shape[1]):
+def flee(particles: ParticleState, rules: Rules, diagonal: bool, desired: Array) -> None:
+    """Expert of the good agents in simple_tag: maximise the coasting end's distance to adversaries, inside EDGE."""
+    chasers = (0, rules.adversaries)
+    for n in range(len(particles.time)):
+        for a in range(rules.adversaries, particles.position.shape[1]):
             reach, best = COAST * rules.strength[a] * TIME_STEP, -np.inf
             for px in range(-1, 2):
                 for py in range(-1, 2):
                     if px != 0 and py != 0 and not diagonal:
                         continue
-                    x = bodies.position[n, a, 0] + COAST * bodies.velocity[n, a, 0] + reach * px
-                    y = bodies.position[n, a, 1] + COAST * bodies.velocity[n, a, 1] + reach * py
-                    _, score = _nearest(bodies, n, x, y, hunters)
+                    x = particles.position[n, a, 0] + COAST * particles.velocity[n, a, 0] + reach * px
+                    y = particles.position[n, a, 1] + COAST * particles.velocity[n, a, 1] + reach * py
+                    _, score = _nearest(particles, n, x, y, chasers)
                     score -= 10 * (max(abs(x) - EDGE, 0.0) + max(abs(y) - EDGE, 0.0))
                     if score > best:
                         best = score
-                        wish[n, a, 0], wish[n, a, 1] = px, py
+                        desired[n, a, 0], desired[n, a, 1] = px, py

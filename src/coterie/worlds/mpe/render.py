@@ -1,7 +1,7 @@
-"""Pictures of the particle worlds in NumPy alone, and the same in letters.
+"""Images and text renderings of the particle worlds, in NumPy alone.
 
 Discs and lines are blended by their signed distance to each pixel, which gives smooth edges without a drawing
-library. The square from −1 to 1, where everything begins, is lighter; when somebody leaves, the picture zooms out.
+library. The square from −1 to 1, where episodes start, is lighter; the image zooms out to show agents outside.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.core.types import Array
-from coterie.worlds.mpe.kernels import COAST, Bodies, Rules
+from coterie.worlds.mpe.kernels import COAST, ParticleState, Rules
 
 PIXELS = 384  # along each side
-_VIEW = 1.2  # half the width of the plane that is shown at least
-_ROWS, _COLUMNS = 25, 49  # in letters, which are twice as high as wide
+_VIEW = 1.2  # smallest half width of the visible plane
+_ROWS, _COLUMNS = 25, 49  # of the text, whose characters are twice as high as wide
 _OUTSIDE = np.array([226, 223, 215], np.float32)
 _PAPER = np.array([250, 248, 243], np.float32)
 _INK = np.array([60, 62, 70], np.float32)
 _STONE = np.array([116, 120, 130], np.float32)
 _ADVERSARY = np.array([205, 62, 48], np.float32)
-# Okabe and Ito's palette without its reds, told apart also by colour-blind people.
+# Okabe and Ito's colour-blind-safe palette without its reds.
 _AGENTS = np.array(
     [[0, 114, 178], [0, 158, 115], [230, 159, 0], [86, 180, 233], [204, 121, 167], [140, 100, 60]], np.float32
 )
@@ -27,10 +27,10 @@ _LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def frame(bodies: Bodies, rules: Rules, copy: int) -> Array:
-    """One copy, `[384, 384, 3]` uint8; a line leads from each agent to where it would coast."""
-    position, landmarks = bodies.position[copy], bodies.landmarks[copy]
-    agents, view = len(position), _half_width(bodies, rules, copy)
+def frame(particles: ParticleState, rules: Rules, copy: int) -> Array:
+    """An image of one copy, `[384, 384, 3]` uint8; a line shows where each agent would coast to."""
+    position, landmarks = particles.position[copy], particles.landmarks[copy]
+    agents, view = len(position), _half_width(particles, rules, copy)
     across = ((np.arange(PIXELS) + 0.5) / PIXELS * 2 - 1) * view
     x, y = np.meshgrid(across.astype(np.float32), -across.astype(np.float32))
     pixel = 2 * view / PIXELS
@@ -45,51 +45,51 @@ def frame(bodies: Bodies, rules: Rules, copy: int) -> Array:
         disc = (np.hypot(x - centre[0], y - centre[1]) - rules.size[a]) / pixel
         _blend(picture, disc, 0.6 * colour, 0.85)
         _blend(picture, disc + 2, colour, 0.85)
-    if not rules.tag:  # landmarks lie on the ground and are smaller than agents: show that they are covered
+    if not rules.tag:  # landmarks are smaller than agents: outline those that agents cover
         for centre in landmarks:
             _blend(picture, np.abs(np.hypot(x - centre[0], y - centre[1]) - rules.size[-1]) / pixel - 1, _INK)
-    for centre, velocity in zip(position, bodies.velocity[copy], strict=True):
+    for centre, velocity in zip(position, particles.velocity[copy], strict=True):
         _blend(picture, _segment(x, y, centre, centre + COAST * velocity) / pixel - 1.2, _INK)
     return np.rint(picture).astype(np.uint8)
 
 
-def ansi(bodies: Bodies, rules: Rules, copy: int) -> str:
-    """One copy in letters: agents `0`, `1`, …, adversaries `A`, `B`, …, several `+`, landmarks `*`, obstacles `#`.
+def ansi(particles: ParticleState, rules: Rules, copy: int) -> str:
+    """One copy as text: agents `0`, `1`, …, adversaries `A`, `B`, …, several `+`, landmarks `*`, obstacles `#`.
 
-    Who is out of sight stands at the border.
+    Agents outside are drawn at the border.
     """
-    agents = bodies.position.shape[1]
+    agents = particles.position.shape[1]
     signs = np.full((_ROWS, _COLUMNS), ".")
     signs[:, 1::2] = " "
     rows, columns = np.mgrid[0:_ROWS, 0:_COLUMNS]
     x, y = (columns / (_COLUMNS - 1) * 2 - 1) * _VIEW, (1 - rows / (_ROWS - 1) * 2) * _VIEW
-    for k, centre in enumerate(bodies.landmarks[copy]):
+    for k, centre in enumerate(particles.landmarks[copy]):
         if rules.tag:
             signs[np.hypot(x - centre[0], y - centre[1]) < rules.size[agents + k]] = "#"
         signs[_cell(centre)] = "#" if rules.tag else "*"
     taken: set[tuple[int, int]] = set()
-    for a, centre in enumerate(bodies.position[copy]):
+    for a, centre in enumerate(particles.position[copy]):
         good = a - rules.adversaries
         sign = _CAPITALS[a % len(_CAPITALS)] if good < 0 else _LETTERS[good % len(_LETTERS)]
         cell = _cell(centre)
         signs[cell] = "+" if cell in taken else sign
         taken.add(cell)
-    return "\n".join([f"step {bodies.time[copy]}", *("".join(row).rstrip() for row in signs)])
+    return "\n".join([f"step {particles.time[copy]}", *("".join(row).rstrip() for row in signs)])
 
 
 def _cell(centre: Array) -> tuple[int, int]:
-    """The row and column of a point, the nearest at the border if it is beyond."""
+    """The row and column of a point, clipped to the border."""
     across, up = np.clip(centre / _VIEW, -1, 1)
     return round((1 - up) / 2 * (_ROWS - 1)), round((1 + across) / 2 * (_COLUMNS - 1))
 
 
-def _half_width(bodies: Bodies, rules: Rules, copy: int) -> float:
-    points = np.concatenate([bodies.position[copy], bodies.landmarks[copy]])
+def _half_width(particles: ParticleState, rules: Rules, copy: int) -> float:
+    points = np.concatenate([particles.position[copy], particles.landmarks[copy]])
     return max(_VIEW, float((np.abs(points).max(axis=1) + rules.size).max()))
 
 
 def _segment(x: Array, y: Array, start: Array, end: Array) -> Array:
-    """Distance of every pixel to a line from start to end."""
+    """Distance of every pixel to the segment from start to end."""
     ahead = end - start
     square = float(ahead @ ahead)
     along = np.clip(((x - start[0]) * ahead[0] + (y - start[1]) * ahead[1]) / max(square, 1e-12), 0, 1)
@@ -97,6 +97,6 @@ def _segment(x: Array, y: Array, start: Array, end: Array) -> Array:
 
 
 def _blend(picture: Array, distance: Array, colour: Array, opacity: float = 1.0) -> None:
-    """Paint where a shape's distance, in pixels, is negative."""
+    """Paint the pixels whose signed distance to a shape, in pixels, is negative."""
     cover = (np.clip(0.5 - distance, 0, 1) * opacity)[..., None]
     picture += cover * (colour - picture)
