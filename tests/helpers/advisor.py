@@ -44,7 +44,7 @@ def advisor(world, model="COPIER", ask=None, use=None, around=None, home="helper
     else:
         lm = LMSettings(f"{home}:{model}", **around or {})
         made = LanguageAdvisor(LanguageAdvisorSettings(lm=lm, **parts), where)
-    return made, replace(where, advice=made.advice)
+    return made, replace(where, advice=made.advice_use)
 
 
 def seen(world, where, seed=0, **fields):
@@ -67,7 +67,7 @@ def seen(world, where, seed=0, **fields):
 def advised(made, where, seed=0, **settings):
     """Notes to a moment of training, from a policy of its own."""
     world = where.world
-    return made.advise(seen(world, where, seed), network(where, **settings)).notes
+    return noted(made.advise(seen(world, where, seed), network(where, **settings)))
 
 
 def played(path, *words, steps=16):
@@ -79,3 +79,8 @@ def played(path, *words, steps=16):
     group.policy.flat.array[:] *= 8  # outputs far from even
     runner = Runner(world, [group.actor], seed=0)
     return runner.play(steps, 1, 0.25).experiences["team"], group
+
+
+def noted(view):
+    """Advice as one array `[N, A, 1 + K]` of strength and probabilities, NaN where none was given."""
+    return np.where(view.advice.given[..., None], view.advice.hint, np.nan)

@@ -70,7 +70,7 @@ def aligned(theirs, own):
 
 def joint_of(one, own, progress=0.0, ahead=0.0, iteration=1, others=None, target_policies=None):
     experiences = {one.group_spec.group: own} | (others or {})
-    spaces = {party.group: party.spaces for party in one.group_spec.table or (one.group_spec.party,)}
+    spaces = {party.group: party.spaces for party in one.group_spec.table or (one.group_spec.info,)}
     return Joint(experiences, iteration, progress, spaces, None, ahead, target_policies or {})
 
 

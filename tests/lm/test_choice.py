@@ -79,10 +79,10 @@ def test_texts_without_an_answer_have_nan_scores():
     assert not np.isnan(scorer.log_probs(["here", "there"])).any()
 
 
-@pytest.mark.parametrize(("way", "timesteps"), [("score", 12), ("complete", 12)])
-def test_a_policy_counts_every_decision_without_an_answer(way, timesteps):
+@pytest.mark.parametrize(("method", "timesteps"), [("score", 12), ("complete", 12)])
+def test_a_policy_counts_every_decision_without_an_answer(method, timesteps):
     world = race(4)
-    policy = player(world, way=way, calibration="none")
+    policy = player(world, method=method, calibration="none")
     inner = Counting(policy.lm.backend, [DEAD] * 4)
     policy.scorer.lm = wrap(inner, LMSettings())
     view = view_of(world, policy.group_spec)

@@ -45,7 +45,7 @@ def test_texts_become_messages_for_servers_that_only_chat(server):
     assert lm.complete(["Is it?"])[0][0].text == "yes"
     assert [path for path, *_ in server.requests] == ["/v1/chat/completions"]
     assert server.requests[0][1]["messages"] == [{"role": "user", "content": "Is it?"}]
-    with pytest.raises(Unsupported, match=r"http\.chat.*way=complete"):
+    with pytest.raises(Unsupported, match=r"http\.chat.*method=complete"):
         lm.score(["Is it?"], [["yes", "no"]])
     lm.close()
 

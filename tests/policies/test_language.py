@@ -145,7 +145,7 @@ def test_longer_names_come_first_and_numbers_stay_whole():
 
 def test_a_text_is_played():
     world = race(60)
-    policy = player(world, way="complete")
+    policy = player(world, method="complete")
     decision = policy.act(view_of(world, policy.group_spec))
     metrics = policy.metrics()
     assert (metrics["optimal"], metrics["illegal"], decision.log_prob) == (1.0, 0.0, None)
@@ -161,7 +161,7 @@ def test_a_text_is_played():
 )
 def test_what_is_no_choice_is_counted(illegal, counts):
     world = race(20)
-    policy = player(world, "RAMBLER", way="complete", illegal=illegal, retries=2)
+    policy = player(world, "RAMBLER", method="complete", illegal=illegal, retries=2)
     action = policy.act(view_of(world, policy.group_spec)).action
     assert {name: policy.metrics()[name] for name in counts} == counts
     assert (action == 4).all() == (illegal == "forfeit")  # who forfeits stays
@@ -169,20 +169,20 @@ def test_what_is_no_choice_is_counted(illegal, counts):
 
 def test_who_forfeits_sends_no_symbol_that_is_none():
     world = race(3, messages=2)
-    policy = player(world, "RAMBLER", way="complete", illegal="forfeit")
+    policy = player(world, "RAMBLER", method="complete", illegal="forfeit")
     assert policy.act(view_of(world, policy.group_spec)).action[0, 0].tolist() == [4, 0]
 
 
 def test_a_second_question_says_what_may_be_chosen():
     world = race(20)
-    policy = player(world, "REPENTANT", way="complete")
+    policy = player(world, "REPENTANT", method="complete")
     assert (policy.act(view_of(world, policy.group_spec)).action == 1).all()
     assert (policy.metrics()["illegal"], policy.metrics()["fallbacks"]) == (40, 0)
 
 
 def test_drawn_texts_differ_between_equal_rows_and_ticks():
     world = race(200)
-    policy = player(world, "FICKLE", way="complete", temperature=1.0)
+    policy = player(world, "FICKLE", method="complete", temperature=1.0)
     view = view_of(world, policy.group_spec, greedy=False)
     one, other = policy.act(view).action, policy.act(view).action
     assert (one != other).mean() > 0.5
@@ -194,7 +194,7 @@ def test_drawn_texts_differ_between_equal_rows_and_ticks():
 
 def test_completions_also_stop_at_the_budget():
     world = race(50)
-    policy = player(world, way="complete", around={"budget": BudgetSettings(calls=5)})
+    policy = player(world, method="complete", around={"budget": BudgetSettings(calls=5)})
     policy.act(view_of(world, policy.group_spec))
     assert policy.metrics()["lm/calls"] == 5
     assert policy.metrics()["abstentions"] > 0
@@ -218,10 +218,10 @@ def test_ones_own_files(tmp_path):
     assert prompts.read(str(template), "none", "gridworld", ("up",)).prompt("c") == "Hello.\nQ c A"
 
 
-@pytest.mark.parametrize("way", ["score", "complete"])
-def test_where_no_word_is_allowed_the_first_other_action_is_played(way):
+@pytest.mark.parametrize("method", ["score", "complete"])
+def test_where_no_word_is_allowed_the_first_other_action_is_played(method):
     world = race(4, num_agents=1)
-    made = player(world, way=way)
+    made = player(world, method=method)
     view = view_of(world, made.group_spec)
     mask = np.zeros((*view.acting.shape, 5), bool)
     mask[..., 4] = True  # to stay has no word here

@@ -11,7 +11,7 @@ import torch
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core.advice import AskSettings, UseSettings, own_log_probs
+from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.group import Actor
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
@@ -22,7 +22,7 @@ from coterie.training import build, loop, start, table
 from coterie.training.evaluate import evaluate
 from coterie.training.run import Run
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
-from helpers.advisor import TABLE, advised, advisor, grid, seen
+from helpers.advisor import TABLE, advised, advisor, grid, noted, seen
 from helpers.run import numbers, written
 from helpers.small_worlds import network
 
@@ -38,14 +38,14 @@ def path(tmp_path):
 
 
 def counts(made):
-    return {name.removeprefix("advice/"): value for name, value in made.metrics().items()}
+    return {name.removeprefix("advice/"): value for name, value in as_metrics(made.metrics()).items()}
 
 
 def test_every_so_many_ticks():
     world = grid()
     made, where = advisor(world, ask={"every": 3})
     policy = network(where)
-    told = [not np.isnan(made.advise(seen(world, where, step_count=t), policy).notes).all() for t in range(7)]
+    told = [not np.isnan(noted(made.advise(seen(world, where, step_count=t), policy))).all() for t in range(7)]
     assert told == [True, False, False, True, False, False, True]
 
 
@@ -54,7 +54,7 @@ def test_only_in_the_first_frames_of_a_run():
     made, where = advisor(world, ask={"frames": 100})
     policy = network(where)
     moments = [{"frames": 96}, {"frames": 100}, {"frames": 100, "progress": None}]  # the last one is no training
-    told = [not np.isnan(made.advise(seen(world, where, **m), policy).notes).all() for m in moments]
+    told = [not np.isnan(noted(made.advise(seen(world, where, **m), policy))).all() for m in moments]
     assert told == [True, False, True]
 
 
@@ -67,7 +67,7 @@ def test_frames_are_counted_over_all_shards(path):
 
 
 def test_a_random_share():
-    made, where = advisor(grid(500), None, ask={"share": 0.2})
+    made, where = advisor(grid(500), None, ask={"fraction": 0.2})
     told = ~np.isnan(advised(made, where)[..., 0])
     assert 0.15 < told.mean() < 0.25
     np.testing.assert_array_equal(told, ~np.isnan(advised(made, where)[..., 0]))  # the same stream, the same rows
@@ -78,10 +78,10 @@ def test_where_the_policy_is_unsure():
     _, where = advisor(world, None)
     policy = network(where)
     view = seen(world, where)
-    own = own_log_probs(policy, view)
+    own = policy.log_probs(view)
     entropy = -(np.exp(own) * own).sum(-1)
     made, _ = advisor(world, None, ask={"entropy": float(np.median(entropy))})
-    np.testing.assert_array_equal(~np.isnan(made.advise(view, policy).notes[..., 0]), entropy > np.median(entropy))
+    np.testing.assert_array_equal(~np.isnan(noted(made.advise(view, policy))[..., 0]), entropy > np.median(entropy))
 
 
 @pytest.mark.parametrize("model", ["COPIER", None])
@@ -90,11 +90,11 @@ def test_where_the_policy_disagrees(model):
     made, where = advisor(world, model, ask={"disagreement": True})
     policy = network(where)
     view = seen(world, where)
-    first = made.advise(view, policy).notes
-    again = made.advise(seen(world, where), policy).notes
-    greedy = own_log_probs(policy, view).argmax(-1)
+    first = noted(made.advise(view, policy))
+    again = noted(made.advise(seen(world, where), policy))
+    greedy = policy.log_probs(view).argmax(-1)
     every, _ = advisor(world, model)
-    other = every.advise(seen(world, where), policy).notes[..., 1:].argmax(-1) != greedy
+    other = noted(every.advise(seen(world, where), policy))[..., 1:].argmax(-1) != greedy
     assert 0 < other.mean() < 1
     np.testing.assert_array_equal(~np.isnan(again[..., 0]), other)
     assert np.isnan(first).any() == (model is None)  # a model knows nothing before it was asked
@@ -121,28 +121,28 @@ def test_a_replay_has_the_answers_that_the_budget_allowed_for(tmp_path):
 def test_evaluations_are_played_alone_unless_wanted():
     world = grid(4, max_steps=8)
     for use, always in (
-        ({"way": "mixture"}, False),
-        ({"way": "hint"}, True),
-        ({"way": "mixture", "evaluate": True}, True),
+        ({"mode": "mixture"}, False),
+        ({"mode": "hint"}, True),
+        ({"mode": "mixture", "evaluate": True}, True),
     ):
         made, where = advisor(world, None, use=use)
         evaluate(world, [Actor(where, network(where), advisor=made)], 4, seed=0)
         assert (made.metrics()["advice/decisions"] > 0) == always
-    made, _ = advisor(world, None, use={"way": "hint", "evaluate": False})
+    made, _ = advisor(world, None, use={"mode": "hint", "evaluate": False})
     assert not made.in_evaluation
 
 
 def test_what_is_barred_is_not_advised():
-    made, where = advisor(grid(4), None, use={"way": "kl"}, smoothing=0.2)
+    made, where = advisor(grid(4), None, use={"mode": "kl"}, smoothing=0.2)
     view, policy = seen(where.world, where), network(where)
-    best = made.advise(view, policy).notes[..., 1:].argmax(-1)
-    assert np.allclose(made.advise(view, policy).notes[..., 1:].max(-1), 0.8 + 0.2 / 5)
+    best = noted(made.advise(view, policy))[..., 1:].argmax(-1)
+    assert np.allclose(noted(made.advise(view, policy))[..., 1:].max(-1), 0.8 + 0.2 / 5)
     barred = dataclasses.replace(view, mask=~np.eye(5, dtype=bool)[best])
     made.counts["advised"] = 0
-    assert np.isnan(made.advise(barred, policy).notes).all()
+    assert np.isnan(noted(made.advise(barred, policy))).all()
     assert made.counts["advised"] == 0
     only = dataclasses.replace(view, mask=np.eye(5, dtype=bool)[best])
-    assert np.allclose(made.advise(only, policy).notes[..., 1:], only.mask)
+    assert np.allclose(noted(made.advise(only, policy))[..., 1:], only.mask)
 
 
 def test_refused_texts_are_offered_once():
@@ -151,7 +151,7 @@ def test_refused_texts_are_offered_once():
     made.advise(view, policy)
     refusals = made.source.metrics()["lm/refusals"]
     assert refusals > 0
-    again = made.advise(view, policy).notes
+    again = noted(made.advise(view, policy))
     assert made.source.metrics()["lm/refusals"] == refusals
     assert np.isnan(again).any()
     assert not np.isnan(again).all()
@@ -213,8 +213,8 @@ def test_alignment_is_measured():
     made, where = advisor(world)
     policy = network(where)
     view = seen(world, where)
-    notes = made.advise(view, policy).notes.astype(np.float64)[..., 1:]
-    own = own_log_probs(policy, view)
+    notes = noted(made.advise(view, policy)).astype(np.float64)[..., 1:]
+    own = policy.log_probs(view)
     found = counts(made)
     assert found["agreement"] == (notes.argmax(-1) == own.argmax(-1)).mean()
     assert found["kl"] == pytest.approx((notes * (np.log(notes) - own)).sum(-1).mean(), rel=1e-5)
@@ -228,7 +228,7 @@ def test_alignment_is_measured():
 
 def test_a_policy_that_follows_hints_agrees_with_them():
     world = grid(50)
-    made, where = advisor(world, None, use={"way": "hint"})
+    made, where = advisor(world, None, use={"mode": "hint"})
     policy = network(where)
     with torch.no_grad():  # the hint's weights, and then they lead to the output
         policy.net.out.weight.zero_()
@@ -245,18 +245,18 @@ def test_a_policy_that_follows_hints_agrees_with_them():
 WRONG = [
     (
         ["groups.team.learner.name=dqn", "groups.team.policy.name=q_network"],
-        "'dqn' does not follow it; set groups.team",
+        "'dqn' does not; set groups.team",
     ),
-    (["groups.team.learner=none"], "nobody learns here; set groups.team.learner.name=ppo"),
+    (["groups.team.learner=none"], "the group has no learner; set groups.team.learner.name=ppo"),
     (["world.messages=3"], "groups.team.advisor: an advisor speaks to one discrete choice per decision"),
     (["world.name=spread", "world.continuous_actions=true"], "actions are a Box"),
-    ([f"{ADVISE}.use.way=prior", f"{ADVISE}.smoothing=0"], "smoothing must be above 0"),
+    ([f"{ADVISE}.use.mode=prior", f"{ADVISE}.smoothing=0"], "smoothing must be above 0"),
     ([f"{ADVISE}.smoothing=1"], "leaves nothing of the advice; set it below 1"),
-    ([f"{ADVISE}.use.way=mixture", f"{ADVISE}.use.strength=1.5"], "strength must lie in [0, 1], got 1.5"),
+    ([f"{ADVISE}.use.mode=mixture", f"{ADVISE}.use.strength=1.5"], "strength must lie in [0, 1], got 1.5"),
     ([f"{ADVISE}.use.until=0"], "until must be above 0"),
     ([f"{ADVISE}.ask.every=0"], "groups.team.advisor.ask: every must be at least 1"),
-    ([f"{ADVISE}.ask.share=2"], "share must lie in [0, 1]"),
-    ([f"{ADVISE}.ask.share=0"], "share must be above 0"),
+    ([f"{ADVISE}.ask.fraction=2"], "share must lie in [0, 1]"),
+    ([f"{ADVISE}.ask.fraction=0"], "share must be above 0"),
     ([f"{ADVISE}.ask.frames=0"], "frames must be at least 1"),
     ([f"{ADVISE}.use.strength=0"], "strength and final are both 0"),
     ([f"{ADVISE}.ask.entropy=-1"], "entropy must be at least 0"),
@@ -267,7 +267,10 @@ WRONG = [
         [f"{ADVISE}.lm.budget.calls=50", "train.workers=1"],
         "groups.team.advisor.lm.budget: which process of train.workers spends it would be chance; set",
     ),
-    ([f"{ADVISE}.use.way=mixture", "groups.team.learner.target_kl=0.1"], "target_kl measures how far the policy moved"),
+    (
+        [f"{ADVISE}.use.mode=mixture", "groups.team.learner.target_kl=0.1"],
+        "target_kl measures how far the policy moved",
+    ),
     ([f"{ADVISE}.temperature=-1"], "temperature must be at least 0"),
     ([f"{ADVISE}.name=nobody"], "groups.team.advisor.name: no 'nobody' here (known: language, expert"),
 ]
@@ -300,7 +303,7 @@ def test_a_run_replayed_from_the_cache_asks_nothing_and_is_the_same(path):
 
 
 @pytest.mark.parametrize(
-    "words", [(), (f"{ADVISE}.lm.budget.calls=20", f"{ADVISE}.use.way=mixture", f"{ADVISE}.ask.share=0.5")]
+    "words", [(), (f"{ADVISE}.lm.budget.calls=20", f"{ADVISE}.use.mode=mixture", f"{ADVISE}.ask.fraction=0.5")]
 )
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(path, words, monkeypatch):
     straight = coterie.train(str(path), list(words), out=path.parent / "straight", quiet=True)
@@ -324,7 +327,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(path, words, monkeypatc
 
 
 def test_hints_are_given_wherever_a_run_plays(path):
-    run = coterie.train(str(path), [f"{ADVISE}.use.way=hint"], out=path.parent / "run", quiet=True)
+    run = coterie.train(str(path), [f"{ADVISE}.use.mode=hint"], out=path.parent / "run", quiet=True)
     loaded = table.load(run.path)
     assert loaded.evaluate(4).returns["team"].shape == (4, 2)
     (group,) = loaded.groups
@@ -334,7 +337,7 @@ def test_hints_are_given_wherever_a_run_plays(path):
 
 
 def test_bare_observations_and_seats_elsewhere_bring_hints_along(path):
-    run = coterie.train(str(path), [f"{ADVISE}.use.way=hint"], out=path.parent / "run", quiet=True)
+    run = coterie.train(str(path), [f"{ADVISE}.use.mode=hint"], out=path.parent / "run", quiet=True)
     loaded = table.load(run.path)
     observations = build.build_world(loaded.config.world, 3).reset(0).agent_types["agent"].observation[:, 0]
     before = loaded.groups[0].actor.advisor.counts["asked"]
@@ -343,7 +346,7 @@ def test_bare_observations_and_seats_elsewhere_bring_hints_along(path):
     seated = [f"groups.team.policy.run={run.path}", "groups.team.learner=none", "groups.team.advisor=none"]
     (group,) = build.build_groups(schema.load(str(path), seated), build.build_world(loaded.config.world, 1))
     assert group.actor.advisor.in_evaluation
-    assert group.policy.act(dataclasses.replace(seen(grid(2), group.actor.group_spec), notes=None)).action.shape == (
+    assert group.policy.act(dataclasses.replace(seen(grid(2), group.actor.group_spec), advice=None)).action.shape == (
         2,
         2,
     )
@@ -357,8 +360,14 @@ def test_every_setting_has_a_test_here():
     asked = {"lm", "codec", "template", "examples", "normalize", "calibration", "temperature"}
     assert {f.name for f in dataclasses.fields(LanguageAdvisorSettings)} == asked | ways
     assert {f.name for f in dataclasses.fields(ExpertAdvisorSettings)} == ways
-    assert {f.name for f in dataclasses.fields(AskSettings)} == {"every", "entropy", "disagreement", "share", "frames"}
-    assert {f.name for f in dataclasses.fields(UseSettings)} == {"way", "strength", "final", "until", "evaluate"}
+    assert {f.name for f in dataclasses.fields(AskSettings)} == {
+        "every",
+        "entropy",
+        "disagreement",
+        "fraction",
+        "frames",
+    }
+    assert {f.name for f in dataclasses.fields(UseSettings)} == {"mode", "strength", "final", "until", "evaluate"}
 
 
 DUEL = """\
@@ -368,7 +377,7 @@ groups:
     agents: player_0
     policy: {hidden: [8], normalize_observations: false}  # so that the policy stays what it is
     learner: {name: ppo, epochs: 1, minibatches: 1, learning_rate: 1e-12}
-    advisor: {lm: "helpers.advisor:CENTRE", use: {way: prior, strength: 3}, calibration: none}
+    advisor: {lm: "helpers.advisor:CENTRE", use: {mode: prior, strength: 3}, calibration: none}
   ring: {agents: player_1, policy: random}
 train: {num_envs: 8, rollout_steps: 7, total_steps: 224, evaluate_episodes: 4, video: false, tensorboard: false}
 """
@@ -386,7 +395,7 @@ def test_advice_in_turns_and_among_legal_actions(tmp_path):
     mask = agent_step.mask.copy()
     mask[0, :, 4] = False
     view = dataclasses.replace(seen(world, where), acting=agent_step.acting, mask=mask)
-    notes = made.advise(view, network(where)).notes
+    notes = noted(made.advise(view, network(where)))
     acting = np.flatnonzero(agent_step.acting[0])[0]
     assert notes[0, acting, 1 + 4] == 0  # the centre is taken here, and advised elsewhere
     assert notes[1, acting, 1:].argmax() == 4

@@ -52,10 +52,10 @@ def test_a_veto_prevents_and_is_recorded():
     assert lived.mask[..., [UP, DOWN, RIGHT, STAY]].all()
 
 
-@pytest.mark.parametrize("way", ["penalty", "count"])
-def test_other_ways_leave_every_action(way):
+@pytest.mark.parametrize("action", ["penalty", "count"])
+def test_other_ways_leave_every_action(action):
     world = race(8, num_agents=2)
-    lived = played(guard(world, way=way), world)
+    lived = played(guard(world, action=action), world)
     assert lived.mask.all()
     assert (lived.action == LEFT).any()
 
@@ -198,7 +198,7 @@ def test_a_codec_of_ones_own_is_asked():
 
 def test_a_penalty_is_taken_off_where_a_rule_was_broken_and_nowhere_else():
     world = race(8, num_agents=2)
-    keeper = guard(world, way="penalty", penalty=0.5)
+    keeper = guard(world, action="penalty", penalty=0.5)
     lived = played(keeper, world)
     stored = lived.reward.copy()
     for inner in (Individual(IndividualSettings()), Team(TeamSettings())):
@@ -210,28 +210,28 @@ def test_a_penalty_is_taken_off_where_a_rule_was_broken_and_nowhere_else():
     assert metrics["constraints/decisions"] == lived.active.sum()
 
 
-@pytest.mark.parametrize("way", ["veto", "count"])
-def test_other_ways_charge_nothing(way):
+@pytest.mark.parametrize("action", ["veto", "count"])
+def test_other_ways_charge_nothing(action):
     world = race(8, num_agents=2)
-    keeper = guard(world, way=way)
+    keeper = guard(world, action=action)
     charged = keeper.charge(Individual(IndividualSettings()))
     lived = played(keeper, world)
     assert np.array_equal(charged.rewards(lived), lived.reward)
     metrics = keeper.metrics()
     assert metrics["constraints/violations"] == (lived.action == LEFT).sum()
-    assert metrics.get("constraints/vetoes") == (None if way == "count" else lived.active.sum())
+    assert metrics.get("constraints/vetoes") == (None if action == "count" else lived.active.sum())
 
 
 def test_a_taste_for_risk_takes_no_penalty_but_a_veto():
     taste = CPT(CPTSettings())
     assert guard().charge(taste) is taste
-    with pytest.raises(ValueError, match="way=veto"):
-        guard(way="penalty").charge(taste)
+    with pytest.raises(ValueError, match="action=veto"):
+        guard(action="penalty").charge(taste)
 
 
 def test_what_the_world_tells_of_breaches_is_held_against_the_model():
     world = race(8, num_agents=2)
-    keeper = guard(world, way="count", truth="fatal")
+    keeper = guard(world, action="count", truth="fatal")
     lived = played(keeper, world)
     left = lived.action == LEFT
     deadly = replace(lived, terminated=left, reward=np.where(left, 0, lived.reward))
@@ -245,7 +245,7 @@ def test_what_the_world_tells_of_breaches_is_held_against_the_model():
     assert keeper.metrics()["constraints/agreement"] == pytest.approx(
         1 - ((lived.action == UP) | left).mean(), abs=1e-12
     )
-    untold = guard(world, way="count")
+    untold = guard(world, action="count")
     untold.charge(Individual(IndividualSettings())).rewards(deadly)
     assert untold.metrics()["constraints/violations"] == left.sum()
     assert "constraints/fatal" not in untold.metrics()
@@ -254,10 +254,10 @@ def test_what_the_world_tells_of_breaches_is_held_against_the_model():
 # Whole runs -----------------------------------------------------------------------------------------------
 
 
-def words(way, *more):
+def words(action, *more):
     lead = "groups.team.constraints"
     return [
-        *(f"{lead}.rules=['never move left']", f"{lead}.lm=helpers.constraint:CHANNEL", f"{lead}.way={way}"),
+        *(f"{lead}.rules=['never move left']", f"{lead}.lm=helpers.constraint:CHANNEL", f"{lead}.action={action}"),
         *more,
     ]
 
@@ -355,9 +355,9 @@ def test_actions_that_are_no_choices_are_refused(tmp_path):
     with pytest.raises(ValueError, match="needs discrete actions"):
         LanguageShield(ConstraintSettings(("never sing",)), place_in(world))
     with pytest.raises(ConfigError, match=r"groups.team.constraints.*: rules must hold"):
-        run_cases.train(tmp_path / "run", "groups.team.constraints.way=veto")
+        run_cases.train(tmp_path / "run", "groups.team.constraints.action=veto")
     taste = ["groups.team.preference.name=cvar", "groups.team.preference.scope=episodic", "groups.team.learner.gamma=1"]
-    with pytest.raises(ConfigError, match=r"groups.team.constraints: way=penalty"):
+    with pytest.raises(ConfigError, match=r"groups.team.constraints: action=penalty"):
         run_cases.train(tmp_path / "run", *words("penalty"), *taste)
 
 

@@ -160,7 +160,7 @@ def test_weight_and_worth_of_grades():
     rise = potential(8) - potential(2)
     assert one_step() == pytest.approx(rise, abs=1e-6)
     assert one_step(weight=3.0) == pytest.approx(3 * rise, abs=1e-6)
-    assert one_step(worth=(-1.0, 1.0)) == pytest.approx(2 * rise, abs=1e-6)
+    assert one_step(grade_values=(-1.0, 1.0)) == pytest.approx(2 * rise, abs=1e-6)
 
 
 def test_template_examples_calibration_and_normalisation_reach_the_model(tmp_path):
@@ -180,8 +180,11 @@ def test_template_examples_calibration_and_normalisation_reach_the_model(tmp_pat
     ("settings", "message"),
     [
         ({"weight": 0.0}, "weight must be above 0"),
-        ({"worth": (1.0, 0.0)}, r"worth must not fall from the worst grade to the best, got \[1.0, 0.0\]"),
-        ({"worth": (0.0, 1.0, 2.0)}, "worth must name one number for each of low, high"),
+        (
+            {"grade_values": (1.0, 0.0)},
+            r"grade_values must not fall from the worst grade to the best, got \[1.0, 0.0\]",
+        ),
+        ({"grade_values": (0.0, 1.0, 2.0)}, "grade_values must name one number for each of low, high"),
         ({"codec": "Ungraded"}, "'numbers' has no grades to judge by"),
         ({"calibration": "batch", "template": "no-such"}, "template: .*'no-such'"),
     ],

@@ -128,7 +128,7 @@ def test_the_checkpoint_is_the_one_that_is_named_and_actions_are_drawn_if_so_ask
 
 
 def test_a_run_that_is_advised_by_hints_can_be_rated(tmp_path, no_drawing):
-    advised = ["groups.team.advisor.name=expert", "groups.team.advisor.use.way=hint", "train.total_steps=64"]
+    advised = ["groups.team.advisor.name=expert", "groups.team.advisor.use.mode=hint", "train.total_steps=64"]
     made = [str(run_cases.train(tmp_path / name, *advised, f"seed={name}").path) for name in ("1", "2")]
     given = rate(RatingSession(tuple(made), "return", episodes=2), ReturnJudge(), tmp_path / "r.jsonl", 3)
     assert len(given) == 3

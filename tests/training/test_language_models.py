@@ -88,11 +88,11 @@ def test_free_text_is_replayed_as_it_was(tmp_path):
     """What the budget refused was not recorded, and is again no answer; all else is."""
     world, file = race(50), str(tmp_path / "answers.db")
     around = {"cache": CacheSettings(file), "budget": BudgetSettings(calls=20)}
-    first = player(world, way="complete", around=around)
+    first = player(world, method="complete", around=around)
     said = [first.act(view_of(world, first.group_spec)).action for _ in range(2)]
     assert 0 < first.metrics()["abstentions"] < 200
     assert first.metrics()["lm/refusals"] < 150  # what was refused is not offered again
-    again = player(world, way="complete", around={"cache": CacheSettings(file, "replay-only")})
+    again = player(world, method="complete", around={"cache": CacheSettings(file, "replay-only")})
     replayed = [again.act(view_of(world, again.group_spec)).action for _ in range(2)]
     assert np.array_equal(said, replayed)
     assert again.metrics()["abstentions"] == first.metrics()["abstentions"]

@@ -1,155 +1,92 @@
-"""Advice to decisions: when it is asked for, how it is followed and how it is learned from.
+"""Advice: when an advisor is asked, and how a group uses what it says.
 
-A note to one decision is `[strength, p_1 … p_K]`: how much the advice counts at this moment of the run, and the
-advised probability of each of K actions (0 for illegal ones). NaN throughout: nothing was advised. The learner reads
-the very numbers that the policy acted by, so that probability ratios begin at 1. Who advises is in `advisor.py`.
+`Advice` (core/types.py) is the record that goes from the advisor to the loss; nn/advice.py has the mathematics;
+roles/advisor.py has the advisors.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-import numpy as np
-import torch
-
-from coterie.core.types import Array, View
+from coterie.core.types import View
 from coterie.core.validation import at_least, positive, within
-from coterie.nn.distributions import IMPOSSIBLE
 
-if TYPE_CHECKING:
-    from coterie.policies.network import NetworkPolicy
-
-LEAST = 1e-6  # the least probability whose logarithm is taken
-Way = Literal["mixture", "kl", "prior", "hint"]
+Mode = Literal["mixture", "kl", "prior", "hint"]
 
 
 @dataclass(frozen=True)
 class AskSettings:
     """When advice is asked for: where all of these hold."""
 
-    every: int = 1  # at every so many ticks
-    entropy: float | None = None  # the policy's entropy is above this, in nats; None: whatever it is
-    disagreement: bool = False  # the policy's likeliest action is not the one known to be advised, or none is known
-    share: float = 1.0  # of the decisions that are left, drawn at random
-    frames: int | None = None  # the run is in its first so many environment steps; None: always
+    every: int = 1  # at every so many steps
+    entropy: float | None = None  # the policy's entropy is above this, in nats; None: any entropy
+    disagreement: bool = False  # the policy's likeliest action differs from the cached advice, or none is cached
+    fraction: float = 1.0  # of the remaining decisions, drawn at random
+    frames: int | None = None  # only in the run's first so many environment steps; None: always
 
     def __post_init__(self) -> None:
         at_least("every", self.every, 1)
-        positive("share", self.share)
-        within("share", self.share, 0, 1)
+        positive("fraction", self.fraction)
+        within("fraction", self.fraction, 0, 1)
         if self.entropy is not None:
             at_least("entropy", self.entropy, 0)
         if self.frames is not None:
             at_least("frames", self.frames, 1)
 
     def due(self, view: View) -> bool:
-        """Whether anybody is to be advised at this tick; the run's first steps are over in no evaluation."""
+        """Whether advice is asked for at this step; `frames` does not limit evaluations."""
         past = self.frames is not None and view.progress is not None and view.frames >= self.frames
         return view.step_count % self.every == 0 and not past
 
 
 @dataclass(frozen=True)
 class UseSettings:
-    """How advice is followed."""
+    """How advice is used."""
 
-    way: Way = "kl"  # mixture of actions, kl: a loss, prior: added to logits, hint: shown to the actor
-    strength: float = 1.0  # mixture: share of advised actions; kl: weight of the loss; prior: factor; hint: none
-    final: float = 0.0  # the strength in the end
-    until: float = 1.0  # share of the run in which the strength goes there, evenly
-    evaluate: bool | None = None  # advise in evaluations, too, with the first strength; None: hints alone
+    mode: Mode = "kl"  # mixture: some actions are the advisor's; kl: a loss; prior: added to logits; hint: an input
+    strength: float = 1.0  # mixture: fraction of advised actions; kl: weight of the loss; prior: factor; hint: unused
+    final: float = 0.0  # the strength at the end
+    until: float = 1.0  # fraction of the run in which the strength changes linearly to `final`
+    evaluate: bool | None = None  # advise in evaluations too, with the initial strength; None: only hints
 
     def __post_init__(self) -> None:
         positive("until", self.until)
         within("until", self.until, 0, 1)
-        if self.way != "hint" and not self.strength and not self.final:
-            raise ValueError("strength and final are both 0: the advice would be asked for and never followed")
+        if self.mode != "hint" and not self.strength and not self.final:
+            raise ValueError("strength and final are both 0: advice would be asked for and never used")
         for name in ("strength", "final"):
             value = getattr(self, name)
             at_least(name, value, 0)
-            if self.way == "mixture":
+            if self.mode == "mixture":
                 within(name, value, 0, 1)
 
     @property
-    def always(self) -> bool:
+    def in_evaluation(self) -> bool:
         """Whether evaluations are advised."""
-        return self.way == "hint" if self.evaluate is None else self.evaluate
+        return self.mode == "hint" if self.evaluate is None else self.evaluate
 
     def at(self, progress: float | None) -> float:
-        """The strength at this share of the run; a hint always counts."""
-        if self.way == "hint":
+        """The strength at this fraction of the run; a hint always has strength 1."""
+        if self.mode == "hint":
             return 1.0
         along = min((progress or 0.0) / self.until, 1.0)
         return self.strength + (self.final - self.strength) * along
 
 
 @dataclass(frozen=True)
-class Advice:
-    """What a group's policy and learner know of the advice that they get."""
+class AdviceUse:
+    """What a group's policy and learner know about the advice that they get."""
 
     use: UseSettings
-    actions: int  # K
+    actions: int  # K: actions that the advice is about
 
     @property
-    def shown(self) -> int:
-        """Numbers of a note that the actor sees."""
-        return 1 + self.actions if self.use.way == "hint" else 0
+    def hint_size(self) -> int:
+        """Numbers that advice adds to the actor's input."""
+        return 1 + self.actions if self.use.mode == "hint" else 0
 
     @property
-    def bends(self) -> bool:
-        """Whether the drawn actions are others than the policy's own."""
-        return self.use.way in ("mixture", "prior")
-
-    def taught(self, notes: Array | None) -> bool:
-        """Whether these notes change what is learned: a prior bends the logits, a loss is added."""
-        return notes is not None and self.use.way in ("kl", "prior") and bool((notes[..., 0] > 0).any())
-
-    def followed(self, out: Array, mask: Array | None, notes: Array) -> Array:
-        """Outputs `[…, K]` as logits of what is drawn from: the policy's own, mixed with advice or bent by it."""
-        if self.use.way == "prior":
-            return out + prior(notes)
-        if self.use.way != "mixture":
-            return out
-        share, advised = np.nan_to_num(notes[..., :1], copy=True), np.nan_to_num(notes[..., 1:], copy=True)
-        mixed = (1 - share) * np.exp(normalised(out, mask)) + share * advised
-        with np.errstate(divide="ignore"):
-            return np.maximum(np.log(mixed), IMPOSSIBLE).astype(np.float32)
-
-    def bent(self, out: torch.Tensor, notes: torch.Tensor) -> torch.Tensor:
-        """The same outputs for the learner, whose ratios are of the policy that acted: with the prior, if there is one.
-
-        A mixture is not among them: what it drew is weighed as what it is, another policy's actions.
-        """
-        if self.use.way != "prior":
-            return out
-        return out + torch.as_tensor(prior(notes.cpu().numpy()), device=out.device)
-
-    def loss(self, out: torch.Tensor, mask: torch.Tensor | None, notes: torch.Tensor) -> torch.Tensor:
-        """strength · KL(advice ‖ policy) of each row `[…]`; 0 where nothing was advised, or is learned from."""
-        if self.use.way != "kl":
-            return torch.zeros(())
-        if mask is not None:
-            out = torch.where(mask, out, IMPOSSIBLE)
-        known = torch.nan_to_num(notes)
-        return known[..., 0] * (torch.xlogy(known[..., 1:], known[..., 1:]) - known[..., 1:] * out.log_softmax(-1)).sum(
-            -1
-        )
-
-
-def prior(notes: Array) -> Array:
-    """What is added to logits: strength · log advice, 0 where nothing was advised; masks bar what is illegal."""
-    advised = notes[..., 1:]
-    bent = notes[..., :1] * np.log(np.maximum(advised, LEAST))  # what is advised not at all is not preferred either
-    return np.where(np.isnan(advised), 0, bent).astype(np.float32)
-
-
-def normalised(out: Array, mask: Array | None) -> Array:
-    """Log-probabilities `[…, K]` of outputs as logits, in double precision."""
-    out = out.astype(np.float64) if mask is None else np.where(mask, out, IMPOSSIBLE).astype(np.float64)
-    out = out - out.max(axis=-1, keepdims=True)
-    return out - np.log(np.exp(out).sum(axis=-1, keepdims=True))
-
-
-def own_log_probs(policy: NetworkPolicy, view: View) -> Array:
-    """What a policy would do without advice: log-probabilities `[N, A, K]` of its actions."""
-    return normalised(policy.forward(policy.packed_view(view), view)[0], view.mask)
+    def changes_actions(self) -> bool:
+        """Whether actions are drawn from another distribution than the policy's own."""
+        return self.use.mode in ("mixture", "prior")

@@ -28,7 +28,7 @@ from coterie.core.types import (
 )
 
 if TYPE_CHECKING:
-    from coterie.core.advice import Advice
+    from coterie.core.advice import AdviceUse
     from coterie.core.world import World
 
 Parameters = Literal["shared", "individual"]
@@ -57,7 +57,7 @@ class GroupSpec:
     simultaneous: bool = True  # all agents act at every step
     table: tuple[GroupInfo, ...] = ()  # all groups in the config's order, this one included; empty: no others
     world: World | None = None  # as it was built; None: observations come from outside a world
-    advice: Advice | None = None  # how the group uses advice; None: it gets none
+    advice: AdviceUse | None = None  # how the group uses advice; None: it gets none
     learns: bool = False  # a learner improves the group, in this process or in another
 
     @property
@@ -66,7 +66,7 @@ class GroupSpec:
         return len(self.agents) if self.parameters == "individual" else 1
 
     @property
-    def party(self) -> GroupInfo:
+    def info(self) -> GroupInfo:
         """This group as other groups know it."""
         return GroupInfo(self.group, len(self.agents), self.spaces)
 
@@ -118,12 +118,11 @@ class Policy(Stateful, Protocol):
 class Advisor(Stateful, Protocol):
     """Suggests actions before a group decides."""
 
-    advice: Advice  # how the group's policy and learner use what it says
-    width: int  # numbers of one note
+    advice_use: AdviceUse  # how the group's policy and learner use what it says
     in_evaluation: bool  # it is asked in evaluations and matches too, not only in training
 
     def advise(self, view: View, policy: Policy) -> View:
-        """The view with `notes` filled in."""
+        """The view with `advice` filled in."""
         ...
 
 
@@ -177,6 +176,15 @@ class HasTargetPolicy(Protocol):
 
     def target_policy(self) -> TargetPolicy:
         """The target policy as it is now; later updates do not change the returned one."""
+        ...
+
+
+@runtime_checkable
+class HasLogProbs(Protocol):
+    """A policy with a distribution over discrete actions."""
+
+    def log_probs(self, view: View) -> Array:
+        """Log-probabilities `[N, A, K]` of the policy's own actions, without the influence of advice."""
         ...
 
 

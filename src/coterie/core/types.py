@@ -182,6 +182,19 @@ class TimeStep:
 # What a policy sees and decides --------------------------------------------------------------------------
 
 
+class Advice(NamedTuple):
+    """Suggested action distributions, one per decision, from the advisor to the loss."""
+
+    given: Array  # […, A] bool: the advisor answered
+    probabilities: Array  # […, A, K] float32: of each action; 0 for illegal ones and where no advice was given
+    strength: Array  # […, A] float32: weight of the advice at this time of the run; 0 where none was given
+
+    @property
+    def hint(self) -> Array:
+        """Strength and probabilities as actor inputs, `[…, A, 1 + K]`."""
+        return np.concatenate([self.strength[..., None], self.probabilities], axis=-1)
+
+
 @dataclass(frozen=True)
 class View:
     """What a group's policy sees, for all environments at once. Rows where `acting` is False are ignored."""
@@ -196,7 +209,7 @@ class View:
     world: World | None = None  # None when observations come from outside a world
     agent_type: str = ""
     columns: Array | None = None  # [A] int: index of each agent within its agent type
-    notes: Array | None = None  # [N, A, W]: what an annotator says to this decision; NaN: nothing
+    advice: Advice | None = None  # [N, A, …]: what the advisor suggests; None: it was not asked
     progress: float | None = (
         None  # fraction of the run's total steps taken before this iteration; None outside of training
     )
@@ -247,7 +260,7 @@ class Experience:
     finals: Finals
     mask: Array | None = None  # [T, N, A, actions]
     memory: Array | None = None  # [T+1, N, A, M]: the policy's memory when it decided
-    notes: Array | None = None  # [T, N, A, W]: what an annotator said to each decision; NaN: nothing
+    advice: Advice | None = None  # [T, N, A, …]: what the advisor suggested; None: the group has no advisor
     trace: dict[str, Array] | None = None  # [T, N, A, …] each: the decisions' traces
 
     @property
@@ -295,6 +308,8 @@ def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
     first = trees[0]
     if isinstance(first, dict):
         return {key: function(*(tree[key] for tree in trees)) for key in first}
+    if isinstance(first, Advice):
+        return Advice(*(function(*parts) for parts in zip(*trees, strict=True)))
     return function(*trees)
 
 
@@ -336,7 +351,7 @@ class PendingTransitions:
     reward: Array  # [N, A]: rewards so far
     mask: Array | None
     memory: Array | None  # [N, A, M]: when it was decided; of who left nothing open, what they remember now
-    notes: Array | None = None  # [N, A, W]
+    advice: Advice | None = None  # [N, A, …]
     trace: dict[str, Array] | None = None  # [N, A, …]
 
 
@@ -360,6 +375,6 @@ def open_decisions(experience: Experience) -> PendingTransitions:
         gained,
         None if experience.mask is None else experience.mask[at, n, a],
         memory,
-        None if experience.notes is None else experience.notes[at, n, a],
+        None if experience.advice is None else Advice(*(array[at, n, a] for array in experience.advice)),
         None if experience.trace is None else {name: array[at, n, a] for name, array in experience.trace.items()},
     )

@@ -48,7 +48,7 @@ class LanguageSettings:
     codec: str = "auto"  # what puts moments into words; auto: the world's own; or package.module:Name
     template: str = "auto"  # a file, or one of ours by name; auto: the codec's
     examples: str = "auto"  # worked ones, likewise; none: the bare question
-    way: Literal["score", "complete"] = "score"  # score the words of legal actions, or parse a text
+    method: Literal["score", "complete"] = "score"  # score the words of legal actions, or parse a text
     normalize: Literal["sum", "mean"] = "sum"  # log-probabilities of a word's tokens
     calibration: Calibration = "batch"  # take out what the model likes in any case
     temperature: float = 0.0  # draw choices or texts; 0: the best one, always
@@ -85,7 +85,7 @@ class LanguagePolicy:
         choices = self.codec.choices
         self.template = prompts.read(settings.template, settings.examples, self.codec.prompt, choices)
         self.of_choice = self.codec.actions(np.arange(len(choices)))  # [C, …]
-        calibration = settings.calibration if settings.way == "score" else "none"
+        calibration = settings.calibration if settings.method == "score" else "none"
         samples = self.codec.samples() if calibration == "batch" else ()
         self.scorer = ChoiceScorer(settings.lm, self.template, choices, samples, calibration, settings.normalize)
         # Greedy completions of prompts, one for each.
@@ -106,7 +106,7 @@ class LanguagePolicy:
         legal = self._legal(view).reshape(rows.size, -1)[asked]
         wordless = ~legal.any(axis=1)  # nothing that may be done has a word: the first such action is done
         legal[wordless] = True
-        if self.settings.way == "score":
+        if self.settings.method == "score":
             chosen, log_prob = self._scored(described, legal, view)
         else:
             chosen, log_prob = self._parsed(described, legal, view), None

@@ -19,6 +19,7 @@ from coterie.core.search_space import Choice, Space
 from coterie.core.types import Array, Counters, Decision, State, Tree, View, action_shape
 from coterie.core.validation import at_least, positive
 from coterie.nn import kernels, networks
+from coterie.nn.advice import behaviour_logits, log_softmax
 from coterie.nn.devices import Device, resolve_device
 from coterie.nn.distributions import Choices, head
 from coterie.nn.normalization import Normalizer
@@ -251,7 +252,7 @@ class NetworkPolicy(NeuralPolicy):
         s = settings
         self.head = head(group_spec.spaces.action, s.continuous)
         self.reader = None if s.text is None else Reader(s.text, group_spec)
-        self.hint_size = 0 if group_spec.advice is None else group_spec.advice.shown  # inputs that hold a hint
+        self.hint_size = 0 if group_spec.advice is None else group_spec.advice.hint_size  # inputs that hold a hint
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, self.hint_size, s.memory)
         compiled = s.compiled and isinstance(self.head, Choices)
         super().__init__(
@@ -260,15 +261,15 @@ class NetworkPolicy(NeuralPolicy):
         self.choices = np.array(self.head.sizes) if isinstance(self.head, Choices) else np.zeros(0, np.int64)
 
     def act(self, view: View) -> Decision:
-        lead, advice = view.acting.shape, self.group_spec.advice
+        lead, advice_use = view.acting.shape, self.group_spec.advice
         packed = self.packed_view(view)
-        bent = advice is not None and view.notes is not None and advice.bends
-        if self.spec is not None and self.in_group_order(view) and not self.hint_size and not bent:
+        biased = advice_use is not None and view.advice is not None and advice_use.changes_actions
+        if self.spec is not None and self.in_group_order(view) and not self.hint_size and not biased:
             action, log_prob = self.sample_choices(self.spec, self.choices, packed, view)
             return Decision(action.reshape(*lead, *action_shape(self.group_spec.spaces.action)), log_prob)
         out, memory = self.forward(packed, view)
-        if advice is not None and view.notes is not None:
-            out = advice.followed(out, view.mask, view.notes)
+        if advice_use is not None and view.advice is not None:
+            out = behaviour_logits(advice_use, out, view.mask, view.advice)
         action, log_prob = self.head.act(np.ascontiguousarray(out), view.mask, view.random, view.greedy)
         return Decision(action.reshape(*lead, *action_shape(self.group_spec.spaces.action)), log_prob, memory)
 
@@ -277,8 +278,12 @@ class NetworkPolicy(NeuralPolicy):
         packed = self.pack(view.observation)
         if not self.hint_size:
             return packed
-        hint = np.zeros((*view.acting.shape, self.hint_size), np.float32) if view.notes is None else view.notes
-        return np.concatenate([packed, np.nan_to_num(hint)], axis=-1)
+        none = np.zeros((*view.acting.shape, self.hint_size), np.float32)
+        return np.concatenate([packed, none if view.advice is None else view.advice.hint], axis=-1)
+
+    def log_probs(self, view: View) -> Array:
+        """Log-probabilities `[N, A, K]` of the policy's own actions, without the influence of advice."""
+        return log_softmax(self.forward(self.packed_view(view), view)[0], view.mask)
 
     def prepare(self, packed: Array, agents: Array) -> Array:
         observed, hint = np.split(packed, [self.layout.size + self.skip_size], axis=-1)

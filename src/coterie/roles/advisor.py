@@ -8,22 +8,21 @@ decided without advice. When to ask and what becomes of the advice is in `advice
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol
 
 import numpy as np
 
-from coterie.core.advice import Advice, AskSettings, UseSettings, own_log_probs
-from coterie.core.group import GroupSpec, Policy
+from coterie.core.advice import AdviceUse, AskSettings, UseSettings
+from coterie.core.group import GroupSpec, HasLogProbs, Policy
 from coterie.core.memoize import Memoized
 from coterie.core.text import Oracle, find_text_codec
-from coterie.core.types import Array, Counters, Discrete, Mean, State, View, map_tree
+from coterie.core.types import Advice, Array, Counters, Discrete, Mean, State, View, map_tree
 from coterie.core.validation import at_least, within
 from coterie.core.world import HasExpert
 from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
 from coterie.lm.loading import LMSettings
-from coterie.policies.network import NetworkPolicy
 
 COUNTS = ("decisions", "asked", "advised", "agreed", "kl", "judged", "optimal")  # sums since the advisor was built
 
@@ -65,8 +64,8 @@ def check_smoothing(smoothing: float, use: UseSettings) -> None:
     within("smoothing", smoothing, 0, 1)
     if smoothing == 1:
         raise ValueError("smoothing=1 leaves nothing of the advice; set it below 1, for example 0.01")
-    if use.way == "prior" and not smoothing:
-        raise ValueError("use.way=prior takes logarithms of the advice: smoothing must be above 0, for example 0.01")
+    if use.mode == "prior" and not smoothing:
+        raise ValueError("use.mode=prior takes logarithms of the advice: smoothing must be above 0, for example 0.01")
 
 
 class Source(Protocol):
@@ -100,43 +99,50 @@ class SourcedAdvisor:
         self, ask: AskSettings, use: UseSettings, smoothing: float, group_spec: GroupSpec, source: Source
     ) -> None:
         self.ask, self.smoothing, self.group_spec, self.source = ask, smoothing, group_spec, source
-        self.advice = Advice(use, count_actions(group_spec))
-        self.width, self.in_evaluation = 1 + self.advice.actions, use.always
+        self.advice_use = AdviceUse(use, count_actions(group_spec))
+        self.in_evaluation = use.in_evaluation
         self.oracle: Oracle | None = None  # who knows which actions are the best
         self.counts = dict.fromkeys(COUNTS, 0.0)
 
     def advise(self, view: View, policy: Policy) -> View:
-        """The view with notes `[N, A, 1 + K]`; NaN where nothing is advised."""
-        notes = np.full((view.acting.size, self.width), np.nan, np.float32)
-        strength = self.advice.use.at(view.progress)
+        """The view with advice for the decisions that the settings select; abstentions are marked as not given."""
+        assert isinstance(policy, HasLogProbs)  # the build step has checked it
+        lead, actions = view.acting.size, self.advice_use.actions
+        given, probabilities = np.zeros(lead, bool), np.zeros((lead, actions), np.float32)
+        strength = self.advice_use.use.at(view.progress)
         self.counts["decisions"] += int(view.acting.sum())
+
+        def shown() -> View:
+            weight = np.where(given, np.float32(strength), np.float32(0))
+            parts = (given, probabilities, weight)
+            return replace(view, advice=Advice(*(part.reshape(*view.acting.shape, *part.shape[1:]) for part in parts)))
+
         if strength > 0 and self.ask.due(view):
-            own = own_log_probs(cast(NetworkPolicy, policy), view).reshape(view.acting.size, -1)  # [N·A, K]
+            own = policy.log_probs(view).reshape(lead, -1)  # [N·A, K]
             rows = self.chosen(view, own)
             found = self.source.weights(view, rows)
-            legal = legal_actions(view, rows, self.advice.actions)
+            legal = legal_actions(view, rows, actions)
             found = np.where(legal, found, 0 * found)  # NaN stays
-            heard = found.sum(axis=1) > 0  # something that is legal
+            answered = found.sum(axis=1) > 0  # some legal action has weight
             self.counts["asked"] += len(rows)
-            rows, found, legal = rows[heard], found[heard], legal[heard]
+            rows, found, legal = rows[answered], found[answered], legal[answered]
             if len(rows):
                 found = found / found.sum(axis=1, keepdims=True)
                 even = legal / legal.sum(axis=1, keepdims=True)
                 found = (1 - self.smoothing) * found + self.smoothing * even
-                notes[rows, 0], notes[rows, 1:] = strength, found
-                if self.advice.shown:  # a policy that sees hints is judged by what it does with them
-                    shown = replace(view, notes=notes.reshape(*view.acting.shape, self.width))
-                    own = own_log_probs(cast(NetworkPolicy, policy), shown).reshape(own.shape)
+                given[rows], probabilities[rows] = True, found
+                if self.advice_use.hint_size:  # a policy that reads hints is compared by what it does with them
+                    own = policy.log_probs(shown()).reshape(own.shape)
                 self.judge(view, rows, found, own[rows])
-        return replace(view, notes=notes.reshape(*view.acting.shape, self.width))
+        return shown()
 
     def chosen(self, view: View, own: Array) -> Array:
         """Which decisions are to be advised: numbers `[R]`, given the policy's log-probabilities `[N·A, K]`."""
         wanted = view.acting.reshape(-1).copy()
         if self.ask.entropy is not None:
             wanted &= -(np.exp(own) * own).sum(axis=1) > self.ask.entropy
-        if self.ask.share < 1:
-            wanted &= view.random.random(len(wanted)) < self.ask.share
+        if self.ask.fraction < 1:
+            wanted &= view.random.random(len(wanted)) < self.ask.fraction
         if self.ask.disagreement:
             rows = np.flatnonzero(wanted)
             wanted[rows] = self.source.known(view, rows) != own[rows].argmax(axis=1)  # −1, not known, is no action

@@ -123,8 +123,8 @@ class ConstraintSettings:
     """What must not be done, who judges it, and what follows."""
 
     rules: tuple[str, ...] = ()  # in words, such as "never enter lava"; at least one
-    way: Literal["veto", "penalty", "count"] = "veto"  # mask out what breaks a rule, charge for it, or only count it
-    penalty: float = 1.0  # taken off the reward of a decision that breaks a rule; way=penalty
+    action: Literal["veto", "penalty", "count"] = "veto"  # mask out what breaks a rule, charge for it, or only count it
+    penalty: float = 1.0  # taken off the reward of a decision that breaks a rule; action=penalty
     lm: LMSettings = field(default_factory=LMSettings)  # the model; a name alone will do
     ask: Literal["channel", "direct"] = "channel"  # through the rule's words, for small models; or yes and no
     threshold: float = 0.9  # a rule is broken where the model gives this or a greater probability
@@ -203,7 +203,7 @@ class LanguageShield:
     def allowed(self, view: View) -> Array:
         shape = (*view.acting.shape, self.choices)
         legal = np.ones(shape, bool) if view.mask is None else view.mask
-        if self.settings.way != "veto" or not view.acting.any():
+        if self.settings.action != "veto" or not view.acting.any():
             return legal
         kept = legal.copy()
         mine = kept[view.acting] & ~self.judged(map_tree(lambda a: a[view.acting], view.observation)).broken
@@ -240,7 +240,7 @@ class LanguageShield:
             "violations": float(broke.sum()),
             "abstentions": float(verdicts.silent.sum()),
         }
-        if self.settings.way == "veto" and mask is not None:
+        if self.settings.action == "veto" and mask is not None:
             counts["overruled"] = float((verdicts.broken & mask).any(axis=1).sum())
         return counts, broke
 
@@ -250,8 +250,10 @@ class LanguageShield:
         """The preference with the guard in front of it, which counts and, if so set, charges."""
         if not isinstance(preference, Risk):
             return Constrained(preference, self)
-        if self.settings.way == "penalty":
-            raise ValueError("way=penalty changes rewards, which a taste for risk takes as they are; set way=veto")
+        if self.settings.action == "penalty":
+            raise ValueError(
+                "action=penalty changes rewards, which a taste for risk takes as they are; set action=veto"
+            )
         return preference
 
     def examine(self, experience: Experience) -> Array:
@@ -264,7 +266,7 @@ class LanguageShield:
             mask = None if experience.mask is None else experience.mask[rows]
             counts, broke[rows] = self.count(seen, experience.action[rows], mask)
             if counted:
-                self.learned = counts | ({"vetoes": float(self.vetoes)} if self.settings.way == "veto" else {})
+                self.learned = counts | ({"vetoes": float(self.vetoes)} if self.settings.action == "veto" else {})
                 if self.settings.truth == "fatal":
                     fatal = experience.terminated[rows] & (experience.reward[rows] <= 0)
                     self.learned |= agreement(broke[rows], fatal)
@@ -303,7 +305,7 @@ class Constrained:
     def rewards(self, experience: Experience) -> Array:
         broke = self.shield.examine(experience)
         wanted = self.inner.rewards(experience)
-        if self.shield.settings.way != "penalty":
+        if self.shield.settings.action != "penalty":
             return wanted
         return wanted - np.float32(self.shield.settings.penalty) * broke.astype(np.float32)
 

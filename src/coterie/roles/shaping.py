@@ -128,12 +128,16 @@ class PotentialShapingSettings(JudgeSettings):
     """How a model's grades become a potential."""
 
     calibration: Calibration = "batch"  # take out what the model likes in any case
-    worth: tuple[float, ...] = ()  # of each grade, worst first; (): evenly from -1 to 0, which is what an end is worth
+    grade_values: tuple[
+        float, ...
+    ] = ()  # of each grade, worst first; (): evenly from -1 to 0, which is what an end is worth
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(later < earlier for earlier, later in zip(self.worth, self.worth[1:], strict=False)):
-            raise ValueError(f"worth must not fall from the worst grade to the best, got {list(self.worth)}")
+        if any(later < earlier for earlier, later in zip(self.grade_values, self.grade_values[1:], strict=False)):
+            raise ValueError(
+                f"grade_values must not fall from the worst grade to the best, got {list(self.grade_values)}"
+            )
 
 
 class PotentialShaping(Stateless):
@@ -155,10 +159,12 @@ class PotentialShaping(Stateless):
             raise ValueError(
                 f"'{codec.prompt}' has no grades to judge by; name a codec that is coterie.core.text.Graded"
             )
-        if s.worth and len(s.worth) != len(codec.grades):
-            raise ValueError(f"worth must name one number for each of {', '.join(codec.grades)}, got {list(s.worth)}")
+        if s.grade_values and len(s.grade_values) != len(codec.grades):
+            raise ValueError(
+                f"grade_values must name one number for each of {', '.join(codec.grades)}, got {list(s.grade_values)}"
+            )
         self.codec: Graded = codec
-        self.worth = np.array(s.worth) if s.worth else np.linspace(-1.0, 0.0, len(codec.grades))
+        self.grade_values = np.array(s.grade_values) if s.grade_values else np.linspace(-1.0, 0.0, len(codec.grades))
         template = prompts.read(s.template, s.examples, codec.grade_prompt, codec.grades)
         samples = codec.appraisals() if s.calibration == "batch" else ()
         self.scorer = ChoiceScorer(s.lm, template, codec.grades, samples, s.calibration, s.normalize)
@@ -171,7 +177,7 @@ class PotentialShaping(Stateless):
         truth = self.codec.grade(observation)
         self.told += int((known & (truth >= 0)).sum())
         self.right += int((chances[known].argmax(axis=1) == truth[known])[truth[known] >= 0].sum())
-        return np.asarray(chances @ self.worth / chances.sum(axis=1))
+        return np.asarray(chances @ self.grade_values / chances.sum(axis=1))
 
     def rewards(self, experience: Experience) -> Array:
         found, closed = following(experience), experience.closed()

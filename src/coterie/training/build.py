@@ -79,7 +79,7 @@ def build_group_specs(config: Config, world: World) -> dict[str, GroupSpec]:
     missing = [agent for agent in every if agent not in seated]
     if missing:
         raise ConfigError(f"groups: nobody plays {', '.join(missing)}; put them into a group")
-    table = tuple(group_spec.party for group_spec in group_specs.values())
+    table = tuple(group_spec.info for group_spec in group_specs.values())
     return {name: dataclasses.replace(group_spec, table=table) for name, group_spec in group_specs.items()}
 
 
@@ -87,7 +87,7 @@ def build_actor(group: GroupConfig, group_spec: GroupSpec, world: World) -> Acto
     """A group's policy in its place, and who sits beside it."""
     group_spec, parts = build_company(group, group_spec)
     if group_spec.advice is not None:
-        check_advice(group, group_spec.group, group_spec.advice.use.way)
+        check_advice(group, group_spec.group, group_spec.advice.use.mode)
     return dataclasses.replace(build_group_actor(group.policy, group_spec, world, group.learner is not None), **parts)
 
 
@@ -104,23 +104,25 @@ def build_company(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec,
             except ValueError as error:
                 raise ConfigError(f"groups.{group_spec.group}.{key}: {error}") from None
     if "advisor" in parts:
-        group_spec = dataclasses.replace(group_spec, advice=parts["advisor"].advice)
+        group_spec = dataclasses.replace(group_spec, advice=parts["advisor"].advice_use)
     return group_spec, parts
 
 
-def check_advice(group: GroupConfig, name: str, way: str) -> None:
+def check_advice(group: GroupConfig, name: str, mode: str) -> None:
     """Refuse an advisor whose advice the group's learner cannot follow."""
     learner = None if group.learner is None else group.learner.name
-    able = [other for other in registry.LEARNERS if way in follows(other)]
-    if learner is None or way not in follows(learner):
-        who = "nobody learns here" if learner is None else f"'{learner}' does not follow it"
+    able = [other for other in registry.LEARNERS if mode in advice_modes(other)]
+    if learner is None or mode not in advice_modes(learner):
+        who = "the group has no learner" if learner is None else f"'{learner}' does not"
         cure = " or ".join(f"groups.{name}.learner.name={other}" for other in able)
-        raise ConfigError(f"groups.{name}.advisor: advice used as {way} needs a learner; {who}; set {cure}")
+        raise ConfigError(f"groups.{name}.advisor: use.mode={mode} needs a learner that supports it; {who}; set {cure}")
 
 
-def follows(learner: str) -> tuple[str, ...]:
-    """The ways of using advice that a learner follows."""
-    served: tuple[str, ...] = getattr(lookup.look_up(registry.LEARNERS, learner), "follows", ())  # a class attribute
+def advice_modes(learner: str) -> tuple[str, ...]:
+    """The advice modes that a learner supports."""
+    served: tuple[str, ...] = getattr(
+        lookup.look_up(registry.LEARNERS, learner), "advice_modes", ()
+    )  # a class attribute
     return served
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.core.group import Actor, GroupSpec
 from coterie.core.types import (
+    Advice,
     AgentStep,
     Array,
     Decision,
@@ -47,7 +48,7 @@ class RolloutBuffer:
         self.truncated = np.zeros(shape, bool)
         choices = actor.shield.choices if actor.shield else None if first.mask is None else first.mask.shape[-1]
         self.mask = None if choices is None else np.ones((*shape, choices), bool)
-        self.notes = np.full((*shape, actor.advisor.width), np.nan, np.float32) if actor.advisor else None
+        self.advice = None if actor.advisor is None else _no_advice(shape, actor.advisor.advice_use.actions)
         size = actor.policy.memory_size
         self.memory = np.zeros((rows + 1, *shape[1:], size), np.float32) if size else None
         self.trace: dict[str, Array] | None = None  # allocated by the first decision that has one
@@ -62,8 +63,7 @@ class RolloutBuffer:
             self.mask[0] = opening.mask
         if self.memory is not None:
             self.memory[0] = opening.memory
-        if self.notes is not None:
-            self.notes[0] = opening.notes
+        self._advice(0, opening.advice)
         self._trace(0, opening.trace)
 
     def decided(self, t: int, view: View, decision: Decision) -> None:
@@ -77,9 +77,13 @@ class RolloutBuffer:
             self.mask[t] = view.mask
         if self.memory is not None:
             self.memory[t] = view.memory
-        if self.notes is not None:
-            self.notes[t] = view.notes
+        self._advice(t, view.advice)
         self._trace(t, decision.trace)
+
+    def _advice(self, t: int, advice: Advice | None) -> None:
+        if self.advice is not None and advice is not None:
+            for into, array in zip(self.advice, advice, strict=True):
+                into[t] = array
 
     def _trace(self, t: int, trace: dict[str, Array] | None) -> None:
         """Stack a decision's trace; rows without one stay zero."""
@@ -128,9 +132,14 @@ class RolloutBuffer:
             Finals(index, final, held),
             self.mask,
             self.memory,
-            self.notes,
+            self.advice,
             self.trace,
         )
+
+
+def _no_advice(shape: tuple[int, ...], actions: int) -> Advice:
+    """Room for the advice of a rollout."""
+    return Advice(np.zeros(shape, bool), np.zeros((*shape, actions), np.float32), np.zeros(shape, np.float32))
 
 
 def picker(group_spec: GroupSpec) -> Any:

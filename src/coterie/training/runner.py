@@ -15,6 +15,7 @@ import numpy as np
 from coterie.core import seeding
 from coterie.core.group import Actor, GroupSpec
 from coterie.core.types import (
+    Advice,
     Array,
     CoterieError,
     Decision,
@@ -249,7 +250,7 @@ class Runner:
             "world": self.world.save(),
             "tally": self.tally.state(),
             "memories": {name: memory.copy() for name, memory in self.memories.items()},
-            "openings": {name: _opening_state(opening) for name, opening in self.pending.items()},
+            "openings": {name: _pending_state(pending) for name, pending in self.pending.items()},
             "actors": {actor.group_spec.group: [part.state() for part in actor.parts()] for actor in self.actors},
         }
 
@@ -258,7 +259,7 @@ class Runner:
         self.timestep = self.world.load(state["world"])
         self.tally.load(state["tally"])
         self.memories = {name: memory.copy() for name, memory in state["memories"].items()}
-        self.pending = {name: PendingTransitions(**held) for name, held in state["openings"].items()}
+        self.pending = {name: _load_pending(held) for name, held in state["openings"].items()}
         for actor in self.actors:
             for part, held in zip(actor.parts(), state["actors"][actor.group_spec.group], strict=True):
                 part.load(held)
@@ -280,5 +281,11 @@ def play_episodes(runner: Runner, limit: int | None = None) -> Iterator[dict[str
         yield acted
 
 
-def _opening_state(opening: PendingTransitions) -> State:
-    return {name: getattr(opening, name) for name in PendingTransitions.__dataclass_fields__}
+def _pending_state(pending: PendingTransitions) -> State:
+    state: State = {name: getattr(pending, name) for name in PendingTransitions.__dataclass_fields__}
+    return state | {"advice": None if pending.advice is None else pending.advice._asdict()}
+
+
+def _load_pending(state: State) -> PendingTransitions:
+    advice = state["advice"]
+    return PendingTransitions(**state | {"advice": None if advice is None else Advice(**advice)})

@@ -257,7 +257,7 @@ class MADDPG:
         self.centralized = settings.critic.centralized
         self.risk = self.risk_parameters()
         self.outputs = self.count_outputs()
-        groups = group_spec.table if self.centralized and group_spec.table else (group_spec.party,)
+        groups = group_spec.table if self.centralized and group_spec.table else (group_spec.info,)
         self.layout = JointLayout(groups, group_spec.group)
         slots = np.arange(self.layout.obs_size)
         self.normalizer = Normalizer(slots, len(slots), 1, self.centralized and policy.normalizer.enabled)

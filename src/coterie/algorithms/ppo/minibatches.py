@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from coterie.core.types import Array, Experience
+from coterie.core.types import Advice, Array, Experience
 from coterie.nn import networks
 from coterie.policies.lora import LoraPolicy
 from coterie.policies.network import NeuralPolicy
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
     value: Array  # what the critic expected
     weight: Array  # 1 for decisions whose outcome is known
     sequences: networks.Sequences | None = None  # with memory: where each begins, and where it forgets
-    notes: Values | None = None  # what an annotator said; NaN: nothing
+    advice: Advice | None = None  # what the advisor suggested
 
 
 class Targets(NamedTuple):
@@ -52,9 +52,9 @@ def make_batch(
     """Arrange the decisions of every parameter set side by side; inputs are of all time steps, the last included."""
     parameter_sets = policy.group_spec.parameter_sets
     rows = targets.valid.size // parameter_sets
-    trailing = {"action": own.action, "mask": own.mask, "log_prob": own.log_prob, "notes": own.notes}
+    trailing = {"action": own.action, "mask": own.mask, "log_prob": own.log_prob, "advice": own.advice}
     trailing |= {"advantage": targets.advantage, "target": targets.returns, "value": targets.values}
-    arrays: dict[str, Any] = {name: None if array is None else _rows(policy, array) for name, array in trailing.items()}
+    arrays: dict[str, Any] = {name: _map(lambda a: _rows(policy, a), values) for name, values in trailing.items()}
     weight = _rows(policy, targets.valid.astype(np.float32))
     batch = Batch(actor_input[:, :rows], critic_input[:, :rows], weight=weight, **arrays)
     if policy.memory_size:
@@ -68,6 +68,13 @@ def make_batch(
         index[i] = mine[0] if len(mine) else 0
         index[i, : len(mine)], weight[i, : len(mine)] = mine, 1
     return take(batch, index)._replace(weight=weight)
+
+
+def _map(function: Callable[[Values], Values], values: Values) -> Values:
+    """Apply a function to a field of a batch: an array, the arrays of an advice, or nothing."""
+    if values is None:
+        return None
+    return Advice(*map(function, values)) if isinstance(values, Advice) else function(values)
 
 
 def valid_rows(valid: Array, parameter_sets: int) -> list[Array]:
@@ -99,7 +106,7 @@ def _in_sequences(policy: NeuralPolicy | LoraPolicy, batch: Batch, own: Experien
         in_time(_rows(policy, own.active)),
     )
     arrays: dict[str, Any] = {
-        name: a if a is None else in_time(a) for name, a in batch._asdict().items() if name != "sequences"
+        name: _map(in_time, values) for name, values in batch._asdict().items() if name != "sequences"
     }
     return Batch(**arrays, sequences=sequences)
 
@@ -109,10 +116,10 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
     def move(values: Values) -> Values:
         texts = isinstance(values, np.ndarray) and values.dtype.kind == "U"
-        return values if values is None or texts else torch.as_tensor(values, device=device)
+        return values if texts else torch.as_tensor(values, device=device)
 
-    read = ("actor_input", "critic_input", "action", "mask", "notes")
-    moved = {name: move(values) for name, values in batch._asdict().items() if name in read}
+    read = ("actor_input", "critic_input", "action", "mask", "advice")
+    moved = {name: _map(move, values) for name, values in batch._asdict().items() if name in read}
     sequences = batch.sequences and networks.Sequences(*map(move, batch.sequences))
     return batch._replace(**moved, sequences=sequences)
 
@@ -131,7 +138,7 @@ def take(batch: Batch, index: Array) -> Batch:
         return values[0][index[0]][None] if len(index) == 1 else values[parameter_sets, index]
 
     picked: dict[str, Any] = {
-        name: v if v is None else pick(v) for name, v in batch._asdict().items() if name != "sequences"
+        name: _map(pick, values) for name, values in batch._asdict().items() if name != "sequences"
     }
     return Batch(**picked, sequences=batch.sequences and networks.Sequences(*map(pick, batch.sequences)))
 
@@ -141,8 +148,8 @@ def flatten_sequences(part: Batch) -> Batch:
     if part.sequences is None:
         return part
     flat: dict[str, Any] = {
-        name: v if v is None else v.reshape(v.shape[0], -1, *v.shape[3:])
-        for name, v in part._asdict().items()
+        name: _map(lambda v: v.reshape(v.shape[0], -1, *v.shape[3:]), values)
+        for name, values in part._asdict().items()
         if name != "sequences"
     }
     return Batch(**flat)

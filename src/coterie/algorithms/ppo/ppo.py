@@ -33,6 +33,7 @@ from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import kernels, networks
+from coterie.nn.advice import advice_loss, biased_logits, changes_learning
 from coterie.nn.normalization import Normalizer, RunningMoments
 from coterie.nn.packing import table_state
 from coterie.policies.lora import LoraPolicy
@@ -104,7 +105,7 @@ class PPO:
     teaches = NetworkPolicy
     also_teaches = (LoraPolicy,)
     scopes = ("step", "episodic")
-    follows = ("mixture", "kl", "prior", "hint")
+    advice_modes = ("mixture", "kl", "prior", "hint")
     panels = (
         Panel("policy loss", "loss", ("policy_loss",)),
         Panel("value loss", "loss", ("value_loss",)),
@@ -116,10 +117,10 @@ class PPO:
         self, settings: PPOSettings, policy: NetworkPolicy | LoraPolicy, group_spec: GroupSpec, preference: Preference
     ) -> None:
         self.settings, self.policy, self.group_spec, self.preference = settings, policy, group_spec, preference
-        if settings.target_kl is not None and group_spec.advice is not None and group_spec.advice.use.way == "mixture":
+        if settings.target_kl is not None and group_spec.advice is not None and group_spec.advice.use.mode == "mixture":
             raise ValueError(
-                "target_kl measures how far the policy moved, but with advisor.use.way=mixture some actions are "
-                "the advisor's; set target_kl=null or another way"
+                "target_kl measures how far the policy moved, but with advisor.use.mode=mixture some actions are "
+                "the advisor's; set target_kl=null or another mode"
             )
         if settings.central_critic and not group_spec.simultaneous:
             raise ValueError("central_critic=true needs a world in which all agents act at once")
@@ -225,9 +226,9 @@ class PPO:
 
     def add_hints(self, actor_input: Array, own: Experience) -> Array:
         """The actor's input with the hints that it saw appended; none came with the last observation."""
-        if not self.policy.hint_size or own.notes is None:
+        if not self.policy.hint_size or own.advice is None:
             return actor_input
-        hints = self.policy.arrange(np.nan_to_num(own.notes))
+        hints = self.policy.arrange(own.advice.hint)
         missing = actor_input.shape[1] - hints.shape[1]
         return np.concatenate([actor_input, np.pad(hints, ((0, 0), (0, missing), (0, 0)))], axis=-1)
 
@@ -271,7 +272,8 @@ class PPO:
         rows = batch.weight.shape[1]
         parts = min(self.settings.minibatches, rows)
         bounds = np.array([0, *np.cumsum([len(p) for p in np.array_split(np.empty(rows), parts)])])
-        advised = self.group_spec.advice is not None and self.group_spec.advice.taught(batch.notes)
+        advice_use = self.group_spec.advice
+        advised = advice_use is not None and changes_learning(advice_use, batch.advice)
         run = self.compiled_pass if self.compiled and not advised else self.autograd_pass
         sums, taken = np.zeros(len(losses.NAMES)), 0
         for _ in range(self.settings.epochs):
@@ -322,9 +324,9 @@ class PPO:
         """One gradient step of the actor on a minibatch; returns totals of the losses."""
         out = self.policy.net.unroll(part.actor_input, part.sequences)
         part = flatten_sequences(part)
-        advice, notes = self.group_spec.advice, part.notes
-        if advice is not None and notes is not None:
-            out = advice.bent(out, notes)
+        advice_use, advice = self.group_spec.advice, part.advice
+        if advice_use is not None and advice is not None:
+            out = biased_logits(advice_use, out, advice)
         log_prob, entropy = self.policy.head.judge(out, part.action, part.mask)
         outputs = [log_prob, entropy]
         said = torch.stack(outputs).detach().cpu().numpy()
@@ -335,9 +337,9 @@ class PPO:
                 said[0, i], said[1, i], *rows, self.loss_settings(hyperparams, i)
             )
             totals += found
-        if advice is not None and notes is not None:
-            extra = advice.loss(out, part.mask, notes)
-            if extra.requires_grad:
+        if advice_use is not None and advice is not None:
+            extra = advice_loss(advice_use, out, part.mask, advice)
+            if extra is not None:
                 weight = [losses.normalize(mine, mine, False)[0] for mine in part.weight]
                 outputs, slopes = [*outputs, extra], np.concatenate([slopes, np.stack(weight)[None]])
         self.descend(self.policy.flat, outputs, slopes, hyperparams.learning_rate)

@@ -106,7 +106,7 @@ class Http(LanguageModel):
         check_choices(prompts, choices)
         if self.settings.chat:
             raise Unsupported(
-                "http.chat=true: a chat endpoint cannot score words; a language policy can use way=complete instead"
+                "http.chat=true: a chat endpoint cannot score words; a language policy can use method=complete instead"
             )
         score = score_by_forcing if self.is_llamacpp else score_by_echo
         return Scores.concatenate([score(self, prompt, options) for prompt, options in zip(prompts, choices)])
