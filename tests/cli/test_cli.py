@@ -118,7 +118,7 @@ def test_divergence_is_exit_code_1(coterie_, tmp_path):
         ("world.name=pettingzoo/nofamily/nope", "world.name: pettingzoo/nofamily/nope: PettingZoo has no family"),
         ("world.name=pettingzoo/nowhere:nope", "world.name: pettingzoo/nowhere:nope: needs the module 'nowhere'"),
         ("world.name=mpe/nope", "world.name: mpe/nope: no such environment; there are "),
-        ("groups.team.policy.run=nowhere", "nowhere' is no run: it has no config.yaml"),
+        ("groups.team.policy.run=nowhere", "nowhere' is not a run: it has no config.yaml"),
     ],
 )
 def test_a_refused_setting_is_exit_code_2_and_one_line(coterie_, tmp_path, word, said):
@@ -155,7 +155,7 @@ def test_resuming_a_finished_run_says_so(coterie_, tmp_path):
 
 def test_resuming_what_is_no_run(coterie_, tmp_path):
     code, _, err = coterie_("resume", tmp_path)
-    assert (code, err) == (1, f"coterie: '{tmp_path}' is no run: it has no config.yaml\n")
+    assert (code, err) == (1, f"coterie: '{tmp_path}' is not a run: it has no config.yaml\n")
 
 
 def test_leaving_at_once_is_exit_code_130(coterie_, tmp_path, monkeypatch):
