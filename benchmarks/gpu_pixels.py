@@ -46,9 +46,7 @@ class Pixels:
             cells = (planes * 255).astype(np.uint8)
             return cells.repeat(self.scale, axis=-2).repeat(self.scale, axis=-1)
 
-        drawn = replace(
-            step, observation=enlarge(step.observation), final_observation=enlarge(step.final_observation)
-        )
+        drawn = replace(step, observation=enlarge(step.observation), final_observation=enlarge(step.final_observation))
         return replace(timestep, agent_types={self.name: drawn})
 
     def reset(self, seed: int) -> Any:

@@ -69,7 +69,6 @@ RENAMED: dict[str, dict[str, str | None]] = {
         "learner/turns/every": "learner/update_every",
         "learner/turns/offset": "learner/update_offset",
         "noise/share": "noise/fraction",
-        "target/rate": "target/tau",
     },
     "values": {  # of settings, and strings in results
         "sample": "stochastic",
