@@ -14,7 +14,7 @@ from coterie.core.types import Box, Discrete, Finals, Joint
 from coterie.nn import kernels
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves
-from helpers.dqn import learn, lived, make_learner, q_network, target, told, values, weights
+from helpers.dqn import joint_of, learn, make_learner, q_network, random_rollout, target, values, weights
 from helpers.small_worlds import experience, generator, group_spec
 
 # Both paths --------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_the_compiled_path_equals_autograd(case):
     assert np.array_equal(weights(fast), weights(slow))
     first = weights(fast)
     for iteration in range(3):  # the later ones with observations normalised
-        own = lived(slow, iteration, masked)
+        own = random_rollout(slow, iteration, masked)
         found = [learn(one, own, iteration, progress=0.3 * iteration) for one in (fast, slow)]
         assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-4)
         assert found[0]["updates"] > 0
@@ -90,7 +90,7 @@ def test_without_scipy_everything_goes_through_pytorch(monkeypatch):
     monkeypatch.setattr(kernels, "available", lambda: False)
     one = make_learner()
     assert not one.compiled
-    learn(one, lived(one))
+    learn(one, random_rollout(one))
 
 
 # The update --------------------------------------------------------------------------------------------
@@ -151,9 +151,9 @@ def test_one_step_descends_the_weighted_loss(q_learner, parameters):
     where = group_spec(agents=2, parameters=parameters)
     settings = {"learning_rate": 0.01, "max_grad_norm": 1e9, "huber": 1.5, "n_steps": 2, "gamma": 0.9}
     one, other = (q_learner(where, batch_size=20, **settings) for _ in range(2))
-    own = lived(one, masked=True)
+    own = random_rollout(one, masked=True)
     for each in (one, other):
-        each.store(own, told(each, own))
+        each.store(own, joint_of(each, own))
         for replay in each.replays:
             replay.prioritise(np.arange(replay.size), generator().random(replay.size))
         each.target.out.weight.data *= 3
@@ -201,7 +201,7 @@ def test_values_become_those_of_a_known_chain(q_learner):
 
 def test_observation_statistics_take_in_the_decisions_after_learning(q_learner):
     one = q_learner(group_spec(agents=2, parameters="individual"))
-    own = lived(one)
+    own = random_rollout(one)
     learn(one, own)
     closed = own.closed()
     for a in (0, 1):
@@ -212,7 +212,7 @@ def test_observation_statistics_take_in_the_decisions_after_learning(q_learner):
 
 def test_preferences_act_at_the_learners_door(q_learner):
     own_wish, team, again = q_learner(), q_learner(preference=Team(TeamSettings())), q_learner()
-    own = lived(own_wish)
+    own = random_rollout(own_wish)
     shared = np.broadcast_to(own.reward.mean(2, keepdims=True), own.reward.shape).astype(np.float32)
     for one, lived_through in ((own_wish, own), (team, own), (again, dataclasses.replace(own, reward=shared))):
         learn(one, lived_through)
@@ -250,12 +250,12 @@ def test_individual_agents_learn_as_if_alone(q_learner, dueling):
     for a, one in enumerate(alone):
         one.policy.flat.array[0] = one.target_flat.array[0] = both.policy.flat.array[a]
     for seed in range(3):
-        own = lived(both, seed, masked=True)
+        own = random_rollout(both, seed, masked=True)
         own = dataclasses.replace(own, reward=own.reward * np.float32([1, 3]) + np.float32([0, 2]))
-        both.learn(own, told(both, own), SameDraws(seed))
+        both.learn(own, joint_of(both, own), SameDraws(seed))
         for a, one in enumerate(alone):
             mine = alone_with(own, a)
-            one.learn(mine, told(one, mine), SameDraws(seed))
+            one.learn(mine, joint_of(one, mine), SameDraws(seed))
     for a, one in enumerate(alone):
         assert np.allclose(weights(one)[0], weights(both)[a], atol=1e-6)
         assert np.allclose(target(one)[0], target(both)[a], atol=1e-6)
@@ -268,7 +268,7 @@ def test_groups_do_not_touch_each_other(q_learner):
     found = []
     for neighbour in (False, True):
         one, other = (q_learner(group_spec(group=group)) for group in ("team", "others"))
-        own, theirs = lived(one, 0), lived(other, 1)
+        own, theirs = random_rollout(one, 0), random_rollout(other, 1)
         table = {"team": own} | (
             {"others": dataclasses.replace(theirs, reward=theirs.reward * 99)} if neighbour else {}
         )
@@ -288,7 +288,7 @@ def test_groups_do_not_touch_each_other(q_learner):
 @pytest.mark.parametrize("priority", [0.0, 0.6])
 def test_divergence_is_named(q_learner, bad, priority):
     one = q_learner(batch_size=256, replay={"priority": priority})
-    own = lived(one)
+    own = random_rollout(one)
     own.reward[3] = bad
     with pytest.raises(Diverged, match="group 'team': learning diverged"):
         learn(one, own)
@@ -301,7 +301,7 @@ def test_one_observation_that_is_no_number_is_enough(q_learner, bad, normal):
     where = group_spec()
     fields = {"compiled": q_learner.keywords["compiled"], "normalize_observations": normal}
     one = q_learner(where, policy=q_network(where, **fields), batch_size=256)
-    own = lived(one)
+    own = random_rollout(one)
     t, n, a = np.argwhere(own.closed())[0]
     own.observation[t, n, a, 1] = bad
     with pytest.raises(Diverged, match=r"observation is not a finite number|learning diverged"):
@@ -314,7 +314,7 @@ def test_what_follows_an_end_may_be_anything(q_learner):
         one = by_hand(q_learner)
         own = moment("terminated")
         own.observation[1] = 2.0
-        one.store(own, told(one, own))
+        one.store(own, joint_of(one, own))
         one.replays[0].rows.next_obs[:] = rubbish
         uniform = np.zeros((1, 1, 1))
         run = one.compiled_steps if one.compiled else one.autograd_steps
@@ -324,7 +324,7 @@ def test_what_follows_an_end_may_be_anything(q_learner):
 
 def test_a_group_that_never_acts(q_learner):
     one = q_learner()
-    own = lived(one)
+    own = random_rollout(one)
     idle = dataclasses.replace(own, active=np.zeros_like(own.active))
     before = weights(one)
     for _ in range(2):
@@ -334,7 +334,7 @@ def test_a_group_that_never_acts(q_learner):
 
 def test_remembered_decisions_are_learned_from_while_nobody_acts(q_learner):
     one = q_learner()
-    own = lived(one)
+    own = random_rollout(one)
     learn(one, own)
     before, known = weights(one), one.replays[0].size
     metrics = learn(one, dataclasses.replace(own, active=np.zeros_like(own.active)))
@@ -350,7 +350,7 @@ def test_who_begins_later_learns_as_if_alone(q_learner, compiled, update):
     settings = {"compiled": compiled, "target": {"update": update, "interval": 3, "tau": 0.1}}
     both = q_learner(group_spec(parameters="individual"), **settings)
     before = weights(both)
-    own = lived(both)
+    own = random_rollout(both)
     idle = dataclasses.replace(own, active=own.active & np.array([True, False]))
     for seed in range(3):
         assert learn(both, idle, seed)["updates"] > 0

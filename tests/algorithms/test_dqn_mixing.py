@@ -14,7 +14,7 @@ from coterie.algorithms.dqn.transitions import Transitions
 from coterie.core.types import AgentStep, AgentType, Box, Discrete, Joint, StateRows, TimeStep
 from coterie.testing.comparison import expect_equal, leaves, through_checkpoint
 from coterie.training.runner import Runner
-from helpers.dqn import learn, lived, make_learner, q_network, told, values, weights
+from helpers.dqn import joint_of, learn, make_learner, q_network, random_rollout, values, weights
 from helpers.small_worlds import Bandit, actors, experience, generator, group_spec, place_in
 
 both_kinds = pytest.mark.parametrize("parameters", ["shared", "individual"])
@@ -100,7 +100,7 @@ def test_names_and_width_decide_the_mixer():
         assert one.mixer.weight_out.weight.shape == (1, 6, width)
         assert np.array_equal(one.mixer_flat.array, one.target_mixer_flat.array)
     assert team("vdn").mixer_flat is None
-    own = lived(team("vdn"))
+    own = random_rollout(team("vdn"))
     found = []
     for name in ("none", "vdn", "qmix"):
         one = team(name)
@@ -120,9 +120,9 @@ def test_names_and_width_decide_the_mixer():
 def test_a_step_descends_the_error_of_the_teams_value(name, parameters, double):
     settings = {"huber": None, "double": double, "gamma": 0.9, "max_grad_norm": 1e9, "learning_rate": 0.01}
     one, other = (stirred(team(name, parameters, n_steps=2, **settings)) for _ in range(2))
-    own = lived(one, masked=True)
+    own = random_rollout(one, masked=True)
     for each in (one, other):
-        each.store(own, told(each, own))
+        each.store(own, joint_of(each, own))
         each.target.out.weight.data *= 3
         each.state_normalizer.update([generator(5).standard_normal((20, 6)) * 2 + 1])
         each.policy.normalizer.update(
@@ -170,7 +170,7 @@ def test_a_teams_reward_is_its_mean(name):
 @pytest.mark.parametrize("update", [{"interval": 2}, {"update": "soft", "tau": 0.5}])
 def test_the_targets_mixer_follows_as_the_target_does(update):
     one = team("qmix", updates_per_step=1 / 36, target=update)
-    own, first = lived(one), one.target_mixer_flat.array.copy()
+    own, first = random_rollout(one), one.target_mixer_flat.array.copy()
     learn(one, own)
     now, behind = one.mixer_flat.array, one.target_mixer_flat.array
     if "interval" in update:
@@ -184,7 +184,7 @@ def test_the_targets_mixer_follows_as_the_target_does(update):
 
 def test_the_state_is_normalised_by_what_was_seen():
     one = stirred(team("qmix"))
-    own = lived(one)
+    own = random_rollout(one)
     own = dataclasses.replace(own, observation=own.observation * 50 + 100)
     learn(one, own)
     rows = own.observation[:-1].reshape(-1, 6)
@@ -196,7 +196,7 @@ def test_the_state_is_normalised_by_what_was_seen():
 
 def test_the_worlds_own_state_is_used_where_it_tells_one():
     one = make_learner(group_spec(state_size=4), mixer="qmix")
-    own = lived(one)
+    own = random_rollout(one)
     rows = generator(1).standard_normal((len(own.active) + 1, own.active.shape[1], 4), np.float32)
     finals = generator(2).standard_normal((len(own.finals.index), 4), np.float32)
     one.learn(own, Joint({"team": own}, 1, 0.0, {}, StateRows(rows, finals)), generator())
@@ -208,11 +208,11 @@ def test_the_worlds_own_state_is_used_where_it_tells_one():
 @both_mixers
 def test_a_loaded_team_goes_on_as_the_saved_one(name, parameters):
     one, other = (team(name, parameters, target={"update": "soft", "tau": 0.1}) for _ in range(2))
-    learn(one, lived(one, 0))
-    learn(other, lived(one, 3))  # a used one
+    learn(one, random_rollout(one, 0))
+    learn(other, random_rollout(one, 3))  # a used one
     other.policy.load(through_checkpoint(one.policy.state()))
     other.load(through_checkpoint(one.state()))
-    own = lived(one, 1)
+    own = random_rollout(one, 1)
     assert learn(one, own) == learn(other, own)
     expect_equal("learner", leaves(one.state()), other.state())
     expect_equal("policy", leaves(one.policy.state()), other.policy.state())
@@ -223,7 +223,7 @@ def test_a_mixer_that_is_no_number_is_named():
     one = team("qmix", updates_per_step=1e-6)  # nothing is learned, so that no loss tells of it
     one.mixer_flat.array[0, 3] = np.nan
     with pytest.raises(Diverged, match="group 'team': learning diverged"):
-        learn(one, lived(one))
+        learn(one, random_rollout(one))
 
 
 @both_mixers

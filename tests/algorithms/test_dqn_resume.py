@@ -13,7 +13,7 @@ import coterie
 from coterie.config.schema import ConfigError
 from coterie.training import loop
 from coterie.training.run import Run
-from helpers.dqn import learn, lived, make_learner
+from helpers.dqn import learn, make_learner, random_rollout
 from helpers.run import assert_same_end, environment, files, numbers, train, written
 from helpers.small_worlds import group_spec
 
@@ -160,13 +160,13 @@ def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
 def test_a_used_learner_that_is_loaded_goes_on_as_the_saved_one(q_learner, parameters):
     where = group_spec(parameters=parameters)
     one, other = (q_learner(where, n_steps=3, replay={"size": 100}) for _ in range(2))
-    learn(one, lived(one, 0))
+    learn(one, random_rollout(one, 0))
     for seed in range(4):
-        learn(other, lived(other, seed + 5))
+        learn(other, random_rollout(other, seed + 5))
     other.policy.load(one.policy.state())
     other.load(one.state())
     for seed in range(1, 3):
-        own = lived(one, seed)
+        own = random_rollout(one, seed)
         assert learn(one, own, seed) == learn(other, own, seed)
         assert np.array_equal(one.policy.flat.array, other.policy.flat.array)
         assert one.due == other.due
@@ -174,11 +174,11 @@ def test_a_used_learner_that_is_loaded_goes_on_as_the_saved_one(q_learner, param
 
 def test_a_state_is_a_copy():
     one = make_learner()
-    learn(one, lived(one, 0))
+    learn(one, random_rollout(one, 0))
     state, again = one.state(), make_learner()
     policy = one.policy.state()
-    learn(one, lived(one, 1))
+    learn(one, random_rollout(one, 1))
     again.policy.load(policy)
     again.load(state)
-    learn(again, lived(one, 1))
+    learn(again, random_rollout(one, 1))
     assert np.array_equal(one.policy.flat.array, again.policy.flat.array)

@@ -8,10 +8,10 @@ import pytest
 
 from coterie.algorithms.dqn.dqn import DQNSettings, EpsilonSettings, TargetSettings
 from coterie.algorithms.replay import ReplaySettings
-from helpers.dqn import learn, lived, make_learner, target, told, weights
+from helpers.dqn import joint_of, learn, make_learner, random_rollout, target, weights
 from helpers.small_worlds import experience, group_spec
 
-STEPS = 36  # of the world, in `lived`: 12 rows of 3 copies
+STEPS = 36  # of the world, in `random_rollout`: 12 rows of 3 copies
 ONCE = {"updates_per_step": 1 / STEPS}
 
 
@@ -37,14 +37,14 @@ def moved(q_learner, progress=0.0, **settings):
     """How far one gradient step moves the network, in the largest single parameter."""
     one = q_learner(**ONCE | settings)
     before = weights(one)
-    assert learn(one, lived(one), progress=progress)["updates"] == 1
+    assert learn(one, random_rollout(one), progress=progress)["updates"] == 1
     return float(np.abs(weights(one) - before).max())
 
 
 def after(q_learner, own=None, iterations=2, **settings):
     one = q_learner(**settings)
     for seed in range(iterations):
-        learn(one, own or lived(one, seed), seed)
+        learn(one, own or random_rollout(one, seed), seed)
     return one
 
 
@@ -60,7 +60,7 @@ def test_learning_rate_and_its_schedule(q_learner):
         assert linear == pytest.approx(rate / 4, rel=0.02)
     assert moved(q_learner, 1.0, learning_rate=0.01, learning_rate_schedule="linear") == 0
     one = q_learner(learning_rate=0.01, learning_rate_schedule="linear")
-    assert learn(one, lived(one), progress=0.5)["learning_rate"] == pytest.approx(0.005)
+    assert learn(one, random_rollout(one), progress=0.5)["learning_rate"] == pytest.approx(0.005)
 
 
 def test_gamma_discounts_rewards_and_what_follows():
@@ -88,7 +88,7 @@ def test_settings_that_decide_what_is_learned(q_learner, field):
 def test_batch_size(q_learner, size):
     one = q_learner(batch_size=size)
     seen = watch(one)
-    metrics = learn(one, lived(one))
+    metrics = learn(one, random_rollout(one))
     ((uniform, _, _),) = seen
     assert uniform.shape == (1, metrics["updates"], size)
     assert np.isfinite([*metrics.values()]).all()
@@ -98,7 +98,7 @@ def test_batch_size(q_learner, size):
 def test_every_stack_draws_for_itself(q_learner):
     one = q_learner(group_spec(parameters="individual"))
     seen = watch(one)
-    learn(one, lived(one))
+    learn(one, random_rollout(one))
     uniform = seen[0][0]
     assert uniform.shape[0] == 2
     assert not np.array_equal(uniform[0], uniform[1])
@@ -106,7 +106,7 @@ def test_every_stack_draws_for_itself(q_learner):
 
 @pytest.mark.parametrize("rate", [0.25, 0.03])
 def test_updates_per_step_counts_environment_steps_and_carries_fractions(q_learner, rate):
-    one, done, own = q_learner(updates_per_step=rate), 0, lived(q_learner())
+    one, done, own = q_learner(updates_per_step=rate), 0, random_rollout(q_learner())
     for iteration in range(1, 14):
         done += learn(one, own)["updates"]
         assert done == math.floor(iteration * rate * STEPS + 1e-9)
@@ -119,12 +119,12 @@ def test_updates_per_step_counts_environment_steps_and_carries_fractions(q_learn
 
 def test_a_row_left_open_by_the_last_rollout_is_no_step_of_its_own():
     one = make_learner(dataclasses.replace(group_spec(), simultaneous=False), updates_per_step=1.0)
-    assert learn(one, lived(one))["updates"] == 33
+    assert learn(one, random_rollout(one))["updates"] == 33
 
 
 def test_steps_before_learning_starts_are_not_made_up_for(q_learner):
     one = q_learner(replay={"learning_starts": 100})
-    own, counts = lived(one), []
+    own, counts = random_rollout(one), []
     for _ in range(4):
         metrics = learn(one, own)
         counts.append((metrics["replay"] >= 100, metrics.get("updates", 0)))
@@ -149,7 +149,7 @@ def test_max_grad_norm(q_learner):
     norms = {}
     for limit in (1e-4, 1e9):
         one = q_learner(max_grad_norm=limit, **ONCE)
-        learn(one, lived(one))
+        learn(one, random_rollout(one))
         norms[limit] = float(np.linalg.norm(one.policy.flat.mean * 10))
     assert norms[1e-4] <= 1.001e-4
     assert norms[1e9] > 1e-2
@@ -172,7 +172,7 @@ def test_max_grad_norm(q_learner):
 def test_epsilon_follows_its_schedule_and_reaches_the_policy(fields, expected):
     one = make_learner(epsilon=fields)
     assert one.policy.epsilon == pytest.approx(expected[0.0])  # before anything is learned
-    own = lived(one)
+    own = random_rollout(one)
     for ahead, epsilon in expected.items():
         metrics = learn(one, own, ahead=ahead)
         assert one.policy.epsilon == metrics["epsilon"] == pytest.approx(epsilon)
@@ -180,7 +180,7 @@ def test_epsilon_follows_its_schedule_and_reaches_the_policy(fields, expected):
 
 def test_epsilon_moves_on_before_learning_starts():
     one = make_learner(replay={"learning_starts": 300})
-    metrics = learn(one, lived(one), ahead=1.0)
+    metrics = learn(one, random_rollout(one), ahead=1.0)
     assert "updates" not in metrics
     assert one.policy.epsilon == pytest.approx(0.05)
 
@@ -190,7 +190,7 @@ def test_epsilon_moves_on_before_learning_starts():
 
 def test_a_hard_target_is_copied_at_every_interval(q_learner):
     one = q_learner(updates_per_step=1 / STEPS, target={"interval": 3})
-    first, own, kept = target(one), lived(q_learner()), []
+    first, own, kept = target(one), random_rollout(q_learner()), []
     assert np.array_equal(first, weights(one))
     for step in range(1, 8):
         learn(one, own, step)
@@ -204,8 +204,8 @@ def test_a_hard_target_is_copied_at_every_interval(q_learner):
 
 @pytest.mark.parametrize("iterations", [(4,), (1, 1, 2), (3, 1)])
 def test_the_interval_counts_gradient_steps_across_iterations(q_learner, iterations):
-    one, own = q_learner(target={"interval": 4}), lived(q_learner())
-    one.store(own, told(one, own))
+    one, own = q_learner(target={"interval": 4}), random_rollout(q_learner())
+    one.store(own, joint_of(one, own))
     random = np.random.default_rng(0)
     before = target(one)
     for taken, steps in enumerate(iterations):
@@ -217,7 +217,7 @@ def test_the_interval_counts_gradient_steps_across_iterations(q_learner, iterati
 @pytest.mark.parametrize("rate", [0.1, 1.0])
 def test_a_soft_target_goes_part_of_the_way_at_every_step(q_learner, rate):
     one = q_learner(updates_per_step=1 / STEPS, target={"update": "soft", "tau": rate, "interval": 1})
-    own, expected = lived(q_learner()), target(one).astype(np.float64)
+    own, expected = random_rollout(q_learner()), target(one).astype(np.float64)
     for step in range(4):
         learn(one, own, step)
         expected += rate * (weights(one) - expected)
@@ -239,12 +239,12 @@ def test_tau_has_no_meaning_for_a_hard_target_nor_the_interval_for_a_soft_one(q_
 
 
 def test_replay_size_and_starts(q_learner):
-    one, own = q_learner(replay={"size": 20, "learning_starts": 15}), lived(q_learner())
+    one, own = q_learner(replay={"size": 20, "learning_starts": 15}), random_rollout(q_learner())
     metrics = learn(one, own)
     assert one.replays[0].size == metrics["replay"] == 20
     assert len(one.replays[0].rows.reward) == 20
     two = q_learner(group_spec(parameters="individual"), replay={"size": 20, "learning_starts": 20})
-    assert learn(two, lived(two))["replay"] > 20  # one for each agent
+    assert learn(two, random_rollout(two))["replay"] > 20  # one for each agent
     assert [replay.settings.size for replay in two.replays] == [20, 20]
 
 
@@ -264,7 +264,7 @@ def test_priority_draws_large_errors_more_often(q_learner):
 def test_importance_grows_to_1_over_the_run(q_learner):
     for importance, expected in ((0.4, {0.0: 0.4, 0.5: 0.7, 1.0: 1.0, 1.2: 1.0}), (1.0, {0.0: 1.0, 0.5: 1.0})):
         one = q_learner(replay={"importance": importance})
-        seen, own = watch(one), lived(one)
+        seen, own = watch(one), random_rollout(one)
         for progress in expected:
             learn(one, own, progress=progress)
         assert [beta for _, _, beta in seen] == pytest.approx([*expected.values()])
@@ -276,7 +276,7 @@ def test_importance_weighs_the_loss(q_learner):
         one = q_learner(group_spec(agents=1), replay={"importance": importance, "priority": 1.0}, batch_size=4)
         one.policy.flat.array[:] = one.target_flat.array[:] = 0
         own = experience([[2.0], [1.0]], terminated=[(0, 0), (1, 0)])
-        one.store(own, told(one, own))
+        one.store(own, joint_of(one, own))
         one.replays[0].prioritise(np.arange(2), np.array([3.0, 1.0]))  # drawn thrice and once
         losses[importance] = float(steps_of(one)(np.full((1, 1, 4), 0.5), 0.0, importance)[0])
     assert losses[0.0] == pytest.approx((3 * 1.5 + 0.5) / 4, abs=1e-5)  # Huber losses of errors 2 and 1

@@ -24,7 +24,7 @@ from helpers.small_worlds import Rounds, actors, experience, generator, place_in
 GAMMA = 0.5  # its powers, and sums of small whole numbers weighted by them, are exact
 
 
-def lived(reward, finals=(), masks=None, **fields):
+def rollout(reward, finals=(), masks=None, **fields):
     """Experience of one copy in which agent a sees (t, a, 0) at row t; a final observation is (t, a, 1)."""
     rows, agents = np.shape(reward)
     seen = np.zeros((rows + 1, 1, agents, 3), np.float32)
@@ -63,7 +63,7 @@ def brief(rows):
 
 
 def test_one_decision_each():
-    (rows,), _ = cut(lived([[1], [2], [4]]))
+    (rows,), _ = cut(rollout([[1], [2], [4]]))
     assert brief(rows) == [(0, 1, 0.5, 1, 0), (1, 2, 0.5, 2, 0)]  # what follows the third is not decided yet
     assert rows.action[:, 0].tolist() == [0, 1]
     assert rows.active.all()
@@ -71,35 +71,35 @@ def test_one_decision_each():
 
 
 def test_three_decisions_each():
-    (rows,), _ = cut(lived([[1], [2], [4], [8], [16]]), steps=3)
+    (rows,), _ = cut(rollout([[1], [2], [4], [8], [16]]), steps=3)
     assert brief(rows) == [(0, 1 + 1 + 1, 0.125, 3, 0), (1, 2 + 2 + 2, 0.125, 4, 0)]
 
 
 def test_termination_inside_the_window():
-    (rows,), pending = cut(lived([[1], [2], [4], [8]], terminated=[(2, 0)]), steps=3)
+    (rows,), pending = cut(rollout([[1], [2], [4], [8]], terminated=[(2, 0)]), steps=3)
     assert [row[:3] for row in brief(rows)] == [(0, 1 + 1 + 1, 0), (1, 2 + 2, 0), (2, 4, 0)]
     assert pending[0].filled.tolist() == [1]  # the decision of the next episode
     assert not rows.next_active.any()
 
 
 def test_termination_at_the_last_decision_of_the_window_does_not_look_beyond():
-    (rows,), _ = cut(lived([[1], [2], [4], [8], [0]], terminated=[(1, 0)]), steps=2)
+    (rows,), _ = cut(rollout([[1], [2], [4], [8], [0]], terminated=[(1, 0)]), steps=2)
     assert [row[:3] for row in brief(rows)] == [(0, 1 + 1, 0), (1, 2, 0), (2, 4 + 4, 0.25)]
 
 
 def test_truncation_looks_at_the_final_observation():
-    own = lived([[1], [2], [4], [8]], truncated=[(2, 0)], finals=[2])
+    own = rollout([[1], [2], [4], [8]], truncated=[(2, 0)], finals=[2])
     (rows,), _ = cut(own, steps=2)
     assert brief(rows) == [(0, 1 + 1, 0.25, 2, 0), (1, 2 + 2, 0.25, 2, 1), (2, 4, 0.5, 2, 1)]
 
 
 def test_truncation_without_a_reset_looks_at_the_next_row():
-    (rows,), _ = cut(lived([[1], [2], [4]], truncated=[(1, 0)], active=[[1], [1], [0]]), steps=3)
+    (rows,), _ = cut(rollout([[1], [2], [4]], truncated=[(1, 0)], active=[[1], [1], [0]]), steps=3)
     assert brief(rows) == [(0, 2, 0.25, 2, 0), (1, 2, 0.5, 2, 0)]
 
 
 def test_each_agent_looks_at_its_own_final_observation():
-    own = lived([[1, 10], [2, 20]], truncated=[(0, 1)], terminated=[(0, 0)], finals=[0])
+    own = rollout([[1, 10], [2, 20]], truncated=[(0, 1)], terminated=[(0, 0)], finals=[0])
     (rows,), _ = cut(own)
     assert rows.agent.tolist() == [0, 1]
     assert rows.discount.tolist() == [0, 0.5]
@@ -107,7 +107,7 @@ def test_each_agent_looks_at_its_own_final_observation():
 
 
 def test_discount_counts_own_decisions_and_rewards_come_while_idle():
-    own = lived([[1], [2], [4], [8], [16], [32]], active=[[1], [0], [0], [1], [0], [1]])
+    own = rollout([[1], [2], [4], [8], [16], [32]], active=[[1], [0], [0], [1], [0], [1]])
     (rows,), pending = cut(own, steps=1)
     assert brief(rows) == [(0, 1 + 2 + 4, 0.5, 3, 0), (3, 8 + 16, 0.5, 5, 0)]
     (rows,), _ = cut(own, steps=2)
@@ -116,43 +116,43 @@ def test_discount_counts_own_decisions_and_rewards_come_while_idle():
 
 
 def test_an_end_that_comes_while_idle_belongs_to_the_latest_decision():
-    own = lived([[1], [2], [4]], active=[[1], [0], [1]], terminated=[(1, 0)])
+    own = rollout([[1], [2], [4]], active=[[1], [0], [1]], terminated=[(1, 0)])
     (rows,), _ = cut(own)
     assert [row[:3] for row in brief(rows)] == [(0, 1 + 2, 0)]
 
 
 def test_a_reward_before_the_first_decision_belongs_to_nobody():
-    (rows,), _ = cut(lived([[100], [1], [2]], active=[[0], [1], [1]]))
+    (rows,), _ = cut(rollout([[100], [1], [2]], active=[[0], [1], [1]]))
     assert brief(rows) == [(1, 1, 0.5, 2, 0)]
 
 
 def test_an_open_decision_waits_for_the_next_rollout():
-    own = lived([[1], [2], [4]], active=[[1], [1], [0]], acting=[False])
+    own = rollout([[1], [2], [4]], active=[[1], [1], [0]], acting=[False])
     (rows,), pending = cut(own)
     assert len(rows.reward) == 0
     assert pending[0].filled.tolist() == [1]
-    again = lived([[6], [8], [16]], active=[[1], [0], [1]])  # row 0: the open one, with what has come so far
+    again = rollout([[6], [8], [16]], active=[[1], [0], [1]])  # row 0: the open one, with what has come so far
     (rows,), _ = cut(again, pending=pending)
     assert rows.reward.tolist() == [1, 6 + 8]
 
 
 def test_masks_are_those_of_the_next_decision():
     masks = [[[1, 1]], [[1, 0]], [[0, 1]], [[0, 1]]]
-    (rows,), _ = cut(lived([[1], [2], [4], [8]], masks=masks, truncated=[(3, 0)], finals=[3]), steps=2)
+    (rows,), _ = cut(rollout([[1], [2], [4], [8]], masks=masks, truncated=[(3, 0)], finals=[3]), steps=2)
     assert rows.next_mask[:, 0].tolist() == [[False, True], [False, True], [True, True], [True, True]]
 
 
 def test_windows_across_rollouts():
-    whole, _ = cut(lived([[1], [2], [4], [8], [16]]), steps=3)
+    whole, _ = cut(rollout([[1], [2], [4], [8], [16]]), steps=3)
     pending, found = None, []
     for part in ([[1]], [[2], [4]], [[8]], [[16]]):
-        (rows,), pending = cut(lived(part), steps=3, pending=pending)
+        (rows,), pending = cut(rollout(part), steps=3, pending=pending)
         found += rows.reward.tolist()
     assert found == whole[0].reward.tolist() == [3, 6]
 
 
 def test_agents_of_individual_stacks_are_kept_apart():
-    own = lived([[1, 10], [2, 20], [4, 40]], active=[[1, 1], [0, 1], [1, 1]])
+    own = rollout([[1, 10], [2, 20], [4, 40]], active=[[1, 1], [0, 1], [1, 1]])
     parts, _ = cut(own, parameter_sets=2)
     assert [brief(rows) for rows in parts] == [[(0, 3, 0.5, 2, 0)], [(0, 10, 0.5, 1, 0), (1, 20, 0.5, 2, 0)]]
     assert [rows.agent.tolist() for rows in parts] == [[0], [1, 1]]
@@ -161,7 +161,7 @@ def test_agents_of_individual_stacks_are_kept_apart():
 
 
 def test_no_discount_and_full_discount():
-    own = lived([[1], [2], [4], [8]])
+    own = rollout([[1], [2], [4], [8]])
     assert cut(own, steps=2, gamma=0.0)[0][0].reward.tolist() == [1, 2]
     assert cut(own, steps=2, gamma=0.0)[0][0].discount.tolist() == [0, 0]
     assert cut(own, steps=2, gamma=1.0)[0][0].reward.tolist() == [3, 6]
@@ -171,12 +171,12 @@ def test_no_discount_and_full_discount():
 
 
 def states(rows, finals=()):
-    told = np.arange(rows + 1, dtype=np.float32)[:, None, None]
-    return StateRows(told, np.array(finals, np.float32).reshape(-1, 1) + 100)
+    state = np.arange(rows + 1, dtype=np.float32)[:, None, None]
+    return StateRows(state, np.array(finals, np.float32).reshape(-1, 1) + 100)
 
 
 def test_a_team_is_one_lane_paid_by_the_mean():
-    own = lived([[1, 3], [2, 6], [4, 12]])
+    own = rollout([[1, 3], [2, 6], [4, 12]])
     rows = cut_team(own, states(3))
     assert rows.reward.tolist() == [2, 4]
     assert rows.action.tolist() == [[0, 1], [2, 3]]
@@ -189,7 +189,7 @@ def test_a_team_is_one_lane_paid_by_the_mean():
 
 
 def test_a_team_plays_on_until_its_last_member_is_over():
-    own = lived(
+    own = rollout(
         [[2, 2], [2, 2], [0, 2], [0, 2], [2, 2]],
         active=[[1, 1], [1, 1], [0, 1], [0, 1], [1, 1]],
         terminated=[(1, 0)],
@@ -207,14 +207,14 @@ def test_a_team_plays_on_until_its_last_member_is_over():
 
 
 def test_a_team_of_which_all_terminate_has_no_future():
-    own = lived([[2, 2], [2, 2], [2, 2]], terminated=[(1, 0), (1, 1)])
+    own = rollout([[2, 2], [2, 2], [2, 2]], terminated=[(1, 0), (1, 1)])
     rows = cut_team(own, states(3), steps=3)
     assert rows.reward.tolist() == [3, 2]
     assert rows.discount.tolist() == [0, 0]
 
 
 def test_a_team_that_terminates_and_is_cut_short_together():
-    own = lived([[2, 2], [2, 2]], terminated=[(0, 0)], truncated=[(0, 1)], finals=[0])
+    own = rollout([[2, 2], [2, 2]], terminated=[(0, 0)], truncated=[(0, 1)], finals=[0])
     rows = cut_team(own, states(2, [0]))
     assert rows.discount.tolist() == [0.5]
     assert rows.next_active.tolist() == [[False, True]]
@@ -358,8 +358,8 @@ def test_a_team_cut_anyhow(steps):
         for iteration, timestep in enumerate(cuts):
             own = runner.play(timestep, iteration).experiences["team"]
             own = dataclasses.replace(own, mask=np.ones((*own.active.shape, policy.actions), bool))
-            told = StateRows(*(a.reshape(*a.shape[:-2], 2 * size) for a in (own.observation, own.finals.observation)))
-            part = team_trajectories(own, own.observation, own.finals.observation, own.reward, told)
+            state = StateRows(*(a.reshape(*a.shape[:-2], 2 * size) for a in (own.observation, own.finals.observation)))
+            part = team_trajectories(own, own.observation, own.finals.observation, own.reward, state)
             rows.append(complete_transitions(part, waiting, GAMMA))
         found.append([np.concatenate(columns) for columns in zip(*rows, strict=True)])
     assert len(found[0][0]) > 50

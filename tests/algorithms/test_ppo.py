@@ -14,7 +14,7 @@ from coterie.core.types import Finals
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves
 from coterie.testing.sampling import random_experience
-from helpers.ppo import SameShuffle, actor, critic, judge, learn, lived, tensors, values_of, watch
+from helpers.ppo import SameShuffle, actor, critic, evaluate_actions, learn, random_rollout, tensors, values_of, watch
 from helpers.small_worlds import ACTIONS, experience, generator, group_spec, joint, network
 
 # The update ------------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ def test_the_ratio_is_1_at_first_and_differs_later(learner, action, parameters):
     one = learner(group_spec(ACTIONS[action], agents=3, parameters=parameters), learning_rate=0.01)
     for iteration in range(2):  # again with observations normalised
         seen = watch(one)
-        learn(one, lived(one, iteration))
+        learn(one, random_rollout(one, iteration))
         first, later = (seen[i].ratio[torch.from_numpy(seen[i].part.weight) > 0] for i in (0, -1))
         assert torch.allclose(first, torch.ones(()), atol=1e-5)
         assert (later - 1).abs().max() > 1e-3
@@ -35,13 +35,13 @@ def test_the_ratio_is_1_at_first_and_differs_later(learner, action, parameters):
 def test_the_ratio_is_1_under_masks_too(learner):
     one = learner()
     seen = watch(one)
-    learn(one, lived(one, masked=True))
+    learn(one, random_rollout(one, masked=True))
     assert torch.allclose(seen[0].ratio, torch.ones(()), atol=1e-5)
 
 
 def test_one_step_descends_the_clipped_objective(learner):
     one, other = (learner(epochs=1, minibatches=1, learning_rate=0.01, max_grad_norm=1e9) for _ in range(2))
-    own = lived(one)
+    own = random_rollout(one)
     own = dataclasses.replace(
         own, log_prob=own.log_prob + generator().uniform(-0.6, 0.6, own.log_prob.shape).astype("f4")
     )
@@ -49,7 +49,7 @@ def test_one_step_descends_the_clipped_objective(learner):
     metrics = learn(one, own)
     part, rows = seen[0].part, tensors(seen[0].part)
     advantage = (rows.advantage - rows.advantage.mean()) / (rows.advantage.std(correction=0) + 1e-8)
-    log_prob, entropy = judge(other, part)
+    log_prob, entropy = evaluate_actions(other, part)
     ratio = (log_prob - rows.log_prob).exp()
     gain = torch.where(advantage > 0, ratio.clamp(max=1.2), ratio.clamp(min=0.8)) * advantage
     loss = -gain.mean() - 0.01 * entropy.mean()
@@ -65,7 +65,7 @@ def test_one_step_descends_the_clipped_objective(learner):
 
 def test_every_decision_is_used_once_a_pass(learner):
     one = learner(epochs=3, minibatches=4)
-    own = lived(one)
+    own = random_rollout(one)
     seen = watch(one)
     metrics = learn(one, own)
     assert len(seen) == metrics["minibatches"] == 12
@@ -85,7 +85,7 @@ def test_every_decision_is_used_once_a_pass(learner):
 @pytest.mark.parametrize(("action", "parameters"), [("box", "individual"), ("multi-discrete", "shared")])
 def test_what_belongs_together_stays_together(learner, action, parameters):
     one = learner(group_spec(ACTIONS[action], agents=3, parameters=parameters))
-    own = lived(one)
+    own = random_rollout(one)
     own.log_prob[:] = -1 - np.arange(own.log_prob.size).reshape(own.log_prob.shape) * 1e-4  # tells rows apart
     seen = watch(one)
     learn(one, own)
@@ -104,7 +104,7 @@ def test_what_belongs_together_stays_together(learner, action, parameters):
 def test_truncation_bootstraps_from_the_final_observation(learner):
     for parameters in ("shared", "individual"):
         one = learner(group_spec(agents=2, parameters=parameters), normalize_returns=False)
-        own = lived(one)
+        own = random_rollout(one)
         one.policy.normalizer.update([generator(s).random((9, 3)) * 5 for s in range(one.group_spec.parameter_sets)])
 
         values = values_of(one, own.observation)
@@ -140,7 +140,7 @@ def test_large_experience_is_evaluated_in_chunks(learner, monkeypatch):
 
 def test_observation_statistics_take_in_the_decisions_after_learning(learner):
     one = learner(group_spec(agents=2, parameters="individual"))
-    own = lived(one)
+    own = random_rollout(one)
     learn(one, own)
     closed = own.closed()
     for a in (0, 1):
@@ -151,7 +151,7 @@ def test_observation_statistics_take_in_the_decisions_after_learning(learner):
 
 def test_preferences_act_at_the_learners_door(learner):
     own_wish, team = learner(), learner(preference=Team(TeamSettings()))
-    own = lived(own_wish)
+    own = random_rollout(own_wish)
     seen = [watch(one) for one in (own_wish, team)]
     for one in (own_wish, team):
         learn(one, own)
@@ -207,7 +207,7 @@ def test_individual_agents_learn_as_if_alone(learner, action):
 def test_an_agent_without_decisions_does_not_disturb_the_others(learner):
     where = group_spec(agents=2, parameters="individual")
     one = learner(where)
-    own = lived(one)
+    own = random_rollout(one)
     active = own.active.copy()
     active[:, :, 1] = False
     own = dataclasses.replace(own, active=active)
@@ -227,7 +227,7 @@ def test_an_agent_without_decisions_does_not_disturb_the_others(learner):
 @pytest.mark.parametrize("action", ["discrete", "box"])
 def test_divergence_is_named(learner, bad, action):
     one = learner(group_spec(ACTIONS[action]))
-    own = lived(one)
+    own = random_rollout(one)
     own.reward[3] = bad
     with pytest.raises(Diverged, match="group 'team': learning diverged"):
         learn(one, own)
@@ -243,7 +243,7 @@ def test_one_observation_that_is_no_number_is_enough(learner, bad, activation, n
         fields = {"activation": activation, "compiled": compiled, "normalize_observations": normal}
         one = learner(where, policy=network(where, **fields))
         for seed in range(iteration):
-            own = lived(one, seed)
+            own = random_rollout(one, seed)
             if seed == iteration - 1:
                 t, n, a = np.argwhere(own.closed())[0]
                 own.observation[t, n, a, 1] = bad
@@ -257,7 +257,7 @@ def test_padding_may_hold_anything(learner):
     found = []
     for rubbish in (False, True):
         one = learner(group_spec(agents=3, parameters="individual"))
-        own = lived(one)
+        own = random_rollout(one)
         own.active[:, :, 1] &= own.active[:, :, 0]  # lanes of unequal length
         own.active[0] = False
         if rubbish:
@@ -270,7 +270,7 @@ def test_padding_may_hold_anything(learner):
 
 def test_nothing_to_learn_from_leaves_everything_as_it_was(learner):
     one = learner()
-    own = lived(one)
+    own = random_rollout(one)
     before = leaves(one.state()), leaves(one.policy.state())
     idle = dataclasses.replace(own, active=np.zeros_like(own.active))
     assert learn(one, idle) == {"decisions": 0.0}

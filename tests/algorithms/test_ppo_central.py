@@ -93,7 +93,7 @@ def test_it_predicts_what_depends_on_others(tmp_path, told, parameters, memory, 
 
 def test_a_told_state_is_written_at_every_row(tmp_path):
     seated = Seated(table(tmp_path, told=True))
-    runner = seated.workers.runners[0]
+    runner = seated.workers.host.runners[0]
     told, step = [runner.timestep.state.copy()], runner.world.step
     finals = []
 
@@ -252,5 +252,5 @@ def test_it_is_refused_where_agents_take_turns(tmp_path, coterie_):
 
 def test_a_runner_of_a_world_without_a_state_has_none(tmp_path):
     seated = Seated(table(tmp_path))
-    assert isinstance(seated.workers.runners[0], Runner)
+    assert isinstance(seated.workers.host.runners[0], Runner)
     assert seated.joint().state is None

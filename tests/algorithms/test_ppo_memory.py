@@ -1,4 +1,4 @@
-"""PPO with memory: sequences as they were lived through, bootstrapping, exact resuming, and a game of recall."""
+"""PPO with memory: sequences as they were played, bootstrapping, exact resuming, and a game of recall."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from coterie.testing.comparison import expect_equal, leaves
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.ppo import learn, lived, make_learner, values_of, watch
+from helpers.ppo import learn, make_learner, random_rollout, values_of, watch
 from helpers.small_worlds import ACTIONS, Recall, Rounds, actors, generator, group_spec, joint, network, place_in
 
 WORLDS = {
@@ -130,7 +130,7 @@ def test_a_loaded_run_goes_on_exactly(world, parameters):
 
 def test_finals_of_an_experience_without_memory_have_none():
     one = make_learner()
-    own = lived(one)
+    own = random_rollout(one)
     assert isinstance(own.finals, Finals)
     assert own.memory is own.finals.memory is None
 

@@ -9,7 +9,7 @@ import torch
 
 from coterie.algorithms.ppo.advantages import advantages
 from coterie.algorithms.ppo.ppo import PPOSettings
-from helpers.ppo import actor, critic, learn, lived, values_of, watch
+from helpers.ppo import actor, critic, learn, random_rollout, values_of, watch
 from helpers.small_worlds import experience, group_spec
 
 
@@ -17,7 +17,7 @@ def moved(learner, own=None, progress=0.0, epochs=1, minibatches=1, **settings):
     """How far one learning moves actor and critic, in the largest single parameter."""
     one = learner(epochs=epochs, minibatches=minibatches, normalize_returns=False, **settings)
     before = actor(one), critic(one)
-    learn(one, own or lived(one), progress=progress)
+    learn(one, own or random_rollout(one), progress=progress)
     return float(np.abs(actor(one) - before[0]).max()), float(np.abs(critic(one) - before[1]).max())
 
 
@@ -35,7 +35,7 @@ def test_learning_rate_schedule(learner):
         assert flat == pytest.approx((0.01, 0.01), rel=0.02)
     assert moved(learner, learning_rate=0.01, progress=1.0) == (0, 0)
     one = learner(learning_rate=0.01)
-    assert learn(one, lived(one), progress=0.5)["learning_rate"] == pytest.approx(0.005)
+    assert learn(one, random_rollout(one), progress=0.5)["learning_rate"] == pytest.approx(0.005)
 
 
 def test_clip_and_its_schedule(learner):
@@ -43,13 +43,13 @@ def test_clip_and_its_schedule(learner):
         one = learner(clip=0.3, clip_schedule=schedule)
         seen = watch(one)
         for progress in (0.0, 0.75):
-            learn(one, lived(one), progress=progress)
+            learn(one, random_rollout(one), progress=progress)
         assert [seen[0].hyperparams.clip, seen[-1].hyperparams.clip] == pytest.approx(expected)
 
 
 def test_clipping_acts_when_steps_are_large(learner):
     one, free = learner(learning_rate=0.05), learner(learning_rate=0.05, clip=10)
-    own = lived(one)
+    own = random_rollout(one)
     assert learn(one, own)["clip_fraction"] > 0.1
     assert learn(free, own)["clip_fraction"] < 0.02
     assert not np.allclose(actor(one), actor(free), atol=1e-3)
@@ -66,7 +66,7 @@ def whole_batch(learner, own, **settings):
 
 def test_gamma_and_lambda_reach_the_advantages(learner):
     one = learner()
-    own = lived(one)
+    own = random_rollout(one)
     values = values_of(one, own.observation)
     found = {}
     for gamma, trace in ((0.99, 0.95), (0.5, 0.95), (0.99, 0.2)):
@@ -81,7 +81,7 @@ def test_gamma_and_lambda_reach_the_advantages(learner):
 def test_epochs_and_minibatches(learner):
     for epochs, minibatches in ((1, 1), (3, 2), (2, 5)):
         one = learner(epochs=epochs, minibatches=minibatches)
-        assert learn(one, lived(one))["minibatches"] == epochs * minibatches
+        assert learn(one, random_rollout(one))["minibatches"] == epochs * minibatches
 
 
 def test_more_minibatches_than_decisions(learner):
@@ -93,7 +93,7 @@ def test_more_minibatches_than_decisions(learner):
 def test_value_clip(learner):
     fixed = {"critic_learning_rate": 0.05, "epochs": 10, "entropy_coefficient": 0, "normalize_returns": False}
     near, free = (learner(value_clip=v, **fixed) for v in (0.05, None))
-    own = lived(near)
+    own = random_rollout(near)
     drift = []
     for one in (near, free):
         x = one.policy.inputs(own.observation)
@@ -107,7 +107,7 @@ def test_value_clip(learner):
 def test_a_new_scale_of_returns_moves_no_value(learner, parameters):
     one = learner(group_spec(parameters=parameters), value_clip=0.2)
     for iteration in range(3):
-        own = lived(one, iteration)
+        own = random_rollout(one, iteration)
         own = dataclasses.replace(own, reward=own.reward * np.float32([3, 20]) + 50 * (1 + iteration))
         before, units = values_of(one, own.observation), (one.returns.shift, one.returns.scale)
         found, improve = [], one.improve
@@ -138,7 +138,7 @@ def test_returns_that_are_all_alike_are_no_scale(learner):
 @pytest.mark.parametrize("scaled", [False, True])
 def test_value_clip_by_hand(learner, scaled):
     one = learner(value_clip=0.1, normalize_returns=scaled, epochs=1, minibatches=1)
-    own = lived(one)
+    own = random_rollout(one)
     own = dataclasses.replace(own, reward=own.reward / 4)
     seen = watch(one)
     learn(one, own)
@@ -161,7 +161,7 @@ def test_the_entropy_coefficient_raises_entropy(learner):
     for coefficient in (0.0, 0.5):
         one = learner(entropy_coefficient=coefficient, learning_rate=0.02, learning_rate_schedule="constant")
         one.policy.net.out.bias.data[..., 0] = 2.0  # far from uniform
-        own = lived(one)
+        own = random_rollout(one)
         for i in range(5):
             final[coefficient] = learn(one, own, seed=i)["entropy"]
     assert final[0.5] > final[0.0] + 0.1
@@ -171,7 +171,7 @@ def test_max_grad_norm(learner):
     norms = {}
     for limit in (1e-4, 1e9):
         one = learner(max_grad_norm=limit, epochs=1, minibatches=1)
-        learn(one, lived(one))
+        learn(one, random_rollout(one))
         norms[limit] = [float(np.linalg.norm(gradient(flat))) for flat in (one.policy.flat, one.critic_flat)]
     assert max(norms[1e-4]) <= 1.001e-4
     assert min(norms[1e9]) > 1e-3
@@ -184,7 +184,7 @@ def gradient(flat):
 
 
 def test_normalize_advantages(learner):
-    own = lived(learner())
+    own = random_rollout(learner())
     small, large = own, dataclasses.replace(own, reward=own.reward * 1000)
     plain = {"normalize_returns": False, "gae_lambda": 1.0, "entropy_coefficient": 0.0, "max_grad_norm": 1e9}
 
@@ -209,7 +209,7 @@ def test_a_single_decision_is_safe(learner, normalize):
 
 
 def test_normalize_returns(learner):
-    own = lived(learner())
+    own = random_rollout(learner())
     own = dataclasses.replace(own, reward=own.reward * 100 + 40)
     on = whole_batch(learner, own, normalize_returns=True)
     off = whole_batch(learner, own, normalize_returns=False)
@@ -229,7 +229,7 @@ def test_values_are_told_in_the_worlds_rewards(learner):
 
 
 def test_target_kl_ends_the_passes(learner):
-    own = lived(learner())
+    own = random_rollout(learner())
     counts = {}
     for limit in (None, 1e-6, 1e9):
         one = learner(target_kl=limit, epochs=6, minibatches=2, learning_rate=0.01)
@@ -242,7 +242,7 @@ def test_target_kl_looks_at_the_latest_pass(learner):
     said = iter([0.0] * 10 + [0.06] + [0.0] * 50)  # the mean over all passes is far below the limit
     name = "compiled_pass" if one.compiled else "autograd_pass"
     setattr(one, name, lambda *_: np.array([0, 0, 0, next(said), 0]))
-    assert learn(one, lived(one))["minibatches"] == 11
+    assert learn(one, random_rollout(one))["minibatches"] == 11
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def q_network(where, **settings):
 
 
 def dqn_settings(**fields):
-    """Settings of learners that begin at once; parts of settings are told as dicts."""
+    """Settings of learners that begin at once; nested settings are given as dicts."""
     merged = QUICK | fields
     merged["replay"] = QUICK["replay"] | fields.get("replay", {})
     return DQNSettings(**{k: PARTS[k](**v) if k in PARTS else v for k, v in merged.items()})
@@ -32,17 +32,17 @@ def make_learner(where=None, preference=None, policy=None, compiled=True, duelin
     return DQN(dqn_settings(**settings), policy, where, preference or Individual(IndividualSettings()))
 
 
-def lived(one, seed=0, masked=False):
+def random_rollout(one, seed=0, masked=False):
     """Random experience, with idle rows and both kinds of ends, that the learner's own policy decided in."""
     return random_experience(one.group_spec, one.policy, masked, seed)
 
 
-def told(one, own, progress=0.0, ahead=0.0):
+def joint_of(one, own, progress=0.0, ahead=0.0):
     return Joint({one.group_spec.group: own}, 1, progress, {one.group_spec.group: one.group_spec.spaces}, None, ahead)
 
 
 def learn(one, own, seed=0, progress=0.0, ahead=0.0):
-    return one.learn(own, told(one, own, progress, ahead), generator(seed))
+    return one.learn(own, joint_of(one, own, progress, ahead), generator(seed))
 
 
 def weights(one):

@@ -19,7 +19,7 @@ def make_learner(where=None, preference=None, policy=None, compiled=True, **sett
     return PPO(PPOSettings(**settings), policy, where, preference or Individual(IndividualSettings()))
 
 
-def lived(one, seed=0, masked=False):
+def random_rollout(one, seed=0, masked=False):
     """Random experience that the learner's own policy decided in."""
     return random_experience(one.group_spec, one.policy, masked, seed)
 
@@ -44,10 +44,12 @@ def tensors(part):
     return rows._replace(**{name: torch.from_numpy(getattr(rows, name)) for name in names})
 
 
-def judge(one, part):
+def evaluate_actions(one, part):
     """Log-probability and entropy of a minibatch under the present policy, `[S, M]` each."""
     rows = tensors(part)
-    return one.policy.head.judge(one.policy.net.unroll(part.actor_input, part.sequences), rows.action, rows.mask)
+    return one.policy.head.evaluate_actions(
+        one.policy.net.unroll(part.actor_input, part.sequences), rows.action, rows.mask
+    )
 
 
 def watch(one):
@@ -60,7 +62,7 @@ def watch(one):
         for start, stop in itertools.pairwise(bounds):
             part = take(batch, order[:, start:stop])
             with torch.no_grad():
-                ratio = (judge(one, part)[0] - tensors(part).log_prob).exp()
+                ratio = (evaluate_actions(one, part)[0] - tensors(part).log_prob).exp()
             found = run(batch, order[:, start:stop], np.array([0, stop - start]), hyperparams)
             seen.append(Seen(part, hyperparams, ratio, found))
             total = total + found

@@ -52,7 +52,7 @@ def test_the_cpu_is_a_device_like_any_other(compiled):
         )
         assert other.policy.device == torch.device("cpu")
         assert other.policy.flat.value.device == torch.device("cpu")
-        own = made.lived(one)
+        own = made.random_rollout(one)
         assert made.learn(one, own) == made.learn(other, own)
         assert np.array_equal(one.policy.flat.array, other.policy.flat.array)
 
@@ -136,7 +136,7 @@ def improve(pair, made, case, iterations):
     """Let both learn from the same experience; returns what they report."""
     found = []
     for iteration in range(iterations):
-        own = made.lived(pair[0], iteration, case.get("masked", False))
+        own = made.random_rollout(pair[0], iteration, case.get("masked", False))
         rows = generator(iteration).standard_normal((len(own.active) + 1, own.active.shape[1], 4), np.float32)
         state = StateRows(rows, generator(9).standard_normal((len(own.finals.index), 4), np.float32))
         spaces = {"team": pair[0].group_spec.spaces}
@@ -180,6 +180,6 @@ def test_a_checkpoint_of_a_gpu_is_read_on_the_cpu():
     assert np.array_equal(mine.critic_flat.mean, theirs.critic_flat.mean)
     theirs.policy.load(mine.policy.state())
     theirs.load(mine.state())
-    own = ppo.lived(mine, 5)
+    own = ppo.random_rollout(mine, 5)
     found = [ppo.learn(one, own) for one in (mine, theirs)]
     assert found[0] == pytest.approx(found[1], abs=1e-4, rel=1e-3)

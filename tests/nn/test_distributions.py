@@ -23,9 +23,9 @@ def outputs(size, rows=(7, 2), seed=0, scale=1.5):
     return (generator(seed).standard_normal((*rows, size)) * scale).astype(np.float32)
 
 
-def judge(one, out, action, mask=None):
+def evaluate_actions(one, out, action, mask=None):
     mask = None if mask is None else torch.from_numpy(mask)
-    return [x.numpy() for x in one.judge(torch.from_numpy(out), torch.from_numpy(action), mask)]
+    return [x.numpy() for x in one.evaluate_actions(torch.from_numpy(out), torch.from_numpy(action), mask)]
 
 
 @pytest.mark.parametrize("greedy", [False, True])
@@ -36,7 +36,7 @@ def test_acting_and_judging_agree(space, family, greedy):
     action, log_prob = one.act(out, None, generator(1), greedy)
     assert log_prob.shape == (7, 2)
     assert log_prob.dtype == np.float32
-    said, entropy = judge(one, out, action)
+    said, entropy = evaluate_actions(one, out, action)
     assert np.allclose(said, log_prob, atol=1e-5)
     assert entropy.shape == (7, 2)
 
@@ -46,7 +46,7 @@ def test_masked_choices_agree_too():
     mask = generator(2).random(out.shape) < 0.5
     mask[..., 3] = True
     action, log_prob = one.act(out, mask, generator(1), False)
-    assert np.allclose(judge(one, out, action, mask)[0], log_prob, atol=1e-5)
+    assert np.allclose(evaluate_actions(one, out, action, mask)[0], log_prob, atol=1e-5)
     assert np.take_along_axis(mask, action[..., None], -1).all()
     legal = np.where(mask, out, -np.inf)
     assert np.array_equal(one.act(out, mask, generator(1), True)[0], legal.argmax(-1))
@@ -62,7 +62,7 @@ def test_a_masked_action_is_never_drawn_however_unlikely_the_others(illegal):
     action, log_prob = one.act(out, mask, generator(), False)
     assert set(action.tolist()) == {0, 1, 2} - {illegal}
     assert np.allclose(log_prob, math.log(0.5))
-    said, entropy = judge(one, out, action, mask)
+    said, entropy = evaluate_actions(one, out, action, mask)
     assert np.allclose(said, math.log(0.5))
     assert np.allclose(entropy, math.log(2))
 
@@ -75,7 +75,7 @@ def test_one_legal_action_is_certain():
         action, log_prob = one.act(out, mask, generator(), greedy)
         assert action.tolist() == [0, 1, 2]
         assert log_prob.tolist() == [0, 0, 0]
-    assert judge(one, out, action, mask)[1].tolist() == [0, 0, 0]
+    assert evaluate_actions(one, out, action, mask)[1].tolist() == [0, 0, 0]
 
 
 def test_choices_come_as_often_as_their_probabilities_say():
@@ -92,7 +92,7 @@ def test_choices_come_as_often_as_their_probabilities_say():
 
 def test_entropy_of_choices_is_summed_over_them():
     out = outputs(5)
-    said = head(MultiDiscrete((3, 2)), "beta").judge(
+    said = head(MultiDiscrete((3, 2)), "beta").evaluate_actions(
         torch.from_numpy(out), torch.zeros(7, 2, 2, dtype=torch.int64), None
     )
     parts = [torch.distributions.Categorical(logits=torch.from_numpy(p)) for p in np.split(out, [3], axis=-1)]
@@ -133,7 +133,7 @@ def test_densities_integrate_to_one_over_the_box(family, seed):
     x, y = ((np.arange(grid) + 0.5) / grid * span + low for low, span in zip(one.low, one.range, strict=True))
     points = np.stack(np.meshgrid(x, y, indexing="ij"), axis=-1).reshape(-1, 2).astype(np.float32)
     out = np.tile(outputs(4, (1,), seed, scale=0.5) - [0, 0, 1, 1], (len(points), 1)).astype(np.float32)
-    density = np.exp(judge(one, out, points)[0].astype(np.float64))
+    density = np.exp(evaluate_actions(one, out, points)[0].astype(np.float64))
     assert density.sum() * np.prod(one.range) / grid**2 == pytest.approx(1, abs=5e-3)
 
 
@@ -143,7 +143,7 @@ def test_samples_follow_the_density(family):
     out = np.tile(np.array([[0.7, -0.4]], np.float32), (40_000, 1))
     action, _ = one.act(out, None, generator(), False)
     middles = np.linspace(-2, 6, 801)[:-1] + 0.005
-    density = np.exp(judge(one, out[:800], middles[:, None].astype(np.float32))[0])
+    density = np.exp(evaluate_actions(one, out[:800], middles[:, None].astype(np.float32))[0])
     for edge in (-1.0, 1.0, 3.0, 5.0):
         assert (action < edge).mean() == pytest.approx(density[middles < edge].sum() * 0.01, abs=0.01)
 
@@ -154,7 +154,7 @@ def test_beta_entropy_is_that_of_the_stretched_variable():
     action, _ = one.act(out, None, generator(), False)
     many = np.repeat(out[:1], 40_000, axis=0)
     _, log_prob = one.act(many, None, generator(), False)
-    assert judge(one, out, action)[1][0] == pytest.approx(-log_prob.mean(), abs=0.03)
+    assert evaluate_actions(one, out, action)[1][0] == pytest.approx(-log_prob.mean(), abs=0.03)
 
 
 def test_gaussian_entropy_is_the_normals_own():
@@ -162,7 +162,7 @@ def test_gaussian_entropy_is_the_normals_own():
     out = outputs(6, (4,))
     action, _ = one.act(out, None, generator(), False)
     normal = torch.distributions.Normal(torch.zeros(4, 3), torch.from_numpy(out[:, 3:]).clamp(-5, 2).exp())
-    assert np.allclose(judge(one, out, action)[1], normal.entropy().sum(-1).numpy(), atol=1e-5)
+    assert np.allclose(evaluate_actions(one, out, action)[1], normal.entropy().sum(-1).numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["beta", "gaussian"])
@@ -176,7 +176,7 @@ def test_extreme_outputs_stay_inside_the_box_and_finite(family, extreme):
     assert ((action >= space.low) & (action <= space.high.astype(np.float32))).all()
     assert np.isfinite(log_prob).all()
     tensor = torch.from_numpy(out).requires_grad_()
-    sum(x.sum() for x in one.judge(tensor, torch.from_numpy(action), None)).backward()
+    sum(x.sum() for x in one.evaluate_actions(tensor, torch.from_numpy(action), None)).backward()
     assert torch.isfinite(tensor.grad).all()
 
 

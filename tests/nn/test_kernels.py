@@ -12,7 +12,7 @@ from coterie.algorithms.ppo.minibatches import Batch
 from coterie.core.types import Box, Discrete, Joint, MultiDiscrete, StateRows
 from coterie.nn import kernels
 from coterie.nn.distributions import Choices
-from helpers.ppo import actor, critic, judge, learn, lived, make_learner
+from helpers.ppo import actor, critic, evaluate_actions, learn, make_learner, random_rollout
 from helpers.small_worlds import ACTIONS, generator, group_spec, network
 
 # Activations ------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_log_probabilities_equal_those_of_heads(action, activation, hidden):
         with torch.no_grad():
             out = policy.net(torch.from_numpy(x))[0]
             given = torch.from_numpy(chosen[..., 0] if policy.head.single else chosen)
-            expected, _ = policy.head.judge(out, given, torch.from_numpy(mask))
+            expected, _ = policy.head.evaluate_actions(out, given, torch.from_numpy(mask))
         assert np.allclose(log_prob, expected.numpy(), atol=1e-5)
         if greedy:
             best, _ = policy.head.act(out.numpy(), mask, generator(), True)
@@ -182,7 +182,7 @@ def test_slopes_of_choices_equal_those_of_autograd(masked):
         out, probability, entropy = logits.copy(), np.empty(9, np.float32), np.empty(3, np.float32)
         log_prob = kernels.categorical_statistics(out, sizes, action, legal, masked, probability, entropy)
         said = torch.from_numpy(logits).requires_grad_()
-        expected = head.judge(said, torch.from_numpy(action), torch.from_numpy(legal))
+        expected = head.evaluate_actions(said, torch.from_numpy(action), torch.from_numpy(legal))
         assert log_prob == pytest.approx(expected[0].item(), abs=1e-5)
         assert entropy.sum() == pytest.approx(expected[1].item(), abs=1e-5)
         kernels.categorical_slopes(out, sizes, action, probability, entropy, np.float32(-0.7), np.float32(0.3))
@@ -299,7 +299,7 @@ def random_batch(one, case, seed):
     numbers = [random.standard_normal((parameter_sets, rows), np.float32) for _ in range(4)]
     batch = Batch(x, seen, action, mask, numbers[0], numbers[1] * 3 + 1, numbers[2], numbers[3], weight)
     with torch.no_grad():
-        log_prob = judge(one, batch)[0].numpy() + numbers[0] * np.float32(0.2)
+        log_prob = evaluate_actions(one, batch)[0].numpy() + numbers[0] * np.float32(0.2)
     if case.get("padded"):
         log_prob[weight == 0] = -1000  # whose ratio is infinite
     return batch._replace(log_prob=log_prob)
@@ -330,11 +330,11 @@ def test_learning_equals_autograd(name):
 def test_whole_iterations_equal_autograd(parameters, central):
     fast, slow = pair({"parameters": parameters, "state_size": 6, "central_critic": central, "value_clip": 0.5})
     for iteration in range(3):
-        own = lived(slow, iteration, masked=True)
+        own = random_rollout(slow, iteration, masked=True)
         rows = generator(iteration).standard_normal((len(own.active) + 1, own.active.shape[1], 6), np.float32)
         state = StateRows(rows, generator(9).standard_normal((len(own.finals.index), 6), np.float32))
-        told = Joint({"team": own}, iteration, 0.1 * iteration, {}, state)
-        found = [one.learn(own, told, generator(iteration)) for one in (fast, slow)]
+        joint = Joint({"team": own}, iteration, 0.1 * iteration, {}, state)
+        found = [one.learn(own, joint, generator(iteration)) for one in (fast, slow)]
         assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-4)
     assert np.abs(actor(fast) - actor(slow)).max() < 1e-5
     assert np.abs(critic(fast) - critic(slow)).max() < 1e-5
@@ -353,12 +353,12 @@ def test_a_step_that_is_no_number_is_not_hidden():
 def test_continuous_actions_take_the_other_path():
     one = make_learner(group_spec(Box((2,), -1.0, 1.0)), compiled=True)
     assert not one.compiled
-    learn(one, lived(one))
+    learn(one, random_rollout(one))
 
 
 def test_without_scipy_everything_goes_through_pytorch(monkeypatch):
     monkeypatch.setattr(kernels, "available", lambda: False)
     one = make_learner(compiled=True)
     assert not one.compiled
-    own = lived(one)
+    own = random_rollout(one)
     learn(one, dataclasses.replace(own, reward=own.reward + 1))

@@ -31,12 +31,12 @@ def said(net, x):
 
 
 def bent(lay, **fields):
-    """Weights and biases of a first layer with bends."""
-    net = networks.Net(shape(hidden=(2000,), bends=3.0, **fields), lay, 1, 1.0, [0])
+    """Weights and biases of a first layer with random features."""
+    net = networks.Net(shape(hidden=(2000,), random_feature_init=3.0, **fields), lay, 1, 1.0, [0])
     return net.body.layers[0].weight[0].detach(), net.body.layers[0].bias[0, 0].detach()
 
 
-def test_bends_lie_within_what_is_seen_and_are_as_sharp_as_asked():
+def test_random_features_lie_within_the_input_range_and_are_as_steep_as_asked():
     low, high = np.array([0.0, -1.0], np.float32), np.array([10.0, 0.0], np.float32)
     weight, bias = bent(layout(Box((2,), low, high)), extra=1)
     half, centre = torch.tensor([5.0, 0.5, 1.0]), torch.tensor([5.0, -0.5, 0.0])
@@ -48,7 +48,7 @@ def test_bends_lie_within_what_is_seen_and_are_as_sharp_as_asked():
     assert float(at.std()) == pytest.approx(3**-0.5, abs=0.03)  # as of something uniform on [−1, 1]
 
 
-def test_bends_of_normalised_observations_and_of_choices_lie_in_their_units():
+def test_random_features_of_normalised_observations_and_of_choices_lie_in_their_units():
     weight, bias = bent(layout(Box((1,), 0.0, 1000.0)), scaled=True)
     assert float(weight.std()) == pytest.approx(3, rel=0.06)
     assert float((bias / weight[0]).abs().max()) <= 1 + 1e-5
@@ -56,14 +56,14 @@ def test_bends_of_normalised_observations_and_of_choices_lie_in_their_units():
     assert float(weight.std()) == pytest.approx(3 / 0.5 / 2**0.5, rel=0.06)
 
 
-def test_without_bends_all_units_bend_at_zero():
+def test_without_random_features_all_units_are_centred_at_zero():
     net = networks.Net(shape(), layout(Box((2,), 0.0, 1.0)), 1, 1.0, [0])
     assert not net.body.layers[0].bias.any()
 
 
-def test_bends_need_a_perceptron():
-    with pytest.raises(ValueError, match="bends=0"):
-        networks.Net(shape(bends=1.0), layout(Box((2, 4, 4), 0.0, 1.0)), 1, 1.0, [0])
+def test_random_features_need_a_perceptron():
+    with pytest.raises(ValueError, match="random_feature_init=0"):
+        networks.Net(shape(random_feature_init=1.0), layout(Box((2, 4, 4), 0.0, 1.0)), 1, 1.0, [0])
 
 
 @pytest.mark.parametrize(

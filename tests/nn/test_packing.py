@@ -105,5 +105,5 @@ def test_everybodys_observations_lie_side_by_side():
 
 def test_a_worlds_own_state_goes_before():
     agent_types, joint = two_groups()
-    told = StateRows(np.zeros((3, 2, 5), np.float32), np.zeros((2, 5), np.float32))
-    assert table_state(Joint(joint.experiences, 1, 0.0, agent_types, told)) is told
+    state = StateRows(np.zeros((3, 2, 5), np.float32), np.zeros((2, 5), np.float32))
+    assert table_state(Joint(joint.experiences, 1, 0.0, agent_types, state)) is state

@@ -51,7 +51,7 @@ def test_log_probabilities_are_what_the_head_says_of_the_net(action, parameters,
     observation = seen(agents=3)
     said = policy.act(view(observation, greedy=False))
     out = torch.from_numpy(np.ascontiguousarray(outputs(policy, observation)))
-    log_prob, _ = policy.head.judge(out, torch.from_numpy(said.action), None)
+    log_prob, _ = policy.head.evaluate_actions(out, torch.from_numpy(said.action), None)
     assert np.allclose(said.log_prob, log_prob.numpy(), atol=1e-5)
 
 
@@ -170,10 +170,10 @@ def test_channels_decide_the_convolutions():
 @pytest.mark.parametrize("space", [Box((3,), -1.0, 1.0), Box((2, 4, 4), 0.0, 1.0)])
 def test_a_shared_network_tells_agents_apart_only_by_identity(space):
     alike = np.repeat(generator().random((6, 1, *space.shape), np.float32), 2, axis=1)
-    told, untold = (stir(network(group_spec(observation=space), identity=i)) for i in (True, False))
-    out = outputs(told, alike)
+    with_identity, without = (stir(network(group_spec(observation=space), identity=i)) for i in (True, False))
+    out = outputs(with_identity, alike)
     assert not np.allclose(out[:, 0], out[:, 1])
-    out = outputs(untold, alike)
+    out = outputs(without, alike)
     assert np.allclose(out[:, 0], out[:, 1], atol=1e-4)
 
 

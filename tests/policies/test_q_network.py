@@ -9,7 +9,7 @@ import torch
 from coterie.core.types import Box, Dict
 from coterie.nn import networks
 from coterie.policies.q_network import QNetworkSettings
-from helpers.dqn import learn, lived, make_learner, q_network, say, seen, stir, target, values, view
+from helpers.dqn import learn, make_learner, q_network, random_rollout, say, seen, stir, target, values, view
 from helpers.small_worlds import ACTIONS, generator, group_spec
 
 PICTURE = Box((2, 4, 4), 0.0, 1.0)
@@ -151,7 +151,7 @@ def test_the_two_streams_stay_apart_while_learning(parameters, compiled):
     one = make_learner(group_spec(parameters=parameters), compiled=compiled, target={"update": "soft", "tau": 0.5})
     first = one.policy.net.out.weight.detach().clone()
     for seed in range(2):
-        learn(one, lived(one, seed), seed)
+        learn(one, random_rollout(one, seed), seed)
     for net in (one.policy.net, one.target):
         weight = net.out.weight.detach()
         assert (weight[:, :8, 1:] == 0).all()

@@ -207,7 +207,7 @@ def test_hints_stand_behind_what_is_read(join, trainable):
     x, sight = made.learning_inputs(ROWS)
     own = SimpleNamespace(notes=notes[None])
     out = made.net.unroll(learner(made).add_hints(x, own), None)
-    log_prob, _ = made.head.judge(out, torch.from_numpy(said.action.reshape(1, -1)), None)
+    log_prob, _ = made.head.evaluate_actions(out, torch.from_numpy(said.action.reshape(1, -1)), None)
     assert np.allclose(log_prob.detach().numpy().reshape(said.log_prob.shape), said.log_prob, atol=1e-5)
     assert learner(made).evaluate(sight).shape == (1, 4)  # the critic is shown no hints
 

@@ -24,7 +24,7 @@ from coterie.preferences.standard import (
 from coterie.training import loop
 from coterie.training.run import Run
 from coterie.training.runner import Runner
-from helpers.ppo import actor, critic, learn, lived, make_learner, watch
+from helpers.ppo import actor, critic, learn, make_learner, random_rollout, watch
 from helpers.run import DUEL, ODD, assert_same_end, written
 from helpers.small_worlds import (
     Bandit,
@@ -332,7 +332,7 @@ def test_nothing_is_bootstrapped_where_an_episode_is_cut_off(learner):
     """Cut off or ended by itself: the same, to the last bit. For who wants plain rewards it is not."""
     for preference, same in ((DEFAULT, True), (PLAIN, False)):
         cut, over = learner(preference=preference, gamma=1.0), learner(preference=preference, gamma=1.0)
-        own = lived(cut)
+        own = random_rollout(cut)
         learn(cut, dataclasses.replace(own, truncated=own.ends, terminated=np.zeros_like(own.ends)))
         learn(over, dataclasses.replace(own, terminated=own.ends, truncated=np.zeros_like(own.ends)))
         assert np.array_equal(actor(cut), actor(over)) == same
@@ -342,7 +342,7 @@ def test_nothing_is_bootstrapped_where_an_episode_is_cut_off(learner):
 def test_the_risk_measure_reaches_the_policy_and_the_metrics(learner):
     agent_types = (DEFAULT, CPT(CPTSettings(scope="episodic", loss_aversion=1.0)), WORST, STEADY)
     learners = [learner(preference=risk, gamma=1.0, learning_rate=0.01) for risk in (*agent_types, PLAIN)]
-    own = lived(learners[0])
+    own = random_rollout(learners[0])
     told = [learn(one, own) for one in learners]
     for left, right in itertools.combinations(learners, 2):
         assert not np.array_equal(actor(left), actor(right))
@@ -354,7 +354,7 @@ def test_the_risk_measure_reaches_the_policy_and_the_metrics(learner):
 def test_what_was_collected_before_counts(learner):
     """The same rollout after a richer one is another experience: its first ends close longer episodes."""
     one, other = (learner(preference=DEFAULT, gamma=1.0) for _ in range(2))
-    own = lived(one)
+    own = random_rollout(one)
     for each, scale in ((one, 1), (other, 5)):
         each.value(dataclasses.replace(own, reward=own.reward * np.float32(scale)))
     assert not np.allclose(one.value(own)[0].reward, other.value(own)[0].reward)

@@ -14,7 +14,7 @@ from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training import build
 from coterie.training.runner import Runner
-from helpers.dqn import learn, lived, make_learner
+from helpers.dqn import learn, make_learner, random_rollout
 from helpers.reward import potential, shaped
 from helpers.small_worlds import Rounds, actors, experience, group_spec, place_in
 
@@ -251,7 +251,7 @@ def test_a_run_learns_from_it_and_records_raw_returns(tmp_path):
 def test_q_learning_replays_shaped_rewards():
     taste = shaped(place_in(Rounds()))
     one = make_learner(group_spec(observation=SEEN, action=Discrete(3)), preference=taste, n_steps=1)
-    own = lived(one)
+    own = random_rollout(one)
     own = replace(
         own,
         observation=np.abs(own.observation) % 10,

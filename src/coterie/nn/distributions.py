@@ -27,7 +27,7 @@ class Head(Protocol):
         """Actions `[…, action]` and their log-probabilities `[…]` for outputs `[…, outputs]`."""
         ...
 
-    def judge(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy `[…]` of given actions."""
         ...
 
@@ -57,7 +57,7 @@ class Choices:
             start += size
         return (chosen[0] if self.single else np.stack(chosen, axis=-1)), total
 
-    def judge(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if mask is not None:
             out = torch.where(mask, out, IMPOSSIBLE)
         if self.single:
@@ -103,7 +103,7 @@ class Beta(_Bounded):
         action = self.stretch(a / (a + b) if greedy else random.beta(a, b))
         return action, _log_prob(self, out, action)
 
-    def judge(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         a, b = (1 + torch.nn.functional.softplus(part) for part in out.chunk(2, dim=-1))
         distribution = torch.distributions.Beta(a, b, validate_args=False)
         log_prob = distribution.log_prob(self.squeeze(action)).sum(-1) - self.log_range
@@ -124,7 +124,7 @@ class SquashedGaussian(_Bounded):
         action = self.stretch((np.tanh(z) + 1) / 2)
         return action, _log_prob(self, out, action)
 
-    def judge(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         mean, log_std = out.chunk(2, dim=-1)
         log_std = log_std.clamp(-5, 2)
         x = self.squeeze(action)
@@ -137,7 +137,7 @@ class SquashedGaussian(_Bounded):
 
 def _log_prob(head: Head, out: Array, action: Array) -> Array:
     with torch.no_grad():
-        return head.judge(torch.from_numpy(out), torch.from_numpy(action), None)[0].numpy()
+        return head.evaluate_actions(torch.from_numpy(out), torch.from_numpy(action), None)[0].numpy()
 
 
 def head(space: ActionSpace, continuous: Literal["beta", "gaussian"]) -> Head:

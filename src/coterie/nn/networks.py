@@ -56,17 +56,19 @@ class Perceptron(nn.Module):
         return x
 
     @torch.no_grad()
-    def scatter(self, bends: float, centre: Tensor, half: Tensor, generators: list[torch.Generator]) -> None:
+    def init_random_features(
+        self, steepness: float, centre: Tensor, half: Tensor, generators: list[torch.Generator]
+    ) -> None:
         """Initialise the first layer with steep random features, centred at random points of the input range.
 
         Orthogonal weights from few inputs to many units are small, and without biases all units are centred at 0: such
         a network is nearly linear and slow to become anything else. Here a unit's pre-activation changes by about
-        `bends` from the middle of the inputs' ranges to their ends, and its bias puts its centre at a random point.
+        `steepness` from the middle of the inputs' ranges to their ends, and its bias puts its centre at a random point.
         """
         first = self.layers[0]
         assert isinstance(first, Dense)
         for weight, bias, generator in zip(first.weight, first.bias, generators, strict=True):
-            slope = torch.randn(weight.shape, generator=generator) * bends / math.sqrt(len(weight))
+            slope = torch.randn(weight.shape, generator=generator) * steepness / math.sqrt(len(weight))
             place = 2 * torch.rand(weight.shape, generator=generator) - 1
             weight[:] = slope / half.clamp(min=1e-6).unsqueeze(-1)
             bias[0] = -(slope * place).sum(dim=0) - centre @ weight
@@ -146,7 +148,7 @@ class Shape:
     extra: int  # inputs after the observation that skip the encoder: agent identity, memory, state
     memory: int = 0  # width of the GRU; 0: none
     words: int = 0  # first of the extra inputs, whose projection is added to the observation instead; 0: none
-    bends: float = 0.0  # see `Perceptron.scatter`; 0: orthogonal weights and biases of 0
+    random_feature_init: float = 0.0  # see `Perceptron.init_random_features`; 0: orthogonal weights, biases of 0
     scaled: bool = False  # inputs are normalised observations
 
 
@@ -207,11 +209,11 @@ class Net(nn.Module):
         self.sizes = [inputs + shape.extra - shape.words, *shape.hidden, outputs]
         self.relu = shape.activation == "relu"
         self.body = Perceptron(self.sizes[:-1], shape.activation, generators)
-        if shape.bends:
+        if shape.random_feature_init:
             if encoder != "mlp" or shape.words:
-                raise ValueError("bends needs a perceptron; set bends=0, or encoder=mlp")
+                raise ValueError("random_feature_init needs a perceptron; set random_feature_init=0, or encoder=mlp")
             centre, half = (torch.from_numpy(part) for part in input_range(lay, shape.extra, shape.scaled))
-            self.body.scatter(shape.bends, centre, half, generators)
+            self.body.init_random_features(shape.random_feature_init, centre, half, generators)
         self.cell = GRUCell(shape.hidden[-1], shape.memory, generators) if shape.memory else None
         self.out = Dense(shape.memory or shape.hidden[-1], outputs, gain, generators)
         self.words = Dense(shape.words, inputs, 1.0, generators) if shape.words else None

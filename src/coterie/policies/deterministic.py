@@ -52,7 +52,9 @@ class DeterministicPolicy(NeuralPolicy):
     def __init__(self, settings: DeterministicSettings, group_spec: GroupSpec) -> None:
         s, space = settings, group_spec.spaces.action
         self.size = encoded_size(space)
-        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0, bends=s.random_feature_init)
+        shape = networks.Shape(
+            s.hidden, s.activation, s.encoder, s.channels, 0, random_feature_init=s.random_feature_init
+        )
         super().__init__(group_spec, shape, self.size, 0.01, s.identity, s.normalize_observations)
         self.spec = self.compile(s.compiled)
         self.clipped = s.squash == "clip"

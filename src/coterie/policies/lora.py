@@ -86,15 +86,15 @@ class Words:
         worded = legal.any(axis=-1)  # elsewhere the first legal action is played, for certain
         return np.where(worded, self.of_choice[chosen], mask.argmax(axis=-1)), np.where(worded, log_prob, np.float32(0))
 
-    def judge(
+    def evaluate_actions(
         self, out: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         number = self.number(action, out.ndim - 1)
         if mask is None:
-            return self.choices.judge(out, number, None)
+            return self.choices.evaluate_actions(out, number, None)
         legal = mask[..., torch.from_numpy(self.of_choice)]
         worded = legal.any(dim=-1)
-        log_prob, entropy = self.choices.judge(out, number, legal)
+        log_prob, entropy = self.choices.evaluate_actions(out, number, legal)
         return torch.where(worded, log_prob, 0.0), torch.where(worded, entropy, 0.0)
 
     def number(self, action: torch.Tensor, lead: int) -> torch.Tensor:

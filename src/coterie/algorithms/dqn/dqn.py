@@ -307,13 +307,13 @@ class DQN:
         chosen = policy.values(policy.net(self.inputs(batch.observation, batch.agent))[0])
         chosen = chosen.gather(-1, self.ordered(batch.action[..., None]))[..., 0]
         value = self.mix(self.mixer, self.by_member(chosen) * self.tensor(batch.active), batch.state)
-        said = value.detach().cpu()
+        detached = value.detach().cpu()
         delta = np.inf if s.huber is None else s.huber
-        error, each, slopes = map(torch.from_numpy, td_losses(said.numpy(), target.numpy(), weight, delta))
+        error, each, slopes = map(torch.from_numpy, td_losses(detached.numpy(), target.numpy(), weight, delta))
         ready = None if self.team else np.flatnonzero([replay.ready for replay in self.replays])
         networks.adam_step(self.trained, [value], rate, s.max_grad_norm, ready, [slopes.to(policy.device)])
         loss = (torch.from_numpy(weight) * each).mean(dim=1)
-        numbers = torch.stack([loss, said.mean(dim=1), error.abs().mean(dim=1)], dim=1)
+        numbers = torch.stack([loss, detached.mean(dim=1), error.abs().mean(dim=1)], dim=1)
         return numbers.numpy().astype(np.float64), error.numpy()
 
     def targets(self, batch: Transitions) -> Tensor:

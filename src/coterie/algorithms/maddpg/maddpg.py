@@ -302,7 +302,9 @@ class MADDPG:
             policy.shape,
             hidden=s.hidden or policy.shape.hidden,
             activation=s.activation or policy.shape.activation,
-            bends=policy.shape.bends if s.random_feature_init is None else s.random_feature_init,
+            random_feature_init=policy.shape.random_feature_init
+            if s.random_feature_init is None
+            else s.random_feature_init,
         )
         if self.centralized:
             lay = layout(self.layout.observation_space())

@@ -327,14 +327,14 @@ class PPO:
         advice_use, advice = self.group_spec.advice, part.advice
         if advice_use is not None and advice is not None:
             out = biased_logits(advice_use, out, advice)
-        log_prob, entropy = self.policy.head.judge(out, part.action, part.mask)
+        log_prob, entropy = self.policy.head.evaluate_actions(out, part.action, part.mask)
         outputs = [log_prob, entropy]
-        said = torch.stack(outputs).detach().cpu().numpy()
-        slopes, totals = np.empty_like(said), np.zeros(len(losses.NAMES))
+        detached = torch.stack(outputs).detach().cpu().numpy()
+        slopes, totals = np.empty_like(detached), np.zeros(len(losses.NAMES))
         for i in range(len(part.weight)):
             rows = (part.log_prob[i], part.advantage[i], part.weight[i])
             slopes[0, i], slopes[1, i], found = losses.policy_losses(
-                said[0, i], said[1, i], *rows, self.loss_settings(hyperparams, i)
+                detached[0, i], detached[1, i], *rows, self.loss_settings(hyperparams, i)
             )
             totals += found
         if advice_use is not None and advice is not None:
@@ -348,11 +348,11 @@ class PPO:
     def critic_step(self, part: Batch, hyperparams: Hyperparams) -> Array:
         """One gradient step of the critic on a minibatch; returns totals of the losses."""
         value = self.critic(part.critic_input)[0].squeeze(-1)
-        said = value.detach().cpu().numpy()
-        slopes, totals = np.empty_like(said), np.zeros(len(losses.NAMES))
+        detached = value.detach().cpu().numpy()
+        slopes, totals = np.empty_like(detached), np.zeros(len(losses.NAMES))
         for i in range(len(part.weight)):
             rows = (part.value[i], part.target[i], part.weight[i])
-            slopes[i], found = losses.value_losses(said[i], *rows, self.loss_settings(hyperparams, i))
+            slopes[i], found = losses.value_losses(detached[i], *rows, self.loss_settings(hyperparams, i))
             totals += found
         self.descend(self.critic_flat, [value], slopes[None], hyperparams.critic_learning_rate)
         return totals
