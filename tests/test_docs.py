@@ -5,6 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
@@ -58,6 +59,7 @@ def test_the_readmes_table_of_groups_is_valid(tmp_path, monkeypatch):
     assert set(run.config().groups) == {"learners", "veterans", "scripts"}
 
 
+@pytest.mark.slow
 def test_the_readmes_commands_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     block = next(b for b in re.findall(r"```sh\n(.*?)```", README, re.S) if "coterie list" in b)

@@ -290,6 +290,7 @@ class TwoSteps:
         return self.tell(reward, over)
 
 
+@pytest.mark.slow
 def test_qmix_finds_the_better_of_two_games_where_a_sum_cannot():
     fields = {"learning_rate": 5e-3, "updates_per_step": 0.1, "batch_size": 64, "n_steps": 1, "gamma": 1.0}
     fields |= {"epsilon": {"schedule": "constant"}, "huber": None, "target": {"interval": 50}, "mixing_width": 8}

@@ -105,6 +105,7 @@ def test_stopped_and_resumed(tmp_path, whole, game, at):
     assert_same_end(run, reference)
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_the_numbers(tmp_path, whole):
     for game in ("duel", "spread"):
         experiment, reference = whole[game]
@@ -114,6 +115,7 @@ def test_workers_do_not_change_the_numbers(tmp_path, whole):
             assert files(run.checkpoint_path(step)) == files(reference.checkpoint_path(step))
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_command_and_resume(tmp_path):
     experiment = written(tmp_path / "duel.yaml", DUEL)
     words = ["train.total_steps=2800", "train.checkpoint_every=6", "train.evaluate_every=20"]

@@ -68,6 +68,7 @@ def test_learning_is_under_way_at_every_checkpoint(whole, game):
     assert len(saved["replay"]["rows"]["reward"]) == 60  # rows have been written over
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 3, 6])
 @pytest.mark.parametrize("game", GAMES)
 def test_stopped_and_resumed(tmp_path, whole, game, at):
@@ -77,6 +78,7 @@ def test_stopped_and_resumed(tmp_path, whole, game, at):
     assert_same_end(run, reference)
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_the_numbers(tmp_path, whole):
     experiment, reference = whole["chase"]
     run = train(tmp_path / "run", "train.workers=2", experiment=experiment)

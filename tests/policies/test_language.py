@@ -323,6 +323,7 @@ def test_a_run_with_a_model_is_loaded_asked_and_matched(run):
     assert match.open_players(["language"], "best")[0].table is None
 
 
+@pytest.mark.slow
 def test_workers_load_models_of_their_own(run, tmp_path):
     again = coterie.train(
         str(written(tmp_path / "t.yaml", TABLE)), ["train.workers=1"], out=tmp_path / "run", quiet=True

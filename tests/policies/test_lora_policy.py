@@ -172,6 +172,7 @@ def test_each_description_is_read_once_in_a_minibatch(tokens, monkeypatch):
     assert mine.abs().max() > 0
 
 
+@pytest.mark.slow
 def test_a_tiny_model_learns_to_go_right():
     """Pay for one word: its probability rises, and nobody else's model moves."""
     world = race(16)
@@ -264,6 +265,7 @@ def strip_ledgers(run):
     file.write_text("".join(json.dumps(record) + "\n" for record in kept))
 
 
+@pytest.mark.slow
 def test_child_processes_play_with_the_learned_adapters(run, tmp_path):
     words = ["train.workers=1"]
     other = coterie.train(str(written(tmp_path / "table.yaml", TABLE)), words, out=tmp_path / "run", quiet=True)

@@ -233,6 +233,7 @@ def test_instructions_are_not_followed_by_who_reads_something_else():
     assert trained_for(25, reads="state", join="alone") < 0.65
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [0, 8])
 def test_adapters_learn_to_tell_texts_apart_that_the_frozen_model_cannot(memory):
     what = {"model": "BLIND", "reads": "instruction", "memory": memory}
@@ -290,6 +291,7 @@ def test_a_run_that_was_stopped_comes_to_the_same_end(words, tmp_path, monkeypat
     assert whole.metrics()[-1]["team/text/distinct"] > 10
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_drawing")
 def test_children_read_the_same(tmp_path):
     assert_same_play(*(train(tmp_path / str(w), *LEARNING, f"train.workers={w}") for w in (0, 1)))

@@ -38,6 +38,7 @@ def sums(made, episodes):
     return [made.model.rewards(e.observation, e.action).sum() for e in episodes]
 
 
+@pytest.mark.slow
 def test_the_model_ranks_episodes_that_nobody_rated_like_their_returns(rated):
     runs, path = rated
     made = settled(path)

@@ -58,6 +58,7 @@ def test_only_in_the_first_frames_of_a_run():
     assert told == [True, False, True]
 
 
+@pytest.mark.slow
 def test_frames_are_counted_over_all_shards(path):
     words = ["train.shards=2", f"{ADVISE}.ask.frames=40"]  # 4 copies: rows 0 … 9 of the first iterations
     run = coterie.train(str(path), words, out=path.parent / "run", quiet=True)
@@ -302,6 +303,7 @@ def test_a_run_replayed_from_the_cache_asks_nothing_and_is_the_same(path):
     assert apart(runs[0]) == apart(runs[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [(), (f"{ADVISE}.lm.budget.calls=20", f"{ADVISE}.use.mode=mixture", f"{ADVISE}.ask.fraction=0.5")]
 )

@@ -268,6 +268,7 @@ def judged(run):
     return [record[f"{lead}/violations"] / record[f"{lead}/decisions"] for record in run.metrics()[1:]]
 
 
+@pytest.mark.slow
 def test_counting_changes_nothing_and_a_penalty_changes_what_is_learned(tmp_path, no_drawing):
     longer = [
         "train.total_steps=16384",

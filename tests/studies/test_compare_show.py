@@ -77,6 +77,7 @@ def test_the_command_writes_a_row_per_run(coterie_, sweep, tmp_path):
     assert {row["censored"] for row in table(tmp_path / "rows.csv")} == {""}
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_figure_and_a_page(coterie_, sweep, tmp_path):
     figure, out = tmp_path / "deep" / "figure.png", tmp_path / "page.html"
     assert coterie_("compare", sweep, "--threshold", "5", "--figure", figure, "--out", out)[0] == 0

@@ -47,6 +47,7 @@ def cut(*a, **k):
 # Continuing ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_study_continued_in_parts_is_the_whole_study(skills, whole):
     for trials in (1, 4, 12):
         assert essence(tune(skills(trials))) == whole[:trials]
@@ -60,6 +61,7 @@ def test_a_finished_study_says_so(skills):
     assert lines == [f"{first.files.study} has its 3 trials; more: --trials N"]
 
 
+@pytest.mark.slow
 def test_kill_9_and_the_same_command(tmp_path):
     plan = tiny(tmp_path, "killed.db", 11)  # beyond the random ones
     arguments = [sys.executable, "-c", "from coterie.cli import main; main()", *plan.command().split()[1:]]
@@ -86,6 +88,7 @@ def test_kill_9_and_the_same_command(tmp_path):
     assert bests[0] == bests[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent_type", "moment"),
     [
@@ -104,6 +107,7 @@ def test_wherever_a_study_is_cut_off_it_goes_on_alike(skills, whole, monkeypatch
         assert essence(tune(skills(trials))) == whole[:trials]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pruner", ["median", "halving"])
 def test_a_trial_cut_off_after_it_was_pruned_ends_at_the_same_step(skills, monkeypatch, pruner):
     """Between the decision and its end lie the last checkpoint and evaluations: there is time for a kill."""

@@ -84,6 +84,7 @@ def whole(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("only_saving", [False, True], ids=["anywhere", "while saving"])
 @pytest.mark.parametrize("game", ["grid", "duel"])
 def test_killed_at_random_moments_and_resumed(tmp_path, whole, game, only_saving):
@@ -320,6 +321,7 @@ def wait_for_records(process, path, count):
     raise AssertionError(f"{count} records did not come")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("game", "records"), [("grid", 15), ("duel", 21)])
 def test_kill_9_of_the_command_and_resume(tmp_path, game, records):
     duel = written(tmp_path / "duel.yaml", DUEL)

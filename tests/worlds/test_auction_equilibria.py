@@ -154,6 +154,7 @@ def test_a_table_of_equals_is_the_symmetric_one():
     assert told.residual < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cpt", "neutral"), [(1, 1), (2, 1), (1, 2)])
 def test_mixed_tables_are_in_equilibrium(cpt, neutral):
     told = table(cpt, neutral)

@@ -167,6 +167,7 @@ def test_bidders_of_a_group_who_differ_count_each(played):
 # Tastes and oracles -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_who_was_seated_from_a_run_keeps_the_taste_it_learned_with(tmp_path, no_drawing):
     moment = ["train.total_steps=4096", "train.video=false", "train.tensorboard=false"]
     coterie.train("auction-cpt", moment, out=tmp_path / "cpt", quiet=True)

@@ -42,6 +42,7 @@ def played(model, env, episodes=50):
     return float(np.mean(returns))
 
 
+@pytest.mark.slow
 def test_a_single_agent_learns_under_stable_baselines3():
     sb3 = pytest.importorskip("stable_baselines3", reason="pip install 'coterie[bench]' brings Stable-Baselines3")
     env = world.single_env(**SMALL)
@@ -52,6 +53,7 @@ def test_a_single_agent_learns_under_stable_baselines3():
     assert after > 25 > before  # 10 for the target, 20 for being done, 0.1 for every step
 
 
+@pytest.mark.slow
 def test_a_team_learns_under_stable_baselines3_through_supersuit():
     sb3 = pytest.importorskip("stable_baselines3", reason="pip install 'coterie[bench]' brings Stable-Baselines3")
     supersuit = pytest.importorskip("supersuit", reason="pip install 'coterie[bench]' brings SuperSuit")

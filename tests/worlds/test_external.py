@@ -194,6 +194,7 @@ def test_child_processes_do_not_change_the_rollout(family):
     children.inner.close()
 
 
+@pytest.mark.slow
 def test_child_processes_do_not_change_a_run(tmp_path):
     overrides = [
         "world.name=gymnasium/helpers.external_envs:Broken-v0",
