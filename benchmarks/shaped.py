@@ -4,8 +4,8 @@
 
 Trains both experiments for every seed and evaluates greedily every 2,048 frames. A run ends once three evaluations
 in a row reach the threshold, or with its steps; frames to the threshold are those of the first one that does
-(`coterie.studies.statistics`). Writes doorkey5-shaped.json (every seed's curve, the ratio, questions asked, the command and the
-commit) and doorkey5-shaped.png to docs/results.
+(`coterie.studies.statistics`). Writes doorkey5-shaped.json (every seed's curve, the ratio, questions asked, the
+command and the commit) and doorkey5-shaped.png to docs/results.
 """
 
 from __future__ import annotations

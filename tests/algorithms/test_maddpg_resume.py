@@ -28,7 +28,8 @@ groups:
   prey:
     agents: agent_0
     policy: {name: deterministic, hidden: [6], compiled: false}
-    learner: {name: maddpg, batch_size: 4, updates_per_step: 0.2, replay: {size: 90, learning_starts: 5}, update_every: 2}
+    learner: {name: maddpg, batch_size: 4, updates_per_step: 0.2,
+              replay: {size: 90, learning_starts: 5}, update_every: 2}
 """
     + TRAIN
 )

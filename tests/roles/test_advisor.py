@@ -13,6 +13,7 @@ from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.group import Actor
+from coterie.core.types import as_metrics
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 from coterie.roles.advisor import ExpertAdvisorSettings, LanguageAdvisorSettings

@@ -166,11 +166,13 @@ def test_individual_parameters_differ_from_the_start(tmp_path):
 
 def test_parts_of_ones_own(tmp_path):
     groups = """
-  a: {agents: agent_0, policy: {name: "helpers.run:Stubborn", action: 1}, learner: {name: "helpers.run:Counting", first: 5},
+  a: {agents: agent_0, policy: {name: "helpers.run:Stubborn", action: 1},
+      learner: {name: "helpers.run:Counting", first: 5},
       preference: {name: "helpers.run:Scaled", factor: 3}}
   b: {agents: agent_1, policy: random, learner: "helpers.run:Counting"}
 """
-    text = "world: {name: 'helpers.run:Odd', lengths: [50]}\ntrain: {num_envs: 2, rollout_steps: 4, total_steps: 16}\ngroups:\n"
+    text = "world: {name: 'helpers.run:Odd', lengths: [50]}\n"
+    text += "train: {num_envs: 2, rollout_steps: 4, total_steps: 16}\ngroups:\n"
     file = written(tmp_path / "a.yaml", text + groups)
     run = train(tmp_path / "run", *run_cases.QUIET, "train.evaluate_episodes=2", experiment=file)
     last = run.metrics()[-1]
@@ -301,7 +303,8 @@ def test_rules_come_along_with_a_group_of_an_earlier_run(tmp_path):
     text = (
         "world: {name: gridworld, mode: race, grid_size: 4, num_agents: 1}\n"
         'groups: {all: {learner: ppo, constraints: {rules: [never move left], lm: "helpers.constraint:CHANNEL"}}}\n'
-        "train: {total_steps: 32, num_envs: 4, rollout_steps: 8, evaluate_episodes: 2, video: false, tensorboard: false}\n"
+        "train: {total_steps: 32, num_envs: 4, rollout_steps: 8, evaluate_episodes: 2,\n"
+        "        video: false, tensorboard: false}\n"
     )
     run = coterie.train(str(written(tmp_path / "a.yaml", text)), out=tmp_path / "run", quiet=True)
     seated = [f"groups.all.policy.run={run.path}", "groups.all.learner=none"]

@@ -23,7 +23,7 @@ class Memoized(Generic[Found]):
     def __init__(
         self, find: Callable[[Tree, Array], Sequence[Found]], keep: Callable[[Found], bool] = lambda found: True
     ) -> None:
-        """`find` takes distinct observations `[R, …]` and their tags `[R]`; results that `keep` rejects are not stored."""
+        """`find` takes distinct observations `[R, …]` and tags `[R]`; results that `keep` rejects are not stored."""
         self.find, self.keep = find, keep
         self.known: dict[bytes, Found] = {}
 
