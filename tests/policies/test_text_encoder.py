@@ -10,8 +10,9 @@ import torch
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
+from coterie.core.advice import AdviceUse, UseSettings
 from coterie.core.group import Actor
-from coterie.core.types import Box
+from coterie.core.types import Advice, Box
 from coterie.lm.interface import BudgetDenied
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
@@ -195,17 +196,20 @@ def test_action_values_read_as_well(parameters, mixer, join):
 @pytest.mark.parametrize("trainable", [False, True])
 def test_hints_stand_behind_what_is_read(join, trainable):
     """What an advisor shows joins the same rows: the actor must see in learning what it saw in deciding."""
-    hints = SimpleNamespace(shown=2, bends=False, followed=lambda out, mask, notes: out)
+    hints = AdviceUse(UseSettings("hint"), 2)
     group_spec = dataclasses.replace(place_in(Hall()), advice=hints)
     chosen = encoder_cases.text("BLIND" if trainable else "HASHES", join=join, reads="both", trainable=trainable)
     made = NetworkPolicy(NetworkSettings(hidden=(16,), text=chosen), group_spec)
     with torch.no_grad():
         made.net.out.weight.normal_(generator=torch.Generator().manual_seed(0))
-    notes = generator().standard_normal((*ROWS.shape[:2], 2)).astype(np.float32)
-    said, silent = (made.act(view(ROWS, notes=shown)) for shown in (notes, np.full_like(notes, np.nan)))
+    lead = ROWS.shape[:2]
+    probabilities = generator().random((*lead, 2)).astype(np.float32)
+    advice = Advice(np.ones(lead, bool), probabilities, np.ones(lead, np.float32))
+    nothing = Advice(*(np.zeros_like(array) for array in advice))
+    said, silent = (made.act(view(ROWS, advice=shown)) for shown in (advice, nothing))
     assert not np.allclose(said.log_prob, silent.log_prob)
     x, sight = made.learning_inputs(ROWS)
-    own = SimpleNamespace(notes=notes[None])
+    own = SimpleNamespace(advice=Advice(*(array[None] for array in advice)))
     out = made.net.unroll(learner(made).add_hints(x, own), None)
     log_prob, _ = made.head.evaluate_actions(out, torch.from_numpy(said.action.reshape(1, -1)), None)
     assert np.allclose(log_prob.detach().numpy().reshape(said.log_prob.shape), said.log_prob, atol=1e-5)
@@ -334,7 +338,7 @@ def test_the_cache_s_file_keeps_what_was_spent_and_nothing_else_does(tmp_path):
         ({"model": "HASHES", "trainable": True}, "weights are in this process .*not 'helpers.encoder:HASHES'"),
         ({"lm": EncoderModel("http://localhost:1/v1"), "trainable": True}, "weights are in this process .*; set"),
         ({"model": "BLIND", "trainable": True, "parameters": "individual"}, "set parameters=shared"),
-        ({"network": {"encoder": "cnn"}}, "needs a picture"),
+        ({"network": {"encoder": "cnn"}}, "needs an image"),
         ({"network": {"encoder": "set"}, "join": "alone"}, "needs a dict observation"),
         ({"codec": "auto"}, "no text_codec"),
     ],

@@ -356,5 +356,5 @@ def test_what_was_collected_before_counts(learner):
     one, other = (learner(preference=DEFAULT, gamma=1.0) for _ in range(2))
     own = random_rollout(one)
     for each, scale in ((one, 1), (other, 5)):
-        each.value(dataclasses.replace(own, reward=own.reward * np.float32(scale)))
-    assert not np.allclose(one.value(own)[0].reward, other.value(own)[0].reward)
+        each.apply_preference(dataclasses.replace(own, reward=own.reward * np.float32(scale)))
+    assert not np.allclose(one.apply_preference(own)[0].reward, other.apply_preference(own)[0].reward)

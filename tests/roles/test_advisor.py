@@ -257,8 +257,8 @@ WRONG = [
     ([f"{ADVISE}.use.mode=mixture", f"{ADVISE}.use.strength=1.5"], "strength must lie in [0, 1], got 1.5"),
     ([f"{ADVISE}.use.until=0"], "until must be above 0"),
     ([f"{ADVISE}.ask.every=0"], "groups.team.advisor.ask: every must be at least 1"),
-    ([f"{ADVISE}.ask.fraction=2"], "share must lie in [0, 1]"),
-    ([f"{ADVISE}.ask.fraction=0"], "share must be above 0"),
+    ([f"{ADVISE}.ask.fraction=2"], "fraction must lie in [0, 1]"),
+    ([f"{ADVISE}.ask.fraction=0"], "fraction must be above 0"),
     ([f"{ADVISE}.ask.frames=0"], "frames must be at least 1"),
     ([f"{ADVISE}.use.strength=0"], "strength and final are both 0"),
     ([f"{ADVISE}.ask.entropy=-1"], "entropy must be at least 0"),
@@ -355,7 +355,7 @@ def test_bare_observations_and_seats_elsewhere_bring_hints_along(path):
     )
     frozen = Frozen(FrozenSettings(str(run.path), "best", "team", True), loaded.groups[0].actor.group_spec)
     frozen.act(seen(grid(2), loaded.groups[0].actor.group_spec))
-    assert frozen.advisor.counts["asked"] == 4
+    assert frozen.actor.advisor.counts["asked"] == 4
 
 
 def test_every_setting_has_a_test_here():

@@ -247,13 +247,12 @@ class LanguageShield:
     # At the learner's door ------------------------------------------------------------------------------
 
     def charge(self, preference: Preference) -> Preference:
-        """The preference with the guard in front of it, which counts and, if so set, charges."""
+        """The preference, counting and if so set charging what breaks a rule."""
         if not isinstance(preference, Risk):
+            self.learns = True
             return Constrained(preference, self)
         if self.settings.action == "penalty":
-            raise ValueError(
-                "action=penalty changes rewards, which a taste for risk takes as they are; set action=veto"
-            )
+            raise ValueError("action=penalty changes rewards, which risk preferences take as they are; set action=veto")
         return preference
 
     def examine(self, experience: Experience) -> Array:
