@@ -14,7 +14,6 @@ ALSO = (  # of packages that read settings files, what a machine without pydanti
     *("config.registry", "studies.statistics"),
 )
 NEED_MORE = {  # module: the blocked package that it needs
-    "preferences.reward_model": "omegaconf",  # reads the config of the run that it was trained by
     "worlds.adapters.export": "gymnasium",
     "worlds.adapters.spaces": "gymnasium",
     "worlds.auction.metrics": "omegaconf",  # needs a trained table

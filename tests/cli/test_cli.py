@@ -150,7 +150,7 @@ def test_resuming_a_finished_run_says_so(coterie_, tmp_path):
     assert coterie_("resume", run.path, "train.num_envs=2")[0] == 0  # finished: nothing to fit
     code, _, err = coterie_("resume", run.path, "train.num_envs=2", "train.total_steps=960")
     assert code == 2
-    assert "this run plays 4 copies" in err
+    assert "num_envs=4" in err
 
 
 def test_resuming_what_is_no_run(coterie_, tmp_path):
@@ -248,7 +248,7 @@ def test_watch_writes_a_film(coterie_, trained, tmp_path):
     assert code == 0
     assert Image.open(tmp_path / "a.gif").n_frames > 1
     code, _, err = coterie_("watch", trained.path, "--out", tmp_path / "a.mp4")
-    assert (code, err) == (1, f"coterie: '{tmp_path / 'a.mp4'}': films are written as .gif\n")
+    assert (code, err) == (1, f"coterie: '{tmp_path / 'a.mp4'}': videos are written as .gif\n")
 
 
 def test_watch_in_a_terminal_and_in_a_window(coterie_, trained, monkeypatch):
@@ -262,7 +262,8 @@ def test_watch_in_a_terminal_and_in_a_window(coterie_, trained, monkeypatch):
 def test_watch_a_world_without_pictures(coterie_, tmp_path):
     run = train(tmp_path / "run", experiment=written(tmp_path / "odd.yaml", ODD))
     code, _, err = coterie_("watch", run.path)
-    assert (code, err) == (1, "coterie: 'odd' cannot be drawn\n")
+    assert code == 1
+    assert "'odd' cannot be drawn" in err
 
 
 def test_report_command(coterie_, trained, tmp_path):
@@ -323,7 +324,13 @@ def test_config_show_and_validate(coterie_, tmp_path):
     assert "nobody plays agent_1" in err
 
 
-@pytest.mark.parametrize("experiment", coterie.config.schema.experiments())
+READERS = ("cartpole-lm-head", "gridworld-instructed", "gridworld-lm-lora")  # building them loads a model
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [pytest.param(n, marks=pytest.mark.lm if n in READERS else ()) for n in coterie.config.schema.experiments()],
+)
 def test_every_experiment_is_valid(coterie_, experiment):
     assert coterie_("config", "validate", experiment)[0] == 0
 

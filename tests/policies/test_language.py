@@ -10,6 +10,7 @@ import pytest
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
+from coterie.core.types import as_metrics
 from coterie.lm import prompts
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
@@ -44,7 +45,7 @@ def test_calibration_takes_out_the_favourite():
         if optimal is None:
             assert (action == 2).all()  # left, whatever it sees
         else:
-            assert policy.metrics()["optimal"] == optimal
+            assert as_metrics(policy.metrics())["optimal"] == optimal
 
 
 def test_log_probs_are_those_of_the_choices():
@@ -72,8 +73,8 @@ def test_every_description_is_asked_about_once():
     for _ in range(3):
         policy.act(view_of(world, policy.group_spec))
     told = policy.codec.describe(world.reset(0).agent_types["agent"].observation.reshape(400, -1))
-    assert policy.metrics()["lm/calls"] == len({*told, *policy.codec.samples()})
-    assert policy.metrics()["decisions"] == 1200
+    assert as_metrics(policy.metrics())["lm/calls"] == len({*told, *policy.codec.samples()})
+    assert as_metrics(policy.metrics())["decisions"] == 1200
 
 
 def test_only_legal_cells_are_chosen():
@@ -92,7 +93,7 @@ def test_a_spent_budget_is_abstention_and_not_failure():
     world = race(50)
     policy = player(world, around={"budget": BudgetSettings(calls=20)})
     decision = policy.act(view_of(world, policy.group_spec))
-    metrics = policy.metrics()
+    metrics = as_metrics(policy.metrics())
     assert metrics["lm/calls"] == 20  # what still fits is asked
     assert 0 < metrics["abstentions"] < 100
     assert metrics["fallbacks"] == metrics["abstentions"]
@@ -107,12 +108,12 @@ def test_a_cache_answers_for_the_model(tmp_path):
     said = first.act(view_of(world, first.group_spec)).action
     again = player(world, around={"cache": CacheSettings(str(tmp_path / "answers.db"), "replay-only")})
     np.testing.assert_array_equal(again.act(view_of(world, again.group_spec)).action, said)
-    assert again.metrics()["lm/calls"] == 0
+    assert as_metrics(again.metrics())["lm/calls"] == 0
     unheard = player(
         world, calibration="content_free", around={"cache": CacheSettings(str(tmp_path / "x.db"), "replay-only")}
     )
     unheard.act(view_of(world, unheard.group_spec))
-    assert unheard.metrics()["abstentions"] == 40
+    assert as_metrics(unheard.metrics())["abstentions"] == 40
 
 
 # Free text ------------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def test_a_text_is_played():
     world = race(60)
     policy = player(world, method="complete")
     decision = policy.act(view_of(world, policy.group_spec))
-    metrics = policy.metrics()
+    metrics = as_metrics(policy.metrics())
     assert (metrics["optimal"], metrics["illegal"], decision.log_prob) == (1.0, 0.0, None)
 
 
@@ -163,7 +164,7 @@ def test_what_is_no_choice_is_counted(illegal, counts):
     world = race(20)
     policy = player(world, "RAMBLER", method="complete", illegal=illegal, retries=2)
     action = policy.act(view_of(world, policy.group_spec)).action
-    assert {name: policy.metrics()[name] for name in counts} == counts
+    assert {name: as_metrics(policy.metrics())[name] for name in counts} == counts
     assert (action == 4).all() == (illegal == "forfeit")  # who forfeits stays
 
 
@@ -177,7 +178,7 @@ def test_a_second_question_says_what_may_be_chosen():
     world = race(20)
     policy = player(world, "REPENTANT", method="complete")
     assert (policy.act(view_of(world, policy.group_spec)).action == 1).all()
-    assert (policy.metrics()["illegal"], policy.metrics()["fallbacks"]) == (40, 0)
+    assert (as_metrics(policy.metrics())["illegal"], as_metrics(policy.metrics())["fallbacks"]) == (40, 0)
 
 
 def test_drawn_texts_differ_between_equal_rows_and_ticks():
@@ -196,8 +197,8 @@ def test_completions_also_stop_at_the_budget():
     world = race(50)
     policy = player(world, method="complete", around={"budget": BudgetSettings(calls=5)})
     policy.act(view_of(world, policy.group_spec))
-    assert policy.metrics()["lm/calls"] == 5
-    assert policy.metrics()["abstentions"] > 0
+    assert as_metrics(policy.metrics())["lm/calls"] == 5
+    assert as_metrics(policy.metrics())["abstentions"] > 0
 
 
 # Prompts ----------------------------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ def test_where_no_word_is_allowed_the_first_other_action_is_played(method):
     said = made.act(replace(view, mask=mask))
     assert (said.action[1:] == 4).all()
     assert (said.action[0] != 4).all()
-    assert made.metrics()["fallbacks"] == 3
+    assert as_metrics(made.metrics())["fallbacks"] == 3
     if said.log_prob is not None:
         assert (said.log_prob[1:] == 0).all()
 
@@ -273,7 +274,7 @@ WRONG = [  # world, further settings of the policy, why not
     ("name: gridworld", "lm: {nam: embedded}", "policy.lm.nam: no such setting; did you mean 'name'?"),
     ("name: tictactoe", "illegal: forfeit", "needs an action that does nothing"),
     ("name: spread, continuous_actions: true", "", "world.continuous_actions"),
-    ("name: gymnasium/Pendulum-v1", "", "no choices to put into words"),
+    ("name: gymnasium/Pendulum-v1", "", "no finite choices"),
     ("name: auction, bid_levels: 200", "", "at most 101 bids apart"),
 ]
 

@@ -12,7 +12,7 @@ import coterie
 from coterie.algorithms.ppo.ppo import PPO, PPOSettings
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core.types import Joint
+from coterie.core.types import Joint, as_metrics
 from coterie.lm import lora
 from coterie.lm.backends.local import Local
 from coterie.lm.loading import LMSettings
@@ -103,12 +103,12 @@ def test_each_description_is_asked_about_once_until_weights_change():
     distinct = len(set(policy.codec.describe(view.observation.reshape(400, -1))))
     for _ in range(2):
         policy.act(view)
-    told = policy.metrics()
+    told = as_metrics(policy.metrics())
     # once to act, once without adapters, to say how far it has moved
     assert (told["distinct"], told["lm/calls"]) == (distinct, 2 * distinct)
     policy.load(policy.state())
     policy.act(view)
-    assert policy.metrics()["lm/calls"] == 3 * distinct
+    assert as_metrics(policy.metrics())["lm/calls"] == 3 * distinct
 
 
 def test_where_no_word_is_legal_the_first_legal_action_is_played():
@@ -185,14 +185,14 @@ def test_a_tiny_model_learns_to_go_right():
         learn(learner, replace(own, reward=(own.action == 3).astype(np.float32)), iteration)
     assert (lived(policy, world).action == 3).mean() > 0.9
     np.testing.assert_array_equal(bystander.net.logits(["The target is here."]), before)
-    assert policy.metrics()["kl_to_start"] > 0.1
+    assert as_metrics(policy.metrics())["kl_to_start"] > 0.1
 
 
 def test_kl_to_start_by_hand():
     world = race(4)
     policy = policy_in(world)
     policy.act(view_of(world, policy.group_spec))
-    assert policy.metrics()["kl_to_start"] == pytest.approx(0, abs=1e-6)
+    assert as_metrics(policy.metrics())["kl_to_start"] == pytest.approx(0, abs=1e-6)
     random = generator(3)
     with torch.no_grad():
         for parameter in policy.flat.parameters:
@@ -203,7 +203,7 @@ def test_kl_to_start_by_hand():
     now, then = policy.net.logits(texts), plain_logits(policy, texts)
     now, then = (a - np.log(np.exp(a).sum(1, keepdims=True)) for a in (now, then))
     expected = (np.exp(now) * (now - then)).sum(1).mean()
-    assert policy.metrics()["kl_to_start"] == pytest.approx(expected, rel=1e-3)
+    assert as_metrics(policy.metrics())["kl_to_start"] == pytest.approx(expected, rel=1e-3)
     assert expected > 1e-3
 
 
@@ -382,6 +382,6 @@ def test_the_embedded_model_moves():
     own = lived(policy, world, 2)
     told = learn(learner_of(policy, learning_rate=3e-4, epochs=1, minibatches=1), own)
     assert told["kl"] < 1e-4  # in float32, by two ways of reading
-    assert policy.metrics()["kl_to_start"] < 1e-6  # as it was when it was last learned from
+    assert as_metrics(policy.metrics())["kl_to_start"] < 1e-6  # as it was when it was last learned from
     policy.act(view_of(world, policy.group_spec))
-    assert policy.metrics()["kl_to_start"] > 1e-6
+    assert as_metrics(policy.metrics())["kl_to_start"] > 1e-6

@@ -330,7 +330,7 @@ def test_there_are_only_so_many_pairs(runs, tmp_path, coterie_):
     assert code == 0
     assert "4 pairs compared" in out
     assert "all 4 pairs are rated: raise --episodes" in out
-    assert "open" not in out
+    assert " open" not in out
 
 
 def test_without_a_comparison_there_is_no_table(grids, tmp_path, coterie_, monkeypatch):

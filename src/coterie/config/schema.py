@@ -448,7 +448,7 @@ def _only(values: dict[str, Any], known: typing.Iterable[str], path: str) -> Non
         if key not in known:
             at = f"{path}.{key}" if path else str(key)
             now = renamed.present_setting(at)
-            parent, _, name = (now or "").rpartition(".")
+            parent, _, name = (now or "").partition(" ")[0].rpartition(".")  # a remark may follow the path
             if now is not None and (parent != path or name in known):  # another part may never have had the old name
                 raise ConfigError(f"{at} is now {now}")
             raise ConfigError(
