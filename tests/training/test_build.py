@@ -75,7 +75,7 @@ MODELS = [
 @pytest.mark.parametrize(("parts", "path"), MODELS)
 def test_a_model_that_no_name_leads_to_is_refused_before_a_run_is_made(tmp_path, parts, path):
     text = f"{PLAIN}  team: {{{parts}}}"
-    with pytest.raises(ConfigError, match=rf"^groups\.team\.{path}: 'no such model' is no (model|encoder)'s directory"):
+    with pytest.raises(ConfigError, match=rf"^groups\.team\.{path}: no model 'no such model'"):
         coterie.train(str(written(tmp_path / "a.yaml", text)), out=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 
@@ -232,7 +232,7 @@ def test_a_seated_run_must_be_one(tmp_path):
     class Nowhere:
         path = tmp_path / "nowhere"
 
-    with pytest.raises(ConfigError, match=r"groups\.team\.policy: .*is no run: it has no config\.yaml"):
+    with pytest.raises(ConfigError, match=r"groups\.team\.policy: .*is not a run: it has no config\.yaml"):
         seated(tmp_path, Nowhere)
 
 

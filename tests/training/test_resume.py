@@ -276,7 +276,7 @@ def test_settings_that_do_not_fit_the_checkpoint_are_refused_and_nothing_is_touc
 
 
 def test_only_a_run_can_be_resumed(tmp_path):
-    with pytest.raises(CoterieError, match=r"is no run: it has no config\.yaml"):
+    with pytest.raises(CoterieError, match=r"is not a run: it has no config\.yaml"):
         coterie.resume(tmp_path)
 
 

@@ -76,7 +76,7 @@ def test_a_run_is_never_written_over(tmp_path, run):
 
 
 def test_something_else_is_no_run(tmp_path):
-    with pytest.raises(CoterieError, match=r"is no run: it has no config\.yaml"):
+    with pytest.raises(CoterieError, match=r"is not a run: it has no config\.yaml"):
         Run.open(tmp_path)
 
 
