@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
-EXTRAS := worlds,window,tensorboard,tune,lm,server,bench,dev
+EXTRAS := worlds,window,tensorboard,tune,lm,server,bench,docs,dev
 
-.PHONY: help install sync demo lm test test-fast coverage check format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-lm peers learning ablations same-numbers clean
+.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-lm peers learning ablations same-numbers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,11 @@ check: $(STAMP) ## formatter, linter and type checker, changing nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(STAMP) ## build the documentation into site/ (open site/index.html); any warning is an error
+	$(BIN)/python docs/tools/tables.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site/index.html"
 
 format: $(STAMP) ## format the code and fix what the linter can
 	$(BIN)/ruff format .

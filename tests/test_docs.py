@@ -1,176 +1,135 @@
-"""Documents are executable: the README's commands and snippets, the tree it prints."""
+"""Documents are executable: experiments, the README's examples, the code of every page, tables and references."""
 
 import dataclasses
 import re
-import shlex
+import sys
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
-from typer.testing import CliRunner
 
 import coterie
-from coterie.algorithms.dqn.dqn import DQNSettings, EpsilonSettings, TargetSettings
-from coterie.algorithms.maddpg.maddpg import CriticSettings, MADDPGSettings, MemorySettings, NoiseSettings
-from coterie.algorithms.maddpg.maddpg import TargetSettings as SlowTargetSettings
-from coterie.algorithms.ppo.ppo import PPOSettings
-from coterie.algorithms.replay import ReplaySettings
-from coterie.cli.app import app
-from coterie.config import registry, schema
-from coterie.config.schema import SeatedRun, StopSettings, TrainSettings
+from coterie.config import renamed, schema
+from coterie.config.schema import StopSettings
 from coterie.core import lookup
-from coterie.core.advice import AskSettings, UseSettings
-from coterie.policies.deterministic import DeterministicSettings
-from coterie.policies.language import LanguageSettings
-from coterie.policies.lora import LoraSettings
-from coterie.policies.network import NetworkSettings
-from coterie.policies.q_network import QNetworkSettings
-from coterie.policies.text_encoder import TextSettings
-from coterie.preferences.reward_model import RewardModelSettings
-from coterie.preferences.standard import CPTSettings, CVaRSettings, MeanVarianceSettings
-from coterie.roles.advisor import LanguageAdvisorSettings
-from coterie.roles.bonus import InstructionBonusSettings, PairwiseBonusSettings
-from coterie.roles.constraints import ConstraintSettings
-from coterie.roles.shaping import PotentialShapingSettings
+from helpers import pages
+from helpers.pages import ROOT
 from helpers.run import MOMENT
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-ROW = re.compile(r"^\| `(\w+)` \| ([^|]+?) \|", re.M)  # a setting and its default
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS / "tools"))
 
+import reference  # noqa: E402  # docs/tools
+import tables  # noqa: E402
 
-def test_the_readmes_python_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.S)
-    assert "train.total_steps=200000" in snippet
-    short = snippet.replace('"train.total_steps=200000"', ", ".join(f'"{word}"' for word in MOMENT))
-    names: dict = {}
-    exec(short, names)
-    assert names["actions"].shape == (1,)
-
-
-def test_the_readmes_table_of_groups_is_valid(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    world = ["world.mode=competitive", "world.num_agents=3", "world.num_targets=3"]
-    coterie.train("gridworld-competitive", [*MOMENT, *world], out="runs/a", quiet=True)
-    (table,) = re.findall(r"```yaml\n(.*?)```", README, re.S)
-    Path("table.yaml").write_text(table)
-    run = coterie.train("table.yaml", MOMENT, out="runs/b", quiet=True)
-    assert set(run.config().groups) == {"learners", "veterans", "scripts"}
+# Pages ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_readmes_commands_run(tmp_path, monkeypatch):
+@pytest.mark.lm
+def test_the_readmes_examples_print_what_it_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    block = next(b for b in re.findall(r"```sh\n(.*?)```", README, re.S) if "coterie list" in b)
-    coterie.train("gridworld-cooperative", MOMENT, out="runs/b", quiet=True)
-    for line in block.splitlines():
-        words = shlex.split(line, comments=True)[1:]
-        if words[0] == "train":
-            words = [w for w in words if not w.startswith("train.total_steps")]
-            words += [*MOMENT, "--quiet"]
-        if words[0] == "tune":
-            words = [w for w in words if not w.startswith("train.total_steps")]
-            words[words.index("--trials") + 1] = "2"
-            words += MOMENT
-        if words[0] in ("eval", "match"):
-            words += ["--episodes", "2"]
-        result = CliRunner().invoke(app, words, catch_exceptions=False)
-        assert result.exit_code == 0, f"{line}: {result.output}"
+    reader = pages.Reader(short=False)
+    reader.read(ROOT / "README.md")
+    assert reader.names["actions"].shape == (1,)
 
 
-def test_the_readmes_tree_names_every_file():
-    (tree,) = re.findall(r"```\n(src/coterie/.*?)```", README, re.S)
-    listed = set(re.findall(r"([\w-]+\.py)", tree))
+def test_the_readme_is_short():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    assert len([one for one in pages.blocks(ROOT / "README.md") if one.language == "console"]) >= 4
+
+
+RUNS = {  # page -> runs that it takes for granted: experiment, directory
+    "guides/auction.md": [("auction-cpt", "runs/cpt"), ("auction-neutral", "runs/neutral")],
+    "guides/exploit.md": [("tag-ppo", "runs/tag")],
+    "guides/rate.md": [("gridworld-race", f"runs/{name}") for name in "abc"],
+}
+
+
+PAGES = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"gallery.md"}  # it names every experiment once
+
+
+def marked(name):
+    """Pages take seconds each, and some need the weights of the embedded language model."""
+    text = (DOCS / name).read_text().lower()
+    needs_model = "embedded" in text or "minilm" in text or "-lm" in text
+    return pytest.param(name, marks=[pytest.mark.slow, *([pytest.mark.lm] if needs_model else [])])
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in sorted(PAGES)])
+def test_the_code_of_every_page_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    known = set(sys.modules)
+    if name in WORLD_OF_ANOTHER_PAGE:
+        for block in pages.blocks(DOCS / "how-to" / "world.md"):
+            if block.text.startswith("# file: echo_world.py"):
+                Path("echo_world.py").write_text(block.text)
+    for experiment, out in RUNS.get(name, []):
+        coterie.train(experiment, MOMENT, out=out, quiet=True)
+    try:
+        pages.Reader().read(DOCS / name)
+    finally:
+        for module in set(sys.modules) - known:
+            if str(getattr(sys.modules[module], "__file__", None)).startswith(str(tmp_path)):  # the page's own files
+                sys.modules.pop(module)
+
+
+WORLD_OF_ANOTHER_PAGE = ("how-to/algorithm.md", "how-to/text-codec.md")
+
+
+def test_the_commands_of_the_gallery_name_experiments():
+    text = (DOCS / "gallery.md").read_text()
+    shown = set(re.findall(r"^coterie train ([\w-]+)$", text, re.M))
+    assert shown == {name for name in schema.experiments() if "/" not in name}
+
+
+def test_no_page_uses_the_old_name_of_a_setting():
+    old = {path.rpartition("*.")[2] for path in renamed.SETTINGS}
+    for name in sorted(PAGES):
+        if not name.startswith("results/"):  # notes keep the names of their time
+            text = (DOCS / name).read_text()
+            assert [path for path in old if "." in path and path in text] == [], name
+
+
+def test_the_tables_of_results_are_current():
+    stale = [page for page in tables.pages() if tables.filled(page.read_text(), ("tree",)) != page.read_text()]
+    assert stale == [], "make docs writes them"
+
+
+def test_the_architecture_names_every_file():
+    text = (DOCS / "architecture.md").read_text()
+    listed = set(re.findall(r"([\w]+\.py)", text))
     there = {p.name for p in (ROOT / "src" / "coterie").rglob("*.py") if p.name != "__init__.py"}
     assert there - listed == set()
-    assert {name for name in listed if name.endswith(".py")} - there == set()
 
 
-def settings_types():
-    tables = (
-        registry.WORLDS,
-        registry.POLICIES,
-        registry.LEARNERS,
-        registry.PREFERENCES,
-        registry.SHIELDS,
-        registry.ADVISORS,
-    )
-    agent_types = [TrainSettings, StopSettings, SeatedRun, *(lookup.settings_type(t, n) for t in tables for n in t)]
-    nested = [type(spec.default_factory()) for kind in agent_types for spec in made_settings(kind)]
-    return agent_types + nested
+# Settings ----------------------------------------------------------------------------------------------
 
 
-def made_settings(kind):
-    """The fields whose defaults are settings of their own."""
-    return [spec for spec in dataclasses.fields(kind) if dataclasses.is_dataclass(spec.default_factory)]
+@pytest.mark.parametrize("heading", reference.headings().values())
+def test_every_setting_has_one_line_of_documentation(heading):
+    kind = next(kind for kind, title in reference.headings().items() if title == heading)
+    assert [row.name for row in reference.rows(kind) if not row.meaning] == []
 
 
-def test_every_setting_is_documented():
-    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
-    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", pages))))
-    for kind in settings_types():
-        assert {spec.name for spec in dataclasses.fields(kind)} - named == set(), kind.__name__
-
-
-def test_the_documented_defaults_are_the_real_ones():
-    page = (ROOT / "docs" / "settings.md").read_text()
-    for heading, kind in (
-        ("train", TrainSettings),
-        ("policy: network", NetworkSettings),
-        ("policy: network, text", TextSettings),
-        ("learner: ppo", PPOSettings),
-        ("policy: q_network", QNetworkSettings),
-        ("learner: dqn", DQNSettings),
-        ("learner: dqn, epsilon", EpsilonSettings),
-        ("learner: dqn, target", TargetSettings),
-        ("learner: dqn, replay", ReplaySettings),
-        ("policy: deterministic", DeterministicSettings),
-        ("learner: maddpg", MADDPGSettings),
-        ("learner: maddpg, noise", NoiseSettings),
-        ("learner: maddpg, critic", CriticSettings),
-        ("learner: maddpg, target", SlowTargetSettings),
-        ("learner: maddpg, replay", MemorySettings),
-        ("policy: language", LanguageSettings),
-        ("policy: lora", LoraSettings),
-        ("preference: cpt", CPTSettings),
-        ("preference: cvar", CVaRSettings),
-        ("preference: mean_variance", MeanVarianceSettings),
-        ("preference: potential_shaping", PotentialShapingSettings),
-        ("preference: pairwise_lm", PairwiseBonusSettings),
-        ("preference: instruction_lm", InstructionBonusSettings),
-        ("preference: reward_model", RewardModelSettings),
-        ("constraints: language", ConstraintSettings),
-        ("advisor: language", LanguageAdvisorSettings),
-        ("advisor, ask", AskSettings),
-        ("advisor, use", UseSettings),
-    ):
-        section = re.split(r"\n##+ ", page.split(f"# {heading}\n")[1])[0]
-        shown = {name: OmegaConf.create(f"x: {value.strip('`')}").x for name, value in ROW.findall(section)}
-        nested = {spec.name: "below" for spec in made_settings(kind)}
-        real = {
-            f.name: list(f.default) if isinstance(f.default, tuple) else f.default for f in dataclasses.fields(kind)
-        } | nested
-        none = None if heading not in ("learner: dqn", "policy: lora") else "none"  # a mixer's name, no examples
-        assert {k: none if v == "none" else v for k, v in shown.items()} == real, heading
+def test_the_reference_has_every_setting_of_every_name_table():
+    page = reference.settings_page()
+    for table in reference.PARTS.values():
+        for name in table:
+            kind = lookup.settings_type(table, name)
+            for spec in dataclasses.fields(kind):
+                assert f"| `{spec.name}` |" in page, f"{name}.{spec.name}"
 
 
 def test_the_example_of_settings_is_valid(tmp_path):
-    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "settings.md").read_text(), re.S)
+    (text,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "reference" / "settings.md").read_text(), re.S)
     (tmp_path / "mine.yaml").write_text(text)
     loaded = schema.load(str(tmp_path / "mine.yaml"))
     assert (loaded.world.settings.grid_size, loaded.train.stop) == (6, StopSettings(49.0))
 
 
-def test_the_examples_of_tastes_for_risk_run(tmp_path):
-    examples = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "cpt.md").read_text(), re.S)
-    assert len(examples) == 2
-    for number, text in enumerate(examples):
-        (tmp_path / f"{number}.yaml").write_text(text)
-        coterie.train(str(tmp_path / f"{number}.yaml"), MOMENT, out=tmp_path / f"run-{number}", quiet=True)
-
-
 def test_links_between_documents_hold():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"

@@ -1,8 +1,5 @@
 """Small games that MADDPG must learn within seconds, and tables with other learners."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -216,23 +213,6 @@ def test_interim_is_refused_where_decisions_follow_each_other(tmp_path):
     assert not (tmp_path / "run").exists()
     run = train_run(tmp_path / "other", experiment=written(tmp_path / "two.yaml", text.replace("GAMMA", "0.0")))
     assert run.metrics()[-1]["hunters/updates"] > 0  # each decision by its own reward
-
-
-@pytest.mark.usefixtures("no_drawing")
-def test_the_documented_measurement_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    short = [
-        "train.total_steps=64",
-        "train.num_envs=4",
-        "train.rollout_steps=8",
-        "train.evaluate_episodes=2",
-        "train.video=false",
-    ]
-    train_run("runs/auction", *short, "train.tensorboard=false", experiment="auction-neutral")
-    page = Path(__file__).parent.parent.parent / "docs" / "maddpg.md"
-    (snippet,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
-    exec(snippet, {})
-    assert re.match(r"L2 0\.\d+, utility loss", capsys.readouterr().out)
 
 
 # Tables ----------------------------------------------------------------------------------------------------

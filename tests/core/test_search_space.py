@@ -99,7 +99,7 @@ def test_ranges_as_json():
 
 
 def test_the_documented_declaration_works():
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tuning.md").read_text(), re.S)
+    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "tuning.md").read_text(), re.S)
     made: dict = {}
     exec(snippet, made)
     found = {path: value for path, _, value in declared(made["MySettings"](), "x")}

@@ -1,10 +1,8 @@
 """The embedded model: downloaded once, with equal answers through PyTorch, llama.cpp and a real server."""
 
-import re
 import threading
 import time
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,18 +144,3 @@ def test_the_copy_has_the_weights_of_the_file(local):
     tensor = tensors["blk.7.ffn_up.weight"]
     found = local.backend.model.get_parameter("model.layers.7.mlp.up_proj.weight").detach().numpy()
     np.testing.assert_allclose(found, gguf.quants.dequantize(tensor.data, tensor.tensor_type), atol=1e-6)
-
-
-@pytest.mark.lm
-def test_the_documents_examples_run(local, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parent.parent.parent / "docs" / "lm.md").read_text()
-    for snippet in re.findall(r"```python\n(.*?)```", page, re.S):
-        names: dict = {}
-        exec(snippet, names)
-        if "vectors" in names:
-            assert names["scores"].shape == (2, 3)
-            assert names["vectors"].shape == (2, 576)
-            assert len(names["texts"]) == 2
-        if "gradient" in names:
-            assert names["gradient"].abs().sum() > 0

@@ -1,18 +1,12 @@
 """Loading by name, scripted models, argument checks, calibration, documented settings."""
 
-import dataclasses
-import json
 import math
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from coterie.lm import LMSettings, Sampling, calibration, load
 from coterie.lm.backends.http import HttpSettings
-from coterie.lm.backends.llamacpp import LlamaCppSettings
 from coterie.lm.backends.local_settings import LocalSettings
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.interface import BudgetDenied, LMError, Missing
@@ -186,29 +180,3 @@ def test_impossible_choices_stay_impossible():
     np.testing.assert_array_equal(found, [[0, -np.inf]])
     with pytest.raises(ValueError, match="finite score"):
         calibration.log_normalize(np.array([[-np.inf, -np.inf]]))
-
-
-# Documents --------------------------------------------------------------------------------------------
-
-PAGE = Path(__file__).parent.parent.parent / "docs" / "lm.md"
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *(LMSettings, Sampling, CacheSettings, BudgetSettings, RetrySettings),
-        *(HttpSettings, LocalSettings, LlamaCppSettings),
-    ],
-)
-def test_the_documented_settings_are_the_real_ones(kind):
-    section = PAGE.read_text().split(f"### {kind.__name__}\n")[1].split("\n##")[0]
-    shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", section, re.M))
-
-    def word(spec):
-        if dataclasses.is_dataclass(spec.default_factory):
-            return "below"
-        if spec.default is dataclasses.MISSING:
-            return "required"
-        return yaml.safe_load(json.dumps(spec.default)) if spec.default is not None else "none"
-
-    assert {n: yaml.safe_load(w) for n, w in shown.items()} == {s.name: word(s) for s in dataclasses.fields(kind)}

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -404,11 +403,3 @@ def test_advice_in_turns_and_among_legal_actions(tmp_path):
     assert notes[1, acting, 1:].argmax() == 4
     np.testing.assert_allclose(notes[:, acting, 1:].sum(-1), 1, rtol=1e-5)
     assert np.isnan(notes[:, 1 - acting]).all()  # nobody advises who is not to move
-
-
-def test_the_documents_examples_are_valid(tmp_path):
-    page = (Path(__file__).parent.parent.parent / "docs" / "advisor.md").read_text()
-    examples = re.findall(r"```yaml\n(.*?)```", page, re.S)
-    assert examples
-    for text in examples:
-        start.check(str(written(tmp_path / "example.yaml", text)))

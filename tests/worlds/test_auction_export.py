@@ -12,7 +12,7 @@ from coterie.worlds.auction.valuations import ValuationSettings
 from coterie.worlds.auction.world import AuctionSettings, parallel_env
 from helpers.auction import VARIANTS
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "auction.md").read_text()
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "guides" / "auction.md").read_text()
 
 
 @pytest.mark.filterwarnings("error")

@@ -126,9 +126,9 @@ class GroupConfig:
     """One group of the table."""
 
     agents: tuple[str, ...]  # names; * stands for any ending
-    policy: Part | SeatedRun
-    learner: Part | None
-    preference: Part
+    policy: Part | SeatedRun  # what acts: a name with its settings, or the policy of an earlier run
+    learner: Part | None  # what improves the policy; None: the group is frozen
+    preference: Part  # how the group values its rewards; default: individual
     parameters: Parameters = "shared"  # shared, or individual: one set for each agent
     advisor: Part | None = None  # who comments on its decisions while it learns
     constraints: Part | None = None  # what it must not do, in words

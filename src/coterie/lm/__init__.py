@@ -1,4 +1,4 @@
-"""One interface to language models: complete, score and embed batches of prompts. See `docs/lm.md`.
+"""One interface to language models: complete, score and embed batches of prompts. See `docs/guides/lm.md`.
 
 Names are imported on first use, so that `import coterie.lm` stays cheap and needs no optional package.
 """

@@ -3,7 +3,7 @@
 The learner applies the preference; stored rewards stay the world's own. `Individual` and `Team` value rewards step by
 step. `CPT`, `CVaR` and `MeanVariance` value a distribution of returns, in one of two scopes: *interim*, the outcomes of
 one decision given its observation (critics that predict distributions use `risk_parameters`), or *episodic*, the
-returns of whole episodes (`episodic.py` uses `influence`). See `docs/cpt.md`.
+returns of whole episodes (`episodic.py` uses `influence`). See `docs/guides/cpt.md`.
 """
 
 from __future__ import annotations

@@ -136,9 +136,9 @@ class MADDPGSettings:
     update_every: int = 1  # iterations from one in which the group learns to the next; others only fill the replay
     update_offset: int = 0  # the group learns where (iteration − update_offset) is a multiple of `update_every`
     noise: NoiseSettings = field(default_factory=NoiseSettings)  # exploration
-    critic: CriticSettings = field(default_factory=CriticSettings)
-    target: TargetSettings = field(default_factory=TargetSettings)
-    replay: MemorySettings = field(default_factory=MemorySettings)
+    critic: CriticSettings = field(default_factory=CriticSettings)  # values decisions
+    target: TargetSettings = field(default_factory=TargetSettings)  # slowly moving copies of policy and critic
+    replay: MemorySettings = field(default_factory=MemorySettings)  # steps of the whole table
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
         "learning_rate": Real(1e-4, 1e-2, log=True),

@@ -17,7 +17,7 @@ from coterie.studies.compare.compare import Comparison, Standing, area, curves, 
 from coterie.studies.statistics import Estimate
 
 NAME_WIDTH = 30
-FEW = 5  # runs; with fewer, bootstrap intervals are too narrow: docs/statistics.md measures by how much
+FEW = 5  # runs; with fewer, bootstrap intervals are too narrow: docs/guides/statistics.md measures by how much
 Row = list[str]
 
 

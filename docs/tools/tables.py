@@ -1,0 +1,581 @@
+"""Writes tables into the pages: results from docs/results, the tree of files from the source. Nothing is typed by hand.
+
+    python docs/tools/tables.py            # rewrite every table that is not current
+    python docs/tools/tables.py --check    # name the pages that are not current, and fail
+
+A table stands in a page between `<!-- table: NAME ARGUMENTS -->` and `<!-- end table -->`; `TABLES` maps names to the
+functions below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+RESULTS = ROOT / "docs" / "results"
+EXPERIMENTS = ROOT / "src" / "coterie" / "experiments"
+BLOCK = re.compile(r"(<!-- table: ([^\n]*?) -->\n)(.*?)(<!-- end table -->)", re.S)
+
+FAMILIES = {
+    "Grid world": (
+        *("gridworld-cooperative", "gridworld-meet", "gridworld-race", "gridworld-competitive", "gridworld-iql"),
+    ),
+    "Classic control": (
+        *("cartpole-ppo", "cartpole-dqn", "lunarlander-ppo", "lunarlander-continuous-ppo", "lunarlander-dqn"),
+    ),
+    "Particle worlds": ("spread-ippo", "spread-mappo", "spread-qmix", "spread-maddpg", "tag-ppo", "tag-maddpg"),
+    "Auctions": ("auction-pair", "auction-neutral", "auction-ppo", "auction-cpt", "auction-mixed"),
+    "Language models": (
+        *("gridworld-lm", "gridworld-lm-lora", "cartpole-lm-head", "gridworld-instructed", "gridworld-advised"),
+        *("doorkey5-ppo", "doorkey5-shaped", "lavagap-constrained"),
+    ),
+}
+LAST = ("tag-maddpg",)  # experiments with `train.best: last`
+AUCTIONS = {  # experiment -> its arms in auction-study.json
+    "auction-pair": ("pair",),
+    "auction-neutral": ("neutral-2", "neutral-3", "neutral-4", "neutral-5"),
+    "auction-ppo": ("ppo-2",),
+    "auction-cpt": ("cpt-2", "cpt-3", "cpt-4"),
+    "auction-mixed": ("mixed-1+1", "mixed-1+2", "mixed-2+1", "mixed-1+3", "mixed-2+2", "mixed-3+1"),
+}
+
+
+def read(name: str) -> Any:
+    """One file of results."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def known(name: str) -> bool:
+    """Whether there are results of an experiment, in the form that `benchmarks/learning.py` writes."""
+    path = RESULTS / f"{name}.json"
+    return path.is_file() and isinstance(read(name).get("seeds"), list)
+
+
+def described(name: str) -> str:
+    """The first line of an experiment's file."""
+    return (EXPERIMENTS / f"{name}.yaml").read_text().splitlines()[0].removeprefix("# ")
+
+
+def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    head = list(head)
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A number with a true minus sign; a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def thousands(value: float) -> str:
+    """A count, such as 1,003,520."""
+    return f"{value:,.0f}"
+
+
+def per_seed(value: Any) -> list[float]:
+    return [float(one) for one in value["seeds"]]
+
+
+# Scores of experiments ----------------------------------------------------------------------------------
+
+
+def returns(result: dict[str, Any], which: str, group: str) -> list[float]:
+    """The returns of one group over seeds; [] where that player was not measured."""
+    return [seed[which]["return_mean"][group] for seed in result["seeds"] if which in seed]
+
+
+def score_rows(names: Iterable[str], digits: int = 1) -> Iterable[list[str]]:
+    """For each experiment and group: trained, expert, random, step 0."""
+    for name in names:
+        result = read(name)
+        which = "last" if name in LAST else "best"
+        for group in result["seeds"][0]["best"]["return_mean"]:
+            trained = returns(result, which, group)
+            others = []
+            for player in ("heuristic", "random", "step_0"):
+                found = returns(result, player, group)
+                others.append(number(statistics.mean(found), digits) if found else "–")
+            title = f"`{name}`" + (f", {group}" if len(result["seeds"][0]["best"]["return_mean"]) > 1 else "")
+            spread = ", ".join(number(one, digits) for one in trained)
+            yield [title, thousands(result["env_steps"]), number(statistics.mean(trained), digits), spread, *others]
+
+
+def scores(*names: str) -> str:
+    """Held-out greedy returns of experiments, seed by seed, beside expert, random and untrained play."""
+    head = ("experiment", "steps", "trained, mean", "seed by seed", "expert (scripted)", "random", "step 0")
+    return markdown(head, score_rows(names))
+
+
+def auctions(*names: str) -> str:
+    """Distance to equilibrium and utility loss of learned bidders."""
+    study = read("auction-study")
+    rows = []
+    for name in names:
+        for arm in AUCTIONS[name]:
+            for group, told in study[arm]["groups"].items():
+                learned = told["learned"]
+                title = f"`{name}`, {arm}" + (f", {group}" if len(study[arm]["groups"]) > 1 else "")
+                rows.append(
+                    [
+                        title,
+                        number(statistics.mean(per_seed(learned["l2_distance"])), 4),
+                        ", ".join(number(one, 4) for one in per_seed(learned["l2_distance"])),
+                        f"{max(per_seed(learned['utility_loss'])):.2%}",
+                        f"{min(study[arm]['wall_s']):.0f} s" if "wall_s" in study[arm] else "–",
+                    ]
+                )
+    return markdown(
+        (
+            "experiment, arm",
+            "L2 to equilibrium, mean",
+            "seed by seed",
+            "utility loss, worst seed",
+            "time, fastest seed",
+        ),
+        rows,
+    )
+
+
+MEETINGS = {
+    "two neutral (`auction-pair`)": "pair",
+    "two prospect theorists (`auction-cpt`)": "cpt-2",
+    "one of each, trained together (`auction-mixed`)": "mixed-1+1",
+    "one of each, trained apart, then matched": "apart-1+1",
+}
+
+
+def meetings() -> str:
+    """Revenue, payoffs and efficiency of tables of two bidders, with 95% intervals over seeds."""
+    study = read("auction-study")
+    rows = []
+    for title, arm in MEETINGS.items():
+        told, groups = study[arm]["auction"], study[arm]["groups"]
+        payoffs = {
+            one["risk_preference"] == "risk-neutral": _interval(one["learned"]["payoff"]) for one in groups.values()
+        }
+        theory = number(told["equilibrium"]["revenue"], 3) if told.get("equilibrium") and arm != "apart-1+1" else ""
+        wins = f"{told['learned']['highest_wins']['value']:.1%}"
+        rows.append(
+            [title, _interval(told["learned"]["revenue"]), theory, payoffs.get(False, ""), payoffs.get(True, ""), wins]
+        )
+    head = (
+        "table",
+        "revenue",
+        "in theory",
+        "prospect theorist's payoff",
+        "neutral bidder's payoff",
+        "highest valuation wins",
+    )
+    return markdown(head, rows)
+
+
+def revenues() -> str:
+    """Revenue by the number of prospect theorists at a table, theory in brackets."""
+    study = read("auction-study")
+    rows = []
+    for bidders in (3, 4):
+        arms = [f"neutral-{bidders}", *(f"mixed-{n}+{bidders - n}" for n in range(1, bidders)), f"cpt-{bidders}"]
+        told = [study[arm]["auction"] for arm in arms]
+        cells = [f"{one['learned']['revenue']['value']:.3f} ({one['equilibrium']['revenue']:.3f})" for one in told]
+        rows.append([f"of {bidders} bidders", *cells, *[""] * (5 - len(cells))])
+    return markdown(("prospect theorists", "0", "1", "2", "3", "4"), rows)
+
+
+def _interval(told: dict[str, Any]) -> str:
+    low, high = told["interval"]
+    return f"{told['value']:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def instructed() -> str:
+    """Success of a policy that reads instructions, by list of sentences."""
+    told = read("gridworld-instructed")
+    lists = ("train", "held_out", "relational")
+    rows = []
+    for title, arm in (
+        ("reads the words", "words"),
+        ("reads the sentence's number", "number"),
+        ("reads neither", "nothing"),
+    ):
+        for way, word in (("greedy", "greedy"), ("drawn", "stochastic")):
+            cells = [", ".join(f"{seed[way][one]:.1%}" for seed in told[arm]) for one in lists]
+            rows.append([f"{title}, {word}", *cells])
+    rows.append(["expert (scripted)", *(f"{told['heuristic'][one]:.1%}" for one in lists)])
+    rows.append(["random", *(f"{told['random'][one]:.1%}" for one in lists)])
+    return markdown(("success, seed by seed", "training sentences", "held-out sentences", "relational sentences"), rows)
+
+
+def advised() -> str:
+    """Environment steps until 90% of the expert's return, with and without advice."""
+    told = read("gridworld-advised")
+    rows = []
+    for arm, seeds in told["arms"].items():
+        steps = [seed["steps_to_threshold"] for seed in seeds]
+        calls = [seed.get("advice/lm/calls") for seed in seeds]
+        asked = ", ".join(f"{call:.0f}" for call in calls if call is not None) or "–"
+        rows.append([arm, thousands(statistics.mean(steps)), ", ".join(map(thousands, steps)), asked])
+    return markdown(("arm", "steps to 90% of the expert, mean", "seed by seed", "model calls"), rows)
+
+
+def doorkey() -> str:
+    """Frames to 90% success in the door-key world, with and without shaping."""
+    told = read("doorkey5-shaped")
+    rows = []
+    for arm, name in (("unshaped", "doorkey5-ppo"), ("shaped", "doorkey5-shaped")):
+        frames = [seed["frames_to_threshold"] for seed in told["arms"][arm]]
+        each = ", ".join(f"{one / 1000:.1f}" for one in frames)
+        rows.append([f"`{name}`", thousands(statistics.mean(frames)), thousands(statistics.median(frames)), each])
+    return markdown(("experiment", "frames to 90% success, mean", "median", "seed by seed, in thousands"), rows)
+
+
+def ablations(base: str, threshold: str) -> str:
+    """What is left of DQN without one of its improvements."""
+    told = read(f"ablations-{base}")
+    rows = []
+    for one in told["contenders"]:
+        low, high = one["iqm"]["interval"]
+        (world,) = one["frames_to_threshold"].values()
+        median = world.get("median")
+        rows.append(
+            [
+                f"`{one['label'].removeprefix('ablations/')}`",
+                f"{number(one['iqm']['value'])} [{number(low)}, {number(high)}]",
+                number(one["area_under_curve"]["value"]),
+                f"{world['reached']} of {one['seeds']}",
+                "not reached" if median is None else thousands(median),
+            ]
+        )
+    head = ("experiment", "held-out return, IQM [95%]", "area under the curve", f"reached {threshold}", "median steps")
+    return markdown(head, rows)
+
+
+def match_matrix() -> str:
+    """Cross-play of the competitive grid world."""
+    told = read("gridworld-competitive-match")
+    names = ["learned", "random", "expert (scripted)"]
+    rows = []
+    for name, cells in zip(names, told["matrix"], strict=True):
+        shown = []
+        for cell in cells:
+            low, high = cell["return_ci95"]
+            shown.append(f"{number(cell['return_mean'])} ± {number((high - low) / 2)}")
+        rows.append([name, *shown])
+    return markdown(("return of", *(f"against {name}" for name in names)), rows)
+
+
+# Peers ----------------------------------------------------------------------------------------------------
+
+
+def peers() -> str:
+    """Speed and scores beside other libraries, one row for each comparison."""
+    rows = []
+    for title, file, world in (
+        ("PPO, CartPole-v1", "bench-ppo", "CartPole-v1"),
+        ("PPO, LunarLander-v3", "bench-ppo", "LunarLander-v3"),
+        ("DQN, CartPole-v1", "bench-dqn", "CartPole-v1"),
+    ):
+        told = read(file)
+        ours, theirs = (told[world]["measured"][name] for name in ("coterie", "stable-baselines3"))
+        rows.append(
+            _peer(
+                title,
+                "Stable-Baselines3",
+                ours["steps_per_s"],
+                theirs["steps_per_s"],
+                ours["return_100"],
+                theirs["return_100"],
+            )
+        )
+    spread = read("bench-spread")["medians"]
+    for title, peer, our_name, their_name in (
+        ("IPPO, simple_spread", "RLlib", "coterie ippo", "rllib ppo"),
+        ("MAPPO, simple_spread", "BenchMARL", "coterie mappo", "benchmarl mappo"),
+    ):
+        ours, theirs = spread[our_name], spread[their_name]
+        speeds = (ours["agent_steps_per_s"], theirs["agent_steps_per_s"])
+        rows.append(_peer(title, peer, *speeds, ours["return_mean"], theirs["return_mean"]))
+    maddpg = read("bench-maddpg")["all"]
+    speeds = [statistics.median(one["agent_steps_per_s"] for one in maddpg[name]) for name in ("coterie", "benchmarl")]
+    means = [statistics.mean(one["score"] for one in maddpg[name]) for name in ("coterie", "benchmarl")]
+    rows.append(_peer("MADDPG, simple_spread", "BenchMARL", *speeds, *means))
+    head = ("task", "peer", "Coterie, steps/s", "peer, steps/s", "ratio", "Coterie, return", "peer, return")
+    return markdown(head, rows)
+
+
+def _peer(title: str, peer: str, ours: float, theirs: float, our_return: float, their_return: float) -> list[str]:
+    ratio = f"{ours / theirs:.0f}×" if ours / theirs >= 10 else f"{ours / theirs:.1f}×"
+    return [title, peer, thousands(ours), thousands(theirs), ratio, number(our_return), number(their_return)]
+
+
+def measured(file: str, world: str) -> str:
+    """One benchmark of a single-agent algorithm: speed, return and memory of every library."""
+    told = read(file)[world]["measured"]
+    ours = told["coterie"]["steps_per_s"]
+    rows = [
+        [
+            name,
+            thousands(one["steps_per_s"]),
+            f"{ours / one['steps_per_s']:.1f}×",
+            number(one["return_100"]),
+            f"{one['memory_mb']:.0f} MB",
+        ]
+        for name, one in told.items()
+    ]
+    return markdown((world, "steps/s", "Coterie is", "return, last 100 episodes", "memory"), rows)
+
+
+def spread_peers() -> str:
+    """simple_spread with learning beside RLlib and BenchMARL."""
+    told = read("bench-spread")["medians"]
+    ours = told["coterie ippo"]["agent_steps_per_s"]
+    rows = [
+        [
+            name,
+            thousands(one["agent_steps_per_s"]),
+            f"{ours / one['agent_steps_per_s']:.1f}×",
+            number(one["return_mean"], 2),
+        ]
+        for name, one in told.items()
+    ]
+    return markdown(("variant", "agent-steps/s", "Coterie IPPO is", "return"), rows)
+
+
+def maddpg_peers() -> str:
+    """MADDPG beside BenchMARL: scores and speed."""
+    told = read("bench-maddpg")["all"]
+    rows = []
+    for title, name in (("Coterie, `spread-maddpg`", "coterie"), ("BenchMARL", "benchmarl")):
+        scored = [one["score"] for one in told[name]]
+        speed = statistics.median(one["agent_steps_per_s"] for one in told[name])
+        each = ", ".join(number(one, 2) for one in scored)
+        rows.append([title, number(statistics.mean(scored), 2), each, thousands(speed)])
+    return markdown(("variant", "return, mean", "seed by seed", "agent-steps/s, median"), rows)
+
+
+def replay_peers() -> str:
+    """Prioritised sampling beside other libraries."""
+    told = read("bench-replay")["measured"]
+    rows = [[name, thousands(one["samples_per_s"]), thousands(one["cycles_per_s"])] for name, one in told.items()]
+    return markdown(("library", "batches/s, rows and weights", "batches/s, with gathering and write-back"), rows)
+
+
+def gpu() -> str:
+    """PPO with a convolutional policy on pixels: CPU against one GPU."""
+    told = read("gpu-pixels")
+    rows = []
+    for name in ("cpu", "cuda"):
+        one = told[name]
+        title = f"{one['threads']} CPU threads" if "threads" in one else one["machine"]
+        speeds = (one["steps_per_s"], one["steps_per_s_playing"], one["steps_per_s_learning"])
+        rows.append([title, *(thousands(speed) for speed in speeds)])
+    return markdown(("device", "steps/s", "playing alone", "learning alone"), rows)
+
+
+# The gallery ----------------------------------------------------------------------------------------------
+
+PEERS = {  # experiment -> a sentence about a peer
+    "cartpole-ppo": lambda: _beside("bench-ppo", "CartPole-v1"),
+    "lunarlander-ppo": lambda: _beside("bench-ppo", "LunarLander-v3"),
+    "cartpole-dqn": lambda: _beside("bench-dqn", "CartPole-v1"),
+    "spread-ippo": lambda: _beside_spread("coterie ippo", "rllib ppo", "RLlib"),
+    "spread-mappo": lambda: _beside_spread("coterie mappo", "benchmarl mappo", "BenchMARL"),
+    "spread-maddpg": lambda: _beside_maddpg(),
+}
+
+
+def _beside(file: str, world: str) -> str:
+    told = read(file)
+    ours, theirs = (told[world]["measured"][name] for name in ("coterie", "stable-baselines3"))
+    return (
+        f"Peer: at equal settings and {thousands(told['steps'])} steps Stable-Baselines3's last 100 training episodes "
+        f"return {number(theirs['return_100'])}, Coterie's {number(ours['return_100'])}."
+    )
+
+
+def _beside_spread(ours: str, theirs: str, peer: str) -> str:
+    told = read("bench-spread")
+    return (
+        f"Peer: after {thousands(told['steps'])} steps at equal settings {peer} returns "
+        f"{number(told['medians'][theirs]['return_mean'])}, Coterie {number(told['medians'][ours]['return_mean'])}."
+    )
+
+
+def _beside_maddpg() -> str:
+    told = read("bench-maddpg")
+    ours, theirs = (statistics.mean(one["score"] for one in told["all"][name]) for name in ("coterie", "benchmarl"))
+    return (
+        f"Peer: after {thousands(told['steps'])} steps BenchMARL's MADDPG returns {number(theirs)}, "
+        f"Coterie's {number(ours)} (greedy, means of three seeds)."
+    )
+
+
+def gallery() -> str:
+    """Every experiment: description, command, scores, peer and curve."""
+    parts = []
+    for family, names in FAMILIES.items():
+        parts.append(f"## {family}\n")
+        for name in names:
+            parts.append(f"### {name}\n\n{described(name)}\n\n```sh\ncoterie train {name}\n```\n")
+            parts.append(_scored(name))
+            if name in PEERS:
+                parts.append(PEERS[name]() + "\n")
+            parts.append(_curve(name))
+    return "\n".join(part for part in parts if part)
+
+
+def _scored(name: str) -> str:
+    if known(name):
+        return scores(name)
+    if name in AUCTIONS:
+        return auctions(name)
+    special = {"gridworld-instructed": instructed, "gridworld-advised": advised, "doorkey5-shaped": doorkey}
+    return special[name]() if name in special else ELSEWHERE[name]
+
+
+ELSEWHERE = {
+    "doorkey5-ppo": "Its scores are listed with those of `doorkey5-shaped`, below.\n",
+    "lavagap-constrained": "Its scores are in [Rules in words](guides/constraints.md#the-lava-gap).\n",
+}
+
+
+def _curve(name: str) -> str:
+    file = RESULTS / f"{name}.png"
+    if name in AUCTIONS:
+        file = RESULTS / f"auction-study-{AUCTIONS[name][0]}.png"
+    return f"![Learning curves of {name}](results/{file.name})\n" if file.is_file() else ""
+
+
+def summary() -> str:
+    """All experiments with returns in one table."""
+    names = [name for family in FAMILIES.values() for name in family if known(name)]
+    head = ("experiment", "steps", "trained, mean", "expert (scripted)", "random", "step 0")
+    rows = [
+        [f"[{row[0].strip('`').replace('`', '')}](#{_anchor(row[0])})", *row[1:3], *row[4:]]
+        for row in score_rows(names)
+    ]
+    return markdown(head, rows)
+
+
+def _anchor(title: str) -> str:
+    return title.split("`")[1]
+
+
+# The source -----------------------------------------------------------------------------------------------
+
+ORDER = (
+    *("core", "nn", "preferences", "worlds", "lm", "policies", "roles", "algorithms", "config", "training", "studies"),
+    *("testing", "cli", "experiments"),
+)
+
+
+def tree() -> str:
+    """Every package and file with the first sentence of its docstring."""
+    source = ROOT / "src" / "coterie"
+    lines = ["```text", "src/coterie/"]
+    packages = sorted((p for p in source.iterdir() if (p / "__init__.py").is_file()), key=_place)
+    for file in sorted(source.glob("*.py")):
+        if file.name != "__init__.py":
+            lines.append(_line(file, 2))
+    for package in packages:
+        lines += _branch(package, 2)
+    lines += ["  experiments/              one YAML file per experiment, differences from the defaults only", "```"]
+    return "\n".join(lines)
+
+
+def _place(package: Path) -> tuple[int, str]:
+    return (ORDER.index(package.name) if package.name in ORDER else len(ORDER), package.name)
+
+
+def _branch(package: Path, depth: int) -> list[str]:
+    lines = [_line(package / "__init__.py", depth, f"{package.name}/")]
+    for file in sorted(package.glob("*.py")):
+        if file.name != "__init__.py":
+            lines.append(_line(file, depth + 2))
+    for inner in sorted(one for one in package.iterdir() if (one / "__init__.py").is_file()):
+        lines += _branch(inner, depth + 2)
+    return lines
+
+
+def _line(file: Path, depth: int, name: str = "") -> str:
+    said = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0].replace("\n", " ")
+    sentence = re.split(r"(?<=[a-z)`])[.;] (?=\w)|\.$", said)[0] if len(said) > 110 else said.removesuffix(".")
+    return f"{' ' * depth}{name or file.name:<{26 - depth}}{sentence}".rstrip()
+
+
+def layers() -> str:
+    """Which package may import which, from the test that holds the rule."""
+    parsed = ast.parse((ROOT / "tests" / "test_layers.py").read_text())
+    rule = next(
+        node.value
+        for node in parsed.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "BELOW"
+    )
+    below = eval(compile(ast.Expression(rule), "test_layers.py", "eval"), {"set": set})
+    rows = [
+        [f"`{name}`", ", ".join(f"`{one}`" for one in ORDER if one in may) or "nothing"] for name, may in below.items()
+    ]
+    return markdown(("package", "may import"), [*rows, ["`cli`, `api`", "everything"]])
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    "scores": scores,
+    "auctions": auctions,
+    "meetings": meetings,
+    "revenues": revenues,
+    "instructed": instructed,
+    "advised": advised,
+    "doorkey": doorkey,
+    "ablations": ablations,
+    "match": match_matrix,
+    "peers": peers,
+    "measured": measured,
+    "spread-peers": spread_peers,
+    "maddpg-peers": maddpg_peers,
+    "replay-peers": replay_peers,
+    "gpu": gpu,
+    "gallery": gallery,
+    "summary": summary,
+    "tree": tree,
+    "layers": layers,
+}
+
+
+def filled(page: str, leave: tuple[str, ...] = ()) -> str:
+    """A page with all its tables written anew, except those to leave as they are."""
+
+    def write(match: re.Match[str]) -> str:
+        name, *arguments = match[2].split()
+        if name in leave:
+            return match[0]
+        return f"{match[1]}\n{TABLES[name](*arguments).strip()}\n\n{match[4]}"
+
+    return BLOCK.sub(write, page)
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def main() -> int:
+    """Rewrite the pages, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    stale = [page for page in pages() if filled(page.read_text()) != page.read_text()]
+    for page in stale:
+        print(f"{page.relative_to(ROOT)}: {'not current; run make docs' if check else 'tables written'}")
+        if not check:
+            page.write_text(filled(page.read_text()))
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
