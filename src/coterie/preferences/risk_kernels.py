@@ -44,6 +44,15 @@ _weight_probability = njit(cache=True, error_model="numpy")(weight_probability)
 
 
 @njit(cache=True, error_model="numpy")
+def _utility(risk: RiskParameters, outcome: float) -> float:
+    """u(x), without a power where it is linear."""
+    gain = outcome - risk.reference
+    if risk.alpha == 1.0 and risk.beta == 1.0:
+        return gain if gain >= 0 else risk.loss_aversion * gain
+    return _power_utility(gain, risk.alpha, risk.beta, risk.loss_aversion)
+
+
+@njit(cache=True, error_model="numpy")
 def _weight(probability: float, gamma: float) -> float:
     """w(p), without a power where it is p itself; rounding outside [0, 1] is cut off."""
     p = min(max(probability, 0.0), 1.0)
@@ -125,7 +134,7 @@ def _weigh(risk: RiskParameters, outcomes: Array, ranked: Ranked) -> float:
         else:
             weight = _weight_losses(risk, ranked.below[i + 1]) - _weight_losses(risk, ranked.below[i])
         ranked.weight[i] = weight
-        ranked.utility[i] = _power_utility(outcome - risk.reference, risk.alpha, risk.beta, risk.loss_aversion)
+        ranked.utility[i] = _utility(risk, outcome)
         total += weight * ranked.utility[i]
     return total
 
