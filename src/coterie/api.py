@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coterie.studies.report import write_report
+from coterie.studies import report
 from coterie.training import start
 from coterie.training.run import Run
 from coterie.training.table import Table, load
@@ -16,9 +16,9 @@ def train(
     experiment: str, overrides: list[str] | None = None, out: str | Path | None = None, quiet: bool = False
 ) -> Run:
     """Train an experiment, by name or file, and write a run: what `coterie train` does."""
-    return start.train(experiment, overrides, out, quiet, write_report)
+    return start.train(experiment, overrides, out, quiet, report.write_report)
 
 
 def resume(path: str | Path, overrides: list[str] | None = None, quiet: bool = False) -> bool:
     """Continue a run from its newest intact checkpoint; False when it had already finished."""
-    return start.resume(path, overrides, quiet, write_report)
+    return start.resume(path, overrides, quiet, report.write_report)

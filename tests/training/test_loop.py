@@ -214,7 +214,7 @@ def test_rewards_that_are_no_numbers_stop_the_run_and_leave_the_good_checkpoint(
     assert all(np.isfinite(array).all() for array in good["policies"]["all"]["net"].values())
     with pytest.raises(CoterieError, match="metric 'all/return_mean' is nan"):
         train(tmp_path / "frozen", *words, "groups.all.learner=null", experiment=odd)
-    with pytest.raises(CoterieError, match="the mean return of the evaluation is nan"):
+    with pytest.raises(CoterieError, match="the mean return of an evaluation is nan"):
         train(tmp_path / "at once", *words, "world.after=5", experiment=odd)
     assert Run.open(tmp_path / "at once").steps("best") == []
 

@@ -151,7 +151,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_used(run, caplog):
     damage(run, 20)
     with caplog.at_level(logging.WARNING):
         assert run.load_checkpoint("last")["env_steps"] == 10
-    assert "checkpoint 'step-000000000020': arrays.safetensors was cut short or altered" in caplog.text
+    assert "checkpoint 'step-000000000020': arrays.safetensors is truncated or altered" in caplog.text
     with pytest.raises(CoterieError, match="step-000000000020"):
         run.load_checkpoint("20")  # asked for by name, nothing else will do
     damage(run, 10)

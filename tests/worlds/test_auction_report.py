@@ -191,10 +191,10 @@ def preference(text):
 
 def test_risk_preferences():
     assert metrics.risk_of(preference("individual")) == NEUTRAL
-    assert metrics.risk_of(preference("{name: cpt, way: interim, alpha: 0.5}")) == Prospect(alpha=0.5)
-    for other in ("{name: cpt, way: episodic}", "cvar", "mean_variance", "team"):
+    assert metrics.risk_of(preference("{name: cpt, scope: interim, alpha: 0.5}")) == Prospect(alpha=0.5)
+    for other in ("{name: cpt, scope: episodic}", "cvar", "mean_variance", "team"):
         assert metrics.risk_of(preference(other)) is None
-    assert metrics.preference_label(preference("{name: cpt, way: episodic}")) == "cpt, episodic"
+    assert metrics.preference_label(preference("{name: cpt, scope: episodic}")) == "cpt, episodic"
     assert metrics.preference_label(preference("cpt")).startswith(
         "prospect theory: α 0.88, β 0.88, λ 2.25, γ 0.61 and 0.69"
     )

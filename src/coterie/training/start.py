@@ -45,6 +45,8 @@ def resume(
     if summary is not None:
         solved = summary["solved"] and settings.train.stop == run.config().train.stop
         if solved or summary["env_steps"] >= settings.train.total_steps:
+            if report is not None and not (run.path / "report.html").exists():  # killed before its report
+                report([run], run.path / "report.html")
             return False
     state = run.newest(run.steps())
     if state is None and run.steps():
