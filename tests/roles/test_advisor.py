@@ -266,7 +266,7 @@ WRONG = [
     ([f"{ADVISE}.lm.budget.calls=5"], "lm.budget.calls: 5 "),
     (
         [f"{ADVISE}.lm.budget.calls=50", "train.workers=1"],
-        "groups.team.advisor.lm.budget: which process of train.workers spends it would be chance; set",
+        "groups.team.advisor.lm.budget: a budget cannot be shared by train.workers; set",
     ),
     (
         [f"{ADVISE}.use.mode=mixture", "groups.team.learner.target_kl=0.1"],
