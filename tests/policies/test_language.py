@@ -272,7 +272,7 @@ WRONG = [  # world, further settings of the policy, why not
     ("name: gridworld", "template: nowhere", "template: there is no file 'nowhere'"),
     ("name: gridworld", "illegal: resign", "one of 'retry', 'fallback' or 'forfeit'"),
     ("name: gridworld", "lm: {nam: embedded}", "policy.lm.nam: no such setting; did you mean 'name'?"),
-    ("name: tictactoe", "illegal: forfeit", "needs an action that does nothing"),
+    ("name: tictactoe", "illegal: forfeit", "illegal=forfeit needs a no-op action"),
     ("name: spread, continuous_actions: true", "", "world.continuous_actions"),
     ("name: gymnasium/Pendulum-v1", "", "no finite choices"),
     ("name: auction, bid_levels: 200", "", "at most 101 bids apart"),
