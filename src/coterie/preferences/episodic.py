@@ -28,35 +28,37 @@ class EpisodeReturns:
             None  # [N, A] float64: returns of unfinished episodes; None before the first rollout
         )
 
-    def replace_rewards(self, own: Experience) -> tuple[Experience, Metrics]:
+    def replace_rewards(self, experience: Experience) -> tuple[Experience, Metrics]:
         """Return the experience to learn from: an episode's last reward is the influence of its return, others are 0.
 
         A truncated episode counts as terminated with its return so far: no value is bootstrapped.
         """
-        returns = self.returns(own)
-        reward = np.zeros(own.reward.shape, np.float32)
+        returns = self.returns(experience)
+        reward = np.zeros(experience.reward.shape, np.float32)
         value, count = 0.0, 0
         for agents in (
             [slice(None)] if self.parameter_sets == 1 else [slice(a, a + 1) for a in range(self.parameter_sets)]
         ):
-            over = own.ends[:, :, agents]
+            over = experience.ends[:, :, agents]
             samples = returns[:, :, agents][over]
             if len(samples):
                 reward[:, :, agents][over] = self.risk.influence(samples)
                 value += float(self.risk.value(samples)) * len(samples)
                 count += len(samples)
         metrics = {"episodes_judged": float(count)} | ({"risk_value": value / count} if count else {})
-        return replace(own, reward=reward, terminated=own.ends, truncated=np.zeros_like(own.truncated)), metrics
+        return replace(
+            experience, reward=reward, terminated=experience.ends, truncated=np.zeros_like(experience.truncated)
+        ), metrics
 
-    def returns(self, own: Experience) -> Array:
+    def returns(self, experience: Experience) -> Array:
         """Return the returns of episodes at the steps where they end, `[T, N, A]`; 0 elsewhere."""
-        running = np.zeros(own.acting.shape) if self.running is None else self.running.copy()
-        found = np.zeros(own.reward.shape)
-        for t, over in enumerate(own.ends):
-            running += own.reward[t]
+        running = np.zeros(experience.acting.shape) if self.running is None else self.running.copy()
+        found = np.zeros(experience.reward.shape)
+        for t, over in enumerate(experience.ends):
+            running += experience.reward[t]
             found[t] = np.where(over, running, 0.0)
             running[over] = 0.0
-        self.running = running - open_decisions(own).reward  # the next rollout contains these rewards again
+        self.running = running - open_decisions(experience).reward  # the next rollout contains these rewards again
         return found
 
     def state(self) -> State:

@@ -118,8 +118,8 @@ class SourcedAdvisor:
             return replace(view, advice=Advice(*(part.reshape(*view.acting.shape, *part.shape[1:]) for part in parts)))
 
         if strength > 0 and self.ask.due(view):
-            own = policy.log_probs(view).reshape(lead, -1)  # [N·A, K]
-            rows = self.chosen(view, own)
+            log_probs = policy.log_probs(view).reshape(lead, -1)  # [N·A, K]
+            rows = self.select(view, log_probs)
             found = self.source.weights(view, rows)
             legal = legal_actions(view, rows, actions)
             found = np.where(legal, found, 0 * found)  # NaN stays
@@ -132,31 +132,33 @@ class SourcedAdvisor:
                 found = (1 - self.smoothing) * found + self.smoothing * even
                 given[rows], probabilities[rows] = True, found
                 if self.advice_use.hint_size:  # a policy that reads hints is compared as it acts with them
-                    own = policy.log_probs(shown()).reshape(own.shape)
-                self.judge(view, rows, found, own[rows])
+                    log_probs = policy.log_probs(shown()).reshape(log_probs.shape)
+                self.count_agreement(view, rows, found, log_probs[rows])
         return shown()
 
-    def chosen(self, view: View, own: Array) -> Array:
+    def select(self, view: View, log_probs: Array) -> Array:
         """Return the indices `[R]` of the decisions to advise, given the policy's log-probabilities `[N·A, K]`."""
         wanted = view.acting.reshape(-1).copy()
         if self.ask.entropy is not None:
-            wanted &= -(np.exp(own) * own).sum(axis=1) > self.ask.entropy
+            wanted &= -(np.exp(log_probs) * log_probs).sum(axis=1) > self.ask.entropy
         if self.ask.fraction < 1:
             wanted &= view.random.random(len(wanted)) < self.ask.fraction
         if self.ask.disagreement:
             rows = np.flatnonzero(wanted)
-            wanted[rows] = self.source.known(view, rows) != own[rows].argmax(axis=1)  # −1 (unknown) equals no action
+            wanted[rows] = self.source.known(view, rows) != log_probs[rows].argmax(
+                axis=1
+            )  # −1 (unknown) equals no action
         return np.flatnonzero(wanted)
 
     # Metrics ------------------------------------------------------------------------------------------
 
-    def judge(self, view: View, rows: Array, found: Array, own: Array) -> None:
+    def count_agreement(self, view: View, rows: Array, found: Array, log_probs: Array) -> None:
         """Count the agreement of policy and advice, and how often the advice is optimal."""
         best = found.argmax(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            each = np.where(found > 0, found * (np.log(found) - own), 0.0)
+            each = np.where(found > 0, found * (np.log(found) - log_probs), 0.0)
         self.counts["advised"] += len(rows)
-        self.counts["agreed"] += int((best == own.argmax(axis=1)).sum())
+        self.counts["agreed"] += int((best == log_probs.argmax(axis=1)).sum())
         self.counts["kl"] += float(each.sum())
         if self.oracle is None or view.world is None or view.columns is None:
             return
