@@ -353,7 +353,7 @@ def test_ways_of_asking_that_cannot_be_are_refused():
 
 def test_actions_that_are_no_choices_are_refused(tmp_path):
     world = Spread(SpreadSettings(continuous_actions=True), 1)
-    with pytest.raises(ValueError, match="needs discrete actions"):
+    with pytest.raises(ValueError, match="need discrete actions"):
         LanguageShield(ConstraintSettings(("never sing",)), place_in(world))
     with pytest.raises(ConfigError, match=r"groups.team.constraints.*: rules must hold"):
         run_cases.train(tmp_path / "run", "groups.team.constraints.action=veto")

@@ -45,9 +45,7 @@ class TextSettings:
     """Settings of a network's text features."""
 
     lm: EncoderModel = field(default_factory=EncoderModel)  # the embedding model; a bare name is enough
-    reads: Literal["instruction", "state", "both"] = (
-        "state"  # the instruction, the description of the observation, or both
-    )
+    reads: Literal["instruction", "state", "both"] = "state"  # the instruction, the described observation, or both
     join: Join = "concat"  # append to the observation; add: add a learned projection; alone: text features only
     scale: float = 1.0  # multiplies the normalised text features; at 1, many features outweigh a short observation
     codec: str = "auto"  # text codec for observations; auto: the codec of the world; or package.module:Name

@@ -24,9 +24,7 @@ class EpisodeReturns:
 
     def __init__(self, risk: Risk, parameter_sets: int) -> None:
         self.risk, self.parameter_sets = risk, parameter_sets
-        self.running: Array | None = (
-            None  # [N, A] float64: returns of unfinished episodes; None before the first rollout
-        )
+        self.running: Array | None = None  # [N, A] float64: returns of unfinished episodes; None before a rollout
 
     def replace_rewards(self, experience: Experience) -> tuple[Experience, Metrics]:
         """Return the experience to learn from: an episode's last reward is the influence of its return, others are 0.

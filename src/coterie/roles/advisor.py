@@ -145,9 +145,8 @@ class SourcedAdvisor:
             wanted &= view.random.random(len(wanted)) < self.ask.fraction
         if self.ask.disagreement:
             rows = np.flatnonzero(wanted)
-            wanted[rows] = self.source.known(view, rows) != log_probs[rows].argmax(
-                axis=1
-            )  # −1 (unknown) equals no action
+            # −1 (unknown) equals no action.
+            wanted[rows] = self.source.known(view, rows) != log_probs[rows].argmax(axis=1)
         return np.flatnonzero(wanted)
 
     # Metrics ------------------------------------------------------------------------------------------

@@ -129,9 +129,7 @@ class ConstraintSettings:
     codec: str = "auto"  # text codec for observations; auto: the codec of the world; or package.module:Name
     template: str = "auto"  # prompt template: a file or a built-in name; auto: the default for `ask`
     examples: str = "auto"  # few-shot examples: a file or a built-in name; auto: the default for `ask`; none: zero-shot
-    truth: Literal["untold", "fatal"] = (
-        "untold"  # fatal: the world terminates at a breach without reward; untold: unknown
-    )
+    truth: Literal["untold", "fatal"] = "untold"  # fatal: a breach terminates the episode without reward
 
     def __post_init__(self) -> None:
         if not self.rules or not all(rule.strip() for rule in self.rules):

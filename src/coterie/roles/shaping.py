@@ -168,9 +168,7 @@ class PotentialShaping(Stateless):
 
     def _potential(self, observation: Tree, tags: Array) -> Array:
         """Return Φ `[R]` of observations; NaN where the model abstains."""
-        chances = np.exp(
-            self.scorer.log_probs(self.codec.appraise(observation))
-        )  # [R, C], NaN where the model abstains
+        chances = np.exp(self.scorer.log_probs(self.codec.appraise(observation)))  # [R, C], NaN: abstentions
         known = ~np.isnan(chances).any(axis=1)
         truth = self.codec.grade(observation)
         self.checked += int((known & (truth >= 0)).sum())
