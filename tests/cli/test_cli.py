@@ -111,7 +111,7 @@ def test_divergence_is_exit_code_1(coterie_, tmp_path):
         ("train.stop.episodes=3", "train.stop.return_mean: required setting is missing"),
         ("train.num_envs=0", "train: num_envs must be at least 1, got 0"),
         ("seed=x", "seed: expected a valid integer, got 'x'"),
-        ("groups.team.agents=agent_0", "groups: nobody plays agent_1"),
+        ("groups.team.agents=agent_0", "groups: no group contains agent_1"),
         ("steps", "'steps': expected key=value"),
         ("world.name=gymnasium/Nope-v0", "world.name: gymnasium/Nope-v0: no such environment is registered"),
         ("world.name=gymnasium/nowhere:Nope-v0", "world.name: gymnasium/nowhere:Nope-v0: needs the module 'nowhere'"),
@@ -321,7 +321,7 @@ def test_config_show_and_validate(coterie_, tmp_path):
     assert (code, out) == (0, "gridworld-cooperative: valid\n")
     code, _, err = coterie_("config", "validate", "gridworld-cooperative", "groups.team.agents=agent_0")
     assert code == 2
-    assert "nobody plays agent_1" in err
+    assert "no group contains agent_1" in err
 
 
 READERS = ("cartpole-lm-head", "gridworld-instructed", "gridworld-lm-lora")  # building them loads a model

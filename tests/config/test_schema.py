@@ -213,9 +213,9 @@ REFUSALS = {
     "train.workers=-1": "train: workers must be at least 0, got -1",
     "train.shards=3": "train: num_envs must divide evenly into shards, got num_envs=64 and shards=3",
     "train.stop={return_mean: 3, episodes: 0}": "train.stop: episodes must be at least 1, got 0",
-    # nobody, nothing
-    "groups.team.agents=[]": "groups.team.agents: nobody is named; '*' takes everybody",
-    "world.name=gymnasium/": "world.name: 'gymnasium/' stands for a family; say which one behind the slash",
+    # empty values
+    "groups.team.agents=[]": "groups.team.agents: no agents are named; '*' matches all agents",
+    "world.name=gymnasium/": "world.name: 'gymnasium/' needs an id after the slash",
     # one's own
     "world.name=nowhere.at_all:Thing": "world.name: 'nowhere.at_all:Thing' needs the module 'nowhere'",
     "world.name=helpers.run:Nobody": "world.name: module 'helpers.run' has no 'Nobody'",

@@ -14,7 +14,7 @@ from coterie.core.types import as_metrics
 from coterie.lm import prompts
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
-from coterie.policies.language import Illegal, LanguagePolicy, LanguageSettings, understood
+from coterie.policies.language import Illegal, LanguagePolicy, LanguageSettings, parse_choice
 from coterie.studies.match import match
 from coterie.testing import check_policy
 from coterie.training import start, table
@@ -132,16 +132,16 @@ def test_a_cache_answers_for_the_model(tmp_path):
 )
 def test_texts_are_understood(text, found):
     legal = np.array([True, True, False, True])
-    assert understood(text, ("up", "down", "left", "right"), legal) == (Illegal(text) if found is None else found)
+    assert parse_choice(text, ("up", "down", "left", "right"), legal) == (Illegal(text) if found is None else found)
 
 
 def test_longer_names_come_first_and_numbers_stay_whole():
     free = np.ones(9, bool)
-    assert understood("the middle left one", CELL_NAMES, free) == 3
+    assert parse_choice("the middle left one", CELL_NAMES, free) == 3
     bids = ("0.1", "0.15", "1.0")
-    assert understood("bid 0.15", bids, np.ones(3, bool)) == 1
-    assert isinstance(understood("0.155", bids, np.ones(3, bool)), Illegal)
-    assert understood("0.1.", bids, np.ones(3, bool)) == 0
+    assert parse_choice("bid 0.15", bids, np.ones(3, bool)) == 1
+    assert isinstance(parse_choice("0.155", bids, np.ones(3, bool)), Illegal)
+    assert parse_choice("0.1.", bids, np.ones(3, bool)) == 0
 
 
 def test_a_text_is_played():
@@ -272,7 +272,7 @@ WRONG = [  # world, further settings of the policy, why not
     ("name: gridworld", "template: nowhere", "template: there is no file 'nowhere'"),
     ("name: gridworld", "illegal: resign", "one of 'retry', 'fallback' or 'forfeit'"),
     ("name: gridworld", "lm: {nam: embedded}", "policy.lm.nam: no such setting; did you mean 'name'?"),
-    ("name: tictactoe", "illegal: forfeit", "needs an action that does nothing"),
+    ("name: tictactoe", "illegal: forfeit", "illegal=forfeit needs a no-op action"),
     ("name: spread, continuous_actions: true", "", "world.continuous_actions"),
     ("name: gymnasium/Pendulum-v1", "", "no finite choices"),
     ("name: auction, bid_levels: 200", "", "at most 101 bids apart"),

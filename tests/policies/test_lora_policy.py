@@ -17,7 +17,7 @@ from coterie.lm import lora
 from coterie.lm.backends.local import Local
 from coterie.lm.loading import LMSettings
 from coterie.nn import networks
-from coterie.policies.lora import LoraPolicy, LoraSettings, Words
+from coterie.policies.lora import LoraPolicy, LoraSettings, WordDistribution
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.training import table
 from coterie.training.build import build_groups, build_world
@@ -112,7 +112,7 @@ def test_each_description_is_asked_about_once_until_weights_change():
 
 
 def test_where_no_word_is_legal_the_first_legal_action_is_played():
-    head = Words(np.arange(4))
+    head = WordDistribution(np.arange(4))
     mask = np.array([[True, False, False, True, True], [False, False, False, False, True]])
     out = np.array([[0.0, 9.0, 9.0, 1.0], [1.0, 2.0, 3.0, 4.0]], np.float32)
     action, log_prob = head.act(out, mask, generator(0), True)
@@ -125,7 +125,7 @@ def test_where_no_word_is_legal_the_first_legal_action_is_played():
 
 def test_actions_that_are_no_numbers_have_words_too():
     """Messages: a move and a symbol."""
-    head = Words(np.array([[0, 0], [1, 0], [2, 0]]))
+    head = WordDistribution(np.array([[0, 0], [1, 0], [2, 0]]))
     action, log_prob = head.act(np.zeros((2, 5, 3), np.float32), None, generator(0), False)
     assert action.shape == (2, 5, 2)
     judged, _ = head.evaluate_actions(torch.zeros(2, 5, 3), torch.from_numpy(action), None)
@@ -303,11 +303,11 @@ def test_what_a_run_records(run):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("lm: 'http://localhost:1/v1'", "'http://localhost:1/v1' is asked through http, which cannot be trained"),
-        ("lm: {backend: llamacpp}", "'embedded' is asked through llamacpp, which cannot be trained"),
-        ("lm: 'helpers.language:COPIER'", "'helpers.language:COPIER' is no model in this process"),
-        ("lm: {name: 'helpers.lm:tiny', cache: {path: a.db}}", "lm.cache has no part here"),
-        ("lm: {name: 'helpers.lm:tiny', budget: {calls: 3}}", "lm.budget has no part here"),
+        ("lm: 'http://localhost:1/v1'", "'http://localhost:1/v1' uses the backend http, which cannot be trained"),
+        ("lm: {backend: llamacpp}", "'embedded' uses the backend llamacpp, which cannot be trained"),
+        ("lm: 'helpers.language:COPIER'", "'helpers.language:COPIER' is not a local model"),
+        ("lm: {name: 'helpers.lm:tiny', cache: {path: a.db}}", "lm.cache is not supported"),
+        ("lm: {name: 'helpers.lm:tiny', budget: {calls: 3}}", "lm.budget is not supported"),
         ("lm: 'helpers.lm:tiny', temperature: 0", "temperature must be"),
         ("lm: 'helpers.lm:tiny', rank: 0", "rank must be at least 1"),
         ("lm: 'helpers.lm:tiny', hidden: [0]", "a layer's width must be"),
@@ -329,7 +329,7 @@ def built(file):
 
 
 def test_one_set_of_adapters_for_a_group():
-    with pytest.raises(ValueError, match="give every agent a group of its own"):
+    with pytest.raises(ValueError, match="put each agent into a separate group"):
         LoraPolicy(LoraSettings(lm=LMSettings("helpers.lm:tiny")), place_in(race(1), parameters="individual"))
 
 

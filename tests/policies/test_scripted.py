@@ -72,7 +72,7 @@ def test_the_heuristic_plays_its_own_columns():
 def test_the_heuristic_needs_a_world():
     where = group_spec()
     view = View(np.zeros((2, 2, 3)), np.ones((2, 2), bool), np.arange(2), generator())
-    with pytest.raises(ValueError, match="plays by the world's state"):
+    with pytest.raises(ValueError, match="needs the state of the world"):
         ExpertPolicy(ExpertSettings(), where).act(view)
 
 

@@ -333,8 +333,8 @@ def test_the_cache_s_file_keeps_what_was_spent_and_nothing_else_does(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"words": False, "reads": "instruction"}, "tells its agents in words what to do; set text.reads=state"),
-        ({"words": False, "reads": "both"}, "text.reads=both needs a world that tells"),
+        ({"words": False, "reads": "instruction"}, "needs a world with instructions; set text.reads=state"),
+        ({"words": False, "reads": "both"}, "text.reads=both needs a world with instructions"),
         ({"model": "HASHES", "trainable": True}, "weights are in this process .*not 'helpers.encoder:HASHES'"),
         ({"lm": EncoderModel("http://localhost:1/v1"), "trainable": True}, "weights are in this process .*; set"),
         ({"model": "BLIND", "trainable": True, "parameters": "individual"}, "set parameters=shared"),

@@ -51,7 +51,7 @@ RISKS = {"cpt": DEFAULT, "cvar": WORST, "mean_variance": STEADY}
 @pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
 def test_ends_pay_what_the_whole_return_moves_and_nothing_else_pays(risk):
     own = experience([[1], [2], [-5], [0.5], [4], [9]], terminated=[(1, 0), (4, 0)], truncated=[(2, 0)])
-    judged, metrics = EpisodeReturns(risk, 1).judged(own)
+    judged, metrics = EpisodeReturns(risk, 1).replace_rewards(own)
     returns = np.array([3.0, -5.0, 4.5])
     expected = np.zeros(6)
     expected[[1, 2, 4]] = risk.influence(returns)
@@ -63,7 +63,7 @@ def test_ends_pay_what_the_whole_return_moves_and_nothing_else_pays(risk):
 
 def test_a_cut_off_episode_is_over():
     own = experience([[1], [2]], truncated=[(0, 0)])
-    judged, _ = EpisodeReturns(DEFAULT, 1).judged(own)
+    judged, _ = EpisodeReturns(DEFAULT, 1).replace_rewards(own)
     assert judged.terminated[:, 0, 0].tolist() == [True, False]
     assert not judged.truncated.any()
     assert own.truncated.any()
@@ -71,7 +71,7 @@ def test_a_cut_off_episode_is_over():
 
 def test_where_no_episode_ends_nothing_is_paid():
     outcomes = EpisodeReturns(DEFAULT, 1)
-    judged, metrics = outcomes.judged(experience([[1], [2]]))
+    judged, metrics = outcomes.replace_rewards(experience([[1], [2]]))
     assert not judged.reward.any()
     assert metrics == {"episodes_judged": 0.0}
     assert outcomes.running.tolist() == [[3.0]]
@@ -79,8 +79,8 @@ def test_where_no_episode_ends_nothing_is_paid():
 
 def test_agents_that_share_parameters_are_ranked_together_others_apart():
     own = experience([[1, -8], [2, 3], [6, 0]], terminated=[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)])
-    together, _ = EpisodeReturns(DEFAULT, 1).judged(own)
-    apart, metrics = EpisodeReturns(DEFAULT, 2).judged(own)
+    together, _ = EpisodeReturns(DEFAULT, 1).replace_rewards(own)
+    apart, metrics = EpisodeReturns(DEFAULT, 2).replace_rewards(own)
     first, second, every = [1.0, 2, 6], [-8.0, 3], [1.0, -8, 2, 3, 6]
     np.testing.assert_allclose(together.reward[own.ends], DEFAULT.influence(np.array(every)), rtol=1e-6)
     np.testing.assert_allclose(apart.reward[:, 0, 0], DEFAULT.influence(np.array(first)), rtol=1e-6)
@@ -138,11 +138,11 @@ def test_idle_agents_are_paid_at_the_end_for_their_latest_decision():
 
 def test_what_is_carried_is_saved():
     one, other = EpisodeReturns(DEFAULT, 1), EpisodeReturns(DEFAULT, 1)
-    one.judged(experience([[1], [2]]))
+    one.replace_rewards(experience([[1], [2]]))
     saved = one.state()
     one.running += 100  # a copy was saved
     other.load(saved)
-    judged, _ = other.judged(experience([[4]], terminated=[(0, 0)]))
+    judged, _ = other.replace_rewards(experience([[4]], terminated=[(0, 0)]))
     assert judged.reward[0, 0, 0] == pytest.approx(7**0.88)
     other.load(EpisodeReturns(DEFAULT, 1).state())
     assert other.running is None

@@ -249,7 +249,7 @@ WRONG = [
         "'dqn' does not; set groups.team",
     ),
     (["groups.team.learner=none"], "the group has no learner; set groups.team.learner.name=ppo"),
-    (["world.messages=3"], "groups.team.advisor: an advisor speaks to one discrete choice per decision"),
+    (["world.messages=3"], "groups.team.advisor: advisors need one discrete action per decision"),
     (["world.name=spread", "world.continuous_actions=true"], "actions are a Box"),
     ([f"{ADVISE}.use.mode=prior", f"{ADVISE}.smoothing=0"], "smoothing must be above 0"),
     ([f"{ADVISE}.smoothing=1"], "leaves nothing of the advice; set it below 1"),
@@ -261,7 +261,7 @@ WRONG = [
     ([f"{ADVISE}.ask.frames=0"], "frames must be at least 1"),
     ([f"{ADVISE}.use.strength=0"], "strength and final are both 0"),
     ([f"{ADVISE}.ask.entropy=-1"], "entropy must be at least 0"),
-    ([f"{ADVISE}.name=expert", "world.name=gymnasium/CartPole-v1"], "brings its own reference player"),
+    ([f"{ADVISE}.name=expert", "world.name=gymnasium/CartPole-v1"], "needs a world with a scripted expert"),
     ([f"{ADVISE}.lm=minilm"], "groups.team.advisor: lm: 'minilm' only embeds texts; name a model that can score"),
     ([f"{ADVISE}.lm.budget.calls=5"], "lm.budget.calls: 5 "),
     (

@@ -194,7 +194,7 @@ def _learned(run):
         ),
         (
             lambda: PairwiseBonus(PairwiseBonusSettings(codec="helpers.language:Numbers"), _grid(), 0.9),
-            "no samples",
+            "no sample descriptions",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from coterie.lm.loading import LMSettings
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.preferences.standard import CPT, CPTSettings, Individual, IndividualSettings, Team, TeamSettings
-from coterie.roles.constraints import Case, Channel, ConstraintSettings, Direct, LanguageShield
+from coterie.roles.constraints import Case, ChannelJudge, ConstraintSettings, DirectJudge, LanguageShield
 from coterie.studies.exploit.deviations import Frozen, FrozenSettings
 from coterie.studies.match.match import Player
 from coterie.training.runner import Runner
@@ -142,19 +142,19 @@ def test_the_threshold_decides_who_is_sure_enough():
 def test_templates_and_examples_are_files_of_ones_own(tmp_path):
     template = written(tmp_path / "template.txt", "Beware.\n{examples}\n{state}\nForbidden:")
     examples = written(tmp_path / "examples.txt", "Rule: never sing. => sing\n")
-    made = Channel(LMSettings("helpers.constraint:CHANNEL"), str(template), str(examples))
+    made = ChannelJudge(LMSettings("helpers.constraint:CHANNEL"), str(template), str(examples))
     assert made.breaks([Case("never sing", "", "sing"), Case("never dance", "", "sing")]).shape == (2,)
     assert made.others == ("Rule: never sing.",)
     assert made.template.head.startswith("Beware.\nRule: never sing.\nForbidden: sing")
     keeper = guard(template=str(template), examples=str(examples))
-    assert keeper.jury.template == made.template
-    direct = guard(ask="direct", template=str(template), examples="none").jury.scorer.template
+    assert keeper.judge.template == made.template
+    direct = guard(ask="direct", template=str(template), examples="none").judge.scorer.template
     assert direct.prompt("So?") == "Beware.\nSo?\nForbidden:"
 
 
 def test_a_channel_compares_with_the_mean_of_other_rules(tmp_path):
     examples = written(tmp_path / "e.txt", "Rule: never sing. => sing\nRule: never hum. => hum\n")
-    made = Channel(LMSettings("helpers.constraint:CHANNEL"), "auto", str(examples))
+    made = ChannelJudge(LMSettings("helpers.constraint:CHANNEL"), "auto", str(examples))
     sing, left = made.breaks([Case("do not sing", "", "sing"), Case("never move left", "", "left")])
     other = np.log((np.exp(-1) + np.exp(-9)) / 2)  # one of two rules of the examples forbids it, too
     assert sing == pytest.approx(1 / (1 + np.exp(other + 1)))
@@ -169,10 +169,10 @@ def test_a_calibrated_question_takes_out_what_the_model_likes():
 
     case = [Case("never move", "Here.", "left")]
     for calibration, chance in (("none", 1 / (1 + np.exp(-3))), ("content_free", 0.5)):
-        made = Direct(LMSettings("helpers.constraint:DIRECT"), "auto", "auto", calibration)
+        made = DirectJudge(LMSettings("helpers.constraint:DIRECT"), "auto", "auto", calibration)
         made.scorer.lm = coterie.lm.loading.wrap(coterie.lm.backends.scripted.Scripted(None, keen), LMSettings())
         assert made.breaks(case) == pytest.approx(chance)
-    assert guard(ask="direct", calibration="none").jury.scorer.calibration == "none"
+    assert guard(ask="direct", calibration="none").judge.scorer.calibration == "none"
 
 
 def test_a_spent_budget_forbids_nothing_and_is_counted():
@@ -348,12 +348,12 @@ def test_ways_of_asking_that_cannot_be_are_refused():
         guard(ask="direct", calibration="batch")
     with pytest.raises(ValueError, match="ask=direct"):
         guard(examples="none")
-    assert guard(ask="direct", examples="none").jury.scorer.template.head.count("Rule:") == 0
+    assert guard(ask="direct", examples="none").judge.scorer.template.head.count("Rule:") == 0
 
 
 def test_actions_that_are_no_choices_are_refused(tmp_path):
     world = Spread(SpreadSettings(continuous_actions=True), 1)
-    with pytest.raises(ValueError, match="needs discrete actions"):
+    with pytest.raises(ValueError, match="need discrete actions"):
         LanguageShield(ConstraintSettings(("never sing",)), place_in(world))
     with pytest.raises(ConfigError, match=r"groups.team.constraints.*: rules must hold"):
         run_cases.train(tmp_path / "run", "groups.team.constraints.action=veto")
@@ -394,7 +394,7 @@ def test_what_moves_would_do_is_told_beforehand(front, carried, move, deed):
 @pytest.mark.lm
 def test_the_embedded_model_knows_what_a_rule_forbids():
     embedded_file("folder")
-    made = Channel(LMSettings("embedded"), "auto", "auto")
+    made = ChannelJudge(LMSettings("embedded"), "auto", "auto")
     deeds = [
         action_effect(AgentView(None, front, ()), "forward") for front in (None, GridObject("wall"), GridObject("lava"))
     ]

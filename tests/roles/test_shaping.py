@@ -184,8 +184,8 @@ def test_template_examples_calibration_and_normalisation_reach_the_model(tmp_pat
             {"grade_values": (1.0, 0.0)},
             r"grade_values must not fall from the worst grade to the best, got \[1.0, 0.0\]",
         ),
-        ({"grade_values": (0.0, 1.0, 2.0)}, "grade_values must name one number for each of low, high"),
-        ({"codec": "Ungraded"}, "'numbers' has no grades to judge by"),
+        ({"grade_values": (0.0, 1.0, 2.0)}, "grade_values must hold one number for each of low, high"),
+        ({"codec": "Ungraded"}, "'numbers' has no grades"),
         ({"calibration": "batch", "template": "no-such"}, "template: .*'no-such'"),
     ],
 )
@@ -197,7 +197,7 @@ def test_what_cannot_be_is_refused(settings, message):
 def test_a_refusal_names_its_path():
     made = schema.load("gridworld-cooperative", ["groups.team.preference.name=potential_shaping"])
     world = build.build_world(made.world, 1)
-    with pytest.raises(ConfigError, match=r"groups.team.preference: 'gridworld' has no grades to judge by"):
+    with pytest.raises(ConfigError, match=r"groups.team.preference: codec: 'gridworld' has no grades"):
         build.build_groups(made, world)
 
 

@@ -3,13 +3,13 @@
 import numpy as np
 
 from coterie.core.types import Finals
-from coterie.roles.shaping import END, OPEN, Values, following, seen
+from coterie.roles.shaping import END, OPEN, MemoizedValues, next_observations, observations_at
 from helpers.small_worlds import experience
 
 
 def test_idle_ticks_are_stepped_over():
     own = experience(np.zeros((4, 2)), active=[[1, 0], [0, 1], [1, 0], [0, 1]], acting=[True, False])
-    found = following(own)
+    found = next_observations(own)
     assert found.at[:, 0].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert found.next[own.active].tolist() == [4, 7, 8, OPEN]  # row 2, row 3, row 4, not yet
     assert not found.last[own.closed()].any()
@@ -24,15 +24,15 @@ def test_true_ends_are_told_from_cuts():
         truncated=[(2, 0)],
         finals=final,
     )
-    found = following(own)
+    found = next_observations(own)
     assert found.next[own.active].tolist() == [10, END, 8, 9]  # the last observation of the cut copy is behind all rows
     assert found.last[own.active].tolist() == [True, True, False, False]
-    assert (seen(own, np.array([10])) == 7).all()
+    assert (observations_at(own, np.array([10])) == 7).all()
 
 
 def test_who_is_cut_alone_saw_the_next_row():
     own = experience(np.zeros((2, 2)), truncated=[(0, 0)])
-    assert following(own).next[0, 0].tolist() == [2, 3]
+    assert next_observations(own).next[0, 0].tolist() == [2, 3]
 
 
 def test_equal_rows_are_valued_once():
@@ -42,7 +42,7 @@ def test_equal_rows_are_valued_once():
         asked.append((observation["x"].tolist(), tags.tolist()))
         return np.where(observation["x"] < 0, np.nan, 10.0 * observation["x"] + tags)
 
-    kept = Values(value)
+    kept = MemoizedValues(value)
     rows = {"x": np.array([2, -1, 2, 3, 3]), "y": np.zeros((5, 2), np.float32)}
     np.testing.assert_array_equal(kept.of(rows, np.array([0, 0, 0, 0, 1])), [20, np.nan, 20, 30, 31])
     assert asked == [([2, -1, 3, 3], [0, 0, 0, 1])]

@@ -91,14 +91,14 @@ def test_who_only_plays_needs_no_model_that_advised_it(tmp_path):
     assert build.build_groups(loaded, build.build_world(loaded.world, 2), learning=False)
 
 
-def test_everybody_must_be_seated(tmp_path):
+def test_every_agent_must_be_in_a_group(tmp_path):
     said = refusal(tmp_path, "  a: {agents: agent_1, policy: random}")
-    assert said == "groups: nobody plays agent_0, agent_2; put them into a group"
+    assert said == "groups: no group contains agent_0, agent_2; add them to the agents of a group"
 
 
-def test_nobody_sits_twice(tmp_path):
+def test_an_agent_cannot_be_in_two_groups(tmp_path):
     said = refusal(tmp_path, "  a: {agents: '*', policy: random}\n  b: {agents: agent_1, policy: random}")
-    assert said == "groups.b.agents: 'agent_1' already sits in group 'a'"
+    assert said == "groups.b.agents: 'agent_1' is already in group 'a'"
 
 
 def test_a_pattern_must_match_somebody(tmp_path):
@@ -109,7 +109,7 @@ def test_a_pattern_must_match_somebody(tmp_path):
 # What fits together -------------------------------------------------------------------------------------
 
 
-def test_a_heuristic_needs_a_world_that_brings_one(tmp_path):
+def test_the_expert_policy_needs_a_world_with_a_scripted_expert(tmp_path):
     world = "world: {name: 'helpers.run:Odd'}\ngroups:\n"
     said = refusal(tmp_path, "  a: {policy: expert}", world=world)
     assert "group 'a': policy 'expert'" in said

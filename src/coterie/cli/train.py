@@ -135,7 +135,7 @@ def watch(
     from coterie.training.loop import evaluation_seed
 
     loaded = table.load(run, checkpoint, overrides)
-    world = build.build_stage(loaded.config.world)
+    world = build.build_render_world(loaded.config.world)
     actors = [group.actor for group in loaded.groups]
     start, greedy = evaluation_seed(seed), not stochastic
     if window:

@@ -1,10 +1,9 @@
-"""From YAML files and overrides to strict, typed settings.
+"""Reads YAML files and overrides into strict, typed settings.
 
-The only file that knows OmegaConf and pydantic. Layers are merged (`extends` < file < overrides), then
-checked against the settings dataclasses that live beside the code they configure. Every refusal names the
-path and, where it can, the cure.
-
-Settings of the training loop, apart from the loop so that reading a config imports no more than it must.
+Layers are merged (`extends` < file < overrides) and checked against the settings dataclasses, which are declared in the
+modules that they configure. Errors name the path of the setting and, where possible, the fix. Only this file uses
+OmegaConf and pydantic. It also declares the settings of the training loop, so that reading a config does not import the
+loop.
 """
 
 from __future__ import annotations
@@ -34,9 +33,11 @@ from coterie.core.validation import at_least
 
 @dataclass(frozen=True)
 class StopSettings:
+    """Settings of early stopping."""
+
     return_mean: float  # stop once the group's average training return reaches this
-    episodes: int = 100  # averaged over this many latest episodes
-    group: str | None = None  # whose return; None: the first group that learns
+    episodes: int = 100  # number of latest episodes to average over
+    group: str | None = None  # group whose return counts; None: the first group that learns
 
     def __post_init__(self) -> None:
         at_least("episodes", self.episodes, 1)
@@ -44,20 +45,22 @@ class StopSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    total_steps: int = 200_000  # environment steps, summed over copies
-    num_envs: int = 64  # of the world
+    """Settings of the training loop."""
+
+    total_steps: int = 200_000  # environment steps, summed over environments
+    num_envs: int = 64  # environments stepped together
     rollout_steps: int = 128  # steps of every environment per iteration
-    shards: int = 1  # the copies are divided into this many; part of the experiment
-    workers: int = 0  # child processes that play; 0: this one; results do not depend on it
-    threads: int = 1  # of PyTorch; part of the experiment, since sums depend on it
-    evaluate_every: int = 10  # iterations between evaluations; the first and the last always happen
-    evaluate_episodes: int = 100  # per evaluation
+    shards: int = 1  # parts that the environments are divided into; changes results
+    workers: int = 0  # child processes that collect rollouts; 0: none; does not change results
+    threads: int = 1  # threads of PyTorch; changes results, since the order of sums does
+    evaluate_every: int = 10  # iterations between evaluations; the first and last iteration are always evaluated
+    evaluate_episodes: int = 100  # episodes per evaluation
     checkpoint_every: int = 10  # iterations between checkpoints
-    keep_checkpoints: int = 2  # newest ones, besides the best
-    best: Literal["return", "last"] = "return"  # which policies are the best: those paid most, or the last evaluated
-    stop: StopSettings | None = None  # end early when solved
-    video: bool = True  # film one episode of the best policy at the end
-    tensorboard: bool = True  # write event files beside metrics.jsonl
+    keep_checkpoints: int = 2  # newest checkpoints to keep, in addition to the best
+    best: Literal["return", "last"] = "return"  # the best checkpoint: highest return, or the last evaluated
+    stop: StopSettings | None = None  # stop early at this return; None: never
+    video: bool = True  # record one episode of the best policy at the end
+    tensorboard: bool = True  # also write TensorBoard event files
 
     def __post_init__(self) -> None:
         for name in ("total_steps", "num_envs", "rollout_steps", "shards", "threads", "evaluate_every"):
@@ -77,7 +80,7 @@ class TrainSettings:
 
     @property
     def iterations(self) -> int:
-        """Iterations of the whole run."""
+        """Number of iterations of the run."""
         return -(-self.total_steps // self.iteration_steps)
 
     def progress(self, iteration: int) -> float:
@@ -106,7 +109,7 @@ class ConfigError(CoterieError):
 
 @dataclass(frozen=True)
 class Part:
-    """Something chosen by name, with its settings."""
+    """A component chosen by name, with its settings."""
 
     name: str
     settings: Any
@@ -116,27 +119,27 @@ class Part:
 class SeatedRun:
     """A policy taken from an earlier run."""
 
-    run: str  # its directory; a relative one is taken from where the command runs, and kept as an absolute one
-    checkpoint: str = "best"  # best, last or a step
-    group: str | None = None  # whose policy; None: the group of the same name, or the only one
+    run: str  # directory of the run; relative paths resolve against the working directory and are stored as absolute
+    checkpoint: str = "best"  # best, last or a step number
+    group: str | None = None  # group of that run; None: the group of the same name, or the only one
 
 
 @dataclass(frozen=True)
 class GroupConfig:
     """One group of the table."""
 
-    agents: tuple[str, ...]  # names; * stands for any ending
+    agents: tuple[str, ...]  # agent names; * matches any characters
     policy: Part | SeatedRun  # what acts: a name with its settings, or the policy of an earlier run
     learner: Part | None  # what improves the policy; None: the group is frozen
     preference: Part  # how the group values its rewards; default: individual
     parameters: Parameters = "shared"  # shared, or individual: one set for each agent
-    advisor: Part | None = None  # who comments on its decisions while it learns
-    constraints: Part | None = None  # what it must not do, in words
+    advisor: Part | None = None  # suggests actions while the group learns
+    constraints: Part | None = None  # rules in words that restrict the group's actions
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole experiment, resolved."""
+    """A resolved experiment."""
 
     world: Part
     groups: dict[str, GroupConfig]
@@ -149,19 +152,19 @@ class Config:
 
 
 def experiments() -> list[str]:
-    """Names of the experiments that come with Coterie."""
+    """Return the names of the built-in experiments."""
     return sorted(name_of(path) for path in EXPERIMENTS.rglob("*.yaml"))
 
 
 def name_of(path: Path) -> str:
-    """What an experiment's file is called: `ablations/cartpole-single` for ours, the file's own name for others."""
+    """Return an experiment's name: `ablations/cartpole-single` for a built-in one, else the stem of the file."""
     ours = path.is_relative_to(EXPERIMENTS)
     return path.relative_to(EXPERIMENTS).with_suffix("").as_posix() if ours else path.stem
 
 
-def find(name: str, beside: Path | None = None) -> Path:
-    """The file of an experiment given by name or path."""
-    for path in (Path(name), *([beside / name, beside / f"{name}.yaml"] if beside else [])):
+def find(name: str, folder: Path | None = None) -> Path:
+    """Return the file of an experiment given by name or path; relative paths also resolve against `folder`."""
+    for path in (Path(name), *([folder / name, folder / f"{name}.yaml"] if folder else [])):
         if path.is_file():
             return path
     path = EXPERIMENTS / f"{name}.yaml"
@@ -172,7 +175,7 @@ def find(name: str, beside: Path | None = None) -> Path:
 
 
 def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """One file with all that it extends beneath it."""
+    """Read a file and merge it over the file that it extends."""
     path = path.resolve()
     if path in seen:
         raise ConfigError(f"{path.name}: 'extends' runs in a circle: {' -> '.join(p.name for p in (*seen, path))}")
@@ -189,7 +192,7 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def merge(base: Any, over: Any, key: str = "") -> Any:
-    """Lay `over` on `base`. A part that changes its name drops the other part's settings."""
+    """Merge `over` onto `base`. A component with a new name drops the settings of the old one."""
     if isinstance(base, dict) and isinstance(over, str) and key in DEFAULT_NAMES | {"world": "", "learner": ""}:
         over = {"name": over}  # `policy: random` is short for its name
     if isinstance(base, str) and isinstance(over, dict):
@@ -197,8 +200,8 @@ def merge(base: Any, over: Any, key: str = "") -> Any:
     if not isinstance(base, dict) or not isinstance(over, dict):
         return over
     renamed = "name" in over and over["name"] != base.get("name", DEFAULT_NAMES.get(key, over["name"]))
-    reseated = ("run" in over and "run" not in base) or ("name" in over and "run" in base)
-    if renamed or reseated:
+    switched = ("run" in over and "run" not in base) or ("name" in over and "run" in base)
+    if renamed or switched:
         return over
     return {
         name: merge(base.get(name), over[name], name) if name in over else base[name]
@@ -207,7 +210,7 @@ def merge(base: Any, over: Any, key: str = "") -> Any:
 
 
 def parse_overrides(overrides: list[str]) -> dict[str, Any]:
-    """`key=value` words as nested settings."""
+    """Parse `key=value` words into nested settings."""
     for word in overrides:
         if "=" not in word or word.startswith("="):
             raise ConfigError(f"'{word}': expected key=value, for example train.total_steps=100000")
@@ -219,7 +222,7 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
 
 
 def sweep(overrides: list[str]) -> list[list[str]]:
-    """Every combination of comma-separated values; commas inside brackets do not separate."""
+    """Return every combination of comma-separated values; commas inside brackets do not separate."""
     choices = []
     for word in overrides:
         key, _, value = word.partition("=")
@@ -238,7 +241,7 @@ def sweep(overrides: list[str]) -> list[list[str]]:
 
 
 def resolve(layer: dict[str, Any], experiment: str) -> Config:
-    """Check merged layers and fill in defaults."""
+    """Check merged layers, fill in defaults, and return the config."""
     layer = _interpolated(layer)
     _only(layer, ("world", "groups", "train", "seed", "experiment", "schema"), "")
     if layer.get("schema", SCHEMA) != SCHEMA:
@@ -253,7 +256,7 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
     if train.workers and dataclasses.asdict(world.settings).get("processes"):
         raise ConfigError(
             "world.processes and train.workers cannot be used together: "
-            "a worker may not start processes of its own; set one of them to 0"
+            "a worker cannot start processes; set one of them to 0"
         )
     seed = _value(int, layer.get("seed", 0), "seed")
     _ranged(lambda: at_least("seed", seed, 0), "seed")
@@ -267,13 +270,13 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
 
 
 def load(experiment: str, overrides: list[str] | None = None) -> Config:
-    """The experiment of that name or file, with overrides."""
+    """Load an experiment by name or file, with overrides."""
     path = find(experiment)
     return resolve(merge(read(path), parse_overrides(overrides or [])), name_of(path))
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """The whole config with every default written out; `resolve` takes it back."""
+    """Return the config with every default as plain values; `resolve` accepts them."""
 
     def written(value: Part | SeatedRun | None) -> dict[str, Any] | None:
         match value:
@@ -309,7 +312,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved config as text."""
+    """Return the resolved config as YAML."""
     return OmegaConf.to_yaml(OmegaConf.create(to_dict(config)))
 
 
@@ -328,14 +331,14 @@ def _group(value: Any, path: str) -> GroupConfig:
     agents = value.get("agents", "*")
     agents = (agents,) if isinstance(agents, str) else agents
     if not agents:
-        raise ConfigError(f"{path}.agents: nobody is named; '*' takes everybody")
+        raise ConfigError(f"{path}.agents: no agents are named; '*' matches all agents")
     policy = value.get("policy") or {}
     if isinstance(policy, dict) and "run" in policy:
         earlier: SeatedRun = settings_from(SeatedRun, policy, f"{path}.policy")
-        # a run's own config must say the same from whatever directory it is read later
-        seated: Part | SeatedRun = dataclasses.replace(earlier, run=str(Path(earlier.run).absolute()))
+        # an absolute path, so that the saved config does not depend on the working directory
+        chosen: Part | SeatedRun = dataclasses.replace(earlier, run=str(Path(earlier.run).absolute()))
     else:
-        seated = part(registry.POLICIES, policy, f"{path}.policy")
+        chosen = part(registry.POLICIES, policy, f"{path}.policy")
 
     def optional(table: dict[str, str], key: str) -> Part | None:
         given = value.get(key)
@@ -343,7 +346,7 @@ def _group(value: Any, path: str) -> GroupConfig:
 
     return GroupConfig(
         _value(tuple[str, ...], agents, f"{path}.agents"),
-        seated,
+        chosen,
         optional(registry.LEARNERS, "learner"),
         part(registry.PREFERENCES, value.get("preference") or {}, f"{path}.preference"),
         _value(Parameters, value.get("parameters", "shared"), f"{path}.parameters"),
@@ -353,7 +356,7 @@ def _group(value: Any, path: str) -> GroupConfig:
 
 
 def part(table: dict[str, str], value: Any, path: str) -> Part:
-    """Something chosen by name: look the name up, then check the rest against its settings."""
+    """Look up a component by name and check the other values against its settings."""
     if isinstance(value, str):
         value = {"name": value}
     kind = path.rpartition(".")[2]
@@ -370,15 +373,15 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
         raise ConfigError(f"{path}.name: {error}{cure}") from None
     rest = {key: item for key, item in value.items() if key != "name"}
     family, identity = lookup.family(table, str(name))
-    if family.endswith("/"):  # gymnasium/CartPole-v1: the part behind the slash is the family's `id`
+    if family.endswith("/"):  # gymnasium/CartPole-v1: the part after the slash is the setting `id`
         if not identity:
-            raise ConfigError(f"{path}.name: '{name}' stands for a family; say which one behind the slash")
+            raise ConfigError(f"{path}.name: '{name}' needs an id after the slash")
         rest["id"] = identity
     return Part(str(name), settings_from(settings_type, rest, path))
 
 
 def settings_from(cls: type[Any], values: Any, path: str) -> Any:
-    """Build a settings dataclass from plain values, refusing what does not fit."""
+    """Build a settings dataclass from plain values; raise on unknown, missing or mistyped ones."""
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected settings, got {values!r}")
     hints = typing.get_type_hints(cls)
@@ -399,13 +402,13 @@ def settings_from(cls: type[Any], values: Any, path: str) -> Any:
 
 
 def _nested(hint: Any) -> type[Any] | None:
-    """The dataclass in a hint such as `Stop` or `Stop | None`."""
+    """Return the dataclass in a hint such as `Stop` or `Stop | None`."""
     options = typing.get_args(hint) if isinstance(hint, python_types.UnionType) else (hint,)
     return next((option for option in options if dataclasses.is_dataclass(option)), None)  # type: ignore[return-value]  # a class, not an instance
 
 
 def _written_out(nested: type[Any] | None, value: Any) -> Any:
-    """`lm: embedded` is short for `lm: {name: embedded}`: a word stands for a section's first setting."""
+    """Expand a string to the first setting of a section: `lm: embedded` is short for `lm: {name: embedded}`."""
     if nested is None or not isinstance(value, str):
         return value
     first = dataclasses.fields(nested)[0].name
@@ -413,7 +416,7 @@ def _written_out(nested: type[Any] | None, value: Any) -> Any:
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:
-    """Check one value strictly; whole numbers pass as reals, lists as tuples."""
+    """Check one value strictly; integers are accepted as floats and lists as tuples."""
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:
@@ -449,7 +452,7 @@ def _only(values: dict[str, Any], known: typing.Iterable[str], path: str) -> Non
             at = f"{path}.{key}" if path else str(key)
             now = renamed.present_setting(at)
             parent, _, name = (now or "").partition(" ")[0].rpartition(".")  # a remark may follow the path
-            if now is not None and (parent != path or name in known):  # another part may never have had the old name
+            if now is not None and (parent != path or name in known):  # another may never have had the old name
                 raise ConfigError(f"{at} is now {now}")
             raise ConfigError(
                 f"{at}: no such setting{suggest(str(key), known) or '; known: ' + (', '.join(known) or 'none')}"

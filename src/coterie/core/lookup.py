@@ -21,7 +21,7 @@ def look_up(table: dict[str, str], name: str) -> Any:
     entry = family(table, name)[0]
     address = table.get(entry, entry)
     if ":" not in address:
-        raise LookupError(f"no '{name}' here (known: {', '.join(table)}; one's own: package.module:Name)")
+        raise LookupError(f"no '{name}' here (known: {', '.join(table)}; custom: package.module:Name)")
     module, _, attribute = address.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""Range checks for settings; each says what is allowed and what it got."""
+"""Range checks for settings; each error names the setting, the allowed range and the value."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from numbers import Integral, Real
 
 
 def whole(name: str, value: int) -> None:
-    """Refuse what is no whole number, also 2.0: a count written so is likely a mistake."""
+    """Raise unless the value is an integer; 2.0 is rejected too, since a float count is likely a mistake."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise ValueError(f"{name} must be a whole number, got {value!r}")
 
 
 def within(name: str, value: float, low: float, high: float) -> None:
-    """Refuse a number outside [low, high]."""
+    """Raise unless the value lies in [low, high]."""
     _number(name, value)
     if not low <= value <= high:
         raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value:g}")
 
 
 def at_least(name: str, value: float, low: float) -> None:
-    """Refuse a number below a bound."""
+    """Raise if the value is below `low`."""
     _number(name, value)
     if not value >= low:
         raise ValueError(f"{name} must be at least {low:g}, got {value:g}")
 
 
 def positive(name: str, value: float) -> None:
-    """Refuse zero and below."""
+    """Raise unless the value is above 0."""
     _number(name, value)
     if not value > 0:
         raise ValueError(f"{name} must be above 0, got {value:g}")
 
 
 def _number(name: str, value: float) -> None:
-    """Configs are typed; from Python anything may come."""
+    """Raise unless the value is a real number; settings made in Python are not type-checked."""
     if not isinstance(value, Real):
         raise ValueError(f"{name} must be a number, got {value!r}")

@@ -1,7 +1,7 @@
-"""The World protocol and what a world may offer beyond it.
+"""The World protocol, and protocols for the optional capabilities of a world.
 
-A world is N copies of one environment, stepped together as arrays. Capabilities are protocols of their
-own; `build.py` checks them once, where objects are put together.
+A world is N copies of one environment, stepped together as arrays. `training/build.py` checks capabilities once, when
+it builds the objects of a run.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from coterie.core.types import AgentType, Array, CoterieError, State, TimeStep
 
 
 class World(Protocol):
-    """N copies of one environment. Copies that end are reset by the world itself, within `step`."""
+    """N copies of one environment. `step` resets a copy whose episode ends."""
 
     agent_types: Mapping[str, AgentType]
     num_envs: int
-    simultaneous: bool  # every agent still in its episode acts at every time step
+    simultaneous: bool  # every agent acts at every time step of its episode
     state_size: int  # length Z of one copy's `TimeStep.state`; 0 for a world without a global state
 
     def reset(self, seed: int) -> TimeStep:
-        """Start every copy anew; the same seed gives the same future."""
+        """Reset every copy; the same seed and actions give the same time steps."""
         ...
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
-        """Take one action per agent, `[N, A, …]` for each kind; rows of idle agents are ignored."""
+        """Take one action per agent, `[N, A, …]` for each agent type; rows of agents that do not act are ignored."""
         ...
 
     def save(self) -> State:
-        """All that decides the future, random state included."""
+        """Return the full state, including that of the random generators."""
         ...
 
     def load(self, state: State) -> TimeStep:
-        """Return to a saved moment and say again what the agents see there (rewards and ends are empty)."""
+        """Restore a saved state and return its time step, without rewards and episode ends."""
         ...
 
 
 def state_size_of(world: World) -> int:
-    """The world's `state_size`; a world class written before this attribute existed gets a clear error."""
+    """Return the world's `state_size`; raise a clear error if the class does not define it."""
     try:
         return world.state_size
     except AttributeError:
@@ -52,9 +52,9 @@ def state_size_of(world: World) -> int:
 
 
 def rebuild(make: Callable[..., World], arguments: tuple[Any, ...], state: State) -> World:
-    """A world made anew and brought to a saved moment: how native worlds are copied and pickled.
+    """Make a world and load a saved state; native worlds are copied and pickled this way.
 
-    Their ticks are views of their own buffers, which a plain copy would tear apart.
+    Their time steps are views of their buffers, which a plain copy would separate.
     """
     world = make(*arguments)
     world.load(state)
@@ -63,48 +63,48 @@ def rebuild(make: Callable[..., World], arguments: tuple[Any, ...], state: State
 
 @runtime_checkable
 class HasExpert(Protocol):
-    """A world that brings its own reference player."""
+    """A world with a scripted expert."""
 
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
-        """The reference player's action for every agent of a kind, `[N, A, …]`."""
+        """Return the expert's action for every agent of a type, `[N, A, …]`."""
         ...
 
 
 @runtime_checkable
 class HasInfo(Protocol):
-    """A world that has more to tell of its latest step than a tick holds, for the infos of its faces."""
+    """A world with additional information about its latest step, for the `info` dicts of exported environments."""
 
     def info(self, agent: str, copy: int) -> dict[str, Any]:
-        """What one agent is told beside its tick, as plain values of its own; nothing after a reset."""
+        """Return one agent's info as a new dict of plain values; empty after a reset."""
         ...
 
 
 @runtime_checkable
 class Renderable(Protocol):
-    """A world that draws its copies.
+    """A world that can be rendered.
 
-    A copy that ends is reset within `step`. A world with `draws_final` keeps the last scene of each copy's latest
-    finished episode and draws it with `final=True`; a world without ignores `final` and draws the present scene.
+    A copy that ends is reset within `step`. A world with `draws_final` keeps the last frame of each copy's latest
+    finished episode and renders it with `final=True`; other worlds ignore `final` and render the present state.
     """
 
     draws_final: bool
 
     def frame(self, copy: int, final: bool = False) -> Array:
-        """An image of one copy, `[height, width, 3]` uint8."""
+        """Return an image of one copy, `[height, width, 3]` uint8."""
         ...
 
     def ansi(self, copy: int, final: bool = False) -> str:
-        """The same scene as text for a terminal."""
+        """Return the same scene as text for a terminal."""
         ...
 
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A world's own part of a report."""
+    """A section that a world adds to a report."""
 
-    parts: list[str]  # HTML, a heading first, pictures embedded
-    pictures: dict[str, bytes]  # the same pictures as PNG files, by a word for the file's name
-    numbers: dict[str, Any]  # what the tables show, as JSON
+    parts: list[str]  # HTML; the heading first, pictures embedded
+    pictures: dict[str, bytes]  # file name -> the same pictures as PNG
+    numbers: dict[str, Any]  # the numbers of the tables, for JSON
 
 
 @runtime_checkable
@@ -112,5 +112,5 @@ class HasReportSection(Protocol):
     """A world class (not its instances) that adds a section to reports."""
 
     def report_section(self, runs: Sequence[Any]) -> ReportSection:
-        """The section for `training.run.Run`s of one experiment; a static method."""
+        """Return the section for `training.run.Run`s of one experiment; a static method."""
         ...

@@ -1,7 +1,7 @@
-"""A deterministic policy: a network maps an observation to a point of a box or to a choice; noise explores.
+"""A deterministic policy: a network maps an observation to a continuous or discrete action; noise explores.
 
-In boxes, outputs are squashed to the bounds and exploration adds Gaussian noise. Of choices, the one with the highest
-output is taken; exploration draws one in proportion to exp(output), which is the same as adding Gumbel noise.
+Continuous actions are squashed to their bounds; exploration adds Gaussian noise. Of discrete actions the one with
+the highest output is taken; exploration draws in proportion to exp(output), which equals adding Gumbel noise.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from coterie.policies.network import NeuralPolicy, check_widths
 
 @dataclass(frozen=True)
 class DeterministicSettings:
+    """Settings of the policy 'deterministic'."""
+
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
     encoder: networks.Encoder = "auto"  # auto: cnn for images, else mlp; set: sets of any size
-    channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
+    channels: tuple[int, ...] = (16, 32)  # channels of the cnn's 3×3 convolutions
     squash: Literal["tanh", "clip"] = "tanh"  # how outputs are kept in a box; clip: linear up to its bounds
     identity: bool = True  # give a shared mlp or cnn the agent's one-hot identity; a set network never gets it
     compiled: bool = True  # use compiled kernels where possible (mlp); False: PyTorch throughout
-    normalize_observations: bool = True  # by running mean and deviation; images are not normalised
+    normalize_observations: bool = True  # normalise by running mean and deviation; images are not normalised
     random_feature_init: float = 0.0  # steepness of an mlp's first layer, centred at random inputs; 0: orthogonal
 
-    SEARCH: ClassVar[Space] = {  # what `coterie tune` tries
+    SEARCH: ClassVar[Space] = {  # the search space of `coterie tune`
         "hidden": Choice(((64, 64), (128, 128), (256, 256))),
         "activation": Choice(("tanh", "relu")),
     }
@@ -168,5 +170,5 @@ class Clipped(torch.autograd.Function):
 
 
 def one_hot_argmax(part: Tensor) -> Tensor:
-    """1 at the greatest number of each row, the first of several, else 0."""
+    """Return the one-hot argmax of each row; the first of several maxima."""
     return torch.nn.functional.one_hot(part.argmax(dim=-1), part.shape[-1]).to(part.dtype)

@@ -24,13 +24,13 @@ from coterie.nn.devices import Device, resolve_device
 from coterie.nn.distributions import Choices, head
 from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import append_features, layout, pack
-from coterie.policies.text_encoder import Reader, TextSettings, Trained
+from coterie.policies.text_encoder import TextEncoder, TextSettings, TrainableEncoder
 
 
 class NeuralPolicy:
     """A network that reads a group's observations, with parameters shared by its agents or one set for each."""
 
-    reader: Reader | None = None  # encodes observations as text; a policy that wants one sets it before __init__
+    reader: TextEncoder | None = None  # encodes observations as text; a policy that wants one sets it before __init__
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class NeuralPolicy:
         self.device = resolve_device(device, self.spec is not None)
         self.net.to(self.device)
         if self.reader is not None and trained:
-            self.net.reader = Trained(self.reader, rows.size, self.identities, self.normalizer)
+            self.net.reader = TrainableEncoder(self.reader, rows.size, self.identities, self.normalizer)
         self.flat = networks.FlatParams(self.net, group_spec.parameter_sets)
 
     def seeds(self, purpose: str) -> list[int]:
@@ -251,7 +251,7 @@ class NetworkPolicy(NeuralPolicy):
     def __init__(self, settings: NetworkSettings, group_spec: GroupSpec) -> None:
         s = settings
         self.head = head(group_spec.spaces.action, s.continuous)
-        self.reader = None if s.text is None else Reader(s.text, group_spec)
+        self.reader = None if s.text is None else TextEncoder(s.text, group_spec)
         self.hint_size = 0 if group_spec.advice is None else group_spec.advice.hint_size  # inputs that hold a hint
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, self.hint_size, s.memory)
         compiled = s.compiled and isinstance(self.head, Choices)

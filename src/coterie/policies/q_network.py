@@ -15,7 +15,7 @@ from coterie.core.types import Array, Decision, Discrete, State, View
 from coterie.nn import kernels, networks
 from coterie.nn.devices import Device
 from coterie.policies.network import NeuralPolicy, check_widths
-from coterie.policies.text_encoder import Reader, TextSettings
+from coterie.policies.text_encoder import TextEncoder, TextSettings
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class QNetworkPolicy(NeuralPolicy):
                 "use policy 'network' with learner 'ppo'"
             )
         self.actions, self.first = space.n, int(s.dueling)  # action j's output stands at first + j
-        self.reader = None if s.text is None else Reader(s.text, group_spec)
+        self.reader = None if s.text is None else TextEncoder(s.text, group_spec)
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
         outputs = self.first + self.actions
         super().__init__(group_spec, shape, outputs, 0.5, s.identity, s.normalize_observations, s.compiled, s.device)

@@ -1,4 +1,4 @@
-"""Policies that follow a rule: uniform random play, and the world's own reference player."""
+"""Policies that do not learn: uniform random actions, and the world's scripted expert."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from coterie.nn.distributions import Choices
 
 @dataclass(frozen=True)
 class RandomSettings:
-    """Nothing to set."""
+    """No settings."""
 
 
 class RandomPolicy(Stateless):
-    """Every legal action with equal probability."""
+    """Draws legal actions uniformly; in boxes, within bounds clipped to [−10, 10]."""
 
     memory_size = 0
 
@@ -42,11 +42,11 @@ class RandomPolicy(Stateless):
 
 @dataclass(frozen=True)
 class ExpertSettings:
-    """Nothing to set."""
+    """No settings."""
 
 
 class ExpertPolicy(Stateless):
-    """The reference player that the world brings along (grid world: shortest paths)."""
+    """Takes the actions of the world's scripted expert (grid world: shortest paths)."""
 
     memory_size = 0
     needs = HasExpert
@@ -56,11 +56,11 @@ class ExpertPolicy(Stateless):
 
     def act(self, view: View) -> Decision:
         if not isinstance(view.world, HasExpert) or view.columns is None:
-            raise ValueError("the heuristic plays by the world's state; bare observations do not tell it enough")
+            raise ValueError("policy 'expert' needs the state of the world; it cannot act on observations alone")
         action = view.world.expert(view.agent_type, view.random)[:, view.columns]
         if view.mask is not None and isinstance(self.group_spec.spaces.action, Discrete):
             barred = ~np.take_along_axis(view.mask, action[..., None], axis=-1)[..., 0]
-            if barred.any():  # by whoever watches over the group: something else that is allowed
+            if barred.any():  # a shield forbids the expert's action: draw an allowed one
                 even = Choices((view.mask.shape[-1],), single=True)
                 zeros = np.zeros(view.mask.shape, np.float32)
                 allowed = even.act(zeros, view.mask, view.random, greedy=False)[0]

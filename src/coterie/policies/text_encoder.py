@@ -1,8 +1,8 @@
-"""Text as features for networks: instructions and described moments, each distinct text embedded once.
+"""Text features for networks: instructions and descriptions of observations, each distinct text embedded once.
 
-`Reader` turns observations into texts by the world's codec and texts into vectors of a frozen model; `Trained` is the
-same model with adapters that learn by the policy's own loss. What a network makes of the features is `nets.py`'s
-affair, which rows carry them `policies/body.py`'s.
+`TextEncoder` turns observations into texts by the world's codec, and texts into vectors of a frozen model.
+`TrainableEncoder` is the same model with adapters trained by the policy's loss. `network.py` adds the features to its
+inputs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from coterie.lm.lora import LoraAdapterSettings
 from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import Layout, layout
 
-PROBE = "What is seen, in words."  # tells how long the model's vectors are
-COUNTED = ("calls", "prompt_tokens", "seconds", "cache_hits")  # of the model's usage
+PROBE = "What is seen, in words."  # embedded once to find the length of the model's vectors
+COUNTED = ("calls", "prompt_tokens", "seconds", "cache_hits")  # usage metrics of the model
 Join = Literal["concat", "add", "alone"]
 
 
@@ -37,19 +37,19 @@ Join = Literal["concat", "add", "alone"]
 class EncoderModel(LMSettings):
     """A language model that embeds texts."""
 
-    name: str = "minilm"  # minilm, embedded, or what else `coterie.lm.load` knows
+    name: str = "minilm"  # minilm, embedded, or another name that `coterie.lm.load` accepts
 
 
 @dataclass(frozen=True)
 class TextSettings:
-    """What a network reads in words, and how it takes it."""
+    """Settings of a network's text features."""
 
-    lm: EncoderModel = field(default_factory=EncoderModel)  # the model; a name alone will do
-    reads: Literal["instruction", "state", "both"] = "state"  # what agents are asked to do, what they see in words
-    join: Join = "concat"  # behind the observation; add: a learned projection is added to it; alone: no numbers
-    scale: float = 1.0  # of the features beside observations, all normalised; many numbers outweigh few at 1
-    codec: str = "auto"  # what puts moments into words; auto: the world's own; or package.module:Name
-    trainable: bool = False  # adapters on the model learn by the policy's loss; the critic reads the frozen model
+    lm: EncoderModel = field(default_factory=EncoderModel)  # the embedding model; a bare name is enough
+    reads: Literal["instruction", "state", "both"] = "state"  # the instruction, the described observation, or both
+    join: Join = "concat"  # append to the observation; add: add a learned projection; alone: text features only
+    scale: float = 1.0  # multiplies the normalised text features; at 1, many features outweigh a short observation
+    codec: str = "auto"  # text codec for observations; auto: the codec of the world; or package.module:Name
+    trainable: bool = False  # train adapters on the model by the policy's loss; the critic reads the frozen model
     lora: LoraAdapterSettings = field(default_factory=LoraAdapterSettings)  # the adapters of `trainable`
 
     def __post_init__(self) -> None:
@@ -58,25 +58,22 @@ class TextSettings:
 
 @runtime_checkable
 class Differentiable(Protocol):
-    """A back end whose vectors have gradients: its weights are in this process, as `model`, beside a `tokenizer`."""
+    """A local backend whose vectors have gradients; it has the attributes `model` and `tokenizer`."""
 
     def vectors(self, prompts: Sequence[str]) -> Tensor:
-        """[P, D]: what `embed` gives, with gradients."""
+        """Return the vectors `[P, D]` of `embed`, with gradients."""
         ...
 
 
-class Reader:
-    """Observations as vectors of what they say."""
+class TextEncoder:
+    """Maps observations to embeddings of their texts."""
 
     def __init__(self, settings: TextSettings, group_spec: GroupSpec) -> None:
         self.settings, self.group_spec, self.codec = settings, group_spec, find_text_codec(settings.codec, group_spec)
         self.tellers: list[Callable[[Tree], list[str]]] = []
         if settings.reads != "state":
             if not isinstance(self.codec, Instructing):
-                raise ValueError(
-                    f"text.reads={settings.reads} needs a world that tells its agents in words what to do; "
-                    "set text.reads=state"
-                )
+                raise ValueError(f"text.reads={settings.reads} needs a world with instructions; set text.reads=state")
             self.tellers.append(self.codec.instruct)
         if settings.reads != "instruction":
             self.tellers.append(self.codec.describe)
@@ -90,50 +87,49 @@ class Reader:
                 f"not '{plain.name}'; set text.trainable=false"
             )
         self.lm: LoadedModel = wrap(self.backend, plain)
-        self.layout = self.silent = layout(
-            group_spec.spaces.observation
-        )  # what is put into words; what is seen beside them
+        # `layout` is the observation to describe, `silent` the numeric input next to the text features.
+        self.layout = self.silent = layout(group_spec.spaces.observation)
         if settings.reads != "state" and isinstance(self.codec, Instructing):
             self.silent = layout(self.codec.silent)
-        self.known = Memoized(lambda seen, tags: self.describe(seen))  # numbers of an observation's texts
+        self.known = Memoized(lambda seen, tags: self.describe(seen))  # observation -> indices of its texts
         self.texts: list[str] = []
-        self.numbers: dict[str, int] = {}  # text -> its place in `texts` and in `table`
+        self.numbers: dict[str, int] = {}  # text -> index in `texts` and `table`
         self.size = self.lm.embed([PROBE]).shape[1]
-        self.table = np.zeros((16, self.size), np.float32)  # one vector for each text, then room to grow
+        self.table = np.zeros((16, self.size), np.float32)  # one vector per text; grows by doubling
         self.width = self.size * len(self.tellers)
 
     def features(self, observation: Tree) -> Array:
-        """Observations `[…, A, shape]` as features `[…, A, width]` of mean square 1."""
+        """Return features `[…, A, width]` of mean square 1 for observations `[…, A, shape]`."""
         numbers = self.find(observation)
         return self.table[numbers].reshape(*numbers.shape[:-1], self.width)
 
     def weigh(self, size: int) -> Array | None:
-        """What rows of `size` numbers that end with features are multiplied with, once they are normalised."""
+        """Return the weights of normalised rows of `size` numbers that end with the features; None: all 1."""
         scale = self.settings.scale
         return None if scale == 1.0 else np.repeat([1.0, scale], [size - self.width, self.width])
 
     def wordless(self, observation: Tree) -> Tree:
-        """The observation without the numbers that stand for the words which are read instead."""
+        """Return the observation without the numbers that encode an instruction read as text."""
         if self.settings.reads == "state" or not isinstance(self.codec, Instructing):
             return observation
         return self.codec.wordless(observation)
 
     def find(self, observation: Tree) -> Array:
-        """Which texts observations `[…, A, shape]` are, by number: `[…, A, K]`; new ones are embedded."""
+        """Return the indices `[…, A, K]` of the texts of observations `[…, A, shape]`; embed new texts."""
         rows, lead = flatten(self.layout, observation)
         found = np.array(self.known.of(rows), np.int64)
         return found.reshape(*lead, len(self.tellers))
 
     def describe(self, seen: Tree) -> list[tuple[int, ...]]:
-        """Put rows into words, and embed the words that are new: numbers of each row's texts."""
-        told = list(zip(*(tell(seen) for tell in self.tellers), strict=True))
-        for text in (text for texts in told for text in texts):
+        """Describe rows, embed new texts, and return the indices of each row's texts."""
+        described = list(zip(*(tell(seen) for tell in self.tellers), strict=True))
+        for text in (text for texts in described for text in texts):
             if text not in self.numbers:
                 self.add(text)
-        return [tuple(map(self.numbers.__getitem__, texts)) for texts in told]
+        return [tuple(map(self.numbers.__getitem__, texts)) for texts in described]
 
     def add(self, text: str) -> None:
-        """Embed a text by itself: the last bit of a vector depends on what else is in a batch, and so would a run."""
+        """Embed one text alone: the last bits of a vector depend on its batch, which would make runs irreproducible."""
         number = len(self.texts)
         if number == len(self.table):
             self.table = np.concatenate([self.table, np.zeros_like(self.table)])
@@ -142,22 +138,22 @@ class Reader:
         self.texts.append(text)
 
     def metrics(self) -> Counters:
-        """How many texts were read, and what the model was asked for them."""
+        """The number of distinct texts, and the usage of the model."""
         asked = self.lm.metrics()
         return {"text/distinct": float(len(self.texts))} | {f"text/{name}": asked[f"lm/{name}"] for name in COUNTED}
 
 
-class Trained(nn.Module):
-    """The reader's model with adapters that learn: writes fresh features over the frozen ones in a network's rows.
+class TrainableEncoder(nn.Module):
+    """The encoder's model with trainable adapters; it replaces the frozen features in a network's input rows.
 
-    Rows carry the numbers of their texts. What acts is embedded once until the adapters move; what learns is
-    embedded with its minibatch. At first the adapters change nothing (`lm/lora.py`), so both agree.
+    Rows carry the indices of their texts. Acting embeds each text once per version of the adapters; learning embeds
+    the texts of each minibatch. New adapters change nothing (`lm/lora.py`), so both agree at first.
     """
 
-    def __init__(self, reader: Reader, size: int, identities: int, normalizer: Normalizer) -> None:
-        """Rows are `size` numbers that end with features, `identities`, numbers of texts, and what else there is."""
+    def __init__(self, reader: TextEncoder, size: int, identities: int, normalizer: Normalizer) -> None:
+        """Rows hold `size` numbers that end with features, then `identities`, indices of texts, and other inputs."""
         super().__init__()
-        frozen: Any = reader.backend  # a `Differentiable`, as the reader has made sure
+        frozen: Any = reader.backend  # a `Differentiable`; the reader has checked it
         self.model = lora.frozen_copy(frozen.model)
         group_spec = reader.group_spec
         lora.add_adapters(
@@ -166,7 +162,7 @@ class Trained(nn.Module):
         self.reader, self.normalizer = reader, normalizer
         self.start, self.stop, self.at = size - reader.width, size, size + identities
         self.backend: Any = type(frozen)(self.model, frozen.tokenizer)
-        self.kept: dict[int, Tensor] = {}  # text's number -> vector, by the adapters as they were
+        self.kept: dict[int, Tensor] = {}  # index of a text -> vector by the adapters in `weights`
         self.weights: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
@@ -182,13 +178,13 @@ class Trained(nn.Module):
         return torch.cat([x[..., :start], features, x[..., stop : self.at], x[..., after:]], dim=-1)
 
     def learning(self, numbers: list[int]) -> Tensor:
-        """Vectors `[P, D]` with gradients, in an order of passing that knows nothing of when a text was first seen."""
+        """Return vectors `[P, D]` with gradients; texts are batched in sorted order, not in order of arrival."""
         order = sorted(range(len(numbers)), key=lambda i: self.reader.texts[numbers[i]])
         found = self.backend.vectors([self.reader.texts[numbers[i]] for i in order]).cpu()
         return found[torch.from_numpy(np.argsort(order))]
 
     def acting(self, numbers: list[int]) -> Tensor:
-        """The same without gradients, remembered and each embedded by itself, as the reader does."""
+        """Return vectors `[P, D]` without gradients, memoised; each text is embedded alone, as in the reader."""
         weights = [p.detach() for p in self.model.parameters() if p.requires_grad]
         if not self.weights or not all(map(torch.equal, weights, self.weights)):
             self.kept.clear()
@@ -200,7 +196,7 @@ class Trained(nn.Module):
 
 
 def flatten(lay: Layout, observation: Tree) -> tuple[Tree, tuple[int, ...]]:
-    """Observations `[…, shape]` as rows `[R, shape]`, and what the leading axes were."""
+    """Return observations `[…, shape]` as rows `[R, shape]`, and the leading shape."""
     lead: tuple[int, ...] = ()
     rows = {}
     for name, entry in lay.entries.items():

@@ -19,42 +19,44 @@ class EpisodeReturns:
     """Accumulates returns of episodes and replaces rewards by the influence of each finished episode.
 
     With shared parameters (`parameter_sets` is 1) the episodes of all agents are ranked together. Else `parameter_sets`
-    is the number of agents, and each agent's episodes are ranked on their own.
+    is the number of agents, and each agent's episodes are ranked separately.
     """
 
     def __init__(self, risk: Risk, parameter_sets: int) -> None:
         self.risk, self.parameter_sets = risk, parameter_sets
-        self.running: Array | None = None  # [N, A] float64: of unfinished episodes; None before the first experience
+        self.running: Array | None = None  # [N, A] float64: returns of unfinished episodes; None before a rollout
 
-    def judged(self, own: Experience) -> tuple[Experience, Metrics]:
-        """The experience to learn from: the end of an episode pays the influence of its return, other steps pay 0.
+    def replace_rewards(self, experience: Experience) -> tuple[Experience, Metrics]:
+        """Return the experience to learn from: an episode's last reward is the influence of its return, others are 0.
 
-        A truncated episode counts as terminated with what it has collected: no value is bootstrapped.
+        A truncated episode counts as terminated with its return so far: no value is bootstrapped.
         """
-        returns = self.returns(own)
-        reward = np.zeros(own.reward.shape, np.float32)
+        returns = self.returns(experience)
+        reward = np.zeros(experience.reward.shape, np.float32)
         value, count = 0.0, 0
         for agents in (
             [slice(None)] if self.parameter_sets == 1 else [slice(a, a + 1) for a in range(self.parameter_sets)]
         ):
-            over = own.ends[:, :, agents]
+            over = experience.ends[:, :, agents]
             samples = returns[:, :, agents][over]
             if len(samples):
                 reward[:, :, agents][over] = self.risk.influence(samples)
                 value += float(self.risk.value(samples)) * len(samples)
                 count += len(samples)
         metrics = {"episodes_judged": float(count)} | ({"risk_value": value / count} if count else {})
-        return replace(own, reward=reward, terminated=own.ends, truncated=np.zeros_like(own.truncated)), metrics
+        return replace(
+            experience, reward=reward, terminated=experience.ends, truncated=np.zeros_like(experience.truncated)
+        ), metrics
 
-    def returns(self, own: Experience) -> Array:
-        """The return of each episode that ends, `[T, N, A]`; 0 at all other steps."""
-        running = np.zeros(own.acting.shape) if self.running is None else self.running.copy()
-        found = np.zeros(own.reward.shape)
-        for t, over in enumerate(own.ends):
-            running += own.reward[t]
+    def returns(self, experience: Experience) -> Array:
+        """Return the returns of episodes at the steps where they end, `[T, N, A]`; 0 elsewhere."""
+        running = np.zeros(experience.acting.shape) if self.running is None else self.running.copy()
+        found = np.zeros(experience.reward.shape)
+        for t, over in enumerate(experience.ends):
+            running += experience.reward[t]
             found[t] = np.where(over, running, 0.0)
             running[over] = 0.0
-        self.running = running - open_decisions(own).reward  # the next rollout contains these rewards again
+        self.running = running - open_decisions(experience).reward  # the next rollout contains these rewards again
         return found
 
     def state(self) -> State:

@@ -2,8 +2,8 @@
 
 A model of rewards r(o, a) is fitted to the pairs of a ratings file (`coterie rate`): the episode whose rewards sum to
 more is preferred, P(1 ≻ 2) = σ(Σ r₁ − Σ r₂), by cross-entropy (Christiano et al. 2017, eq. 1; ties count as halves).
-It is fitted once, when the learner is built. The learner applies it; stored rewards stay the world's own. Checkpoints
-hold the model: a resumed run keeps the reward that it started with.
+It is fitted once, when the learner is built. The learner applies it; stored rewards stay those of the world.
+Checkpoints hold the model: a resumed run keeps the reward that it started with.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ log = logging.getLogger("coterie")
 
 HELD_OUT = 5  # one in this many preferences is held out to measure accuracy
 MIN_PREFERENCES = 10  # with fewer, none is held out
-POOR = 0.6  # an accuracy below this is worth a warning
+POOR = 0.6  # a lower accuracy logs a warning
 
 
 @dataclass(frozen=True)
 class RewardModelSettings:
-    """Which ratings the model is fitted to, and how."""
+    """Settings of the preference 'reward_model'."""
 
     ratings: str = ""  # the JSONL file of 'coterie rate'; kept as an absolute path
-    weight: float = 1.0  # of the learned reward, whose deviation over the rated decisions is 1
-    world_weight: float = 0.0  # of the world's own reward, added to it
+    weight: float = 1.0  # weight of the learned reward, whose deviation over the rated decisions is 1
+    world_weight: float = 0.0  # weight of the world's reward, which is added
     hidden: tuple[int, ...] = (32,)  # widths of the model's hidden layers; (): linear
-    steps: int = 300  # of gradient descent over all pairs
-    learning_rate: float = 1e-2  # of Adam
+    steps: int = 300  # gradient steps, each over all pairs
+    learning_rate: float = 1e-2  # learning rate of Adam
     decay: float = 1e-3  # weight decay; the cross-entropy is a mean over pairs, so more pairs do not weaken it
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class RewardModelSettings:
 
 
 class RewardModel:
-    """r(o, a) of packed observations and encoded actions."""
+    """A network r(o, a) of packed observations and encoded actions."""
 
     def __init__(self, settings: RewardModelSettings, library: EpisodeLibrary, seed: int) -> None:
         rows = np.concatenate([library.observation, library.action], axis=1)
@@ -73,7 +73,7 @@ class RewardModel:
             self.layers.append((matrix.requires_grad_(), torch.zeros(fan_out, requires_grad=True)))
 
     def output(self, rows: Array) -> torch.Tensor:
-        """[S] from `[S, D + K]`."""
+        """Return unscaled rewards `[S]` for rows `[S, D + K]`."""
         x = torch.from_numpy(((rows - self.mean) / self.spread).astype(np.float32))
         for number, (matrix, shift) in enumerate(self.layers):
             x = x @ matrix + shift
@@ -100,7 +100,7 @@ class RewardModel:
         return self.accuracy(library, pairs, scores)
 
     def accuracy(self, library: EpisodeLibrary, pairs: Array, scores: Array) -> float:
-        """The share of preferences, without ties, that the model ranks as rated; there must be at least one."""
+        """Return the fraction of preferences without ties that the model ranks as rated; at least one is required."""
         clear = scores != 0.5
         first, second = (torch.from_numpy(pairs[clear, side]) for side in (0, 1))
         with torch.no_grad():
@@ -108,12 +108,15 @@ class RewardModel:
         return float((ranked == (scores[clear] > 0.5)).mean())
 
     def _logits(self, rows: Array, episode: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """[P]: the sum of the first episode's rewards less that of the second's."""
+        """Return the return of the first episode minus that of the second, `[P]`."""
         sums = torch.zeros(int(episode.max()) + 1).index_add(0, episode, self.output(rows))
         return sums[first] - sums[second]
 
     def rewards(self, observation: Array, action: Array) -> Array:
-        """[…] from packed observations `[…, D]` and encoded actions `[…, K]`; not centred, since lengths count."""
+        """Return rewards `[…]` of packed observations `[…, D]` and encoded actions `[…, K]`.
+
+        They are not centred, since the length of an episode counts.
+        """
         rows = np.concatenate([observation, action], axis=-1)
         with torch.no_grad():
             found = self.output(rows.reshape(-1, rows.shape[-1])).numpy() * self.scale
@@ -133,13 +136,13 @@ class RewardModel:
 
 
 def _rows(library: EpisodeLibrary) -> tuple[Array, torch.Tensor]:
-    """All decisions `[S, D + K]`, and the episode of each, `[S]`."""
+    """Return all decisions `[S, D + K]` and the episode of each, `[S]`."""
     rows = np.concatenate([library.observation, library.action], axis=1)
     return rows, torch.from_numpy(np.repeat(np.arange(len(library.starts) - 1), np.diff(library.starts)))
 
 
 class RewardModelPreference:
-    """Rewards each agent by a model of what judges preferred."""
+    """Rewards agents by a model fitted to ratings of episodes."""
 
     scope = "step"
 
@@ -149,17 +152,17 @@ class RewardModelPreference:
         library, pairs, scores = read_pairs(path)
         self.action = group_spec.spaces.action
         self.layout: Layout = layout(group_spec.spaces.observation)
-        own = (self.layout.size, encoded_size(group_spec.spaces.action))
+        expected = (self.layout.size, encoded_size(group_spec.spaces.action))
         rated = (library.observation.shape[1], library.action.shape[1])
-        if own != rated:
+        if expected != rated:
             raise ValueError(
                 f"ratings: '{path}' is about observations of {rated[0]} and actions of {rated[1]} numbers, those of "
-                f"'{group_spec.group}' have {own[0]} and {own[1]}; rate runs of this world"
+                f"'{group_spec.group}' have {expected[0]} and {expected[1]}; rate runs of this world"
             )
-        self.source = _digest(library, pairs, scores)  # of the data that the model is fitted to
+        self.source = _digest(library, pairs, scores)  # digest of the data that the model is fitted to
         self.held_out = held_out_accuracy(settings, (library, pairs, scores), group_spec.seed)  # None: too few pairs
         self.model = RewardModel(settings, library, group_spec.seed)
-        self.accuracy = self.model.fit(library, pairs, scores)  # share of the preferences that it ranks as rated
+        self.accuracy = self.model.fit(library, pairs, scores)  # fraction of the preferences that it ranks as rated
         kind, share = ("", self.accuracy) if self.held_out is None else ("held-out ", self.held_out)
         if share < POOR:
             log.warning("the reward model ranks only %.0f%% of the %spairs of '%s' as rated", 100 * share, kind, path)
@@ -196,7 +199,7 @@ class RewardModelPreference:
 def held_out_accuracy(
     settings: RewardModelSettings, rated: tuple[EpisodeLibrary, Array, Array], seed: int
 ) -> float | None:
-    """The accuracy on held-out preferences of a model fitted to the others; None where there are too few.
+    """Return the accuracy on held-out preferences of a model fitted to the others; None if there are too few.
 
     Held-out pairs share episodes with the others, so this measures the model on these runs only.
     """
@@ -228,7 +231,7 @@ def _digest(library: EpisodeLibrary, pairs: Array, scores: Array) -> str:
 
 
 def read_pairs(path: Path) -> tuple[EpisodeLibrary, Array, Array]:
-    """The episodes of a ratings file, its pairs `[P, 2]` as episode numbers, and their scores `[P]`."""
+    """Return the episodes of a ratings file, its pairs `[P, 2]` as episode indices, and their scores `[P]`."""
     episodes = episodes_file(path)
     try:
         session, ratings = read_ratings(path)

@@ -1,6 +1,6 @@
 """How a group values its rewards: individual, team, or by a risk measure of its returns.
 
-The learner applies the preference; stored rewards stay the world's own. `Individual` and `Team` value rewards step by
+The learner applies the preference; stored rewards stay unchanged. `Individual` and `Team` value rewards step by
 step. `CPT`, `CVaR` and `MeanVariance` value a distribution of returns, in one of two scopes: *interim*, the outcomes of
 one decision given its observation (critics that predict distributions use `risk_parameters`), or *episodic*, the
 returns of whole episodes (`episodic.py` uses `influence`). See `docs/guides/cpt.md`.
@@ -57,7 +57,7 @@ class Team(Stateless):
 
 
 class RiskMeasure(Stateless):
-    """Values a distribution of returns by one risk measure; the three below differ in its parameters alone."""
+    """Values a distribution of returns by a risk measure; subclasses differ only in its parameters."""
 
     def __init__(self, risk: RiskParameters, scope: Scope) -> None:
         self.risk, self.scope = risk, scope
@@ -77,6 +77,8 @@ class RiskMeasure(Stateless):
 
 @dataclass(frozen=True)
 class CPTSettings(prospect.Prospect):
+    """Settings of the preference 'cpt'."""
+
     scope: Scope = "interim"  # outcomes of a decision given its observation, or returns of whole episodes
 
 
@@ -89,6 +91,8 @@ class CPT(RiskMeasure):
 
 @dataclass(frozen=True)
 class CVaRSettings:
+    """Settings of the preference 'cvar'."""
+
     scope: Scope = "interim"  # outcomes of a decision given its observation, or returns of whole episodes
     level: float = 0.25  # the fraction of worst outcomes that counts; 1: the mean
 
@@ -106,8 +110,10 @@ class CVaR(RiskMeasure):
 
 @dataclass(frozen=True)
 class MeanVarianceSettings:
+    """Settings of the preference 'mean_variance'."""
+
     scope: Scope = "interim"  # outcomes of a decision given its observation, or returns of whole episodes
-    aversion: float = 1.0  # what a unit of variance takes off the mean; 0: nothing
+    aversion: float = 1.0  # weight of the variance subtracted from the mean; 0: the mean alone
 
     def __post_init__(self) -> None:
         at_least("aversion", self.aversion, 0)
@@ -116,7 +122,7 @@ class MeanVarianceSettings:
 
 
 class MeanVariance(RiskMeasure):
-    """The mean, less a multiple of the variance."""
+    """The mean minus a multiple of the variance."""
 
     def __init__(self, settings: MeanVarianceSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         super().__init__(RiskParameters(aversion=settings.aversion), settings.scope)

@@ -1,1 +1,1 @@
-"""What a language model does beside playing: it advises, judges, reads, and watches over rules."""
+"""Roles of a language model other than acting: advisor, reward judge, and shield for rules."""

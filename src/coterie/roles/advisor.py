@@ -1,8 +1,8 @@
-"""Advisors: who says what a group's agents might do, in probabilities of their actions.
+"""Advisors: probabilities over a group's actions, suggested by a language model or by the world's scripted expert.
 
-A language model reads moments in words, each distinct text once; the world's reference player serves where it has
-one. Rows that nobody may ask about (the budget is spent, no advised action is legal) are abstentions: counted, and
-decided without advice. When to ask and what becomes of the advice is in `advice.py`.
+A language model reads descriptions of observations, each distinct text once. Rows without an answer (the budget is
+spent, or no advised action is legal) are abstentions: they are counted, and the policy decides them without advice.
+The settings that say when to ask and how advice is used are in `core/advice.py`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ COUNTS = ("decisions", "asked", "advised", "agreed", "kl", "judged", "optimal") 
 
 @dataclass(frozen=True)
 class LanguageAdvisorSettings:
-    """Which model advises, how it is asked, and how it is followed."""
+    """Settings of the advisor 'language'."""
 
-    lm: LMSettings = field(default_factory=LMSettings)  # the model; a name alone will do
-    codec: str = "auto"  # what puts moments into words; auto: the world's own; or package.module:Name
-    template: str = "auto"  # a file, or one of ours by name; auto: the codec's
-    examples: str = "auto"  # worked ones, likewise; none: the bare question
-    normalize: Literal["sum", "mean"] = "sum"  # log-probabilities of a word's tokens
-    calibration: Calibration = "batch"  # take out what the model likes in any case
+    lm: LMSettings = field(default_factory=LMSettings)  # the language model; a bare name is enough
+    codec: str = "auto"  # text codec for observations; auto: the codec of the world; or package.module:Name
+    template: str = "auto"  # prompt template: a file or the name of a built-in one; auto: the codec's default
+    examples: str = "auto"  # few-shot examples: a file or a built-in name; auto: the codec's default; none: zero-shot
+    normalize: Literal["sum", "mean"] = "sum"  # combines the log-probabilities of a word's tokens
+    calibration: Calibration = "batch"  # removes the model's prior preference for some words
     temperature: float = 1.0  # divides the log-probabilities; 0: all weight on the best action
-    smoothing: float = 0.01  # share of the advice that is spread evenly over the legal actions
-    ask: AskSettings = field(default_factory=AskSettings)  # when
-    use: UseSettings = field(default_factory=UseSettings)  # how
+    smoothing: float = 0.01  # fraction of the probability spread evenly over the legal actions
+    ask: AskSettings = field(default_factory=AskSettings)  # which decisions are advised
+    use: UseSettings = field(default_factory=UseSettings)  # how the learner uses the advice
 
     def __post_init__(self) -> None:
         at_least("temperature", self.temperature, 0)
@@ -49,18 +49,18 @@ class LanguageAdvisorSettings:
 
 @dataclass(frozen=True)
 class ExpertAdvisorSettings:
-    """How the world's reference player is followed."""
+    """Settings of the advisor 'expert'."""
 
-    smoothing: float = 0.01  # share of the advice that is spread evenly over the legal actions
-    ask: AskSettings = field(default_factory=AskSettings)  # when
-    use: UseSettings = field(default_factory=UseSettings)  # how
+    smoothing: float = 0.01  # fraction of the probability spread evenly over the legal actions
+    ask: AskSettings = field(default_factory=AskSettings)  # which decisions are advised
+    use: UseSettings = field(default_factory=UseSettings)  # how the learner uses the advice
 
     def __post_init__(self) -> None:
         check_smoothing(self.smoothing, self.use)
 
 
 def check_smoothing(smoothing: float, use: UseSettings) -> None:
-    """Refuse what is no share, and none at all where logarithms of the advice are taken."""
+    """Require smoothing in [0, 1), and above 0 where the learner takes logarithms of the advice."""
     within("smoothing", smoothing, 0, 1)
     if smoothing == 1:
         raise ValueError("smoothing=1 leaves nothing of the advice; set it below 1, for example 0.01")
@@ -68,23 +68,23 @@ def check_smoothing(smoothing: float, use: UseSettings) -> None:
         raise ValueError("use.mode=prior takes logarithms of the advice: smoothing must be above 0, for example 0.01")
 
 
-class Source(Protocol):
-    """Who advises. Rows are numbers of decisions in `[N·A]` order."""
+class AdviceSource(Protocol):
+    """Produces action probabilities for decisions. Rows are indices into the flattened `[N·A]` decisions."""
 
     def known(self, view: View, rows: Array) -> Array:
-        """`[R]`: the action that it advises as far as is known without a question; −1: not known."""
+        """Return the advised actions `[R]` that need no query; −1 where a query would be needed."""
         ...
 
     def weights(self, view: View, rows: Array) -> Array:
-        """`[R, K]`: advised probabilities of the actions, the legal ones alone; NaN where it abstains."""
+        """Return advised probabilities `[R, K]` over the legal actions; NaN in rows where the source abstains."""
         ...
 
     def metrics(self) -> Counters:
-        """What it was asked."""
+        """Return the usage of the source."""
         ...
 
     def state(self) -> State:
-        """What its next answers depend on."""
+        """Return what later answers depend on."""
         ...
 
     def load(self, state: State) -> None:
@@ -93,19 +93,19 @@ class Source(Protocol):
 
 
 class SourcedAdvisor:
-    """Writes notes beside a group's decisions: asks its source where the settings say so, and counts."""
+    """Adds advice from a source to the decisions that the settings select, and counts agreement."""
 
     def __init__(
-        self, ask: AskSettings, use: UseSettings, smoothing: float, group_spec: GroupSpec, source: Source
+        self, ask: AskSettings, use: UseSettings, smoothing: float, group_spec: GroupSpec, source: AdviceSource
     ) -> None:
         self.ask, self.smoothing, self.group_spec, self.source = ask, smoothing, group_spec, source
         self.advice_use = AdviceUse(use, count_actions(group_spec))
         self.in_evaluation = use.in_evaluation
-        self.oracle: Oracle | None = None  # who knows which actions are the best
+        self.oracle: Oracle | None = None  # knows the optimal actions, where the world's codec does
         self.counts = dict.fromkeys(COUNTS, 0.0)
 
     def advise(self, view: View, policy: Policy) -> View:
-        """The view with advice for the decisions that the settings select; abstentions are marked as not given."""
+        """Return the view with advice for the selected decisions; abstentions are marked as not given."""
         assert isinstance(policy, HasLogProbs)  # the build step has checked it
         lead, actions = view.acting.size, self.advice_use.actions
         given, probabilities = np.zeros(lead, bool), np.zeros((lead, actions), np.float32)
@@ -118,8 +118,8 @@ class SourcedAdvisor:
             return replace(view, advice=Advice(*(part.reshape(*view.acting.shape, *part.shape[1:]) for part in parts)))
 
         if strength > 0 and self.ask.due(view):
-            own = policy.log_probs(view).reshape(lead, -1)  # [N·A, K]
-            rows = self.chosen(view, own)
+            log_probs = policy.log_probs(view).reshape(lead, -1)  # [N·A, K]
+            rows = self.select(view, log_probs)
             found = self.source.weights(view, rows)
             legal = legal_actions(view, rows, actions)
             found = np.where(legal, found, 0 * found)  # NaN stays
@@ -131,45 +131,46 @@ class SourcedAdvisor:
                 even = legal / legal.sum(axis=1, keepdims=True)
                 found = (1 - self.smoothing) * found + self.smoothing * even
                 given[rows], probabilities[rows] = True, found
-                if self.advice_use.hint_size:  # a policy that reads hints is compared by what it does with them
-                    own = policy.log_probs(shown()).reshape(own.shape)
-                self.judge(view, rows, found, own[rows])
+                if self.advice_use.hint_size:  # a policy that reads hints is compared as it acts with them
+                    log_probs = policy.log_probs(shown()).reshape(log_probs.shape)
+                self.count_agreement(view, rows, found, log_probs[rows])
         return shown()
 
-    def chosen(self, view: View, own: Array) -> Array:
-        """Which decisions are to be advised: numbers `[R]`, given the policy's log-probabilities `[N·A, K]`."""
+    def select(self, view: View, log_probs: Array) -> Array:
+        """Return the indices `[R]` of the decisions to advise, given the policy's log-probabilities `[N·A, K]`."""
         wanted = view.acting.reshape(-1).copy()
         if self.ask.entropy is not None:
-            wanted &= -(np.exp(own) * own).sum(axis=1) > self.ask.entropy
+            wanted &= -(np.exp(log_probs) * log_probs).sum(axis=1) > self.ask.entropy
         if self.ask.fraction < 1:
             wanted &= view.random.random(len(wanted)) < self.ask.fraction
         if self.ask.disagreement:
             rows = np.flatnonzero(wanted)
-            wanted[rows] = self.source.known(view, rows) != own[rows].argmax(axis=1)  # −1, not known, is no action
+            # −1 (unknown) equals no action.
+            wanted[rows] = self.source.known(view, rows) != log_probs[rows].argmax(axis=1)
         return np.flatnonzero(wanted)
 
-    # What is counted ----------------------------------------------------------------------------------
+    # Metrics ------------------------------------------------------------------------------------------
 
-    def judge(self, view: View, rows: Array, found: Array, own: Array) -> None:
-        """Count how far policy and advice agree, and how often the advice is the best there is."""
+    def count_agreement(self, view: View, rows: Array, found: Array, log_probs: Array) -> None:
+        """Count the agreement of policy and advice, and how often the advice is optimal."""
         best = found.argmax(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            each = np.where(found > 0, found * (np.log(found) - own), 0.0)
+            each = np.where(found > 0, found * (np.log(found) - log_probs), 0.0)
         self.counts["advised"] += len(rows)
-        self.counts["agreed"] += int((best == own.argmax(axis=1)).sum())
+        self.counts["agreed"] += int((best == log_probs.argmax(axis=1)).sum())
         self.counts["kl"] += float(each.sum())
         if self.oracle is None or view.world is None or view.columns is None:
             return
-        everybody = np.zeros((view.acting.shape[0], len(self.group_spec.spaces.agents)), np.int64)
+        joint = np.zeros((view.acting.shape[0], len(self.group_spec.spaces.agents)), np.int64)
         mine = np.zeros(view.acting.size, np.int64)
         mine[rows] = best
-        everybody[:, view.columns] = mine.reshape(view.acting.shape)
-        good = self.oracle.optimal(view.world, everybody)[:, view.columns].reshape(-1)[rows]
+        joint[:, view.columns] = mine.reshape(view.acting.shape)
+        good = self.oracle.optimal(view.world, joint)[:, view.columns].reshape(-1)[rows]
         self.counts["optimal"] += int(good.sum())
         self.counts["judged"] += len(rows)
 
     def metrics(self) -> Counters:
-        """Shares of decisions asked about and advised, of abstentions and agreement, KL(advice ‖ policy), accuracy."""
+        """Fractions of advised decisions, abstentions and agreement, the mean KL(advice ‖ policy), and accuracy."""
         c = self.counts
         found = {"decisions": c["decisions"], "asked": c["asked"], "advised": c["advised"]}
         shares = {
@@ -191,16 +192,18 @@ class SourcedAdvisor:
 
 
 def count_actions(group_spec: GroupSpec) -> int:
-    """K; what is not one choice among few is refused."""
+    """Return the number of actions K; raise where the action space is not discrete."""
     space = group_spec.spaces.action
     if not isinstance(space, Discrete):
         what = type(space).__name__
-        raise ValueError(f"an advisor speaks to one discrete choice per decision; these agents' actions are a {what}")
+        raise ValueError(
+            f"advisors need one discrete action per decision; the action space of these agents is a {what}"
+        )
     return space.n
 
 
 def legal_actions(view: View, rows: Array, actions: int) -> Array:
-    """`[R, K]` bool."""
+    """Return which actions are legal in each row, `[R, K]` bool."""
     return np.ones((len(rows), actions), bool) if view.mask is None else view.mask.reshape(-1, actions)[rows]
 
 
@@ -208,18 +211,18 @@ def legal_actions(view: View, rows: Array, actions: int) -> Array:
 
 
 class LanguageAdvisor(SourcedAdvisor):
-    """A language model that advises."""
+    """Advice from a language model."""
 
     def __init__(self, settings: LanguageAdvisorSettings, group_spec: GroupSpec) -> None:
         s = settings
-        count_actions(group_spec)  # what cannot be advised is refused before any words are looked for
-        source = Words(s, group_spec)
+        count_actions(group_spec)  # raises before a codec is looked up
+        source = LanguageSource(s, group_spec)
         super().__init__(s.ask, s.use, s.smoothing, group_spec, source)
         self.oracle = source.codec if isinstance(source.codec, Oracle) else None
 
 
-class Words:
-    """What a language model says to described moments; a text is asked about once."""
+class LanguageSource:
+    """Scores the words for actions with a language model, once per distinct description."""
 
     def __init__(self, settings: LanguageAdvisorSettings, group_spec: GroupSpec) -> None:
         s = settings
@@ -234,12 +237,12 @@ class Words:
 
     def known(self, view: View, rows: Array) -> Array:
         texts = self.describe(view, rows)
-        heard = np.array([text in self.scorer.known for text in texts], bool)
+        answered = np.array([text in self.scorer.known for text in texts], bool)
         best = np.full(len(rows), -1)
-        if heard.any():
-            weights = self.weights(view, rows[heard])
-            silent = np.isnan(weights).any(axis=1)
-            best[heard] = np.where(silent, -1, np.nan_to_num(weights).argmax(axis=1))
+        if answered.any():
+            weights = self.weights(view, rows[answered])
+            abstained = np.isnan(weights).any(axis=1)
+            best[answered] = np.where(abstained, -1, np.nan_to_num(weights).argmax(axis=1))
         return best
 
     def weights(self, view: View, rows: Array) -> Array:
@@ -249,21 +252,21 @@ class Words:
             return np.zeros((0, self.actions))
         scores = self.scorer.log_probs(list(position))[[position[text] for text in texts]]  # [R, C]
         scores = np.where(legal_actions(view, rows, self.actions)[:, self.of_choice], scores, -np.inf)
-        heard = np.isfinite(scores).any(axis=1) & ~np.isnan(scores).any(axis=1)
+        answered = np.isfinite(scores).any(axis=1) & ~np.isnan(scores).any(axis=1)
         found = np.full((len(rows), self.actions), np.nan)
-        if heard.any():
-            found[heard] = 0.0
-            np.add.at(found, (np.flatnonzero(heard)[:, None], self.of_choice[None]), self.heated(scores[heard]))
+        if answered.any():
+            found[answered] = 0.0
+            np.add.at(found, (np.flatnonzero(answered)[:, None], self.of_choice[None]), self.tempered(scores[answered]))
         return found
 
-    def heated(self, scores: Array) -> Array:
-        """`[R, C]` probabilities at the advice's temperature."""
+    def tempered(self, scores: Array) -> Array:
+        """Return probabilities `[R, C]` at the temperature of the settings."""
         if self.temperature:
             return calibrate.probabilities(scores, self.temperature)
         return (np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]).astype(np.float64)
 
     def describe(self, view: View, rows: Array) -> list[str]:
-        """What each row says; equal observations are put into words once."""
+        """Return the description of each row; equal observations are described once."""
         if not len(rows):
             return []
         seen = map_tree(lambda a: a.reshape(view.acting.size, *a.shape[2:])[rows], view.observation)
@@ -274,9 +277,9 @@ class Words:
         return {"distinct": distinct} | (self.scorer.lm.metrics() if distinct else {})
 
     def state(self) -> State:
-        """Answers and, once the model was asked, its usage and budget."""
+        """Return the answers and, if the model is loaded, its usage and budget."""
         known = self.scorer.known
-        asked = "lm" in vars(self.scorer)  # a cached property: looking must not load a model
+        asked = "lm" in vars(self.scorer)  # a cached property; reading it would load the model
         scores = np.array(list(known.values()), np.float64).reshape(len(known), len(self.scorer.words))
         return {
             "texts": list(known),
@@ -295,30 +298,30 @@ class Words:
             self.scorer.lm.load(state["lm"])
 
 
-# The reference player ---------------------------------------------------------------------------------------
+# Scripted expert --------------------------------------------------------------------------------------------
 
 
 class ExpertAdvisor(SourcedAdvisor):
-    """The world's reference player as an advisor."""
+    """Advice from the world's scripted expert."""
 
     def __init__(self, settings: ExpertAdvisorSettings, group_spec: GroupSpec) -> None:
         actions = count_actions(group_spec)
         if not isinstance(group_spec.world, HasExpert):
-            raise ValueError("the advisor 'expert' needs a world that brings its own reference player")
-        super().__init__(settings.ask, settings.use, settings.smoothing, group_spec, Reference(actions))
+            raise ValueError("the advisor 'expert' needs a world with a scripted expert; set advisor.name=language")
+        super().__init__(settings.ask, settings.use, settings.smoothing, group_spec, ExpertSource(actions))
 
 
-class Reference:
-    """What the world's reference player would do, all weight on it."""
+class ExpertSource:
+    """Puts all probability on the action of the world's scripted expert."""
 
     def __init__(self, actions: int) -> None:
         self.actions = actions
-        self.drawn: tuple[View, Array] | None = None  # what it does at the latest moment
+        self.drawn: tuple[View, Array] | None = None  # the latest view and the expert's actions in it
 
     def known(self, view: View, rows: Array) -> Array:
         if not isinstance(view.world, HasExpert) or view.columns is None:
-            return np.full(len(rows), -1)  # bare observations do not tell it enough
-        if self.drawn is None or self.drawn[0] is not view:  # what is compared is what is advised
+            return np.full(len(rows), -1)  # the expert needs the state of the world
+        if self.drawn is None or self.drawn[0] is not view:  # one draw per view, so `known` and `weights` agree
             self.drawn = view, view.world.expert(view.agent_type, view.random)[:, view.columns].reshape(-1).copy()
         return self.drawn[1][rows]
 
@@ -335,4 +338,4 @@ class Reference:
         return {}
 
     def load(self, state: State) -> None:
-        """A script remembers nothing."""
+        """Nothing to restore: scripted experts have no state."""

@@ -1,7 +1,7 @@
-"""Bonuses from a language model: how well it likes where decisions led, and how surely they do as they are told.
+"""Reward bonuses from a language model: for preferred next observations, and for following instructions.
 
-Unlike shaping (`reward.py`) these change which policies are best, on purpose. They may be scaled by their running
-deviation, so that a weight means the same in every world.
+Unlike potential-based shaping (`shaping.py`) they change the optimal policies, on purpose. They can be scaled by their
+running deviation, so that a weight means the same in every world.
 """
 
 from __future__ import annotations
@@ -20,9 +20,16 @@ from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
 from coterie.nn.normalization import RunningMoments
 from coterie.preferences import bradley_terry
-from coterie.roles.shaping import JudgeSettings, Tally, Values, asked, following, seen
+from coterie.roles.shaping import (
+    BonusCounter,
+    JudgeSettings,
+    MemoizedValues,
+    next_observations,
+    observations_at,
+    usage_metrics,
+)
 
-PAIRED = 400  # distinct moments at most among which pairs are counted for `accuracy`
+MAX_RANKED = 400  # `accuracy` compares at most this many distinct observations
 
 
 # Comparisons of pairs -------------------------------------------------------------------------------------
@@ -30,9 +37,9 @@ PAIRED = 400  # distinct moments at most among which pairs are counted for `accu
 
 @dataclass(frozen=True)
 class PairwiseBonusSettings(JudgeSettings):
-    """How a model's comparisons become a bonus."""
+    """Settings of the preference 'pairwise_lm'."""
 
-    references: int = 8  # of the codec's samples that every moment is compared with, each twice
+    references: int = 8  # samples of the codec that each observation is compared with, in both orders
     scale: Literal["fixed", "deviation"] = "fixed"  # deviation: divide by the bonus's running deviation
 
     def __post_init__(self) -> None:
@@ -41,17 +48,17 @@ class PairwiseBonusSettings(JudgeSettings):
 
 
 class PairwiseBonus:
-    """Rewards r + weight · strength(o′), o′ being what a decision led to.
+    """Rewards r + weight · strength(o′), where o′ is the next observation of the agent.
 
-    The model says which of two descriptions is better, in both orders, so that a liking for A or for B cancels;
-    strengths are Bradley and Terry's (`bradley_terry.py`), the references' mean being 0. After a true end there is
-    nothing more to see, and no bonus.
+    The model compares two descriptions in both orders, so a bias for answer A or B cancels. Strengths are those of the
+    Bradley-Terry model (`bradley_terry.py`) with mean 0 over the references. A terminal step has no next observation
+    and gets no bonus.
     """
 
     scope = "step"
 
     def __init__(self, settings: PairwiseBonusSettings, group_spec: GroupSpec, gamma: float) -> None:
-        self.settings, self.tally = settings, Tally()
+        self.settings, self.counter = settings, BonusCounter()
         self.moments = RunningMoments(1)
         self.judged: list[tuple[float, int]] = []  # strength and true grade of distinct observations
         s = self.settings
@@ -60,16 +67,16 @@ class PairwiseBonus:
         samples = self.codec.appraisals() if isinstance(self.codec, Graded) and self.graded else self.codec.samples()
         self.references = _spread(list(dict.fromkeys(samples)), s.references)
         if len(self.references) < 2:
-            raise ValueError("the codec has no samples of descriptions to compare with; name one that has")
+            raise ValueError("codec: it has no sample descriptions to compare with; name a codec that has some")
         name = f"{self.codec.prompt}-pairs"
         default = name if (prompts.FOLDER / f"{name}.txt").is_file() else "pairs"
         self.scorer = ChoiceScorer(
             s.lm, prompts.read(s.template, s.examples, default, ("A", "B")), ("A", "B"), normalize=s.normalize
         )
-        self.strengths = Values(self._strength)
+        self.strengths = MemoizedValues(self._strength)
 
     def _strength(self, observation: Tree, tags: Array) -> Array:
-        """Strengths `[R]`; NaN where a comparison is missing."""
+        """Return strengths `[R]`; NaN where a comparison is missing."""
         codec = self.codec
         texts = (
             codec.appraise(observation) if isinstance(codec, Graded) and self.graded else codec.describe(observation)
@@ -84,13 +91,13 @@ class PairwiseBonus:
         return strengths
 
     def _preferred(self, pairs: Sequence[tuple[str, str]]) -> Array:
-        """How surely the first of each pair is the better one, `[P]`, averaged over both orders."""
+        """Return P(first ≻ second) of each pair, `[P]`, averaged over both orders."""
         both = [_pair(*ordered) for a, b in pairs for ordered in ((a, b), (b, a))]
         first = _first(self.scorer.log_probs(both)).reshape(-1, 2)
         return np.asarray((first[:, 0] + 1 - first[:, 1]) / 2)
 
     def _fit(self, text: str, chance: dict[tuple[str, str], float]) -> float:
-        """The strength of one text among the references; one at a time, so that no order of visits matters."""
+        """Return the strength of one text among the references; one fit per text, so visiting order is irrelevant."""
         items = [*self.references, *([] if text in self.references else [text])]
         wins = np.array([[0.0 if a == b else self._chance(a, b, chance) for b in items] for a in items])
         if np.isnan(wins).any():
@@ -103,21 +110,21 @@ class PairwiseBonus:
         return chance[a, b] if (a, b) in chance else 1 - chance[b, a]
 
     def rewards(self, experience: Experience) -> Array:
-        found, closed = following(experience), experience.closed()
+        found, closed = next_observations(experience), experience.closed()
         led = closed & (found.next >= 0)
         bonus = np.full(experience.reward.shape, np.nan)
         if led.any():
-            group_specs, back = np.unique(found.next[led], return_inverse=True)
-            bonus[led] = self.strengths.of(seen(experience, group_specs))[back]
+            indices, back = np.unique(found.next[led], return_inverse=True)
+            bonus[led] = self.strengths.of(observations_at(experience, indices))[back]
         bonus = scaled(bonus, self.moments, self.settings.scale)
-        return (experience.reward + self.tally.add(self.settings.weight * bonus, led)).astype(np.float32)
+        return (experience.reward + self.counter.add(self.settings.weight * bonus, led)).astype(np.float32)
 
     def metrics(self) -> Metrics:
-        """Distinct observations and texts, what was added, and the share of pairs that are in their true order."""
-        return asked(self.scorer, self.strengths) | self.tally.metrics() | _in_order(self.judged)
+        """Distinct observations and texts, the mean bonus, and the fraction of pairs ranked as their true grades."""
+        return usage_metrics(self.scorer, self.strengths) | self.counter.metrics() | _in_order(self.judged)
 
     def state(self) -> State:
-        """What later bonuses are scaled by; answers belong to the model's cache."""
+        """Return the running moments; the model's cache keeps the answers."""
         return self.moments.state()
 
     def load(self, state: State) -> None:
@@ -130,69 +137,70 @@ class PairwiseBonus:
 
 @dataclass(frozen=True)
 class InstructionBonusSettings(JudgeSettings):
-    """How a model's verdicts on decisions become a bonus."""
+    """Settings of the preference 'instruction_lm'."""
 
-    calibration: Calibration = "batch"  # take out what the model likes in any case
-    when: Literal["decision", "end"] = "decision"  # judge every decision, or only an episode's last one
+    calibration: Calibration = "batch"  # removes the model's prior preference for some words
+    when: Literal["decision", "end"] = "decision"  # judge every decision, or only the last one of an episode
     scale: Literal["fixed", "deviation"] = "fixed"  # deviation: divide by the bonus's running deviation
 
 
 class InstructionBonus:
-    """Rewards r + weight · p(yes), of the question whether the decision does what the agent is asked to do."""
+    """Rewards r + weight · p(yes), where the question is whether the decision follows the agent's instruction."""
 
     scope = "step"
     answers = ("yes", "no")
 
     def __init__(self, settings: InstructionBonusSettings, group_spec: GroupSpec, gamma: float) -> None:
-        self.settings, self.tally = settings, Tally()
+        self.settings, self.counter = settings, BonusCounter()
         self.moments = RunningMoments(1)
-        self.unsaid = 0  # decisions of the latest rollout that no choice of the codec's stands for
+        self.unsaid = 0  # decisions of the latest rollout whose action has no word in the codec
         s, codec = self.settings, find_text_codec(self.settings.codec, group_spec)
         if not isinstance(codec, Instructing):
             raise ValueError(
-                f"'{codec.prompt}' gives no instructions; name a codec that is coterie.core.text.Instructing"
+                f"codec: '{codec.prompt}' gives no instructions; name one that implements coterie.core.text.Instructing"
             )
-        codec.instruct(_blank(group_spec))  # refuses a world that could give instructions, but does not
+        codec.instruct(_blank(group_spec))  # raises if instructions are switched off in the world
         self.codec: TextCodec = codec
         self.of_choice = codec.actions(np.arange(len(codec.choices)))  # [C, …]
         template = prompts.read(s.template, s.examples, "following", self.answers)
         samples = [_done(text, word) for text in codec.samples() for word in codec.choices]
         samples = samples if s.calibration == "batch" else []
         self.scorer = ChoiceScorer(s.lm, template, self.answers, samples, s.calibration, s.normalize)
-        self.verdicts = Values(self._verdict)
+        self.verdicts = MemoizedValues(self._verdict)
 
     def _verdict(self, observation: Tree, tags: Array) -> Array:
-        """p(yes) `[R]` of the choices that are the tags; NaN where the model abstains."""
+        """Return p(yes) `[R]` for observations and choices (the tags); NaN where the model abstains."""
         assert isinstance(self.codec, Instructing)
-        wanted, told = self.codec.instruct(observation), self.codec.describe(observation)
+        instructions, descriptions = self.codec.instruct(observation), self.codec.describe(observation)
         whole = [
-            text if text.startswith(words) else f"{words} {text}" for words, text in zip(wanted, told, strict=True)
+            text if text.startswith(words) else f"{words} {text}"
+            for words, text in zip(instructions, descriptions, strict=True)
         ]
         texts = [_done(text, self.codec.choices[tag]) for text, tag in zip(whole, tags, strict=True)]
         return _first(self.scorer.log_probs(texts))
 
     def rewards(self, experience: Experience) -> Array:
-        found, closed = following(experience), experience.closed()
+        found, closed = next_observations(experience), experience.closed()
         judged = closed & found.last if self.settings.when == "end" else closed
         action = experience.action[judged]
         equal = (action[:, None] == self.of_choice).reshape(len(action), len(self.of_choice), -1).all(axis=2)
-        said = equal.any(axis=1)
+        worded = equal.any(axis=1)
         bonus = np.full(experience.reward.shape, np.nan)
         inner = np.full(len(action), np.nan)
-        if said.any():
-            shown = seen(experience, found.at[judged][said])
-            inner[said] = self.verdicts.of(shown, equal.argmax(axis=1)[said])
+        if worded.any():
+            shown = observations_at(experience, found.at[judged][worded])
+            inner[worded] = self.verdicts.of(shown, equal.argmax(axis=1)[worded])
         bonus[judged] = inner
-        self.unsaid = int((~said).sum())
+        self.unsaid = int((~worded).sum())
         bonus = scaled(bonus, self.moments, self.settings.scale)
-        return (experience.reward + self.tally.add(self.settings.weight * bonus, judged)).astype(np.float32)
+        return (experience.reward + self.counter.add(self.settings.weight * bonus, judged)).astype(np.float32)
 
     def metrics(self) -> Metrics:
-        """Distinct decisions and texts, what was added, and decisions without words."""
-        return asked(self.scorer, self.verdicts) | self.tally.metrics() | {"judge/unsaid": float(self.unsaid)}
+        """Distinct decisions and texts, the mean bonus, and the number of decisions whose action has no word."""
+        return usage_metrics(self.scorer, self.verdicts) | self.counter.metrics() | {"judge/unsaid": float(self.unsaid)}
 
     def state(self) -> State:
-        """What later bonuses are scaled by; answers belong to the model's cache."""
+        """Return the running moments; the model's cache keeps the answers."""
         return self.moments.state()
 
     def load(self, state: State) -> None:
@@ -200,11 +208,11 @@ class InstructionBonus:
         self.moments.load(state)
 
 
-# What they share ------------------------------------------------------------------------------------------
+# Helpers -------------------------------------------------------------------------------------------------
 
 
 def scaled(bonus: Array, moments: RunningMoments, scale: str) -> Array:
-    """Bonuses divided by their running deviation, these included; their zero stays where it is."""
+    """Divide bonuses by their running deviation, which includes them; they are not centred."""
     if scale == "fixed":
         return bonus
     known = bonus[~np.isnan(bonus)][None]
@@ -213,14 +221,14 @@ def scaled(bonus: Array, moments: RunningMoments, scale: str) -> Array:
 
 
 def _first(log_probs: Array) -> Array:
-    """The probability `[R]` of the first of two answers; NaN stays."""
-    with np.errstate(invalid="ignore"):  # of NaN, by logaddexp alone
+    """Return the probability `[R]` of the first of two answers; NaN stays NaN."""
+    with np.errstate(invalid="ignore"):  # logaddexp warns about NaN
         return np.asarray(np.exp(-np.logaddexp(0.0, log_probs[:, 1] - log_probs[:, 0])))
 
 
 def _in_order(judged: list[tuple[float, int]]) -> Metrics:
-    """Of the pairs of moments with different true grades, the share whose strengths say so, too."""
-    kept = [(strength, grade) for strength, grade in judged if grade >= 0 and not np.isnan(strength)][:PAIRED]
+    """Return the fraction of pairs with different true grades that the strengths rank in the same order."""
+    kept = [(strength, grade) for strength, grade in judged if grade >= 0 and not np.isnan(strength)][:MAX_RANKED]
     if not kept:
         return {}
     strengths, grades = (np.array(column) for column in zip(*kept, strict=True))
@@ -230,14 +238,14 @@ def _in_order(judged: list[tuple[float, int]]) -> Metrics:
 
 
 def _spread(samples: list[str], count: int) -> list[str]:
-    """Evenly many from the beginning to the end, since samples come sorted by what they are samples of."""
+    """Pick `count` evenly spaced samples, since codecs sort their samples by subject."""
     if len(samples) <= count:
         return samples
     return [samples[i] for i in np.linspace(0, len(samples) - 1, count).round().astype(int)]
 
 
 def _pair(a: str, b: str) -> str:
-    return f"A: {a} B: {b}"  # on one line, as examples are
+    return f"A: {a} B: {b}"  # on one line, like the examples
 
 
 def _done(text: str, word: str) -> str:
@@ -245,7 +253,7 @@ def _done(text: str, word: str) -> str:
 
 
 def _blank(group_spec: GroupSpec) -> Tree:
-    """An observation `[1, …]` that shows nothing."""
+    """Return an observation `[1, …]` of zeros."""
 
     def zeros(space: Box | Discrete) -> Array:
         return np.zeros((1, *space.shape), space.dtype) if isinstance(space, Box) else np.zeros(1, np.int64)

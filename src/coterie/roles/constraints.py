@@ -1,16 +1,12 @@
-"""Constraints in words: what a group must not do ("never enter lava"), judged by a language model.
+"""Constraints in words ("never enter lava"): a language model judges which actions break a rule.
 
-Each distinct moment is put before the model once: what does every action do, and does that break a rule? Deeds that
-do are masked out (`veto`), cost something at the learner's door (`penalty`), or are only counted (`count`). Masks are
-part of what a group lives through, so log-probabilities stay those of the policy that really played. How the model is
-asked is in `rules.py`.
+The model judges every action at each distinct observation once. Actions that break a rule are masked out (`veto`),
+reduce the reward that the learner sees (`penalty`), or are only counted (`count`). Masks are part of the stored
+experience, so log-probabilities are those of the policy that acted.
 
-Asking a language model whether a deed breaks a rule, in two ways: directly, or through the rule's own words.
-
-A large model is asked directly, yes or no. A small one cannot hold a deed against a rule, but it goes on with what a
-rule is about: `Channel` asks how likely the deed's words are as what the rule forbids, compared with what other rules
-make of them (noisy channel prompting, Min et al. 2022, eq. 3, with equal priors). What follows from an answer is left
-to `constraints.py`.
+Two judges ask the model. `DirectJudge` asks "yes or no", which needs a large model. `ChannelJudge` suits small models:
+it scores the words for an action as something that the rule forbids, relative to other rules (noisy channel prompting,
+Min et al. 2022, eq. 3, with equal priors).
 """
 
 from __future__ import annotations
@@ -35,33 +31,33 @@ ANSWERS = ("yes", "no")
 
 
 class Case(NamedTuple):
-    """What a model is asked to judge."""
+    """A rule and an action to judge against it."""
 
     rule: str  # "never enter lava"
-    state: str  # what the agent is told
-    deed: str  # what the action does, in words
+    state: str  # the description of the observation
+    deed: str  # the effect of the action, in words
 
 
-class Jury(Protocol):
-    """Who judges cases."""
+class RuleJudge(Protocol):
+    """Judges cases with a language model."""
 
     @property
     def lm(self) -> LoadedModel:
-        """The model, loaded when it is first asked."""
+        """The language model, loaded at first use."""
         ...
 
     def breaks(self, cases: Sequence[Case]) -> Array:
-        """How probably each case breaks its rule, `[R]`; NaN where the model may not say."""
+        """Return the probability that each case breaks its rule, `[R]`; NaN where the model abstains."""
         ...
 
 
-class Direct:
-    """Yes or no, few-shot and calibrated, once for every distinct case."""
+class DirectJudge:
+    """Asks yes or no, few-shot and calibrated, once per distinct case."""
 
     def __init__(self, lm: LMSettings, template: str, examples: str, calibration: Calibration) -> None:
         prompt_template = prompts.read(template, examples, "constraints", ANSWERS)
         if calibration == "batch":
-            raise ValueError("calibration=batch needs known cases of both kinds; set content_free or none")
+            raise ValueError("calibration=batch needs known cases of both answers; set content_free or none")
         self.scorer = ChoiceScorer(lm, prompt_template, ANSWERS, (), calibration)
 
     @property
@@ -70,69 +66,70 @@ class Direct:
 
     def breaks(self, cases: Sequence[Case]) -> Array:
         scores = self.scorer.log_probs([f"Rule: {c.rule}. {c.state} Move: {c.deed}." for c in cases])
-        with np.errstate(invalid="ignore"):  # NaN where the model was not allowed to read
-            return _even(scores[:, 0] - scores[:, 1])
+        with np.errstate(invalid="ignore"):  # NaN where the model abstains
+            return _sigmoid(scores[:, 0] - scores[:, 1])
 
 
-class Channel:
-    """p(deed | rule) against its mean over the rules of the worked examples."""
+class ChannelJudge:
+    """Compares p(deed | rule) with its mean over the rules of the examples."""
 
     def __init__(self, lm: LMSettings, template: str, examples: str) -> None:
         if examples == "none":
-            raise ValueError("ask=channel compares a rule with those of the examples; name some, or set ask=direct")
+            raise ValueError(
+                "examples=none: ask=channel compares a rule with those of the examples; name some, or set ask=direct"
+            )
         self.template = prompts.read(template, examples, "forbidden", None)
         self.others = tuple(dict.fromkeys(rule for rule, _ in prompts.read_examples(examples, "forbidden", None)))
         if not self.others:
             raise ValueError(f"examples '{examples}': ask=channel needs at least one 'Rule: … => deed'")
         self.settings = lm
-        self.answers: AnswerMemo[tuple[str, str], float] = AnswerMemo(
-            self._score
-        )  # (rule's text, deed) -> log-probability
+        # (text of the rule, deed) -> log-probability
+        self.answers: AnswerMemo[tuple[str, str], float] = AnswerMemo(self._score)
 
     @functools.cached_property
     def lm(self) -> LoadedModel:
-        """The model, loaded when it is first asked."""
+        """The language model, loaded at first use."""
         return load_shared(self.settings)
 
     def breaks(self, cases: Sequence[Case]) -> Array:
-        told = [f"Rule: {case.rule}." for case in cases]
-        asked = [(text, case.deed) for case, rule in zip(cases, told, strict=True) for text in (rule, *self.others)]
+        rules = [f"Rule: {case.rule}." for case in cases]
+        asked = [(text, case.deed) for case, rule in zip(cases, rules, strict=True) for text in (rule, *self.others)]
         self.answers.ask(asked)
         found = np.array([self.answers.known.get(pair, np.nan) for pair in asked]).reshape(len(cases), -1)
-        same = np.array([[text == rule for text in self.others] for rule in told]).reshape(len(cases), -1)
-        # A rule is not compared with itself where the examples hold it, too.
+        same = np.array([[text == rule for text in self.others] for rule in rules]).reshape(len(cases), -1)
+        # A rule that is among the examples is not compared with itself.
         rest = np.where(same, -np.inf, found[:, 1:])
         others = np.maximum((~same).sum(axis=1), 1)
-        with np.errstate(invalid="ignore"):  # NaN where the model was not allowed to read
-            return _even(found[:, 0] - np.logaddexp.reduce(rest, axis=1) + np.log(others))
+        with np.errstate(invalid="ignore"):  # NaN where the model abstains
+            return _sigmoid(found[:, 0] - np.logaddexp.reduce(rest, axis=1) + np.log(others))
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> Array:
-        """[R], from the model."""
+        """Return log-probabilities `[R]` from the model."""
         prompt = [self.template.prompt(rule) for rule, _ in pairs]
         return self.lm.score(prompt, [[f" {deed}"] for _, deed in pairs])[:, 0]
 
 
-def _even(apart: Array) -> Array:
-    """The probability of the first of two that are this many nats apart; NaN stays NaN."""
-    chance: Array = np.exp(-np.logaddexp(0.0, -apart))
-    return chance
+def _sigmoid(log_odds: Array) -> Array:
+    """Return probabilities for log-odds; NaN stays NaN."""
+    probability: Array = np.exp(-np.logaddexp(0.0, -log_odds))
+    return probability
 
 
 @dataclass(frozen=True)
 class ConstraintSettings:
-    """What must not be done, who judges it, and what follows."""
+    """Settings of the constraints 'language'."""
 
-    rules: tuple[str, ...] = ()  # in words, such as "never enter lava"; at least one
-    action: Literal["veto", "penalty", "count"] = "veto"  # mask out what breaks a rule, charge for it, or only count it
-    penalty: float = 1.0  # taken off the reward of a decision that breaks a rule; action=penalty
-    lm: LMSettings = field(default_factory=LMSettings)  # the model; a name alone will do
-    ask: Literal["channel", "direct"] = "channel"  # through the rule's words, for small models; or yes and no
-    threshold: float = 0.9  # a rule is broken where the model gives this or a greater probability
-    calibration: Calibration = "content_free"  # take out what the model likes in any case; ask=direct
-    codec: str = "auto"  # what puts moments into words; auto: the world's own; or package.module:Name
-    template: str = "auto"  # a file, or one of ours by name; auto: the one for this way of asking
-    examples: str = "auto"  # worked ones, likewise; none: the bare question
-    truth: Literal["untold", "fatal"] = "untold"  # the world does not tell a breach, or ends the episode unpaid
+    rules: tuple[str, ...] = ()  # at least one rule in words, such as "never enter lava"
+    action: Literal["veto", "penalty", "count"] = "veto"  # mask out, charge for, or only count breaches
+    penalty: float = 1.0  # subtracted from the reward of a decision that breaks a rule; action=penalty
+    lm: LMSettings = field(default_factory=LMSettings)  # the language model; a bare name is enough
+    ask: Literal["channel", "direct"] = "channel"  # noisy channel, for small models; or a yes/no question
+    threshold: float = 0.9  # a rule counts as broken at or above this probability
+    calibration: Calibration = "content_free"  # removes the model's prior preference for some words; ask=direct
+    codec: str = "auto"  # text codec for observations; auto: the codec of the world; or package.module:Name
+    template: str = "auto"  # prompt template: a file or a built-in name; auto: the default for `ask`
+    examples: str = "auto"  # few-shot examples: a file or a built-in name; auto: the default for `ask`; none: zero-shot
+    truth: Literal["untold", "fatal"] = "untold"  # fatal: a breach terminates the episode without reward
 
     def __post_init__(self) -> None:
         if not self.rules or not all(rule.strip() for rule in self.rules):
@@ -143,21 +140,21 @@ class ConstraintSettings:
         within("threshold", self.threshold, 0, 1)
 
 
-class Verdicts(NamedTuple):
-    """What the model says of all actions at some moments."""
+class RuleJudgements(NamedTuple):
+    """Judgements of all actions at R observations."""
 
-    broken: Array  # [R, choices] bool: breaks a rule
-    silent: Array  # [R] int: deeds that the model did not judge
+    broken: Array  # [R, choices] bool: the action breaks a rule
+    abstentions: Array  # [R] int: actions that the model did not judge
 
 
 class LanguageShield:
-    """Keeps a group to rules in words."""
+    """Applies rules in words to a group's actions."""
 
     def __init__(self, settings: ConstraintSettings, group_spec: GroupSpec) -> None:
         space = group_spec.spaces.action
         if not isinstance(space, Discrete):
             raise ValueError(
-                f"constraints in words judge one action after the other, which needs discrete actions; "
+                f"constraints in words need discrete actions, since each action is judged separately; "
                 f"'{group_spec.agent_type}' has a {type(space).__name__}"
             )
         self.settings, self.choices = settings, space.n
@@ -165,40 +162,42 @@ class LanguageShield:
         self.of_choice = self.codec.actions(np.arange(len(self.codec.choices)))  # [C]
         self.rules = tuple(rule.strip().rstrip(".") for rule in settings.rules)
         asked = (settings.lm, settings.template, settings.examples)
-        self.jury: Jury = Channel(*asked) if settings.ask == "channel" else Direct(*asked, settings.calibration)
-        self.verdicts = Memoized(lambda seen, tags: self._ask(seen), keep=_whole)
+        self.judge: RuleJudge = (
+            ChannelJudge(*asked) if settings.ask == "channel" else DirectJudge(*asked, settings.calibration)
+        )
+        self.verdicts = Memoized(lambda seen, tags: self._ask(seen), keep=_complete)
         self.asked = False
-        self.learns = group_spec.learns  # what the learner sees is counted instead of what is played
-        self.played: dict[str, float] = {}  # counts of decisions that were watched
-        self.learned: Metrics = {}  # counts of the latest experience that was learned from
-        self.vetoes, self.examined = 0, False  # actions taken away in the latest rollout, and whether it is over
+        self.learns = group_spec.learns  # if so, the learner's experience is counted, not acting
+        self.played: dict[str, float] = {}  # counts of all decisions outside learning
+        self.learned: Metrics = {}  # counts of the latest experience of the learner
+        self.vetoes, self.examined = 0, False  # masked actions of the rollout; whether the rollout is over
 
     # Judging --------------------------------------------------------------------------------------------
 
-    def judged(self, observation: Tree) -> Verdicts:
-        """What all actions at `[R, …]` observations would break; actions that no word stands for break nothing."""
+    def judged(self, observation: Tree) -> RuleJudgements:
+        """Judge all actions at `[R, …]` observations; actions without a word break no rule."""
         found = self.verdicts.of(observation)
         broken = np.array([mine for mine, _ in found], bool).reshape(len(found), self.choices)
-        return Verdicts(broken, np.array([missed for _, missed in found], np.int64))
+        return RuleJudgements(broken, np.array([missed for _, missed in found], np.int64))
 
     def _ask(self, observation: Tree) -> list[tuple[Array, int]]:
-        """What the model says of each observation: broken `[choices]`, and how many deeds it did not judge."""
+        """Ask the model: for each observation, broken `[choices]` and the number of actions that it did not judge."""
         self.asked = True
-        told, words = self.codec.describe(observation), self.codec.choices
-        deeds = self.codec.deeds(observation) if isinstance(self.codec, Foretelling) else [list(words)] * len(told)
+        states, words = self.codec.describe(observation), self.codec.choices
+        deeds = self.codec.deeds(observation) if isinstance(self.codec, Foretelling) else [list(words)] * len(states)
         cases = [
             Case(rule, state, deed)
-            for state, mine in zip(told, deeds, strict=True)
+            for state, mine in zip(states, deeds, strict=True)
             for deed in mine
             for rule in self.rules
         ]
-        chance = self.jury.breaks(cases).reshape(len(told), len(words), len(self.rules))
-        broken = np.zeros((len(told), self.choices), bool)
-        with np.errstate(invalid="ignore"):  # what is not known breaks nothing
+        chance = self.judge.breaks(cases).reshape(len(states), len(words), len(self.rules))
+        broken = np.zeros((len(states), self.choices), bool)
+        with np.errstate(invalid="ignore"):  # NaN: an abstention breaks no rule
             broken[:, self.of_choice] = (chance >= self.settings.threshold).any(axis=2)
         return list(zip(broken, np.isnan(chance).any(axis=2).sum(axis=1).tolist(), strict=True))
 
-    # At the table ---------------------------------------------------------------------------------------
+    # Acting --------------------------------------------------------------------------------------------
 
     def allowed(self, view: View) -> Array:
         shape = (*view.acting.shape, self.choices)
@@ -207,14 +206,14 @@ class LanguageShield:
             return legal
         kept = legal.copy()
         mine = kept[view.acting] & ~self.judged(map_tree(lambda a: a[view.acting], view.observation)).broken
-        overruled = ~mine.any(axis=1)  # everything is forbidden, but something must be done
+        overruled = ~mine.any(axis=1)  # every action is forbidden: allow all, since one must be taken
         mine[overruled] = kept[view.acting][overruled]
         self._count_vetoes(int((kept[view.acting] & ~mine).sum()), view.progress is not None)
         kept[view.acting] = mine
         return kept
 
     def _count_vetoes(self, taken: int, training: bool) -> None:
-        """Add actions that the world allowed and a rule took away: here alone both are known."""
+        """Count actions that the world allows and a rule forbids; stored masks no longer tell them apart."""
         if not (self.learns and training):
             self.played["vetoes"] = self.played.get("vetoes", 0.0) + taken
             return
@@ -224,7 +223,7 @@ class LanguageShield:
 
     def observe(self, view: View, action: Array) -> None:
         rows = view.acting
-        if not rows.any() or (self.learns and view.progress is not None):  # what is learned from is counted there
+        if not rows.any() or (self.learns and view.progress is not None):  # `examine` counts these
             return
         seen = map_tree(lambda a: a[rows], view.observation)
         counts, _ = self.count(seen, action[rows], None if view.mask is None else view.mask[rows])
@@ -232,31 +231,31 @@ class LanguageShield:
             self.played[name] = self.played.get(name, 0.0) + count
 
     def count(self, observation: Tree, action: Array, mask: Array | None) -> tuple[Metrics, Array]:
-        """What became of `[R]` decisions, and which of them broke a rule."""
+        """Return counts for `[R]` decisions, and which of them broke a rule."""
         verdicts = self.judged(observation)
         broke = np.take_along_axis(verdicts.broken, action[:, None], axis=1)[:, 0]
         counts = {
             "decisions": float(len(action)),
             "violations": float(broke.sum()),
-            "abstentions": float(verdicts.silent.sum()),
+            "abstentions": float(verdicts.abstentions.sum()),
         }
         if self.settings.action == "veto" and mask is not None:
             counts["overruled"] = float((verdicts.broken & mask).any(axis=1).sum())
         return counts, broke
 
-    # At the learner's door ------------------------------------------------------------------------------
+    # Learning ------------------------------------------------------------------------------------------
 
     def charge(self, preference: Preference) -> Preference:
-        """The preference, counting and if so set charging what breaks a rule."""
+        """Wrap the preference so that breaches are counted and, with action=penalty, charged."""
         if not isinstance(preference, Risk):
             self.learns = True
-            return Constrained(preference, self)
+            return ConstrainedPreference(preference, self)
         if self.settings.action == "penalty":
-            raise ValueError("action=penalty changes rewards, which risk preferences take as they are; set action=veto")
+            raise ValueError("action=penalty changes rewards, which risk preferences do not support; set action=veto")
         return preference
 
     def examine(self, experience: Experience) -> Array:
-        """Which decisions broke a rule, `[T, N, A]` bool; counts those whose outcome is known."""
+        """Return which decisions broke a rule, `[T, N, A]` bool; count those whose outcome is known."""
         broke, self.examined = np.zeros(experience.active.shape, bool), True
         for rows, counted in ((experience.closed(), True), (experience.active & ~experience.closed(), False)):
             if not rows.any():
@@ -272,21 +271,21 @@ class LanguageShield:
         return broke
 
     def metrics(self) -> Counters:
-        """Counts of the latest experience, or, where nothing is learned, of all decisions; and what was asked."""
+        """Counts of the latest experience, or of all decisions if the group does not learn; and the model's usage."""
         counts = self.learned if self.learns else self.played
-        asked = self.jury.lm.metrics() if self.asked else {}
+        asked = self.judge.lm.metrics() if self.asked else {}
         return {f"constraints/{name}": value for name, value in (counts | asked).items()}
 
     def state(self) -> State:
-        """Nothing: what the model said is its cache's to keep, and counts are those of one experience."""
+        """Return nothing: the model's cache keeps the answers, and counts cover one experience only."""
         return {}
 
     def load(self, state: State) -> None:
-        """Nothing was saved."""
+        """Nothing to restore."""
 
 
-class Constrained:
-    """A preference whose owner is watched, and charged for what breaks a rule. Stored rewards stay as they are."""
+class ConstrainedPreference:
+    """Counts breaches of rules and subtracts their penalty from an inner preference. Stored rewards stay unchanged."""
 
     def __init__(self, inner: Preference, shield: LanguageShield) -> None:
         self.inner, self.shield = inner, shield
@@ -310,7 +309,7 @@ class Constrained:
 
 
 def agreement(judged: Array, real: Array) -> Metrics:
-    """How well judgements `[R]` bool agree with what the world told."""
+    """Compare judgements `[R]` bool with the breaches that the world reported."""
     return {
         "fatal": float(real.sum()),
         "foreseen": float((judged & real).sum()),
@@ -318,6 +317,6 @@ def agreement(judged: Array, real: Array) -> Metrics:
     }
 
 
-def _whole(verdict: tuple[Array, int]) -> bool:
-    """Whether all was judged; what was not may be asked again at another time."""
+def _complete(verdict: tuple[Array, int]) -> bool:
+    """Whether every action was judged; incomplete judgements are not stored, so the model is asked again."""
     return not verdict[1]

@@ -26,7 +26,7 @@ from coterie.core.world import HasExpert
 from coterie.nn.threads import fixed_threads
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.training import workers
-from coterie.training.build import build_groups, build_stage, build_world, probe_learners
+from coterie.training.build import build_groups, build_render_world, build_world, probe_learners
 from coterie.training.evaluate import Result, evaluate, evaluation_envs
 from coterie.training.language_models import keep_answers
 from coterie.training.metrics import Progress, Recorder
@@ -341,7 +341,7 @@ def film(training: Training) -> None:
     from coterie.core.world import Renderable
     from coterie.training.video import write_video
 
-    world = build_stage(training.config.world)
+    world = build_render_world(training.config.world)
     if isinstance(world, Renderable):
         path = training.run.path / "videos" / "eval" / f"step-{training.best_step:012d}.gif"
         write_video(world, [group.actor for group in training.groups], evaluation_seed(0), path)

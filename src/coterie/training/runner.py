@@ -255,7 +255,7 @@ class Runner:
         }
 
     def load(self, state: State) -> None:
-        """Return to a saved moment."""
+        """Restore a saved state."""
         self.timestep = self.world.load(state["world"])
         self.tally.load(state["tally"])
         self.memories = {name: memory.copy() for name, memory in state["memories"].items()}

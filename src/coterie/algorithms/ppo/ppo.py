@@ -177,7 +177,7 @@ class PPO:
         """The experience with the rewards that the group's preference makes of it, and metrics of whole episodes."""
         if self.outcomes is None:
             return replace(own, reward=self.preference.rewards(own)), {}
-        return self.outcomes.judged(own)
+        return self.outcomes.replace_rewards(own)
 
     def schedule(self, progress: float) -> Hyperparams:
         """Learning rates and clip range for this iteration."""

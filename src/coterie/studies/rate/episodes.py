@@ -81,7 +81,7 @@ def play(
 ) -> list[Episode]:
     """Play whole episodes with a run's policies, each from its own seed."""
     settings = table.config.world
-    world = build.build_stage(settings) if view_options.frames else build.build_world(settings, 1)
+    world = build.build_render_world(settings) if view_options.frames else build.build_world(settings, 1)
     actors = [g.actor for g in table.groups]
     with fixed_threads(table.config.train.threads):
         return [

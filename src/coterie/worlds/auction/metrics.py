@@ -338,7 +338,7 @@ def _preference(group: GroupConfig, group_spec: GroupSpec) -> Part:
     if group.learner is not None or not isinstance(group.policy, SeatedRun) or group.preference.name != "individual":
         return group.preference
     earlier = Run.open(group.policy.run).config()
-    return earlier.groups[build.earlier_group(group.policy, group_spec, earlier)].preference
+    return earlier.groups[build.source_group(group.policy, group_spec, earlier)].preference
 
 
 def evaluate_runs(runs: Sequence[Run]) -> tuple[Benchmark, list[TableMetrics]]:
