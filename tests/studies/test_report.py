@@ -74,8 +74,10 @@ def test_what_is_drawn(runs, monkeypatch):
     assert len(panels["entropy"].collections) == 1  # the interval of the mean
     timed = panels["return against time"]
     assert (panels["return"].get_xlabel(), timed.get_xlabel()) == ("environment steps", "wall-clock seconds")
-    assert timed.get_legend_handles_labels()[1] == labels
-    assert timed.lines[1].get_xdata()[-1] <= min(run.metrics()[-1]["wall_s"] for run in runs)
+    assert (
+        {"team, greedy", "random"} <= set(timed.get_legend_handles_labels()[1]) <= set(labels)
+    )  # times may not overlap
+    assert timed.lines[0].get_xdata()[-1] <= min(run.metrics()[-1]["wall_s"] for run in runs)
     assert all(axes.get_ylabel() for axes in drawn[0].axes)
     assert "95% interval by bootstrap" in drawn[0].get_supxlabel()
 
