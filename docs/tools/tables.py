@@ -106,12 +106,12 @@ def score_rows(names: Iterable[str], digits: int = 1) -> Iterable[list[str]]:
                 others.append(number(statistics.mean(found), digits) if found else "–")
             title = f"`{name}`" + (f", {group}" if len(result["seeds"][0]["best"]["return_mean"]) > 1 else "")
             spread = ", ".join(number(one, digits) for one in trained)
-            yield [title, thousands(result["env_steps"]), number(statistics.mean(trained), digits), spread, *others]
+            yield [title, thousands(result["env_steps"]), number(statistics.mean(trained), digits), *others, spread]
 
 
 def scores(*names: str) -> str:
     """Held-out greedy returns of experiments, seed by seed, beside expert, random and untrained play."""
-    head = ("experiment", "steps", "trained, mean", "seed by seed", "expert (scripted)", "random", "step 0")
+    head = ("experiment", "steps", "trained, mean", "expert (scripted)", "random", "step 0", "trained, seed by seed")
     return markdown(head, score_rows(names))
 
 
@@ -457,10 +457,7 @@ def summary() -> str:
     """All experiments with returns in one table."""
     names = [name for family in FAMILIES.values() for name in family if known(name)]
     head = ("experiment", "steps", "trained, mean", "expert (scripted)", "random", "step 0")
-    rows = [
-        [f"[{row[0].strip('`').replace('`', '')}](#{_anchor(row[0])})", *row[1:3], *row[4:]]
-        for row in score_rows(names)
-    ]
+    rows = [[f"[{row[0].strip('`').replace('`', '')}](#{_anchor(row[0])})", *row[1:6]] for row in score_rows(names)]
     return markdown(head, rows)
 
 
