@@ -16,6 +16,7 @@ from interleave import HERE, RACE_HEAD, profile, race, write
 
 CONTESTANTS = {
     "coterie": [sys.executable, str(HERE / "ours_racing.py"), str(HERE / "dqn.yaml")],
+    "coterie, autograd": [sys.executable, str(HERE / "ours_racing.py"), str(HERE / "dqn.yaml"), "--autograd"],
     "stable-baselines3": [sys.executable, str(HERE / "peers" / "sb3_dqn.py")],
     "plain loop": [sys.executable, str(HERE / "peers" / "plain_dqn.py")],
 }

@@ -19,12 +19,14 @@ def main() -> None:
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--autograd", action="store_true", help="without the compiled path")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         overrides = [
             f"world.name=gymnasium/{options.env}",
             f"train.total_steps={options.steps}",
             f"seed={options.seed}",
+            *(["groups.agent.policy.compiled=false"] if options.autograd else []),
         ]
         run = coterie.train(options.experiment, overrides, out=f"{folder}/run", quiet=True)
         summary = run.summary() or {}

@@ -14,6 +14,7 @@ from interleave import HERE, RACE_HEAD, profile, race, write
 
 CONTESTANTS = {
     "coterie": [sys.executable, str(HERE / "ours_racing.py"), str(HERE / "ppo.yaml")],
+    "coterie, autograd": [sys.executable, str(HERE / "ours_racing.py"), str(HERE / "ppo.yaml"), "--autograd"],
     "stable-baselines3": [sys.executable, str(HERE / "peers" / "sb3_ppo.py")],
     "plain loop": [sys.executable, str(HERE / "peers" / "plain_ppo.py")],
 }

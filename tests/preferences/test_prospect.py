@@ -311,9 +311,9 @@ def test_order_does_not_matter(lot, parameters, random):
     outcomes, chances = lot
     order = list(range(len(outcomes)))
     random.shuffle(order)
-    assert value(parameters, outcomes[order], chances[order]) == pytest.approx(
-        float(value(parameters, outcomes, chances)), abs=1e-9
-    )
+    same = float(value(parameters, outcomes, chances))
+    # w is steep near 1: where chances sum to 1 − ε it moves by √ε
+    assert value(parameters, outcomes[order], chances[order]) == pytest.approx(same, abs=1e-7)
 
 
 @given(st.floats(0.28, 3), st.floats(0, 1), st.floats(0, 1))
