@@ -30,7 +30,7 @@ EXPERIMENTS = [
 def test_every_experiment_runs_for_a_moment(name, tmp_path):
     groups = schema.load(name).groups
     central = [group for group, one in groups.items() if one.learner is not None and one.learner.name == "maddpg"]
-    short = [f"groups.{group}.learner.replay.starts=8" for group in central]
+    short = [f"groups.{group}.learner.replay.learning_starts=8" for group in central]
     often = [f"groups.{group}.learner.updates_per_step=0.1" for group in central]
     run = coterie.train(name, [*MOMENT, *short, *often, *SHORT.get(name, [])], out=tmp_path / "run", quiet=True)
     assert run.summary()["env_steps"] == run.config().train.total_steps <= 64

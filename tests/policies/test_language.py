@@ -275,7 +275,7 @@ WRONG = [  # world, further settings of the policy, why not
     ("name: tictactoe", "illegal: forfeit", "illegal=forfeit needs a no-op action"),
     ("name: spread, continuous_actions: true", "", "world.continuous_actions"),
     ("name: gymnasium/Pendulum-v1", "", "no finite choices"),
-    ("name: auction, bid_levels: 200", "", "at most 101 bids apart"),
+    ("name: auction, bid_levels: 200", "", "at most 101 bids"),
 ]
 
 
