@@ -1,7 +1,7 @@
 """Our MADDPG on the native simple_spread with continuous actions, recording on. Prints one JSON line.
 
-The same batch, updates per step, network and replay as the peer: 25-step episodes in 32 copies, 128 ticks per update,
-one update per 25 environment steps, 2×64 relu for policy and critic, shared parameters, 100,000 ticks.
+The same batch, updates per step, network and replay as the peer: 25-step episodes in 32 copies, 128 time steps per
+update, one update per 25 environment steps, 2×64 relu for policy and critic, shared parameters, 100,000 time steps.
 """
 
 from __future__ import annotations

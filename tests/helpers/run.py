@@ -220,7 +220,7 @@ class ScaledSettings:
 class Scaled(Stateless):
     """A reward is worth a multiple of itself."""
 
-    way = "step"
+    scope = "step"
 
     def __init__(self, settings: ScaledSettings, group_spec, gamma) -> None:
         self.factor = settings.factor

@@ -1,4 +1,4 @@
-"""The compiled path: equal to autograd, to `heads.py` and to NumPy, and honest about what is no number."""
+"""The compiled path: equal to autograd, to `distributions.py` and to NumPy, and honest about what is no number."""
 
 import dataclasses
 import math

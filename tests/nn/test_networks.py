@@ -1,4 +1,4 @@
-"""Encoders, stacks, and flat views of parameters. Memory has tests of its own in `test_nets_memory.py`."""
+"""Encoders, stacks, and flat views of parameters. Memory has tests of its own in `test_networks_memory.py`."""
 
 import numpy as np
 import pytest

@@ -258,7 +258,7 @@ def test_every_setting_has_a_test_here():
     tested = {"hidden", "activation", "encoder", "channels", "identity", "continuous", "normalize_observations"}
     tested |= {"memory", "compiled"}
     tested |= {"device"}  # in tests/nn/test_devices.py
-    tested |= {"text"}  # in test_encoder.py
+    tested |= {"text"}  # in test_text_encoder.py
     assert {field.name for field in dataclasses.fields(NetworkSettings)} == tested
 
 

@@ -250,7 +250,7 @@ WRONG = [
     ),
     (["groups.team.learner=none"], "the group has no learner; set groups.team.learner.name=ppo"),
     (["world.messages=3"], "groups.team.advisor: advisors need one discrete action per decision"),
-    (["world.name=spread", "world.continuous_actions=true"], "actions are a Box"),
+    (["world.name=spread", "world.continuous_actions=true"], "is a Box"),
     ([f"{ADVISE}.use.mode=prior", f"{ADVISE}.smoothing=0"], "smoothing must be above 0"),
     ([f"{ADVISE}.smoothing=1"], "leaves nothing of the advice; set it below 1"),
     ([f"{ADVISE}.use.mode=mixture", f"{ADVISE}.use.strength=1.5"], "strength must lie in [0, 1], got 1.5"),

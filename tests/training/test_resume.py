@@ -25,7 +25,7 @@ from helpers.run import DUEL, GRID, assert_same_end, environment, numbers, train
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
-SAVING = ("checkpoint.py", "run.py", "record.py")
+SAVING = ("checkpoint.py", "run.py", "metrics.py")
 PROCESSES = multiprocessing.get_context("forkserver")  # children start in no time, with everything imported
 PROCESSES.set_forkserver_preload(
     ["coterie.training.table", "coterie.studies.report", "coterie.worlds.gridworld", "coterie.worlds.boards.tictactoe"]

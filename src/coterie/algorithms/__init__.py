@@ -1,1 +1,1 @@
-"""What improves a policy from experience; one algorithm, one file."""
+"""Learners: they improve a policy from experience. One folder per algorithm."""

@@ -1,1 +1,1 @@
-"""What acts: networks and scripts so far; searchers, language models and people come as further files."""
+"""Policies: networks, action values, deterministic policies, scripts, language models."""

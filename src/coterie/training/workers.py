@@ -1,7 +1,7 @@
 """Plays shards in this process or in child processes.
 
 A shard has random streams of its own and every process uses the same number of threads, so results do not depend on
-where a shard runs. `ShardHost` is the unit that a transport (pipes here, Ray elsewhere) carries.
+where a shard runs. `ShardHost` is the unit that a transport carries; pipes to child processes are the only one yet.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def join_states(states: list[StateRows]) -> StateRows | None:
 class ShardHost:
     """Plays, saves and loads some shards of a run and reports metrics of their actors.
 
-    The same object serves in this process, in a child process and in a Ray actor.
+    The same object serves in this process and in a child process.
     """
 
     def __init__(self, config: Config, shards: Sequence[int], groups: Sequence[Group] | None = None) -> None:
