@@ -95,10 +95,11 @@ RENAMED: dict[str, dict[str, str | None]] = {
         "queues": "pending",
         "waiting": "filled",
         "beside": "actors",
+        "notes": "advice",
         "ledger": "usage",
     },
 }
-ADDED: tuple[str, ...] = ()  # last components of paths that only the working tree has, on purpose
+ADDED: tuple[str, ...] = ("trace",)  # last components of paths that only the working tree has, on purpose
 TIMINGS = ("wall_s", "steps_per_s", "seconds")  # last components of paths that hold measured times
 
 # Overrides that make a run short; * stands for one component. Those without effect on an experiment are left out.
