@@ -77,6 +77,7 @@ RENAMED: dict[str, dict[str, str | None]] = {
     },
     "values": {  # of settings, and strings in results
         "sample": "stochastic",
+        "heuristic": "expert",
         "preferred": "pairwise_lm",
         "instructed": "instruction_lm",
         "shaped": "potential_shaping",
