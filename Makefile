@@ -26,7 +26,7 @@ sync: ## bring .venv to exactly the pinned versions again
 
 demo: $(STAMP) ## train two agents on a grid (video, report), then seat a language model beside them
 	@run=runs/demo/$$(date +%Y%m%d-%H%M%S)/learned && $(BIN)/coterie train gridworld-cooperative --out $$run && \
-	printf '\nWho does how well beside whom: an agent that has just learned, the embedded\nlanguage model, which is told in words what it sees, and a random walker.\n\n' && \
+	printf '\nEvery pair of players in one team: the agent that has just learned, the\nembedded language model, which reads what it sees as text, and random play.\n\n' && \
 	$(BIN)/coterie match $$run language random --episodes 20
 
 lm: $(STAMP) ## fetch the embedded language model (93 MB) and the sentence encoder (84 MB), once
