@@ -25,13 +25,15 @@ POLICIES = {
     "expert": "coterie.policies.scripted:ExpertPolicy",
     "language": "coterie.policies.language:LanguagePolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
+    "search": "coterie.policies.search.policy:SearchPolicy",
 }
 SCRIPTED = ("random", "expert")  # policies that follow a rule
-UNTRAINED = (*SCRIPTED, "language")  # policies that play without having been trained
+UNTRAINED = (*SCRIPTED, "language", "search")  # policies that play without having been trained
 LEARNERS = {
     "ppo": "coterie.algorithms.ppo.ppo:PPO",
     "dqn": "coterie.algorithms.dqn.dqn:DQN",
     "maddpg": "coterie.algorithms.maddpg.maddpg:MADDPG",
+    "alphazero": "coterie.algorithms.alphazero.alphazero:AlphaZero",
 }
 ADVISORS = {
     "language": "coterie.roles.advisor:LanguageAdvisor",

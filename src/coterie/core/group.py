@@ -189,6 +189,19 @@ class HasLogProbs(Protocol):
 
 
 @runtime_checkable
+class HasEpisodeState(Protocol):
+    """A policy that keeps something from one decision to the next in each world, besides its memory."""
+
+    def episode_state(self, world: World) -> State:
+        """What its next decisions in this world depend on."""
+        ...
+
+    def load_episode_state(self, world: World, state: State) -> None:
+        """Return to a saved state."""
+        ...
+
+
+@runtime_checkable
 class HasProbe(Protocol):
     """A learner that has to see a first step of the world before it can accept it."""
 

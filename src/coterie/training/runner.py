@@ -252,6 +252,11 @@ class Runner:
             "memories": {name: memory.copy() for name, memory in self.memories.items()},
             "openings": {name: _pending_state(pending) for name, pending in self.pending.items()},
             "actors": {actor.group_spec.group: [part.state() for part in actor.parts()] for actor in self.actors},
+            "episodes": {
+                actor.group_spec.group: actor.policy.episode_state(self.world)
+                for actor in self.actors
+                if isinstance(actor.policy, HasEpisodeState)
+            },
         }
 
     def load(self, state: State) -> None:
@@ -263,6 +268,8 @@ class Runner:
         for actor in self.actors:
             for part, held in zip(actor.parts(), state["actors"][actor.group_spec.group], strict=True):
                 part.load(held)
+            if isinstance(actor.policy, HasEpisodeState):
+                actor.policy.load_episode_state(self.world, state["episodes"][actor.group_spec.group])
 
 
 def play_episodes(runner: Runner, limit: int | None = None) -> Iterator[dict[str, tuple[View, Decision]]]:

@@ -1,0 +1,1 @@
+"""AlphaZero: self-play by tree search, and a network that learns from it."""

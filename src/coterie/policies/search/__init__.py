@@ -1,0 +1,1 @@
+"""Tree search: array trees, evaluators, and the policy that plays by them."""
