@@ -29,6 +29,7 @@ from numba.core.caching import IndexDataCacheFile
 MANIFEST = f"numba-sources.{sys.implementation.cache_tag}.json"
 CACHED = re.compile(r"(?P<module>\w+)\.(?P<function>\w+)[\w.]*-(?P<line>\d+)\.py(?P<python>\d+)\w*(\.\d+)?\.nb[ic]")
 PYTHON = f"{sys.version_info[0]}{sys.version_info[1]}"
+COMPILES = re.compile(rb"numba|compile_rules|compile_estimate")  # a module that may compile functions
 EVERYTHING, LOOSE = "*", ""  # all of a module; its statements that define no name
 Symbol = tuple[str, str]  # module, top-level name
 
@@ -61,7 +62,7 @@ class Package:
     def fingerprints(self) -> dict[str, str]:
         """Return a hash for every top-level function that may be compiled, by `module:name`."""
         found = {}
-        for module in (module for module, path in self.paths.items() if b"numba" in path.read_bytes()):
+        for module in (module for module, path in self.paths.items() if COMPILES.search(path.read_bytes())):
             for name, nodes in self[module].definitions.items():
                 if any(isinstance(node, ast.FunctionDef) for node in nodes):
                     reached = sorted(self.reach((module, name)))

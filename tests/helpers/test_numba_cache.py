@@ -173,3 +173,19 @@ def test_saving_waits_for_the_lock(playground, monkeypatch):
     lock_path = playground.root / "__pycache__" / "numba-save.lock"
     playground.call("low", "double", 4)
     assert taken == [True]
+
+
+def test_rules_of_games_are_followed_like_other_compiled_functions(playground):
+    playground.path("game").write_text(
+        "from coterie.core.game import compile_estimate\n"
+        f"from {playground.name}.low import add\n"
+        "def guess(position):\n    return add(position[0]) * 0.01\n"
+        "GUESS = compile_estimate(guess)\n"
+    )
+    purge(Package(playground.root))
+    importlib.import_module(f"{playground.name}.game")
+    assert purge(Package(playground.root)) == []
+    assert "guess" in playground.cached()
+    playground.edit("numbers", "BASE = 10", "BASE = 11")
+    purge(Package(playground.root))
+    assert playground.cached() == set()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.types import TimeStep
+from coterie.core.types import CoterieError, TimeStep
 from coterie.core.world import HasExpert, Renderable
 from coterie.testing import check_world
 from coterie.testing.sampling import random_actions
@@ -15,7 +15,7 @@ from coterie.worlds.boards.tictactoe import EMPTY, LINES, Tictactoe, TictactoeSe
 def play(world: Tictactoe, cells: list[int]) -> TimeStep:
     """Play the same cells in every copy; idle rows hold nonsense, which must not matter."""
     for cell in cells:
-        mover = world.save()["mover"]
+        mover = world.positions()[:, 0]
         actions = np.full((world.num_envs, 2), 99)
         actions[np.arange(world.num_envs), mover] = cell
         timestep = world.step({"player": actions})
@@ -29,8 +29,8 @@ def stones(row: np.ndarray) -> tuple[list[int], list[int]]:
 def position(text: str, mover: int, num_envs: int = 1) -> Tictactoe:
     """A world in which every copy shows the given board."""
     world = Tictactoe(TictactoeSettings(), num_envs)
-    board = np.array(["XO".find(sign) for sign in text.replace(" ", "")], np.int8)
-    world.load(world.save() | {"board": np.tile(board, (num_envs, 1)), "mover": np.full(num_envs, mover, np.int8)})
+    stones = [sum(1 << cell for cell, sign in enumerate(text.replace(" ", "")) if sign == own) for own in "XO"]
+    world.load(world.save() | {"position": np.tile([mover, *stones], (num_envs, 1))})
     return world
 
 
@@ -214,8 +214,8 @@ def test_the_reference_player_never_misses_a_win_or_a_block():
     wins = blocks = 0
     for _ in range(40):
         chosen = world.expert("player", random)
-        state = world.save()
-        for board, mover, action in zip(state["board"], state["mover"], chosen, strict=True):
+        for position, action in zip(world.positions(), chosen, strict=True):
+            board, mover = world.marks(position).ravel(), position[0]
             own, other = (winning_cells(board, player) for player in (mover, 1 - mover))
             assert board[action[mover]] == EMPTY
             assert action[mover] in (own or other or range(9))
@@ -258,3 +258,21 @@ def test_the_text_shows_free_cells_by_number():
     world = position("XO. .X. ..O", 0)
     rows = [" X | O | 2", "---+---+---", " 3 | X | 5", "---+---+---", " 6 | 7 | O", "player_0 (X) to move"]
     assert world.ansi(0).splitlines() == rows
+
+
+def test_the_end_can_be_drawn_after_the_reset():
+    world = Tictactoe(TictactoeSettings(), 1)
+    play(world, [0, 3, 1, 4, 2])
+    rows = [" X | X | X", "---+---+---", " O | O | 5", "---+---+---", " 6 | 7 | 8", "player_0 (X) has won"]
+    assert world.ansi(0, final=True).splitlines() == rows
+    assert (world.frame(0, final=True) != world.frame(0)).any()
+    play(world, [0, 1, 2, 4, 3, 5, 7, 6, 8])
+    assert world.ansi(0, final=True).splitlines()[-1] == "a draw"
+
+
+@pytest.mark.parametrize(("changed", "named"), [({"win_reward": 2}, "win_reward=2"), ({"draw_reward": 0.5}, "draw_r")])
+def test_other_rewards_cannot_be_searched(changed, named):
+    world = Tictactoe(TictactoeSettings(**changed), 1)
+    with pytest.raises(CoterieError, match=rf"world\.{named}.* rewards of 1, 0 and −1"):
+        _ = world.game
+    check_world(lambda num_envs: Tictactoe(TictactoeSettings(**changed), num_envs), steps=30)

@@ -50,8 +50,12 @@ def compile_rules(
     observe: Callable[[Array, Array], None],
 ) -> Rules:
     """Compile the rules of a game; they may call other functions compiled by Numba."""
-    signed = zip((legal, apply, outcome, observe), (LEGAL, APPLY, OUTCOME, OBSERVE), strict=True)
-    return Rules(*(cfunc(signature, cache=True)(rule) for rule, signature in signed))
+    return Rules(
+        cfunc(LEGAL, cache=True)(legal),
+        cfunc(APPLY, cache=True)(apply),
+        cfunc(OUTCOME, cache=True)(outcome),
+        cfunc(OBSERVE, cache=True)(observe),
+    )
 
 
 def compile_estimate(estimate: Callable[[Array], float]) -> Any:
@@ -74,14 +78,45 @@ class Symmetry(NamedTuple):
 class Game(Protocol):
     """Two players move in turn (one of them may move twice); the outcome is known at the end and sums to zero."""
 
-    name: str
-    actions: int  # K
-    start: Array  # [S] int64: the first position
-    observation: Box  # what the player to move sees
-    max_moves: int  # no game is longer
-    symmetries: tuple[Symmetry, ...]  # at least the identity
-    rules: Rules | None  # None: only the methods below
-    estimate: Any  # compiled by `compile_estimate`; None: unknown positions count 0
+    @property
+    def name(self) -> str:
+        """The game's name."""
+        ...
+
+    @property
+    def actions(self) -> int:
+        """How many actions there are, K."""
+        ...
+
+    @property
+    def start(self) -> Array:
+        """The first position, `[S]` int64."""
+        ...
+
+    @property
+    def observation(self) -> Box:
+        """What the player to move sees."""
+        ...
+
+    @property
+    def max_moves(self) -> int:
+        """No game is longer."""
+        ...
+
+    @property
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        """At least the identity; each leaves the first position as it is."""
+        ...
+
+    @property
+    def rules(self) -> Rules | None:
+        """The compiled rules; None: there are only the methods below."""
+        ...
+
+    @property
+    def estimate(self) -> Any:
+        """What `compile_estimate` returned; None: unknown positions count 0."""
+        ...
 
     def legal(self, positions: Array) -> Array:
         """Legal actions `[N, K]` of the players to move."""
@@ -108,7 +143,10 @@ class Game(Protocol):
 class HasGame(Protocol):
     """A world that can be searched. Player i of the game is the i-th agent of the world's only agent type."""
 
-    game: Game
+    @property
+    def game(self) -> Game:
+        """The rules; a world whose settings make no zero-sum game of it raises a CoterieError."""
+        ...
 
     def positions(self) -> Array:
         """The present positions of all copies, `[N, S]`; a copy of its own."""
