@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.group import Actor, GroupSpec
+from coterie.core.group import Actor, GroupSpec, HasEpisodeState
 from coterie.core.types import (
     Advice,
     Array,
