@@ -9,6 +9,7 @@ from __future__ import annotations
 WORLDS = {
     "gridworld": "coterie.worlds.gridworld.world:Gridworld",
     "tictactoe": "coterie.worlds.boards.tictactoe:Tictactoe",
+    "connect_four": "coterie.worlds.boards.connect_four:ConnectFour",
     "spread": "coterie.worlds.mpe.world:Spread",
     "tag": "coterie.worlds.mpe.world:Tag",
     "auction": "coterie.worlds.auction.world:Auction",
