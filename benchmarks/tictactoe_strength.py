@@ -116,7 +116,13 @@ def main() -> None:
     shares["random"] = float((optimal.sum(1) / game.legal(positions).sum(1)).mean())
     by_position = dict(zip(listed, players["search"].tolist(), strict=True))
     lines = {f"as player_{seat}": losing_lines(game, by_position, seat) for seat in (0, 1)}
-    result = {"run": args.run, "simulations": args.simulations, "positions": len(listed), "optimal": shares, "lines": lines}
+    result = {
+        "run": args.run,
+        "simulations": args.simulations,
+        "positions": len(listed),
+        "optimal": shares,
+        "lines": lines,
+    }
     print(json.dumps(result, indent=2))
     if args.out:
         args.out.write_text(json.dumps(result, indent=2) + "\n")

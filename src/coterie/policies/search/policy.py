@@ -22,7 +22,7 @@ from coterie.nn.advice import log_softmax
 from coterie.policies.search import tree
 from coterie.policies.search.networks import NetworkSettings, PositionNetwork
 from coterie.policies.search.search import GumbelSettings, NoiseSettings, PuctSettings, Search
-from coterie.policies.search.tree import Formula, Trees
+from coterie.policies.search.tree import Trees, make_formula
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,9 @@ class SearchPolicy:
         exploring = view.progress is not None and not view.greedy
         full = self._full_searches(copies, view) if exploring else np.ones(copies, bool)
         fast = self.settings.playout_cap
-        allowed = self.settings.simulations if fast is None else np.where(full, self.settings.simulations, fast.simulations)
+        allowed = (
+            self.settings.simulations if fast is None else np.where(full, self.settings.simulations, fast.simulations)
+        )
         budget = np.zeros(copies, np.int64)
         budget[rows] = np.where(legal[rows].sum(axis=1) > 1, np.broadcast_to(allowed, copies)[rows], 0)
         trees = self._trees_of(view.world, copies)
@@ -245,7 +247,8 @@ def make_search(settings: SearchSettings, game: Game, network: PositionNetwork |
     """The search that the settings describe."""
     p, g = settings.puct, settings.gumbel
     gumbel = settings.method == "gumbel"
-    formula = Formula(gumbel, p.c_init, p.c_base, p.first_play == "parent", g.c_visit, g.c_scale)
+    parent = p.first_play == "parent"
+    formula = make_formula(gumbel, settings.simulations, p.c_init, p.c_base, parent, g.c_visit, g.c_scale)
     return Search(game, network, formula, g.considered, settings.playouts, settings.transpositions)
 
 
