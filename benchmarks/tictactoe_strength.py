@@ -107,10 +107,16 @@ def main() -> None:
     positions, optimal = np.array(listed), best_moves(game, listed)
     untrained = PositionNetwork(settings.network, game, 1)
     players = {
-        "search": search_moves(policy.search, positions, args.simulations),
+        "search": search_moves(
+            make_search(settings, game, policy.network, args.simulations), positions, args.simulations
+        ),
         "network alone": network_moves(policy.network, positions),
-        "untrained search": search_moves(make_search(settings, game, untrained), positions, args.simulations),
-        "search by random games": search_moves(make_search(settings, game, None), positions, args.simulations),
+        "untrained search": search_moves(
+            make_search(settings, game, untrained, args.simulations), positions, args.simulations
+        ),
+        "search by random games": search_moves(
+            make_search(settings, game, None, args.simulations), positions, args.simulations
+        ),
     }
     shares = {name: float(optimal[np.arange(len(positions)), moves].mean()) for name, moves in players.items()}
     shares["random"] = float((optimal.sum(1) / game.legal(positions).sum(1)).mean())

@@ -248,8 +248,8 @@ class AlphaZero:
             found |= {"gate_score": score, "gate_passed": float(score >= gate.score)}
         if self.elo is not None and iteration % self.elo.settings.every == 0:
             past = PositionNetwork(self.policy.settings.network, self.game, 0)
-            search = self.policy.settings
-            pair = [make_search(search, self.game, network) for network in (self.network, past)]
+            search, count = self.policy.settings, self.elo.settings.simulations
+            pair = [make_search(search, self.game, network, count) for network in (self.network, past)]
             found["elo"] = self.elo.rate(self.game, pair, self.network, past, random)
         return found
 

@@ -15,7 +15,7 @@ from coterie.core import seeding
 from coterie.core.game import Game, HasGame
 from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Real, Space
-from coterie.core.types import Array, Counters, CoterieError, Decision, Mean, State, View
+from coterie.core.types import Array, CoterieError, Counters, Decision, Mean, State, View
 from coterie.core.validation import at_least, positive, within
 from coterie.core.world import World
 from coterie.nn.advice import log_softmax
@@ -243,12 +243,15 @@ class SearchPolicy:
             tree.load_state(self._trees_of(world, len(state["size"])), state)
 
 
-def make_search(settings: SearchSettings, game: Game, network: PositionNetwork | None) -> Search:
-    """The search that the settings describe."""
+def make_search(
+    settings: SearchSettings, game: Game, network: PositionNetwork | None, simulations: int | None = None
+) -> Search:
+    """The search that the settings describe, with up to `simulations` (None: the settings') per move."""
     p, g = settings.puct, settings.gumbel
     gumbel = settings.method == "gumbel"
     parent = p.first_play == "parent"
-    formula = make_formula(gumbel, settings.simulations, p.c_init, p.c_base, parent, g.c_visit, g.c_scale)
+    count = settings.simulations if simulations is None else simulations
+    formula = make_formula(gumbel, count, p.c_init, p.c_base, parent, g.c_visit, g.c_scale)
     return Search(game, network, formula, g.considered, settings.playouts, settings.transpositions)
 
 

@@ -125,6 +125,8 @@ class Search:
 
         Other copies must have a budget of 0; what is found for them means nothing.
         """
+        if trees.position.shape[1] >= len(self.formula.scale):
+            raise ValueError(f"this search was made for {len(self.formula.scale) - 2} simulations at most")
         trees.fault[:] = 0
         for n in carried:
             tree.mix_noise(trees, n, roots)
