@@ -24,11 +24,13 @@ POLICIES = {
     "deterministic": "coterie.policies.deterministic:DeterministicPolicy",
     "random": "coterie.policies.scripted:RandomPolicy",
     "expert": "coterie.policies.scripted:ExpertPolicy",
+    "minimax": "coterie.policies.alphabeta:MinimaxPolicy",
+    "alphabeta": "coterie.policies.alphabeta:AlphabetaPolicy",
     "language": "coterie.policies.language:LanguagePolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
 }
 SCRIPTED = ("random", "expert")  # policies that follow a rule
-UNTRAINED = (*SCRIPTED, "language")  # policies that play without having been trained
+UNTRAINED = (*SCRIPTED, "minimax", "alphabeta", "language")  # policies that play without having been trained
 LEARNERS = {
     "ppo": "coterie.algorithms.ppo.ppo:PPO",
     "dqn": "coterie.algorithms.dqn.dqn:DQN",
