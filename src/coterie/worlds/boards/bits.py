@@ -18,4 +18,4 @@ def popcount(bits: int) -> int:
     x = x - ((x >> np.uint64(1)) & _PAIRS)
     x = (x & _FOURS) + ((x >> np.uint64(2)) & _FOURS)
     x = (x + (x >> np.uint64(4))) & _BYTES
-    return int((x * _ONES) >> np.uint64(56))
+    return int(np.int64((x * _ONES) >> np.uint64(56)))  # signed, lest Numba make floats of sums with it
