@@ -10,6 +10,7 @@ WORLDS = {
     "gridworld": "coterie.worlds.gridworld.world:Gridworld",
     "tictactoe": "coterie.worlds.boards.tictactoe:Tictactoe",
     "connect_four": "coterie.worlds.boards.connect_four:ConnectFour",
+    "othello": "coterie.worlds.boards.othello:Othello",
     "spread": "coterie.worlds.mpe.world:Spread",
     "tag": "coterie.worlds.mpe.world:Tag",
     "auction": "coterie.worlds.auction.world:Auction",

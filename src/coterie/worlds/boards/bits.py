@@ -12,7 +12,7 @@ _ONES = np.uint64(0x0101010101010101)
 
 
 @njit(cache=True)
-def popcount(bits: int) -> int:
+def popcount(bits: int | np.uint64) -> int:
     """How many bits are set."""
     x = np.uint64(bits)
     x = x - ((x >> np.uint64(1)) & _PAIRS)
