@@ -9,7 +9,8 @@ from PIL import Image
 from coterie.config import registry, schema
 from coterie.core import lookup
 from coterie.core.types import CoterieError, View
-from coterie.studies.match import match, show
+from coterie.policies.alphabeta import AlphabetaSettings
+from coterie.studies.match import elo, match, show
 from coterie.studies.match.match import Player, cross_play, open_players, sides
 from coterie.training import build, table
 from coterie.training.evaluate import Result
@@ -229,7 +230,15 @@ def test_sides_are_summed_up_by_their_agents():
 # Showing and the command --------------------------------------------------------------------------------
 
 
-ENTRY = {"return_mean", "return_ci95", "other_return_mean", "other_return_ci95", "length_mean", "success_rate"}
+ENTRY = {
+    "return_mean",
+    "return_ci95",
+    "other_return_mean",
+    "other_return_ci95",
+    "length_mean",
+    "success_rate",
+    *("wins", "draws", "losses", "elo_difference"),
+}
 
 
 def test_match_prints_one_object(coterie_, runs):
@@ -289,7 +298,7 @@ def test_names_are_as_short_as_they_can_be():
         (
             ["nobody", "random"],
             1,
-            "'nobody' is neither a run nor a policy that needs no training (random, expert, language)",
+            "'nobody' is neither a run nor a policy that needs no training (random, expert, minimax, alphabeta,",
         ),
         (["network"], 1, "'network' is neither a run nor a policy that needs no training"),
         (["random", "expert"], 2, "--world: policies without a run need a table"),
@@ -298,6 +307,10 @@ def test_names_are_as_short_as_they_can_be():
         (["{shared}", "{wide}"], 1, "was trained in another world: its 'agent_0'"),
         (["{odd}", "expert"], 2, "policy 'expert' needs a world"),
         (["{odd}", "--world", "{odd}x"], 2, "odd"),
+        (["{duel}", "alphabeta:depht=3"], 2, "player 'alphabeta'.depht: no such setting; did you mean 'depth'?"),
+        (["{duel}", "alphabeta:depth=0"], 2, "depth must be at least 1, got 0"),
+        (["{duel}", "alphabeta:3"], 2, "expected key=value"),
+        (["{shared}", "minimax"], 2, "policy 'minimax' needs a world with the capability HasGame"),
     ],
 )
 def test_what_cannot_meet_is_refused(coterie_, runs, words, code, said):
@@ -305,3 +318,35 @@ def test_what_cannot_meet_is_refused(coterie_, runs, words, code, said):
     assert said in err
     assert found == code
     assert len(err.splitlines()) == 1
+
+
+def test_a_name_may_hold_settings(tmp_path):
+    assert match.named_policy("alphabeta:depth=6,ties=first").settings == AlphabetaSettings(6, "first")
+    assert match.named_policy("alphabeta").settings == AlphabetaSettings()
+    players = open_players(["alphabeta:depth=1", "minimax", "random"], "best")
+    matrix = cross_play(players, settings(tmp_path, DUEL), 20, 0)
+    assert elo.tally(matrix[1][1]) == elo.Tally(0, 40, 0)  # both seats
+    assert elo.tally(matrix[1][2]).losses == 0
+    text = show.as_table(players, matrix)
+    assert text.count("won ") == 9
+    assert "won 0, drew 40, lost 0   Elo +0" in text
+    entry = show.to_dict(players, matrix, 20, 0)["matrix"][1][1]
+    assert (entry["wins"], entry["draws"], entry["losses"], entry["elo_difference"]) == (0, 40, 0, 0.0)
+
+
+def test_elo_differences():
+    assert elo.Tally(75, 0, 25).elo == pytest.approx(190.85, abs=0.01)
+    assert elo.Tally(50, 50, 0).elo == pytest.approx(190.85, abs=0.01)
+    assert elo.Tally(0, 10, 0).elo == 0
+    assert str(elo.Tally(10, 0, 0)) == "won 10, drew 0, lost 0   Elo >+512"
+    assert str(elo.Tally(0, 0, 10)) == "won 0, drew 0, lost 10   Elo <-512"
+
+
+def test_games_that_are_not_zero_sum_have_no_tally():
+    one, none = np.array([1.0, 2.0]), np.zeros(0)
+    assert elo.tally(match.Pairing(one, one, one, None)) is None
+    assert elo.tally(match.Pairing(one, none, one, None)) is None
+    assert elo.tally(match.Pairing(one, -one, one, None)) == elo.Tally(2, 0, 0)
+    entry = show.pairing_to_dict(match.Pairing(one, one, one, None))
+    assert entry["wins"] is None
+    assert entry["elo_difference"] is None

@@ -29,14 +29,13 @@ class Player:
     """Can take any agent's seat: a run's groups, or one policy that needs no training."""
 
     name: str
-    table: Table | None  # None: the policy of that name
+    table: Table | None  # None: the policy of that name, which may contain settings: `alphabeta:depth=6`
 
     def actor(self, agent: str, world: World, seed: int) -> Actor:
         """This player in one agent's seat."""
         group_spec = single_agent_spec(agent, world, seed)
         if self.table is None:
-            part = schema.part(registry.POLICIES, {"name": self.name}, f"player '{self.name}'")
-            return Actor(group_spec, build.build_policy(part, group_spec, world))
+            return Actor(group_spec, build.build_policy(named_policy(self.name), group_spec, world))
         group, index = self.group_for(agent, group_spec)
         return Actor(group_spec, group.policy, np.array([index]), group.actor.advisor, group.actor.shield)
 
@@ -141,13 +140,21 @@ def join(parts: Sequence[Pairing]) -> Pairing:
     )
 
 
+def named_policy(name: str) -> schema.Part:
+    """The policy and settings that a player's name says: `alphabeta`, or `alphabeta:depth=6,ties=first`."""
+    policy, _, settings = name.partition(":")
+    values = schema.parse_overrides(settings.split(",")) if settings else {}
+    return schema.part(registry.POLICIES, {"name": policy} | values, f"player '{policy}'")
+
+
 def open_players(names: Sequence[str], checkpoint: str) -> list[Player]:
     """Open runs and policies that need no training, by name."""
     players = []
     for name in names:
         if (Path(name) / "config.yaml").is_file():
             players.append(Player(name, load(name, checkpoint)))
-        elif name in registry.UNTRAINED:
+        elif name.partition(":")[0] in registry.UNTRAINED:
+            named_policy(name)  # a wrong setting is refused before the first game
             players.append(Player(name, None))
         else:
             untrained = ", ".join(registry.UNTRAINED)

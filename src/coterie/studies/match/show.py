@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.studies import html
+from coterie.studies.match.elo import tally
 from coterie.studies.match.match import Pairing, Player
 from coterie.training.evaluate import interval
 
@@ -32,6 +33,9 @@ def as_table(players: Sequence[Player], matrix: list[list[Pairing]]) -> str:
             mean, half = _mean_and_half_width(entry)
             success = "" if entry.success is None else f"   success {entry.success.mean():.0%}"
             lines.append(f"    {other[:40]:40} {mean:9.2f} ± {half:.2f}{success}")
+            counted = tally(entry)
+            if counted is not None:
+                lines.append(f"        {counted}")
     return "\n".join(lines)
 
 
@@ -52,6 +56,7 @@ def to_dict(players: Sequence[Player], matrix: list[list[Pairing]], episodes: in
 
 def pairing_to_dict(entry: Pairing) -> dict[str, Any]:
     """One entry of the matrix as JSON."""
+    counted = tally(entry)
     mean, low, high = interval(entry.first)
     other, other_low, other_high = interval(entry.second) if entry.second.size else (None, None, None)
     return {
@@ -61,6 +66,10 @@ def pairing_to_dict(entry: Pairing) -> dict[str, Any]:
         "other_return_ci95": [other_low, other_high],
         "length_mean": float(entry.length.mean()),
         "success_rate": None if entry.success is None else float(entry.success.mean()),
+        "wins": None if counted is None else counted.wins,
+        "draws": None if counted is None else counted.draws,
+        "losses": None if counted is None else counted.losses,
+        "elo_difference": None if counted is None else counted.elo,
     }
 
 

@@ -12,10 +12,10 @@ _ONES = np.uint64(0x0101010101010101)
 
 
 @njit(cache=True)
-def popcount(bits: int) -> int:
+def popcount(bits: int | np.uint64) -> int:
     """How many bits are set."""
     x = np.uint64(bits)
     x = x - ((x >> np.uint64(1)) & _PAIRS)
     x = (x & _FOURS) + ((x >> np.uint64(2)) & _FOURS)
     x = (x + (x >> np.uint64(4))) & _BYTES
-    return int((x * _ONES) >> np.uint64(56))
+    return int(np.int64((x * _ONES) >> np.uint64(56)))  # signed, lest Numba make floats of sums with it
