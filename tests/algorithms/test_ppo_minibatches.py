@@ -20,7 +20,7 @@ def batch(parameter_sets, rows, steps=None, masked=True):
     past = None
     if steps is not None:
         past = networks.Sequences(wide[:, :, 0], number > 0, number > 50)
-    return Batch(wide, wide + 0.5, number.astype(int), wide > 5 if masked else None, *[number] * 5, past, wide - 7)
+    return Batch(wide, wide + 0.5, number.astype(int), wide > 5 if masked else None, *[number] * 6, past, wide - 7)
 
 
 @pytest.mark.parametrize("steps", [None, 4])

@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 def tensors(part):
     """A minibatch with tensors in every field, sequences laid end to end."""
     rows = flatten_sequences(to_device(part, torch.device("cpu")))
-    names = ("log_prob", "advantage", "target", "value", "weight")
+    names = ("log_prob", "importance", "advantage", "target", "value", "weight")
     return rows._replace(**{name: torch.from_numpy(getattr(rows, name)) for name in names})
 
 

@@ -32,6 +32,7 @@ class Decisions(NamedTuple):
     action: Array  # [M, K] int64
     mask: Array  # [M, outputs] bool, or [0, 0]
     log_prob: Array  # [M]
+    importance: Array  # [M]
     advantage: Array  # [M]
     target: Array  # [M]
     value: Array  # [M]
@@ -73,8 +74,9 @@ def _policy_slopes(
             legal = decisions.mask[r]
         action = decisions.action[r]
         log_prob = categorical_statistics(out[i], choices, action, legal, masked, probability, entropy)
+        old, importance, advantage = decisions.log_prob[r], decisions.importance[r], block.advantage[i]
         slope, entropy_slope = policy_loss(
-            log_prob, entropy.sum(), decisions.log_prob[r], block.advantage[i], weight, settings, totals
+            log_prob, entropy.sum(), old, importance, advantage, weight, settings, totals
         )
         categorical_slopes(out[i], choices, action, probability, entropy, slope, entropy_slope)
 

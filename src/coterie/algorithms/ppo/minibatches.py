@@ -12,7 +12,7 @@ import torch
 from coterie.core.types import Advice, Array, Experience
 from coterie.nn import networks
 from coterie.policies.lora import LoraPolicy
-from coterie.policies.network import NeuralPolicy
+from coterie.policies.network import OWN_LOG_PROB, NeuralPolicy
 
 Values = Any  # an array, or after `to_device` a tensor
 
@@ -28,7 +28,8 @@ class Batch(NamedTuple):
     critic_input: Values  # [S, M, critic in]
     action: Values
     mask: Values | None
-    log_prob: Array  # when the decision was taken
+    log_prob: Array  # of the policy itself, when the decision was taken
+    importance: Array  # probability by the policy itself, over the one that the action was drawn with
     advantage: Array
     target: Array  # return that the critic learns
     value: Array  # what the critic expected
@@ -52,7 +53,9 @@ def make_batch(
     """Arrange the decisions of every parameter set side by side; inputs are of all time steps, the last included."""
     parameter_sets = policy.group_spec.parameter_sets
     rows = targets.valid.size // parameter_sets
-    trailing = {"action": own.action, "mask": own.mask, "log_prob": own.log_prob, "advice": own.advice}
+    log_prob = (own.trace or {}).get(OWN_LOG_PROB, own.log_prob)
+    trailing = {"action": own.action, "mask": own.mask, "log_prob": log_prob, "advice": own.advice}
+    trailing |= {"importance": np.exp(log_prob - own.log_prob)}
     trailing |= {"advantage": targets.advantage, "target": targets.returns, "value": targets.values}
     arrays: dict[str, Any] = {name: _map(lambda a: _rows(policy, a), values) for name, values in trailing.items()}
     weight = _rows(policy, targets.valid.astype(np.float32))

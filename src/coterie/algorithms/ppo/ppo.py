@@ -53,7 +53,7 @@ class PPOSettings:
     learning_rate_schedule: Literal["constant", "linear"] = "linear"  # of both rates; linear: to 0 at the run's end
     gamma: float = 0.99  # discount per decision
     gae_lambda: float = 0.95  # 0: one-step advantages, 1: whole returns
-    clip: float = 0.2  # how far the probability ratio may move from 1
+    clip: float = 0.2  # how far the ratio of an action's new to its old probability may move from 1
     clip_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the run's end
     value_clip: float | None = None  # how far a value may move in one iteration; None: any distance
     epochs: int = 4  # passes over the experience
@@ -117,11 +117,6 @@ class PPO:
         self, settings: PPOSettings, policy: NetworkPolicy | LoraPolicy, group_spec: GroupSpec, preference: Preference
     ) -> None:
         self.settings, self.policy, self.group_spec, self.preference = settings, policy, group_spec, preference
-        if settings.target_kl is not None and group_spec.advice is not None and group_spec.advice.use.mode == "mixture":
-            raise ValueError(
-                "target_kl measures how far the policy moved, but with advisor.use.mode=mixture some actions are "
-                "the advisor's; set target_kl=null or another mode"
-            )
         if settings.central_critic and not group_spec.simultaneous:
             raise ValueError("central_critic=true needs a world in which all agents act at once")
         if group_spec.advice is not None and not isinstance(policy, NetworkPolicy):
@@ -296,7 +291,8 @@ class PPO:
                 batch.critic_input[i],
                 batch.action[i].reshape(len(batch.action[i]), -1),
                 NO_MASK if batch.mask is None else batch.mask[i],
-                *(array[i] for array in (batch.log_prob, batch.advantage, batch.target, batch.value, batch.weight)),
+                *(array[i] for array in (batch.log_prob, batch.importance, batch.advantage)),
+                *(array[i] for array in (batch.target, batch.value, batch.weight)),
             )
             numbers = ppo_kernels.Hyperparams(
                 self.loss_settings(hyperparams, i),
@@ -332,7 +328,7 @@ class PPO:
         detached = torch.stack(outputs).detach().cpu().numpy()
         slopes, totals = np.empty_like(detached), np.zeros(len(losses.NAMES))
         for i in range(len(part.weight)):
-            rows = (part.log_prob[i], part.advantage[i], part.weight[i])
+            rows = (part.log_prob[i], part.importance[i], part.advantage[i], part.weight[i])
             slopes[0, i], slopes[1, i], found = losses.policy_losses(
                 detached[0, i], detached[1, i], *rows, self.loss_settings(hyperparams, i)
             )
