@@ -365,8 +365,9 @@ def open_decisions(experience: Experience) -> PendingTransitions:
     since = np.arange(rows)[:, None, None] >= at
     gained = np.where(active, (experience.reward * since).sum(axis=0, dtype=np.float32), np.float32(0))
     memory = None
-    if experience.memory is not None:  # who left nothing open goes on from what is remembered now
-        memory = np.where(active[..., None], experience.memory[at, n, a], experience.memory[-1])
+    if experience.memory is not None:  # who left nothing open goes on from what is remembered now, who ended from none
+        now = np.where(experience.ends[-1][..., None], np.float32(0), experience.memory[-1])
+        memory = np.where(active[..., None], experience.memory[at, n, a], now)
     return PendingTransitions(
         active,
         map_tree(lambda o: o[at, n, a], experience.observation),
