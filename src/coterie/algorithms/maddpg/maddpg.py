@@ -264,6 +264,7 @@ class MADDPG:
         target = networks.Net(policy.shape, policy.layout, policy.size, 0.01, policy.seeds("target"))
         self.actor = NetworkWithTarget(policy.net, policy.flat, target)
         self.critics = [self.make_critic(name) for name in ("critic", "twin")[: 1 + settings.critic.twin]]
+        self.amounts = np.zeros((group_spec.parameter_sets, 2))  # running sums of `outcomes.mean_square`
         self.replay = Replay(settings.replay.uniform(), self.layout.empty_rows(0))
         self.pending: PendingSteps | None = None  # None before the first experience
         self.due = 0.0  # updates not yet made
@@ -418,6 +419,7 @@ class MADDPG:
             ),
             self.actor.arrays(),
             tuple(critic.arrays() for critic in self.critics),
+            self.amounts,
             (self.actor.steps, self.critics[0].steps),
         )
         before = self.critics[0].steps
@@ -509,9 +511,11 @@ class MADDPG:
         actions, scratch, sums = self.critic_actions(batch.action), self.scratch(batch), np.zeros(3)
         predicted = [self.critic_outputs(critic.net, batch.critic_obs, actions) for critic in self.critics]
         slopes = [out.detach().numpy().copy() for out in predicted]
+        hurdle = outcomes.is_hurdle(self.outputs)
+        scales = [outcomes.mean_square(target, self.amounts[s]) if hurdle else 1.0 for s, target in enumerate(targets)]
         for c, out in enumerate(slopes):
             for s, target in enumerate(targets):
-                loss, mean, error = outcomes.critic_loss(out[s], target, scratch)
+                loss, mean, error = outcomes.critic_loss(out[s], target, scales[s], scratch)
                 sums += [loss / len(slopes), mean, error] if c == 0 else [loss / len(slopes), 0, 0]
         self.descend([critic.flat for critic in self.critics], predicted, slopes, rate)
         return sums / self.group_spec.parameter_sets
@@ -623,6 +627,7 @@ class MADDPG:
         return {
             "actor": {"target": networks.export(self.actor.target), "adam": self.actor.flat.state()},
             "critics": [critic.state() for critic in self.critics],
+            "amounts": self.amounts.copy(),
             "normalizer": self.normalizer.state(),
             "replay": self.replay.state(),
             "pending": {} if self.pending is None else {k: array.copy() for k, array in self.pending._asdict().items()},
@@ -637,6 +642,7 @@ class MADDPG:
         self.actor.flat.load(state["actor"]["adam"])
         for critic, saved in zip(self.critics, state["critics"], strict=True):
             critic.load(saved, f"{where}, critic")
+        self.amounts[:] = state.get("amounts", 0)  # checkpoints of 0.1 have none: the scale starts anew
         self.normalizer.load(state["normalizer"])
         self.replay.load(state["replay"], where)
         pending = {name: array.copy() for name, array in state["pending"].items()}
