@@ -209,7 +209,8 @@ def _hurdle_loss(out: Array, outcome: Array, scale: float, weight: float, scratc
 
     One amount has half the squared error in units of the running mean square `scale`: both terms are likelihoods, so
     that a probability of one in a thousand is learned as well, in proportion, as one in two (Cragg 1971). Several
-    amounts have `_quantile_loss` in units of the root of `scale`. `scratch` holds the parsed outputs and target probabilities.
+    amounts have `_quantile_loss` in units of the root of `scale`. `scratch` holds the parsed outputs and target
+    probabilities.
     """
     probability, target = scratch.probability, scratch.target_probability
     nonzero = linear = square = 0.0
