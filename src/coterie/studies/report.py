@@ -178,7 +178,9 @@ def _curves(runs: Sequence[Run], figure: Path | None) -> Iterable[str]:
 
 def _caption(count: int) -> str:
     repetitions = f"{statistics.REPETITIONS:,} resamples"
-    return f"Lines: mean of {count} runs. Bands: its 95% interval by bootstrap, {repetitions} of the runs."
+    known = statistics.coverage_note("mean", count)
+    lines = f"Lines: mean of {count} runs. Bands: its 95% interval by bootstrap, {repetitions} of the runs;"
+    return f"{lines} {known} (measured, docs/guides/statistics.md)."
 
 
 def draw_curves(runs: Sequence[Run]) -> bytes:

@@ -166,6 +166,7 @@ class Runner:
             experiences[name] = writers[name].finish(
                 self.timestep.agent_types[actor.group_spec.agent_type], self.memories.get(name)
             )
+            self.forget_departed(actor.group_spec)
         if not self.world.simultaneous:
             self.pending = {name: open_decisions(e) for name, e in experiences.items()}
         state = None if states is None or self.timestep.state is None else states.finish(self.timestep.state)
@@ -191,7 +192,7 @@ class Runner:
             group_spec = actor.group_spec
             view, decision = actor.act(self.view(actor))
             acted[group_spec.group] = view, decision
-            self.remember(group_spec.group, view, decision)
+            self.remember(group_spec, view, decision)
             if writers is not None:
                 writers[group_spec.group].decided(t, view, decision)
             if group_spec.whole:
@@ -238,11 +239,22 @@ class Runner:
             frames=self.step_count * self.frames_per_step,
         )
 
-    def remember(self, group: str, view: View, decision: Decision) -> None:
+    def remember(self, group_spec: GroupSpec, view: View, decision: Decision) -> None:
         """Keep the policy's memory of the agents that acted."""
         if decision.memory is not None:
-            old = self.memories[group]
-            self.memories[group] = np.where(view.acting[..., None], decision.memory, old)
+            self.forget_departed(group_spec)
+            old = self.memories[group_spec.group]
+            self.memories[group_spec.group] = np.where(view.acting[..., None], decision.memory, old)
+
+    def forget_departed(self, group_spec: GroupSpec) -> None:
+        """Empty the memory of agents that ended on the way to the present step.
+
+        It is called once that step is recorded: the value after a truncation depends on what the agent remembered.
+        """
+        if group_spec.group in self.memories:
+            agent_step = self.timestep.agent_types[group_spec.agent_type]
+            ended = picker(group_spec)(agent_step.terminated | agent_step.truncated)[..., None]
+            self.memories[group_spec.group] = np.where(ended, np.float32(0), self.memories[group_spec.group])
 
     def save(self) -> State:
         """Everything the next iteration depends on."""
