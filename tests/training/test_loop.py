@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+import coterie
 from coterie.algorithms.divergence import Diverged
 from coterie.config import schema
 from coterie.config.schema import TrainSettings
 from coterie.core.types import CoterieError
-from coterie.training import loop
+from coterie.studies import report
+from coterie.training import loop, metrics, video
 from coterie.training.run import Run
+from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
-from helpers.run import ODD, assert_same_end, files, numbers, train, written
+from helpers.run import ODD, assert_same_end, files, numbers, results, train, written
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
@@ -153,6 +156,71 @@ def test_the_best_may_be_the_last(tmp_path):
 
 def test_every_setting_of_the_loop_is_tested():
     assert TESTED == SETTINGS
+
+
+# What comes after training may fail ---------------------------------------------------------------------
+
+
+def refuse(*_, **__):
+    raise RuntimeError("no screen, no disk, no idea")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "said"),
+    [
+        (video, "write_video", "no video: RuntimeError: no screen"),
+        (loop, "build_render_world", "no video: RuntimeError: no screen"),
+        (report, "write_report", "no report: RuntimeError: no screen"),
+        (metrics.Events, "__init__", "no TensorBoard files: RuntimeError: no screen"),
+        (metrics.Events, "write", "no further TensorBoard files: RuntimeError: no screen"),
+        (Gridworld, "expert", "no score of the expert: RuntimeError: no screen"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_what_comes_after_training_fails_with_a_warning(tmp_path, monkeypatch, caplog, owner, name, said):
+    words = ["train.total_steps=64", "world.max_steps=6", "train.video=true", "train.tensorboard=true"]
+    whole = train(tmp_path / "whole", *words)
+    monkeypatch.setattr(owner, name, refuse)
+    run = train(tmp_path / "run", *words)
+    assert sum(said in record.message for record in caplog.records) == 1
+    expected = results(whole)
+    if name == "expert":
+        del expected["baselines"]["expert"]
+    assert results(run) == expected
+    assert numbers(run) == numbers(whole)
+    assert (run.path / "report.html").exists() == (name != "write_report")
+    assert not coterie.resume(run.path, quiet=True)  # it has finished
+
+
+def test_a_run_that_died_while_it_filmed_is_finished_by_a_resume(tmp_path, monkeypatch, caplog):
+    """Earlier versions left such runs: trained to the end, without a summary."""
+    words = ["train.total_steps=64", "world.max_steps=6", "train.video=true"]
+    run = train(tmp_path / "run", *words)
+    expected = results(run)
+    for left in (run.summary_file, run.path / "report.html"):
+        left.unlink()
+    monkeypatch.setattr(video, "write_video", refuse)
+    assert coterie.resume(run.path, quiet=True)
+    assert "no video" in caplog.text
+    assert results(run) == expected
+    assert (run.path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gymnasium/helpers.external_envs:Broken-v0", "render_mode"),
+        ("pettingzoo/helpers.external_envs:Undrawn", "render_mode"),
+        ("pettingzoo/helpers.external_envs:Duel", "rendering raised NotImplementedError"),
+    ],
+)
+def test_a_world_that_cannot_be_drawn_trains_to_the_end(tmp_path, caplog, name, said):
+    text = ODD.replace("helpers.run:Odd", name).replace("video: false", "video: true")
+    run = train(tmp_path / "run", experiment=written(tmp_path / "undrawn.yaml", text))
+    assert "no video: " in caplog.text
+    assert said in caplog.text
+    assert run.summary() is not None
+    assert (run.path / "report.html").exists()
 
 
 # Records ------------------------------------------------------------------------------------------------

@@ -59,7 +59,8 @@ def print_outcome(run: Run) -> bool:
     print(f"run      {run.path}")
     for video in run.films()[-1:]:
         print(f"video    {video}")
-    print(f"report   {run.path / 'report.html'}")
+    if (run.path / "report.html").exists():
+        print(f"report   {run.path / 'report.html'}")
     return True
 
 

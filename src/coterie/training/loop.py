@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError
 from coterie.core import seeding
-from coterie.core.group import Actor, Group, HasTargetPolicy
+from coterie.core.group import Actor, GroupSpec, HasTargetPolicy, Policy
 from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
 from coterie.core.world import HasExpert
 from coterie.nn.threads import fixed_threads
@@ -28,6 +28,7 @@ from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy
 from coterie.training import workers
 from coterie.training.build import build_groups, build_render_world, build_world, probe_learners
 from coterie.training.evaluate import Result, evaluate, evaluation_envs
+from coterie.training.extras import extra
 from coterie.training.language_models import keep_answers
 from coterie.training.metrics import Progress, Recorder
 from coterie.training.run import Run, write_text
@@ -148,20 +149,18 @@ class Training:
 
     def baselines(self) -> dict[str, Any]:
         """Scores of random play and the scripted expert in place of the learning groups, on the evaluation seeds."""
-        found = {}
-        for name, make in self.stand_ins().items():
-            actors = [make(g) if g.learner is not None else g.actor for g in self.groups]
-            found[name] = self.judge("evaluate", actors).to_dict()
-        return found
 
-    def stand_ins(self) -> dict[str, Callable[[Group], Actor]]:
-        """Baseline actors that can replace a learning group."""
-        makers: dict[str, Callable[[Group], Actor]] = {
-            "random": lambda g: Actor(g.actor.group_spec, RandomPolicy(RandomSettings(), g.actor.group_spec))
-        }
+        def score(make: Callable[[GroupSpec], Policy]) -> dict[str, Any]:
+            specs = [group.actor.group_spec for group in self.groups]
+            stand_ins = [Actor(spec, make(spec)) for spec in specs]
+            pairs = zip(self.groups, stand_ins, strict=True)
+            return self.judge("evaluate", [s if g.learner is not None else g.actor for g, s in pairs]).to_dict()
+
+        found = {"random": score(lambda spec: RandomPolicy(RandomSettings(), spec))}
         if isinstance(self.eval_world, HasExpert):
-            makers["expert"] = lambda g: Actor(g.actor.group_spec, ExpertPolicy(ExpertSettings(), g.actor.group_spec))
-        return makers
+            with extra("score of the expert"):
+                found["expert"] = score(lambda spec: ExpertPolicy(ExpertSettings(), spec))
+        return found
 
     # State --------------------------------------------------------------------------------------------
 
@@ -256,7 +255,8 @@ def train(
             try:
                 end = loop(training, config.train.iterations, recorder, progress, interrupted, watch)
                 if end["finished"] and report is not None:
-                    report([run], run.path / "report.html")
+                    with extra("report"):
+                        report([run], run.path / "report.html")
                 return end | {"interrupted": interrupted.is_set()}
             finally:
                 progress.close()
@@ -330,9 +330,10 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         "step_0": training.step_0,
         "baselines": training.baselines(),
     }
-    if training.config.train.video:
-        film(training)
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
+    if training.config.train.video:
+        with extra("video", "; train.video=false makes none"):
+            film(training)
     return {"finished": True} | summary
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coterie.config import schema
 from coterie.training import build
+from coterie.training.extras import extra
 from coterie.training.loop import Report, run_directory
 from coterie.training.loop import train as run_training
 from coterie.training.run import Run
@@ -46,7 +47,8 @@ def resume(
         solved = summary["solved"] and settings.train.stop == run.config().train.stop
         if solved or summary["env_steps"] >= settings.train.total_steps:
             if report is not None and not (run.path / "report.html").exists():  # killed before its report
-                report([run], run.path / "report.html")
+                with extra("report"):
+                    report([run], run.path / "report.html")
             return False
     state = run.newest(run.steps())
     if state is None and run.steps():
