@@ -53,9 +53,12 @@ def print_outcome(run: Run) -> bool:
         f"{summary['env_steps']:,} steps in {summary['wall_s']:.0f} s, {summary['steps_per_s']:,.0f} per second{solved}"
     )
     print(f"greedy play, {summary['episodes']} held-out episodes:")
-    rows = {"trained (best)": summary["evaluation"], "step 0": summary["step_0"]} | summary["baselines"]
-    for name, result in rows.items():
+    last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
+    rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"], "step 0": summary["step_0"]}
+    for name, result in (rows | summary["baselines"]).items():
         print_result(name, result)
+    if last:
+        print(f"best     {summary['best_reason']}")
     print(f"run      {run.path}")
     for video in run.films()[-1:]:
         print(f"video    {video}")

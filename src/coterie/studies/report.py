@@ -124,9 +124,10 @@ def _scores(runs: Sequence[Run]) -> Iterable[str]:
     yield "</table>"
     for run, summary in finished:
         steps, seconds, speed = (number(run, summary, key) for key in ("env_steps", "wall_s", "steps_per_s"))
+        chosen = f" Best: {summary['best_reason']}." if "best_reason" in summary else ""  # not in runs of 0.1
         yield (
             f"<p class=quiet>{escape(run.path.name)}: {steps:,} environment steps in {seconds:.0f} s, "
-            f"{speed:,.0f} per second{', solved' if entry(run, summary, 'solved') else ''}.</p>"
+            f"{speed:,.0f} per second{', solved' if entry(run, summary, 'solved') else ''}.{chosen}</p>"
         )
 
 

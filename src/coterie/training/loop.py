@@ -26,6 +26,7 @@ from coterie.core.world import HasExpert
 from coterie.nn.threads import fixed_threads
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.training import workers
+from coterie.training.best import Best
 from coterie.training.build import build_groups, build_render_world, build_world, probe_learners
 from coterie.training.evaluate import Result, evaluate, evaluation_envs
 from coterie.training.extras import extra
@@ -55,7 +56,7 @@ class Training:
                 self.with_targets[group.name] = group.learner
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
-        self.best_step, self.best_score = -1, -np.inf
+        self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
         self.score = -np.inf  # of the latest validation
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
         self.step_0: dict[str, Any] = {}
@@ -133,12 +134,8 @@ class Training:
     def validate(self) -> dict[str, float]:
         """Evaluate on validation seeds and save the policies if they are the best so far."""
         result = self.judge("validate")
-        score = result.score(self.learning or [group.name for group in self.groups])
-        if not np.isfinite(score):
-            raise CoterieError(f"the mean return of an evaluation is {score}; the world's rewards must be finite")
-        self.score = score
-        if score > self.best_score or self.config.train.best == "last":
-            self.best_score, self.best_step = score, self.env_steps
+        self.score = result.score(self.best.groups)
+        if self.best.consider(result, self.env_steps):
             self.save_best()
         plain = result.to_dict()
         metrics = {f"{name}/eval/return_mean": g["return_mean"] for name, g in plain["groups"].items()}
@@ -179,8 +176,6 @@ class Training:
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "wall_s": self.wall,
-            "best_step": self.best_step,
-            "best_score": self.best_score,
             "step_0": self.step_0,
             "recent": {name: list(values) for name, values in self.recent.items()},
             "policies": self.policies(),
@@ -188,7 +183,7 @@ class Training:
             "preferences": {g.name: g.preference.state() for g in self.groups if g.preference is not None},
             "actors": {g.name: [part.state() for part in g.actor.parts()] for g in self.groups},
             "shards": self.workers.save(),
-        }
+        } | self.best.state()
         self.run.save_checkpoint(state, self.config.train.keep_checkpoints)
 
     def restore(self, state: State) -> None:
@@ -200,7 +195,7 @@ class Training:
                 f"train: this run has num_envs={num_envs} and shards={len(shards)}; they cannot change on resume"
             )
         self.iteration, self.env_steps, self.wall = state["iteration"], state["env_steps"], state["wall_s"]
-        self.best_step, self.best_score = state["best_step"], state["best_score"]
+        self.best.load(state)
         self.step_0 = state["step_0"]
         for name, values in state["recent"].items():
             self.recent[name] = deque(values, maxlen=self.window)
@@ -235,9 +230,8 @@ def train(
 ) -> dict[str, Any]:
     """Run the loop to its end, until `watch` returns True, or until Ctrl-C.
 
-    `watch` is called with every validation score but step 0's; with a `watch`, step 0 is never the best. `report` is
-    called for a finished run. Returns the summary; `finished` says whether there is one, `interrupted` whether Ctrl-C
-    was pressed.
+    `watch` is called with every validation score but step 0's. `report` is called for a finished run. Returns the
+    summary; `finished` says whether there is one, `interrupted` whether Ctrl-C was pressed.
     """
     with fixed_threads(config.train.threads), interruptible() as interrupted:
         try:
@@ -283,12 +277,10 @@ def loop(
         recorder.write(head | {"wall_s": round(training.wall, 3)} | metrics | training.reports())
         progress.show(training.env_steps, training.wall, describe(training, metrics))
 
-    if training.best_step < 0:  # a new run, not one resumed from its step 0
+    if training.best.step < 0:  # a new run, not one resumed from its step 0
         training.step_0 = training.judge("evaluate").to_dict()
         record(training.validate())
         training.save()
-        if watch is not None:  # only policies that have learned count as best
-            training.best_score = -np.inf
     wall_before = training.wall
     while training.iteration < total and not training.solved:
         metrics = training.advance()
@@ -324,7 +316,9 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         "steps_per_s": round(speed, 1),
         "solved": training.solved,
         "episodes": training.config.train.evaluate_episodes,
-        "best_step": training.best_step,
+        "best_step": training.best.step,
+        "best_rule": training.best.rule,
+        "best_reason": training.best.reason,
         "evaluation": training.judge("evaluate").to_dict(),
         "last": last,
         "step_0": training.step_0,
@@ -344,7 +338,7 @@ def film(training: Training) -> None:
 
     world = build_render_world(training.config.world)
     if isinstance(world, Renderable):
-        path = training.run.path / "videos" / "eval" / f"step-{training.best_step:012d}.gif"
+        path = training.run.path / "videos" / "eval" / f"step-{training.best.step:012d}.gif"
         write_video(world, [group.actor for group in training.groups], evaluation_seed(0), path)
 
 
