@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,16 +34,26 @@ ROUNDING = 1e-5  # how far beyond a bound, relative to it, an observation may li
 
 @dataclass(frozen=True)
 class Table:
-    """A run's config and groups, with the weights of one checkpoint."""
+    """A run's config and groups, with the weights of one checkpoint.
+
+    A table remembers what `act` needs from one call to the next: each agent's random stream, and the memory of
+    recurrent policies. Two tables of one run are independent of each other.
+    """
 
     config: schema.Config
     groups: list[Group]
     env_steps: int  # at which the checkpoint was taken
+    _random: dict[str, np.random.Generator] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _memory: dict[str, Array] = field(default_factory=dict, init=False, repr=False, compare=False)  # [B, 1, M]
 
     def act(
-        self, agent: str, observations: Tree, greedy: bool = True, mask: Array | None = None, seed: int = 0
+        self, agent: str, observations: Tree, greedy: bool = True, mask: Array | None = None, seed: int | None = None
     ) -> Array:
         """Actions `[B, …]` of one agent for a batch of its observations `[B, …]`, in the format of its world.
+
+        With `greedy=False` actions are drawn; every call draws anew from the agent's stream, which starts the same in
+        every table. With a `seed`, this call alone draws from that seed. A recurrent policy remembers the earlier
+        calls for this agent, row by row: call `reset` when episodes begin.
 
         NaN, infinity and numbers outside the observation space are refused. The bounds of third-party worlds
         (`gymnasium/…` and the like) are not checked, since not every environment keeps its own.
@@ -62,16 +72,55 @@ class Table:
             else np.asarray(observations)[:, None]
         )
         count = len(leading(one))
+        if agent not in self._random:
+            self._random[agent] = seeding.generator(0, "ask", agent)
         view = View(
             observation=one,
             acting=np.ones((count, 1), bool),
             agents=members[[group_spec.agents.index(agent)]],
-            random=seeding.generator(seed, "ask", agent),
+            random=self._random[agent] if seed is None else seeding.generator(seed, "ask", agent),
             greedy=greedy,
             mask=None if mask is None else np.asarray(mask)[:, None],
-            memory=np.zeros((count, 1, group.policy.memory_size), np.float32) if group.policy.memory_size else None,
+            memory=self._remembered(agent, count, group.policy.memory_size),
         )
-        return group.actor.act(view)[1].action[:, 0]
+        decision = group.actor.act(view)[1]
+        if decision.memory is not None:
+            self._memory[agent] = decision.memory
+        return decision.action[:, 0]
+
+    def reset(self, ended: Array | None = None, seed: int | None = None) -> None:
+        """Empty the memory of recurrent policies, of all rows or of those where `ended` `[B]` is True.
+
+        With a `seed`, the random streams of all agents start anew from it; without, they go on.
+        """
+        for agent, memory in list(self._memory.items()):
+            if ended is None:
+                del self._memory[agent]
+                continue
+            rows = np.asarray(ended)
+            if rows.dtype != bool or rows.shape != memory.shape[:1]:
+                raise CoterieError(
+                    f"reset: expected {len(memory)} booleans, one per row of '{agent}', got {rows.dtype} {rows.shape}"
+                )
+            self._memory[agent] = np.where(rows[:, None, None], np.float32(0), memory)
+        if seed is not None:
+            self._random.update(
+                {a: seeding.generator(seed, "ask", a) for g in self.groups for a in g.actor.group_spec.agents}
+            )
+
+    def _remembered(self, agent: str, count: int, size: int) -> Array | None:
+        """The memory with which an agent's policy is asked; None for policies without one."""
+        if not size:
+            return None
+        memory = self._memory.get(agent)
+        if memory is None:
+            return np.zeros((count, 1, size), np.float32)
+        if len(memory) != count:
+            raise CoterieError(
+                f"'{agent}' remembers {len(memory)} episodes, got {count} observations; call table.reset() before "
+                "another number of episodes"
+            )
+        return memory
 
     def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:
         """Play whole episodes on evaluation seeds."""
