@@ -269,12 +269,28 @@ def test_watch_a_world_without_pictures(coterie_, tmp_path):
 def test_report_command(coterie_, trained, tmp_path):
     code, out, _ = coterie_("report", trained.path)
     assert (code, out.strip()) == (0, str(trained.path / "report.html"))
-    code, out, _ = coterie_("report", trained.path, trained.path, "--out", tmp_path / "two.html")
+    code, out, _ = coterie_("report", trained.path, trained.path, "--out", tmp_path / "twice.html")
     assert code == 0
-    assert (tmp_path / "two.html").read_text().count("<td>best<td>0<td>team") == 2
+    assert (tmp_path / "twice.html").read_text().count("<td>best<td>0<td>team") == 1  # it is one run
     empty = Run.create(tmp_path / "empty", trained.config())
     code, _, err = coterie_("report", empty.path)
     assert (code, err) == (1, f"coterie: '{empty.path}' has no records yet\n")
+
+
+def test_a_report_of_a_sweep_lies_beside_it(coterie_, sweep, tmp_path, monkeypatch, no_drawing):
+    runs = sorted(file.parent for file in sweep.rglob("config.yaml"))
+    for summary in sweep.rglob("summary.json"):  # curves suffice
+        summary.unlink()
+    (runs[0] / "report.html").write_text("its own")
+    for words in ((sweep,), runs):
+        code, out, _ = coterie_("report", *words)
+        assert (code, out.strip()) == (0, str(sweep / "report.html"))
+        text = (sweep / "report.html").read_text()
+        assert text.count("Lines: mean of 4 runs") == 2
+        (sweep / "report.html").unlink()
+    assert (runs[0] / "report.html").read_text() == "its own"
+    monkeypatch.chdir(tmp_path)
+    assert coterie_("report", *(run.relative_to(tmp_path) for run in runs))[1] == "sweep/report.html\n"
 
 
 # The rest -----------------------------------------------------------------------------------------------

@@ -222,8 +222,10 @@ def rate(
 
 @app.command()
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="one run, or several seeds of an experiment")],
-    out: Annotated[str | None, typer.Option(help="HTML file to write (default: RUN/report.html)")] = None,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN|SWEEP…", help="runs, or directories with runs below them")],
+    out: Annotated[
+        str | None, typer.Option(help="HTML file to write (default: report.html in the run, or beside several runs)")
+    ] = None,
     figure: Annotated[
         str | None, typer.Option(help="PNG file NAME.png for the curves; auctions add NAME-bids.png")
     ] = None,
@@ -232,9 +234,10 @@ def report(
     ] = None,
 ) -> None:
     """Write an HTML report of one run or several."""
-    from coterie.studies.report import write_report
-    from coterie.training.run import Run
+    from coterie.studies.compare.runs import find_runs
+    from coterie.studies.report import default_path, write_report
 
-    path = Path(out) if out else Path(runs[0]) / "report.html"
+    found = [run for _, run in find_runs(runs)]
+    path = Path(out) if out else default_path(found)
     files = [Path(file) if file else None for file in (figure, numbers)]
-    print(write_report([Run.open(run) for run in runs], path, *files))
+    print(write_report(found, path, *files))
