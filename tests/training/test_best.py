@@ -22,7 +22,7 @@ def result(**returns):
     arrays = {name: np.array(values, float) for name, values in returns.items()}
     arrays = {name: values[:, None] if values.ndim == 1 else values for name, values in arrays.items()}
     episodes = len(next(iter(arrays.values())))
-    return Result(arrays, np.ones(episodes), None)
+    return Result(arrays, np.ones(episodes), None, np.arange(episodes))
 
 
 def chosen(results, setting="return", groups=None):
