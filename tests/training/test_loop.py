@@ -236,6 +236,20 @@ def test_the_training_return_is_that_of_the_episodes_that_ended(tmp_path):
     assert records[-1]["all/return_100"] == 6.0
 
 
+def test_the_progress_line_shows_training_episodes_and_says_so(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(metrics.Progress, "show", lambda self, step, wall, words: shown.append(words))
+    run = train(
+        tmp_path / "run", "train.evaluate_every=1", "world.max_steps=3", "train.stop={return_mean: 99, episodes: 8}"
+    )
+    records = run.metrics()
+    assert shown[0] == ""  # nothing has been played in training
+    for record, words in zip(records[1:], shown[1:], strict=True):
+        assert words.startswith(f"training: team {record['team/return_8']:.2f}  success ")
+    assert shown[1].endswith(f"success {records[1]['success_rate']:.0%}")
+    assert any(r["success_rate"] != r["eval/success_rate"] for r in records[1:])
+
+
 def test_a_group_that_does_not_learn_is_recorded_and_scored_all_the_same(tmp_path):
     run = train(tmp_path / "run", "groups.team.policy=random", "groups.team.learner=null")
     assert "team/eval/return_mean" in run.metrics()[0]

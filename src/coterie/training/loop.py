@@ -59,6 +59,7 @@ class Training:
         self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
         self.score = -np.inf  # of the latest validation
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
+        self.recent_success: deque[bool] = deque(maxlen=self.window)  # for the progress line only; not saved
         self.step_0: dict[str, Any] = {}
         named = settings.stop.group if settings.stop else None
         self.watched = named or next(
@@ -94,6 +95,7 @@ class Training:
             metrics["length_mean"] = float(episodes.length.mean())
             if episodes.success is not None:
                 metrics["success_rate"] = float(episodes.success.mean())
+                self.recent_success.extend(episodes.success.tolist())
         for name, returns in episodes.returns.items():
             each = returns.mean(axis=1)
             self.recent[name].extend(each.tolist())
@@ -275,7 +277,7 @@ def loop(
         training.wall = time.perf_counter() - started
         head = {"iteration": training.iteration, "env_steps": training.env_steps}
         recorder.write(head | {"wall_s": round(training.wall, 3)} | metrics | training.reports())
-        progress.show(training.env_steps, training.wall, describe(training, metrics))
+        progress.show(training.env_steps, training.wall, describe(training))
 
     if training.best.step < 0:  # a new run, not one resumed from its step 0
         training.step_0 = training.judge("evaluate").to_dict()
@@ -342,15 +344,13 @@ def film(training: Training) -> None:
         write_video(world, [group.actor for group in training.groups], evaluation_seed(0), path)
 
 
-def describe(training: Training, metrics: dict[str, float]) -> str:
-    """The numbers of the progress line."""
-    words = []
-    for name in training.learning or list(training.recent):
-        if training.recent[name]:
-            words.append(f"{name} {np.mean(training.recent[name]):.2f}")
-    if "eval/success_rate" in metrics:
-        words.append(f"success {metrics['eval/success_rate']:.0%}")
-    return "  ".join(words)
+def describe(training: Training) -> str:
+    """The numbers of the progress line, all of the latest training episodes; empty before the first has ended."""
+    shown = training.learning or list(training.recent)
+    words = [f"{name} {np.mean(training.recent[name]):.2f}" for name in shown if training.recent[name]]
+    if training.recent_success:
+        words.append(f"success {np.mean(training.recent_success):.0%}")
+    return f"training: {'  '.join(words)}" if words else ""
 
 
 @contextmanager

@@ -106,7 +106,7 @@ class Progress:
 
     def show(self, step: int, wall: float, words: str) -> None:
         """Show the progress."""
-        line = f"{step / 1e3:,.0f}k steps  {words}"
+        line = "  ".join(filter(None, [f"{step / 1e3:,.0f}k steps", words]))
         if self.bar is not None:
             self.bar.update(self.task, completed=step, description=line)
         elif not self.quiet and (wall >= self.next_line or step >= self.total):
