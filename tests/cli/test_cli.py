@@ -15,7 +15,7 @@ from coterie.cli import app
 from coterie.training import loop
 from coterie.training.run import Run
 from helpers import run as run_cases
-from helpers.run import GRID, ODD, train, written
+from helpers.run import DUEL, GRID, ODD, train, written
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
@@ -180,7 +180,7 @@ def evaluated(coterie_, *words):
 def test_eval_prints_one_object(coterie_, trained):
     found = evaluated(coterie_, trained.path)
     assert list(found) == [
-        *("run", "checkpoint", "mode", "episodes", "seed", "env_steps", "groups", "success_rate"),
+        *("run", "checkpoint", "mode", "episodes", "seed", "players", "env_steps", "groups", "success_rate"),
     ]
     assert found["groups"].keys() == {"team"}
     assert list(found["groups"]["team"]) == ["return_mean", "return_ci95", "length_mean"]
@@ -189,7 +189,7 @@ def test_eval_prints_one_object(coterie_, trained):
     del found["groups"], found["success_rate"]
     steps = trained.summary()["best_step"]
     head = {"run": str(trained.path), "checkpoint": "best", "mode": "greedy", "episodes": 100, "seed": 0}
-    assert found == head | {"env_steps": steps}
+    assert found == head | {"env_steps": steps, "players": {"team": f"checkpoint best ({steps} steps)"}}
 
 
 def test_eval_is_greedy_repeatable_and_takes_its_options(coterie_, trained):
@@ -216,11 +216,34 @@ def test_eval_for_people(coterie_, trained):
     assert "success" in out
 
 
+def test_eval_says_who_plays(coterie_, trained, tmp_path):
+    def head(run, *words):
+        code, out, err = coterie_("eval", run.path, *words, "--episodes", "3")
+        assert code == 0, err
+        return out[: out.index("  greedy")].splitlines()
+
+    steps = trained.summary()["best_step"]
+    tail = "greedy, 3 episodes, seed 0"
+    assert head(trained) == [f"{trained.path}, checkpoint best ({steps} steps), {tail}"]
+    assert head(trained, "--checkpoint", "last") == [f"{trained.path}, checkpoint last (256 steps), {tail}"]
+    words = ("groups.team.policy=random", "groups.team.learner=none")
+    assert head(trained, *words) == [f"{trained.path}, random, {tail}"]
+    assert head(trained, "groups.team.policy=q_network") == [f"{trained.path}, untrained, {tail}"]
+    duel = train(tmp_path / "duel", experiment=written(tmp_path / "duel.yaml", DUEL))
+    other = tmp_path / "duel"
+    words = ("groups.ring.policy=expert", f"groups.cross.policy={{run: {other}, group: ring, checkpoint: last}}")
+    assert head(duel, *words) == [f"{other}, {tail}", f"  cross: {other}, checkpoint last", "  ring: expert"]
+
+
 def test_eval_refusals(coterie_, trained):
     for words, code, said in [
         (["--checkpoint", "7"], 1, "has no checkpoint '7'; there are best, last and steps"),
         (["world.num_agents=4"], 1, "A set network"),
         (["world.grid_sise=4"], 2, "did you mean 'grid_size'?"),
+        (["colour=red"], 2, "colour: no such setting"),
+        (["seed=7"], 2, "seed: the run's seed has no effect on play; the episodes' own is --seed 7"),
+        (["train.evaluate_episodes=7"], 2, "train: has no effect on play; only world.… and groups.… can be changed"),
+        (["groups.team.learner.gamma=0.5"], 2, "groups.team.learner: has no effect on play"),
         (["--episodes", "0"], 2, "episodes"),
     ]:
         found, out, err = coterie_("eval", trained.path, *words)

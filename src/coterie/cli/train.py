@@ -111,13 +111,18 @@ def evaluate(
     if as_json:
         mode = "sample" if stochastic else "greedy"
         head = {"run": run, "checkpoint": checkpoint, "mode": mode, "episodes": episodes, "seed": seed}
+        head["players"] = loaded.players
         found = actor_metrics([group.actor for group in loaded.groups])
         metrics = {name: as_metrics(counters) for name, counters in found.items()}
         more = {"reports": metrics} if metrics else {}
         print(json.dumps(head | {"env_steps": loaded.env_steps} | result | more))
         return
     mode = "stochastic" if stochastic else "greedy"
-    print(f"{run}, checkpoint {checkpoint} ({loaded.env_steps:,} steps), {mode}, {episodes} episodes, seed {seed}")
+    who = set(loaded.players.values())
+    told = f"{who.pop()}, " if len(who) == 1 else ""
+    print(f"{run}, {told}{mode}, {episodes} episodes, seed {seed}")
+    for group, player in loaded.players.items() if not told else ():
+        print(f"  {group}: {player}")
     print_result(mode, result)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from coterie.config import schema
+from coterie.config import registry, schema
 from coterie.core import seeding
 from coterie.core.group import Group
 from coterie.core.types import (
@@ -43,6 +44,7 @@ class Table:
     config: schema.Config
     groups: list[Group]
     env_steps: int  # at which the checkpoint was taken
+    players: dict[str, str] = field(default_factory=dict)  # group -> who plays, in words
     _random: dict[str, np.random.Generator] = field(default_factory=dict, init=False, repr=False, compare=False)
     _memory: dict[str, Array] = field(default_factory=dict, init=False, repr=False, compare=False)  # [B, 1, M]
 
@@ -183,21 +185,50 @@ def _form(observations: Tree) -> str:
 
 
 def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | None = None) -> Table:
-    """Load the table of a run. A group whose policy is overridden with another one starts untrained."""
+    """Load the table of a run. A group whose policy is overridden with another one starts untrained.
+
+    Overrides change the world and who plays in it; settings of training are refused.
+    """
     run = Run.open(path)
     settings = run.config(overrides)
+    _demand_effect(schema.parse_overrides(overrides or []))
     trained = run.config()
     saved: State = run.load_checkpoint(str(checkpoint))
     groups = build.build_groups(settings, build.build_world(settings.world, 1), learning=False, training=False)
+    players = {}
     for group in groups:
-        before = trained.groups.get(group.name)
-        if before is None or not _same_policy(before.policy, settings.groups[group.name].policy):
+        before, now = trained.groups.get(group.name), settings.groups[group.name].policy
+        if before is None or not _same_policy(before.policy, now):
+            players[group.name] = _name(now, "untrained")
             continue
+        players[group.name] = _name(now, f"checkpoint {checkpoint} ({saved['env_steps']:,} steps)")
         try:
             group.policy.load(saved["policies"][group.name])
         except ValueError as error:
             raise CoterieError(str(error)) from None
-    return Table(settings, groups, saved["env_steps"])
+    return Table(settings, groups, saved["env_steps"], players)
+
+
+def _demand_effect(changes: dict[str, Any]) -> None:
+    """Refuse settings that a loaded table would ignore."""
+    for key in changes:
+        if key == "seed":
+            raise schema.ConfigError(
+                f"seed: the run's seed has no effect on play; the episodes' own is --seed {changes[key]}"
+            )
+        if key not in ("world", "groups"):
+            raise schema.ConfigError(f"{key}: has no effect on play; only world.… and groups.… can be changed here")
+    for name, group in changes.get("groups", {}).items():
+        for key in ("learner", "preference"):
+            if isinstance(group, dict) and group.get(key) not in (None, "none"):
+                raise schema.ConfigError(f"groups.{name}.{key}: has no effect on play, where nobody learns")
+
+
+def _name(policy: schema.Part | schema.SeatedRun, weights: str) -> str:
+    """Who plays: a run that was seated, a policy that needs no training, or weights."""
+    if isinstance(policy, schema.SeatedRun):
+        return f"{policy.run}, checkpoint {policy.checkpoint}"
+    return policy.name if policy.name in registry.UNTRAINED else weights
 
 
 def _same_policy(left: schema.Part | schema.SeatedRun, right: schema.Part | schema.SeatedRun) -> bool:
