@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -87,10 +88,29 @@ def test_a_sweep_refuses_its_last_combination_before_the_first_runs(coterie_, tm
 
 def test_ctrl_c_ends_a_whole_sweep(coterie_, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "loop", lambda *a: {"finished": False, "env_steps": 32})
-    code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,1", "--out", tmp_path)
-    assert code == 0
+    code, out, err = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,1", "--out", tmp_path)
+    assert (code, err) == (130, "")
     assert out.count("stopped and saved at") == out.count("continue with: coterie resume") == 1
+    assert "1 of 2 runs have not begun" in out
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_signal_while_a_run_of_a_sweep_finishes_ends_the_sweep(coterie_, tmp_path, monkeypatch):
+    finish = loop.finish
+
+    def signalled(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        return finish(*arguments)
+
+    monkeypatch.setattr(loop, "finish", signalled)
+    before = signal.getsignal(signal.SIGTERM)
+    code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,1", "--out", tmp_path, "--quiet")
+    assert code == 143
+    assert "1 of 2 runs have not begun" in out
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert Run.open(tmp_path / "seed=0").summary() is not None
+    code, *_ = coterie_("train", "gridworld-cooperative", *GRID, "--out", tmp_path / "alone", "--quiet")
+    assert code == 0  # all that was asked for is done
 
 
 def test_divergence_is_exit_code_1(coterie_, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coterie.cli import inspect, studies, train  # noqa: F401  (registers the commands)
 from coterie.cli.app import app
+from coterie.cli.stop import Stopped
 
 RENAMED_OPTIONS = {"--sample": "--stochastic", "--deviates": "--deviator"}
 
@@ -31,7 +32,7 @@ def main() -> None:
         print(f"coterie: '{error.filename}': {error.strerror}", file=sys.stderr)
         sys.exit(1)
     except SystemExit as left:
-        if left.code == 130:  # Typer's exit code for Ctrl-C
+        if left.code == 130 and not isinstance(left, Stopped):  # Typer's exit code for Ctrl-C
             cure = (
                 "'coterie resume RUN' continues from the last checkpoint, the same 'coterie tune' continues its study"
             )

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.app import AsJson, Checkpoint, Experiment, Quiet, RunPath, Seed, Stochastic, app
+from coterie.cli.stop import Stopped, stoppable
 
 
 @app.command()
@@ -113,7 +114,8 @@ def exploit(
     from coterie.studies.exploit.exploit import exploit
 
     spec = ExploitSpec(checkpoint, tuple(group or ()), deviator, learner, steps, episodes, seed, stochastic)  # type: ignore[arg-type]  # it checks itself
-    result = exploit(run, spec, overrides, out, quiet)
+    with stoppable():
+        result = exploit(run, spec, overrides, out, quiet)
     print(json.dumps(result.to_dict()) if as_json else show.as_table(result))
 
 
@@ -144,11 +146,15 @@ def tune(
     from coterie.studies.tune import tune as tuning
 
     plan = tuning.Plan(experiment, tuple(overrides or ()), trials, study, tuple(only or ()), seeds, pruner)  # type: ignore[arg-type]  # checked above
-    if as_json:
-        print(json.dumps(show.to_dict(tuning.tune(plan))))
-    else:
-        tuned = tuning.tune(plan, lambda tuned, trial: print(show.progress(tuned, trial)))
-        print("\n".join(show.conclusion(tuned)))
+    with stoppable() as interrupted:
+        if as_json:
+            tuned = tuning.tune(plan)
+            print(json.dumps(show.to_dict(tuned)))
+        else:
+            tuned = tuning.tune(plan, lambda tuned, trial: print(show.progress(tuned, trial)))
+            print("\n".join(show.conclusion(tuned)))
+        if tuned.interrupted:
+            raise Stopped(interrupted.exit_code)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.app import AsJson, Checkpoint, Experiment, Overrides, Quiet, RunPath, Seed, Stochastic, app
+from coterie.cli.stop import Stopped, stoppable
 
 if TYPE_CHECKING:
     from coterie.training.run import Run
@@ -31,19 +32,26 @@ def train(
     combinations = schema.sweep(words) if multirun else [words]
     for combination in combinations if multirun else ():
         start.check(experiment, combination)  # refuse the last combination before the first one trains
-    for number, combination in enumerate(combinations):
-        if multirun:
-            print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
-        directory = out
-        if out is not None and multirun:
-            swept = [word for word in combination if word not in words]  # distinguishes this run from the others
-            directory = str(Path(out) / ("_".join(swept) or "run").replace("/", "-"))
-        if not print_outcome(api.train(experiment, combination, directory, quiet)):
-            return  # Ctrl-C ends the whole sweep
+    with stoppable() as interrupted:
+        for number, combination in enumerate(combinations):
+            if multirun:
+                print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
+            directory = out
+            if out is not None and multirun:
+                swept = [word for word in combination if word not in words]  # distinguishes this run from the others
+                directory = str(Path(out) / ("_".join(swept) or "run").replace("/", "-"))
+            finished, left = (
+                print_outcome(api.train(experiment, combination, directory, quiet)),
+                combinations[number + 1 :],
+            )
+            if not finished or (interrupted.is_set() and left):
+                if left:
+                    print(f"{len(left)} of {len(combinations)} runs have not begun, the first is {' '.join(left[0])}")
+                raise Stopped(interrupted.exit_code)
 
 
 def print_outcome(run: Run) -> bool:
-    """Print a run's scores and files; False when Ctrl-C stopped it early."""
+    """Print a run's scores and files; False when a signal stopped it early."""
     summary = run.summary()
     if summary is None:
         print(f"stopped and saved at {max(run.steps(), default=0):,} steps; continue with: coterie resume {run.path}")
@@ -82,13 +90,16 @@ def resume(run: RunPath, overrides: Overrides = None, quiet: Quiet = False) -> N
     from coterie import api
     from coterie.training.run import Run
 
-    continued = api.resume(run, overrides, quiet)
-    directory = Run.open(run)
-    summary = directory.summary()
-    if not continued and summary is not None:
-        print(f"{run} has finished at {summary['env_steps']:,} steps; more: coterie resume {run} train.total_steps=N")
-        return
-    print_outcome(directory)
+    with stoppable() as interrupted:
+        continued = api.resume(run, overrides, quiet)
+        directory = Run.open(run)
+        summary = directory.summary()
+        if not continued and summary is not None:
+            print(
+                f"{run} has finished at {summary['env_steps']:,} steps; more: coterie resume {run} train.total_steps=N"
+            )
+        elif not print_outcome(directory):
+            raise Stopped(interrupted.exit_code)
 
 
 @app.command("eval")

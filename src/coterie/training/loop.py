@@ -7,12 +7,9 @@ of metrics.jsonl. *Validation* seeds choose the best checkpoint, *evaluation* se
 from __future__ import annotations
 
 import json
-import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +27,7 @@ from coterie.training.best import Best
 from coterie.training.build import build_groups, build_render_world, build_world, probe_learners
 from coterie.training.evaluate import Result, evaluate, evaluation_envs
 from coterie.training.extras import extra
+from coterie.training.interrupt import Interruption, interruptible
 from coterie.training.language_models import keep_answers
 from coterie.training.metrics import Progress, Recorder
 from coterie.training.run import Run, write_text
@@ -230,10 +228,10 @@ def train(
     watch: Watch | None = None,
     report: Report | None = None,
 ) -> dict[str, Any]:
-    """Run the loop to its end, until `watch` returns True, or until Ctrl-C.
+    """Run the loop to its end, until `watch` returns True, or until Ctrl-C or SIGTERM.
 
     `watch` is called with every validation score but step 0's. `report` is called for a finished run. Returns the
-    summary; `finished` says whether there is one, `interrupted` whether Ctrl-C was pressed.
+    summary; `finished` says whether there is one, `interrupted` whether a signal came.
     """
     with fixed_threads(config.train.threads), interruptible() as interrupted:
         try:
@@ -266,7 +264,7 @@ def loop(
     total: int,
     recorder: Recorder,
     progress: Progress,
-    interrupted: threading.Event,
+    interrupted: Interruption,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
     """Iterate until the training ends or is interrupted."""
@@ -351,26 +349,6 @@ def describe(training: Training) -> str:
     if training.recent_success:
         words.append(f"success {np.mean(training.recent_success):.0%}")
     return f"training: {'  '.join(words)}" if words else ""
-
-
-@contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """The first Ctrl-C lets the loop finish its iteration; the second one exits at once."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def ask(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # even where the parent process ignored it
-        event.set()
-
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def run_directory(config: Config, out: str | Path | None) -> Path:

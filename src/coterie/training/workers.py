@@ -19,6 +19,7 @@ from coterie.config.schema import Config
 from coterie.core.group import Group
 from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
 from coterie.training.evaluate import actor_metrics
+from coterie.training.interrupt import SIGNALS
 from coterie.training.runner import Rollout, join_episodes
 
 
@@ -204,13 +205,14 @@ class ProcessWorkers:
         for process in self.processes:
             process.join(5)
             if process.is_alive():
-                process.terminate()
+                process.kill()
                 process.join()
 
 
 def _serve(pipe: Connection, config: Config, shards: list[int]) -> None:
     """The main function of a child process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # the parent handles them
     from coterie.nn.threads import fixed_threads
 
     with fixed_threads(config.train.threads):
