@@ -13,6 +13,8 @@ from PIL import Image
 
 import coterie
 from coterie.cli import app
+from coterie.cli.train import sweep_directories
+from coterie.config import schema
 from coterie.training import loop
 from coterie.training.run import Run
 from helpers import run as run_cases
@@ -84,6 +86,69 @@ def test_a_sweep_refuses_its_last_combination_before_the_first_runs(coterie_, tm
     assert code == 2
     assert "seed must be at least 0" in err
     assert not (tmp_path / "a").exists()
+
+
+def test_a_sweep_names_every_directory_differently(tmp_path):
+    words = ["world.name=gymnasium/A,gymnasium-A", "seed=0,1"]
+    made = sweep_directories(str(tmp_path), words, schema.sweep(words))
+    assert len(set(made)) == 4
+    assert made[0] == str(tmp_path / "world.name=gymnasium-A_seed=0")
+    assert sweep_directories(None, words, schema.sweep(words)) == [None] * 4
+
+
+def test_a_sweep_refuses_to_train_twice_the_same(coterie_, tmp_path):
+    code, _, err = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,0", "--out", tmp_path / "a")
+    assert code == 2
+    assert "seed=0 would be trained twice" in err
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("word", ["seed=0,1,2", "groups.team.learner=ppo,dqn", "world.mode=race,cooperative"])
+def test_a_list_of_values_names_the_option_that_sweeps(coterie_, tmp_path, word):
+    code, _, err = coterie_("train", "gridworld-cooperative", word, "--out", tmp_path / "a")
+    assert code == 2
+    assert "'coterie train -m' trains one run for each" in err
+
+
+@pytest.mark.parametrize(
+    ("blocks", "file"),
+    [(1, "config.yaml"), (6, "step-000000000000"), (9, "metrics.jsonl")],
+)
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks, file):
+    """Files may not grow beyond some kilobytes, which a write meets as it meets a full disk."""
+    script = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({blocks} * 1024, -1)); "
+        "from coterie.cli import main; main()"
+    )
+    longer = "train.total_steps=960"
+    words = ["train", "gridworld-cooperative", *GRID, longer, "--out", str(tmp_path / "run"), "--quiet"]
+    options = {"capture_output": True, "text": True, "env": run_cases.environment()}
+    failed = subprocess.run([sys.executable, "-c", script, *words], **options)
+    assert failed.returncode == 1, failed.stderr
+    said = rf"coterie: '\S+{file}': File too large; 'coterie resume RUN' continues from the last checkpoint\n"
+    assert re.fullmatch(said, failed.stderr)
+    assert not list(tmp_path.rglob(".*"))
+    if file == "config.yaml":
+        train(tmp_path / "run", longer)
+    else:
+        coterie.resume(tmp_path / "run", quiet=True)
+    run_cases.assert_same_end(Run.open(tmp_path / "run"), train(tmp_path / "whole", longer))
+
+
+def test_a_failed_start_frees_its_directory_and_leaves_other_files(coterie_, tmp_path):
+    odd = written(tmp_path / "odd.yaml", ODD)
+    out = tmp_path / "new"
+    for trouble in ("name", "nan"):
+        words = (f"world.trouble={trouble}", "world.after=0")
+        assert coterie_("train", odd, *words, "--out", out, "--quiet")[0] == 1
+        assert not out.exists()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    written(mine / "notes.txt", "mine")
+    assert coterie_("train", "gridworld-cooperative", *GRID, "world.num_agents=99", "--out", mine, "--quiet")[0] == 2
+    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
+    code, _, err = coterie_("train", odd, "--out", mine, "--quiet")
+    assert code == 0, err
 
 
 def test_ctrl_c_ends_a_whole_sweep(coterie_, tmp_path, monkeypatch):

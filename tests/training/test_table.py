@@ -43,6 +43,19 @@ def test_the_readme_in_a_few_lines(tmp_path):
     assert table.env_steps == run.summary()["best_step"]
 
 
+def test_a_single_override_may_be_a_string(tmp_path):
+    run = coterie.train("gridworld-cooperative", [*GRID, "train.total_steps=32"], out=tmp_path / "a", quiet=True)
+    assert coterie.resume(run.path, "train.total_steps=64", quiet=True)
+    assert run.summary()["env_steps"] == 64
+    assert coterie.load(run.path, overrides="world.max_steps=3").config.world.settings.max_steps == 3
+    with pytest.raises(ConfigError, match="'seed': expected key=value"):
+        coterie.train("gridworld-cooperative", "seed", out=tmp_path / "b")
+
+
+def test_dir_shows_the_api():
+    assert dir(coterie) == sorted([*coterie.__all__, "__version__"])
+
+
 @pytest.mark.parametrize("name", ["shared", "individual", "dict", "image", "duel"])
 def test_an_agent_asked_alone_acts_as_it_does_in_the_world(runs, name):
     table = coterie.load(runs[name].path, checkpoint="last")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from collections.abc import Sequence
@@ -29,7 +30,9 @@ def main() -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"coterie: '{error.filename}': {error.strerror}", file=sys.stderr)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        cure = "; 'coterie resume RUN' continues from the last checkpoint" if full else ""
+        print(f"coterie: '{error.filename}': {error.strerror}{cure}", file=sys.stderr)
         sys.exit(1)
     except SystemExit as left:
         if left.code == 130 and not isinstance(left, Stopped):  # Typer's exit code for Ctrl-C

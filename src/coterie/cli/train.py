@@ -30,24 +30,35 @@ def train(
 
     words = overrides or []
     combinations = schema.sweep(words) if multirun else [words]
+    directories = sweep_directories(out, words, combinations) if multirun else [out]
     for combination in combinations if multirun else ():
         start.check(experiment, combination)  # refuse the last combination before the first one trains
     with stoppable() as interrupted:
-        for number, combination in enumerate(combinations):
+        for number, (combination, directory) in enumerate(zip(combinations, directories, strict=True)):
             if multirun:
                 print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
-            directory = out
-            if out is not None and multirun:
-                swept = [word for word in combination if word not in words]  # distinguishes this run from the others
-                directory = str(Path(out) / ("_".join(swept) or "run").replace("/", "-"))
-            finished, left = (
-                print_outcome(api.train(experiment, combination, directory, quiet)),
-                combinations[number + 1 :],
-            )
+            finished = print_outcome(api.train(experiment, combination, directory, quiet))
+            left = combinations[number + 1 :]
             if not finished or (interrupted.is_set() and left):
                 if left:
                     print(f"{len(left)} of {len(combinations)} runs have not begun, the first is {' '.join(left[0])}")
                 raise Stopped(interrupted.exit_code)
+
+
+def sweep_directories(out: str | None, words: list[str], combinations: list[list[str]]) -> list[str | None]:
+    """One directory below `out` for each combination, named by the settings that are swept; None without `out`."""
+    from coterie.config.schema import ConfigError
+
+    names: list[str] = []
+    for number, combination in enumerate(combinations):
+        if combination in combinations[:number]:
+            raise ConfigError(f"-m: {' '.join(combination)} would be trained twice; name every value once")
+        swept = [word for word in combination if word not in words]
+        name = ("_".join(swept) or "run").replace("/", "-")
+        while name in names:  # different values that read the same as a directory
+            name += "-2"
+        names.append(name)
+    return [None if out is None else str(Path(out) / name) for name in names]
 
 
 def print_outcome(run: Run) -> bool:

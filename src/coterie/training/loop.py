@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from coterie.config.schema import Config, ConfigError
 from coterie.core import seeding
 from coterie.core.group import Actor, GroupSpec, HasTargetPolicy, Policy
-from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
+from coterie.core.types import Joint, State, as_metrics, merge_counters
 from coterie.core.world import HasExpert
 from coterie.nn.threads import fixed_threads
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
@@ -233,12 +234,8 @@ def train(
     `watch` is called with every validation score but step 0's. `report` is called for a finished run. Returns the
     summary; `finished` says whether there is one, `interrupted` whether a signal came.
     """
-    with fixed_threads(config.train.threads), interruptible() as interrupted:
-        try:
-            training = Training(config, run)
-        except CoterieError:
-            run.discard_unstarted()
-            raise
+    with fixed_threads(config.train.threads), interruptible() as interrupted, discarding(run):
+        training = Training(config, run)
         try:
             if state is not None:
                 training.restore(state)  # a config that does not fit is refused before any file is changed
@@ -257,6 +254,18 @@ def train(
                 recorder.close()
         finally:
             training.workers.close()
+
+
+@contextmanager
+def discarding(run: Run) -> Iterator[None]:
+    """Free the directory of a new run that fails before its first record."""
+    new = not run.metrics_file.exists()
+    try:
+        yield
+    except BaseException:
+        if new:
+            run.discard_unstarted()
+        raise
 
 
 def loop(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from coterie.core.types import CoterieError
+from coterie.training.checkpoint import naming
 from coterie.training.extras import extra
 from coterie.training.run import Run
 
@@ -49,7 +50,8 @@ class Recorder:
     """Appends records; every line is flushed before the loop continues."""
 
     def __init__(self, run: Run, tensorboard: bool, first_step: int) -> None:
-        self.file: IO[str] = open(run.metrics_file, "a")  # noqa: SIM115  # closed by close()
+        self.path = run.metrics_file
+        self.file: IO[str] = open(self.path, "a")  # noqa: SIM115  # closed by close()
         self.events: Events | None = None
         if tensorboard:
             with extra("TensorBoard files"):
@@ -60,19 +62,24 @@ class Recorder:
         for name, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise CoterieError(f"metric '{name}' is {value}; the run stopped without saving it")
-        self.file.write(json.dumps(record) + "\n")
-        self.file.flush()
+        with naming(self.path):
+            self.file.write(json.dumps(record) + "\n")
+            self.file.flush()
         self.with_events(lambda events: events.write(record))
 
     def sync(self) -> None:
         """Sync everything written so far to disk."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        with naming(self.path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
         self.with_events(lambda events: events.writer.flush())
 
     def close(self) -> None:
-        self.sync()
-        self.file.close()
+        try:
+            self.sync()
+        finally:
+            with naming(self.path):
+                self.file.close()
         self.with_events(lambda events: events.writer.close())
 
     def with_events(self, act: Callable[[Events], None]) -> None:

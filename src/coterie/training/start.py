@@ -15,7 +15,7 @@ from coterie.training.run import Run
 log = logging.getLogger("coterie")
 
 
-def check(experiment: str, overrides: list[str] | None = None) -> schema.Config:
+def check(experiment: str, overrides: list[str] | str | None = None) -> schema.Config:
     """An experiment's config, after building everything it names: a refusal comes before anything runs."""
     settings = schema.load(experiment, overrides)
     build.probe_learners(settings, build.build_groups(settings, build.build_world(settings.world, 1)))
@@ -24,7 +24,7 @@ def check(experiment: str, overrides: list[str] | None = None) -> schema.Config:
 
 def train(
     experiment: str,
-    overrides: list[str] | None = None,
+    overrides: list[str] | str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
     report: Report | None = None,
@@ -37,7 +37,7 @@ def train(
 
 
 def resume(
-    path: str | Path, overrides: list[str] | None = None, quiet: bool = False, report: Report | None = None
+    path: str | Path, overrides: list[str] | str | None = None, quiet: bool = False, report: Report | None = None
 ) -> bool:
     """Go on with a run from its newest intact checkpoint; False when it had already finished."""
     run = Run.open(path)

@@ -184,7 +184,7 @@ def _form(observations: Tree) -> str:
     return f"a dict of {', '.join(observations)}" if isinstance(observations, dict) else "one array"
 
 
-def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | None = None) -> Table:
+def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | str | None = None) -> Table:
     """Load the table of a run. A group whose policy is overridden with another one starts untrained.
 
     Overrides change the world and who plays in it; settings of training are refused.

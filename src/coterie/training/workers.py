@@ -6,6 +6,7 @@ where a shard runs. `ShardHost` is the unit that a transport carries; pipes to c
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import signal
 import traceback
@@ -21,6 +22,8 @@ from coterie.core.types import CoterieError, Counters, State, StateRows, merge, 
 from coterie.training.evaluate import actor_metrics
 from coterie.training.interrupt import SIGNALS
 from coterie.training.runner import Rollout, join_episodes
+
+log = logging.getLogger("coterie")
 
 
 class WorkerError(CoterieError):
@@ -245,4 +248,10 @@ def _answer_requests(pipe: Connection, config: Config, shards: list[int]) -> Non
 
 def start(config: Config, groups: list[Group]) -> Workers:
     """The workers that a config asks for."""
+    settings = config.train
+    if settings.workers > settings.shards:
+        log.warning(
+            "train.workers=%d: %d will do, since a worker plays whole shards; a larger train.shards changes results",
+            *(settings.workers, settings.shards),
+        )
     return ProcessWorkers(config, groups) if config.train.workers else LocalWorkers(config, groups)
