@@ -298,7 +298,7 @@ def test_rewards_that_are_no_numbers_stop_the_run_and_leave_the_good_checkpoint(
         train(tmp_path / "frozen", *words, "groups.all.learner=null", experiment=odd)
     with pytest.raises(CoterieError, match="the mean return of an evaluation is nan"):
         train(tmp_path / "at once", *words, "world.after=5", experiment=odd)
-    assert Run.open(tmp_path / "at once").steps("best") == []
+    assert not (tmp_path / "at once").exists()  # nothing was recorded
 
 
 def test_a_diverged_run_can_be_resumed_with_a_smaller_learning_rate(tmp_path):
