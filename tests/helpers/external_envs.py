@@ -235,3 +235,10 @@ class Duel(AECEnv):
             self.rewards[next_agent] += 0.5
         self.agent_selection = next_agent
         self._deads_step_first()
+
+
+class Undrawn(Duel):
+    """Its maker takes no `render_mode`."""
+
+    def __init__(self):
+        super().__init__()

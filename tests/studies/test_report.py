@@ -159,9 +159,25 @@ def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):
     assert "<td>best<td>1<td>team" in text
     assert "odd &lt;one&gt;" in text
     assert "odd <one>" not in text
-    with pytest.raises(CoterieError, match="--figure shows one experiment"):
+    with pytest.raises(CoterieError, match="--figure shows runs of one setting"):
         report.write_report([*runs, odd], tmp_path / "two.html", tmp_path / "figure.png")
     assert not (tmp_path / "two.html").exists()
+
+
+def test_only_runs_that_differ_in_seed_are_pooled(tmp_path, sweep, monkeypatch):
+    for summary in sweep.rglob("summary.json"):  # curves suffice
+        summary.unlink()
+    drawn = []
+    monkeypatch.setattr(report, "draw_curves", lambda runs: drawn.append([run.path for run in runs]) or b"")
+    runs = [Run.open(file.parent) for file in sorted(sweep.rglob("config.yaml"))]
+    rates = {run.config().groups["team"].learner.settings.learning_rate for run in runs}
+    page = report.write_report(runs, tmp_path / "page.html").read_text()
+    assert len(rates) == len(drawn) == 2
+    assert sorted(path for paths in drawn for path in paths) == sorted(run.path for run in runs)
+    for rate in rates:
+        assert re.search(rf"<h1>\S+ learner.learning_rate={rate:g}</h1>", page)
+    assert page.count("mean of 4 runs") == 2
+    assert "8 runs of 2 settings" in page
 
 
 # Exploitability -----------------------------------------------------------------------------------------

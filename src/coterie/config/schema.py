@@ -57,7 +57,9 @@ class TrainSettings:
     evaluate_episodes: int = 100  # episodes per evaluation
     checkpoint_every: int = 10  # iterations between checkpoints
     keep_checkpoints: int = 2  # newest checkpoints to keep, in addition to the best
-    best: Literal["return", "last"] = "return"  # the best checkpoint: highest return, or the last evaluated
+    best: Literal["return", "last"] = (
+        "return"  # the best checkpoint: highest return (in constant-sum games the last), or the last
+    )
     stop: StopSettings | None = None  # stop early at this return; None: never
     video: bool = True  # record one episode of the best policy at the end
     tensorboard: bool = True  # also write TensorBoard event files
@@ -209,8 +211,9 @@ def merge(base: Any, over: Any, key: str = "") -> Any:
     }
 
 
-def parse_overrides(overrides: list[str]) -> dict[str, Any]:
-    """Parse `key=value` words into nested settings."""
+def parse_overrides(overrides: list[str] | str) -> dict[str, Any]:
+    """Parse `key=value` words, or a single one, into nested settings."""
+    overrides = [overrides] if isinstance(overrides, str) else list(overrides)
     for word in overrides:
         if "=" not in word or word.startswith("="):
             raise ConfigError(f"'{word}': expected key=value, for example train.total_steps=100000")
@@ -269,7 +272,7 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
     )
 
 
-def load(experiment: str, overrides: list[str] | None = None) -> Config:
+def load(experiment: str, overrides: list[str] | str | None = None) -> Config:
     """Load an experiment by name or file, with overrides."""
     path = find(experiment)
     return resolve(merge(read(path), parse_overrides(overrides or [])), name_of(path))
@@ -369,7 +372,7 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
         settings_type = lookup.settings_type(table, str(name))
     except LookupError as error:
         now = renamed.present_name(kind, str(name))
-        cure = suggest(str(name), table) if now is None else f"; '{name}' is now '{now}'"
+        cure = _sweep_hint(name) or suggest(str(name), table) if now is None else f"; '{name}' is now '{now}'"
         raise ConfigError(f"{path}.name: {error}{cure}") from None
     rest = {key: item for key, item in value.items() if key != "name"}
     family, identity = lookup.family(table, str(name))
@@ -430,7 +433,12 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         if first["type"] == "literal_error":
             reason = f"one of {reason}"
-        raise ConfigError(f"{path}: expected {reason}, got {value!r}") from None
+        raise ConfigError(f"{path}: expected {reason}, got {value!r}{_sweep_hint(value)}") from None
+
+
+def _sweep_hint(value: Any) -> str:
+    listed = isinstance(value, str) and "," in value
+    return "; 'coterie train -m' trains one run for each of several values" if listed else ""
 
 
 @functools.cache

@@ -33,7 +33,7 @@ from coterie.core.types import (
 from coterie.core.world import World
 from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
 
-EPISODE_LIMIT = 1_000_000  # steps after which an episode counts as endless
+EPISODE_LIMIT = 100_000  # steps after which an episode counts as endless
 
 
 @dataclass(frozen=True)
@@ -287,16 +287,21 @@ class Runner:
 def play_episodes(runner: Runner, limit: int | None = None) -> Iterator[dict[str, tuple[View, Decision]]]:
     """Step the runner without end, yielding after each step what the groups saw and decided.
 
-    Raises an error once `limit` steps (by default EPISODE_LIMIT) pass in which no environment's episode ends.
+    Raises an error once an environment has gone `limit` steps (by default EPISODE_LIMIT) without ending its episode,
+    even if others end theirs: whoever waits for all of them would wait for ever.
     """
     limit = EPISODE_LIMIT if limit is None else limit
     runner.begin(0)
-    waited = 0
+    elapsed = np.zeros(runner.world.num_envs, np.int64)
     while True:
         acted = runner.step()
-        waited = 0 if runner.timestep.ended.any() else waited + 1
-        if waited > limit:
-            raise CoterieError(f"no episode ended within {limit:,} steps; set world.max_episode_steps or a time limit")
+        elapsed = np.where(runner.timestep.ended, 0, elapsed + 1)
+        endless = np.count_nonzero(elapsed > limit)
+        if endless:
+            raise CoterieError(
+                f"{endless} of {len(elapsed)} environments did not end their episode within {limit:,} steps; "
+                "set world.max_episode_steps, or the world's own time limit"
+            )
         yield acted
 
 

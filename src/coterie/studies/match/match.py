@@ -19,7 +19,7 @@ from coterie.core.types import Array, CoterieError
 from coterie.core.world import World
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
-from coterie.training.evaluate import Result, evaluate, evaluation_envs
+from coterie.training.evaluate import Result, evaluate, evaluation_envs, interval
 from coterie.training.loop import evaluation_seed
 from coterie.training.table import Table, load
 
@@ -84,6 +84,27 @@ class Pairing:
     second: Array  # [E]
     length: Array  # [E]
     success: Array | None  # [E]
+    start: Array  # [E] int: rotations play the same episodes, which begin alike
+    game: Array  # [E] uint64: equal where the same game was played again
+    rotation: Array  # [E] int
+
+    @property
+    def distinct_games(self) -> int:
+        """The number of different games among the episodes: one may be played again and again."""
+        return len(np.unique(self.game))
+
+    def interval(self, returns: Array) -> tuple[float, tuple[float, float] | None]:
+        """The mean of `first` or `second` and its 95% interval.
+
+        The rotations of one start count as one observation. Without chance in world and players, every rotation
+        repeats one game, and there is no interval.
+        """
+        mean = float(returns.mean())
+        if all(len(np.unique(self.game[self.rotation == r])) == 1 for r in np.unique(self.rotation)):
+            return mean, None
+        _, cluster = np.unique(self.start, return_inverse=True)
+        _, low, high = interval(np.bincount(cluster, returns) / np.bincount(cluster))
+        return mean, (low, high)
 
 
 def sides(table: schema.Config, world: World) -> list[tuple[list[str], list[str]]]:
@@ -115,7 +136,7 @@ def cross_play(
         parts = []
         for first, second in seatings:
             seats = [one[agent] for agent in first] + [other[agent] for agent in second]
-            result = evaluate(world, seats, episodes, evaluation_seed(seed), greedy)
+            result = evaluate(world, seats, episodes, evaluation_seed(seed), greedy, fingerprint=True)
             parts.append(pairing(result, first, second))
         return join(parts)
 
@@ -126,7 +147,9 @@ def cross_play(
 def pairing(result: Result, first: list[str], second: list[str]) -> Pairing:
     """The returns of one rotation, averaged over each side's agents."""
     returns = [np.mean([result.returns[a][:, 0] for a in side], axis=0) for side in (first, second)]
-    return Pairing(returns[0], returns[1], result.length, result.success)
+    assert result.game is not None
+    rotation = np.zeros(len(result.length), np.int64)
+    return Pairing(returns[0], returns[1], result.length, result.success, result.start, result.game, rotation)
 
 
 def join(parts: Sequence[Pairing]) -> Pairing:
@@ -137,6 +160,9 @@ def join(parts: Sequence[Pairing]) -> Pairing:
         np.concatenate([part.second for part in parts]),
         np.concatenate([part.length for part in parts]),
         np.concatenate(success) if success else None,
+        np.concatenate([part.start for part in parts]),
+        np.concatenate([part.game for part in parts]),
+        np.concatenate([np.full(len(part.length), rotation) for rotation, part in enumerate(parts)]),
     )
 
 

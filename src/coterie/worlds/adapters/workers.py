@@ -279,7 +279,8 @@ class SharedMemory:
 
 def serve(pipe: Connection, spec: WorkerSpec, copies: range) -> None:
     """Main function of a child process: build the environments, then serve calls until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the parent handles them
     try:
         batch = EnvBatch(spec.make_env, copies, spec.fresh)
         pipe.send(batch.env_spec)
