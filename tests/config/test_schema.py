@@ -1,6 +1,7 @@
 """Layers, overrides, strict checking: every refusal names the path and the cure."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
@@ -96,10 +97,71 @@ def test_another_name_drops_the_other_parts_settings(tmp_path):
     assert kept.world.settings == schema.load(COOPERATIVE, ["world.max_steps=50"]).world.settings
 
 
+SERVER = "http://127.0.0.1:9/v1"
+LM = "groups.team.policy.lm"
+
+
+@pytest.mark.parametrize(
+    "words", [*itertools.permutations(["learner=dqn", "learner.batch_size=7", "policy=q_network"])]
+)
+def test_a_parts_short_form_and_its_settings_are_overrides_in_any_order(words):
+    team = schema.load(COOPERATIVE, [f"groups.team.{word}" for word in words]).groups["team"]
+    assert (team.learner.name, team.learner.settings.batch_size, team.policy.name) == ("dqn", 7, "q_network")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *itertools.permutations(
+            ["groups.team.policy=language", f"{LM}={SERVER}", f"{LM}.cache=answers", f"{LM}.cache.mode=record"]
+        )
+    ],
+)
+def test_a_sections_short_form_and_its_settings_are_overrides_in_any_order(words):
+    lm = schema.load(COOPERATIVE, ["groups.team.learner=none", *words]).groups["team"].policy.settings.lm
+    assert (lm.name, lm.cache.path, lm.cache.mode) == (SERVER, "answers", "record")
+
+
+@pytest.mark.parametrize(
+    ("below", "above"),
+    [
+        ("{name: embedded, cache: {path: f, mode: record}, budget: {calls: 9}}", SERVER),
+        ("{name: embedded, cache: {path: f, mode: record}, budget: {calls: 9}}", f"{{name: '{SERVER}'}}"),
+        (SERVER, "{cache: {path: f, mode: record}, budget: {calls: 9}}"),
+        (f"{{name: '{SERVER}', cache: f}}", "{cache: {mode: record}, budget: {calls: 9}}"),
+    ],
+)
+@pytest.mark.parametrize("where", ["file", "override"])
+def test_a_sections_short_form_and_its_settings_merge_across_layers(tmp_path, below, above, where):
+    text = f"world: gridworld\ngroups: {{team: {{policy: {{name: language, lm: {below}}}}}}}"
+    file = written(tmp_path / "below.yaml", text)
+    words = [f"{LM}={above}"]
+    if where == "file":
+        text = f"extends: below\ngroups: {{team: {{policy: {{lm: {above}}}}}}}"
+        file, words = written(tmp_path / "above.yaml", text), []
+    lm = schema.load(str(file), words).groups["team"].policy.settings.lm
+    assert (lm.name, lm.cache.path, lm.cache.mode, lm.budget.calls) == (SERVER, "f", "record", 9)
+
+
+def test_of_a_short_form_and_the_setting_it_stands_for_the_later_one_counts():
+    words = ["groups.team.learner=none", "groups.team.policy=language"]
+    for first, last in itertools.permutations([f"{LM}=a:A", f"{LM}.name=b:B"]):
+        name = schema.load(COOPERATIVE, [*words, first, last]).groups["team"].policy.settings.lm.name
+        assert name == last.partition("=")[2]
+        again = schema.load(COOPERATIVE, [*words, last, first, last]).groups["team"].policy.settings.lm.name
+        assert again == name
+
+
+@pytest.mark.parametrize("value", ["[1,2]", "3", "true"])
+def test_overrides_that_contradict_each_other_are_refused(value):
+    for words in ([f"groups={value}", "groups.team.agents=a"], ["groups.team.agents=a", f"groups={value}"]):
+        assert f"'{words[1]}'" in refusal(*words)
+
+
 def test_a_seated_run_replaces_a_named_policy_and_the_other_way_round():
     base = {"name": "network", "hidden": [3]}
-    assert schema.merge(base, {"run": "runs/a"}) == {"run": "runs/a"}
-    assert schema.merge({"run": "runs/a"}, {"name": "random"}) == {"name": "random"}
+    assert schema.merge(base, {"run": "runs/a"}, "policy") == {"run": "runs/a"}
+    assert schema.merge({"run": "runs/a"}, {"name": "random"}, "policy") == {"name": "random"}
     assert schema.merge({"run": "runs/a"}, {"checkpoint": "last"}) == {"run": "runs/a", "checkpoint": "last"}
     loaded = schema.load(COOPERATIVE, ["groups.team.policy.run=runs/a", "groups.team.policy.checkpoint=last"])
     assert loaded.groups["team"].policy == SeatedRun(str(Path("runs/a").absolute()), "last")
@@ -198,6 +260,8 @@ REFUSALS = {
     "train.num_envs=2.5": "train.num_envs: expected a valid integer",
     "train.stop=5": "train.stop: expected settings, got 5",
     "train.video=perhaps": "train.video: expected a valid boolean, got 'perhaps'",
+    "train=fast": "train: expected settings, got 'fast'",
+    "groups=team": "groups: expected groups by name, got 'team'",
     "train=5": "train: expected settings, got 5",
     "experiment=5": "experiment: expected a valid string, got 5",
     # out of range
