@@ -60,7 +60,17 @@ def print_outcome(run: Run) -> bool:
     for video in run.films()[-1:]:
         print(f"video    {video}")
     print(f"report   {run.path / 'report.html'}")
+    print_unanswered(summary.get("unanswered", {}))
     return True
+
+
+def print_unanswered(found: dict[str, dict[str, int]]) -> None:
+    """Print which language models left questions without an answer; raise an error for one that answered none."""
+    from coterie.training.language_models import describe_unanswered, refuse_silent_models
+
+    refuse_silent_models(found)
+    for line in describe_unanswered(found):
+        print(line)
 
 
 def print_result(name: str, result: dict[str, Any]) -> None:
@@ -101,20 +111,25 @@ def evaluate(
     from coterie.core.types import as_metrics
     from coterie.training import table
     from coterie.training.evaluate import actor_metrics
+    from coterie.training.language_models import actors_unanswered, refuse_silent_models
 
     loaded = table.load(run, checkpoint, overrides)
+    actors = [group.actor for group in loaded.groups]
     result = loaded.evaluate(episodes, seed, greedy=not stochastic).to_dict()
+    unanswered = actors_unanswered(actors)
     if as_json:
         mode = "sample" if stochastic else "greedy"
         head = {"run": run, "checkpoint": checkpoint, "mode": mode, "episodes": episodes, "seed": seed}
-        found = actor_metrics([group.actor for group in loaded.groups])
+        found = actor_metrics(actors)
         metrics = {name: as_metrics(counters) for name, counters in found.items()}
-        more = {"reports": metrics} if metrics else {}
+        more = ({"reports": metrics} if metrics else {}) | ({"unanswered": unanswered} if unanswered else {})
         print(json.dumps(head | {"env_steps": loaded.env_steps} | result | more))
+        refuse_silent_models(unanswered)
         return
     mode = "stochastic" if stochastic else "greedy"
     print(f"{run}, checkpoint {checkpoint} ({loaded.env_steps:,} steps), {mode}, {episodes} episodes, seed {seed}")
     print_result(mode, result)
+    print_unanswered(unanswered)
 
 
 @app.command()
@@ -132,6 +147,7 @@ def watch(
 ) -> None:
     """Show a run's policies in a video, a terminal or a window."""
     from coterie.training import build, table, video
+    from coterie.training.language_models import actors_unanswered
     from coterie.training.loop import evaluation_seed
 
     loaded = table.load(run, checkpoint, overrides)
@@ -145,3 +161,4 @@ def watch(
     else:
         path = Path(out) if out else Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif"
         print(video.write_video(world, actors, start, path, episodes, greedy, fps))
+    print_unanswered(actors_unanswered(actors))

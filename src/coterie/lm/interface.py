@@ -69,6 +69,10 @@ class BudgetExceeded(LMError):
     """As `BudgetDenied`, with `at_limit: stop`: the run ends."""
 
 
+class TooManyAbstentions(LMError):
+    """More questions stay without an answer than `max_abstentions` allows: the run ends."""
+
+
 # Requests and answers -------------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy
 from coterie.training import workers
 from coterie.training.build import build_groups, build_render_world, build_world, probe_learners
 from coterie.training.evaluate import Result, evaluate, evaluation_envs
-from coterie.training.language_models import keep_answers
+from coterie.training.language_models import count_unanswered, keep_answers
 from coterie.training.metrics import Progress, Recorder
 from coterie.training.run import Run, write_text
 from coterie.training.runner import Episodes
@@ -330,6 +330,8 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         "step_0": training.step_0,
         "baselines": training.baselines(),
     }
+    unanswered = count_unanswered(training.reports())
+    summary |= {"unanswered": unanswered} if unanswered else {}
     if training.config.train.video:
         film(training)
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
