@@ -85,7 +85,7 @@ class Http(LanguageModel):
 
     @property
     def identity(self) -> str:
-        return f"http {self.url} {self.model}"
+        return f"http {self.url} chat={self.settings.chat} logprobs={self.settings.logprobs} {self.model}"
 
     @property
     def model(self) -> str:
