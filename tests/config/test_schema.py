@@ -1,7 +1,10 @@
 """Layers, overrides, strict checking: every refusal names the path and the cure."""
 
 import dataclasses
+import functools
 import itertools
+import json
+import random
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,21 @@ def test_whole_numbers_pass_as_reals():
     value = schema.load(COOPERATIVE, ["groups.team.learner.gamma=1"]).groups["team"].learner.settings.gamma
     assert value == 1.0
     assert isinstance(value, float)
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("train.total_steps=1e5", 100_000),
+        ("seed=3.0", 3),
+        ("world.num_targets=2.0", 2),  # int or null
+        ("groups.team.policy.hidden=[8.0,1e1]", (8, 10)),
+    ],
+)
+def test_reals_without_a_fraction_pass_as_whole_numbers(word, found):
+    plain = schema.to_dict(schema.load(COOPERATIVE, [word]))
+    value = functools.reduce(lambda at, name: at[name], word.partition("=")[0].split("."), plain)
+    assert json.dumps(value) == json.dumps(found)
 
 
 def test_extends_by_name_by_file_and_in_a_chain(tmp_path):
@@ -265,6 +283,9 @@ REFUSALS = {
     "train=5": "train: expected settings, got 5",
     "experiment=5": "experiment: expected a valid string, got 5",
     # out of range
+    "world.max_steps=999999999999999999999": "world.max_steps: expected whole numbers of less than 64 bits, got 9",
+    "groups.team.policy.hidden=[999999999999999999999]": "groups.team.policy.hidden: expected whole numbers of less",
+    "train.total_steps=1e30": "train.total_steps: expected whole numbers of less than 64 bits",
     "seed=-1": "seed: seed must be at least 0, got -1",
     "world.grid_size=1": "world: grid_size must be at least 2, got 1",
     "groups.team.policy.hidden=[]": "groups.team.policy: hidden must name at least one layer",
@@ -343,3 +364,41 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
 def test_renamed_settings_of_maddpg_and_risk_measures_are_refused_with_their_new_names(word, now):
     with pytest.raises(ConfigError, match=rf"groups\.bidders\.\S+ is now groups\.bidders\.{now}"):
         schema.load("auction-cpt", [f"groups.bidders.{word}"])
+
+
+# Fuzzing ------------------------------------------------------------------------------------------------
+
+ODD_VALUES = [
+    *("null", "~", "true", "-1", "0", "2.5", "1e5", "1e400", ".nan", ".inf", "9" * 25, "9" * 400, "0x10", "2020-01-01"),
+    *("[]", "[1,2]", "[1,[2]]", "{}", "{a: 1}", "{name: x}", "'': 3", "text", "none", "ppo", "dqn", "http://x", "a.b"),
+    *("${seed}", "${nothing}", "${train}", "${a", "{", "[", "'", "a: b: c", "- 1", "&a [*a]", "*a", "=", "?", "\x00"),
+    *("!!python/object:os.system", "\ud800"),
+]
+
+
+def paths(plain, above=""):
+    """The dotted paths of all settings and sections."""
+    for name, value in plain.items():
+        yield f"{above}{name}"
+        if isinstance(value, dict):
+            yield from paths(value, f"{above}{name}.")
+
+
+@pytest.mark.parametrize("experiment", ["gridworld-cooperative", "auction-neutral", "spread-qmix", "gridworld-advised"])
+def test_odd_overrides_are_read_or_refused(experiment):
+    draw = random.Random(experiment)
+    known = list(paths(schema.to_dict(schema.load(experiment))))
+    read = 0
+    for _ in range(120):
+        words = []
+        for _ in range(draw.choice([1, 1, 2, 3])):
+            key = draw.choice(known) + draw.choice([""] * 9 + [".x", ".name", ".run", ".0", ".", "[0]"])
+            words.append(f"{key}={draw.choice(ODD_VALUES)}")
+        try:
+            schema.load(experiment, words)
+        except ConfigError:
+            continue
+        except Exception as error:
+            raise AssertionError(words) from error
+        read += 1
+    assert 0 < read < 120

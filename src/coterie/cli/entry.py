@@ -30,6 +30,9 @@ def main() -> None:
             raise
         print(f"coterie: '{error.filename}': {error.strerror}", file=sys.stderr)
         sys.exit(1)
+    except MemoryError as error:
+        print(f"coterie: not enough memory: {error}; lower train.num_envs or the sizes of the world", file=sys.stderr)
+        sys.exit(1)
     except SystemExit as left:
         if left.code == 130:  # Typer's exit code for Ctrl-C
             cure = (

@@ -235,7 +235,7 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
             raise ConfigError(f"'{word}': expected key=value, for example train.total_steps=100000")
         try:
             nested: Any = OmegaConf.to_container(OmegaConf.from_dotlist([word]), resolve=False)
-        except (YAMLError, OmegaConfBaseException) as error:
+        except (YAMLError, OmegaConfBaseException, UnicodeError) as error:
             raise ConfigError(f"cannot read the overrides: '{word}': {error}") from None
         layer = _unite(layer, nested, "", word)
     return layer
@@ -453,7 +453,10 @@ def _written_out(nested: type[Any] | None, value: Any) -> Any:
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:
-    """Check one value strictly; integers are accepted as floats and lists as tuples."""
+    """Check one value strictly; integers are accepted as floats, 1e5 as an integer, and lists as tuples."""
+    value = _integral(hint, value)
+    if _oversized(value):
+        raise ConfigError(f"{path}: expected whole numbers of less than 64 bits, got {value!r}")
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:
@@ -468,6 +471,22 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         if first["type"] == "literal_error":
             reason = f"one of {reason}"
         raise ConfigError(f"{path}: expected {reason}, got {value!r}") from None
+
+
+def _integral(hint: Any, value: Any) -> Any:
+    """Return a float without a fraction as an integer where the hint has integers and no floats."""
+    options = typing.get_args(hint) if isinstance(hint, python_types.UnionType) else (hint,)
+    if isinstance(value, list) and tuple[int, ...] in options:
+        return [_integral(int, item) for item in value]
+    exact = isinstance(value, float) and value.is_integer() and int in options and float not in options
+    return int(value) if exact else value
+
+
+def _oversized(value: Any) -> bool:
+    """Whether a value has an integer that the arrays of NumPy and PyTorch cannot hold."""
+    if isinstance(value, list | dict):
+        return any(map(_oversized, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int) and abs(value) >= 2**63
 
 
 @functools.cache
