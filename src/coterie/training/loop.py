@@ -32,6 +32,7 @@ from coterie.training.language_models import count_unanswered, keep_answers
 from coterie.training.metrics import Progress, Recorder
 from coterie.training.run import Run, write_text
 from coterie.training.runner import Episodes
+from coterie.training.video import warn_undrawable
 
 RECENT = 100  # episodes in the moving average
 
@@ -251,6 +252,8 @@ def train(
                 training.restore(state)  # a config that does not fit is refused before any file is changed
             run.cut(-1 if state is None else training.env_steps)
             run.write_config(config)
+            if config.train.video:
+                warn_undrawable(config.world)
             recorder = Recorder(run, config.train.tensorboard, 0 if state is None else training.env_steps + 1)
             progress = Progress(config.train.total_steps, training.env_steps, quiet)
             try:
