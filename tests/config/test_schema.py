@@ -302,6 +302,7 @@ REFUSALS = {
     "groups.team.agents=[]": "groups.team.agents: no agents are named; '*' matches all agents",
     "world.name=gymnasium/": "world.name: 'gymnasium/' needs an id after the slash",
     # one's own
+    "world.name=helpers.run:Tiny-v0": "an environment that a module registers is named gymnasium/helpers.run:Tiny-v0",
     "world.name=nowhere.at_all:Thing": "world.name: 'nowhere.at_all:Thing' needs the module 'nowhere'",
     "world.name=helpers.run:Nobody": "world.name: module 'helpers.run' has no 'Nobody'",
     "world.name=helpers.run:Unsettled": "its constructor has no annotated 'settings' parameter",

@@ -402,6 +402,8 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
     except LookupError as error:
         now = renamed.present_name(kind, str(name))
         cure = suggest(str(name), table) if now is None else f"; '{name}' is now '{now}'"
+        if kind == "world" and ":" in str(name):
+            cure += f"; an environment that a module registers is named gymnasium/{name}"
         raise ConfigError(f"{path}.name: {error}{cure}") from None
     rest = {key: item for key, item in value.items() if key != "name"}
     family, identity = lookup.family(table, str(name))
