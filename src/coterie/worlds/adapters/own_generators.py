@@ -18,6 +18,8 @@ from coterie.worlds.adapters.batch import EnvFactory
 class OwnGenerators:
     """An environment (`ExternalEnv`) that runs with its own state of the global generators."""
 
+    generators: tuple[Any, ...]  # the state that this environment left
+
     def __init__(self, make_env: EnvFactory) -> None:
         with self._own(0):  # a constructor may draw, too
             self.inner: Any = make_env()
