@@ -50,6 +50,39 @@ def test_train_says_what_came_of_it(coterie_, tmp_path):
     assert "already holds a run" in err
 
 
+DEAD = [  # a language policy whose server does not exist
+    *("groups.team.learner=none", "groups.team.policy=language", "groups.team.policy.lm=http://127.0.0.1:9/v1"),
+    *("groups.team.policy.lm.http.model=x", "groups.team.policy.lm.retry.attempts=1"),
+    *(word for word in GRID if not word.startswith("groups.team.policy")),
+]
+
+
+def test_a_dead_model_server_stops_every_command(coterie_, tmp_path, trained):
+    code, out, err = coterie_("train", "gridworld-cooperative", *DEAD, "--out", tmp_path / "a")
+    assert code == 1
+    assert "no answer came from the language model" in err
+    assert "max_abstentions" in err
+    assert "trained" not in out
+    players = [word for word in DEAD if word.startswith("groups.")]
+    for command in (["eval"], ["eval", "--json"], ["watch", "--out", tmp_path / "a.gif"]):
+        code, _, err = coterie_(command[0], trained.path, *players, *command[1:])
+        assert code == 1
+        assert "no answer came from the language model" in err
+
+
+def test_where_the_limit_allows_it_the_summary_and_the_exit_status_say_that_no_answer_came(coterie_, tmp_path):
+    never = "groups.team.policy.lm.max_abstentions=1"
+    code, out, err = coterie_("train", "gridworld-cooperative", *DEAD, never, "--out", tmp_path / "a")
+    assert code == 1
+    assert "256 steps in" in out
+    assert "team: no answer came from the language model" in err
+    count = Run.open(tmp_path / "a").summary()["unanswered"]["team"]
+    assert count["questions"] == count["unanswered"] > 0
+    code, _, err = coterie_("match", tmp_path / "a", "random", "--episodes", 2)
+    assert code == 1
+    assert "no answer came from the language model" in err
+
+
 def test_train_takes_a_file_and_goes_to_the_default_directory(coterie_, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "extends: gridworld-cooperative\ntrain: {total_steps: 32}"

@@ -6,6 +6,7 @@ named `helpers.external_envs:Class`.
 
 import ctypes
 import os
+import random
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import ClassVar
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
@@ -137,8 +139,29 @@ class Stateful(gymnasium.Env):
         return np.array([self.total], np.float32), 0.0, self.elapsed_steps == 5, False, {}
 
 
-for env_class in (Broken, Nested, TextOnly, IntegerBox, Stateful):
+class GlobalDice(gymnasium.Env):
+    """Ignores its seed and draws from the global generators of Python, NumPy and PyTorch."""
+
+    observation_space, action_space = spaces.Box(0, 1, (4,), np.float32), spaces.Discrete(2)
+
+    def __init__(self):
+        self.offset = random.random()
+
+    def draw(self):
+        return np.array([self.offset, random.random(), np.random.random(), torch.rand(())], np.float32)  # noqa: NPY002
+
+    def reset(self, seed=None, options=None):
+        self.length = random.randint(3, 6)
+        return self.draw(), {}
+
+    def step(self, action):
+        self.length -= 1
+        return self.draw(), float(action), self.length == 0, False, {}
+
+
+for env_class in (Broken, Nested, TextOnly, IntegerBox, Stateful, GlobalDice):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)
+gymnasium.register("helpers.external_envs:Colon-v0", Stateful, max_episode_steps=50)  # its name has a colon
 
 
 class Changing(ParallelEnv):

@@ -1,14 +1,18 @@
 """Films as files, in a terminal, in a window."""
 
+import sys
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from coterie.config import registry, schema
+from coterie.core.global_random import global_state
 from coterie.core.types import CoterieError
-from coterie.training import build, video
+from coterie.training import build, loop, video
 from coterie.training.runner import Runner
 from helpers import run as run_cases
+from helpers.run import train
 
 
 def seated(part):
@@ -107,3 +111,40 @@ def test_a_world_without_pictures_says_so(odd, tmp_path):
     world, actors = odd
     with pytest.raises(CoterieError, match="'odd' cannot be drawn"):
         video.write_video(world, actors, 0, tmp_path / "a.gif")
+
+
+# Before training ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["gymnasium", "pygame"])
+def test_a_package_that_drawing_lacks_is_named_before_training(missing, monkeypatch, caplog):
+    pytest.importorskip("gymnasium")
+    monkeypatch.setitem(sys.modules, missing, None)
+    with_pole = schema.load("cartpole-ppo").world
+    video.warn_undrawable(with_pole)
+    (said,) = caplog.messages
+    assert "no video can be made" in said
+    assert missing in said
+    assert "pip install 'coterie[worlds,window]'" in said
+    assert "train.video=false" in said
+
+
+def test_the_warning_comes_before_the_first_step(tmp_path, monkeypatch):
+    def watch(training, *_):
+        raise CoterieError("the training begins")
+
+    said = []
+    monkeypatch.setattr(loop, "warn_undrawable", said.append)
+    monkeypatch.setattr(loop, "loop", watch)
+    for number, drawn in enumerate(("true", "false")):
+        with pytest.raises(CoterieError, match="the training begins"):
+            train(tmp_path / str(number), f"train.video={drawn}")
+    assert [part.name for part in said] == ["gridworld"]
+
+
+def test_drawing_on_trial_says_nothing_where_it_works_and_draws_no_global_numbers(caplog):
+    state = repr(global_state())
+    for name in ("gridworld-cooperative", "auction-neutral"):
+        video.warn_undrawable(schema.load(name).world)
+    assert not caplog.messages
+    assert repr(global_state()) == state

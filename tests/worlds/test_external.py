@@ -4,9 +4,11 @@ import gc
 import logging
 import multiprocessing
 import os
+import random
 
 import numpy as np
 import pytest
+import torch
 
 import coterie
 from coterie.config import registry, schema
@@ -29,11 +31,11 @@ def broken(num_envs=2, defect="", options=None, **settings):
 
 def play(world, steps, seed=0, timestep=None):
     """Copies of the time steps of a random rollout."""
-    random = seeding.generator(seed, "play")
+    draw = seeding.generator(seed, "play")
     timestep = world.reset(seed) if timestep is None else timestep
     rollout = []
     for _ in range(steps):
-        timestep = world.step(random_actions(timestep, world.agent_types, random))
+        timestep = world.step(random_actions(timestep, world.agent_types, draw))
         rollout.append(
             {name: _copied(agent_step) for name, agent_step in timestep.agent_types.items()}
             | {"ended": timestep.ended.copy()}
@@ -261,9 +263,9 @@ def test_a_checkpoint_resumes_exactly(name, settings, tmp_path):
 
 
 def play_arrays(world, steps, timestep):
-    random, arrays = seeding.generator(7, "on"), []
+    draw, arrays = seeding.generator(7, "on"), []
     for _ in range(steps):
-        timestep = world.step(random_actions(timestep, world.agent_types, random))
+        timestep = world.step(random_actions(timestep, world.agent_types, draw))
         for agent_step in timestep.agent_types.values():
             parts = (
                 agent_step.observation.values()
@@ -296,6 +298,36 @@ def test_a_replay_that_differs_is_logged_and_its_episode_starts_again(caplog):
     np.testing.assert_array_equal(timestep.agent_types["agent"].observation, 0)
     assert len(play_arrays(other, 6, timestep)) == 18
     check_world(lambda n: GymnasiumWorld(GymnasiumSettings("helpers.external_envs:Stateful-v0", fresh=True), n), 30)
+
+
+def dice(num_envs, **settings):
+    return GymnasiumWorld(GymnasiumSettings("helpers.external_envs:GlobalDice-v0", **settings), num_envs)
+
+
+def test_environments_that_draw_from_global_generators_can_be_seeded(caplog):
+    check_world(lambda n: dice(n, seed_globals=True), 30)
+    check_world(lambda n: dice(n, seed_globals=True, fresh=True), 30)
+    world = dice(3, seed_globals=True)
+    assert_equal(play(world, 12), play(dice(3, seed_globals=True), 12))
+    state = world.save()
+    before = random.getstate(), torch.get_rng_state().tolist()
+    with caplog.at_level(logging.WARNING, "coterie"):
+        dice(3, seed_globals=True).load(state)
+    assert not caplog.messages
+    assert (random.getstate(), torch.get_rng_state().tolist()) == before  # nobody else's numbers change
+    unseeded = dice(3)
+    play(unseeded, 12)
+    with caplog.at_level(logging.WARNING, "coterie"):
+        dice(3).load(unseeded.save())
+    assert "replay differs" in caplog.text
+    assert "world.seed_globals: true" in caplog.text
+
+
+@pytest.mark.slow
+def test_processes_do_not_change_what_global_generators_give():
+    one, two = dice(4, seed_globals=True), dice(4, seed_globals=True, processes=2)
+    assert_equal(play(one, 12), play(two, 12))
+    two.inner.close()
 
 
 def test_a_state_of_another_size_is_refused():

@@ -37,6 +37,7 @@ def world(name, num_envs=2, **settings):
         ("gymnasium/Blackjack-v1", {}),
         ("gymnasium/helpers.external_envs:Nested-v0", {}),
         ("gymnasium/helpers.external_envs:Broken-v0", {}),
+        ("gymnasium/helpers.external_envs:Colon-v0", {"fresh": True}),  # registered under a name with a colon
         ("minigrid/DoorKey-5x5", {"max_episode_steps": 40}),
     ],
 )

@@ -34,6 +34,9 @@ def main() -> None:
         cure = "; 'coterie resume RUN' continues from the last checkpoint" if full else ""
         print(f"coterie: '{error.filename}': {error.strerror}{cure}", file=sys.stderr)
         sys.exit(1)
+    except MemoryError as error:
+        print(f"coterie: not enough memory: {error}; lower train.num_envs or the sizes of the world", file=sys.stderr)
+        sys.exit(1)
     except SystemExit as left:
         if left.code == 130 and not isinstance(left, Stopped):  # Typer's exit code for Ctrl-C
             cure = (

@@ -83,7 +83,17 @@ def print_outcome(run: Run) -> bool:
         print(f"video    {video}")
     if (run.path / "report.html").exists():
         print(f"report   {run.path / 'report.html'}")
+    print_unanswered(summary.get("unanswered", {}))
     return True
+
+
+def print_unanswered(found: dict[str, dict[str, int]]) -> None:
+    """Print which language models left questions without an answer; raise an error for one that answered none."""
+    from coterie.training.language_models import describe_unanswered, refuse_silent_models
+
+    refuse_silent_models(found)
+    for line in describe_unanswered(found):
+        print(line)
 
 
 def print_result(name: str, result: dict[str, Any]) -> None:
@@ -127,17 +137,21 @@ def evaluate(
     from coterie.core.types import as_metrics
     from coterie.training import table
     from coterie.training.evaluate import actor_metrics
+    from coterie.training.language_models import actors_unanswered, refuse_silent_models
 
     loaded = table.load(run, checkpoint, overrides)
+    actors = [group.actor for group in loaded.groups]
     result = loaded.evaluate(episodes, seed, greedy=not stochastic).to_dict()
+    unanswered = actors_unanswered(actors)
     if as_json:
         mode = "sample" if stochastic else "greedy"
         head = {"run": run, "checkpoint": checkpoint, "mode": mode, "episodes": episodes, "seed": seed}
         head["players"] = loaded.players
-        found = actor_metrics([group.actor for group in loaded.groups])
+        found = actor_metrics(actors)
         metrics = {name: as_metrics(counters) for name, counters in found.items()}
-        more = {"reports": metrics} if metrics else {}
+        more = ({"reports": metrics} if metrics else {}) | ({"unanswered": unanswered} if unanswered else {})
         print(json.dumps(head | {"env_steps": loaded.env_steps} | result | more))
+        refuse_silent_models(unanswered)
         return
     mode = "stochastic" if stochastic else "greedy"
     who = set(loaded.players.values())
@@ -146,6 +160,7 @@ def evaluate(
     for group, player in loaded.players.items() if not told else ():
         print(f"  {group}: {player}")
     print_result(mode, result)
+    print_unanswered(unanswered)
 
 
 @app.command()
@@ -163,6 +178,7 @@ def watch(
 ) -> None:
     """Show a run's policies in a video, a terminal or a window."""
     from coterie.training import build, table, video
+    from coterie.training.language_models import actors_unanswered
     from coterie.training.loop import evaluation_seed
 
     loaded = table.load(run, checkpoint, overrides)
@@ -176,3 +192,4 @@ def watch(
     else:
         path = Path(out) if out else Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif"
         print(video.write_video(world, actors, start, path, episodes, greedy, fps))
+    print_unanswered(actors_unanswered(actors))

@@ -29,10 +29,11 @@ from coterie.training.build import build_groups, build_render_world, build_world
 from coterie.training.evaluate import Result, evaluate, evaluation_envs
 from coterie.training.extras import extra
 from coterie.training.interrupt import Interruption, interruptible
-from coterie.training.language_models import keep_answers
+from coterie.training.language_models import count_unanswered, keep_answers
 from coterie.training.metrics import Progress, Recorder
 from coterie.training.run import Run, write_text
 from coterie.training.runner import Episodes
+from coterie.training.video import warn_undrawable
 
 RECENT = 100  # episodes in the moving average
 
@@ -241,6 +242,8 @@ def train(
                 training.restore(state)  # a config that does not fit is refused before any file is changed
             run.cut(-1 if state is None else training.env_steps)
             run.write_config(config)
+            if config.train.video:
+                warn_undrawable(config.world)
             recorder = Recorder(run, config.train.tensorboard, 0 if state is None else training.env_steps + 1)
             progress = Progress(config.train.total_steps, training.env_steps, quiet)
             try:
@@ -333,6 +336,8 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         "step_0": training.step_0,
         "baselines": training.baselines(),
     }
+    unanswered = count_unanswered(training.reports())
+    summary |= {"unanswered": unanswered} if unanswered else {}
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
     if training.config.train.video:
         with extra("video", "; train.video=false makes none"):

@@ -20,6 +20,7 @@ from coterie.core.world import World
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
 from coterie.training.evaluate import Result, evaluate, evaluation_envs, interval
+from coterie.training.language_models import actors_unanswered, refuse_silent_models
 from coterie.training.loop import evaluation_seed
 from coterie.training.table import Table, load
 
@@ -141,7 +142,11 @@ def cross_play(
         return join(parts)
 
     with fixed_threads(table.train.threads):
-        return [[meet(one, other) for other in seated] for one in seated]
+        matrix = [[meet(one, other) for other in seated] for one in seated]
+    for player, mine in zip(players, seated):
+        silent = actors_unanswered(list(mine.values()))
+        refuse_silent_models({f"{player.name}, {where}": count for where, count in silent.items()})
+    return matrix
 
 
 def pairing(result: Result, first: list[str], second: list[str]) -> Pairing:

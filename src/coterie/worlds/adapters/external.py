@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import os
@@ -38,10 +39,14 @@ from coterie.core.types import (
 from coterie.core.validation import at_least, positive
 from coterie.core.world import World
 from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError
+from coterie.worlds.adapters.own_generators import OwnGenerators
 from coterie.worlds.adapters.workers import Worker, WorkerSpec, close_workers, start_workers
 
 log = logging.getLogger("coterie")
-FRESH_HINT = "If the environment keeps state between episodes, set world.fresh: true."
+FRESH_HINT = (
+    "If the environment keeps state between episodes, set world.fresh: true; "
+    "if it draws from global generators, set world.seed_globals: true."
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class ExternalSettings:
     max_episode_steps: int | None = None  # truncate episodes here; None: at the registered limit
     fresh: bool = False  # build the environment anew for every episode, if it keeps state between episodes
     render: bool = False  # enable pictures, which slows some environments down
+    seed_globals: bool = False  # seed the global generators of Python, NumPy and PyTorch for every episode of a copy
 
     def __post_init__(self) -> None:
         at_least("processes", self.processes, 0)
@@ -83,6 +89,8 @@ class ExternalWorld:
         self.name, self.settings, self.num_envs = name, settings, num_envs
         self.restarts = 0
         processes = min(settings.processes, num_envs)  # videos and spec checks use a world of one copy
+        if settings.seed_globals:
+            make_env = functools.partial(OwnGenerators, make_env)
         worker_spec = WorkerSpec(name, make_env, processes, settings.timeout, settings.fresh)
         self._workers, self._env_spec, self._arrays = start_workers(worker_spec, num_envs)
         self._finalizer = weakref.finalize(self, close_workers, self._workers)

@@ -68,23 +68,30 @@ def _external_world(settings: GymnasiumSettings, num_envs: int) -> World:
 def make_gymnasium(settings: GymnasiumSettings) -> ExternalGymnasiumEnv:
     """Build one environment."""
     gymnasium = import_external("gymnasium", INSTALL)
-    module, colon, name = settings.id.rpartition(":")
-    if colon:
-        import_user_module(module, f"gymnasium/{settings.id}")
-    if name not in gymnasium.registry:
-        raise unknown_env("gymnasium", settings.id, list(gymnasium.registry))
+    name = registered_name(gymnasium, settings.id)
     env, limit = make_registered(gymnasium, name, settings)
     return ExternalGymnasiumEnv(env, limit, settings.channels)
 
 
+def registered_name(gymnasium: Any, name: str) -> str:
+    """The name under which an environment is registered; `module:Name-v0` imports the module first, if necessary."""
+    module, colon, rest = name.partition(":")
+    if colon and name not in gymnasium.registry:  # some packages register names with a colon
+        import_user_module(module, f"gymnasium/{name}")
+    found = next((known for known in (name, rest) if known in gymnasium.registry), None)
+    if found is None:
+        raise unknown_env("gymnasium", name, list(gymnasium.registry))
+    return found
+
+
 def make_registered(gymnasium: Any, name: str, settings: ExternalSettings) -> tuple[Any, int | None]:
     """A registered environment, and the time limit that the adapter has to apply."""
-    spec = gymnasium.spec(name)
+    spec = gymnasium.registry[name]  # `make` would read a name with a colon as module and name
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
     limit = settings.max_episode_steps or spec.max_episode_steps
     if spec.additional_wrappers:  # they may rely on a time limit below them
-        return gymnasium.make(name, limit, disable_env_checker=True, **options), None
-    env = gymnasium.make(name, -1, disable_env_checker=True, **options)
+        return gymnasium.make(spec, limit, disable_env_checker=True, **options), None
+    env = gymnasium.make(spec, -1, disable_env_checker=True, **options)
     while isinstance(env, gymnasium.wrappers.OrderEnforcing):
         env = env.env
     return env, limit
