@@ -68,9 +68,8 @@ def assert_equal(one, other, num_envs=slice(None)):
         ("reward text", r"expected reward to be a number, got str 'much'"),
         ("shape", r"expected observation of shape \(2,\), got \(3,\)"),
         ("broadcast", r"expected observation of shape \(2,\), got \(1,\)"),
-        ("dtype", r"expected observation of type float32, got float64"),
-        ("list", r"expected observation to be an array, got list \[0.0, 1.0\]"),
-        ("flag", r"expected terminated to be a bool, got int 1"),
+        ("text", r"expected observation to be an array, got str 'north'"),
+        ("flag text", r"expected terminated to be a bool, got str 'yes'"),
         ("four", r"expected step to return \(observation, .*\), got 4 values"),
     ],
 )

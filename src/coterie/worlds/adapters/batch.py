@@ -6,8 +6,9 @@ returns an `EnvFailure`; `ExternalWorld` decides about restarts. Action historie
 
 from __future__ import annotations
 
+import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -29,6 +30,17 @@ from coterie.core.types import (
     action_shape,
     map_tree,
 )
+
+log = logging.getLogger("coterie")
+Warn = Callable[[str], None]
+_warned: set[tuple[str, str]] = set()
+
+
+def warn_once(world_name: str, message: str) -> None:
+    """Log a warning about an environment, once in this process."""
+    if (world_name, message) not in _warned:
+        _warned.add((world_name, message))
+        log.warning("%s: %s", world_name, message)
 
 
 class ExternalEnvError(CoterieError):
@@ -287,10 +299,10 @@ class EnvBatch:
 # Checks of returned values ------------------------------------------------------------------------------
 
 
-def as_reward(value: Any) -> float:
-    """The reward as a finite float, or `InvalidEnvOutput`."""
+def as_reward(value: Any, weights: Sequence[float] | None, warn: Warn) -> float:
+    """The reward as a finite float, or `InvalidEnvOutput`; a vector is weighted by `world.scalarize`."""
     try:
-        reward = float(value)
+        reward = float(value) if isinstance(value, float | int) else _single_reward(value, weights, warn)
     except (TypeError, ValueError):
         raise InvalidEnvOutput("reward to be a number", type_and_value(value)) from None
     if not isfinite(reward):
@@ -298,12 +310,32 @@ def as_reward(value: Any) -> float:
     return reward
 
 
-def as_bool(name: str, value: Any) -> bool:
+def _single_reward(value: Any, weights: Sequence[float] | None, warn: Warn) -> float:
+    if not isinstance(value, list | tuple | np.ndarray) or np.ndim(value) == 0:
+        return float(value)
+    parts = np.asarray(value, np.float64).ravel()
+    if weights is not None:
+        if len(parts) != len(weights):
+            raise InvalidEnvOutput(f"a reward of {len(weights)} numbers, as many as world.scalarize has", len(parts))
+        return float(parts @ np.asarray(weights, np.float64))
+    if len(parts) != 1:
+        cures = "world.scalarize: [weights] adds up several; world.agents: tuple reads one for each agent"
+        raise InvalidEnvOutput(f"reward to be a number ({cures})", type_and_value(value))
+    warn("a reward is an array of one number; read as that number")
+    return float(parts[0])
+
+
+def as_bool(name: str, value: Any, warn: Warn) -> bool:
     """The flag as a bool, or `InvalidEnvOutput`."""
     if value is True or value is False:
         return value
     if isinstance(value, np.bool_):
         return bool(value)
+    if isinstance(value, float | int | np.number | np.ndarray) and np.size(value) == 1:
+        number = np.asarray(value).item()
+        if number in (0, 1):
+            warn(f"{name} is {type(value).__name__} instead of bool; 1 counts as true")
+            return bool(number)
     raise InvalidEnvOutput(f"{name} to be a bool", type_and_value(value))
 
 

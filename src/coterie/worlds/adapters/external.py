@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,6 +45,19 @@ FRESH_HINT = "If the environment keeps state between episodes, set world.fresh: 
 
 
 @dataclass(frozen=True)
+class ActionSettings:
+    """How an environment's actions are read."""
+
+    limit: float = 10.0  # a missing bound of continuous actions is set this far beyond 0, or beyond the other bound
+    bins: int = 11  # levels of each number where an action mixes choices and numbers
+    masks: Literal["auto", "info", "none"] = "auto"  # auto: masks seen at an episode's start; info: also later; none
+
+    def __post_init__(self) -> None:
+        positive("limit", self.limit)
+        at_least("bins", self.bins, 2)
+
+
+@dataclass(frozen=True)
 class ExternalSettings:
     """Settings that every adapter shares."""
 
@@ -56,6 +69,8 @@ class ExternalSettings:
     max_episode_steps: int | None = None  # truncate episodes here; None: at the registered limit
     fresh: bool = False  # build the environment anew for every episode, if it keeps state between episodes
     render: bool = False  # enable pictures, which slows some environments down
+    scalarize: tuple[float, ...] | None = None  # weights that turn a reward of several numbers into one
+    actions: ActionSettings = field(default_factory=ActionSettings)  # missing bounds, mixed actions, masks
 
     def __post_init__(self) -> None:
         at_least("processes", self.processes, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ import numpy as np
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentType, Array, Box, Discrete, Tree, UnknownName
 from coterie.core.world import World
-from coterie.worlds.adapters.batch import EnvArrays, EnvSpec, InvalidEnvOutput, as_bool, as_reward
+from coterie.worlds.adapters.batch import EnvArrays, EnvSpec, InvalidEnvOutput, Warn, as_bool, as_reward, warn_once
 from coterie.worlds.adapters.external import (
     ExternalSettings,
     ExternalWorld,
@@ -73,8 +73,10 @@ def make_gymnasium(settings: GymnasiumSettings) -> ExternalGymnasiumEnv:
         import_user_module(module, f"gymnasium/{settings.id}")
     if name not in gymnasium.registry:
         raise unknown_env("gymnasium", settings.id, list(gymnasium.registry))
+    info_masks = has_info_masks(settings, lambda: make_registered(gymnasium, name, settings)[0], _shows_mask)
     env, limit = make_registered(gymnasium, name, settings)
-    return ExternalGymnasiumEnv(env, limit, settings.channels)
+    world_name = f"gymnasium/{settings.id}"
+    return ExternalGymnasiumEnv(env, limit, settings, world_name, settings.channels, info_masks=info_masks)
 
 
 def make_registered(gymnasium: Any, name: str, settings: ExternalSettings) -> tuple[Any, int | None]:
@@ -105,24 +107,33 @@ class ExternalGymnasiumEnv:
         self,
         env: Any,
         limit: int | None,
+        settings: ExternalSettings,
+        name: str,
         channels: Any = "auto",
         scales: Mapping[str, Any] | None = None,
         success: bool = False,
         ignored_text: str = "",
+        info_masks: bool = False,
     ) -> None:
         """`success`: a terminated episode with a positive last reward succeeds. `ignored_text`: needs no warning."""
-        from coterie.worlds.adapters import spaces  # imports gymnasium
+        from coterie.worlds.adapters import actions, spaces  # import gymnasium
 
-        self._spaces = spaces
+        self._spaces, self._actions = spaces, actions
         self.env, self._has_success = env, success
         self._limit = limit or 2**62
+        self._warn: Warn = functools.partial(warn_once, name)
+        self._weights = settings.scalarize
         self.layout = spaces.convert_observation_space(env.observation_space, channels, scales)
-        action = spaces.convert_action_space(env.action_space)
-        agent_type = AgentType((AGENT,), self.layout.space, action)
+        self.action_layout = actions.convert_action_space(env.action_space, settings.actions)
+        agent_type = AgentType((AGENT,), self.layout.space, self.action_layout.space)
         warnings = tuple(w for w in self.layout.warnings if not (ignored_text and w.endswith(ignored_text)))
-        masked = (AGENT_TYPE,) if self.layout.mask is not None else ()
-        self.env_spec = EnvSpec({AGENT_TYPE: agent_type}, masked=masked, has_success=success, warnings=warnings)
-        spaces.use_fast_discrete(env.unwrapped.action_space)
+        warnings += self.action_layout.warnings
+        masked = actions.has_mask(self.action_layout, self.layout.mask is not None, info_masks, AGENT)
+        self.env_spec = EnvSpec(
+            {AGENT_TYPE: agent_type}, masked=(AGENT_TYPE,) * masked, has_success=success, warnings=warnings
+        )
+        self._unread_masks = not masked and settings.actions.masks == "auto"
+        actions.use_fast_discrete(env.unwrapped.action_space)
         self._step = env.step
         self._elapsed_steps, self._succeeded = 0, False
 
@@ -130,8 +141,9 @@ class ExternalGymnasiumEnv:
         """Read actions from these arrays and write results into them from now on."""
         self._arrays = own = arrays[AGENT_TYPE]
         self._reward, self._terminated, self._truncated = own.reward, own.terminated, own.truncated
-        self._write = self._spaces.observation_writer(self.layout, own.observation, 0, own.mask)
-        self._action = self._spaces.action_reader(self.env.action_space, own.action, 0)
+        self._write = self._spaces.observation_writer(self.layout, own.observation, 0, self._warn)
+        self._action = self._actions.action_reader(self.action_layout, own.action, 0)
+        self._mask = own.mask
 
     def reset(self, seed: int) -> None:
         """Start an episode."""
@@ -139,6 +151,8 @@ class ExternalGymnasiumEnv:
         if not (isinstance(returned, tuple) and len(returned) == 2):
             raise InvalidEnvOutput("reset to return (observation, info)", type(returned).__name__)
         self._write(returned[0])
+        if self._mask is not None:
+            self._write_mask(*returned)
         self._arrays.acting[0], self._arrays.done[0] = True, False
         self._elapsed_steps = 0
 
@@ -146,13 +160,14 @@ class ExternalGymnasiumEnv:
         """Take one step."""
         returned = self._step(self._action())
         try:
-            observation, reward, terminated, truncated, _ = returned
+            observation, reward, terminated, truncated, info = returned
         except (TypeError, ValueError):
             got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
             raise InvalidEnvOutput("step to return (observation, reward, terminated, truncated, info)", got) from None
-        reward = as_reward(reward)
+        reward = as_reward(reward, self._weights, self._warn)
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
-            terminated, truncated = as_bool("terminated", terminated), as_bool("truncated", truncated)
+            terminated = as_bool("terminated", terminated, self._warn)
+            truncated = as_bool("truncated", truncated, self._warn)
         self._write(observation)
         self._elapsed_steps += 1
         self._reward[0] = reward
@@ -160,7 +175,24 @@ class ExternalGymnasiumEnv:
         if over or self._elapsed_steps == 1:  # otherwise both flags are already False
             self._terminated[0], self._truncated[0] = terminated, over and not terminated
             self._succeeded = terminated and reward > 0
+        if self._mask is not None and not over:
+            self._write_mask(observation, info)
+        elif self._unread_masks and isinstance(info, dict) and "action_mask" in info:
+            self._unread_masks = False
+            self._warn("an action_mask appears in info after the episode's start; world.actions.masks: info reads it")
         return over
+
+    def _write_mask(self, observation: Any, info: Any) -> None:
+        """Write the mask of the observation or of the info; without one, every action is legal."""
+        assert self._mask is not None
+        if self.layout.mask is not None:
+            value = self._spaces.part_at(observation, self.layout.mask)
+        elif isinstance(info, dict) and "action_mask" in info:
+            value = info["action_mask"]
+        else:
+            self._mask[0] = True
+            return
+        self._actions.write_mask(value, self._mask[0], AGENT)
 
     def success(self) -> bool:
         """Whether the last episode was successful; False where the environment does not define success."""
@@ -173,6 +205,33 @@ class ExternalGymnasiumEnv:
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+
+_has_info_masks: dict[str, bool] = {}  # found by looking at a separate environment, once for each process
+
+
+def has_info_masks(settings: ExternalSettings, make: Callable[[], Any], play: Callable[[Any], bool]) -> bool:
+    """Whether an environment gives action masks in its infos, as `play` finds in an environment of its own."""
+    if settings.actions.masks != "auto":
+        return settings.actions.masks == "info"
+    key = f"{settings.id} {settings.options}"
+    if key not in _has_info_masks:
+        env = make()
+        try:
+            _has_info_masks[key] = play(env)
+        except Exception:  # whatever fails here fails again in the first episode, and is reported there
+            _has_info_masks[key] = False
+        finally:
+            env.close()
+    return _has_info_masks[key]
+
+
+def _shows_mask(env: Any) -> bool:
+    """Whether a mask is in the info of the first observation or the second."""
+    if "action_mask" in env.reset(seed=0)[1]:
+        return True
+    env.action_space.seed(0)
+    return "action_mask" in env.step(env.action_space.sample())[4]
 
 
 # Text ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,70 @@
+"""Actions of third-party environments: bounds, nested and mixed spaces, masks."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config import registry, schema
+from coterie.core.types import Box
+from coterie.testing import check_world
+from coterie.training.build import build_world
+from coterie.worlds.adapters import actions
+from coterie.worlds.adapters.external import ActionSettings
+
+
+def world(name, num_envs=1, **settings):
+    return build_world(schema.part(registry.WORLDS, {"name": name} | settings, "world"), num_envs)
+
+
+def train(tmp_path, name, *overrides):
+    """A short training; returns its summary."""
+    short = ["train.total_steps=64", "train.num_envs=2", "train.rollout_steps=16", "train.evaluate_episodes=2"]
+    off = ["train.video=false", "train.tensorboard=false"]
+    run = coterie.train("cartpole-ppo", [f"world.name={name}", *short, *off, *overrides], out=tmp_path, quiet=True)
+    return run.summary()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ours"),
+    [
+        ("-inf", "inf", (-10, 10)),
+        (0, "inf", (0, 10)),
+        (20, "inf", (20, 30)),
+        ("-inf", -20, (-30, -20)),
+        ("-inf", 5, (-10, 5)),
+    ],
+)
+def test_missing_bounds_are_set_with_a_warning(low, high, ours, caplog):
+    name, options = "gymnasium/helpers.odd_envs:Numbers-v0", {"low": low, "high": high}
+    half = world(name, options=options)
+    assert half.agent_types["agent"].action == Box((1,), *map(float, ours))
+    assert "world.actions.limit" in caplog.text
+    check_world(lambda num_envs: world(name, num_envs, options=options), steps=20)
+
+
+def test_the_limit_is_a_setting():
+    half = world("gymnasium/helpers.odd_envs:Numbers-v0", options={"low": 0, "high": "inf"}, actions={"limit": 3})
+    assert half.agent_types["agent"].action == Box((1,), 0.0, 3.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_actions_never_lie_past_the_bounds(dtype):
+    """float32(0.3) is above 0.3; an environment that checks its actions would fail."""
+    space = gymnasium.spaces.Box(np.array([-0.7, 0.1], dtype), np.array([0.3, 0.7], dtype), dtype=np.dtype(dtype).type)
+    rows = np.array([[0.3, 0.7], [-0.7, 0.1]], np.float32)
+    layout = actions.convert_action_space(space, ActionSettings())
+    for agent in range(2):
+        assert space.contains(actions.action_reader(layout, rows, agent)())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", ["ppo", "maddpg"])
+@pytest.mark.parametrize(("low", "high"), [(20.0, 30.0), (0.0, 1000.0), (-0.7, 0.3), (0.1, "inf")])
+def test_every_bound_can_be_trained_and_random_play_reaches_it(learner, low, high, tmp_path):
+    options = f"world.options={{low: {low}, high: {high}, dtype: float64}}"
+    own = [] if learner == "ppo" else ["groups.agent.learner=maddpg", "groups.agent.policy=deterministic"]
+    summary = train(tmp_path / "run", "gymnasium/helpers.odd_envs:Numbers-v0", options, *own)
+    random = summary["baselines"]["random"]["groups"]["agent"]["return_mean"] / 5
+    top = 10.1 if high == "inf" else high
+    assert low + 0.2 * (top - low) < random < top - 0.2 * (top - low)
