@@ -3,9 +3,14 @@
 Every Gymnasium environment here takes 5 steps an episode and pays what its action says.
 """
 
+from typing import ClassVar
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from pettingzoo import ParallelEnv
+
+from helpers.external_envs import Duel
 
 
 class Five(gymnasium.Env):
@@ -45,5 +50,78 @@ class Numbers(Five):
         return float(action.mean())
 
 
-for env_class in (Numbers,):
+class Loose(Five):
+    """Returns what `returns` says instead of what its spaces declare."""
+
+    def __init__(self, returns="", render_mode=None):
+        self.returns = returns
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        if self.returns == "list":
+            observation = observation.tolist()
+        if self.returns == "float64":
+            observation = observation.astype(np.float64)
+        if self.returns == "array reward":
+            reward = np.array([reward])
+        if self.returns == "int flags":
+            terminated, truncated = int(terminated), np.array([0])
+        return observation, reward, terminated, truncated, info
+
+
+class Counting(Five):
+    """Pays the number of steps since it was built."""
+
+    total = 0
+
+    def reward(self, action):
+        self.total += 1
+        return float(self.total)
+
+
+class Team(ParallelEnv):
+    """`b` arrives after step 1 and `a` ends at step 2; `pays` says which reward falls outside of a life."""
+
+    metadata: ClassVar = {"name": "team"}
+
+    def __init__(self, pays="", render_mode=None):
+        self.possible_agents, self.pays = ["a", "b"], pays
+
+    def observation_space(self, agent):
+        return spaces.Discrete(10)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.elapsed_steps = ["a"], 0
+        return {"a": 0}, {"a": {}}
+
+    def step(self, actions):
+        self.elapsed_steps += 1
+        acted = list(self.agents)
+        rewards = dict.fromkeys(acted, 1.0)
+        if self.elapsed_steps == 1:
+            self.agents.append("b")
+            if self.pays == "arrival":
+                rewards["b"] = 7.0
+        if self.elapsed_steps == 3 and self.pays == "dead":
+            rewards["a"] = 5.0
+        ends = {a: self.elapsed_steps == (2 if a == "a" else 4) for a in acted}
+        observations = dict.fromkeys({*acted, *self.agents}, self.elapsed_steps)
+        self.agents = [a for a in self.agents if not ends.get(a)]
+        return observations, rewards, ends, dict.fromkeys(acted, False), {a: {} for a in self.agents}
+
+
+class DeadStep(Duel):
+    """Pays hunter_2 in the empty step that removes hunter_0."""
+
+    def step(self, action):
+        dead = self.terminations[self.agent_selection]
+        super().step(action)
+        if dead:
+            self.rewards["hunter_2"] = 3.0
+
+
+for env_class in (Numbers, Loose, Counting):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)

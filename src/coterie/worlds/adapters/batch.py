@@ -34,13 +34,32 @@ from coterie.core.types import (
 log = logging.getLogger("coterie")
 Warn = Callable[[str], None]
 _warned: set[tuple[str, str]] = set()
+_collected: list[tuple[str, str]] | None = None  # in a child process: warnings that its parent has not got yet
 
 
 def warn_once(world_name: str, message: str) -> None:
-    """Log a warning about an environment, once in this process."""
-    if (world_name, message) not in _warned:
-        _warned.add((world_name, message))
+    """Log a warning about an environment, once in this process; a child process leaves it to its parent."""
+    if (world_name, message) in _warned:
+        return
+    _warned.add((world_name, message))
+    if _collected is not None:
+        _collected.append((world_name, message))
+    else:
         log.warning("%s: %s", world_name, message)
+
+
+def collect_warnings() -> None:
+    """Keep warnings for `take_warnings` instead of logging them."""
+    global _collected
+    _collected = []
+
+
+def take_warnings() -> list[tuple[str, str]]:
+    """The warnings since the last call."""
+    found = list(_collected or ())
+    if _collected is not None:
+        _collected.clear()
+    return found
 
 
 class ExternalEnvError(CoterieError):
@@ -193,6 +212,7 @@ class EnvBatch:
         self.make_env, self.copies, self.fresh, self.seed = make_env, copies, fresh, 0
         self.envs = [make_env() for _ in copies]
         self.env_spec = self.envs[0].env_spec
+        self.used = [False] * len(copies)  # the environment has been stepped
         self.current_copy = np.zeros(1, np.int64)  # the copy that is being stepped or reset
 
     def attach(self, arrays: BatchArrays, current_copy: Array | None = None) -> None:
@@ -208,10 +228,10 @@ class EnvBatch:
         self.seed = seed
 
     def reset_all(self, first: int, seed: int) -> EnvFailure | None:
-        """Start an episode in every copy from `first` on."""
+        """Start an episode in every copy from `first` on; a used environment is built anew, whatever it remembers."""
         self.seed = seed
         for copy in range(first, self.copies.stop):
-            failure = self.reset(copy)
+            failure = self.reset(copy, rebuild=self.used[copy - self.copies.start])
             if failure is not None:
                 return failure
         return None
@@ -240,7 +260,7 @@ class EnvBatch:
         offset = self.copies.start
         for copy in range(first, self.copies.stop):
             current_copy[0] = copy
-            env = self.envs[copy - offset]
+            env, self.used[copy - offset] = self.envs[copy - offset], True
             try:
                 over = env.step()
             except (Exception, SystemExit) as error:  # third-party code may raise anything; the world decides
@@ -260,6 +280,7 @@ class EnvBatch:
     def replay(self, copy: int, actions: Mapping[str, Array], length: int) -> EnvFailure | None:
         """Start the copy's episode again and repeat its first `length` actions."""
         failure = self.reset(copy)
+        self.used[copy - self.copies.start] = True
         env, arrays = self.envs[copy - self.copies.start], self.env_arrays[copy]
         for step in range(length if failure is None else 0):
             for agent_type, taken in actions.items():
@@ -276,7 +297,7 @@ class EnvBatch:
     def _rebuild(self, copy: int) -> None:
         index = copy - self.copies.start
         _close(self.envs[index])
-        self.envs[index] = self.make_env()
+        self.envs[index], self.used[index] = self.make_env(), False
         self.envs[index].bind(self.env_arrays[copy])
 
     def frame(self, copy: int) -> Any:

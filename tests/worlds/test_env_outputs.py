@@ -1,0 +1,105 @@
+"""What environments return against the letter of their API: credited or accepted, with one warning."""
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config import registry, schema
+from coterie.testing import check_world
+from coterie.testing.sampling import random_actions
+from coterie.training.build import build_world
+from coterie.worlds.adapters import batch
+
+
+@pytest.fixture(autouse=True)
+def _no_warning_yet(monkeypatch):
+    monkeypatch.setattr(batch, "_warned", set())
+
+
+def world(name, num_envs=1, **settings):
+    return build_world(schema.part(registry.WORLDS, {"name": name} | settings, "world"), num_envs)
+
+
+def rewards(world, steps):
+    """The rewards of all agents in a random rollout `[T, A]`; every world here has one agent type."""
+    random, timestep, found = np.random.default_rng(0), world.reset(0), []
+    for _ in range(steps):
+        timestep = world.step(random_actions(timestep, world.agent_types, random))
+        found.append(next(iter(timestep.agent_types.values())).reward[0].tolist())
+    return found
+
+
+# Rewards ------------------------------------------------------------------------------------------------
+
+
+def test_an_arriving_agents_first_reward_is_credited():
+    assert rewards(world("pettingzoo/helpers.odd_envs:Team", options={"pays": "arrival"}), 3) == [
+        [1, 7],
+        [1, 1],
+        [0, 1],
+    ]
+
+
+def test_a_reward_of_the_dead_is_dropped_with_one_warning(caplog):
+    team = world("pettingzoo/helpers.odd_envs:Team", options={"pays": "dead"})
+    assert rewards(team, 8) == [[1, 0], [1, 1], [0, 1], [0, 1]] * 2
+    assert caplog.text.count("a reward of 'a' after its end is dropped") == 1
+
+
+def test_a_reward_in_a_dead_agents_step_is_credited():
+    """hunter_0 is removed by an empty step after hunter_1's move; hunter_2 is paid in it."""
+    duel = world("pettingzoo/helpers.odd_envs:DeadStep")
+    assert rewards(duel, 3) == [[0, 0, 0], [-1, 1, 3], [0, 0, 0]]
+
+
+def test_warnings_of_child_processes_appear_once(caplog):
+    both = world("gymnasium/helpers.odd_envs:Loose-v0", 4, options={"returns": "list"}, processes=2)
+    both.reset(0)
+    both.step({"agent": np.zeros((4, 1), np.int64)})
+    assert caplog.text.count("observation is a list instead of an array") == 1
+    both.inner.close()
+
+
+# State between episodes ---------------------------------------------------------------------------------
+
+
+def test_reset_forgets_what_an_environment_kept_from_earlier_episodes():
+    """The same world is evaluated again and again: every evaluation must start alike."""
+    stateful = world("gymnasium/helpers.external_envs:Stateful-v0", 2)
+    first = stateful.reset(0).agent_types["agent"].observation.copy()
+    for _ in range(7):
+        stateful.step({"agent": np.zeros((2, 1), np.int64)})
+    np.testing.assert_array_equal(stateful.reset(0).agent_types["agent"].observation, first)
+
+
+@pytest.mark.slow
+def test_evaluations_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_path):
+    overrides = ["world.name=gymnasium/helpers.odd_envs:Counting-v0", "train.num_envs=2", "train.rollout_steps=5"]
+    overrides += ["train.evaluate_every=1", "train.evaluate_episodes=4", "train.checkpoint_every=1"]
+    overrides += ["train.video=false", "train.tensorboard=false"]
+    whole = coterie.train("cartpole-ppo", [*overrides, "train.total_steps=40"], out=tmp_path / "whole", quiet=True)
+    part = coterie.train("cartpole-ppo", [*overrides, "train.total_steps=20"], out=tmp_path / "part", quiet=True)
+    coterie.resume(part.path, ["train.total_steps=40"], quiet=True)
+    numbers = [[{k: v for k, v in row.items() if "eval" in k} for row in run.metrics()] for run in (whole, part)]
+    assert numbers[0] == numbers[1]
+    assert numbers[0][-1]["agent/eval/return_mean"] > 0
+
+
+# Types ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("returns", "warning"),
+    [
+        ("list", "observation is a list instead of an array"),
+        ("float64", "observation is float64 where the space says float32"),
+        ("array reward", "a reward is an array of one number"),
+        ("int flags", "terminated is int instead of bool"),
+    ],
+)
+def test_values_of_another_type_are_converted_with_one_warning(returns, warning, caplog):
+    plain = world("gymnasium/helpers.odd_envs:Loose-v0")
+    loose = world("gymnasium/helpers.odd_envs:Loose-v0", options={"returns": returns})
+    assert rewards(loose, 12) == rewards(plain, 12)
+    assert caplog.text.count(warning) == 1
+    check_world(lambda n: world("gymnasium/helpers.odd_envs:Loose-v0", n, options={"returns": returns}), steps=12)
