@@ -79,6 +79,61 @@ class Counting(Five):
         return float(self.total)
 
 
+class Masked(Five):
+    """Only the action that equals the step's parity is legal; the mask is in the info from `first` on."""
+
+    def __init__(self, first=0, choices=1, illegal_at=-1, render_mode=None):
+        self.first, self.illegal_at = first, illegal_at
+        self.action_space = spaces.Discrete(2) if choices == 1 else spaces.MultiDiscrete([2] * choices)
+
+    def info(self):
+        if self.elapsed_steps < self.first:
+            return {}
+        legal = np.array([self.elapsed_steps % 2 == 0, self.elapsed_steps % 2 == 1], np.int8)
+        return {"action_mask": legal * (self.elapsed_steps != self.illegal_at)}
+
+    def step(self, action):
+        assert not (self.info() and np.ndim(action) == 0) or action == self.elapsed_steps % 2, "illegal"
+        return super().step(action)
+
+
+class MaskedPair(ParallelEnv):
+    """Two agents whose masks are in the infos from `first` on."""
+
+    metadata: ClassVar = {"name": "masked_pair"}
+
+    def __init__(self, first=0, render_mode=None):
+        self.possible_agents, self.first = ["a", "b"], first
+
+    def observation_space(self, agent):
+        return spaces.Discrete(10)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def infos(self):
+        mask = {"action_mask": np.array([1, 0])} if self.elapsed_steps >= self.first else {}
+        return {agent: dict(mask) for agent in self.agents}
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.elapsed_steps = list(self.possible_agents), 0
+        return dict.fromkeys(self.agents, 0), self.infos()
+
+    def step(self, actions):
+        assert self.elapsed_steps < self.first or not any(actions.values()), "illegal"
+        self.elapsed_steps += 1
+        acted, over, infos = list(self.agents), self.elapsed_steps == 5, self.infos()
+        self.agents = [] if over else acted
+        one = dict.fromkeys(acted, 1.0)
+        return (
+            dict.fromkeys(acted, self.elapsed_steps),
+            one,
+            dict.fromkeys(acted, over),
+            dict.fromkeys(acted, False),
+            infos,
+        )
+
+
 class Team(ParallelEnv):
     """`b` arrives after step 1 and `a` ends at step 2; `pays` says which reward falls outside of a life."""
 
@@ -123,5 +178,5 @@ class DeadStep(Duel):
             self.rewards["hunter_2"] = 3.0
 
 
-for env_class in (Numbers, Loose, Counting):
+for env_class in (Numbers, Loose, Counting, Masked):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)

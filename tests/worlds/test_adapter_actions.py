@@ -6,10 +6,11 @@ import pytest
 
 import coterie
 from coterie.config import registry, schema
-from coterie.core.types import Box
+from coterie.core.types import Box, CoterieError
 from coterie.testing import check_world
 from coterie.training.build import build_world
-from coterie.worlds.adapters import actions
+from coterie.worlds.adapters import actions, batch
+from coterie.worlds.adapters.batch import ExternalEnvError
 from coterie.worlds.adapters.external import ActionSettings
 
 
@@ -68,3 +69,61 @@ def test_every_bound_can_be_trained_and_random_play_reaches_it(learner, low, hig
     random = summary["baselines"]["random"]["groups"]["agent"]["return_mean"] / 5
     top = 10.1 if high == "inf" else high
     assert low + 0.2 * (top - low) < random < top - 0.2 * (top - low)
+
+
+# Masks ------------------------------------------------------------------------------------------------
+
+
+def test_masks_in_gymnasiums_info_are_read():
+    assert world("gymnasium/Taxi-v4").reset(0).agent_types["agent"].mask.any()
+    masked = world("gymnasium/helpers.odd_envs:Masked-v0", 2)
+    agent_step = masked.reset(0).agent_types["agent"]
+    for step in range(12):
+        assert agent_step.mask[:, 0].tolist() == [[step % 5 % 2 == 0, step % 5 % 2 == 1]] * 2
+        masked.step({"agent": np.full((2, 1), step % 5 % 2)})
+    check_world(lambda num_envs: world("gymnasium/helpers.odd_envs:Masked-v0", num_envs), steps=20)
+
+
+@pytest.mark.parametrize("name", ["gymnasium/helpers.odd_envs:Masked-v0", "pettingzoo/helpers.odd_envs:MaskedPair"])
+def test_masks_that_come_with_the_second_observation_are_read(name):
+    options = {"first": 1}
+    late = world(name, options=options)
+    agent_step = next(iter(late.reset(0).agent_types.values()))
+    assert agent_step.mask.all()
+    check_world(lambda num_envs: world(name, num_envs, options=options), steps=20)
+
+
+@pytest.mark.parametrize("name", ["gymnasium/helpers.odd_envs:Masked-v0", "pettingzoo/helpers.odd_envs:MaskedPair"])
+def test_masks_that_come_later_need_the_setting(name, caplog, monkeypatch):
+    monkeypatch.setattr(batch, "_warned", set())
+    options = {"first": 3}
+    late = world(name, options=options)
+    agent_type, spaces = next(iter(late.agent_types.items()))
+    agent_step = late.reset(0).agent_types[agent_type]
+    assert agent_step.mask is None
+    for _ in range(3):
+        late.step({agent_type: np.zeros((1, len(spaces.agents)), np.int64)})
+    assert caplog.text.count("world.actions.masks: info") == 1
+    check_world(lambda num_envs: world(name, num_envs, options=options, actions={"masks": "info"}), steps=20)
+    assert world(name, actions={"masks": "none"}).reset(0).agent_types[agent_type].mask is None
+
+
+def test_a_mask_beside_other_actions_is_refused_with_the_cure():
+    options = {"choices": 3}
+    with pytest.raises(CoterieError, match=r"'agent_0' has an action_mask beside actions MultiDiscrete.*masks: none"):
+        world("gymnasium/helpers.odd_envs:Masked-v0", options=options)
+    ignored = world("gymnasium/helpers.odd_envs:Masked-v0", options=options, actions={"masks": "none"})
+    assert ignored.reset(0).agent_types["agent"].mask is None
+
+
+def test_a_mask_without_a_legal_action_is_an_error_that_names_the_agent():
+    masked = world("gymnasium/helpers.odd_envs:Masked-v0", options={"illegal_at": 2})
+    masked.reset(0)
+    masked.step({"agent": np.array([[0]])})
+    with pytest.raises(ExternalEnvError, match=r"step 2: expected a legal action in the action_mask of 'agent_0'"):
+        masked.step({"agent": np.array([[1]])})
+    last = world("gymnasium/helpers.odd_envs:Masked-v0", options={"illegal_at": 5})  # the episode is over
+    last.reset(0)
+    for step in range(5):
+        timestep = last.step({"agent": np.array([[step % 2]])})
+    assert timestep.ended[0]
