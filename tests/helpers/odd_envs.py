@@ -134,6 +134,76 @@ class MaskedPair(ParallelEnv):
         )
 
 
+class Composite(Five):
+    """A nested action; pays the sum of its numbers and choices."""
+
+    SPACES: ClassVar = {
+        "choices": spaces.Dict({"move": spaces.Discrete(3, start=1), "keys": spaces.MultiBinary((2, 2))}),
+        "numbers": spaces.Tuple([spaces.Box(0, 1, (2,)), spaces.Box(-1, 1, (), np.float64)]),
+        "mixed": spaces.Tuple([spaces.Discrete(2), spaces.Box(0.0, 1.0, (2, 1)), spaces.MultiDiscrete([2, 3])]),
+        "matrix": spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    }
+
+    def __init__(self, kind="choices", render_mode=None):
+        self.action_space = self.SPACES[kind]
+
+    def reward(self, action):
+        return float(gymnasium.spaces.flatten(self.action_space, action).sum()) / 10
+
+
+class Pair(gymnasium.Env):
+    """Two agents in tuples or dicts, paid their own actions; `ends` ends the first after 2 steps."""
+
+    def __init__(self, form="tuple", ends=False, masked=False, render_mode=None):
+        self.form, self.ends, self.masked = form, ends, masked
+        self.observation_space = self.pack([spaces.Box(0, 10, (2,)), spaces.Box(0, 10, (2,))], space=True)
+        self.action_space = self.pack([spaces.Discrete(3), spaces.Discrete(3)], space=True)
+
+    def pack(self, values, space=False):
+        if self.form == "dict":
+            named = dict(enumerate(values))
+            return (
+                spaces.Dict({str(k): v for k, v in named.items()}) if space else {str(k): v for k, v in named.items()}
+            )
+        if self.form == "list":
+            return list(values)
+        return spaces.Tuple(values) if space else tuple(values)
+
+    def observe(self):
+        return self.pack([np.full(2, self.elapsed_steps, np.float32)] * 2)
+
+    def info(self):
+        return {"action_mask": [np.array([1, 0, 1])] * 2} if self.masked else {}
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.elapsed_steps = 0
+        return self.observe(), self.info()
+
+    def step(self, actions):
+        given = [actions[k] for k in sorted(actions)] if self.form == "dict" else list(actions)
+        self.elapsed_steps += 1
+        over = self.elapsed_steps == 5
+        rewards = [float(action) for action in given]
+        if self.ends:
+            rewards = rewards if len(given) == 2 else [0.0, *rewards]
+            ended = self.pack([self.elapsed_steps >= 2, over])
+            return self.observe(), self.pack(rewards), ended, self.pack([False, False]), self.info()
+        return self.observe(), self.pack(rewards), over, False, self.info()
+
+
+class Talking(Five):
+    """Text beside numbers, or alone."""
+
+    def __init__(self, alone=False, render_mode=None):
+        self.alone, says = alone, spaces.Text(12, charset="abcdefghijklmnopqrstuvwxyzé ")
+        self.observation_space = says if alone else spaces.Dict({"says": says, "number": spaces.Box(0, 10, (1,))})
+
+    def observe(self):
+        says = "café " + "ab"[self.elapsed_steps % 2]
+        return says if self.alone else {"says": says, "number": np.float32([self.elapsed_steps])}
+
+
 class Team(ParallelEnv):
     """`b` arrives after step 1 and `a` ends at step 2; `pays` says which reward falls outside of a life."""
 
@@ -178,5 +248,5 @@ class DeadStep(Duel):
             self.rewards["hunter_2"] = 3.0
 
 
-for env_class in (Numbers, Loose, Counting, Masked):
+for env_class in (Numbers, Loose, Counting, Masked, Composite, Pair, Talking):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)

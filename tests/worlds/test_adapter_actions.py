@@ -6,7 +6,7 @@ import pytest
 
 import coterie
 from coterie.config import registry, schema
-from coterie.core.types import Box, CoterieError
+from coterie.core.types import Box, CoterieError, MultiDiscrete
 from coterie.testing import check_world
 from coterie.training.build import build_world
 from coterie.worlds.adapters import actions, batch
@@ -69,6 +69,41 @@ def test_every_bound_can_be_trained_and_random_play_reaches_it(learner, low, hig
     random = summary["baselines"]["random"]["groups"]["agent"]["return_mean"] / 5
     top = 10.1 if high == "inf" else high
     assert low + 0.2 * (top - low) < random < top - 0.2 * (top - low)
+
+
+# Nested actions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours"),
+    [
+        ("choices", MultiDiscrete((2, 2, 2, 2, 3))),
+        ("numbers", Box((3,), np.float32([0, 0, -1]), 1.0)),
+        ("mixed", MultiDiscrete((2, 11, 11, 2, 3))),
+        ("matrix", MultiDiscrete((2, 3, 4, 5))),
+    ],
+)
+def test_nested_actions_become_one_vector(kind, ours):
+    name, options = "gymnasium/helpers.odd_envs:Composite-v0", {"kind": kind}
+    assert world(name, options=options).agent_types["agent"].action == ours
+    check_world(lambda num_envs: world(name, num_envs, options=options), steps=20)  # the environment checks actions
+
+
+def test_a_nested_action_reaches_its_parts():
+    space = gymnasium.spaces.Tuple(
+        [
+            gymnasium.spaces.Discrete(3, start=1),
+            gymnasium.spaces.Box(0.0, 1.0, (2, 1), np.float64),
+            gymnasium.spaces.MultiDiscrete([[2, 3]]),
+        ]
+    )
+    layout = actions.convert_action_space(space, ActionSettings(bins=5))
+    assert layout.space == MultiDiscrete((3, 5, 5, 2, 3))
+    rows = np.array([[0] * 5, [2, 0, 3, 1, 2]])
+    choice, numbers, matrix = actions.action_reader(layout, rows, 1)()
+    assert choice == 3
+    assert numbers.tolist() == [[0.0], [0.75]]
+    assert matrix.tolist() == [[1, 2]]
 
 
 # Masks ------------------------------------------------------------------------------------------------

@@ -158,6 +158,8 @@ def _reader(space: Any, row: Array, start: int, limit: float, levels: int) -> tu
         columns = np.arange(grid.shape[1])
         return lambda: grid[own.ravel(), columns].reshape(shape), stop
     # A float32 action may lie past a float64 bound by its rounding error.
+    if not shape:  # NumPy returns a number instead of an array without dimensions
+        return lambda: np.asarray(np.minimum(np.maximum(own.astype(dtype), low), high)), stop
     return lambda: np.minimum(np.maximum(own.astype(dtype), low), high), stop
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -91,6 +91,7 @@ class EnvSpec:
     masked: tuple[str, ...] = ()  # agent types that come with action masks
     has_success: bool = False  # episodes can succeed or fail
     warnings: tuple[str, ...] = ()  # logged once for the user
+    texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by agent type: observations that hold text
 
 
 class AgentTypeArrays(NamedTuple):

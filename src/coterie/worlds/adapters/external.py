@@ -69,6 +69,7 @@ class ExternalSettings:
     max_episode_steps: int | None = None  # truncate episodes here; None: at the registered limit
     fresh: bool = False  # build the environment anew for every episode, if it keeps state between episodes
     render: bool = False  # enable pictures, which slows some environments down
+    text: bool = False  # keep text of observations as bytes, which language models read as text
     scalarize: tuple[float, ...] | None = None  # weights that turn a reward of several numbers into one
     actions: ActionSettings = field(default_factory=ActionSettings)  # missing bounds, mixed actions, masks
 
@@ -78,6 +79,25 @@ class ExternalSettings:
         at_least("restarts", self.restarts, 0)
         if self.max_episode_steps is not None:
             at_least("max_episode_steps", self.max_episode_steps, 1)
+
+
+_has_info_masks: dict[str, bool] = {}  # found by looking at a separate environment, once for each process
+
+
+def has_info_masks(settings: ExternalSettings, make: Callable[[], Any], play: Callable[[Any], bool]) -> bool:
+    """Whether an environment gives action masks in its infos, as `play` finds in an environment of its own."""
+    if settings.actions.masks != "auto":
+        return settings.actions.masks == "info"
+    key = f"{settings.id} {settings.options}"
+    if key not in _has_info_masks:
+        env = make()
+        try:
+            _has_info_masks[key] = play(env)
+        except Exception:  # whatever fails here fails again in the first episode, and is reported there
+            _has_info_masks[key] = False
+        finally:
+            env.close()
+    return _has_info_masks[key]
 
 
 class ExternalWorld:
@@ -104,6 +124,7 @@ class ExternalWorld:
         for warning in self._env_spec.warnings:
             log.warning("%s: %s", name, warning)
         self.agent_types, self.simultaneous = self._env_spec.agent_types, self._env_spec.simultaneous
+        self.texts = self._env_spec.texts
         self._seed = 0
         self._history = _ActionHistory(self.agent_types, num_envs)
         self._fast_checks = {name: _fast_check(agent_type.action) for name, agent_type in self.agent_types.items()}

@@ -1,4 +1,4 @@
-"""Gymnasium environments by name, as worlds of one agent.
+"""Gymnasium environments by name: worlds of one agent, or of several whose spaces are a Tuple or Dict.
 
 The environment is stepped without Gymnasium's outer wrappers (env checker, order enforcing, time limit): the adapter
 does their work once for all copies. Wrappers of a registration stay. CartPole-v1 with its default options is played
@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-
 from coterie.core.text import TextCodec
-from coterie.core.types import AgentType, Array, Box, Discrete, Tree, UnknownName
+from coterie.core.types import AgentType, UnknownName
 from coterie.core.world import World
 from coterie.worlds.adapters.batch import EnvArrays, EnvSpec, InvalidEnvOutput, Warn, as_bool, as_reward, warn_once
 from coterie.worlds.adapters.external import (
     ExternalSettings,
     ExternalWorld,
     WorldWrapper,
+    has_info_masks,
     import_external,
     import_user_module,
 )
+from coterie.worlds.adapters.pettingzoo import ExternalParallelEnv, parallel_shows_mask
+from coterie.worlds.adapters.text import ObservationText
+from coterie.worlds.adapters.tuple_agents import TupleAgents
 from coterie.worlds.cartpole.world import LIMIT, CartPole
 
 INSTALL = "'coterie[worlds]'"
 AGENT, AGENT_TYPE = "agent_0", "agent"
-MAX_NUMBERS = 16  # that a prompt may list
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class GymnasiumSettings(ExternalSettings):
     """A Gymnasium environment; `id` may be `module:Name-v0` to import the module that registers it."""
 
     channels: Literal["auto", "first", "last"] = "auto"  # the axis of channels in pictures; auto: by their shape
+    agents: Literal["single", "tuple"] = "single"  # tuple: Tuple or Dict spaces hold one space for each agent
     native: bool = True  # play CartPole-v1 with default options as a native batch
 
 
@@ -50,7 +52,7 @@ class GymnasiumWorld(WorldWrapper):
 
     def text_codec(self, agent_type: str) -> TextCodec:
         """Describes observations in words."""
-        return GymnasiumText(self, agent_type)
+        return ObservationText(self, agent_type)
 
 
 def _native_cartpole(settings: GymnasiumSettings, num_envs: int) -> World:
@@ -65,7 +67,7 @@ def _external_world(settings: GymnasiumSettings, num_envs: int) -> World:
 # One environment ----------------------------------------------------------------------------------------
 
 
-def make_gymnasium(settings: GymnasiumSettings) -> ExternalGymnasiumEnv:
+def make_gymnasium(settings: GymnasiumSettings) -> ExternalGymnasiumEnv | ExternalParallelEnv:
     """Build one environment."""
     gymnasium = import_external("gymnasium", INSTALL)
     module, colon, name = settings.id.rpartition(":")
@@ -73,10 +75,22 @@ def make_gymnasium(settings: GymnasiumSettings) -> ExternalGymnasiumEnv:
         import_user_module(module, f"gymnasium/{settings.id}")
     if name not in gymnasium.registry:
         raise unknown_env("gymnasium", settings.id, list(gymnasium.registry))
+    world_name = f"gymnasium/{settings.id}"
+    if settings.agents == "tuple":
+        return _make_tuple(gymnasium, name, settings, world_name)
     info_masks = has_info_masks(settings, lambda: make_registered(gymnasium, name, settings)[0], _shows_mask)
     env, limit = make_registered(gymnasium, name, settings)
-    world_name = f"gymnasium/{settings.id}"
     return ExternalGymnasiumEnv(env, limit, settings, world_name, settings.channels, info_masks=info_masks)
+
+
+def _make_tuple(gymnasium: Any, name: str, settings: GymnasiumSettings, world_name: str) -> ExternalParallelEnv:
+    """An environment whose spaces hold one space for each agent."""
+    env, limit = make_registered(gymnasium, name, settings)
+    info_masks = has_info_masks(
+        settings, lambda: TupleAgents(make_registered(gymnasium, name, settings)[0]), parallel_shows_mask
+    )
+    settings = replace(settings, max_episode_steps=limit)
+    return ExternalParallelEnv(TupleAgents(env), settings, world_name, settings.channels, info_masks=info_masks)
 
 
 def make_registered(gymnasium: Any, name: str, settings: ExternalSettings) -> tuple[Any, int | None]:
@@ -123,14 +137,18 @@ class ExternalGymnasiumEnv:
         self._limit = limit or 2**62
         self._warn: Warn = functools.partial(warn_once, name)
         self._weights = settings.scalarize
-        self.layout = spaces.convert_observation_space(env.observation_space, channels, scales)
+        self.layout = spaces.convert_observation_space(env.observation_space, channels, scales, settings.text)
         self.action_layout = actions.convert_action_space(env.action_space, settings.actions)
         agent_type = AgentType((AGENT,), self.layout.space, self.action_layout.space)
         warnings = tuple(w for w in self.layout.warnings if not (ignored_text and w.endswith(ignored_text)))
         warnings += self.action_layout.warnings
         masked = actions.has_mask(self.action_layout, self.layout.mask is not None, info_masks, AGENT)
         self.env_spec = EnvSpec(
-            {AGENT_TYPE: agent_type}, masked=(AGENT_TYPE,) * masked, has_success=success, warnings=warnings
+            {AGENT_TYPE: agent_type},
+            masked=(AGENT_TYPE,) * masked,
+            has_success=success,
+            warnings=warnings,
+            texts={AGENT_TYPE: self.layout.texts},
         )
         self._unread_masks = not masked and settings.actions.masks == "auto"
         actions.use_fast_discrete(env.unwrapped.action_space)
@@ -207,80 +225,9 @@ class ExternalGymnasiumEnv:
         self.env.close()
 
 
-_has_info_masks: dict[str, bool] = {}  # found by looking at a separate environment, once for each process
-
-
-def has_info_masks(settings: ExternalSettings, make: Callable[[], Any], play: Callable[[Any], bool]) -> bool:
-    """Whether an environment gives action masks in its infos, as `play` finds in an environment of its own."""
-    if settings.actions.masks != "auto":
-        return settings.actions.masks == "info"
-    key = f"{settings.id} {settings.options}"
-    if key not in _has_info_masks:
-        env = make()
-        try:
-            _has_info_masks[key] = play(env)
-        except Exception:  # whatever fails here fails again in the first episode, and is reported there
-            _has_info_masks[key] = False
-        finally:
-            env.close()
-    return _has_info_masks[key]
-
-
 def _shows_mask(env: Any) -> bool:
     """Whether a mask is in the info of the first observation or the second."""
     if "action_mask" in env.reset(seed=0)[1]:
         return True
     env.action_space.seed(0)
     return "action_mask" in env.step(env.action_space.sample())[4]
-
-
-# Text ---------------------------------------------------------------------------------------------------
-
-
-class GymnasiumText:
-    """Text codec: CartPole's pole in words, other observations as a list of numbers.
-
-    An environment whose actions have names needs its own codec (`policy.codec`).
-    """
-
-    idle = None
-
-    def __init__(self, world: World, agent_type: str) -> None:
-        spaces = world.agent_types[agent_type]
-        if not isinstance(spaces.action, Discrete):
-            raise ValueError(f"codec: {spaces.action} has no finite choices; set codec=package.module:Name")
-        if not isinstance(spaces.observation, Box) or int(np.prod(spaces.observation.shape)) > MAX_NUMBERS:
-            raise ValueError(
-                f"codec: a text lists at most {MAX_NUMBERS} numbers, observations are {spaces.observation}; "
-                "set codec=package.module:Name"
-            )
-        inner = world.inner if isinstance(world, WorldWrapper) else world
-        name = inner.name if isinstance(inner, ExternalWorld) else ""
-        self.cartpole = isinstance(inner, CartPole) or "CartPole" in name
-        self.prompt = "cartpole" if self.cartpole else "numbers"
-        self.choices = ("left", "right") if self.cartpole else tuple(map(str, range(spaces.action.n)))
-
-    def describe(self, observation: Tree) -> list[str]:
-        assert isinstance(observation, np.ndarray)
-        rows = observation.reshape(len(observation), -1)
-        return [describe_pole(row) if self.cartpole else describe_numbers(row) for row in rows]
-
-    def actions(self, chosen: Array) -> Array:
-        return chosen
-
-    def samples(self) -> list[str]:
-        """Descriptions of various angles and speeds of the pole; none for other environments."""
-        states = [(angle, speed) for angle in (-0.1, -0.02, 0.02, 0.1) for speed in (-0.5, 0.5)]
-        return [describe_pole(np.array([0.0, 0.0, angle, speed])) for angle, speed in states] if self.cartpole else []
-
-
-def describe_pole(row: Array) -> str:
-    """The pole's angle in whole degrees, and the side to which it falls; enough to balance it."""
-    angle, predicted = np.degrees(row[2]), np.degrees(row[2] + 0.3 * row[3])
-    sides = ["right" if degrees > 0 else "left" for degrees in (angle, predicted)]
-    return f"The pole leans {abs(angle):.0f} degrees {sides[0]} and falls {sides[1]}."
-
-
-def describe_numbers(row: Array) -> str:
-    """The numbers in order, with two decimals."""
-    return " ".join(f"x{i} = {value:.2f}," for i, value in enumerate(row)).rstrip(",") + "."

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from coterie.core.text import TextCodec
 from coterie.core.types import AgentType, Array, CoterieError, UnknownName, map_tree
 from coterie.worlds.adapters.batch import (
     AgentTypeArrays,
@@ -30,11 +31,12 @@ from coterie.worlds.adapters.external import (
     ExternalSettings,
     ExternalWorld,
     WorldWrapper,
+    has_info_masks,
     import_external,
     import_user_module,
     latest_version,
 )
-from coterie.worlds.adapters.gymnasium import has_info_masks
+from coterie.worlds.adapters.text import ObservationText
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class PettingZooWorld(WorldWrapper):
     def __init__(self, settings: PettingZooSettings, num_envs: int) -> None:
         make_env = functools.partial(make_pettingzoo, settings)
         super().__init__(ExternalWorld(f"pettingzoo/{settings.id}", settings, make_env, num_envs))
+
+    def text_codec(self, agent_type: str) -> TextCodec:
+        """Describes observations in words."""
+        return ObservationText(self, agent_type)
 
 
 class MPEWorld(WorldWrapper):
@@ -115,9 +121,11 @@ def _build(
     env = make()
     name = f"{family}/{settings.id}"
     if isinstance(env, ParallelEnv):
-        return ExternalParallelEnv(env, settings, name, has_info_masks(settings, make, _parallel_shows_mask))
+        info_masks = has_info_masks(settings, make, parallel_shows_mask)
+        return ExternalParallelEnv(env, settings, name, settings.channels, settings.late, info_masks)
     if isinstance(env, AECEnv):
-        return ExternalAECEnv(env, settings, name, has_info_masks(settings, make, _aec_shows_mask))
+        info_masks = has_info_masks(settings, make, _aec_shows_mask)
+        return ExternalAECEnv(env, settings, name, settings.channels, info_masks)
     raise CoterieError(f"{module.__name__}: expected a ParallelEnv or an AECEnv, got {type(env).__name__}")
 
 
@@ -125,7 +133,7 @@ def _holds_mask(infos: Mapping[Any, Any]) -> bool:
     return any(isinstance(info, Mapping) and "action_mask" in info for info in infos.values())
 
 
-def _parallel_shows_mask(env: Any) -> bool:
+def parallel_shows_mask(env: Any) -> bool:
     """Whether a mask is in the infos of the first observations or the second."""
     if _holds_mask(env.reset(seed=0)[1]):
         return True
@@ -171,7 +179,10 @@ class EnvAgents:
         self.weights = settings.scalarize
         self.warn: Warn = functools.partial(warn_once, name)
         self.names = list(env.possible_agents)
-        self.layouts = {a: spaces.convert_observation_space(env.observation_space(a), channels) for a in self.names}
+        self.layouts = {
+            a: spaces.convert_observation_space(env.observation_space(a), channels, text=settings.text)
+            for a in self.names
+        }
         self.action_layouts = {
             a: actions.convert_action_space(env.action_space(a), settings.actions) for a in self.names
         }
@@ -190,19 +201,21 @@ class EnvAgents:
                 same.append(agent)
         self.agent_types: dict[str, AgentType] = {}
         self.masked: list[str] = []
+        self.texts: dict[str, tuple[str, ...]] = {}
         self.columns: dict[Any, tuple[str, int]] = {}  # agent type and column of each agent
         for (observation, action, masked), members in groups:
             type_name = agent_type_name([str(agent) for agent in members], self.agent_types)
             self.agent_types[type_name] = AgentType(tuple(map(str, members)), observation, action)
             self.columns |= {agent: (type_name, column) for column, agent in enumerate(members)}
             self.masked += [type_name] * masked
+            self.texts[type_name] = self.layouts[members[0]].texts
         found = [layout.warnings for layout in self.layouts.values()]
         found += [layout.warnings for layout in self.action_layouts.values()]
         self.warnings = tuple(sorted({warning for warnings in found for warning in warnings}))
 
     def env_spec(self, simultaneous: bool) -> EnvSpec:
         """What the environment declares."""
-        return EnvSpec(self.agent_types, simultaneous, tuple(self.masked), warnings=self.warnings)
+        return EnvSpec(self.agent_types, simultaneous, tuple(self.masked), warnings=self.warnings, texts=self.texts)
 
     def bind(self, arrays: EnvArrays) -> None:
         """Read actions from these arrays and write results into them from now on."""
@@ -329,12 +342,20 @@ def _check_possible_agents(env: Any) -> None:
 class ExternalParallelEnv:
     """One parallel environment: all present agents act together."""
 
-    def __init__(self, env: Any, settings: PettingZooSettings, name: str, info_masks: bool = False) -> None:
+    def __init__(
+        self,
+        env: Any,
+        settings: ExternalSettings,
+        name: str,
+        channels: Any = "auto",
+        late: bool = False,
+        info_masks: bool = False,
+    ) -> None:
         _check_possible_agents(env)
         self.env = env
         env.reset(seed=0)
-        self.agents = EnvAgents(env, settings, name, settings.channels, info_masks)
-        self.late = settings.late or set(env.agents) != set(self.agents.names)
+        self.agents = EnvAgents(env, settings, name, channels, info_masks)
+        self.late = late or set(env.agents) != set(self.agents.names)
         self.env_spec = self.agents.env_spec(simultaneous=not self.late)
 
     def bind(self, arrays: EnvArrays) -> None:
@@ -396,11 +417,13 @@ class ExternalParallelEnv:
 class ExternalAECEnv:
     """One AEC environment: one agent acts at a time."""
 
-    def __init__(self, env: Any, settings: PettingZooSettings, name: str, info_masks: bool = False) -> None:
+    def __init__(
+        self, env: Any, settings: ExternalSettings, name: str, channels: Any = "auto", info_masks: bool = False
+    ) -> None:
         _check_possible_agents(env)
         self.env = env
         env.reset(seed=0)
-        self.agents = EnvAgents(env, settings, name, settings.channels, info_masks)
+        self.agents = EnvAgents(env, settings, name, channels, info_masks)
         self.env_spec = self.agents.env_spec(simultaneous=False)
 
     def bind(self, arrays: EnvArrays) -> None:

@@ -1,7 +1,7 @@
 """Convert Gymnasium's spaces to ours, and check and write an environment's values into our arrays.
 
 Nested observations become one array or a flat dict of arrays (keys "a/b"; items of tuples are "0", "1"). Each
-value is written once, directly into its row. Text is left out. Actions are in `actions.py`.
+value is written once, directly into its row. Text becomes bytes, or is left out. Actions are in `actions.py`.
 """
 
 from __future__ import annotations
@@ -50,34 +50,43 @@ class ObservationLayout:
     entries: dict[str, Entry]
     mask: Path | None  # path of the action mask
     warnings: tuple[str, ...]  # what was left out
+    texts: tuple[str, ...] = ()  # entries that hold text as bytes
 
 
 # Observations -----------------------------------------------------------------------------------------
 
 
 def convert_observation_space(
-    space: Any, channels: Channels = "auto", scales: Mapping[str, Any] | None = None
+    space: Any, channels: Channels = "auto", scales: Mapping[str, Any] | None = None, text: bool = False
 ) -> ObservationLayout:
     """Our space for a Gymnasium space. `scales` holds divisors of entries, whose values then lie in [0, 1]."""
     entries: dict[str, Entry] = {}
-    texts: list[str] = []
+    texts: list[str] = []  # left out
+    kept: list[str] = []
     masks: list[Path] = []
     for path, part in _flatten(space, ()):
         name = "/".join(map(str, path))
         if part.dtype is not None and part.dtype.kind == "U":  # Text, and MiniGrid's missions
-            texts.append(name)
+            if text and isinstance(part, gymnasium.spaces.Text):
+                kept.append(name)
+                entries[name] = _text_entry(path, part)
+            else:
+                texts.append(name)
         elif path and path[-1] == "action_mask" and len(path) == 1:
             masks.append(path)
         else:
             entries[name] = _entry(path, part, channels, (scales or {}).get(name))
     if not entries:
-        raise CoterieError(f"observations {space}: nothing is left to observe; text is not supported")
+        raise CoterieError(
+            f"observations {space}: nothing is left to observe; world.text: true keeps text for language models"
+        )
     warnings = (f"text left out of the observation: {', '.join(texts)}",) if texts else ()
     single = [*entries] == [""] or (masks and [*entries] == ["observation"])
     ours: ObservationSpace = Dict({name: entry.space for name, entry in entries.items()})
     if single:
         ours = next(iter(entries.values())).space
-    return ObservationLayout(ours, entries, masks[0] if masks else None, warnings)
+    names = tuple("" if single else name for name in kept)
+    return ObservationLayout(ours, entries, masks[0] if masks else None, warnings, names)
 
 
 def _flatten(space: Any, path: Path) -> list[tuple[Path, Any]]:
@@ -103,6 +112,13 @@ def _entry(path: Path, space: Any, channels: Channels, scale: Any) -> Entry:
         case gymnasium.spaces.Box():
             return _box_entry(path, space, channels, scale)
     raise CoterieError(f"cannot observe {type(space).__name__} spaces ({'/'.join(map(str, path)) or 'observation'})")
+
+
+def _text_entry(path: Path, space: Any) -> Entry:
+    """Text as UTF-8, padded with zeros."""
+    widest = max((len(character.encode()) for character in space.character_set), default=1)
+    length = int(space.max_length) * widest
+    return Entry(path, Box((length,), 0.0, 255.0, "uint8"), (length,), np.dtype("U"))
 
 
 def _box_entry(path: Path, space: Any, channels: Channels, scale: Any) -> Entry:
@@ -170,6 +186,8 @@ def _writer(name: str, entry: Entry, rows: Array, agent: int, warn: Warn) -> Cal
     label = f"observation {name}".strip()
     if isinstance(entry.space, Discrete):
         return _integer_writer(label, entry, rows, agent, warn)
+    if entry.dtype.kind == "U":
+        return _text_writer(label, entry, rows, agent, warn)
     target = rows[agent : agent + 1].reshape(rows.shape[1:])
     if entry.channels_last:
         target = np.moveaxis(target, 0, -1)
@@ -222,6 +240,22 @@ def _integer_writer(label: str, entry: Entry, rows: Array, agent: int, warn: War
     return write
 
 
+def _text_writer(label: str, entry: Entry, rows: Array, agent: int, warn: Warn) -> Callable[[Any], None]:
+    (length,) = entry.shape
+
+    def write(value: Any) -> None:
+        if not isinstance(value, str):
+            raise InvalidEnvOutput(f"{label} to be text", type_and_value(value))
+        written = value.encode()
+        if len(written) > length:
+            warn(f"{label} is longer than the {length} bytes that its space allows; cut")
+            written = written[:length]
+        rows[agent, : len(written)] = np.frombuffer(written, np.uint8)
+        rows[agent, len(written) :] = 0
+
+    return write
+
+
 def _as_declared(label: str, entry: Entry, value: Any, warn: Warn) -> Array:
     """The value as an array of the declared type and shape; only floats may be rounded."""
     if not isinstance(value, np.ndarray | np.generic | float | int | list | tuple):
@@ -230,6 +264,10 @@ def _as_declared(label: str, entry: Entry, value: Any, warn: Warn) -> Array:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths
         raise InvalidEnvOutput(f"{label} to be an array", type_and_value(value)) from None
+    if array.shape != entry.shape and {array.shape, entry.shape} == {(), (1,)}:
+        if isinstance(value, np.ndarray):
+            warn(f"{label} has shape {array.shape} where the space says {entry.shape}; converted")
+        array = array.reshape(entry.shape)
     if array.shape != entry.shape:
         raise InvalidEnvOutput(f"{label} of shape {entry.shape}", array.shape)
     if array.dtype.kind not in "biuf":
