@@ -204,6 +204,36 @@ class Talking(Five):
         return says if self.alone else {"says": says, "number": np.float32([self.elapsed_steps])}
 
 
+class Goals(Five):
+    """A reward of two numbers."""
+
+    def reward(self, action):
+        return np.array([1.0, float(self.elapsed_steps)])
+
+
+class Drawn(Five):
+    """Renders in the way that `frame` says; the picture's upper left corner is white, the rest is half grey."""
+
+    def __init__(self, frame="plain", render_mode=None):
+        self.frame, self.render_mode = frame, render_mode
+
+    def render(self):
+        picture = np.full((4, 6, 3), 127, np.uint8)
+        picture[0, 0] = 255
+        match self.frame:
+            case "rgba":
+                return np.concatenate([picture, np.full((4, 6, 1), 255, np.uint8)], axis=2)
+            case "list":
+                return [np.zeros_like(picture), picture]
+            case "float":
+                return picture / 255
+            case "grey":
+                return picture[..., 0]
+            case "text":
+                return "a map"
+        return picture
+
+
 class Team(ParallelEnv):
     """`b` arrives after step 1 and `a` ends at step 2; `pays` says which reward falls outside of a life."""
 
@@ -248,5 +278,5 @@ class DeadStep(Duel):
             self.rewards["hunter_2"] = 3.0
 
 
-for env_class in (Numbers, Loose, Counting, Masked, Composite, Pair, Talking):
+for env_class in (Numbers, Loose, Counting, Masked, Composite, Pair, Talking, Goals, Drawn):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)

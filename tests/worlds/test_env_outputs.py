@@ -9,6 +9,7 @@ from coterie.testing import check_world
 from coterie.testing.sampling import random_actions
 from coterie.training.build import build_world
 from coterie.worlds.adapters import batch
+from coterie.worlds.adapters.batch import ExternalEnvError
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +104,40 @@ def test_values_of_another_type_are_converted_with_one_warning(returns, warning,
     assert rewards(loose, 12) == rewards(plain, 12)
     assert caplog.text.count(warning) == 1
     check_world(lambda n: world("gymnasium/helpers.odd_envs:Loose-v0", n, options={"returns": returns}), steps=12)
+
+
+def test_a_reward_of_several_numbers_is_weighted():
+    name = "gymnasium/helpers.odd_envs:Goals-v0"
+    assert rewards(world(name, scalarize=[2, 0.5]), 3) == [[2.5], [3.0], [3.5]]
+    for settings, message in (
+        ({}, r"world\.scalarize"),
+        ({"scalarize": [1]}, r"1 numbers.*world\.scalarize has, got 2"),
+    ):
+        with pytest.raises(ExternalEnvError, match=message):
+            rewards(world(name, **settings), 1)
+    with pytest.raises(ExternalEnvError, match=r"2 numbers.*world\.scalarize has, got 1"):
+        rewards(world("gymnasium/helpers.odd_envs:Loose-v0", scalarize=[1, 1]), 1)
+    with pytest.raises(schema.ConfigError, match="scalarize"):
+        world(name, scalarize=[])
+
+
+# Pictures ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frame", ["rgba", "list", "float", "grey"])
+def test_pictures_of_other_types_are_converted_with_one_warning(frame, caplog):
+    plain, drawn = (
+        world("gymnasium/helpers.odd_envs:Drawn-v0", render=True, options={"frame": f}) for f in ("", frame)
+    )
+    for one in (plain, drawn):
+        one.reset(0)
+    for _ in range(2):
+        np.testing.assert_array_equal(drawn.frame(0), plain.frame(0))
+    assert caplog.text.count("render returns") == 1
+
+
+def test_what_is_no_picture_is_refused():
+    drawn = world("gymnasium/helpers.odd_envs:Drawn-v0", render=True, options={"frame": "text"})
+    drawn.reset(0)
+    with pytest.raises(ExternalEnvError, match=r"a picture \[height, width, 3\], got"):
+        drawn.frame(0)

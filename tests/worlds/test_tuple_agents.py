@@ -49,7 +49,7 @@ def test_one_agent_needs_one_reward_and_the_error_names_the_cure():
     single.reset(0)
     with pytest.raises(ExternalEnvError, match=r"world.scalarize.*world.agents: tuple"):
         single.step({"agent": np.zeros((1, 1, 2), np.int64)})
-    with pytest.raises(CoterieError, match="world.agents: tuple: expected .* spaces with one entry for each agent"):
+    with pytest.raises(CoterieError, match=r"world\.agents: tuple: expected .* spaces with one entry for each agent"):
         world("gymnasium/CartPole-v1", agents="tuple", native=False)
 
 
@@ -70,7 +70,7 @@ def test_text_is_kept_for_language_models():
 
 def test_an_observation_of_text_alone_needs_the_setting():
     name, options = "gymnasium/helpers.odd_envs:Talking-v0", {"alone": True}
-    with pytest.raises(CoterieError, match="world.text: true"):
+    with pytest.raises(CoterieError, match=r"world\.text: true"):
         world(name, options=options)
     alone = world(name, options=options, text=True)
     timestep = alone.reset(0)

@@ -6,6 +6,7 @@ returns an `EnvFailure`; `ExternalWorld` decides about restarts. Action historie
 
 from __future__ import annotations
 
+import functools
 import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -209,8 +210,8 @@ class BatchArrays:
 class EnvBatch:
     """The environments of a range of copies, stepped one after the other."""
 
-    def __init__(self, make_env: EnvFactory, copies: range, fresh: bool) -> None:
-        self.make_env, self.copies, self.fresh, self.seed = make_env, copies, fresh, 0
+    def __init__(self, make_env: EnvFactory, copies: range, fresh: bool, name: str) -> None:
+        self.make_env, self.copies, self.fresh, self.name, self.seed = make_env, copies, fresh, name, 0
         self.envs = [make_env() for _ in copies]
         self.env_spec = self.envs[0].env_spec
         self.used = [False] * len(copies)  # the environment has been stepped
@@ -304,13 +305,9 @@ class EnvBatch:
     def frame(self, copy: int) -> Any:
         """The environment's picture, or an `EnvFailure`."""
         try:
-            picture = np.asarray(self.envs[copy - self.copies.start].frame())
+            return as_picture(self.envs[copy - self.copies.start].frame(), functools.partial(warn_once, self.name))
         except Exception as error:
-            return EnvFailure(copy, "step", f"rendering {describe_error(error)}")
-        if picture.ndim != 3 or picture.shape[2] != 3:
-            got = f"{picture.dtype} {picture.shape}"
-            return EnvFailure(copy, "step", f"expected a picture [height, width, 3], got {got}")
-        return picture.astype(np.uint8, copy=False)
+            return EnvFailure(copy, "step", f"rendering: {describe_error(error)}")
 
     def close(self) -> None:
         """Close all environments."""
@@ -324,7 +321,8 @@ class EnvBatch:
 def as_reward(value: Any, weights: Sequence[float] | None, warn: Warn) -> float:
     """The reward as a finite float, or `InvalidEnvOutput`; a vector is weighted by `world.scalarize`."""
     try:
-        reward = float(value) if isinstance(value, float | int) else _single_reward(value, weights, warn)
+        plain = isinstance(value, float | int) and weights is None
+        reward = float(value) if plain else _single_reward(value, weights, warn)
     except (TypeError, ValueError):
         raise InvalidEnvOutput("reward to be a number", type_and_value(value)) from None
     if not isfinite(reward):
@@ -333,7 +331,8 @@ def as_reward(value: Any, weights: Sequence[float] | None, warn: Warn) -> float:
 
 
 def _single_reward(value: Any, weights: Sequence[float] | None, warn: Warn) -> float:
-    if not isinstance(value, list | tuple | np.ndarray) or np.ndim(value) == 0:
+    several = isinstance(value, list | tuple | np.ndarray) and np.ndim(value) > 0
+    if not several and weights is None:
         return float(value)
     parts = np.asarray(value, np.float64).ravel()
     if weights is not None:
@@ -359,6 +358,25 @@ def as_bool(name: str, value: Any, warn: Warn) -> bool:
             warn(f"{name} is {type(value).__name__} instead of bool; 1 counts as true")
             return bool(number)
     raise InvalidEnvOutput(f"{name} to be a bool", type_and_value(value))
+
+
+def as_picture(value: Any, warn: Warn) -> Array:
+    """A rendered frame as `[height, width, 3]` bytes, or `InvalidEnvOutput`."""
+    if isinstance(value, list) and value and isinstance(value[0], np.ndarray) and value[0].ndim == 3:
+        warn("render returns a list of frames; the last one is shown")
+        value = value[-1]
+    picture = np.asarray(value)
+    if picture.ndim == 2:
+        picture = picture[..., None]
+    if picture.ndim != 3 or picture.shape[2] not in (1, 3, 4) or picture.dtype.kind not in "biuf" or not picture.size:
+        raise InvalidEnvOutput("a picture [height, width, 3]", f"{picture.dtype} {picture.shape}")
+    if picture.shape[2] != 3:
+        warn(f"render returns {picture.shape[2]} channels; shown as red, green and blue")
+        picture = picture[..., :3] if picture.shape[2] == 4 else np.repeat(picture, 3, axis=2)
+    if picture.dtype.kind in "bf" and picture.max() <= 1:
+        warn(f"render returns {picture.dtype} in [0, 1]; multiplied by 255")
+        picture = picture * 255.0
+    return picture if picture.dtype == np.uint8 else np.clip(picture, 0, 255).astype(np.uint8)
 
 
 def type_and_value(value: Any) -> str:

@@ -77,6 +77,8 @@ class ExternalSettings:
         at_least("processes", self.processes, 0)
         positive("timeout", self.timeout)
         at_least("restarts", self.restarts, 0)
+        if self.scalarize is not None:
+            at_least("scalarize: its length", len(self.scalarize), 1)
         if self.max_episode_steps is not None:
             at_least("max_episode_steps", self.max_episode_steps, 1)
 

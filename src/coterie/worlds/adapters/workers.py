@@ -233,7 +233,7 @@ def start_workers(spec: WorkerSpec, num_envs: int) -> tuple[list[Worker], EnvSpe
     if not spec.processes:
         copies = range(num_envs)
         try:
-            batch = EnvBatch(spec.make_env, copies, spec.fresh)
+            batch = EnvBatch(spec.make_env, copies, spec.fresh, spec.world_name)
         except CoterieError:
             raise
         except (Exception, SystemExit) as error:  # third-party constructors may raise anything
@@ -288,7 +288,7 @@ def serve(pipe: Connection, spec: WorkerSpec, copies: range) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     collect_warnings()  # they travel with the replies
     try:
-        batch = EnvBatch(spec.make_env, copies, spec.fresh)
+        batch = EnvBatch(spec.make_env, copies, spec.fresh, spec.world_name)
         pipe.send((batch.env_spec, take_warnings()))
     except CoterieError as error:
         pipe.send((CoterieError(str(error)), take_warnings()))
