@@ -234,6 +234,19 @@ class Drawn(Five):
         return picture
 
 
+class Collision(Five):
+    """Two entries whose flat names are equal, and episodes without end."""
+
+    observation_space = spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)}), "a/b": spaces.Box(0, 10, (1,))})
+
+    def observe(self):
+        return {"a": {"b": 1}, "a/b": np.float32([7])}
+
+    def step(self, action):
+        self.elapsed_steps = 0
+        return self.observe(), 1.0, False, False, {}
+
+
 class Team(ParallelEnv):
     """`b` arrives after step 1 and `a` ends at step 2; `pays` says which reward falls outside of a life."""
 
@@ -268,6 +281,28 @@ class Team(ParallelEnv):
         return observations, rewards, ends, dict.fromkeys(acted, False), {a: {} for a in self.agents}
 
 
+class Homemade(Team):
+    """Agents `agent[0]` and `agent[1]`; the first ends at step 2, and `lacks` says what is not returned then."""
+
+    def __init__(self, lacks="", render_mode=None):
+        self.possible_agents, self.lacks = ["agent[0]", "agent[1]"], lacks
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.elapsed_steps = list(self.possible_agents), 0
+        return dict.fromkeys(self.agents, 0), {a: {} for a in self.agents}
+
+    def step(self, actions):
+        self.elapsed_steps += 1
+        acted = list(self.agents)
+        ends = {a: self.elapsed_steps == (2 if a == "agent[0]" else 4) for a in acted}
+        observations, rewards = dict.fromkeys(acted, self.elapsed_steps), dict.fromkeys(acted, 1.0)
+        for agent in acted:
+            if ends[agent]:
+                {"observations": observations, "rewards": rewards}.get(self.lacks, {}).pop(agent, None)
+        self.agents = [a for a in acted if not ends[a]]
+        return observations, rewards, ends, dict.fromkeys(acted, False), {a: {} for a in self.agents}
+
+
 class DeadStep(Duel):
     """Pays hunter_2 in the empty step that removes hunter_0."""
 
@@ -280,3 +315,4 @@ class DeadStep(Duel):
 
 for env_class in (Numbers, Loose, Counting, Masked, Composite, Pair, Talking, Goals, Drawn):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)
+gymnasium.register("Collision-v0", Collision)

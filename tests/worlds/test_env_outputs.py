@@ -8,7 +8,7 @@ from coterie.config import registry, schema
 from coterie.testing import check_world
 from coterie.testing.sampling import random_actions
 from coterie.training.build import build_world
-from coterie.worlds.adapters import batch
+from coterie.worlds.adapters import batch, pettingzoo
 from coterie.worlds.adapters.batch import ExternalEnvError
 
 
@@ -141,3 +141,39 @@ def test_what_is_no_picture_is_refused():
     drawn.reset(0)
     with pytest.raises(ExternalEnvError, match=r"a picture \[height, width, 3\], got"):
         drawn.frame(0)
+
+
+# Homemade environments -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lacks", ["", "observations", "rewards"])
+def test_what_a_dead_agent_lacks_is_filled_in_with_one_warning(lacks, caplog):
+    name, options = "pettingzoo/helpers.odd_envs:Homemade", {"lacks": lacks}
+    home = world(name, options=options)
+    last = 0 if lacks == "rewards" else 1
+    assert rewards(home, 8) == [[1, 1], [last, 1], [0, 1], [0, last]] * 2
+    assert caplog.text.count("have no entry for 'agent[0]'") == (lacks != "")
+    check_world(lambda num_envs: world(name, num_envs, options=options), steps=20)
+
+
+def test_names_with_brackets_can_be_used_in_settings(caplog):
+    home = world("pettingzoo/helpers.odd_envs:Homemade")
+    assert {name: kind.agents for name, kind in home.agent_types.items()} == {"agent": ("agent_0", "agent_1")}
+    assert "'agent[0]' is called 'agent_0'" in caplog.text
+    assert pettingzoo.public_names(["a[1]", "a_1", "x y"]) == {"a[1]": "a_1", "a_1": "a_1_2", "x y": "x y"}
+
+
+def test_entries_with_equal_flat_names_are_kept_apart(caplog):
+    seen = world("gymnasium/helpers.odd_envs:Collision-v0").reset(0).agent_types["agent"].observation
+    assert {key: array.item() for key, array in seen.items()} == {"a/b": 1, "a/b_2": 7}
+    assert "a second entry 'a/b' of the observation is called 'a/b_2'" in caplog.text
+
+
+def test_a_missing_time_limit_is_mentioned(caplog, monkeypatch):
+    monkeypatch.setattr(batch, "LONG_EPISODE", 20)
+    rewards(world("gymnasium/helpers.odd_envs:Collision-v0"), 30)
+    assert caplog.text.count("set world.max_episode_steps") == 1
+    monkeypatch.setattr(batch, "_warned", set())
+    rewards(world("gymnasium/helpers.odd_envs:Collision-v0", max_episode_steps=50), 30)
+    rewards(world("gymnasium/helpers.odd_envs:Numbers-v0"), 30)
+    assert caplog.text.count("set world.max_episode_steps") == 1

@@ -33,6 +33,7 @@ from coterie.core.types import (
 )
 
 log = logging.getLogger("coterie")
+LONG_EPISODE = 2000  # steps after which a missing time limit is mentioned
 Warn = Callable[[str], None]
 _warned: set[tuple[str, str]] = set()
 _collected: list[tuple[str, str]] | None = None  # in a child process: warnings that its parent has not got yet
@@ -92,6 +93,7 @@ class EnvSpec:
     masked: tuple[str, ...] = ()  # agent types that come with action masks
     has_success: bool = False  # episodes can succeed or fail
     warnings: tuple[str, ...] = ()  # logged once for the user
+    limited: bool = False  # episodes have a known time limit
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by agent type: observations that hold text
 
 
@@ -267,8 +269,14 @@ class EnvBatch:
                 over = env.step()
             except (Exception, SystemExit) as error:  # third-party code may raise anything; the world decides
                 return EnvFailure(copy, "step", describe_error(error))
-            elapsed_steps[copy] += 1
+            steps = elapsed_steps[copy] = elapsed_steps[copy] + 1
             ended[copy] = over
+            if steps == LONG_EPISODE and not self.env_spec.limited:
+                warn_once(
+                    self.name,
+                    f"an episode has lasted {LONG_EPISODE:,} steps and no time limit is known; if episodes may never "
+                    "end, set world.max_episode_steps",
+                )
             if over:
                 arrays.success[copy] = env.success()
                 for agent_type in self.env_arrays[copy].values():

@@ -148,6 +148,7 @@ class ExternalGymnasiumEnv:
             masked=(AGENT_TYPE,) * masked,
             has_success=success,
             warnings=warnings,
+            limited=limit is not None or env.spec is None or env.spec.max_episode_steps is not None,
             texts={AGENT_TYPE: self.layout.texts},
         )
         self._unread_masks = not masked and settings.actions.masks == "auto"

@@ -11,7 +11,7 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -179,6 +179,7 @@ class EnvAgents:
         self.weights = settings.scalarize
         self.warn: Warn = functools.partial(warn_once, name)
         self.names = list(env.possible_agents)
+        self.public_names = public_names(self.names)
         self.layouts = {
             a: spaces.convert_observation_space(env.observation_space(a), channels, text=settings.text)
             for a in self.names
@@ -204,18 +205,28 @@ class EnvAgents:
         self.texts: dict[str, tuple[str, ...]] = {}
         self.columns: dict[Any, tuple[str, int]] = {}  # agent type and column of each agent
         for (observation, action, masked), members in groups:
-            type_name = agent_type_name([str(agent) for agent in members], self.agent_types)
-            self.agent_types[type_name] = AgentType(tuple(map(str, members)), observation, action)
+            named = tuple(self.public_names[agent] for agent in members)
+            type_name = agent_type_name(named, self.agent_types)
+            self.agent_types[type_name] = AgentType(named, observation, action)
             self.columns |= {agent: (type_name, column) for column, agent in enumerate(members)}
             self.masked += [type_name] * masked
             self.texts[type_name] = self.layouts[members[0]].texts
         found = [layout.warnings for layout in self.layouts.values()]
         found += [layout.warnings for layout in self.action_layouts.values()]
+        renamed = [f"{agent!r} is called {name!r}" for agent, name in self.public_names.items() if str(agent) != name]
+        found += [(f"agents are renamed: {', '.join(renamed)}",)] if renamed else []
         self.warnings = tuple(sorted({warning for warnings in found for warning in warnings}))
 
     def env_spec(self, simultaneous: bool) -> EnvSpec:
         """What the environment declares."""
-        return EnvSpec(self.agent_types, simultaneous, tuple(self.masked), warnings=self.warnings, texts=self.texts)
+        return EnvSpec(
+            self.agent_types,
+            simultaneous,
+            tuple(self.masked),
+            warnings=self.warnings,
+            limited=self.limit < 2**62,
+            texts=self.texts,
+        )
 
     def bind(self, arrays: EnvArrays) -> None:
         """Read actions from these arrays and write results into them from now on."""
@@ -297,7 +308,19 @@ class EnvAgents:
         return True
 
 
-def agent_type_name(agents: list[str], taken: Iterable[str]) -> str:
+def public_names(agents: Iterable[Any]) -> dict[Any, str]:
+    """Names that can be used in settings and patterns: `agent[0]` becomes `agent_0`; names stay different."""
+    names: dict[Any, str] = {}
+    for agent in agents:
+        name = plain = re.sub(r"[\[\](){}*?,=:'\"/\\]+", "_", str(agent)).strip("_") or "agent"
+        number = 2
+        while name in names.values():
+            name, number = f"{plain}_{number}", number + 1
+        names[agent] = name
+    return names
+
+
+def agent_type_name(agents: Sequence[str], taken: Iterable[str]) -> str:
     """The common part of the agents' names (`adversary` for `adversary_0`, `adversary_1`), made unique."""
     stems = list(dict.fromkeys(re.sub(r"[_-]?\d+$", "", agent) or "agent" for agent in agents))
     name, taken = "_".join(stems), set(taken)
@@ -385,13 +408,21 @@ class ExternalParallelEnv:
         observations, rewards, terminations, truncations, infos = returned
         agents.start_step()
         now = set(env.agents)
+        if not isinstance(rewards, Mapping):
+            raise InvalidEnvOutput("rewards to be a dict", type(rewards).__name__)
         for agent, reward in rewards.items():  # also of an agent that arrives
             agents.add_reward(agent, reward)
         for agent in self.present:
-            agents.write(agent, _entry("observations", observations, agent))
+            if agent not in rewards:
+                agents.warn(f"rewards have no entry for {agent!r}; it counts as 0")
             flags = [_entry(n, v, agent) for n, v in (("terminated", terminations), ("truncated", truncations))]
-            if not agents.write_end(agent, *flags) and agent not in now:
+            ended = agents.write_end(agent, *flags)
+            if not ended and agent not in now:
                 raise InvalidEnvOutput(f"{agent!r} to be terminated or truncated before it leaves", "neither")
+            if ended and isinstance(observations, Mapping) and agent not in observations:
+                agents.warn(f"observations have no entry for {agent!r}, which has ended; its last one counts")
+            else:
+                agents.write(agent, _entry("observations", observations, agent))
         staying = [agent for agent in self.present if not agents.is_done(agent)]
         new = [agent for agent in env.agents if agent not in self.present]
         self.present = staying + new

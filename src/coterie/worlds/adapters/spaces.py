@@ -63,9 +63,12 @@ def convert_observation_space(
     entries: dict[str, Entry] = {}
     texts: list[str] = []  # left out
     kept: list[str] = []
+    renamed: list[str] = []
     masks: list[Path] = []
     for path, part in _flatten(space, ()):
-        name = "/".join(map(str, path))
+        name = _unused_name("/".join(map(str, path)), entries)
+        if name != "/".join(map(str, path)):
+            renamed.append(f"a second entry '{'/'.join(map(str, path))}' of the observation is called '{name}'")
         if part.dtype is not None and part.dtype.kind == "U":  # Text, and MiniGrid's missions
             if text and isinstance(part, gymnasium.spaces.Text):
                 kept.append(name)
@@ -80,13 +83,20 @@ def convert_observation_space(
         raise CoterieError(
             f"observations {space}: nothing is left to observe; world.text: true keeps text for language models"
         )
-    warnings = (f"text left out of the observation: {', '.join(texts)}",) if texts else ()
+    warnings = (*renamed, f"text left out of the observation: {', '.join(texts)}") if texts else tuple(renamed)
     single = [*entries] == [""] or (masks and [*entries] == ["observation"])
     ours: ObservationSpace = Dict({name: entry.space for name, entry in entries.items()})
     if single:
         ours = next(iter(entries.values())).space
     names = tuple("" if single else name for name in kept)
     return ObservationLayout(ours, entries, masks[0] if masks else None, warnings, names)
+
+
+def _unused_name(name: str, taken: Mapping[str, Any]) -> str:
+    """The name itself, or with a number if another path has it: {"a/b": …} beside {"a": {"b": …}}."""
+    if name not in taken:
+        return name
+    return next(f"{name}_{i}" for i in range(2, len(taken) + 3) if f"{name}_{i}" not in taken)
 
 
 def _flatten(space: Any, path: Path) -> list[tuple[Path, Any]]:
