@@ -139,7 +139,16 @@ class Stateful(gymnasium.Env):
         return np.array([self.total], np.float32), 0.0, self.elapsed_steps == 5, False, {}
 
 
-for env_class in (Broken, Nested, TextOnly, IntegerBox, Stateful):
+class Uneven(Broken):
+    """Episodes of 3 to 30 steps."""
+
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        self.elapsed_steps = min(self.elapsed_steps, 10)
+        return observation, reward, terminated, bool(self.np_random.random() < 0.1), info
+
+
+for env_class in (Broken, Uneven, Nested, TextOnly, IntegerBox, Stateful):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)
 
 

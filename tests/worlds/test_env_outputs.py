@@ -86,6 +86,15 @@ def test_evaluations_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_pa
     assert numbers[0][-1]["agent/eval/return_mean"] > 0
 
 
+def test_a_slow_evaluation_names_the_settings_that_shorten_it(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("coterie.training.loop.SLOW_EVALUATION", 0.0)
+    short = ["train.total_steps=20", "train.num_envs=2", "train.rollout_steps=5", "train.evaluate_episodes=2"]
+    off = ["train.video=false", "train.tensorboard=false"]
+    name = "world.name=gymnasium/helpers.odd_envs:Counting-v0"
+    coterie.train("cartpole-ppo", [name, *short, *off], out=tmp_path / "run", quiet=True)
+    assert caplog.text.count("train.evaluate_episodes") == 1
+
+
 # Types ------------------------------------------------------------------------------------------------------
 
 

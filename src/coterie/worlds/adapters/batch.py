@@ -162,6 +162,7 @@ class BatchArrays:
         self.episode = self._array((num_envs,), "int64")
         self.elapsed_steps = self._array((num_envs,), "int64")  # of the current episode
         self.resetting = self._array((num_envs,), "bool")  # a reset has begun and has not returned
+        self.paused = self._array((num_envs,), "bool")  # not stepped until the next reset of all copies
         self.size = self._offset
 
     def _array(self, shape: tuple[int, ...], dtype: str) -> Array:
@@ -260,9 +261,11 @@ class EnvBatch:
     def step(self, first: int) -> EnvFailure | None:
         """Step every copy from `first` on; a copy whose episode is over starts the next one."""
         arrays, current_copy = self.arrays, self.current_copy
-        ended, elapsed_steps = arrays.ended, arrays.elapsed_steps
+        ended, elapsed_steps, paused = arrays.ended, arrays.elapsed_steps, arrays.paused.tolist()
         offset = self.copies.start
         for copy in range(first, self.copies.stop):
+            if paused[copy]:
+                continue
             current_copy[0] = copy
             env, self.used[copy - offset] = self.envs[copy - offset], True
             try:

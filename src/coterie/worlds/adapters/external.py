@@ -36,7 +36,7 @@ from coterie.core.types import (
     map_tree,
 )
 from coterie.core.validation import at_least, positive
-from coterie.core.world import World
+from coterie.core.world import Pausable, World
 from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError
 from coterie.worlds.adapters.workers import Worker, WorkerSpec, close_workers, start_workers
 
@@ -142,7 +142,7 @@ class ExternalWorld:
     def reset(self, seed: int) -> TimeStep:
         """Start episode 0 of every copy."""
         self._seed = seed
-        self._arrays.episode[:], self._arrays.elapsed_steps[:] = 0, 0
+        self._arrays.episode[:], self._arrays.elapsed_steps[:], self._arrays.paused[:] = 0, 0, False
         self._history.clear()
         self._call_all("reset_all", seed)
         return self._start_timestep()
@@ -166,9 +166,20 @@ class ExternalWorld:
         self._call_all("step")
         return self._timestep
 
+    def pause(self, copies: Array) -> None:
+        """Stop stepping these copies until the next reset; such a world cannot be saved."""
+        self._arrays.paused |= copies
+        self._arrays.ended[copies] = False
+        for agent_type in self._arrays.agent_types.values():
+            agent_type.reward[copies] = 0
+            for flags in (agent_type.acting, agent_type.terminated, agent_type.truncated):
+                flags[copies] = False
+
     def save(self) -> State:
         """The numbers of the current episodes and the actions taken in them."""
         arrays = self._arrays
+        if arrays.paused.any():
+            raise ValueError("a world with paused copies cannot be saved; reset it first")
         return {
             "seed": self._seed,
             "restarts": self.restarts,
@@ -185,6 +196,7 @@ class ExternalWorld:
         self._seed, self.restarts = int(state["seed"]), int(state["restarts"])
         arrays, starts = self._arrays, np.cumsum(state["clock"]) - state["clock"]
         arrays.episode[:], arrays.elapsed_steps[:] = state["episode"], 0
+        arrays.paused[:] = False
         self._history.clear(int(state["clock"].max()))
         for worker in self._workers:
             worker.set_seed(self._seed)
@@ -394,6 +406,11 @@ class WorldWrapper:
         """Step every copy; a copy whose episode ends is reset at once."""
         timestep: TimeStep = self.inner.step(actions)
         return timestep
+
+    def pause(self, copies: Array) -> None:
+        """Stop stepping these copies until the next reset, if the inner world can."""
+        if isinstance(self.inner, Pausable):
+            self.inner.pause(copies)
 
     def save(self) -> State:
         """The state of the inner world."""

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentType, Array, CoterieError, UnknownName, map_tree
 from coterie.worlds.adapters.batch import (
@@ -46,6 +48,7 @@ class PettingZooSettings(ExternalSettings):
     api: Literal["auto", "parallel", "aec"] = "auto"  # auto: the parallel API where it exists
     late: bool = False  # agents may appear late although all are present when the first episode starts
     channels: Literal["auto", "first", "last"] = "auto"  # the axis of channels in pictures; auto: by their shape
+    observe_all: bool = False  # AEC: ask idle agents for observations too, for critics that see everybody's
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def _build(
         return ExternalParallelEnv(env, settings, name, settings.channels, settings.late, info_masks)
     if isinstance(env, AECEnv):
         info_masks = has_info_masks(settings, make, _aec_shows_mask)
-        return ExternalAECEnv(env, settings, name, settings.channels, info_masks)
+        return ExternalAECEnv(env, settings, name, settings.channels, info_masks, settings.observe_all)
     raise CoterieError(f"{module.__name__}: expected a ParallelEnv or an AECEnv, got {type(env).__name__}")
 
 
@@ -446,13 +449,22 @@ class ExternalParallelEnv:
 
 
 class ExternalAECEnv:
-    """One AEC environment: one agent acts at a time."""
+    """One AEC environment: one agent acts at a time, and only it is asked for its observation.
+
+    Attributes are read as rarely as possible: each read passes through all of the environment's wrappers.
+    """
 
     def __init__(
-        self, env: Any, settings: ExternalSettings, name: str, channels: Any = "auto", info_masks: bool = False
+        self,
+        env: Any,
+        settings: ExternalSettings,
+        name: str,
+        channels: Any = "auto",
+        info_masks: bool = False,
+        observe_all: bool = False,
     ) -> None:
         _check_possible_agents(env)
-        self.env = env
+        self.env, self.observe_all = env, observe_all
         env.reset(seed=0)
         self.agents = EnvAgents(env, settings, name, channels, info_masks)
         self.env_spec = self.agents.env_spec(simultaneous=False)
@@ -465,48 +477,55 @@ class ExternalAECEnv:
         """Start an episode."""
         self.env.reset(seed=seed)
         self.agents.start_episode()
-        self._write_observations()
-        if self.agents.is_done(self.env.agent_selection):
+        self.turn = self.env.agent_selection
+        self._write_observations(self.env.agents)
+        if self.agents.is_done(self.turn):
             raise InvalidEnvOutput("an agent that can act after reset", "one that has ended")
 
     def step(self) -> bool:
         """Take the step of the selected agent."""
         agents, env = self.agents, self.env
-        env.step(agents.slots[env.agent_selection].read_action())
+        env.step(agents.slots[self.turn].read_action())
         agents.start_step()
         for agent, reward in env.rewards.items():
             agents.add_reward(agent, reward)
         for _ in range(len(agents.names) + 1):
-            self._write_ends()
-            if not env.agents or not agents.is_done(env.agent_selection):
+            remaining, self.turn = env.agents, env.agent_selection
+            self._write_ends(remaining)
+            if not remaining or not agents.is_done(self.turn):
                 break
             before = dict(env.rewards)
             env.step(None)  # the API removes an agent that has ended with an empty step
             for agent, reward in env.rewards.items():
-                if reward != before.get(agent):  # what did not change was paid before
+                if np.any(reward != before.get(agent)):  # what did not change was paid before
                     agents.add_reward(agent, reward)
         else:
-            raise InvalidEnvOutput("the turn to pass to an agent that still plays", env.agent_selection)
-        if env.agents:
-            self._write_observations()
+            raise InvalidEnvOutput("the turn to pass to an agent that still plays", self.turn)
+        if remaining:
+            cut = agents.elapsed_steps + 1 >= agents.limit  # everybody's last observation is needed
+            self._write_observations(remaining if cut or self.observe_all else (self.turn,))
         return agents.finish_step()
 
-    def _write_ends(self) -> None:
+    def _write_ends(self, remaining: Iterable[Any]) -> None:
         agents, env = self.agents, self.env
-        for agent in env.agents:
-            if not agents.is_done(agent) and (env.terminations[agent] or env.truncations[agent]):
-                agents.write(agent, env.observe(agent))
-                agents.write_end(agent, env.terminations[agent], env.truncations[agent])
+        terminations, truncations = env.terminations, env.truncations
+        for agent in remaining:
+            if (terminations[agent] or truncations[agent]) and not agents.is_done(agent):
+                try:
+                    agents.write(agent, env.observe(agent))
+                except KeyError:
+                    agents.warn(f"{agent!r}, which has ended, cannot be observed; its last observation counts")
+                agents.write_end(agent, terminations[agent], truncations[agent])
 
-    def _write_observations(self) -> None:
-        """Write the observations of all agents that still play; the selected one acts."""
+    def _write_observations(self, wanted: Iterable[Any]) -> None:
+        """Write the observations of some agents that still play; the selected one acts."""
         agents, env = self.agents, self.env
-        for agent in env.agents:
+        for agent in wanted:
             if agent not in agents.slots:
                 raise InvalidEnvOutput("only agents that are possible", repr(agent))
             if not agents.is_done(agent):
-                acts = agent == env.agent_selection
-                agents.write(agent, env.observe(agent), env.infos.get(agent), acting=acts)
+                acts = agent == self.turn
+                agents.write(agent, env.observe(agent), env.infos.get(agent) if acts else None, acting=acts)
 
     def success(self) -> bool:
         """PettingZoo does not define success."""
