@@ -460,13 +460,27 @@ def test_list_names_everything(coterie_):
 
 def test_check_world(coterie_):
     code, out, _ = coterie_("check", "world", "gridworld", "world.grid_size=4", "num_agents=3", "--steps", "40")
-    assert (code, out) == (0, "gridworld: passes the conformance tests over 40 steps\n")
+    assert code == 0
+    assert out.startswith("gridworld: passes the conformance tests over 40 steps, ")
+    assert out.rstrip().splitlines()[0].endswith(" ms a step")
     code, _, err = coterie_("check", "world", "helpers.run:Crooked", "--steps", "10")
     assert code == 1
     assert "observation" in err
     code, _, err = coterie_("check", "world", "gridwrld")
     assert code == 2
     assert "did you mean 'gridworld'?" in err
+
+
+def test_check_suggests_what_helps(coterie_, monkeypatch):
+    """A fresh environment for every episode, a time limit; and it says how far it is."""
+    monkeypatch.setattr("coterie.testing.worlds.REPORT_EVERY", 0.0)
+    code, out, error = coterie_("check", "world", "gymnasium/helpers.odd_envs:Counting-v0", "--steps", "12")
+    assert code == 1
+    assert "with world.fresh: true it passes" in error
+    assert "step 5 of about 96, " in error
+    code, out, error = coterie_("check", "world", "gymnasium/helpers.odd_envs:Collision-v0", "--steps", "12")
+    assert code == 0
+    assert "set world.max_episode_steps" in out
 
 
 def test_config_show_and_validate(coterie_, tmp_path):

@@ -75,7 +75,9 @@ DEFECTS = {
     "broadcast": lambda returned: returned.__setitem__(0, np.zeros(1, np.float32)),
     "dtype": lambda returned: returned.__setitem__(0, returned[0].astype(np.float64)),
     "list": lambda returned: returned.__setitem__(0, [0.0, 1.0]),
+    "text": lambda returned: returned.__setitem__(0, "north"),
     "flag": lambda returned: returned.__setitem__(2, 1),
+    "flag text": lambda returned: returned.__setitem__(2, "yes"),
     "four": lambda returned: returned.pop(),
     "hang": lambda returned: time.sleep(60),
     "exit": lambda returned: os._exit(7),
@@ -159,7 +161,16 @@ class GlobalDice(gymnasium.Env):
         return self.draw(), float(action), self.length == 0, False, {}
 
 
-for env_class in (Broken, Nested, TextOnly, IntegerBox, Stateful, GlobalDice):
+class Uneven(Broken):
+    """Episodes of 3 to 30 steps."""
+
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        self.elapsed_steps = min(self.elapsed_steps, 10)
+        return observation, reward, terminated, bool(self.np_random.random() < 0.1), info
+
+
+for env_class in (Broken, Uneven, Nested, TextOnly, IntegerBox, Stateful, GlobalDice):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)
 gymnasium.register("helpers.external_envs:Colon-v0", Stateful, max_episode_steps=50)  # its name has a colon
 

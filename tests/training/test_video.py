@@ -1,6 +1,7 @@
 """Films as files, in a terminal, in a window."""
 
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from coterie.config import registry, schema
 from coterie.core.global_random import global_state
 from coterie.core.types import CoterieError
 from coterie.training import build, loop, video
+from coterie.training.gif import GifWriter
 from coterie.training.runner import Runner
 from helpers import run as run_cases
 from helpers.run import train
@@ -111,6 +113,53 @@ def test_a_world_without_pictures_says_so(odd, tmp_path):
     world, actors = odd
     with pytest.raises(CoterieError, match="'odd' cannot be drawn"):
         video.write_video(world, actors, 0, tmp_path / "a.gif")
+
+
+def test_a_film_is_written_frame_by_frame(tmp_path):
+    """Colours and rectangles are right, and memory does not grow with the number of frames."""
+    random = np.random.default_rng(0)
+    background = random.integers(0, 4, size=(60, 80, 3), dtype=np.uint8) * 60
+    pictures = []
+    for step in range(12):
+        picture = background.copy()
+        picture[10 + step : 20 + step, 5:15] = (250, 10, 10)
+        pictures.append(picture)
+    with GifWriter(tmp_path / "a.gif") as film:
+        for picture in pictures:
+            film.add(picture)
+        film.repeat()
+        film.finish(fps=10)
+    shown = Image.open(tmp_path / "a.gif")
+    assert (shown.n_frames, shown.info["loop"]) == (12, 0)
+    for number, picture in enumerate(pictures):
+        shown.seek(number)
+        assert shown.info["duration"] == (200 if number == 11 else 100)
+        np.testing.assert_allclose(np.asarray(shown.convert("RGB")), picture, atol=30)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
+
+
+def test_a_film_that_fails_leaves_no_file(tmp_path):
+    def write():
+        with GifWriter(tmp_path / "a.gif") as film:
+            for width in (4, 5):
+                film.add(np.zeros((4, width, 3), np.uint8))
+
+    with pytest.raises(ValueError, match="same size"):
+        write()
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_does_not_grow_with_a_film(tmp_path):
+    frame = np.zeros((200, 200, 3), np.uint8)
+    tracemalloc.start()
+    with GifWriter(tmp_path / "a.gif") as film:
+        for step in range(200):
+            frame[step] = step
+            film.add(frame)
+        film.finish(30)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * frame.nbytes
 
 
 # Before training ----------------------------------------------------------------------------------------

@@ -138,6 +138,14 @@ def action_dtype(space: ActionSpace) -> str:
     return "float32" if isinstance(space, Box) else "int64"
 
 
+def sampling_bounds(space: Box) -> tuple[Array, Array]:
+    """Bounds to draw uniform numbers from; a missing bound lies 10 beyond 0, or beyond the other bound."""
+    low, high = (np.broadcast_to(np.asarray(bound, np.float64), space.shape) for bound in (space.low, space.high))
+    lowest = np.where(np.isfinite(low), low, np.minimum(np.where(np.isfinite(high), high, 0), 0) - 10)
+    highest = np.where(np.isfinite(high), high, np.maximum(np.where(np.isfinite(low), low, 0), 0) + 10)
+    return lowest, highest
+
+
 @dataclass(frozen=True)
 class AgentType:
     """Agents with the same observation and action spaces; every group lies inside one agent type."""

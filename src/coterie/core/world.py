@@ -89,6 +89,15 @@ class HasExpert(Protocol):
 
 
 @runtime_checkable
+class Pausable(Protocol):
+    """A world that can stop stepping some copies, where a step is expensive."""
+
+    def pause(self, copies: Array) -> None:
+        """Stop stepping these copies `[N]` bool until the next reset: their agents neither act nor get rewards."""
+        ...
+
+
+@runtime_checkable
 class HasInfo(Protocol):
     """A world with additional information about its latest step, for the `info` dicts of exported environments."""
 

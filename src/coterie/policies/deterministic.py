@@ -72,6 +72,9 @@ class DeterministicPolicy(NeuralPolicy):
                 if not (np.isfinite(low).all() and np.isfinite(high).all()):
                     raise ValueError("continuous actions must be bounded on both sides; wrap the world to bound them")
                 self.centre, self.half = bounds(space)
+                self.low, self.high = (
+                    np.broadcast_to(np.asarray(bound, np.float32), space.shape).flatten() for bound in (low, high)
+                )
         self.choices = np.array(self.head.sizes if self.head else (), np.int64)
 
     # Acting -------------------------------------------------------------------------------------------
@@ -104,7 +107,7 @@ class DeterministicPolicy(NeuralPolicy):
 
     def stretch(self, point: Array) -> Array:
         """Scale points of [−1, 1] to the box."""
-        return np.clip(self.centre + self.half * point, self.centre - self.half, self.centre + self.half)
+        return np.clip(self.centre + self.half * point, self.low, self.high)  # the sum may round past a bound
 
     # Learning -----------------------------------------------------------------------------------------
 

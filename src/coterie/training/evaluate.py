@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.core.group import Actor
 from coterie.core.types import Array, Counters, Decision, View
-from coterie.core.world import World
+from coterie.core.world import Pausable, World
 from coterie.training.runner import Runner, play_episodes
 
 COPIES = 256  # environments at most
@@ -82,8 +82,11 @@ def evaluate(
             prints[ended.copy] = 0
             take = [i for i, copy in enumerate(ended.copy) if _count(played, quota, copy)]
             parts.append((ended, np.array(take, np.int64)))
-            if (played >= quota).all():
+            finished = played >= quota
+            if finished.all():
                 break
+            if isinstance(world, Pausable):
+                world.pause(finished)
     names = parts[0][0].returns
     success = [e.success[i] for e, i in parts if e.success is not None]
     return Result(

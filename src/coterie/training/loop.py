@@ -7,6 +7,7 @@ of metrics.jsonl. *Validation* seeds choose the best checkpoint, *evaluation* se
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -35,7 +36,9 @@ from coterie.training.run import Run, write_text
 from coterie.training.runner import Episodes
 from coterie.training.video import warn_undrawable
 
+log = logging.getLogger("coterie")
 RECENT = 100  # episodes in the moving average
+SLOW_EVALUATION = 10.0  # seconds after which a run names the settings that shorten evaluations
 
 Watch = Callable[[int, float], bool]  # (env_steps, validation score) -> whether the run may end here
 Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.write_report`
@@ -58,6 +61,7 @@ class Training:
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
         self.score = -np.inf  # of the latest validation
+        self.said_slow = False
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
         self.recent_success: deque[bool] = deque(maxlen=self.window)  # for the progress line only; not saved
         self.step_0: dict[str, Any] = {}
@@ -131,7 +135,19 @@ class Training:
         """Play greedy episodes on the seeds of `validate` or `evaluate`."""
         seed = seeding.integer(self.config.seed, purpose) if purpose == "validate" else evaluation_seed(0)
         chosen = actors or [group.actor for group in self.groups]
-        return evaluate(self.eval_world, chosen, self.config.train.evaluate_episodes, seed)
+        episodes, start = self.config.train.evaluate_episodes, time.perf_counter()
+        result = evaluate(self.eval_world, chosen, episodes, seed)
+        took = time.perf_counter() - start
+        if took > SLOW_EVALUATION and not self.said_slow:
+            self.said_slow = True
+            log.warning(
+                "an evaluation of %d episodes takes %.0f s; lower train.evaluate_episodes, or raise "
+                "train.evaluate_every (%d iterations)",
+                episodes,
+                took,
+                self.config.train.evaluate_every,
+            )
+        return result
 
     def validate(self) -> dict[str, float]:
         """Evaluate on validation seeds and save the policies if they are the best so far."""

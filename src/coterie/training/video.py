@@ -12,7 +12,7 @@ from pathlib import Path
 from coterie.config.schema import Part
 from coterie.core.global_random import global_state, set_global_state
 from coterie.core.group import Actor
-from coterie.core.types import Array, CoterieError
+from coterie.core.types import CoterieError
 from coterie.core.world import Renderable, World
 from coterie.training.build import build_render_world
 from coterie.training.runner import Runner, play_episodes
@@ -78,21 +78,18 @@ def write_video(
     fps: int | None = None,
 ) -> Path:
     """Write episodes into a GIF; without `fps`, the pace fits long episodes into about 15 seconds."""
-    from PIL import Image
+    from coterie.training.gif import GifWriter
 
     drawn = renderable(world)
     if path.suffix.lower() != ".gif":
         raise CoterieError(f"'{path}': videos are written as .gif")
     draw_without_screen()
-    frames: list[Array] = []
-    for number in range(episodes):
-        runner = Runner(world, actors, seed + number, greedy=greedy)
-        frames += [drawn.frame(0, final).copy() for final in scenes(runner)]
-        frames.append(frames[-1])  # a pause between episodes
-    pace = fps or min(max(len(frames) // 15, 4), 30)
-    pictures = [Image.fromarray(frame).quantize(64) for frame in frames]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=1000 // pace, loop=0)
+    with GifWriter(path) as film:
+        for number in range(episodes):
+            for final in scenes(Runner(world, actors, seed + number, greedy=greedy)):
+                film.add(drawn.frame(0, final))
+            film.repeat()  # a pause between episodes
+        film.finish(fps or min(max(film.count // 15, 4), 30))
     return path
 
 
