@@ -103,6 +103,16 @@ peers: .venv-rllib/.installed .venv-benchmarl/.installed .venv-tianshou/.install
 	.venv-tianshou/bin/python -m pip install --quiet torch==2.13.0 tianshou==2.0.1
 	@touch $@
 
+.venv-mctx/.installed:
+	$(PYTHON) -m venv .venv-mctx
+	.venv-mctx/bin/python -m pip install --quiet jax==0.10.2 mctx==0.0.71 numpy==2.4.6
+	@touch $@
+
+.venv-openspiel/.installed:
+	$(PYTHON) -m venv .venv-openspiel
+	.venv-openspiel/bin/python -m pip install --quiet open_spiel==2.0.2 numpy==2.4.6
+	@touch $@
+
 bench-spread: $(STAMP) .venv-rllib/.installed .venv-benchmarl/.installed ## simple_spread with learning against RLlib and BenchMARL (about 15 minutes)
 	$(BIN)/python benchmarks/spread.py --rllib .venv-rllib/bin/python --benchmarl .venv-benchmarl/bin/python
 

@@ -100,7 +100,9 @@ RENAMED: dict[str, dict[str, str | None]] = {
         "ledger": "usage",
     },
 }
-ADDED: tuple[str, ...] = ("trace",)  # last components of paths that only the working tree has, on purpose
+ADDED: tuple[str, ...] = (  # components of paths that only the working tree has, on purpose
+    *("trace", "best_rule", "best_reason", "best_constants", "players"),
+)
 TIMINGS = ("wall_s", "steps_per_s", "seconds")  # last components of paths that hold measured times
 
 # Overrides that make a run short; * stands for one component. Those without effect on an experiment are left out.
@@ -434,7 +436,7 @@ def compare(base: Leaves, new: Leaves, table: Mapping[str, str | None]) -> list[
             unequal += [f"{there}: {told}" for told in difference(value, new[there])]
         elif None not in options:
             missing.append(path)
-    extra = [path for path in new if path not in taken and path.rpartition("/")[2] not in ADDED]
+    extra = [path for path in new if path not in taken and not set(path.split("/")) & set(ADDED)]
     return (
         listed("only in the base", missing)
         + listed("only in the working tree", extra)

@@ -107,16 +107,28 @@ def main() -> None:
     positions, optimal = np.array(listed), best_moves(game, listed)
     untrained = PositionNetwork(settings.network, game, 1)
     players = {
-        "search": search_moves(policy.search, positions, args.simulations),
+        "search": search_moves(
+            make_search(settings, game, policy.network, args.simulations), positions, args.simulations
+        ),
         "network alone": network_moves(policy.network, positions),
-        "untrained search": search_moves(make_search(settings, game, untrained), positions, args.simulations),
-        "search by random games": search_moves(make_search(settings, game, None), positions, args.simulations),
+        "untrained search": search_moves(
+            make_search(settings, game, untrained, args.simulations), positions, args.simulations
+        ),
+        "search by random games": search_moves(
+            make_search(settings, game, None, args.simulations), positions, args.simulations
+        ),
     }
     shares = {name: float(optimal[np.arange(len(positions)), moves].mean()) for name, moves in players.items()}
     shares["random"] = float((optimal.sum(1) / game.legal(positions).sum(1)).mean())
     by_position = dict(zip(listed, players["search"].tolist(), strict=True))
     lines = {f"as player_{seat}": losing_lines(game, by_position, seat) for seat in (0, 1)}
-    result = {"run": args.run, "simulations": args.simulations, "positions": len(listed), "optimal": shares, "lines": lines}
+    result = {
+        "run": args.run,
+        "simulations": args.simulations,
+        "positions": len(listed),
+        "optimal": shares,
+        "lines": lines,
+    }
     print(json.dumps(result, indent=2))
     if args.out:
         args.out.write_text(json.dumps(result, indent=2) + "\n")

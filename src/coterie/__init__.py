@@ -33,3 +33,7 @@ def __getattr__(name: str) -> Any:
     if name == "worlds":
         return importlib.import_module("coterie.worlds")
     raise AttributeError(f"module 'coterie' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -13,12 +13,15 @@ __all__ = ["Table", "load", "resume", "train"]
 
 
 def train(
-    experiment: str, overrides: list[str] | None = None, out: str | Path | None = None, quiet: bool = False
+    experiment: str, overrides: list[str] | str | None = None, out: str | Path | None = None, quiet: bool = False
 ) -> Run:
-    """Train an experiment, by name or file, and write a run: what `coterie train` does."""
+    """Train an experiment, by name or file, and write a run: what `coterie train` does.
+
+    `overrides` are settings as on the command line: `["seed=1", "train.total_steps=10000"]`, or a single `"seed=1"`.
+    """
     return start.train(experiment, overrides, out, quiet, report.write_report)
 
 
-def resume(path: str | Path, overrides: list[str] | None = None, quiet: bool = False) -> bool:
+def resume(path: str | Path, overrides: list[str] | str | None = None, quiet: bool = False) -> bool:
     """Continue a run from its newest intact checkpoint; False when it had already finished."""
     return start.resume(path, overrides, quiet, report.write_report)

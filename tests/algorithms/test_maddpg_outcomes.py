@@ -36,10 +36,11 @@ def targets_of(outcome, probability, weight=None):
     return Targets(outcome, probability, np.array(weight, np.float32))
 
 
-def loss_of(out, targets):
-    """The loss of outputs `[M, F]` and its slopes."""
+def loss_of(out, targets, running=None):
+    """The loss of outputs `[M, F]` and its slopes; amounts are scaled by earlier targets if `running` holds any."""
     slopes = np.array(out, np.float32)
-    found = critic_loss(slopes, targets, make_scratch(*slopes.shape))
+    scale = mean_square(targets, np.zeros(2) if running is None else running)
+    found = critic_loss(slopes, targets, scale, make_scratch(*slopes.shape))
     return found[0], slopes
 
 
@@ -55,11 +56,11 @@ def numeric_slopes(function, out, step):
 
 def fit(first, draw, steps):
     """Minimise the critic's loss of one row of outputs over drawn targets `(outcomes [M, Q], probabilities)`."""
-    out = torch.tensor(first, requires_grad=True)
+    out, running = torch.tensor(first, requires_grad=True), np.zeros(2)
     best = torch.optim.Adam([out], lr=0.02)
     for _ in range(steps):
         targets = targets_of(*draw())
-        _, slopes = loss_of(np.tile(out.detach().numpy(), (len(targets.weight), 1)), targets)
+        _, slopes = loss_of(np.tile(out.detach().numpy(), (len(targets.weight), 1)), targets, running)
         out.grad = torch.from_numpy(slopes.sum(axis=0))
         best.step()
     return parsed(out.detach().numpy())
@@ -128,18 +129,40 @@ def test_quantiles_have_the_loss_of_quantile_regression_at_all_levels():
 def test_a_hurdle_model_has_the_loss_of_its_likelihood():
     outcome, probability = [[0.8, 9.0], [0.0, 9.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0], [0.25, 0.75]]
     targets = targets_of(outcome, probability)
-    scale, predicted = mean_square(targets), 1 / (1 + np.exp(-0.4))
+    scale, predicted = mean_square(targets, np.zeros(2)), 1 / (1 + np.exp(-0.4))
     assert scale == pytest.approx((0.8**2 + 0.25) / 1.25)
     nonzero, error = np.array([1.0, 0.0, 0.25]), np.array([0.3**2, 0.0, 0.25 * 0.5**2])
     expected = -nonzero * np.log(predicted) - (1 - nonzero) * np.log(1 - predicted) + error / (2 * scale)
     assert loss_of([[0.4, 0.5]] * 3, targets)[0] == pytest.approx(expected.mean(), abs=1e-6)
 
 
-def test_the_scale_of_amounts_is_their_mean_square():
-    outcome = [[3.0, 0.0], [1.0, 0.0], [0.0, 0.0], [2.0, 0.0]]
-    assert mean_square(targets_of(outcome, [0.5, 0.5])) == pytest.approx((9 + 1 + 4) / 3)
-    assert mean_square(targets_of(outcome, [0.5, 0.5], [1, 0, 0, 0])) == pytest.approx(9)
-    assert mean_square(targets_of(np.zeros((2, 2)), [0.5, 0.5])) == 1
+def test_the_scale_of_amounts_is_the_mean_square_of_earlier_ones():
+    outcome, running = [[3.0, 0.0], [1.0, 0.0], [0.0, 0.0], [2.0, 0.0]], np.zeros(2)
+    assert mean_square(targets_of(np.zeros((2, 2)), [0.5, 0.5]), running) == 1  # nothing is known yet
+    assert mean_square(targets_of(outcome, [0.5, 0.5]), running) == pytest.approx((9 + 1 + 4) / 3)
+    assert mean_square(targets_of([[50.0, 0.0]], [1.0, 0.0]), running) == pytest.approx((9 + 1 + 4) / 3)
+    assert mean_square(targets_of(np.zeros((2, 2)), [0.5, 0.5]), running) > 100  # the 50 counts from now on
+    assert mean_square(targets_of(outcome, [0.5, 0.5], [1, 0, 0, 0]), np.zeros(2)) == pytest.approx(9)
+
+
+@pytest.mark.parametrize(("first", "counts"), [([0.0, 0.5], 1), ([0.0, 0.0, 0.1, 0.3, 0.9], 2)])
+def test_amounts_that_are_random_are_predicted_without_bias(first, counts):
+    """2% of rows pay an exponential amount of mean 1: the expected outcome is 0.02."""
+    random, found = np.random.default_rng(0), []
+    out, running = torch.tensor(first, requires_grad=True), np.zeros(2)
+    best = torch.optim.Adam([out], lr=0.005)
+    for step in range(12_000):
+        seen = np.where(random.random(64) < 0.02, random.exponential(size=64), 0.0)
+        outcome = np.concatenate([seen[:, None], np.zeros((64, counts))], axis=1)
+        targets = targets_of(outcome, [1.0] + [0.0] * counts)
+        _, slopes = loss_of(np.tile(out.detach().numpy(), (64, 1)), targets, running)
+        out.grad = torch.from_numpy(slopes.sum(axis=0))
+        best.step()
+        if step >= 2000:
+            found.append(out.detach().numpy().copy())
+    outcome, probability, mean = map(np.array, zip(*(parsed(row) for row in found), strict=True))
+    assert probability[:, 1:].sum(axis=1).mean() == pytest.approx(0.02, rel=0.05)
+    assert mean.mean() == pytest.approx(0.02, rel=0.08 if counts == 1 else 0.15)  # two steps approximate quantiles
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 4, 5, 6, 7])
@@ -184,12 +207,12 @@ def test_a_hurdle_model_learns_several_amounts():
 
 def test_a_rare_gain_is_learned_in_proportion():
     """One in 500 is learned to within a fifth, together with one in two; squared errors would not show it."""
-    random, out = np.random.default_rng(0), torch.zeros(2, 2, requires_grad=True)
+    random, out, running = np.random.default_rng(0), torch.zeros(2, 2, requires_grad=True), np.zeros(2)
     best = torch.optim.Adam([out], lr=0.02)
     for _ in range(3000):
         won = (random.random((256, 2)) < [0.5, 0.002]) * [1.0, 0.05]
         outcome = np.stack([won, np.zeros((256, 2))], axis=-1).reshape(512, 2)
-        _, slopes = loss_of(np.tile(out.detach().numpy(), (256, 1)), targets_of(outcome, [1.0, 0.0]))
+        _, slopes = loss_of(np.tile(out.detach().numpy(), (256, 1)), targets_of(outcome, [1.0, 0.0]), running)
         out.grad = torch.from_numpy(slopes.reshape(256, 2, 2).sum(axis=0))
         best.step()
     found = [parsed(row) for row in out.detach().numpy()]

@@ -103,9 +103,10 @@ def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("action", SPACES)
-def test_a_loaded_learner_goes_on_as_the_saved_one(table_learner, action, parameters):
+@pytest.mark.parametrize("hurdle", [False, True])
+def test_a_loaded_learner_goes_on_as_the_saved_one(table_learner, action, parameters, hurdle):
     where = group_spec(SPACES[action], parameters=parameters)
-    fields = {"critic": {"twin": True}, "policy_delay": 2, "updates_per_step": 0.11}
+    fields = {"critic": {"twin": True, "hurdle": hurdle}, "policy_delay": 2, "updates_per_step": 0.11}
     one, other = table_learner(where, **fields), table_learner(where, **fields)
     for seed in range(2):
         learn(one, random_experience(one, seed), seed)
@@ -116,6 +117,8 @@ def test_a_loaded_learner_goes_on_as_the_saved_one(table_learner, action, parame
         assert learn(one, own, seed) == learn(other, own, seed)
         assert np.array_equal(one.policy.flat.array, other.policy.flat.array)
         assert one.due == other.due
+        assert np.array_equal(one.amounts, other.amounts)
+        assert one.amounts.any() == hurdle
 
 
 def test_a_state_is_a_copy():

@@ -165,14 +165,20 @@ def test_preferences_act_at_the_learners_door(learner):
 # Stacks ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lives", ["equal", "unequal"])
 @pytest.mark.parametrize("action", ACTIONS)
-def test_individual_agents_learn_as_if_alone(learner, action):
+def test_individual_agents_learn_as_if_alone(learner, action, lives):
     settings = {"learning_rate": 0.01, "epochs": 3, "value_clip": 0.5}
+    if lives == "unequal":
+        settings |= {"minibatches": 8, "target_kl": 0.002}
     where = group_spec(ACTIONS[action], agents=2, parameters="individual")
     both = learner(where, **settings)
     own = random_experience(where, both.policy, False, 0)
     own = dataclasses.replace(own, active=np.ones_like(own.active), acting=np.ones_like(own.acting))
     own = dataclasses.replace(own, reward=own.reward * np.float32([1, 30]) + np.float32([0, 7]))
+    if lives == "unequal":
+        own.active[1:, :, 1] = False  # agent 1 decides once
+        own.terminated[0, :, 1] = True
     alone = []
     for a in (0, 1):
         solo = group_spec(ACTIONS[action], agents=1)
@@ -185,8 +191,10 @@ def test_individual_agents_learn_as_if_alone(learner, action):
     def part(tree, a):
         return tree[:, :, a : a + 1]
 
+    steps = []
     for _ in range(3):
         both.learn(own, joint(own), SameShuffle())
+        steps.append(both.policy.flat.steps.tolist())
         for a, one in enumerate(alone):
             names = ("observation", "action", "log_prob", "reward", "active", "terminated", "truncated")
             mine = dataclasses.replace(
@@ -197,11 +205,17 @@ def test_individual_agents_learn_as_if_alone(learner, action):
             )
             one.learn(mine, joint(mine), SameShuffle())
     for a, one in enumerate(alone):
+        assert both.policy.flat.steps[a] == both.critic_flat.steps[a] == one.policy.flat.steps[0]
         assert np.allclose(actor(one)[0], actor(both)[a], atol=1e-6)
         assert np.allclose(critic(one)[0], critic(both)[a], atol=1e-6)
         assert np.allclose(one.policy.normalizer.mean[0], both.policy.normalizer.mean[a])
         assert one.returns.scale[0].item() == pytest.approx(both.returns.scale[a].item())
     assert not np.allclose(actor(both)[0], actor(both)[1], atol=1e-2)
+    if lives == "unequal":
+        most, rows = 3 * 3 * 8, own.active[0, :, 1].sum()
+        assert rows < 8
+        assert steps[-1][1] <= 3 * 3 * rows
+        assert steps[-1][0] < most  # stopped by its own target_kl
 
 
 def test_an_agent_without_decisions_does_not_disturb_the_others(learner):

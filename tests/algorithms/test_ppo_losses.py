@@ -18,10 +18,12 @@ def numbers(count, rows=200, seed=0):
 
 @pytest.mark.parametrize("normalized", [True, False])
 def test_the_policy_loss_and_its_slopes_are_those_of_the_formula(normalized):
-    log_prob, entropy, noise, advantage = numbers(4)
+    log_prob, entropy, noise, advantage, apart = numbers(5)
+    importance = np.exp(apart)  # of actions drawn from another distribution
     weight = (generator(9).random(200) < 0.8).astype(np.float32)
     old = log_prob + 0.3 * noise
-    found = losses.policy_losses(log_prob, entropy, old, advantage, weight, settings(normalize_advantages=normalized))
+    rows = (log_prob, entropy, old, importance, advantage, weight)
+    found = losses.policy_losses(*rows, settings(normalize_advantages=normalized))
 
     said = [torch.from_numpy(array).requires_grad_() for array in (log_prob, entropy)]
     share, gain = torch.from_numpy(weight / weight.sum()), torch.from_numpy(advantage)
@@ -29,12 +31,13 @@ def test_the_policy_loss_and_its_slopes_are_those_of_the_formula(normalized):
         mean = (share * gain).sum()
         gain = (gain - mean) / ((share * (gain - mean) ** 2).sum().sqrt() + 1e-8)
     ratio = (said[0] - torch.from_numpy(old)).exp()
-    objective = (share * torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain)).sum()
+    drawn = share * torch.from_numpy(importance)
+    objective = (drawn * torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain)).sum()
     loss = -objective - 0.03 * (share * said[1]).sum()
     loss.backward()
     assert np.allclose(found[0], said[0].grad.numpy(), atol=1e-7)
     assert np.allclose(found[1], said[1].grad.numpy(), atol=1e-7)
-    kl = (share * (ratio - 1 - ratio.log())).sum()
+    kl = (drawn * (ratio - 1 - ratio.log())).sum()
     outside = (share * ((ratio - 1).abs() > 0.2)).sum()
     expected = [-objective.item(), 0.0, (share * said[1]).sum().item(), kl.item(), outside.item()]
     assert found[2].tolist() == pytest.approx(expected, abs=1e-6)
@@ -58,12 +61,13 @@ def test_the_value_loss_and_its_slopes_are_those_of_the_formula(limit):
 
 
 def test_padding_has_no_slope_whatever_it_holds():
-    log_prob, entropy, old, advantage = numbers(4, rows=5)
+    log_prob, entropy, old, importance, advantage = numbers(5, rows=5)
     weight = np.array([1, 0, 1, 1, 0], np.float32)
-    plain = losses.policy_losses(log_prob, entropy, old, advantage, weight, settings(normalize_advantages=False))
-    for array in (log_prob, entropy, old):
+    rows = (log_prob, entropy, old, importance, advantage, weight, settings(normalize_advantages=False))
+    plain = losses.policy_losses(*rows)
+    for array in (log_prob, entropy, old, importance):
         array[weight == 0] = np.nan
-    again = losses.policy_losses(log_prob, entropy, old, advantage, weight, settings(normalize_advantages=False))
+    again = losses.policy_losses(*rows)
     for mine, theirs in zip(plain, again, strict=True):
         assert np.array_equal(mine, theirs)
     assert again[0][[1, 4]].tolist() == [0, 0]

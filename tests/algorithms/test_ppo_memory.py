@@ -13,20 +13,33 @@ from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
 from helpers.ppo import learn, make_learner, random_rollout, values_of, watch
-from helpers.small_worlds import ACTIONS, Recall, Rounds, actors, generator, group_spec, joint, network, place_in
+from helpers.small_worlds import (
+    ACTIONS,
+    Leavers,
+    Recall,
+    Rounds,
+    actors,
+    generator,
+    group_spec,
+    joint,
+    network,
+    place_in,
+)
 
 WORLDS = {
     "recall": lambda: Recall(num_envs=3, agents=2, length=4),
     "race": lambda: Gridworld(GridworldSettings(mode="race", grid_size=4, max_steps=9), 3),  # some arrive early
     "turns": lambda: Rounds(num_envs=3, agents=3, length=7),
+    "leavers": lambda: Leavers(ACTIONS["discrete"]),
+    "leavers in turn": lambda: Leavers(ACTIONS["discrete"], turns=True),
     "tictactoe": lambda: Tictactoe(TictactoeSettings(first="random"), 3),
 }
 
 
-def remembering(world, parameters="shared", **settings):
+def remembering(world, parameters="shared", family="beta", **settings):
     """A learner with memory and weights large enough for it to matter, and a runner for it."""
     where = place_in(world, parameters=parameters)
-    policy = network(where, memory=4)
+    policy = network(where, memory=4, continuous=family)
     for i, parameter in enumerate(policy.net.parameters()):
         parameter.data += 0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(i))
     one = make_learner(where, policy=policy, **{"learning_rate": 0.01} | settings)
@@ -47,6 +60,40 @@ def test_sequences_are_replayed_as_they_were_lived_through(world, parameters):
         assert torch.allclose(seen[0].ratio[given], torch.ones(()), atol=1e-4), iteration
         assert int(given.sum()) == own.closed().sum()
         assert len(seen) == 4
+
+
+HEADS = [("discrete", "beta"), ("multi-discrete", "beta"), ("box", "beta"), ("box", "gaussian")]
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize(("action", "family"), HEADS)
+def test_who_left_in_an_earlier_rollout_returns_without_memory(action, family, parameters, turns):
+    def make():
+        return remembering(Leavers(ACTIONS[action], turns=turns), parameters, family, minibatches=1)
+
+    _, runner = make()
+    for iteration, steps in enumerate((3, 4, 2, 5, 1, 1, 6)):
+        own = runner.play(steps, iteration).experiences["team"]
+        twin, _ = make()
+        seen = watch(twin)
+        learn(twin, own)
+        if seen:
+            given = torch.from_numpy(seen[0].part.weight).flatten(1) > 0
+            assert torch.allclose(seen[0].ratio[given], torch.ones(()), atol=1e-4), iteration
+
+
+@pytest.mark.parametrize("steps", [4, 5])
+def test_who_leaves_by_truncation_is_valued_with_what_it_remembered(steps):
+    one, runner = remembering(Leavers(ACTIONS["discrete"], length=9))
+    own = runner.play(steps, 0).experiences["team"]
+    t = 3  # copy 0 shows tick 4: agent 1 leaves, in the rollout's last row or before
+    assert own.truncated[t, 0, 1]
+    view = dataclasses.replace(runner.view(runner.actors[0]), observation=own.observation[t], memory=own.memory[t])
+    remembered = one.policy.act(view).memory[0, 1]
+    assert np.abs(remembered).max() > 0.01
+    assert np.allclose(own.memory[t + 1, 0, 1], remembered, atol=1e-6)
+    assert not runner.memories["team"][0, 1].any()
 
 
 def test_every_sequence_is_used_once_a_pass():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.algorithms.ppo.minibatches import Batch, flatten_sequences, minibatches, take, to_device
+from coterie.algorithms.ppo.minibatches import Batch, flatten_sequences, minibatches, shuffle, take, to_device
 from coterie.nn import networks
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ def batch(parameter_sets, rows, steps=None, masked=True):
     past = None
     if steps is not None:
         past = networks.Sequences(wide[:, :, 0], number > 0, number > 50)
-    return Batch(wide, wide + 0.5, number.astype(int), wide > 5 if masked else None, *[number] * 5, past, wide - 7)
+    return Batch(wide, wide + 0.5, number.astype(int), wide > 5 if masked else None, *[number] * 6, past, wide - 7)
 
 
 @pytest.mark.parametrize("steps", [None, 4])
@@ -44,10 +44,19 @@ def test_a_mask_that_is_not_there_stays_away():
 
 
 def test_minibatches_are_cut_where_they_are_told():
-    order = np.array([[4, 2, 0, 1, 3], [0, 1, 2, 3, 4]])
-    parts = list(minibatches(batch(2, 5), order, np.array([0, 2, 5])))
-    assert [part.weight.shape for part in parts] == [(2, 2), (2, 3)]
-    assert (np.concatenate([part.weight for part in parts], axis=1) % 100 // 10).astype(int).tolist() == order.tolist()
+    cuts = [[np.array([4, 2]), np.array([1, 3, 0])], [np.array([1])], []]
+    parts = list(minibatches(batch(3, 5), cuts))
+    assert [part.log_prob.shape for part, _ in parts] == [(3, 2), (3, 3)]
+    assert [learning.tolist() for _, learning in parts] == [[0, 1], [0]]
+    assert parts[0][0].log_prob[:2].tolist() == [[40, 20], [110, 100]]
+    assert parts[0][0].weight.tolist() == [[40, 20], [110, 0], [0, 0]]  # the shorter one is padded
+    assert parts[1][0].weight.tolist() == [[10, 30, 0], [0] * 3, [0] * 3]
+
+
+def test_every_parameter_set_is_cut_for_its_own_rows():
+    cuts = shuffle(np.array([7, 2, 0]), 4, np.random.default_rng(0))
+    assert [[len(rows) for rows in mine] for mine in cuts] == [[2, 2, 2, 1], [1, 1], []]
+    assert [sorted(np.concatenate(mine).tolist()) for mine in cuts[:2]] == [list(range(7)), [0, 1]]
 
 
 def test_sequences_are_laid_end_to_end_for_autograd():

@@ -152,7 +152,7 @@ def test_value_clip_by_hand(learner, scaled):
     exact = np.maximum((value - part.target) ** 2, (near - part.target) ** 2)
     rows = part.weight.shape[1]
     run = one.compiled_pass if one.compiled else one.autograd_pass
-    found = run(far, np.arange(rows)[None], np.array([0, rows]), one.schedule(0.0))
+    found = run(far, [[np.arange(rows)]], one.schedule(0.0)).sums[0]
     assert found[1] == pytest.approx(float(exact.mean() / 2), rel=1e-4)
 
 
@@ -237,12 +237,19 @@ def test_target_kl_ends_the_passes(learner):
     assert counts == {None: 12, 1e-6: 2, 1e9: 12}
 
 
-def test_target_kl_looks_at_the_latest_pass(learner):
-    one = learner(target_kl=0.05, epochs=50, minibatches=1)
-    said = iter([0.0] * 10 + [0.06] + [0.0] * 50)  # the mean over all passes is far below the limit
-    name = "compiled_pass" if one.compiled else "autograd_pass"
-    setattr(one, name, lambda *_: np.array([0, 0, 0, next(said), 0]))
-    assert learn(one, random_rollout(one))["minibatches"] == 11
+def test_target_kl_looks_at_the_latest_minibatch(learner):
+    own = random_rollout(learner())
+    settings = {"epochs": 20, "minibatches": 4, "learning_rate": 0.01}
+    free = learner(**settings)
+    seen = watch(free)
+    learn(free, own)
+    kl = np.array([float((s.ratio - 1 - s.ratio.log()).mean()) for s in seen]).reshape(20, 4)  # k3 of each minibatch
+    apart = kl[:, -1] > kl.mean(axis=1) + 1e-5
+    assert apart[:5].any()
+    at = int(apart.argmax())  # a pass whose last minibatch is above its mean
+    assert kl[:at, -1].max(initial=0) < kl[at, -1]
+    limit = (kl[: at + 1].mean(axis=1).max() + kl[at, -1]) / 2
+    assert learn(learner(target_kl=float(limit), **settings), own)["minibatches"] == 4 * (at + 1)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -12,10 +13,12 @@ from PIL import Image
 
 import coterie
 from coterie.cli import app
+from coterie.cli.train import sweep_directories
+from coterie.config import schema
 from coterie.training import loop
 from coterie.training.run import Run
 from helpers import run as run_cases
-from helpers.run import GRID, ODD, train, written
+from helpers.run import DUEL, GRID, ODD, train, written
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
@@ -45,6 +48,39 @@ def test_train_says_what_came_of_it(coterie_, tmp_path):
     code, _, err = coterie_("train", "gridworld-cooperative", "--out", tmp_path / "a")
     assert code == 1
     assert "already holds a run" in err
+
+
+DEAD = [  # a language policy whose server does not exist
+    *("groups.team.learner=none", "groups.team.policy=language", "groups.team.policy.lm=http://127.0.0.1:9/v1"),
+    *("groups.team.policy.lm.http.model=x", "groups.team.policy.lm.retry.attempts=1"),
+    *(word for word in GRID if not word.startswith("groups.team.policy")),
+]
+
+
+def test_a_dead_model_server_stops_every_command(coterie_, tmp_path, trained):
+    code, out, err = coterie_("train", "gridworld-cooperative", *DEAD, "--out", tmp_path / "a")
+    assert code == 1
+    assert "no answer came from the language model" in err
+    assert "max_abstentions" in err
+    assert "trained" not in out
+    players = [word for word in DEAD if word.startswith("groups.")]
+    for command in (["eval"], ["eval", "--json"], ["watch", "--out", tmp_path / "a.gif"]):
+        code, _, err = coterie_(command[0], trained.path, *players, *command[1:])
+        assert code == 1
+        assert "no answer came from the language model" in err
+
+
+def test_where_the_limit_allows_it_the_summary_and_the_exit_status_say_that_no_answer_came(coterie_, tmp_path):
+    never = "groups.team.policy.lm.max_abstentions=1"
+    code, out, err = coterie_("train", "gridworld-cooperative", *DEAD, never, "--out", tmp_path / "a")
+    assert code == 1
+    assert "256 steps in" in out
+    assert "team: no answer came from the language model" in err
+    count = Run.open(tmp_path / "a").summary()["unanswered"]["team"]
+    assert count["questions"] == count["unanswered"] > 0
+    code, _, err = coterie_("match", tmp_path / "a", "random", "--episodes", 2)
+    assert code == 1
+    assert "no answer came from the language model" in err
 
 
 def test_train_takes_a_file_and_goes_to_the_default_directory(coterie_, tmp_path, monkeypatch):
@@ -85,12 +121,94 @@ def test_a_sweep_refuses_its_last_combination_before_the_first_runs(coterie_, tm
     assert not (tmp_path / "a").exists()
 
 
+def test_a_sweep_names_every_directory_differently(tmp_path):
+    words = ["world.name=gymnasium/A,gymnasium-A", "seed=0,1"]
+    made = sweep_directories(str(tmp_path), words, schema.sweep(words))
+    assert len(set(made)) == 4
+    assert made[0] == str(tmp_path / "world.name=gymnasium-A_seed=0")
+    assert sweep_directories(None, words, schema.sweep(words)) == [None] * 4
+
+
+def test_a_sweep_refuses_to_train_twice_the_same(coterie_, tmp_path):
+    code, _, err = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,0", "--out", tmp_path / "a")
+    assert code == 2
+    assert "seed=0 would be trained twice" in err
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("word", ["seed=0,1,2", "groups.team.learner=ppo,dqn", "world.mode=race,cooperative"])
+def test_a_list_of_values_names_the_option_that_sweeps(coterie_, tmp_path, word):
+    code, _, err = coterie_("train", "gridworld-cooperative", word, "--out", tmp_path / "a")
+    assert code == 2
+    assert "'coterie train -m' trains one run for each" in err
+
+
+@pytest.mark.parametrize(
+    ("blocks", "file"),
+    [(1, "config.yaml"), (6, "step-000000000000"), (9, "metrics.jsonl")],
+)
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks, file):
+    """Files may not grow beyond some kilobytes, which a write meets as it meets a full disk."""
+    script = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({blocks} * 1024, -1)); "
+        "from coterie.cli import main; main()"
+    )
+    longer = "train.total_steps=960"
+    words = ["train", "gridworld-cooperative", *GRID, longer, "--out", str(tmp_path / "run"), "--quiet"]
+    options = {"capture_output": True, "text": True, "env": run_cases.environment()}
+    failed = subprocess.run([sys.executable, "-c", script, *words], **options)
+    assert failed.returncode == 1, failed.stderr
+    said = rf"coterie: '\S+{file}': File too large; 'coterie resume RUN' continues from the last checkpoint\n"
+    assert re.fullmatch(said, failed.stderr)
+    assert not list(tmp_path.rglob(".*"))
+    if file == "config.yaml":
+        train(tmp_path / "run", longer)
+    else:
+        coterie.resume(tmp_path / "run", quiet=True)
+    run_cases.assert_same_end(Run.open(tmp_path / "run"), train(tmp_path / "whole", longer))
+
+
+def test_a_failed_start_frees_its_directory_and_leaves_other_files(coterie_, tmp_path):
+    odd = written(tmp_path / "odd.yaml", ODD)
+    out = tmp_path / "new"
+    for trouble in ("name", "nan"):
+        words = (f"world.trouble={trouble}", "world.after=0")
+        assert coterie_("train", odd, *words, "--out", out, "--quiet")[0] == 1
+        assert not out.exists()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    written(mine / "notes.txt", "mine")
+    assert coterie_("train", "gridworld-cooperative", *GRID, "world.num_agents=99", "--out", mine, "--quiet")[0] == 2
+    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
+    code, _, err = coterie_("train", odd, "--out", mine, "--quiet")
+    assert code == 0, err
+
+
 def test_ctrl_c_ends_a_whole_sweep(coterie_, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "loop", lambda *a: {"finished": False, "env_steps": 32})
-    code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,1", "--out", tmp_path)
-    assert code == 0
+    code, out, err = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,1", "--out", tmp_path)
+    assert (code, err) == (130, "")
     assert out.count("stopped and saved at") == out.count("continue with: coterie resume") == 1
+    assert "1 of 2 runs have not begun" in out
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_signal_while_a_run_of_a_sweep_finishes_ends_the_sweep(coterie_, tmp_path, monkeypatch):
+    finish = loop.finish
+
+    def signalled(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        return finish(*arguments)
+
+    monkeypatch.setattr(loop, "finish", signalled)
+    before = signal.getsignal(signal.SIGTERM)
+    code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,1", "--out", tmp_path, "--quiet")
+    assert code == 143
+    assert "1 of 2 runs have not begun" in out
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert Run.open(tmp_path / "seed=0").summary() is not None
+    code, *_ = coterie_("train", "gridworld-cooperative", *GRID, "--out", tmp_path / "alone", "--quiet")
+    assert code == 0  # all that was asked for is done
 
 
 def test_divergence_is_exit_code_1(coterie_, tmp_path):
@@ -180,7 +298,7 @@ def evaluated(coterie_, *words):
 def test_eval_prints_one_object(coterie_, trained):
     found = evaluated(coterie_, trained.path)
     assert list(found) == [
-        *("run", "checkpoint", "mode", "episodes", "seed", "env_steps", "groups", "success_rate"),
+        *("run", "checkpoint", "mode", "episodes", "seed", "players", "env_steps", "groups", "success_rate"),
     ]
     assert found["groups"].keys() == {"team"}
     assert list(found["groups"]["team"]) == ["return_mean", "return_ci95", "length_mean"]
@@ -189,7 +307,7 @@ def test_eval_prints_one_object(coterie_, trained):
     del found["groups"], found["success_rate"]
     steps = trained.summary()["best_step"]
     head = {"run": str(trained.path), "checkpoint": "best", "mode": "greedy", "episodes": 100, "seed": 0}
-    assert found == head | {"env_steps": steps}
+    assert found == head | {"env_steps": steps, "players": {"team": f"checkpoint best ({steps} steps)"}}
 
 
 def test_eval_is_greedy_repeatable_and_takes_its_options(coterie_, trained):
@@ -216,11 +334,34 @@ def test_eval_for_people(coterie_, trained):
     assert "success" in out
 
 
+def test_eval_says_who_plays(coterie_, trained, tmp_path):
+    def head(run, *words):
+        code, out, err = coterie_("eval", run.path, *words, "--episodes", "3")
+        assert code == 0, err
+        return out[: out.index("  greedy")].splitlines()
+
+    steps = trained.summary()["best_step"]
+    tail = "greedy, 3 episodes, seed 0"
+    assert head(trained) == [f"{trained.path}, checkpoint best ({steps} steps), {tail}"]
+    assert head(trained, "--checkpoint", "last") == [f"{trained.path}, checkpoint last (256 steps), {tail}"]
+    words = ("groups.team.policy=random", "groups.team.learner=none")
+    assert head(trained, *words) == [f"{trained.path}, random, {tail}"]
+    assert head(trained, "groups.team.policy=q_network") == [f"{trained.path}, untrained, {tail}"]
+    duel = train(tmp_path / "duel", experiment=written(tmp_path / "duel.yaml", DUEL))
+    other = tmp_path / "duel"
+    words = ("groups.ring.policy=expert", f"groups.cross.policy={{run: {other}, group: ring, checkpoint: last}}")
+    assert head(duel, *words) == [f"{other}, {tail}", f"  cross: {other}, checkpoint last", "  ring: expert"]
+
+
 def test_eval_refusals(coterie_, trained):
     for words, code, said in [
         (["--checkpoint", "7"], 1, "has no checkpoint '7'; there are best, last and steps"),
         (["world.num_agents=4"], 1, "A set network"),
         (["world.grid_sise=4"], 2, "did you mean 'grid_size'?"),
+        (["colour=red"], 2, "colour: no such setting"),
+        (["seed=7"], 2, "seed: the run's seed has no effect on play; the episodes' own is --seed 7"),
+        (["train.evaluate_episodes=7"], 2, "train: has no effect on play; only world.… and groups.… can be changed"),
+        (["groups.team.learner.gamma=0.5"], 2, "groups.team.learner: has no effect on play"),
         (["--episodes", "0"], 2, "episodes"),
     ]:
         found, out, err = coterie_("eval", trained.path, *words)
@@ -269,12 +410,28 @@ def test_watch_a_world_without_pictures(coterie_, tmp_path):
 def test_report_command(coterie_, trained, tmp_path):
     code, out, _ = coterie_("report", trained.path)
     assert (code, out.strip()) == (0, str(trained.path / "report.html"))
-    code, out, _ = coterie_("report", trained.path, trained.path, "--out", tmp_path / "two.html")
+    code, out, _ = coterie_("report", trained.path, trained.path, "--out", tmp_path / "twice.html")
     assert code == 0
-    assert (tmp_path / "two.html").read_text().count("<td>best<td>0<td>team") == 2
+    assert (tmp_path / "twice.html").read_text().count("<td>best<td>0<td>team") == 1  # it is one run
     empty = Run.create(tmp_path / "empty", trained.config())
     code, _, err = coterie_("report", empty.path)
     assert (code, err) == (1, f"coterie: '{empty.path}' has no records yet\n")
+
+
+def test_a_report_of_a_sweep_lies_beside_it(coterie_, sweep, tmp_path, monkeypatch, no_drawing):
+    runs = sorted(file.parent for file in sweep.rglob("config.yaml"))
+    for summary in sweep.rglob("summary.json"):  # curves suffice
+        summary.unlink()
+    (runs[0] / "report.html").write_text("its own")
+    for words in ((sweep,), runs):
+        code, out, _ = coterie_("report", *words)
+        assert (code, out.strip()) == (0, str(sweep / "report.html"))
+        text = (sweep / "report.html").read_text()
+        assert text.count("Lines: mean of 4 runs") == 2
+        (sweep / "report.html").unlink()
+    assert (runs[0] / "report.html").read_text() == "its own"
+    monkeypatch.chdir(tmp_path)
+    assert coterie_("report", *(run.relative_to(tmp_path) for run in runs))[1] == "sweep/report.html\n"
 
 
 # The rest -----------------------------------------------------------------------------------------------
@@ -303,13 +460,27 @@ def test_list_names_everything(coterie_):
 
 def test_check_world(coterie_):
     code, out, _ = coterie_("check", "world", "gridworld", "world.grid_size=4", "num_agents=3", "--steps", "40")
-    assert (code, out) == (0, "gridworld: passes the conformance tests over 40 steps\n")
+    assert code == 0
+    assert out.startswith("gridworld: passes the conformance tests over 40 steps, ")
+    assert out.rstrip().splitlines()[0].endswith(" ms a step")
     code, _, err = coterie_("check", "world", "helpers.run:Crooked", "--steps", "10")
     assert code == 1
     assert "observation" in err
     code, _, err = coterie_("check", "world", "gridwrld")
     assert code == 2
     assert "did you mean 'gridworld'?" in err
+
+
+def test_check_suggests_what_helps(coterie_, monkeypatch):
+    """A fresh environment for every episode, a time limit; and it says how far it is."""
+    monkeypatch.setattr("coterie.testing.worlds.REPORT_EVERY", 0.0)
+    code, out, error = coterie_("check", "world", "gymnasium/helpers.odd_envs:Counting-v0", "--steps", "12")
+    assert code == 1
+    assert "with world.fresh: true it passes" in error
+    assert "step 5 of about 96, " in error
+    code, out, error = coterie_("check", "world", "gymnasium/helpers.odd_envs:Collision-v0", "--steps", "12")
+    assert code == 0
+    assert "set world.max_episode_steps" in out
 
 
 def test_config_show_and_validate(coterie_, tmp_path):

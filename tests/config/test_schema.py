@@ -1,6 +1,10 @@
 """Layers, overrides, strict checking: every refusal names the path and the cure."""
 
 import dataclasses
+import functools
+import itertools
+import json
+import random
 from pathlib import Path
 
 import pytest
@@ -56,6 +60,21 @@ def test_whole_numbers_pass_as_reals():
     assert isinstance(value, float)
 
 
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("train.total_steps=1e5", 100_000),
+        ("seed=3.0", 3),
+        ("world.num_targets=2.0", 2),  # int or null
+        ("groups.team.policy.hidden=[8.0,1e1]", (8, 10)),
+    ],
+)
+def test_reals_without_a_fraction_pass_as_whole_numbers(word, found):
+    plain = schema.to_dict(schema.load(COOPERATIVE, [word]))
+    value = functools.reduce(lambda at, name: at[name], word.partition("=")[0].split("."), plain)
+    assert json.dumps(value) == json.dumps(found)
+
+
 def test_extends_by_name_by_file_and_in_a_chain(tmp_path):
     written(tmp_path / "base.yaml", "extends: gridworld-cooperative\nseed: 3\ntrain: {rollout_steps: 9}")
     (tmp_path / "deeper").mkdir()
@@ -96,10 +115,71 @@ def test_another_name_drops_the_other_parts_settings(tmp_path):
     assert kept.world.settings == schema.load(COOPERATIVE, ["world.max_steps=50"]).world.settings
 
 
+SERVER = "http://127.0.0.1:9/v1"
+LM = "groups.team.policy.lm"
+
+
+@pytest.mark.parametrize(
+    "words", [*itertools.permutations(["learner=dqn", "learner.batch_size=7", "policy=q_network"])]
+)
+def test_a_parts_short_form_and_its_settings_are_overrides_in_any_order(words):
+    team = schema.load(COOPERATIVE, [f"groups.team.{word}" for word in words]).groups["team"]
+    assert (team.learner.name, team.learner.settings.batch_size, team.policy.name) == ("dqn", 7, "q_network")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *itertools.permutations(
+            ["groups.team.policy=language", f"{LM}={SERVER}", f"{LM}.cache=answers", f"{LM}.cache.mode=record"]
+        )
+    ],
+)
+def test_a_sections_short_form_and_its_settings_are_overrides_in_any_order(words):
+    lm = schema.load(COOPERATIVE, ["groups.team.learner=none", *words]).groups["team"].policy.settings.lm
+    assert (lm.name, lm.cache.path, lm.cache.mode) == (SERVER, "answers", "record")
+
+
+@pytest.mark.parametrize(
+    ("below", "above"),
+    [
+        ("{name: embedded, cache: {path: f, mode: record}, budget: {calls: 9}}", SERVER),
+        ("{name: embedded, cache: {path: f, mode: record}, budget: {calls: 9}}", f"{{name: '{SERVER}'}}"),
+        (SERVER, "{cache: {path: f, mode: record}, budget: {calls: 9}}"),
+        (f"{{name: '{SERVER}', cache: f}}", "{cache: {mode: record}, budget: {calls: 9}}"),
+    ],
+)
+@pytest.mark.parametrize("where", ["file", "override"])
+def test_a_sections_short_form_and_its_settings_merge_across_layers(tmp_path, below, above, where):
+    text = f"world: gridworld\ngroups: {{team: {{policy: {{name: language, lm: {below}}}}}}}"
+    file = written(tmp_path / "below.yaml", text)
+    words = [f"{LM}={above}"]
+    if where == "file":
+        text = f"extends: below\ngroups: {{team: {{policy: {{lm: {above}}}}}}}"
+        file, words = written(tmp_path / "above.yaml", text), []
+    lm = schema.load(str(file), words).groups["team"].policy.settings.lm
+    assert (lm.name, lm.cache.path, lm.cache.mode, lm.budget.calls) == (SERVER, "f", "record", 9)
+
+
+def test_of_a_short_form_and_the_setting_it_stands_for_the_later_one_counts():
+    words = ["groups.team.learner=none", "groups.team.policy=language"]
+    for first, last in itertools.permutations([f"{LM}=a:A", f"{LM}.name=b:B"]):
+        name = schema.load(COOPERATIVE, [*words, first, last]).groups["team"].policy.settings.lm.name
+        assert name == last.partition("=")[2]
+        again = schema.load(COOPERATIVE, [*words, last, first, last]).groups["team"].policy.settings.lm.name
+        assert again == name
+
+
+@pytest.mark.parametrize("value", ["[1,2]", "3", "true"])
+def test_overrides_that_contradict_each_other_are_refused(value):
+    for words in ([f"groups={value}", "groups.team.agents=a"], ["groups.team.agents=a", f"groups={value}"]):
+        assert f"'{words[1]}'" in refusal(*words)
+
+
 def test_a_seated_run_replaces_a_named_policy_and_the_other_way_round():
     base = {"name": "network", "hidden": [3]}
-    assert schema.merge(base, {"run": "runs/a"}) == {"run": "runs/a"}
-    assert schema.merge({"run": "runs/a"}, {"name": "random"}) == {"name": "random"}
+    assert schema.merge(base, {"run": "runs/a"}, "policy") == {"run": "runs/a"}
+    assert schema.merge({"run": "runs/a"}, {"name": "random"}, "policy") == {"name": "random"}
     assert schema.merge({"run": "runs/a"}, {"checkpoint": "last"}) == {"run": "runs/a", "checkpoint": "last"}
     loaded = schema.load(COOPERATIVE, ["groups.team.policy.run=runs/a", "groups.team.policy.checkpoint=last"])
     assert loaded.groups["team"].policy == SeatedRun(str(Path("runs/a").absolute()), "last")
@@ -198,9 +278,14 @@ REFUSALS = {
     "train.num_envs=2.5": "train.num_envs: expected a valid integer",
     "train.stop=5": "train.stop: expected settings, got 5",
     "train.video=perhaps": "train.video: expected a valid boolean, got 'perhaps'",
+    "train=fast": "train: expected settings, got 'fast'",
+    "groups=team": "groups: expected groups by name, got 'team'",
     "train=5": "train: expected settings, got 5",
     "experiment=5": "experiment: expected a valid string, got 5",
     # out of range
+    "world.max_steps=999999999999999999999": "world.max_steps: expected whole numbers of less than 64 bits, got 9",
+    "groups.team.policy.hidden=[999999999999999999999]": "groups.team.policy.hidden: expected whole numbers of less",
+    "train.total_steps=1e30": "train.total_steps: expected whole numbers of less than 64 bits",
     "seed=-1": "seed: seed must be at least 0, got -1",
     "world.grid_size=1": "world: grid_size must be at least 2, got 1",
     "groups.team.policy.hidden=[]": "groups.team.policy: hidden must name at least one layer",
@@ -217,6 +302,7 @@ REFUSALS = {
     "groups.team.agents=[]": "groups.team.agents: no agents are named; '*' matches all agents",
     "world.name=gymnasium/": "world.name: 'gymnasium/' needs an id after the slash",
     # one's own
+    "world.name=helpers.run:Tiny-v0": "an environment that a module registers is named gymnasium/helpers.run:Tiny-v0",
     "world.name=nowhere.at_all:Thing": "world.name: 'nowhere.at_all:Thing' needs the module 'nowhere'",
     "world.name=helpers.run:Nobody": "world.name: module 'helpers.run' has no 'Nobody'",
     "world.name=helpers.run:Unsettled": "its constructor has no annotated 'settings' parameter",
@@ -279,3 +365,41 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
 def test_renamed_settings_of_maddpg_and_risk_measures_are_refused_with_their_new_names(word, now):
     with pytest.raises(ConfigError, match=rf"groups\.bidders\.\S+ is now groups\.bidders\.{now}"):
         schema.load("auction-cpt", [f"groups.bidders.{word}"])
+
+
+# Fuzzing ------------------------------------------------------------------------------------------------
+
+ODD_VALUES = [
+    *("null", "~", "true", "-1", "0", "2.5", "1e5", "1e400", ".nan", ".inf", "9" * 25, "9" * 400, "0x10", "2020-01-01"),
+    *("[]", "[1,2]", "[1,[2]]", "{}", "{a: 1}", "{name: x}", "'': 3", "text", "none", "ppo", "dqn", "http://x", "a.b"),
+    *("${seed}", "${nothing}", "${train}", "${a", "{", "[", "'", "a: b: c", "- 1", "&a [*a]", "*a", "=", "?", "\x00"),
+    *("!!python/object:os.system", "\ud800"),
+]
+
+
+def paths(plain, above=""):
+    """The dotted paths of all settings and sections."""
+    for name, value in plain.items():
+        yield f"{above}{name}"
+        if isinstance(value, dict):
+            yield from paths(value, f"{above}{name}.")
+
+
+@pytest.mark.parametrize("experiment", ["gridworld-cooperative", "auction-neutral", "spread-qmix", "gridworld-advised"])
+def test_odd_overrides_are_read_or_refused(experiment):
+    draw = random.Random(experiment)
+    known = list(paths(schema.to_dict(schema.load(experiment))))
+    read = 0
+    for _ in range(120):
+        words = []
+        for _ in range(draw.choice([1, 1, 2, 3])):
+            key = draw.choice(known) + draw.choice([""] * 9 + [".x", ".name", ".run", ".0", ".", "[0]"])
+            words.append(f"{key}={draw.choice(ODD_VALUES)}")
+        try:
+            schema.load(experiment, words)
+        except ConfigError:
+            continue
+        except Exception as error:
+            raise AssertionError(words) from error
+        read += 1
+    assert 0 < read < 120

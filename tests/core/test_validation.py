@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.core.validation import at_least, positive, whole, within
+from coterie.core.validation import at_least, fits_in_memory, positive, whole, within
 from coterie.worlds.auction.best_responses import AuctionModel
 from coterie.worlds.auction.valuations import UNIFORM, tabulate
 from coterie.worlds.auction.world import AuctionSettings
@@ -73,3 +73,9 @@ def test_markets_have_whole_bidders():
 def test_amounts_of_auctions_are_numbers(given):
     with pytest.raises(ValueError, match=r"^(reserve|budget) must be a number, got "):
         AuctionSettings(**given)
+
+
+def test_what_exceeds_the_memory_is_refused_with_its_size():
+    fits_in_memory("a grid", 1e6, "lower grid_size")
+    with pytest.raises(ValueError, match=r"a grid needs about 4,000,000 GB of memory, .*; lower grid_size"):
+        fits_in_memory("a grid", 4e15, "lower grid_size")

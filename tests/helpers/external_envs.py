@@ -6,6 +6,7 @@ named `helpers.external_envs:Class`.
 
 import ctypes
 import os
+import random
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import ClassVar
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
@@ -73,7 +75,9 @@ DEFECTS = {
     "broadcast": lambda returned: returned.__setitem__(0, np.zeros(1, np.float32)),
     "dtype": lambda returned: returned.__setitem__(0, returned[0].astype(np.float64)),
     "list": lambda returned: returned.__setitem__(0, [0.0, 1.0]),
+    "text": lambda returned: returned.__setitem__(0, "north"),
     "flag": lambda returned: returned.__setitem__(2, 1),
+    "flag text": lambda returned: returned.__setitem__(2, "yes"),
     "four": lambda returned: returned.pop(),
     "hang": lambda returned: time.sleep(60),
     "exit": lambda returned: os._exit(7),
@@ -137,8 +141,38 @@ class Stateful(gymnasium.Env):
         return np.array([self.total], np.float32), 0.0, self.elapsed_steps == 5, False, {}
 
 
-for env_class in (Broken, Nested, TextOnly, IntegerBox, Stateful):
+class GlobalDice(gymnasium.Env):
+    """Ignores its seed and draws from the global generators of Python, NumPy and PyTorch."""
+
+    observation_space, action_space = spaces.Box(0, 1, (4,), np.float32), spaces.Discrete(2)
+
+    def __init__(self):
+        self.offset = random.random()
+
+    def draw(self):
+        return np.array([self.offset, random.random(), np.random.random(), torch.rand(())], np.float32)  # noqa: NPY002
+
+    def reset(self, seed=None, options=None):
+        self.length = random.randint(3, 6)
+        return self.draw(), {}
+
+    def step(self, action):
+        self.length -= 1
+        return self.draw(), float(action), self.length == 0, False, {}
+
+
+class Uneven(Broken):
+    """Episodes of 3 to 30 steps."""
+
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        self.elapsed_steps = min(self.elapsed_steps, 10)
+        return observation, reward, terminated, bool(self.np_random.random() < 0.1), info
+
+
+for env_class in (Broken, Uneven, Nested, TextOnly, IntegerBox, Stateful, GlobalDice):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)
+gymnasium.register("helpers.external_envs:Colon-v0", Stateful, max_episode_steps=50)  # its name has a colon
 
 
 class Changing(ParallelEnv):
@@ -235,3 +269,10 @@ class Duel(AECEnv):
             self.rewards[next_agent] += 0.5
         self.agent_selection = next_agent
         self._deads_step_first()
+
+
+class Undrawn(Duel):
+    """Its maker takes no `render_mode`."""
+
+    def __init__(self):
+        super().__init__()

@@ -1,12 +1,11 @@
 """PPO learners, experience for them, and a look over their shoulder at every minibatch."""
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from coterie.algorithms.ppo.minibatches import Batch, flatten_sequences, take, to_device
+from coterie.algorithms.ppo.minibatches import Batch, flatten_sequences, minibatches, to_device
 from coterie.algorithms.ppo.ppo import PPO, Hyperparams, PPOSettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.testing.sampling import random_experience
@@ -40,7 +39,7 @@ class Seen(NamedTuple):
 def tensors(part):
     """A minibatch with tensors in every field, sequences laid end to end."""
     rows = flatten_sequences(to_device(part, torch.device("cpu")))
-    names = ("log_prob", "advantage", "target", "value", "weight")
+    names = ("log_prob", "importance", "advantage", "target", "value", "weight")
     return rows._replace(**{name: torch.from_numpy(getattr(rows, name)) for name in names})
 
 
@@ -57,15 +56,15 @@ def watch(one):
     seen, name = [], "compiled_pass" if one.compiled else "autograd_pass"
     run = getattr(one, name)
 
-    def watched(batch, order, bounds, hyperparams):
-        total = 0
-        for start, stop in itertools.pairwise(bounds):
-            part = take(batch, order[:, start:stop])
+    def watched(batch, cuts, hyperparams):
+        total = one.no_totals()
+        for b, (part, learning) in enumerate(minibatches(batch, cuts)):
             with torch.no_grad():
                 ratio = (evaluate_actions(one, part)[0] - tensors(part).log_prob).exp()
-            found = run(batch, order[:, start:stop], np.array([0, stop - start]), hyperparams)
-            seen.append(Seen(part, hyperparams, ratio, found))
-            total = total + found
+            found = run(batch, [mine[b : b + 1] for mine in cuts], hyperparams)
+            seen.append(Seen(part, hyperparams, ratio, found.sums.mean(axis=0)))
+            total.sums[learning] += found.sums[learning]
+            total.kl[learning] = found.kl[learning]
         return total
 
     setattr(one, name, watched)

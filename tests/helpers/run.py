@@ -43,7 +43,8 @@ train: {num_envs: 4, rollout_steps: 6, total_steps: 96, evaluate_episodes: 4, ev
 
 def train(out, *words, experiment="gridworld-cooperative"):
     """A run of a few iterations; `words` go over the tiny settings."""
-    base = GRID if experiment == "gridworld-cooperative" else []
+    parts = tuple(f"{word.partition('=')[0]}." for word in words)  # another policy has no layers
+    base = [word for word in GRID if not word.startswith(parts)] if experiment == "gridworld-cooperative" else []
     return coterie.train(str(experiment), [*base, *words], out=out, quiet=True)
 
 

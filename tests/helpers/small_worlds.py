@@ -366,5 +366,53 @@ class Numbered:
         pass
 
 
+class Leavers:
+    """Agent a leaves after 2·(a + 1) ticks of `length`, odd ones by truncation; all return with the next episode.
+
+    Everybody sees (clock, own number, copy). With `turns` one agent acts at a tick.
+    """
+
+    state_size = 0
+
+    def __init__(self, action, num_envs=3, agents=3, length=9, turns=False):
+        self.num_envs, self.agents, self.length, self.simultaneous = num_envs, agents, length, not turns
+        names = tuple(f"agent_{i}" for i in range(agents))
+        self.agent_types = {"player": AgentType(names, Box((3,), 0.0, 1.0), action)}
+
+    def look(self):
+        n, a = np.meshgrid(np.arange(self.num_envs), np.arange(self.agents), indexing="ij")
+        seen = (self.clock[:, None] / self.length, a / self.agents, n / self.num_envs)
+        return np.stack(np.broadcast_arrays(*seen), axis=-1).astype(np.float32)
+
+    def tell(self, leaves=None, final=None, over=None):
+        rows = (self.num_envs, self.agents)
+        over = np.zeros(self.num_envs, bool) if over is None else over
+        leaves = np.zeros(rows, bool) if leaves is None else leaves
+        here = self.clock[:, None] < 2 * (np.arange(self.agents) + 1)
+        here &= self.simultaneous | (np.arange(self.agents) == (self.clock % self.agents)[:, None])
+        odd, seen = np.arange(self.agents) % 2 == 1, self.look()
+        reward = np.ones(rows, np.float32)
+        agent_step = AgentStep(seen, here, reward, leaves & ~odd, leaves & odd, seen if final is None else final)
+        return TimeStep({"player": agent_step}, over)
+
+    def reset(self, seed):
+        self.clock = np.arange(self.num_envs)
+        return self.tell()
+
+    def step(self, actions):
+        self.clock = self.clock + 1
+        over, final = self.clock == self.length, self.look()
+        leaves = self.clock[:, None] == np.minimum(2 * (np.arange(self.agents) + 1), self.length)
+        self.clock[over] = 0
+        return self.tell(leaves, final, over)
+
+    def save(self):
+        return {"clock": self.clock.copy()}
+
+    def load(self, state):
+        self.clock = state["clock"].copy()
+        return self.tell()
+
+
 def actors(*pairs):
     return [Actor(where, policy) for where, policy in pairs]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.lm import Sampling
+from coterie.lm.backends.http import Http, HttpSettings
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.interface import NotRecorded
 from coterie.lm.wrappers.cache import Cache, CacheSettings
@@ -113,9 +114,76 @@ def test_replay_only_sends_no_request(tmp_path):
     assert inner.asked == []
 
 
+# What a key covers ----------------------------------------------------------------------------------------
+
+
+def differing(tmp_path, one, other, prompt="q"):
+    """Whether two models share no answers: what one stored, the other does not replay."""
+    cached(tmp_path, Counting(one))[0].embed([prompt])
+    same, _ = cached(tmp_path, Counting(one), mode="replay-only")
+    same.embed([prompt])
+    with pytest.raises(NotRecorded):
+        cached(tmp_path, Counting(other), mode="replay-only")[0].embed([prompt])
+    return True
+
+
+def saying(word):
+    return lambda prompt, random: word
+
+
+def counted(number):
+    def descend(prompt, random, left=number):
+        return "end" if not left else descend(prompt, random, left - 1)
+
+    return descend
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (Scripted.from_table({"q": {"a": 1.0}}), Scripted.from_table({"q": {"b": 1.0}})),
+        (Scripted.from_table({"q": {"a": 0.5, "b": 0.5}}), Scripted.from_table({"q": {"b": 0.5, "a": 0.5}})),
+        (Scripted.from_table({"q": {"a": 1.0}}, "x"), Scripted.from_table({"q": {"b": 1.0}}, "x")),
+        (Scripted(saying("a")), Scripted(saying("b"))),
+        (Scripted(counted(1)), Scripted(counted(2))),
+        (Scripted(saying("a"), lambda prompt, choice: -1.0), Scripted(saying("a"), lambda prompt, choice: -2.0)),
+        (Scripted(saying("a"), width=8), Scripted(saying("a"), width=9)),
+        (Scripted(saying("a"), identity="x"), Scripted(saying("a"), identity="y")),
+    ],
+)
+def test_scripted_models_that_answer_differently_share_no_answers(tmp_path, pair):
+    assert differing(tmp_path, *pair)
+
+
+def test_equal_scripted_models_share_answers():
+    assert Scripted(saying("a")).identity == Scripted(saying("a")).identity
+    assert Scripted.from_table({"q": {"a": 1}}).identity == Scripted.from_table({"q": {"a": 1}}).identity
+
+
+def test_every_field_of_a_message_is_part_of_the_key(tmp_path):
+    plain = {"role": "user", "content": "q"}
+    lm, inner = cached(tmp_path, Counting(Scripted(saying("a"))))
+    for message in (plain, plain | {"name": "eva"}, plain | {"name": "adam"}, plain | {"mood": "eva"}):
+        for _ in range(2):
+            lm.complete([[message]])
+    assert len(inner.asked) == 4
+    lm.complete([[{"mood": "eva", "content": "q", "role": "user"}]])  # the order of the fields is not
+    assert len(inner.asked) == 4
+
+
+def test_how_a_server_is_asked_is_part_of_the_key():
+    pytest.importorskip("openai")
+    names = {
+        Http("http://127.0.0.1:9/v1", HttpSettings(model="m", chat=chat, logprobs=logprobs)).identity
+        for chat in (False, True)
+        for logprobs in (False, True)
+    }
+    assert len(names) == 4
+
+
 def test_record_asks_again_and_overwrites(tmp_path):
     def model_saying(word):
-        return Counting(Scripted(lambda prompt, random: word))
+        return Counting(Scripted(lambda prompt, random: word, identity="one name"))
 
     cached(tmp_path, model_saying("old"))[0].complete(["q"])
     fresh, inner = cached(tmp_path, model_saying("new"), mode="record")

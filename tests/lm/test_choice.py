@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.lm.backends.scripted import Scripted
-from coterie.lm.choice import MAX_SKIPS, AnswerMemo, ChoiceScorer
-from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, Unavailable
+from coterie.lm.choice import MAX_SKIPS, WINDOW, AnswerCounter, AnswerMemo, ChoiceScorer
+from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, TooManyAbstentions, Unavailable
 from coterie.lm.loading import LMSettings, wrap
 from coterie.lm.prompts import PromptTemplate
 from helpers.language import player, race, view_of
@@ -82,7 +82,7 @@ def test_texts_without_an_answer_have_nan_scores():
 @pytest.mark.parametrize(("method", "timesteps"), [("score", 12), ("complete", 12)])
 def test_a_policy_counts_every_decision_without_an_answer(method, timesteps):
     world = race(4)
-    policy = player(world, method=method, calibration="none")
+    policy = player(world, method=method, calibration="none", around={"max_abstentions": 1.0})
     inner = Counting(policy.lm.backend, [DEAD] * 4)
     policy.scorer.lm = wrap(inner, LMSettings())
     view = view_of(world, policy.group_spec)
@@ -91,6 +91,45 @@ def test_a_policy_counts_every_decision_without_an_answer(method, timesteps):
     assert len(inner.asked) == 4  # at time steps 0, 2, 5 and 10
     counts = policy.metrics()
     assert counts["abstentions"] == counts["fallbacks"] == counts["decisions"] == timesteps * view.acting.sum()
+    assert counts["lm/questions"] == counts["lm/unanswered"] == counts["decisions"]
+
+
+@pytest.mark.parametrize("method", ["score", "complete"])
+def test_a_policy_whose_model_never_answers_ends_the_run(method):
+    world = race(16)
+    policy = player(world, method=method)
+    policy.scorer.lm = wrap(Counting(policy.lm.backend, [DEAD]), LMSettings())
+    with pytest.raises(TooManyAbstentions, match=r"no answer came .*max_abstentions is 0\.5; .*cannot reach"):
+        policy.act(view_of(world, policy.group_spec))
+
+
+@pytest.mark.parametrize(("limit", "most"), [(0.0, 0), (0.1, 2), (0.5, 10), (0.9, 18)])
+def test_too_many_abstentions_end_the_run(limit, most):
+    """Few questions count as 20, so that one failure at the start ends nothing."""
+    counter = AnswerCounter(limit)
+    for _ in range(most):
+        counter.add(1, 1, DEAD)
+    with pytest.raises(TooManyAbstentions):
+        counter.add(1, 1, DEAD)
+    never = AnswerCounter(1.0)
+    never.add(1000, 1000, DEAD)
+    assert never.metrics() == {"lm/questions": 1000, "lm/unanswered": 1000}
+
+
+def test_a_server_that_fails_late_ends_the_run_soon():
+    counter = AnswerCounter(0.5)
+    for _ in range(1000):
+        counter.add(1000, 0, None)
+    for _ in range(0, WINDOW // 4, 100):
+        counter.add(100, 100, DEAD)
+    with pytest.raises(TooManyAbstentions):
+        counter.add(2 * WINDOW, 2 * WINDOW, DEAD)
+
+
+def test_a_spent_budget_does_not_count_towards_the_limit():
+    counter = AnswerCounter(0.5)
+    counter.add(1000, 1000, BudgetDenied("budget.calls: 0 of 9 left"))
+    assert counter.metrics() == {"lm/questions": 1000, "lm/unanswered": 1000}
 
 
 def test_a_question_that_is_rejected_counts_as_an_abstention(caplog):

@@ -58,7 +58,7 @@ def test_a_server_that_gives_fewer_samples_is_asked_for_the_rest(server, lm):
     assert len({body["seed"] for body in bodies}) == 3
 
 
-@pytest.mark.parametrize("fault", [429, 500, 503, "slow", "cut", "garbage"])
+@pytest.mark.parametrize("fault", [408, 429, 500, 502, 503, 504, "slow", "cut", "garbage"])
 def test_temporary_faults_are_retried(server, lm, fault):
     server.faults = [fault]
     assert lm.complete(["Is it?"])[0][0].text == "yes"
@@ -72,6 +72,14 @@ def test_lasting_faults_exhaust_the_retries(server, lm, fault):
     with pytest.raises(RetriesExhausted, match="after 3 attempts"):
         lm.complete(["Is it?"])
     assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("fault", [501, 505, 511])
+def test_a_fault_that_will_not_pass_is_not_retried(server, lm, fault):
+    server.faults = [fault] * 9
+    with pytest.raises(Rejected, match=f"status {fault}"):
+        lm.complete(["Is it?"])
+    assert len(server.requests) == 1
 
 
 def test_a_retry_after_beyond_max_wait_is_not_retried(server, lm):

@@ -98,3 +98,10 @@ def test_unsupported_requests_and_missing_files(llama):
         load("no/such.gguf", backend="llamacpp")
     with pytest.raises(Missing, match="needs 'embedded' or a GGUF file"):
         load("some/folder", backend="llamacpp")
+
+
+def test_the_identity_covers_the_context(llama, file):
+    """A shorter context cuts completions."""
+    other = load(file, backend="llamacpp", llamacpp=LlamaCppSettings(context=256, threads=1))
+    assert other.identity != llama.identity
+    other.close()

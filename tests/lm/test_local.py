@@ -1,11 +1,14 @@
 """Local models, tested on a tiny random one: packing, prefix cache, batches, sampling, training."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from coterie.lm import Sampling
 from coterie.lm.backends.packing import group_by_prefix, pack, shared_prefix_length, split_by_size
-from coterie.lm.interface import Missing, Rejected
+from coterie.lm.interface import Missing, NotRecorded, Rejected
+from coterie.lm.wrappers.cache import Cache, CacheSettings
 from helpers.lm import tiny, tiny_model
 
 pytest.importorskip("transformers", reason="needs coterie[lm]")
@@ -245,6 +248,89 @@ def test_training_changes_the_identity_and_drops_cached_prefixes(kind):
     assert lm.identity != before
     np.testing.assert_allclose(lm.score(PROMPTS, CHOICES), scores_by_row(lm), atol=1e-4)
     assert lm.score(PROMPTS, CHOICES)[0, 0] > tiny().score(PROMPTS, CHOICES)[0, 0]
+
+
+def other_template(model, tokenizer):
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] + '\\n' }}{% endfor %}"
+
+
+def other_tokens(model, tokenizer):
+    tokenizer.add_tokens(["up"])
+
+
+def other_rules(model, tokenizer):
+    from tokenizers import normalizers
+
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+
+
+def other_end(model, tokenizer):
+    model.generation_config.eos_token_id = [256, 10]
+
+
+@pytest.mark.parametrize("change", [other_template, other_tokens, other_rules, other_end])
+def test_the_identity_covers_all_that_changes_answers(change):
+    model, tokenizer = tiny_model()
+    change(model, tokenizer)
+    assert Local(model, tokenizer).identity != tiny().identity
+    assert Local(model, tokenizer, source="given").identity != Local(*tiny_model(), source="given").identity
+
+
+@pytest.mark.parametrize("changed", [{"rope_theta": 1e5}, {"rms_norm_eps": 1e-3}, {"max_position_embeddings": 256}])
+def test_the_identity_covers_the_config(changed):
+    assert Local(*tiny_model(**changed)).identity != Local(*tiny_model()).identity
+
+
+@pytest.mark.parametrize("change", [other_template, other_tokens, other_end])
+def test_a_change_of_a_loaded_model_changes_its_identity(change):
+    lm = tiny()
+    before = lm.identity
+    change(lm.model, lm.tokenizer)
+    assert lm.identity != before
+
+
+def test_another_chat_template_replays_nothing(tmp_path):
+    settings, asked = CacheSettings(str(tmp_path / "a.db")), [[{"role": "user", "content": "Is it?"}]]
+    Cache(tiny(), settings).score(asked, [[" yes", " no"]])
+    Cache(tiny(), dataclasses.replace(settings, mode="replay-only")).score(asked, [[" yes", " no"]])
+    model, tokenizer = tiny_model()
+    other_template(model, tokenizer)
+    other = Cache(Local(model, tokenizer), dataclasses.replace(settings, mode="replay-only"))
+    with pytest.raises(NotRecorded):
+        other.score(asked, [[" yes", " no"]])
+
+
+def test_sentence_encoders_have_an_identity_of_their_setup():
+    from transformers import BertConfig, BertModel
+
+    from coterie.lm.backends.sentence_encoder import SentenceEncoder
+
+    def made(change=None, **config):
+        sizes = {"vocab_size": 257, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = BertModel(BertConfig(**sizes, intermediate_size=8, **config))
+        tokenizer = tiny_model()[1]
+        if change:
+            change(model, tokenizer)
+        return SentenceEncoder(model, tokenizer, source="given").identity
+
+    names = [made(), made(other_tokens), made(other_rules), made(layer_norm_eps=1e-3)]
+    assert made() == names[0]
+    assert len(set(names)) == len(names)
+
+
+def test_the_identity_covers_the_scale_of_adapters():
+    peft = pytest.importorskip("peft")
+    names = []
+    for alpha in (8, 16):
+        lm = tiny()
+        config = peft.LoraConfig(r=2, lora_alpha=alpha, target_modules=["q_proj"], init_lora_weights=False)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            peft.inject_adapter_in_model(config, lm.model)
+        names.append(lm.identity)
+    assert names[0] != names[1]
 
 
 def test_clear_caches_after_writes_that_pytorch_does_not_count():

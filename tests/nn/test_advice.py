@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.advice import AdviceUse, UseSettings
-from coterie.core.types import Advice
+from coterie.core.advice import AdviceUse, AskSettings, UseSettings
+from coterie.core.group import Actor, Stateless
+from coterie.core.types import Advice, Discrete
 from coterie.nn.advice import advice_loss
+from coterie.policies.network import OWN_LOG_PROB
+from coterie.roles.advisor import SourcedAdvisor
+from coterie.training.runner import Runner
 from helpers.advisor import TABLE, advisor, grid, noted, played, seen
+from helpers.ppo import make_learner
 from helpers.run import written
-from helpers.small_worlds import generator, joint, network
+from helpers.small_worlds import Bandit, generator, joint, network, place_in
 
 ADVISE = "groups.team.advisor"
 
@@ -111,17 +116,18 @@ def test_the_strength_goes_evenly_to_its_end():
 
 
 @pytest.mark.parametrize("words", [(), ("groups.team.policy.memory=4",), ("groups.team.parameters=individual",)])
-@pytest.mark.parametrize("mode", ["prior", "kl", "hint"])
+@pytest.mark.parametrize("mode", ["mixture", "prior", "kl", "hint"])
 def test_ratios_begin_at_one(path, mode, words):
+    strength = 0.9 if mode == "mixture" else 3
     own, group = played(
-        path, f"{ADVISE}.use.mode={mode}", f"{ADVISE}.use.strength=3", f"{ADVISE}.ask.fraction=0.5", *words
+        path, f"{ADVISE}.use.mode={mode}", f"{ADVISE}.use.strength={strength}", f"{ADVISE}.ask.fraction=0.5", *words
     )
     assert 0.2 < own.advice.given.mean() < 0.8
     found = group.learner.learn(own, joint(own), generator())
     assert found["kl"] < 1e-7
     assert found["clip_fraction"] == 0
     if mode != "kl":  # and they would not, were the advice forgotten
-        silent = dataclasses.replace(own, advice=Advice(*(np.zeros_like(array) for array in own.advice)))
+        silent = dataclasses.replace(own, advice=Advice(*(np.zeros_like(array) for array in own.advice)), trace=None)
         assert group.learner.learn(silent, joint(own), generator())["kl"] > 1e-4
 
 
@@ -132,9 +138,51 @@ def test_a_mixtures_ratios_are_to_the_mixture(path):
     mixed = (1 - share) * softmax(out.astype(np.float64)) + share * own.advice.probabilities[0]
     expected = np.log(np.take_along_axis(mixed, own.action[0][..., None], axis=-1))[..., 0]
     np.testing.assert_allclose(own.log_prob[0], expected, atol=1e-5)
+    alone = np.log(np.take_along_axis(softmax(out), own.action[0][..., None], axis=-1))[..., 0]
+    np.testing.assert_allclose(own.trace[OWN_LOG_PROB][0], alone, atol=1e-5)
     assert group.learner.compiled
     group.learner.autograd_pass = None  # the compiled path learns from it
-    assert group.learner.learn(own, joint(own), generator())["kl"] > 0.01  # k3 estimate between policy and mixture
+    found = group.learner.learn(own, joint(own), generator())
+    assert found["kl"] < 1e-7
+    assert found["clip_fraction"] == 0
+
+
+class Wrong(Stateless):
+    """A source that always advises action 0."""
+
+    def known(self, view, rows):
+        return np.zeros(len(rows), np.int64)
+
+    def weights(self, view, rows):
+        return np.tile([1.0, 0.0], (len(rows), 1))
+
+
+def bandit(strength, compiled=True, iterations=60, **settings):
+    """P(good arm) of two, and the metrics of the last iteration, where action 1 pays 1 and action 0 is advised."""
+    world = Bandit(Discrete(2), lambda action: (action == 1) * 1.0)
+    where = place_in(world)
+    use = UseSettings("mixture", strength=strength, final=strength)
+    made = SourcedAdvisor(AskSettings(), use, 0.0, where, Wrong())
+    where = dataclasses.replace(where, advice=made.advice_use)
+    policy = network(where, compiled=compiled)
+    settings = {"learning_rate": 0.02, "learning_rate_schedule": "constant", "entropy_coefficient": 0.0} | settings
+    one = make_learner(where, policy=policy, **settings)
+    runner = Runner(world, [Actor(where, policy, advisor=made)], seed=0)
+    for i in range(iterations):
+        own = runner.play(4, i, 0.0).experiences["team"]
+        found = one.learn(own, joint(own), generator(i))
+    return float(np.exp(policy.log_probs(runner.view(runner.actors[0]))[0, 0, 1])), found
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("strength", [0.1, 0.3, 0.5, 0.8, 0.95])
+def test_wrong_advice_is_outgrown_at_every_strength(strength, compiled):
+    assert bandit(strength, compiled)[0] > 0.95
+
+
+def test_a_mixtures_kl_is_that_of_the_policy_alone():
+    _, found = bandit(0.8, iterations=1, target_kl=1e-3)
+    assert found["minibatches"] < 16  # so target_kl may be set
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -10,10 +10,11 @@ from coterie.core.types import Box, Joint, StateRows
 from coterie.nn import kernels, networks
 from coterie.nn.devices import resolve_device
 from coterie.nn.packing import layout
-from helpers import dqn, ppo
+from helpers import dqn, maddpg, ppo
 from helpers.small_worlds import ACTIONS, NAMED, generator, group_spec, network
 
 IMAGE = Box((2, 5, 4), 0.0, 1.0)
+PLACE = ("action", "observation", "parameters", "state_size")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 
 
@@ -38,7 +39,7 @@ def test_auto_takes_the_gpu_where_there_is_one_and_the_compiled_path_does_not_se
 
 def test_a_gpu_that_is_not_there_is_refused(cuda_there):
     cuda_there(False)
-    for make in (network, dqn.q_network):
+    for make in (network, dqn.q_network, maddpg.deterministic):
         with pytest.raises(ValueError, match="device=cuda"):
             make(group_spec(), device="cuda")
 
@@ -55,6 +56,75 @@ def test_the_cpu_is_a_device_like_any_other(compiled):
         own = made.random_rollout(one)
         assert made.learn(one, own) == made.learn(other, own)
         assert np.array_equal(one.policy.flat.array, other.policy.flat.array)
+
+
+MADDPG_CASES = {
+    "box": {"action": ACTIONS["box"]},
+    "choices": {"action": ACTIONS["multi-discrete"]},
+    "masked, individual": {"masked": True, "parameters": "individual"},
+    "cnn": {"action": ACTIONS["box"], "observation": IMAGE, "critic": {"centralized": False}},
+    "twin hurdle": {"action": ACTIONS["box"], "critic": {"twin": True, "hurdle": True}, "target": {"noise": 0.1}},
+}
+
+
+def table_learners(case, *devices, compiled=False):
+    """The same learner of a table on several devices."""
+    where = group_spec(**{k: v for k, v in case.items() if k in PLACE})
+    settings = {k: v for k, v in case.items() if k not in (*PLACE, "masked")}
+    policies = [maddpg.deterministic(where, device=device, compiled=compiled) for device in devices]
+    return [maddpg.make_learner(where, policy=policy, **settings) for policy in policies]
+
+
+def learn_alike(pair, case, tolerance):
+    """Let both learn from the same experience, and compare what they report and what they have learned."""
+    for iteration in range(2):
+        own = maddpg.random_experience(pair[0], iteration, case.get("masked", False))
+        found = [maddpg.learn(one, own, iteration) for one in pair]
+        assert found[0]["updates"] > 0
+        assert found[0] == pytest.approx(found[1], abs=tolerance, rel=10 * tolerance)
+    for mine, theirs in zip(*((one.actor, *one.critics) for one in pair), strict=True):
+        for name in ("flat", "target_flat"):
+            assert np.abs(getattr(mine, name).array - getattr(theirs, name).array).max() <= tolerance
+    observation = own.observation[0]
+    legal = np.ones((*observation.shape[:2], pair[0].policy.size), bool)
+    targets = [one.target_policy()(observation.reshape(*observation.shape[:2], -1), legal) for one in pair]
+    assert np.abs(targets[0] - targets[1]).max() <= 10 * tolerance
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_maddpg_takes_the_cpu_like_any_other(compiled):
+    pair = table_learners(MADDPG_CASES["box"], "auto", "cpu", compiled=compiled)
+    assert [one.policy.device for one in pair] == [torch.device("cpu")] * 2
+    assert [one.compiled for one in pair] == [compiled] * 2
+    learn_alike(pair, MADDPG_CASES["box"], 0)
+
+
+@pytest.mark.parametrize("name", MADDPG_CASES)
+def test_maddpg_needs_no_memory_shared_with_numpy(name):
+    """As on a GPU, where arrays of parameters are copies: writing to them would change nothing."""
+    case = MADDPG_CASES[name]
+    pair = table_learners(case, "cpu", "cpu")
+    for part in (pair[1].actor, *pair[1].critics):
+        part.flat._arrays = part.target_flat._arrays = None
+        for flat in (part.flat, part.target_flat):
+            flat.value.cpu = flat.value.clone  # a copy, as from a GPU
+    learn_alike(pair, case, 1e-5)
+
+
+def test_maddpg_puts_every_network_and_input_on_the_policys_device(monkeypatch):
+    (one,) = table_learners(MADDPG_CASES["box"], "cpu")
+    asked = []
+    as_tensor = torch.as_tensor
+
+    def seen(array, device):
+        asked.append(device)
+        return as_tensor(array, device=device)
+
+    monkeypatch.setattr(torch, "from_numpy", None)  # it has no device
+    monkeypatch.setattr(torch, "as_tensor", seen)
+    maddpg.learn(one, maddpg.random_experience(one))
+    assert asked
+    assert set(asked) == {one.policy.device}
 
 
 @pytest.mark.parametrize("limit", [1e9, 0.7])
@@ -117,7 +187,6 @@ PPO_CASES = CASES | {"memory": {"memory": 5}, "beta": {"action": ACTIONS["box"]}
 PPO_CASES |= {"gaussian": {"action": ACTIONS["box"], "continuous": "gaussian"}, "value clip": {"value_clip": 0.3}}
 PPO_CASES |= {"central": {"central_critic": True, "state_size": 4}}
 DQN_CASES = CASES | {"vdn": {"mixer": "vdn"}, "qmix": {"mixer": "qmix", "state_size": 4}}
-PLACE = ("action", "observation", "parameters", "state_size")
 POLICY = ("encoder", "memory", "continuous")
 
 
@@ -168,6 +237,16 @@ def test_dqn_learns_the_same_on_a_gpu(name):
     for mine, theirs in zip(*((one.policy.flat, one.target_flat) for one in pair), strict=True):
         assert theirs.value.is_cuda
         assert np.abs(mine.array - theirs.array).max() < 1e-4
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", MADDPG_CASES)
+def test_maddpg_learns_the_same_on_a_gpu(name):
+    pair = table_learners(MADDPG_CASES[name], "cpu", "cuda")
+    for part in (pair[1].actor, *pair[1].critics):
+        assert part.flat.value.is_cuda
+        assert part.target_flat.value.is_cuda
+    learn_alike(pair, MADDPG_CASES[name], 1e-4)
 
 
 @needs_cuda

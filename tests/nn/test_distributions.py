@@ -157,12 +157,47 @@ def test_beta_entropy_is_that_of_the_stretched_variable():
     assert evaluate_actions(one, out, action)[1][0] == pytest.approx(-log_prob.mean(), abs=0.03)
 
 
-def test_gaussian_entropy_is_the_normals_own():
-    one = head(Box((3,), -1.0, 1.0), "gaussian")
-    out = outputs(6, (4,))
-    action, _ = one.act(out, None, generator(), False)
-    normal = torch.distributions.Normal(torch.zeros(4, 3), torch.from_numpy(out[:, 3:]).clamp(-5, 2).exp())
-    assert np.allclose(evaluate_actions(one, out, action)[1], normal.entropy().sum(-1).numpy(), atol=1e-5)
+def squashed_entropy(mean, log_std, low, high):
+    """−∫ p log p of low + (high − low)·(tanh z + 1)/2 with z normal, by a sum over z in double precision."""
+    std = np.exp(log_std)
+    z = mean + std * np.linspace(-10, 10, 200_001)
+    density = np.exp(-0.5 * ((z - mean) / std) ** 2) / (std * np.sqrt(2 * np.pi))
+    stretch = (high - low) / 2 / np.cosh(z) ** 2  # d action / dz
+    kept = density > 0
+    return -(density[kept] * np.log(density[kept] / stretch[kept])).sum() * (z[1] - z[0])
+
+
+POINTS = [(0.0, 0.0), (0.0, 2.0), (0.0, -4.0), (1.3, 0.94), (-2.0, 0.3), (4.0, -1.0), (0.2, 1.5)]
+
+
+@pytest.mark.parametrize(("mean", "log_std"), POINTS)
+def test_gaussian_entropy_and_its_slopes_are_those_of_numerical_integration(mean, log_std):
+    one = head(Box((1,), -1.0, 3.0), "gaussian")
+    out = torch.tensor([[mean, log_std]], requires_grad=True)
+    entropy = one.evaluate_actions(out, torch.tensor([[0.5]]), None)[1]
+    entropy.sum().backward()
+    assert float(entropy.detach()) == pytest.approx(squashed_entropy(mean, log_std, -1, 3), abs=1e-3)
+    step, found = 1e-4, []
+    for moved in ((step, 0), (0, step if log_std < 2 else -step)):
+        change = squashed_entropy(mean + moved[0], log_std + moved[1], -1, 3) - squashed_entropy(mean, log_std, -1, 3)
+        found.append(change / sum(moved))
+    assert out.grad[0].tolist() == pytest.approx(found, abs=5e-3)
+
+
+def test_the_most_random_squashed_gaussian_is_nearly_uniform():
+    one = head(Box((1,), -1.0, 3.0), "gaussian")
+    out = torch.tensor([[1.0, 1.5]], requires_grad=True)
+    rise = torch.optim.Adam([out], lr=0.02)
+    for _ in range(500):
+        rise.zero_grad()
+        (-one.evaluate_actions(out, torch.tensor([[0.5]]), None)[1]).sum().backward()
+        rise.step()
+    many = np.tile(out.detach().numpy(), (20_000, 1))
+    action = one.act(many, None, generator(), False)[0]
+    assert np.histogram(action, 4, (-1, 3))[0] / 20_000 == pytest.approx([0.25] * 4, abs=0.03)
+    assert float(one.evaluate_actions(out, torch.tensor([[0.5]]), None)[1].detach()) == pytest.approx(
+        np.log(4), abs=0.02
+    )
 
 
 @pytest.mark.parametrize("family", ["beta", "gaussian"])

@@ -297,7 +297,8 @@ def random_batch(one, case, seed):
             weight[stack, rows - 7 - 30 * stack :] = 0
     action = action[..., 0] if isinstance(one.group_spec.spaces.action, Discrete) else action
     numbers = [random.standard_normal((parameter_sets, rows), np.float32) for _ in range(4)]
-    batch = Batch(x, seen, action, mask, numbers[0], numbers[1] * 3 + 1, numbers[2], numbers[3], weight)
+    importance = np.exp(numbers[2])
+    batch = Batch(x, seen, action, mask, numbers[0], importance, numbers[1] * 3 + 1, numbers[2], numbers[3], weight)
     with torch.no_grad():
         log_prob = evaluate_actions(one, batch)[0].numpy() + numbers[0] * np.float32(0.2)
     if case.get("padded"):

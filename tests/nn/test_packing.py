@@ -62,6 +62,18 @@ def test_a_single_choice_is_one_hot():
     assert pack(lay, np.array([[2], [0]])).tolist() == [[[0, 0, 1]], [[1, 0, 0]]]
 
 
+def test_many_choices_are_written_digit_by_digit():
+    """One-hot rows of a million choices would need 4 MB each, and an identity matrix 4 TB."""
+    lay = layout(Discrete(1_000_000))
+    assert lay.size == 300
+    packed = pack(lay, np.array([[0, 999_999, 123_456]]))
+    assert packed.shape == (1, 3, 300)
+    assert [np.flatnonzero(row).tolist() for row in packed[0]] == [[0, 100, 200], [99, 199, 299], [56, 134, 212]]
+    some = generator().integers(1_000_000, size=2000)
+    assert len(np.unique(pack(lay, some), axis=0)) == len(np.unique(some))
+    assert layout(Discrete(10_001)).size == 100 + 100 + 2
+
+
 # The joint state -----------------------------------------------------------------------------------------
 
 

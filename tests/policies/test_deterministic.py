@@ -281,6 +281,7 @@ def test_random_feature_init_reaches_the_network(normalize):
 def test_every_setting_has_a_test_here():
     tested = {"hidden", "activation", "encoder", "channels", "identity", "squash", "compiled", "random_feature_init"}
     tested |= {"normalize_observations"}
+    tested |= {"device"}  # in tests/nn/test_devices.py
     assert {field.name for field in dataclasses.fields(DeterministicSettings)} == tested
 
 

@@ -109,9 +109,8 @@ def test_a_cache_answers_for_the_model(tmp_path):
     again = player(world, around={"cache": CacheSettings(str(tmp_path / "answers.db"), "replay-only")})
     np.testing.assert_array_equal(again.act(view_of(world, again.group_spec)).action, said)
     assert as_metrics(again.metrics())["lm/calls"] == 0
-    unheard = player(
-        world, calibration="content_free", around={"cache": CacheSettings(str(tmp_path / "x.db"), "replay-only")}
-    )
+    empty = {"cache": CacheSettings(str(tmp_path / "x.db"), "replay-only"), "max_abstentions": 1.0}
+    unheard = player(world, calibration="content_free", around=empty)
     unheard.act(view_of(world, unheard.group_spec))
     assert as_metrics(unheard.metrics())["abstentions"] == 40
 

@@ -36,12 +36,15 @@ def test_several_choices_are_independent():
     assert np.allclose(counts / 20_000, 1 / 6, atol=0.015)
 
 
-def test_boxes_are_filled_evenly_and_unbounded_ones_end_at_10():
-    said = play(Box((2,), np.array([2.0, -np.inf]), np.array([3.0, np.inf])))
+def test_boxes_are_filled_evenly_and_missing_bounds_lie_10_beyond():
+    low, high = np.array([2, 20, 0, -np.inf, 20, -np.inf]), np.array([3, 30, 1000, np.inf, np.inf, -20])
+    said = play(Box((6,), low, high))
     action = said.action[:, 0]
     assert action.dtype == np.float32
     assert said.log_prob is None
-    for column, low, high in ((0, 2, 3), (1, -10, 10)):
+    for column, (low, high) in enumerate(((2, 3), (20, 30), (0, 1000), (-10, 10), (20, 30), (-30, -20))):
+        assert action[:, column].min() >= low
+        assert action[:, column].max() <= high
         shares = np.histogram(action[:, column], 4, (low, high))[0] / 20_000
         assert np.allclose(shares, 0.25, atol=0.015)
 

@@ -268,10 +268,6 @@ WRONG = [
         [f"{ADVISE}.lm.budget.calls=50", "train.workers=1"],
         "groups.team.advisor.lm.budget: a budget cannot be shared by train.workers; set",
     ),
-    (
-        [f"{ADVISE}.use.mode=mixture", "groups.team.learner.target_kl=0.1"],
-        "target_kl measures how far the policy moved",
-    ),
     ([f"{ADVISE}.temperature=-1"], "temperature must be at least 0"),
     ([f"{ADVISE}.name=nobody"], "groups.team.advisor.name: no 'nobody' here (known: language, expert"),
 ]

@@ -9,10 +9,11 @@ from PIL import Image
 from coterie.config import registry, schema
 from coterie.core import lookup
 from coterie.core.types import CoterieError, View
-from coterie.studies.match import match, show
-from coterie.studies.match.match import Player, cross_play, open_players, sides
+from coterie.policies.alphabeta import AlphabetaSettings
+from coterie.studies.match import elo, match, show
+from coterie.studies.match.match import Pairing, Player, cross_play, open_players, sides
 from coterie.training import build, table
-from coterie.training.evaluate import Result
+from coterie.training.evaluate import Result, interval
 from helpers import run as run_cases
 from helpers.run import ODD, train, written
 from helpers.small_worlds import generator
@@ -210,7 +211,7 @@ def test_a_player_beside_itself_plays_as_in_an_evaluation(runs):
 
 def test_sides_are_summed_up_by_their_agents():
     returns = {"a": np.array([[1.0], [2.0]]), "b": np.array([[3.0], [4.0]]), "c": np.array([[7.0], [0.0]])}
-    result = Result(returns, np.array([5, 6]), None)
+    result = Result(returns, np.array([5, 6]), None, np.array([0, 1]), np.array([7, 8], np.uint64))
     found = match.pairing(result, ["b"], ["a", "c"])
     assert found.first.tolist() == [3, 4]
     assert found.second.tolist() == [4, 1]
@@ -221,15 +222,69 @@ def test_sides_are_summed_up_by_their_agents():
     assert both.success is None
     plain = show.pairing_to_dict(both)
     assert plain["return_mean"] == 2.5
-    half = 1.96 * np.std([3, 4, 1, 2], ddof=1) / 2
+    half = 1.96 * np.std([2, 3], ddof=1) / np.sqrt(2)  # both rotations of a start count as one
     assert plain["return_ci95"] == pytest.approx([2.5 - half, 2.5 + half])
     assert plain["other_return_mean"] == 3
+
+
+def test_rotations_of_the_same_episodes_are_not_independent(runs):
+    """Where seats make no difference, the interval is that of `eval`."""
+    (player,) = open_players([runs["odd"]], "best")
+    given = player.table.config
+    ((entry,),) = cross_play([player], given, 16, 5)
+    mean, (low, high) = entry.interval(entry.length)
+    alone_mean, alone_low, alone_high = interval(player.table.evaluate(16, 5).length)
+    assert len(entry.length) == 32
+    assert (mean, low, high) == pytest.approx((alone_mean, alone_low, alone_high))
+    assert high > mean
+
+
+def test_the_interval_covers_the_mean_as_often_as_it_says():
+    """Two rotations whose results depend on the start: 95% of intervals hold the mean, not 83%."""
+    random, held = np.random.default_rng(0), 0
+    for _ in range(1000):
+        draws = random.normal(size=100)
+        returns = np.concatenate([draws, draws])
+        numbers, zero = np.tile(np.arange(100), 2), np.zeros(200)
+        entry = Pairing(returns, zero, zero, None, numbers, np.arange(200), np.repeat([0, 1], 100))
+        low, high = entry.interval(returns)[1]
+        held += low <= 0 <= high
+    assert 930 <= held <= 970
+
+
+def test_a_game_without_chance_is_one_game(tmp_path, coterie_):
+    fixed = run_cases.DUEL.replace("first: random", "first: player_0")
+    run = train(tmp_path / "run", experiment=written(tmp_path / "fixed.yaml", fixed))
+    words = ("match", run.path, "random", "--episodes", 20)
+    code, out, err = coterie_(*words)
+    assert code == 0, err
+    itself, other = out.splitlines()[2:4]
+    assert itself.endswith("  1 distinct game")
+    assert "±" not in itself
+    assert "distinct" not in other
+    assert "±" in other
+    assert max(len(line) for line in out.splitlines()) <= 80
+    ((alone, against), _) = json.loads(coterie_(*words, "--json")[1])["matrix"]
+    assert (alone["distinct_games"], alone["return_ci95"], alone["other_return_ci95"]) == (1, None, None)
+    assert against["distinct_games"] > 20
+    assert against["return_ci95"][0] < against["return_ci95"][1]
+
+
+def test_games_with_equal_returns_are_told_apart(tmp_path):
+    """The expert never loses to itself, in games that differ."""
+    given = settings(tmp_path, DUEL)
+    expert, random = open_players(["expert", "random"], "best")
+    matrix = cross_play([expert, random], given, 30, 0)
+    assert set(matrix[0][0].first) == {0}
+    assert matrix[0][0].distinct_games > 5
+    assert matrix[1][1].distinct_games == 30  # of 60: a player's rotations with itself are the same games
 
 
 # Showing and the command --------------------------------------------------------------------------------
 
 
 ENTRY = {"return_mean", "return_ci95", "other_return_mean", "other_return_ci95", "length_mean", "success_rate"}
+ENTRY |= {"distinct_games", "wins", "draws", "losses", "elo_difference"}
 
 
 def test_match_prints_one_object(coterie_, runs):
@@ -289,7 +344,7 @@ def test_names_are_as_short_as_they_can_be():
         (
             ["nobody", "random"],
             1,
-            "'nobody' is neither a run nor a policy that needs no training (random, expert, language)",
+            "'nobody' is neither a run nor a policy that needs no training (random, expert, minimax, alphabeta,",
         ),
         (["network"], 1, "'network' is neither a run nor a policy that needs no training"),
         (["random", "expert"], 2, "--world: policies without a run need a table"),
@@ -298,6 +353,10 @@ def test_names_are_as_short_as_they_can_be():
         (["{shared}", "{wide}"], 1, "was trained in another world: its 'agent_0'"),
         (["{odd}", "expert"], 2, "policy 'expert' needs a world"),
         (["{odd}", "--world", "{odd}x"], 2, "odd"),
+        (["{duel}", "alphabeta:depht=3"], 2, "player 'alphabeta'.depht: no such setting; did you mean 'depth'?"),
+        (["{duel}", "alphabeta:depth=0"], 2, "depth must be at least 1, got 0"),
+        (["{duel}", "alphabeta:3"], 2, "expected key=value"),
+        (["{shared}", "minimax"], 2, "policy 'minimax' needs a world with the capability HasGame"),
     ],
 )
 def test_what_cannot_meet_is_refused(coterie_, runs, words, code, said):
@@ -305,3 +364,35 @@ def test_what_cannot_meet_is_refused(coterie_, runs, words, code, said):
     assert said in err
     assert found == code
     assert len(err.splitlines()) == 1
+
+
+def test_a_name_may_hold_settings(tmp_path):
+    assert match.named_policy("alphabeta:depth=6,ties=first").settings == AlphabetaSettings(6, "first")
+    assert match.named_policy("alphabeta").settings == AlphabetaSettings()
+    players = open_players(["alphabeta:depth=1", "minimax", "random"], "best")
+    matrix = cross_play(players, settings(tmp_path, DUEL), 20, 0)
+    assert elo.tally(matrix[1][1]) == elo.Tally(0, 40, 0)  # both seats
+    assert elo.tally(matrix[1][2]).losses == 0
+    text = show.as_table(players, matrix)
+    assert text.count("won ") == 9
+    assert "won 0, drew 40, lost 0   Elo +0" in text
+    entry = show.to_dict(players, matrix, 20, 0)["matrix"][1][1]
+    assert (entry["wins"], entry["draws"], entry["losses"], entry["elo_difference"]) == (0, 40, 0, 0.0)
+
+
+def test_elo_differences():
+    assert elo.Tally(75, 0, 25).elo == pytest.approx(190.85, abs=0.01)
+    assert elo.Tally(50, 50, 0).elo == pytest.approx(190.85, abs=0.01)
+    assert elo.Tally(0, 10, 0).elo == 0
+    assert str(elo.Tally(10, 0, 0)) == "won 10, drew 0, lost 0   Elo >+512"
+    assert str(elo.Tally(0, 0, 10)) == "won 0, drew 0, lost 10   Elo <-512"
+
+
+def test_games_that_are_not_zero_sum_have_no_tally():
+    one, none = np.array([1.0, 2.0]), np.zeros(0)
+    assert elo.tally(match.Pairing(one, one, one, None)) is None
+    assert elo.tally(match.Pairing(one, none, one, None)) is None
+    assert elo.tally(match.Pairing(one, -one, one, None)) == elo.Tally(2, 0, 0)
+    entry = show.pairing_to_dict(match.Pairing(one, one, one, None))
+    assert entry["wins"] is None
+    assert entry["elo_difference"] is None

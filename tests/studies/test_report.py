@@ -159,9 +159,25 @@ def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):
     assert "<td>best<td>1<td>team" in text
     assert "odd &lt;one&gt;" in text
     assert "odd <one>" not in text
-    with pytest.raises(CoterieError, match="--figure shows one experiment"):
+    with pytest.raises(CoterieError, match="--figure shows runs of one setting"):
         report.write_report([*runs, odd], tmp_path / "two.html", tmp_path / "figure.png")
     assert not (tmp_path / "two.html").exists()
+
+
+def test_only_runs_that_differ_in_seed_are_pooled(tmp_path, sweep, monkeypatch):
+    for summary in sweep.rglob("summary.json"):  # curves suffice
+        summary.unlink()
+    drawn = []
+    monkeypatch.setattr(report, "draw_curves", lambda runs: drawn.append([run.path for run in runs]) or b"")
+    runs = [Run.open(file.parent) for file in sorted(sweep.rglob("config.yaml"))]
+    rates = {run.config().groups["team"].learner.settings.learning_rate for run in runs}
+    page = report.write_report(runs, tmp_path / "page.html").read_text()
+    assert len(rates) == len(drawn) == 2
+    assert sorted(path for paths in drawn for path in paths) == sorted(run.path for run in runs)
+    for rate in rates:
+        assert re.search(rf"<h1>\S+ learner.learning_rate={rate:g}</h1>", page)
+    assert page.count("mean of 4 runs") == 2
+    assert "8 runs of 2 settings" in page
 
 
 # Exploitability -----------------------------------------------------------------------------------------
@@ -205,8 +221,8 @@ def test_a_page_tells_what_deviating_gains(tmp_path, no_drawing):
             *("+12.0 [+11.0, +13.0]", "learned", "ppo, 1,024 steps"),
         ],
     ]
-    assert "Seed 0: checkpoint best (4,096 steps), greedy, 256 episodes. NashConv 0.5000 [0.2500, 0.7500]" in text
-    assert "exploitability 0.2500 [0.1250, 0.3750], their mean." in text
+    assert "Seed 0: checkpoint best (4,096 steps), greedy, 256 episodes. NashConv 0.5000 [0.2141, 0.7859]" in text
+    assert "exploitability 0.2500 [0.1071, 0.3929], their mean." in text
     assert (
         "The responder of c was trained with the preference &#x27;team&#x27;. No response was as good as c itself"
         in text

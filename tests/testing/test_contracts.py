@@ -22,8 +22,8 @@ OBSERVATIONS = {
     "dict": Dict({"own": Box((2,), -1.0, 1.0), "others": Box((3, 2), -1.0, 1.0)}, (("others",),)),
 }
 SPACES = [(name, False) for name in ACTIONS] + [("discrete", True)]
-WORLD_BOUND = ("expert", "language", "lora")  # need a world
-RANDOM_WHEN_GREEDY = ("random", "expert")
+WORLD_BOUND = ("expert", "minimax", "alphabeta", "language", "lora")  # need a world
+RANDOM_WHEN_GREEDY = ("random", "expert", "minimax", "alphabeta")
 OFF_POLICY = ("dqn", "maddpg")
 DISCRETE_ONLY = ("q_network", "dqn")
 PLAYED_BY = {  # no real model here
@@ -98,6 +98,10 @@ def test_policies_in_worlds(name, world):
     made = lookup.look_up(registry.POLICIES, name)
     if hasattr(made, "needs") and not isinstance(table, made.needs):
         pytest.skip(f"{world} is not {made.needs.__name__}")
+    if name == "minimax" and table.game.max_moves > 12:
+        with pytest.raises(ValueError, match=r"at most 12 moves.*use 'alphabeta'"):
+            policy_maker(name)(place_in(table))
+        return
     for agent_type, spaces in table.agent_types.items():
         for columns in (None, [len(spaces.agents) - 1]):
             where = place_in(table, columns, agent_type=agent_type)

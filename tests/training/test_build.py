@@ -1,5 +1,7 @@
 """From a config to objects: who sits where, and what fits together."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -7,10 +9,11 @@ import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
+from coterie.lm.interface import Missing
 from coterie.policies.network import NetworkPolicy
 from coterie.policies.scripted import ExpertPolicy, RandomPolicy
 from coterie.testing import check_world
-from coterie.training import build, workers
+from coterie.training import build, language_models, start, workers
 from coterie.training.run import Run
 from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
@@ -78,6 +81,40 @@ def test_a_model_that_no_name_leads_to_is_refused_before_a_run_is_made(tmp_path,
     with pytest.raises(ConfigError, match=rf"^groups\.team\.{path}: no model 'no such model'"):
         coterie.train(str(written(tmp_path / "a.yaml", text)), out=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_world_without_a_method_is_refused(tmp_path, monkeypatch):
+    for name in ("reset", "step", "save", "load"):
+        with monkeypatch.context() as patch:
+            patch.setattr(run_cases.Odd, name, None)
+            if name == "reset":
+                patch.setattr(run_cases.Odd, "__init__", lambda self, settings, num_envs: None)
+            with pytest.raises(ConfigError, match=f"world: 'Odd' has no method '{name}'"):
+                build.build_world(schema.Part("helpers.run:Odd", run_cases.OddSettings()), 1)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "word", "where"),
+    [
+        ("gridworld-cooperative", "world.grid_size=1000000", "world: a grid of grid_size=1000000 in 1 environments"),
+        ("auction-neutral", "world.bid_levels=1000000000000", "groups.bidders.policy: a layer of"),
+        ("spread-qmix", "groups.team.learner.replay.size=999999999999", "groups.team.learner: Unable to allocate"),
+    ],
+)
+def test_what_does_not_fit_into_memory_is_refused(experiment, word, where):
+    with pytest.raises(ConfigError) as caught:
+        start.check(experiment, [word])
+    assert where in str(caught.value)
+    assert re.search(r"[\d,.]+ (GB|TiB)", str(caught.value))
+
+
+def test_a_built_in_model_is_not_suggested_in_its_own_place(tmp_path, monkeypatch):
+    def lack(settings):
+        raise Missing("'transformers' is not installed: pip install 'coterie[lm]'")
+
+    monkeypatch.setattr(language_models, "check_model", lack)
+    said = refusal(tmp_path, "  team: {policy: {name: language, lm: embedded}}")
+    assert said == "groups.team.policy.lm: 'transformers' is not installed: pip install 'coterie[lm]'"
 
 
 def test_a_model_that_is_nearly_named_is_suggested(tmp_path):

@@ -77,8 +77,19 @@ def test_a_preference_does_not_touch_what_is_reported(tmp_path):
 def test_an_endless_world_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "EPISODE_LIMIT", 200)
     world, actors = seated(tmp_path, 2, lengths=(1000,))
-    with pytest.raises(CoterieError, match="no episode ended within 200 steps"):
+    with pytest.raises(
+        CoterieError, match=r"2 of 2 environments did not .* within 200 steps; set world.max_episode_steps"
+    ):
         evaluate.evaluate(world, actors, 2, seed=0)
+
+
+def test_one_endless_environment_is_reported_while_others_end(tmp_path, monkeypatch):
+    """Its episodes are waited for, however many the others play in the meantime."""
+    monkeypatch.setattr(runner, "EPISODE_LIMIT", 200)
+    world, actors = seated(tmp_path, 3, lengths=(2,))
+    monkeypatch.setattr(world, "length", lambda copy, episode: 10**9 if copy == 1 else 2)
+    with pytest.raises(CoterieError, match="1 of 3 environments did not end their episode within 200 steps"):
+        evaluate.evaluate(world, actors, 6, seed=0)
 
 
 def test_seeds_decide_everything(tmp_path):

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+import coterie
 from coterie.algorithms.divergence import Diverged
 from coterie.config import schema
 from coterie.config.schema import TrainSettings
 from coterie.core.types import CoterieError
-from coterie.training import loop
+from coterie.studies import report
+from coterie.training import loop, metrics, video
 from coterie.training.run import Run
+from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
-from helpers.run import ODD, assert_same_end, files, numbers, train, written
+from helpers.run import ODD, assert_same_end, files, numbers, results, train, written
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
@@ -155,6 +158,71 @@ def test_every_setting_of_the_loop_is_tested():
     assert TESTED == SETTINGS
 
 
+# What comes after training may fail ---------------------------------------------------------------------
+
+
+def refuse(*_, **__):
+    raise RuntimeError("no screen, no disk, no idea")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "said"),
+    [
+        (video, "write_video", "no video: RuntimeError: no screen"),
+        (loop, "build_render_world", "no video: RuntimeError: no screen"),
+        (report, "write_report", "no report: RuntimeError: no screen"),
+        (metrics.Events, "__init__", "no TensorBoard files: RuntimeError: no screen"),
+        (metrics.Events, "write", "no further TensorBoard files: RuntimeError: no screen"),
+        (Gridworld, "expert", "no score of the expert: RuntimeError: no screen"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_what_comes_after_training_fails_with_a_warning(tmp_path, monkeypatch, caplog, owner, name, said):
+    words = ["train.total_steps=64", "world.max_steps=6", "train.video=true", "train.tensorboard=true"]
+    whole = train(tmp_path / "whole", *words)
+    monkeypatch.setattr(owner, name, refuse)
+    run = train(tmp_path / "run", *words)
+    assert sum(said in record.message for record in caplog.records) == 1
+    expected = results(whole)
+    if name == "expert":
+        del expected["baselines"]["expert"]
+    assert results(run) == expected
+    assert numbers(run) == numbers(whole)
+    assert (run.path / "report.html").exists() == (name != "write_report")
+    assert not coterie.resume(run.path, quiet=True)  # it has finished
+
+
+def test_a_run_that_died_while_it_filmed_is_finished_by_a_resume(tmp_path, monkeypatch, caplog):
+    """Earlier versions left such runs: trained to the end, without a summary."""
+    words = ["train.total_steps=64", "world.max_steps=6", "train.video=true"]
+    run = train(tmp_path / "run", *words)
+    expected = results(run)
+    for left in (run.summary_file, run.path / "report.html"):
+        left.unlink()
+    monkeypatch.setattr(video, "write_video", refuse)
+    assert coterie.resume(run.path, quiet=True)
+    assert "no video" in caplog.text
+    assert results(run) == expected
+    assert (run.path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gymnasium/helpers.external_envs:Broken-v0", "render_mode"),
+        ("pettingzoo/helpers.external_envs:Undrawn", "render_mode"),
+        ("pettingzoo/helpers.external_envs:Duel", "rendering raised NotImplementedError"),
+    ],
+)
+def test_a_world_that_cannot_be_drawn_trains_to_the_end(tmp_path, caplog, name, said):
+    text = ODD.replace("helpers.run:Odd", name).replace("video: false", "video: true")
+    run = train(tmp_path / "run", experiment=written(tmp_path / "undrawn.yaml", text))
+    assert "no video: " in caplog.text
+    assert said in caplog.text
+    assert run.summary() is not None
+    assert (run.path / "report.html").exists()
+
+
 # Records ------------------------------------------------------------------------------------------------
 
 
@@ -166,6 +234,20 @@ def test_the_training_return_is_that_of_the_episodes_that_ended(tmp_path):
     assert {r["all/return_mean"] for r in records[1:]} == {6.0}
     assert records[1]["length_mean"] == 4.0
     assert records[-1]["all/return_100"] == 6.0
+
+
+def test_the_progress_line_shows_training_episodes_and_says_so(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(metrics.Progress, "show", lambda self, step, wall, words: shown.append(words))
+    run = train(
+        tmp_path / "run", "train.evaluate_every=1", "world.max_steps=3", "train.stop={return_mean: 99, episodes: 8}"
+    )
+    records = run.metrics()
+    assert shown[0] == ""  # nothing has been played in training
+    for record, words in zip(records[1:], shown[1:], strict=True):
+        assert words.startswith(f"training: team {record['team/return_8']:.2f}  success ")
+    assert shown[1].endswith(f"success {records[1]['success_rate']:.0%}")
+    assert any(r["success_rate"] != r["eval/success_rate"] for r in records[1:])
 
 
 def test_a_group_that_does_not_learn_is_recorded_and_scored_all_the_same(tmp_path):
@@ -216,7 +298,7 @@ def test_rewards_that_are_no_numbers_stop_the_run_and_leave_the_good_checkpoint(
         train(tmp_path / "frozen", *words, "groups.all.learner=null", experiment=odd)
     with pytest.raises(CoterieError, match="the mean return of an evaluation is nan"):
         train(tmp_path / "at once", *words, "world.after=5", experiment=odd)
-    assert Run.open(tmp_path / "at once").steps("best") == []
+    assert not (tmp_path / "at once").exists()  # nothing was recorded
 
 
 def test_a_diverged_run_can_be_resumed_with_a_smaller_learning_rate(tmp_path):

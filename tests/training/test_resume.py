@@ -21,7 +21,7 @@ from coterie.training import checkpoint, loop, metrics, runner
 from coterie.training import start as starting
 from coterie.training.run import Run
 from helpers import run as run_cases
-from helpers.run import DUEL, GRID, assert_same_end, environment, numbers, train, written
+from helpers.run import DUEL, GRID, assert_same_end, environment, files, numbers, results, train, written
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
@@ -138,7 +138,6 @@ PLACES = {
     "pruning": (shutil, "rmtree", 2),
     "judging": (loop, "finish", 1),
     "comparing": (loop.Training, "baselines", 1),
-    "reporting": (report, "write_report", 1),
 }
 
 
@@ -165,7 +164,7 @@ def test_a_failure_anywhere_leaves_a_run_that_can_go_on(tmp_path, whole, monkeyp
     monkeypatch.setattr(report, "draw_curves", lambda runs: b"")
     coterie.resume(tmp_path / "run", quiet=True)
     assert_same_end(Run.open(tmp_path / "run"), whole["grid"][1])
-    assert (tmp_path / "run" / "report.html").exists() or group_spec == "reporting"
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 # What resuming does -----------------------------------------------------------------------------------------
@@ -303,10 +302,10 @@ def test_tensorboard_shows_every_record_once_after_a_resume(tmp_path):
 # The command itself, in a process of its own ---------------------------------------------------------------
 
 
-def start(path, *words, experiment="gridworld-cooperative"):
+def start(path, *words, experiment="gridworld-cooperative", **options):
     base = GRID if experiment == "gridworld-cooperative" else []
     arguments = [sys.executable, "-c", "from coterie.cli import main; main()"]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
     words = ["train", str(experiment), *base, *words, "--out", str(path), "--quiet"]
     return subprocess.Popen([*arguments, *words], **options)
 
@@ -342,7 +341,8 @@ def test_ctrl_c_once_finishes_the_iteration_saves_and_says_how_to_resume(tmp_pat
     wait_for_records(process, tmp_path / "run", 3)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    assert process.returncode == 0, err
+    assert process.returncode == 130, err
+    assert err == ""
     run = Run.open(tmp_path / "run")
     saved = run.load_checkpoint("last")
     assert f"stopped and saved at {saved['env_steps']:,} steps; continue with: coterie resume {run.path}" in out
@@ -351,6 +351,49 @@ def test_ctrl_c_once_finishes_the_iteration_saves_and_says_how_to_resume(tmp_pat
     steps = saved["env_steps"] + 64
     assert coterie.resume(run.path, [f"train.total_steps={steps}"], quiet=True)
     assert [r["iteration"] for r in run.metrics()] == list(range(steps // 32 + 1))
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "workers"),
+    [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 0), (signal.SIGTERM, 143, 2)],
+    ids=["SIGINT", "SIGTERM", "SIGTERM to all processes"],
+)
+def test_a_signalled_run_is_saved_and_resumes_exactly(tmp_path, number, code, workers):
+    words = ["train.total_steps=3200", "train.checkpoint_every=40", "train.evaluate_every=20", "train.shards=2"]
+    process = start(tmp_path / "run", *words, f"train.workers={workers}", start_new_session=True)
+    wait_for_records(process, tmp_path / "run", 15)
+    os.killpg(process.pid, number) if workers else process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "stopped and saved at" in out
+    run = Run.open(tmp_path / "run")
+    assert run.summary() is None
+    saved = run.load_checkpoint("last")
+    assert saved["env_steps"] == run.metrics()[-1]["env_steps"]
+    assert saved["iteration"] % 40  # between the checkpoints of the config
+    assert coterie.resume(run.path, quiet=True)
+    whole = train(tmp_path / "whole", *words)
+    assert numbers(run) == numbers(whole)
+    assert results(run) == results(whole)
+    last = [one.checkpoint_path(one.steps()[-1]) for one in (run, whole)]
+    assert files(last[0]) == files(last[1])
+
+
+def test_from_python_a_training_saves_before_sigterm_ends_the_process(tmp_path):
+    words = [*GRID, "train.total_steps=1000000"]
+    script = f"""
+import coterie
+coterie.train("gridworld-cooperative", {words!r}, out={str(tmp_path / "run")!r}, quiet=True)
+print("still here")
+"""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
+    process = subprocess.Popen([sys.executable, "-c", script], **options)
+    wait_for_records(process, tmp_path / "run", 5)
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (-signal.SIGTERM, ""), err
+    run = Run.open(tmp_path / "run")
+    assert run.load_checkpoint("last")["env_steps"] == run.metrics()[-1]["env_steps"] > 0
 
 
 def insist(process):

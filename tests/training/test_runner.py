@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from coterie.core.group import Actor
 from coterie.core.types import Decision, Discrete, View, merge
 from coterie.policies.scripted import RandomPolicy, RandomSettings
+from coterie.preferences.standard import Individual, IndividualSettings, Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves
 from coterie.training.runner import Runner, join_episodes
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.small_worlds import Bandit, Counting, Numbered, Rounds, actors, generator, network, place_in
+from helpers.small_worlds import Bandit, Counting, Leavers, Numbered, Rounds, actors, generator, network, place_in
 
 
 def grid(num_envs=3, **fields):
@@ -120,16 +121,17 @@ def test_shards_and_groups_have_their_own_streams():
 # Turns -----------------------------------------------------------------------------------------------
 
 
-def decisions(runner, lengths):
+def decisions(runner, lengths, preference=None):
     """Every closed decision of a run as (who, seen, done, reward, ended): a multiset over rollouts."""
+    preference = preference or Individual(IndividualSettings())
     found = []
     for iteration, steps in enumerate(lengths, 1):
         own = runner.play(steps, iteration).experiences["team"]
-        closed = own.closed()
+        closed, reward = own.closed(), preference.rewards(own)
         for t, n, a in np.argwhere(closed):
             gained, s, end = 0.0, t, ""
             while True:
-                gained += float(own.reward[s, n, a])
+                gained += float(reward[s, n, a])
                 end = "terminated" if own.terminated[s, n, a] else "truncated" if own.truncated[s, n, a] else ""
                 s += 1
                 if end or s == len(own.active) or own.active[s, n, a]:
@@ -158,6 +160,29 @@ def test_rewards_for_the_idle_and_truncated_are_the_same_however_cut(lengths):
     pair = [(w, place_in(w)) for w in (Rounds(), Rounds())]
     cut, whole = (Runner(w, actors((p, Numbered())), seed=0) for w, p in pair)
     assert decisions(cut, lengths) == decisions(whole, [sum(lengths)])
+
+
+@pytest.mark.parametrize("world", [Rounds, lambda: Leavers(Discrete(5), turns=True)])
+@settings(max_examples=15, deadline=None)
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8))
+def test_a_teams_rewards_are_the_same_however_cut(world, lengths):
+    pair = [(w, place_in(w)) for w in (world(), world())]
+    cut, whole = (Runner(w, actors((p, Numbered())), seed=0) for w, p in pair)
+    found = [decisions(*run, Team(TeamSettings())) for run in ((cut, lengths), (whole, [sum(lengths)]))]
+    assert [d[:5] + d[6:] for d in found[0]] == [d[:5] + d[6:] for d in found[1]]
+    np.testing.assert_allclose([d[5] for d in found[0]], [d[5] for d in found[1]], rtol=1e-5)
+    own = cut.play(3, len(lengths) + 1).experiences["team"]
+    assert not Team(TeamSettings()).rewards(own)[0][~own.active[0]].any()  # counted in the last rollout
+
+
+def test_a_team_in_turns_shares_what_came_since_each_decision():
+    world = Rounds(num_envs=1, agents=3, length=50)  # agent t mod 3 acts at tick t; agent a gets 100·a + t
+    runner = Runner(world, actors((place_in(world), Numbered())), seed=0)
+    runner.play(5, 1)
+    own = runner.play(4, 2).experiences["team"]
+    # at tick 5 agent 2 acts: agents 0 and 1 decided at ticks 3 and 4, and the mean reward at tick t is 100 + t
+    assert own.reward[0, 0].tolist() == [3 + 4, 104, 0]
+    assert own.group_reward()[0, 0].tolist() == [103 + 104, 104, 0]
 
 
 def test_every_decision_of_a_turn_based_world_is_counted_once():

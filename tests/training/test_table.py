@@ -43,6 +43,19 @@ def test_the_readme_in_a_few_lines(tmp_path):
     assert table.env_steps == run.summary()["best_step"]
 
 
+def test_a_single_override_may_be_a_string(tmp_path):
+    run = coterie.train("gridworld-cooperative", [*GRID, "train.total_steps=32"], out=tmp_path / "a", quiet=True)
+    assert coterie.resume(run.path, "train.total_steps=64", quiet=True)
+    assert run.summary()["env_steps"] == 64
+    assert coterie.load(run.path, overrides="world.max_steps=3").config.world.settings.max_steps == 3
+    with pytest.raises(ConfigError, match="'seed': expected key=value"):
+        coterie.train("gridworld-cooperative", "seed", out=tmp_path / "b")
+
+
+def test_dir_shows_the_api():
+    assert dir(coterie) == sorted([*coterie.__all__, "__version__"])
+
+
 @pytest.mark.parametrize("name", ["shared", "individual", "dict", "image", "duel"])
 def test_an_agent_asked_alone_acts_as_it_does_in_the_world(runs, name):
     table = coterie.load(runs[name].path, checkpoint="last")
@@ -79,6 +92,69 @@ def test_sampling_is_seeded(runs):
     observations = build.build_world(table.config.world, 64).reset(0).agent_types["agent"].observation[:, 0]
     draws = [table.act("agent_0", observations, greedy=False, seed=s).tolist() for s in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
+
+
+def test_every_call_draws_anew_and_a_seed_begins_again(runs):
+    table, other = coterie.load(runs["shared"].path), coterie.load(runs["shared"].path)
+    observations = build.build_world(table.config.world, 64).reset(0).agent_types["agent"].observation[:, 0]
+
+    def draw(asked, agent="agent_0"):
+        return asked.act(agent, observations, greedy=False).tolist()
+
+    first, second = draw(table), draw(table)
+    assert first != second
+    assert draw(table, "agent_1") not in (first, second)
+    assert [draw(other), draw(other)] == [first, second]  # another table of the same run starts alike
+    table.reset()
+    assert draw(table) not in (first, second)  # it empties memories only
+    table.reset(seed=5)
+    again = draw(table)
+    assert again != draw(table)
+    table.reset(seed=5)
+    assert draw(table) == again
+
+
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory):
+    words = ["train.total_steps=64", "groups.team.learner.learning_rate=0.03", "groups.team.policy.memory=6"]
+    return train(tmp_path_factory.mktemp("recurrent") / "run", *words)
+
+
+def test_a_recurrent_policy_asked_alone_acts_as_it_does_in_the_world(recurrent):
+    """Also over the ends of episodes, after which it remembers nothing."""
+    table = coterie.load(recurrent.path, checkpoint="last")
+    world = build.build_world(table.config.world, 6)
+    runner = Runner(world, [g.actor for g in table.groups], seed=3, greedy=True)
+    runner.begin(0)
+    memories = []
+    for _ in range(30):
+        view = runner.view(table.groups[0].actor)
+        expected = table.groups[0].policy.act(view)
+        for i in range(2):
+            np.testing.assert_array_equal(table.act(f"agent_{i}", view.observation[:, i]), expected.action[:, i])
+            np.testing.assert_allclose(table._memory[f"agent_{i}"][:, 0], expected.memory[:, i], atol=1e-5)
+        memories.append(expected.memory.copy())
+        runner.step()
+        table.reset(runner.timestep.ended)
+    assert runner.tally.drain().length.size > 6  # episodes ended on the way
+    assert np.abs(memories[1] - memories[0]).max() > 0
+
+
+def test_memory_begins_anew_after_a_reset_and_fits_its_rows(recurrent):
+    table = coterie.load(recurrent.path)
+    observations = build.build_world(table.config.world, 4).reset(0).agent_types["agent"].observation[:, 0]
+    table.act("agent_0", observations)
+    empty = table._memory["agent_0"]
+    table.act("agent_0", observations)
+    assert np.abs(table._memory["agent_0"] - empty).max() > 0
+    table.reset()
+    table.act("agent_0", observations)
+    np.testing.assert_array_equal(table._memory["agent_0"], empty)
+    with pytest.raises(CoterieError, match=r"'agent_0' remembers 4 episodes, got 2 .*table.reset\(\)"):
+        table.act("agent_0", observations[:2])
+    for wrong in (np.zeros(2, bool), np.zeros(4)):
+        with pytest.raises(CoterieError, match="expected 4 booleans"):
+            table.reset(wrong)
 
 
 def test_a_wrong_agent_is_refused_with_the_right_ones(runs):

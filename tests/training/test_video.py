@@ -1,14 +1,20 @@
 """Films as files, in a terminal, in a window."""
 
+import sys
+import tracemalloc
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from coterie.config import registry, schema
+from coterie.core.global_random import global_state
 from coterie.core.types import CoterieError
-from coterie.training import build, video
+from coterie.training import build, loop, video
+from coterie.training.gif import GifWriter
 from coterie.training.runner import Runner
 from helpers import run as run_cases
+from helpers.run import train
 
 
 def seated(part):
@@ -107,3 +113,87 @@ def test_a_world_without_pictures_says_so(odd, tmp_path):
     world, actors = odd
     with pytest.raises(CoterieError, match="'odd' cannot be drawn"):
         video.write_video(world, actors, 0, tmp_path / "a.gif")
+
+
+def test_a_film_is_written_frame_by_frame(tmp_path):
+    """Colours and rectangles are right, and memory does not grow with the number of frames."""
+    random = np.random.default_rng(0)
+    background = random.integers(0, 4, size=(60, 80, 3), dtype=np.uint8) * 60
+    pictures = []
+    for step in range(12):
+        picture = background.copy()
+        picture[10 + step : 20 + step, 5:15] = (250, 10, 10)
+        pictures.append(picture)
+    with GifWriter(tmp_path / "a.gif") as film:
+        for picture in pictures:
+            film.add(picture)
+        film.repeat()
+        film.finish(fps=10)
+    shown = Image.open(tmp_path / "a.gif")
+    assert (shown.n_frames, shown.info["loop"]) == (12, 0)
+    for number, picture in enumerate(pictures):
+        shown.seek(number)
+        assert shown.info["duration"] == (200 if number == 11 else 100)
+        np.testing.assert_allclose(np.asarray(shown.convert("RGB")), picture, atol=30)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
+
+
+def test_a_film_that_fails_leaves_no_file(tmp_path):
+    def write():
+        with GifWriter(tmp_path / "a.gif") as film:
+            for width in (4, 5):
+                film.add(np.zeros((4, width, 3), np.uint8))
+
+    with pytest.raises(ValueError, match="same size"):
+        write()
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_does_not_grow_with_a_film(tmp_path):
+    frame = np.zeros((200, 200, 3), np.uint8)
+    tracemalloc.start()
+    with GifWriter(tmp_path / "a.gif") as film:
+        for step in range(200):
+            frame[step] = step
+            film.add(frame)
+        film.finish(30)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * frame.nbytes
+
+
+# Before training ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["gymnasium", "pygame"])
+def test_a_package_that_drawing_lacks_is_named_before_training(missing, monkeypatch, caplog):
+    pytest.importorskip("gymnasium")
+    monkeypatch.setitem(sys.modules, missing, None)
+    with_pole = schema.load("cartpole-ppo").world
+    video.warn_undrawable(with_pole)
+    (said,) = caplog.messages
+    assert "no video can be made" in said
+    assert missing in said
+    assert "pip install 'coterie[worlds,window]'" in said
+    assert "train.video=false" in said
+
+
+def test_the_warning_comes_before_the_first_step(tmp_path, monkeypatch):
+    def watch(training, *_):
+        raise CoterieError("the training begins")
+
+    said = []
+    monkeypatch.setattr(loop, "warn_undrawable", said.append)
+    monkeypatch.setattr(loop, "loop", watch)
+    for number, drawn in enumerate(("true", "false")):
+        with pytest.raises(CoterieError, match="the training begins"):
+            train(tmp_path / str(number), f"train.video={drawn}")
+    assert [part.name for part in said] == ["gridworld"]
+
+
+def test_drawing_on_trial_says_nothing_where_it_works_and_draws_no_global_numbers(caplog):
+    state = repr(global_state())
+    for name in ("gridworld-cooperative", "auction-neutral"):
+        video.warn_undrawable(schema.load(name).world)
+    assert not caplog.messages
+    assert repr(global_state()) == state

@@ -28,6 +28,15 @@ def _no_zombie_is_left():
     assert multiprocessing.active_children() == []
 
 
+def test_workers_without_a_shard_are_named(tmp_path, caplog):
+    for words, said in ((("train.workers=4",), True), (("train.workers=2", "train.shards=2"), False)):
+        caplog.clear()
+        made = started(tmp_path, *words)[0]
+        made.close()
+        assert ("train.workers=4: 1 will do" in caplog.text) == said
+        assert ("train.shards" in caplog.text) == said
+
+
 # The same numbers -----------------------------------------------------------------------------------------
 
 

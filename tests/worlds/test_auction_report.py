@@ -17,6 +17,7 @@ from coterie.training.run import Run
 from coterie.worlds.auction import metrics
 from coterie.worlds.auction.best_responses import bid_function
 from coterie.worlds.auction.equilibria import symmetric_equilibrium
+from coterie.worlds.auction.report import report_section
 from coterie.worlds.auction.world import AuctionSettings
 from helpers.run import train, written
 
@@ -339,7 +340,7 @@ def test_sets_of_runs_are_shown_apart(played, tmp_path, no_drawing):
     three[0].write_config(config)
     with pytest.raises(CoterieError, match=r"runs: .* 2 different tables"):
         metrics.measure_runs([*two, *three])
-    text = report.write_report([*two, *three], tmp_path / "page.html").read_text()
+    text = "".join(report_section([*two, *three]).parts)
     assert "<h3>2 bidders, first price, uniform</h3>" in text
     assert "<h3>3 bidders, all pay, uniform, 2 rounds</h3>" in text
     assert "Bids and numbers are those of the first of 2 rounds." in text

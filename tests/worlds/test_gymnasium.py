@@ -12,7 +12,7 @@ from coterie.core.types import Box, CoterieError, Dict, Discrete, MultiDiscrete
 from coterie.testing import check_world
 from coterie.testing.sampling import random_actions
 from coterie.training.build import build_world
-from coterie.worlds.adapters import spaces
+from coterie.worlds.adapters import actions, spaces
 from coterie.worlds.adapters.external import ExternalWorld
 from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld
 from coterie.worlds.adapters.minigrid import MinigridSettings, MinigridWorld
@@ -37,6 +37,7 @@ def world(name, num_envs=2, **settings):
         ("gymnasium/Blackjack-v1", {}),
         ("gymnasium/helpers.external_envs:Nested-v0", {}),
         ("gymnasium/helpers.external_envs:Broken-v0", {}),
+        ("gymnasium/helpers.external_envs:Colon-v0", {"fresh": True}),  # registered under a name with a colon
         ("minigrid/DoorKey-5x5", {"max_episode_steps": 40}),
     ],
 )
@@ -197,14 +198,18 @@ def test_an_action_mask_in_the_observation_becomes_the_mask():
     layout = spaces.convert_observation_space(space)
     assert layout.space == Discrete(3)
     row, mask = np.zeros(1, np.int64), np.ones((1, 2), bool)
-    write = spaces.observation_writer(layout, row, 0, mask)
-    write({"observation": 2, "action_mask": np.array([0, 1], np.int8)})
+    write = spaces.observation_writer(layout, row, 0, print)
+    seen = {"observation": 2, "action_mask": np.array([0, 1], np.int8)}
+    write(seen)
+    actions.write_mask(spaces.part_at(seen, layout.mask), mask[0], "a")
     assert row.tolist() == [2]
     assert mask.tolist() == [[False, True]]
+    for wrong, message in ((np.ones(3), r"of 'a' of shape \(2,\), got \(3,\)"), ([0, 0], "legal action .* of 'a'")):
+        with pytest.raises(spaces.InvalidEnvOutput, match=message):
+            actions.write_mask(wrong, mask[0], "a")
     for wrong, message in (
         ({"observation": 3, "action_mask": np.ones(2)}, "expected observation observation in 0 … 2, got 3"),
         ({"observation": 1.5, "action_mask": np.ones(2)}, "integer, got float 1.5"),
-        ({"observation": 1, "action_mask": np.ones(3)}, r"action_mask of shape \(2,\), got \(3,\)"),
         ({"action_mask": np.ones(2)}, r"entry 'observation', got \['action_mask'\]"),
     ):
         with pytest.raises(spaces.InvalidEnvOutput, match=message):
@@ -220,8 +225,8 @@ def test_unsupported_spaces_and_unknown_names_are_refused():
     ):
         with pytest.raises(CoterieError, match=message):
             world(name)
-    with pytest.raises(CoterieError, match="actions Tuple"):
-        spaces.convert_action_space(gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2)]))
+    with pytest.raises(CoterieError, match="actions Text"):
+        actions.convert_action_space(gymnasium.spaces.Tuple([gymnasium.spaces.Text(2)]))
     with pytest.raises(CoterieError, match="Graph"):
         spaces.convert_observation_space(gymnasium.spaces.Graph(gymnasium.spaces.Discrete(2), None))
 
@@ -234,10 +239,10 @@ def test_a_missing_package_is_named_with_its_install_command(monkeypatch):
 
 def test_actions_start_where_the_environment_starts():
     assert external_envs.Broken.action_space.start == 5
-    rows = np.array([[2]])
-    assert spaces.action_reader(external_envs.Broken.action_space, rows[0], 0)() == 7
-    box = gymnasium.spaces.Box(-1, 1, (2,), np.float64)
-    taken = spaces.action_reader(box, np.array([[0.5, -0.5]], np.float32), 0)()
+    layout = actions.convert_action_space(external_envs.Broken.action_space)
+    assert actions.action_reader(layout, np.array([2]), 0)() == 7
+    layout = actions.convert_action_space(gymnasium.spaces.Box(-1, 1, (2,), np.float64))
+    taken = actions.action_reader(layout, np.array([[0.5, -0.5]], np.float32), 0)()
     assert taken.dtype == np.float64
 
 

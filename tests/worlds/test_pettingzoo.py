@@ -9,6 +9,7 @@ from coterie.testing import check_world
 from coterie.training.build import build_world
 from coterie.worlds.adapters.batch import ExternalEnvError
 from coterie.worlds.adapters.pettingzoo import agent_type_name
+from helpers import external_envs
 
 
 def world(name, num_envs=1, **settings):
@@ -119,6 +120,22 @@ def test_rewards_and_ends_reach_idle_agents_at_once():
     assert timestep.ended[0]
     assert agent_step.truncated[0].tolist() == [False, True, True]
     assert agent_step.final_observation[0].tolist() == [2, 5, 5]
+
+
+@pytest.mark.parametrize("observe_all", [False, True])
+def test_only_the_mover_is_asked_for_its_observation(observe_all, monkeypatch):
+    asked = []
+    observe = external_envs.Duel.observe
+    monkeypatch.setattr(external_envs.Duel, "observe", lambda self, agent: asked.append(agent) or observe(self, agent))
+    duel = world("pettingzoo/helpers.external_envs:Duel", observe_all=observe_all, max_episode_steps=4)
+    agent_step = duel.reset(0).agent_types["hunter"]
+    asked.clear()
+    duel.step({"hunter": np.zeros((1, 3), int)})
+    assert asked == (["hunter_0", "hunter_1", "hunter_2"] if observe_all else ["hunter_1"])
+    for _ in range(3):
+        timestep = duel.step({"hunter": np.zeros((1, 3), int)})
+    assert timestep.ended[0]
+    assert agent_step.final_observation[0].tolist() == [2, 4, 4]  # at the end everybody is asked
 
 
 def test_tictactoe_has_planes_masks_and_rewards_for_both():

@@ -6,6 +6,8 @@ import pytest
 from coterie.testing import check_policy
 from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld
 from coterie.worlds.auction.world import Auction, AuctionSettings
+from coterie.worlds.boards.connect_four import ConnectFour, ConnectFourSettings
+from coterie.worlds.boards.othello import Othello, OthelloSettings
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings, describe_board
 from coterie.worlds.gridworld.text import GridworldText, describe_nearest_target
 from coterie.worlds.mpe.world import Spread, SpreadSettings, Tag, TagSettings
@@ -93,6 +95,8 @@ WORLDS = {
     "messages": lambda: race(3, messages=2),
     "meet": lambda: race(3, mode="meet"),
     "tictactoe": lambda: Tictactoe(TictactoeSettings(), 3),
+    "connect_four": lambda: ConnectFour(ConnectFourSettings(), 3),
+    "othello": lambda: Othello(OthelloSettings(), 3),
     "auction": lambda: Auction(AuctionSettings(), 3),
     "spread": lambda: Spread(SpreadSettings(), 3),
     "cartpole": lambda: GymnasiumWorld(GymnasiumSettings("CartPole-v1"), 3),

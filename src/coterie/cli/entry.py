@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from coterie.cli import inspect, studies, train  # noqa: F401  (registers the commands)
 from coterie.cli.app import app
+from coterie.cli.stop import Stopped
 
 RENAMED_OPTIONS = {"--sample": "--stochastic", "--deviates": "--deviator"}
 
@@ -28,10 +30,15 @@ def main() -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"coterie: '{error.filename}': {error.strerror}", file=sys.stderr)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        cure = "; 'coterie resume RUN' continues from the last checkpoint" if full else ""
+        print(f"coterie: '{error.filename}': {error.strerror}{cure}", file=sys.stderr)
+        sys.exit(1)
+    except MemoryError as error:
+        print(f"coterie: not enough memory: {error}; lower train.num_envs or the sizes of the world", file=sys.stderr)
         sys.exit(1)
     except SystemExit as left:
-        if left.code == 130:  # Typer's exit code for Ctrl-C
+        if left.code == 130 and not isinstance(left, Stopped):  # Typer's exit code for Ctrl-C
             cure = (
                 "'coterie resume RUN' continues from the last checkpoint, the same 'coterie tune' continues its study"
             )

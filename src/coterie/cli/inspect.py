@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 import textwrap
 from typing import Annotated
 
 import typer
 
 from coterie.cli.app import Experiment, Overrides, app, check_app, config_app
+from coterie.core.types import CoterieError
 
 
 @check_app.command("world")
@@ -18,13 +21,30 @@ def check_world_(
 ) -> None:
     """Test shapes, bounds, ends of episodes, seeds and saving of a world."""
     from coterie.config import registry, schema
-    from coterie.testing import check_world
+    from coterie.testing import ContractError, check_world
     from coterie.training import build
 
     values = schema.parse_overrides([w.removeprefix("world.") for w in overrides or []])
     part = schema.part(registry.WORLDS, {"name": name} | values, "world")
-    check_world(lambda num_envs: build.build_world(part, num_envs), steps=steps)
-    print(f"{name}: passes the conformance tests over {steps} steps")
+
+    def report(line: str) -> None:
+        print(f"{name}: {line}", file=sys.stderr, flush=True)
+
+    try:
+        found = check_world(lambda num_envs: build.build_world(part, num_envs), steps, report=report)
+    except ContractError as error:
+        if getattr(part.settings, "fresh", True):  # a setting of third-party environments
+            raise
+        report("fails; trying world.fresh: true")
+        fresh = schema.Part(part.name, dataclasses.replace(part.settings, fresh=True))
+        try:
+            check_world(lambda num_envs: build.build_world(fresh, num_envs), steps, report=report)
+        except CoterieError:
+            raise error from None
+        raise ContractError(f"{error}; with world.fresh: true it passes") from None
+    print(f"{name}: passes the conformance tests over {steps} steps, {1000 * found.seconds_per_step:.3g} ms a step")
+    if not found.episodes:
+        print(f"no episode ended within {steps} steps; if one may last for ever, set world.max_episode_steps")
 
 
 @config_app.command("show")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.app import AsJson, Checkpoint, Experiment, Quiet, RunPath, Seed, Stochastic, app
+from coterie.cli.stop import Stopped, stoppable
 
 
 @app.command()
@@ -113,7 +114,8 @@ def exploit(
     from coterie.studies.exploit.exploit import exploit
 
     spec = ExploitSpec(checkpoint, tuple(group or ()), deviator, learner, steps, episodes, seed, stochastic)  # type: ignore[arg-type]  # it checks itself
-    result = exploit(run, spec, overrides, out, quiet)
+    with stoppable():
+        result = exploit(run, spec, overrides, out, quiet)
     print(json.dumps(result.to_dict()) if as_json else show.as_table(result))
 
 
@@ -144,11 +146,15 @@ def tune(
     from coterie.studies.tune import tune as tuning
 
     plan = tuning.Plan(experiment, tuple(overrides or ()), trials, study, tuple(only or ()), seeds, pruner)  # type: ignore[arg-type]  # checked above
-    if as_json:
-        print(json.dumps(show.to_dict(tuning.tune(plan))))
-    else:
-        tuned = tuning.tune(plan, lambda tuned, trial: print(show.progress(tuned, trial)))
-        print("\n".join(show.conclusion(tuned)))
+    with stoppable() as interrupted:
+        if as_json:
+            tuned = tuning.tune(plan)
+            print(json.dumps(show.to_dict(tuned)))
+        else:
+            tuned = tuning.tune(plan, lambda tuned, trial: print(show.progress(tuned, trial)))
+            print("\n".join(show.conclusion(tuned)))
+        if tuned.interrupted:
+            raise Stopped(interrupted.exit_code)
 
 
 @app.command()
@@ -222,8 +228,10 @@ def rate(
 
 @app.command()
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="one run, or several seeds of an experiment")],
-    out: Annotated[str | None, typer.Option(help="HTML file to write (default: RUN/report.html)")] = None,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN|SWEEP…", help="runs, or directories with runs below them")],
+    out: Annotated[
+        str | None, typer.Option(help="HTML file to write (default: report.html in the run, or beside several runs)")
+    ] = None,
     figure: Annotated[
         str | None, typer.Option(help="PNG file NAME.png for the curves; auctions add NAME-bids.png")
     ] = None,
@@ -232,9 +240,10 @@ def report(
     ] = None,
 ) -> None:
     """Write an HTML report of one run or several."""
-    from coterie.studies.report import write_report
-    from coterie.training.run import Run
+    from coterie.studies.compare.runs import find_runs
+    from coterie.studies.report import default_path, write_report
 
-    path = Path(out) if out else Path(runs[0]) / "report.html"
+    found = [run for _, run in find_runs(runs)]
+    path = Path(out) if out else default_path(found)
     files = [Path(file) if file else None for file in (figure, numbers)]
-    print(write_report([Run.open(run) for run in runs], path, *files))
+    print(write_report(found, path, *files))

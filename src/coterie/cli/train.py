@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.app import AsJson, Checkpoint, Experiment, Overrides, Quiet, RunPath, Seed, Stochastic, app
+from coterie.cli.stop import Stopped, stoppable
 
 if TYPE_CHECKING:
     from coterie.training.run import Run
@@ -29,21 +30,39 @@ def train(
 
     words = overrides or []
     combinations = schema.sweep(words) if multirun else [words]
+    directories = sweep_directories(out, words, combinations) if multirun else [out]
     for combination in combinations if multirun else ():
         start.check(experiment, combination)  # refuse the last combination before the first one trains
+    with stoppable() as interrupted:
+        for number, (combination, directory) in enumerate(zip(combinations, directories, strict=True)):
+            if multirun:
+                print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
+            finished = print_outcome(api.train(experiment, combination, directory, quiet))
+            left = combinations[number + 1 :]
+            if not finished or (interrupted.is_set() and left):
+                if left:
+                    print(f"{len(left)} of {len(combinations)} runs have not begun, the first is {' '.join(left[0])}")
+                raise Stopped(interrupted.exit_code)
+
+
+def sweep_directories(out: str | None, words: list[str], combinations: list[list[str]]) -> list[str | None]:
+    """One directory below `out` for each combination, named by the settings that are swept; None without `out`."""
+    from coterie.config.schema import ConfigError
+
+    names: list[str] = []
     for number, combination in enumerate(combinations):
-        if multirun:
-            print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
-        directory = out
-        if out is not None and multirun:
-            swept = [word for word in combination if word not in words]  # distinguishes this run from the others
-            directory = str(Path(out) / ("_".join(swept) or "run").replace("/", "-"))
-        if not print_outcome(api.train(experiment, combination, directory, quiet)):
-            return  # Ctrl-C ends the whole sweep
+        if combination in combinations[:number]:
+            raise ConfigError(f"-m: {' '.join(combination)} would be trained twice; name every value once")
+        swept = [word for word in combination if word not in words]
+        name = ("_".join(swept) or "run").replace("/", "-")
+        while name in names:  # different values that read the same as a directory
+            name += "-2"
+        names.append(name)
+    return [None if out is None else str(Path(out) / name) for name in names]
 
 
 def print_outcome(run: Run) -> bool:
-    """Print a run's scores and files; False when Ctrl-C stopped it early."""
+    """Print a run's scores and files; False when a signal stopped it early."""
     summary = run.summary()
     if summary is None:
         print(f"stopped and saved at {max(run.steps(), default=0):,} steps; continue with: coterie resume {run.path}")
@@ -53,14 +72,28 @@ def print_outcome(run: Run) -> bool:
         f"{summary['env_steps']:,} steps in {summary['wall_s']:.0f} s, {summary['steps_per_s']:,.0f} per second{solved}"
     )
     print(f"greedy play, {summary['episodes']} held-out episodes:")
-    rows = {"trained (best)": summary["evaluation"], "step 0": summary["step_0"]} | summary["baselines"]
-    for name, result in rows.items():
+    last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
+    rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"], "step 0": summary["step_0"]}
+    for name, result in (rows | summary["baselines"]).items():
         print_result(name, result)
+    if last:
+        print(f"best     {summary['best_reason']}")
     print(f"run      {run.path}")
     for video in run.films()[-1:]:
         print(f"video    {video}")
-    print(f"report   {run.path / 'report.html'}")
+    if (run.path / "report.html").exists():
+        print(f"report   {run.path / 'report.html'}")
+    print_unanswered(summary.get("unanswered", {}))
     return True
+
+
+def print_unanswered(found: dict[str, dict[str, int]]) -> None:
+    """Print which language models left questions without an answer; raise an error for one that answered none."""
+    from coterie.training.language_models import describe_unanswered, refuse_silent_models
+
+    refuse_silent_models(found)
+    for line in describe_unanswered(found):
+        print(line)
 
 
 def print_result(name: str, result: dict[str, Any]) -> None:
@@ -78,13 +111,16 @@ def resume(run: RunPath, overrides: Overrides = None, quiet: Quiet = False) -> N
     from coterie import api
     from coterie.training.run import Run
 
-    continued = api.resume(run, overrides, quiet)
-    directory = Run.open(run)
-    summary = directory.summary()
-    if not continued and summary is not None:
-        print(f"{run} has finished at {summary['env_steps']:,} steps; more: coterie resume {run} train.total_steps=N")
-        return
-    print_outcome(directory)
+    with stoppable() as interrupted:
+        continued = api.resume(run, overrides, quiet)
+        directory = Run.open(run)
+        summary = directory.summary()
+        if not continued and summary is not None:
+            print(
+                f"{run} has finished at {summary['env_steps']:,} steps; more: coterie resume {run} train.total_steps=N"
+            )
+        elif not print_outcome(directory):
+            raise Stopped(interrupted.exit_code)
 
 
 @app.command("eval")
@@ -101,20 +137,30 @@ def evaluate(
     from coterie.core.types import as_metrics
     from coterie.training import table
     from coterie.training.evaluate import actor_metrics
+    from coterie.training.language_models import actors_unanswered, refuse_silent_models
 
     loaded = table.load(run, checkpoint, overrides)
+    actors = [group.actor for group in loaded.groups]
     result = loaded.evaluate(episodes, seed, greedy=not stochastic).to_dict()
+    unanswered = actors_unanswered(actors)
     if as_json:
         mode = "sample" if stochastic else "greedy"
         head = {"run": run, "checkpoint": checkpoint, "mode": mode, "episodes": episodes, "seed": seed}
-        found = actor_metrics([group.actor for group in loaded.groups])
+        head["players"] = loaded.players
+        found = actor_metrics(actors)
         metrics = {name: as_metrics(counters) for name, counters in found.items()}
-        more = {"reports": metrics} if metrics else {}
+        more = ({"reports": metrics} if metrics else {}) | ({"unanswered": unanswered} if unanswered else {})
         print(json.dumps(head | {"env_steps": loaded.env_steps} | result | more))
+        refuse_silent_models(unanswered)
         return
     mode = "stochastic" if stochastic else "greedy"
-    print(f"{run}, checkpoint {checkpoint} ({loaded.env_steps:,} steps), {mode}, {episodes} episodes, seed {seed}")
+    who = set(loaded.players.values())
+    told = f"{who.pop()}, " if len(who) == 1 else ""
+    print(f"{run}, {told}{mode}, {episodes} episodes, seed {seed}")
+    for group, player in loaded.players.items() if not told else ():
+        print(f"  {group}: {player}")
     print_result(mode, result)
+    print_unanswered(unanswered)
 
 
 @app.command()
@@ -132,6 +178,7 @@ def watch(
 ) -> None:
     """Show a run's policies in a video, a terminal or a window."""
     from coterie.training import build, table, video
+    from coterie.training.language_models import actors_unanswered
     from coterie.training.loop import evaluation_seed
 
     loaded = table.load(run, checkpoint, overrides)
@@ -145,3 +192,4 @@ def watch(
     else:
         path = Path(out) if out else Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif"
         print(video.write_video(world, actors, start, path, episodes, greedy, fps))
+    print_unanswered(actors_unanswered(actors))

@@ -9,6 +9,8 @@ from __future__ import annotations
 WORLDS = {
     "gridworld": "coterie.worlds.gridworld.world:Gridworld",
     "tictactoe": "coterie.worlds.boards.tictactoe:Tictactoe",
+    "connect_four": "coterie.worlds.boards.connect_four:ConnectFour",
+    "othello": "coterie.worlds.boards.othello:Othello",
     "spread": "coterie.worlds.mpe.world:Spread",
     "tag": "coterie.worlds.mpe.world:Tag",
     "auction": "coterie.worlds.auction.world:Auction",
@@ -23,12 +25,14 @@ POLICIES = {
     "deterministic": "coterie.policies.deterministic:DeterministicPolicy",
     "random": "coterie.policies.scripted:RandomPolicy",
     "expert": "coterie.policies.scripted:ExpertPolicy",
+    "minimax": "coterie.policies.alphabeta:MinimaxPolicy",
+    "alphabeta": "coterie.policies.alphabeta:AlphabetaPolicy",
     "language": "coterie.policies.language:LanguagePolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
     "search": "coterie.policies.search.policy:SearchPolicy",
 }
 SCRIPTED = ("random", "expert")  # policies that follow a rule
-UNTRAINED = (*SCRIPTED, "language", "search")  # policies that play without having been trained
+UNTRAINED = (*SCRIPTED, "minimax", "alphabeta", "search", "language")  # policies that play without having been trained
 LEARNERS = {
     "ppo": "coterie.algorithms.ppo.ppo:PPO",
     "dqn": "coterie.algorithms.dqn.dqn:DQN",

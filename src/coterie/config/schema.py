@@ -57,7 +57,9 @@ class TrainSettings:
     evaluate_episodes: int = 100  # episodes per evaluation
     checkpoint_every: int = 10  # iterations between checkpoints
     keep_checkpoints: int = 2  # newest checkpoints to keep, in addition to the best
-    best: Literal["return", "last"] = "return"  # the best checkpoint: highest return, or the last evaluated
+    best: Literal["return", "last"] = (
+        "return"  # the best checkpoint: highest return (in constant-sum games the last), or the last
+    )
     stop: StopSettings | None = None  # stop early at this return; None: never
     video: bool = True  # record one episode of the best policy at the end
     tensorboard: bool = True  # also write TensorBoard event files
@@ -90,6 +92,8 @@ class TrainSettings:
 
 SCHEMA = 1
 DEFAULT_NAMES = {"policy": "network", "preference": "individual", "advisor": "language", "constraints": "language"}
+PARTS = ("world", "learner", *DEFAULT_NAMES)  # settings that choose a component by name
+SHORT_FORM = ""  # in merged layers: the key of a section's short form, `lm: embedded`, beside other settings of it
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
     *(
@@ -192,33 +196,62 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def merge(base: Any, over: Any, key: str = "") -> Any:
-    """Merge `over` onto `base`. A component with a new name drops the settings of the old one."""
-    if isinstance(base, dict) and isinstance(over, str) and key in DEFAULT_NAMES | {"world": "", "learner": ""}:
-        over = {"name": over}  # `policy: random` is short for its name
-    if isinstance(base, str) and isinstance(over, dict):
-        base = {"name": base}  # `policy: network` is short for `policy: {name: network}`
+    """Merge `over` onto `base`. A part with a new name drops the settings of the old one."""
+    base, over = _sections(base, over, key)
     if not isinstance(base, dict) or not isinstance(over, dict):
         return over
-    renamed = "name" in over and over["name"] != base.get("name", DEFAULT_NAMES.get(key, over["name"]))
-    switched = ("run" in over and "run" not in base) or ("name" in over and "run" in base)
-    if renamed or switched:
-        return over
-    return {
-        name: merge(base.get(name), over[name], name) if name in over else base[name]
-        for name in (*base, *(n for n in over if n not in base))
-    }
+    if key in PARTS:
+        renamed = "name" in over and over["name"] != base.get("name", DEFAULT_NAMES.get(key, over["name"]))
+        switched = ("run" in over and "run" not in base) or ("name" in over and "run" in base)
+        if renamed or switched:
+            return over
+    return _united(base, over, merge)
 
 
-def parse_overrides(overrides: list[str]) -> dict[str, Any]:
-    """Parse `key=value` words into nested settings."""
+def _sections(base: Any, over: Any, key: str) -> tuple[Any, Any]:
+    """Write a short form out where it meets the settings of its section: `policy: random`, `lm: embedded`."""
+    short = "name" if key in PARTS else SHORT_FORM
+    if isinstance(base, dict) and isinstance(over, str):
+        over = {short: over}
+    elif isinstance(base, str) and isinstance(over, dict):
+        base = {short: base}
+    return base, over
+
+
+def _united(base: dict[str, Any], over: dict[str, Any], join: typing.Callable[[Any, Any, str], Any]) -> dict[str, Any]:
+    """Return the settings of both; `join` decides about those that are in both."""
+    united = dict(base)
+    for name, value in over.items():
+        joined = join(united[name], value, name) if name in united else value
+        if SHORT_FORM in united:
+            united.pop(name, None)  # goes last: of a short form and the setting it stands for, the later one counts
+        united[name] = joined
+    return united
+
+
+def parse_overrides(overrides: list[str] | str) -> dict[str, Any]:
+    """Parse `key=value` words, or a single one, into nested settings. Words about one section unite in any order."""
+    overrides = [overrides] if isinstance(overrides, str) else list(overrides)
+    layer: dict[str, Any] = {}
     for word in overrides:
         if "=" not in word or word.startswith("="):
             raise ConfigError(f"'{word}': expected key=value, for example train.total_steps=100000")
-    try:
-        nested = OmegaConf.to_container(OmegaConf.from_dotlist(overrides), resolve=False)
-        return typing.cast(dict[str, Any], nested)
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"cannot read the overrides: {error}") from None
+        try:
+            nested: Any = OmegaConf.to_container(OmegaConf.from_dotlist([word]), resolve=False)
+        except (YAMLError, OmegaConfBaseException, UnicodeError) as error:
+            raise ConfigError(f"cannot read the overrides: '{word}': {error}") from None
+        layer = _unite(layer, nested, "", word)
+    return layer
+
+
+def _unite(base: Any, over: Any, key: str, word: str) -> Any:
+    """Add the settings of one more word; unlike in `merge`, another name drops nothing."""
+    base, over = _sections(base, over, key)
+    if isinstance(base, dict) and isinstance(over, dict):
+        return _united(base, over, lambda old, new, name: _unite(old, new, name, word))
+    if isinstance(base, dict) != isinstance(over, dict) and base is not None and over is not None:
+        raise ConfigError(f"'{word}': another override gives '{key}' as {base!r}; remove one of the two")
+    return over
 
 
 def sweep(overrides: list[str]) -> list[list[str]]:
@@ -250,6 +283,8 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
     groups = layer.get("groups")
     if not isinstance(groups, dict) or not groups:
         raise ConfigError("groups: at least one group is needed, for example groups: {team: {agents: 'agent_*'}}")
+    if SHORT_FORM in groups:
+        raise ConfigError(f"groups: expected groups by name, got {groups[SHORT_FORM]!r}")
     train = settings_from(TrainSettings, layer.get("train") or {}, "train")
     if train.stop is not None and train.stop.group not in (None, *groups):
         raise ConfigError(f"train.stop.group: no group '{train.stop.group}'; there are {', '.join(map(str, groups))}")
@@ -269,7 +304,7 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
     )
 
 
-def load(experiment: str, overrides: list[str] | None = None) -> Config:
+def load(experiment: str, overrides: list[str] | str | None = None) -> Config:
     """Load an experiment by name or file, with overrides."""
     path = find(experiment)
     return resolve(merge(read(path), parse_overrides(overrides or [])), name_of(path))
@@ -369,7 +404,9 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
         settings_type = lookup.settings_type(table, str(name))
     except LookupError as error:
         now = renamed.present_name(kind, str(name))
-        cure = suggest(str(name), table) if now is None else f"; '{name}' is now '{now}'"
+        cure = _sweep_hint(name) or suggest(str(name), table) if now is None else f"; '{name}' is now '{now}'"
+        if kind == "world" and ":" in str(name):
+            cure += f"; an environment that a module registers is named gymnasium/{name}"
         raise ConfigError(f"{path}.name: {error}{cure}") from None
     rest = {key: item for key, item in value.items() if key != "name"}
     family, identity = lookup.family(table, str(name))
@@ -409,14 +446,22 @@ def _nested(hint: Any) -> type[Any] | None:
 
 def _written_out(nested: type[Any] | None, value: Any) -> Any:
     """Expand a string to the first setting of a section: `lm: embedded` is short for `lm: {name: embedded}`."""
-    if nested is None or not isinstance(value, str):
+    if nested is None or not (isinstance(value, str) or (isinstance(value, dict) and SHORT_FORM in value)):
         return value
     first = dataclasses.fields(nested)[0].name
-    return {first: value} if typing.get_type_hints(nested)[first] is str else value
+    if typing.get_type_hints(nested)[first] is not str:
+        return value  # has no short form, which `settings_from` says
+    if isinstance(value, str):
+        return {first: value}
+    last = [value[name] for name in value if name in (SHORT_FORM, first)][-1]
+    return {name: item for name, item in value.items() if name != SHORT_FORM} | {first: last}
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:
-    """Check one value strictly; integers are accepted as floats and lists as tuples."""
+    """Check one value strictly; integers are accepted as floats, 1e5 as an integer, and lists as tuples."""
+    value = _integral(hint, value)
+    if _oversized(value):
+        raise ConfigError(f"{path}: expected whole numbers of less than 64 bits, got {value!r}")
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:
@@ -430,7 +475,28 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         if first["type"] == "literal_error":
             reason = f"one of {reason}"
-        raise ConfigError(f"{path}: expected {reason}, got {value!r}") from None
+        raise ConfigError(f"{path}: expected {reason}, got {value!r}{_sweep_hint(value)}") from None
+
+
+def _sweep_hint(value: Any) -> str:
+    listed = isinstance(value, str) and "," in value
+    return "; 'coterie train -m' trains one run for each of several values" if listed else ""
+
+
+def _integral(hint: Any, value: Any) -> Any:
+    """Return a float without a fraction as an integer where the hint has integers and no floats."""
+    options = typing.get_args(hint) if isinstance(hint, python_types.UnionType) else (hint,)
+    if isinstance(value, list) and tuple[int, ...] in options:
+        return [_integral(int, item) for item in value]
+    exact = isinstance(value, float) and value.is_integer() and int in options and float not in options
+    return int(value) if exact else value
+
+
+def _oversized(value: Any) -> bool:
+    """Whether a value has an integer that the arrays of NumPy and PyTorch cannot hold."""
+    if isinstance(value, list | dict):
+        return any(map(_oversized, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int) and abs(value) >= 2**63
 
 
 @functools.cache
@@ -448,6 +514,8 @@ def _ranged(make: typing.Callable[[], Any], path: str) -> Any:
 def _only(values: dict[str, Any], known: typing.Iterable[str], path: str) -> None:
     known = list(known)
     for key in values:
+        if key == SHORT_FORM:
+            raise ConfigError(f"{path}: expected settings, got {values[key]!r}")
         if key not in known:
             at = f"{path}.{key}" if path else str(key)
             now = renamed.present_setting(at)

@@ -49,42 +49,78 @@ _UNKNOWN = compile_estimate(_unknown)
 
 
 class _Search(NamedTuple):
-    """What one search needs besides the rules."""
+    """The moves from the position that is searched to the one that is looked at, by ply."""
 
-    depth: int
-    stack: Array  # [depth + 1, S] the positions on the way
+    stack: Array  # [depth + 1, S] positions
     masks: Array  # [depth + 1, K] actions not tried yet
+    moves: Array  # [depth + 1] the action that is being tried
+    best: Array  # [depth + 1] the best value so far
+    low: Array  # [depth + 1] values up to this one do not matter
+    high: Array  # [depth + 1] the other player avoids positions with this value or more
     history: Array  # [K] how often an action has cut off, weighted by the depth below it
-    payoffs: Array  # [2]
 
 
 @njit(cache=True)
 def _search_all(rules: Any, estimate: Any, positions: Array, depth: int, allowed: Array, values: Array) -> None:
     num_actions = allowed.shape[1]
     search = _Search(
-        depth,
         np.empty((depth + 1, positions.shape[1]), np.int64),
         np.empty((depth + 1, num_actions), np.bool_),
+        np.zeros(depth + 1, np.int64),
+        np.empty(depth + 1),
+        np.empty(depth + 1),
+        np.empty(depth + 1),
         np.zeros(num_actions, np.int64),
-        np.zeros(2, np.float32),
     )
     for n in range(len(positions)):
-        search.history[:] = 0
         search.stack[0] = positions[n]
         search.masks[0] = allowed[n]
-        best = -np.inf
-        for _ in range(num_actions):
-            action = _next_action(search.masks[0], search.history)
-            if action < 0:
-                break
-            # values above the lower bound are exact: a bound just below the best one keeps those that are equal to it
-            value = _after(rules, estimate, search, 0, action, np.nextafter(best, -np.inf), np.inf)
-            if value >= best:
-                best = value
-                values[n, action] = value
+        search.history[:] = 0
+        _search_one(rules, estimate, search, depth, values[n])
         for action in range(num_actions):
-            if values[n, action] < best:
+            if values[n, action] < search.best[0]:
                 values[n, action] = -np.inf
+
+
+@njit(cache=True)
+def _search_one(rules: Any, estimate: Any, s: _Search, depth: int, values: Array) -> None:
+    """Negamax with a stack of its own (Numba crashes on cached recursive functions that call rules)."""
+    payoffs = np.zeros(2, np.float32)
+    ply = 0
+    s.best[0], s.low[0], s.high[0] = -np.inf, -np.inf, np.inf
+    while True:
+        action = _next_action(s.masks[ply], s.history) if s.best[ply] < s.high[ply] else -1
+        if action >= 0:
+            s.moves[ply] = action
+            child = s.stack[ply + 1]
+            child[:] = s.stack[ply]
+            rules.apply(child, action)
+            same = child[0] == s.stack[ply, 0]  # the player moves again
+            if rules.outcome(child, payoffs):
+                payoff = np.float64(payoffs[s.stack[ply, 0]])
+                value = payoff + np.sign(payoff) * (1.0 - 1e-6 * (ply + 1))
+            elif ply + 1 == depth:
+                value = estimate(child) if same else -estimate(child)
+            else:
+                low = max(s.low[ply], s.best[ply])
+                if ply == 0:  # values above the bound are exact: this one keeps those that are equal to the best
+                    low = np.nextafter(low, -np.inf)
+                ply += 1
+                s.best[ply] = -np.inf
+                s.low[ply], s.high[ply] = (low, s.high[ply - 1]) if same else (-s.high[ply - 1], -low)
+                s.masks[ply] = False
+                rules.legal(child, s.masks[ply])
+                continue
+        elif ply == 0:
+            return
+        else:  # all actions tried, or cut off: the value counts for the move that led here
+            ply -= 1
+            value = s.best[ply + 1] if s.stack[ply + 1, 0] == s.stack[ply, 0] else -s.best[ply + 1]
+        if ply == 0 and value >= s.best[0]:
+            values[s.moves[0]] = value
+        s.best[ply] = max(s.best[ply], value)
+        if s.best[ply] >= s.high[ply]:
+            s.history[s.moves[ply]] += (depth - ply) ** 2
 
 
 @njit(cache=True)
@@ -97,34 +133,3 @@ def _next_action(mask: Array, history: Array) -> int:
     if found >= 0:
         mask[found] = False
     return found
-
-
-@njit(cache=True)
-def _after(rules: Any, estimate: Any, search: _Search, ply: int, action: int, low: float, high: float) -> float:
-    """The value of an action for the player who takes it, exact if it lies between `low` and `high`."""
-    player, child = search.stack[ply, 0], search.stack[ply + 1]
-    child[:] = search.stack[ply]
-    rules.apply(child, action)
-    ply += 1
-    if rules.outcome(child, search.payoffs):
-        payoff = np.float64(search.payoffs[player])
-        return payoff + np.sign(payoff) * (1.0 - 1e-6 * ply)
-    same = child[0] == player  # who moves again
-    if ply == search.depth:
-        guess = estimate(child)
-        return guess if same else -guess
-    if not same:
-        low, high = -high, -low
-    mask = search.masks[ply]
-    mask[:] = False
-    rules.legal(child, mask)
-    best = -np.inf
-    for _ in range(len(mask)):
-        reply = _next_action(mask, search.history)
-        if reply < 0:
-            break
-        best = max(best, _after(rules, estimate, search, ply, reply, max(low, best), high))
-        if best >= high:
-            search.history[reply] += (search.depth - ply) ** 2
-            break
-    return best if same else -best

@@ -43,6 +43,9 @@ def settings_type(table: dict[str, str], name: str) -> type[Any]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` when something known is close."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    """`; did you mean 'x'?` when something known is close, and not the word itself."""
+    known = list(known)
+    if word in known:
+        return ""
+    close = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean '{close[0]}'?" if close else ""

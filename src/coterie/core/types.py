@@ -138,6 +138,14 @@ def action_dtype(space: ActionSpace) -> str:
     return "float32" if isinstance(space, Box) else "int64"
 
 
+def sampling_bounds(space: Box) -> tuple[Array, Array]:
+    """Bounds to draw uniform numbers from; a missing bound lies 10 beyond 0, or beyond the other bound."""
+    low, high = (np.broadcast_to(np.asarray(bound, np.float64), space.shape) for bound in (space.low, space.high))
+    lowest = np.where(np.isfinite(low), low, np.minimum(np.where(np.isfinite(high), high, 0), 0) - 10)
+    highest = np.where(np.isfinite(high), high, np.maximum(np.where(np.isfinite(low), low, 0), 0) + 10)
+    return lowest, highest
+
+
 @dataclass(frozen=True)
 class AgentType:
     """Agents with the same observation and action spaces; every group lies inside one agent type."""
@@ -262,6 +270,17 @@ class Experience:
     memory: Array | None = None  # [T+1, N, A, M]: the policy's memory when it decided
     advice: Advice | None = None  # [T, N, A, …]: what the advisor suggested; None: the group has no advisor
     trace: dict[str, Array] | None = None  # [T, N, A, …] each: the decisions' traces
+    opening_group_reward: Array | None = None  # [N, A]: the group's mean reward for the decisions that opened row 0
+
+    def group_reward(self) -> Array:
+        """[T, N, A]: the mean of the group's rewards, for every agent.
+
+        In row 0 of a turn-based world each pending decision has its own start: its mean was added up since then.
+        """
+        mean = np.broadcast_to(self.reward.mean(axis=2, keepdims=True), self.reward.shape).astype(np.float32)
+        if self.opening_group_reward is not None:
+            mean[0] = self.opening_group_reward
+        return mean
 
     @property
     def ends(self) -> Array:
@@ -326,7 +345,7 @@ def merge(experiences: list[Experience]) -> Experience:
     offsets = np.cumsum([0] + [e.active.shape[1] for e in experiences[:-1]])
     for spec in fields(Experience):
         parts = [getattr(e, spec.name) for e in experiences]
-        axis = 0 if spec.name == "acting" else 1
+        axis = 0 if spec.name in ("acting", "opening_group_reward") else 1
         if spec.name == "finals":
             joined["finals"] = Finals(
                 np.concatenate([f.index + [0, offset] for f, offset in zip(parts, offsets, strict=True)]),
@@ -353,6 +372,7 @@ class PendingTransitions:
     memory: Array | None  # [N, A, M]: when it was decided; of who left nothing open, what they remember now
     advice: Advice | None = None  # [N, A, …]
     trace: dict[str, Array] | None = None  # [N, A, …]
+    group_reward: Array | None = None  # [N, A]: the group's mean rewards so far, since each decision; 0: none is open
 
 
 def open_decisions(experience: Experience) -> PendingTransitions:
@@ -363,10 +383,14 @@ def open_decisions(experience: Experience) -> PendingTransitions:
     at = open_rows.argmax(axis=0)  # an agent has at most one open decision
     n, a = np.meshgrid(np.arange(num_envs), np.arange(agents), indexing="ij")
     since = np.arange(rows)[:, None, None] >= at
-    gained = np.where(active, (experience.reward * since).sum(axis=0, dtype=np.float32), np.float32(0))
+    gained, group_gained = (
+        np.where(active, (reward * since).sum(axis=0, dtype=np.float32), np.float32(0))
+        for reward in (experience.reward, experience.group_reward())
+    )
     memory = None
-    if experience.memory is not None:  # who left nothing open goes on from what is remembered now
-        memory = np.where(active[..., None], experience.memory[at, n, a], experience.memory[-1])
+    if experience.memory is not None:  # who left nothing open goes on from what is remembered now, who ended from none
+        now = np.where(experience.ends[-1][..., None], np.float32(0), experience.memory[-1])
+        memory = np.where(active[..., None], experience.memory[at, n, a], now)
     return PendingTransitions(
         active,
         map_tree(lambda o: o[at, n, a], experience.observation),
@@ -377,4 +401,5 @@ def open_decisions(experience: Experience) -> PendingTransitions:
         memory,
         None if experience.advice is None else Advice(*(array[at, n, a] for array in experience.advice)),
         None if experience.trace is None else {name: array[at, n, a] for name, array in experience.trace.items()},
+        group_gained,
     )

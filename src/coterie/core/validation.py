@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from numbers import Integral, Real
 
 
@@ -30,6 +31,15 @@ def positive(name: str, value: float) -> None:
     _number(name, value)
     if not value > 0:
         raise ValueError(f"{name} must be above 0, got {value:g}")
+
+
+def fits_in_memory(what: str, size: float, cure: str) -> None:
+    """Raise unless `size` bytes fit into this machine's memory; without this, the system ends the process."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise ValueError(
+            f"{what} needs about {size / 1e9:,.0f} GB of memory, this machine has {memory / 1e9:,.0f} GB; {cure}"
+        )
 
 
 def _number(name: str, value: float) -> None:

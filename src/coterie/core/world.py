@@ -51,6 +51,24 @@ def state_size_of(world: World) -> int:
         ) from None
 
 
+def check_methods(world: World) -> None:
+    """Raise `ValueError` for a world of a user's own that lacks a method of the protocol."""
+    for name, purpose in METHODS.items():
+        if not callable(getattr(world, name, None)):
+            raise ValueError(
+                f"'{type(world).__name__}' has no method '{name}', which {purpose}; add it, then run the conformance "
+                "tests with 'coterie check world'"
+            )
+
+
+METHODS = {  # of `World`
+    "reset": "starts every copy anew",
+    "step": "takes the agents' actions",
+    "save": "returns the state for checkpoints",
+    "load": "restores a saved state",
+}
+
+
 def rebuild(make: Callable[..., World], arguments: tuple[Any, ...], state: State) -> World:
     """Make a world and load a saved state; native worlds are copied and pickled this way.
 
@@ -67,6 +85,15 @@ class HasExpert(Protocol):
 
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """Return the expert's action for every agent of a type, `[N, A, …]`."""
+        ...
+
+
+@runtime_checkable
+class Pausable(Protocol):
+    """A world that can stop stepping some copies, where a step is expensive."""
+
+    def pause(self, copies: Array) -> None:
+        """Stop stepping these copies `[N]` bool until the next reset: their agents neither act nor get rewards."""
         ...
 
 

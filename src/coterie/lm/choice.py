@@ -2,7 +2,8 @@
 
 Language-model roles share this module. A text that the model may not read (the budget is spent, a server fails, the
 cache only replays) has NaN scores, an abstention; the role decides how to act on it. A server that fails is skipped for
-a while: every attempt takes seconds, and a policy asks at every step.
+a while: every attempt takes seconds, and a policy asks at every step. Too many abstentions end the run, since its
+numbers would be those of random choices.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ import numpy as np
 
 from coterie.core.types import Array
 from coterie.lm import calibration as calibrate
-from coterie.lm.interface import BudgetDenied, Normalize, NotRecorded, Rejected, RetriesExhausted, Unavailable
+from coterie.lm.interface import (
+    BudgetDenied,
+    LMError,
+    Normalize,
+    NotRecorded,
+    Rejected,
+    RetriesExhausted,
+    TooManyAbstentions,
+    Unavailable,
+)
 from coterie.lm.loading import LMSettings, LoadedModel, backend_of, load_shared
 from coterie.lm.prompts import PromptTemplate
 
@@ -27,6 +37,8 @@ Answer = TypeVar("Answer")
 Calibration = Literal["none", "content_free", "batch"]
 CONTENT_FREE = ("N/A", "...", "Nothing is known.")  # descriptions without content, for `calibration: content_free`
 MAX_REMEMBERED = 200_000  # answers in memory; the model's own cache keeps all
+MIN_QUESTIONS = 20  # the share of abstentions counts as if there were at least this many questions
+WINDOW = 10_000  # questions over which the share of abstentions is taken, about: a server may fail late in a run
 MAX_SKIPS = 64  # largest number of calls for which a failing server is skipped
 
 
@@ -65,6 +77,7 @@ class AnswerMemo(Generic[Question, Answer]):
         self.known: dict[Question, Answer] = {}
         self.refused: set[Question] = set()  # denied, rejected or not recorded; never asked again
         self.rejected: Rejected | None = None  # the latest rejection
+        self.failure: LMError | None = None  # the latest failure of any kind
 
     def ask(self, questions: Iterable[Question]) -> None:
         """Ask the model the questions whose answers are not known yet."""
@@ -81,6 +94,7 @@ class AnswerMemo(Generic[Question, Answer]):
         try:
             found = self.ask_model(new)
         except (BudgetDenied, NotRecorded, Rejected) as error:
+            self.failure = error
             if len(new) == 1:
                 self.refused.update(new)
                 if isinstance(error, Rejected):
@@ -91,10 +105,42 @@ class AnswerMemo(Generic[Question, Answer]):
             if not self.backoff.skipping:  # the first half may have failed
                 self._ask(new[len(new) // 2 :])
         except (RetriesExhausted, Unavailable) as error:
+            self.failure = error
             self.backoff.failed(error)
         else:
             self.backoff.answered()
             self.known.update(zip(new, found, strict=True))
+
+
+class AnswerCounter:
+    """Counts the questions of a role and those without an answer; raises when the share of the latter is too large."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit  # `max_abstentions`
+        self.questions = self.unanswered = 0
+        self.recent_questions = self.recent_failures = 0.0  # of the latest questions, about WINDOW
+
+    def add(self, questions: int, unanswered: int, failure: LMError | None) -> None:
+        """Count questions; raise `TooManyAbstentions` if too many of the latest ones failed. `failure`: the latest."""
+        self.questions += questions
+        self.unanswered += unanswered
+        if isinstance(failure, BudgetDenied):
+            return  # a spent budget has its own setting, budget.at_limit
+        self.recent_questions += questions
+        self.recent_failures += unanswered
+        if unanswered and self.recent_failures > self.limit * max(self.recent_questions, MIN_QUESTIONS):
+            share = self.recent_failures / self.recent_questions
+            what = "no answer came from the language model" if share == 1 else "the language model fails too often"
+            raise TooManyAbstentions(
+                f"{what}: {share:.0%} of the latest {self.recent_questions:.0f} questions have no answer, "
+                f"lm.max_abstentions is {self.limit:g}; the latest failure: {failure}; see to the model, then start or "
+                "resume the run, or raise the limit"
+            )
+        if self.recent_questions > WINDOW:
+            self.recent_questions, self.recent_failures = self.recent_questions / 2, self.recent_failures / 2
+
+    def metrics(self) -> dict[str, float]:
+        return {"lm/questions": float(self.questions), "lm/unanswered": float(self.unanswered)}
 
 
 class ChoiceScorer:
@@ -116,6 +162,7 @@ class ChoiceScorer:
         if calibration != "none" and not self.samples:
             raise ValueError("calibration=batch: the codec has no sample descriptions; set content_free or none")
         self.answers: AnswerMemo[str, Array] = AnswerMemo(self._score)  # text -> scores [C]
+        self.counter = AnswerCounter(lm.max_abstentions)
         if backend_of(lm) == "encoder":
             raise ValueError(f"lm: '{lm.name}' only embeds texts; name a model that can score words, such as embedded")
         calls = lm.budget.calls if lm.budget else None
@@ -138,6 +185,17 @@ class ChoiceScorer:
 
     def log_probs(self, texts: Sequence[str]) -> Array:
         """Return calibrated log-probabilities of all words, `[R, C]`; rows without an answer are NaN."""
+        scores = self._log_probs(texts)
+        self.counter.add(len(texts), int(np.isnan(scores).any(axis=1).sum()), self.answers.failure)
+        return scores
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers of questions and of those without an answer, and the usage of the model once loaded."""
+        if not self.counter.questions and "lm" not in vars(self):
+            return {}
+        return self.counter.metrics() | (self.lm.metrics() if "lm" in vars(self) else {})  # not loaded for its metrics
+
+    def _log_probs(self, texts: Sequence[str]) -> Array:
         self.answers.ask([*self.samples, *texts])
         unknown = np.full(len(self.words), np.nan)
         scores = np.array([self.known.get(text, unknown) for text in texts]).reshape(-1, len(self.words))

@@ -69,6 +69,10 @@ class BudgetExceeded(LMError):
     """As `BudgetDenied`, with `at_limit: stop`: the run ends."""
 
 
+class TooManyAbstentions(LMError):
+    """More questions stay without an answer than `max_abstentions` allows: the run ends."""
+
+
 # Requests and answers -------------------------------------------------------------------------------
 
 
@@ -143,7 +147,10 @@ class LanguageModel(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """A string that changes whenever answers to the same request may change, weights included."""
+        """A string that changes whenever answers to the same request may change.
+
+        It covers weights, adapters, configuration, tokenizer, chat template and settings. A cache stores answers by it.
+        """
 
     @abstractmethod
     def complete(
@@ -185,8 +192,14 @@ class LanguageModel(ABC):
 
 
 def canonical_json(prompt: Prompt) -> str:
-    """Return a prompt as one canonical string, for cache keys and seeds."""
-    return json.dumps(prompt if isinstance(prompt, str) else [[one["role"], one["content"]] for one in prompt])
+    """Return a prompt as one canonical string, for cache keys and seeds; every field of a message counts."""
+    if isinstance(prompt, str):
+        return json.dumps(prompt)
+    messages = []
+    for message in prompt:
+        more = {name: value for name, value in sorted(message.items()) if name not in ("role", "content")}
+        messages.append([message["role"], message["content"], *([more] if more else [])])
+    return json.dumps(messages)
 
 
 def sample_generator(sampling: Sampling, prompt: Prompt, sample: int) -> np.random.Generator:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.core import lookup
+from coterie.core.validation import within
 from coterie.lm.backends import embedded, minilm
 from coterie.lm.backends.http import Http, HttpSettings
 from coterie.lm.backends.llamacpp import LlamaCpp, LlamaCppSettings
@@ -51,10 +52,14 @@ class LMSettings:
     backend: Backend = "auto"  # auto: by the name; encoder: embeddings only; llamacpp: GGUF through llama.cpp
     cache: CacheSettings | None = None  # stores answers; none: no cache
     budget: BudgetSettings | None = None  # limits calls, tokens and money; none: no limit
+    max_abstentions: float = 0.5  # largest share of questions without an answer; more end the run; 1: never
     retry: RetrySettings = field(default_factory=RetrySettings)  # retries of requests to a server
     http: HttpSettings = field(default_factory=HttpSettings)  # a server's model, key and limits
     local: LocalSettings = field(default_factory=LocalSettings)  # device, precision, batch sizes
     llamacpp: LlamaCppSettings = field(default_factory=LlamaCppSettings)  # context, threads
+
+    def __post_init__(self) -> None:
+        within("max_abstentions", self.max_abstentions, 0, 1)
 
 
 class LoadedModel(LanguageModel):
@@ -119,7 +124,10 @@ def load(
 
 def load_shared(settings: LMSettings) -> LoadedModel:
     """Load a model with its own cache and budget, on a back end that is shared within this process."""
-    return wrap(shared_backend(dataclasses.replace(settings, cache=None, budget=None)), settings)
+    backend = shared_backend(
+        dataclasses.replace(settings, cache=None, budget=None, max_abstentions=LMSettings.max_abstentions)
+    )
+    return wrap(backend, settings)
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """The mathematics of advice: how it changes what a policy draws from, and the loss it adds.
 
-The learner reads the same numbers that the policy acted with, so probability ratios start at 1.
+The learner reads the same numbers that the policy acted with, so probability ratios start at 1. Actions drawn from a
+mixture are weighted by the policy's own probability over the mixture's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def behaviour_logits(advice_use: AdviceUse, out: Array, mask: Array | None, advi
 def biased_logits(advice_use: AdviceUse, out: torch.Tensor, advice: Advice) -> torch.Tensor:
     """The logits that the learner evaluates: with the prior, if advice is used as one.
 
-    A mixture is left out: its actions count as drawn by another policy.
+    A mixture is left out: the learner improves the policy's own distribution, and weighs the mixture's actions.
     """
     if advice_use.use.mode != "prior":
         return out

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.types import Array, State
+from coterie.core.validation import fits_in_memory
 from coterie.nn import kernels
 from coterie.nn.packing import Layout, input_range
 
@@ -29,6 +30,9 @@ class Dense(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, gain: float, generators: list[torch.Generator]) -> None:
         super().__init__()
+        # weights, gradients, and the two moments of Adam, 4 bytes each
+        size = 16.0 * len(generators) * (inputs + 1) * outputs
+        fits_in_memory(f"a layer of {inputs:,} inputs and {outputs:,} outputs", size, "choose fewer units or actions")
         weight = torch.empty(len(generators), inputs, outputs)
         for matrix, generator in zip(weight, generators, strict=True):
             if inputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +22,9 @@ from coterie.core.types import (
     StateRows,
     Tree,
 )
+
+ONE_HOT = 10_000  # choices up to here are one-hot; more are written digit by digit
+BASE = 100  # of these digits
 
 
 class Entry(NamedTuple):
@@ -58,7 +61,7 @@ def layout(space: ObservationSpace) -> Layout:
     members = {name for names in sets for name in names}
     entries, slots, start, slot = {}, [], 0, 0
     for name, part in spaces.items():
-        shape = (part.n,) if isinstance(part, Discrete) else part.shape
+        shape = (sum(_digits(part.n)),) if isinstance(part, Discrete) else part.shape
         size = math.prod(shape)
         width = math.prod(shape[1:]) if name in members else size
         entries[name] = Entry(start, start + size, shape, part)
@@ -82,12 +85,33 @@ def pack(lay: Layout, observation: Tree) -> Array:
     for name, entry in lay.entries.items():
         array = np.asarray(observation if lay.bare else observation[name])
         if isinstance(entry.space, Discrete):
-            parts.append(np.eye(entry.space.n, dtype=np.float32)[array])
+            parts.append(_one_hot(array, _digits(entry.space.n)))
             continue
         lead = array.shape[: array.ndim - len(entry.shape)]
         flat = array.reshape(*lead, entry.stop - entry.start)
         parts.append(flat / np.float32(255) if flat.dtype == np.uint8 else flat.astype(np.float32, copy=False))
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+
+def _digits(n: int) -> list[int]:
+    """The sizes of the one-hot codes of a choice among n: one, or one for each digit, the lowest first."""
+    if n <= ONE_HOT:
+        return [n]
+    sizes = []
+    while n > BASE:
+        sizes.append(BASE)
+        n = -(-n // BASE)
+    return [*sizes, n]
+
+
+def _one_hot(chosen: Array, sizes: Sequence[int]) -> Array:
+    """Choices `[…]` as one-hot rows `[…, sum(sizes)]`, one code for each digit."""
+    flat = np.asarray(chosen).reshape(-1)
+    rows, at, start = np.zeros((len(flat), sum(sizes)), np.float32), np.arange(len(flat)), 0
+    for size in sizes:
+        rows[at, start + (flat % size if len(sizes) > 1 else flat)] = 1
+        flat, start = flat // size, start + size
+    return rows.reshape(*np.shape(chosen), sum(sizes))
 
 
 def encoded_size(space: ActionSpace) -> int:
@@ -125,10 +149,9 @@ def encode(space: ActionSpace, action: Array) -> Array:
     """Actions `[…, shape]` as rows of floats `[…, K]`: choices one-hot, boxes scaled to [−1, 1]."""
     match space:
         case Discrete(n):
-            return np.eye(n, dtype=np.float32)[action]
+            return _one_hot(action, [n])
         case MultiDiscrete(sizes):
-            ones = [np.eye(n, dtype=np.float32)[action[..., i]] for i, n in enumerate(sizes)]
-            return np.concatenate(ones, axis=-1)
+            return np.concatenate([_one_hot(action[..., i], [n]) for i, n in enumerate(sizes)], axis=-1)
         case Box(shape):
             centre, half = bounds(space)
             flat = action.reshape(*action.shape[: action.ndim - len(shape)], len(centre))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numba
 import torch
 
 from coterie.nn import kernels
@@ -12,9 +13,10 @@ from coterie.nn import kernels
 
 @contextmanager
 def fixed_threads(count: int) -> Iterator[None]:
-    """Run PyTorch and BLAS with a fixed number of threads, and restore the old number afterwards."""
-    before = torch.get_num_threads()
+    """Run PyTorch, BLAS and compiled loops with a fixed number of threads, and restore the old numbers afterwards."""
+    before, loops = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(count)
+    numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
     try:
         if not kernels.available():
             yield
@@ -27,3 +29,4 @@ def fixed_threads(count: int) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+        numba.set_num_threads(loops)

@@ -19,6 +19,7 @@ from coterie.core.search_space import Choice, Space
 from coterie.core.types import Array, Box, Decision, Discrete, MultiDiscrete, State, TargetPolicy, View, action_shape
 from coterie.core.validation import at_least
 from coterie.nn import kernels, networks
+from coterie.nn.devices import Device
 from coterie.nn.distributions import IMPOSSIBLE, Choices
 from coterie.nn.packing import bounds, encoded_size, pack
 from coterie.policies.network import NeuralPolicy, check_widths
@@ -35,6 +36,7 @@ class DeterministicSettings:
     squash: Literal["tanh", "clip"] = "tanh"  # how outputs are kept in a box; clip: linear up to its bounds
     identity: bool = True  # give a shared mlp or cnn the agent's one-hot identity; a set network never gets it
     compiled: bool = True  # use compiled kernels where possible (mlp); False: PyTorch throughout
+    device: Device = "auto"  # of all networks; auto: cpu where the compiled path serves, else cuda if there is one
     normalize_observations: bool = True  # normalise by running mean and deviation; images are not normalised
     random_feature_init: float = 0.0  # steepness of an mlp's first layer, centred at random inputs; 0: orthogonal
 
@@ -57,8 +59,7 @@ class DeterministicPolicy(NeuralPolicy):
         shape = networks.Shape(
             s.hidden, s.activation, s.encoder, s.channels, 0, random_feature_init=s.random_feature_init
         )
-        super().__init__(group_spec, shape, self.size, 0.01, s.identity, s.normalize_observations)
-        self.spec = self.compile(s.compiled)
+        super().__init__(group_spec, shape, self.size, 0.01, s.identity, s.normalize_observations, s.compiled, s.device)
         self.clipped = s.squash == "clip"
         self.noise = 0.1  # deviation as a fraction of a box's range; the learner's schedule sets it
         self.head: Choices | None = None
@@ -71,6 +72,9 @@ class DeterministicPolicy(NeuralPolicy):
                 if not (np.isfinite(low).all() and np.isfinite(high).all()):
                     raise ValueError("continuous actions must be bounded on both sides; wrap the world to bound them")
                 self.centre, self.half = bounds(space)
+                self.low, self.high = (
+                    np.broadcast_to(np.asarray(bound, np.float32), space.shape).flatten() for bound in (low, high)
+                )
         self.choices = np.array(self.head.sizes if self.head else (), np.int64)
 
     # Acting -------------------------------------------------------------------------------------------
@@ -103,7 +107,7 @@ class DeterministicPolicy(NeuralPolicy):
 
     def stretch(self, point: Array) -> Array:
         """Scale points of [−1, 1] to the box."""
-        return np.clip(self.centre + self.half * point, self.centre - self.half, self.centre + self.half)
+        return np.clip(self.centre + self.half * point, self.low, self.high)  # the sum may round past a bound
 
     # Learning -----------------------------------------------------------------------------------------
 
@@ -142,8 +146,9 @@ class DeterministicPolicy(NeuralPolicy):
             rows = np.ascontiguousarray(packed)
             x = kernels.prepare(rows, normal.shift, normal.scale, normal.limit, agents, self.shape.extra)
             with torch.no_grad():
-                found = self.settle(net(torch.from_numpy(x))[0], torch.from_numpy(self.arrange(legal)))
-            return self.restore_order(found.numpy(), legal.shape[:2])
+                out = net(torch.as_tensor(x, device=self.device))[0]
+                found = self.settle(out, torch.as_tensor(self.arrange(legal), device=self.device))
+            return self.restore_order(found.cpu().numpy(), legal.shape[:2])
 
         return act
 

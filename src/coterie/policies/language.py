@@ -181,6 +181,8 @@ class LanguagePolicy:
                     prompt[i] = self.template.retry_prompt(prompt[i], answers[i].text, words)  # type: ignore[union-attr]  # chosen above
                 for i, better in zip(again, self._read([prompt[i] for i in again], legal[again], first, greedy)):
                     answers[i] = better
+        missing = sum(answer is None for answer in answers)
+        self.scorer.counter.add(len(answers), missing, self.texts.failure)
         return np.array([self._settle(a, may, view.random) for a, may in zip(answers, legal, strict=True)], np.int64)
 
     def _settle(self, answer: Answer, legal: Array, random: np.random.Generator) -> int:
@@ -215,6 +217,7 @@ class LanguagePolicy:
             answers = AnswerMemo(lambda new: self._sample(new, most, self.settings.temperature, first))
             answers.backoff = self.texts.backoff
         answers.ask(texts)
+        self.texts.failure = answers.failure or self.texts.failure
         return {text: answers.known[text] for text in texts if text in answers.known}
 
     def _sample(self, texts: Sequence[str], count: int, temperature: float, first: int) -> list[list[str]]:
@@ -237,8 +240,8 @@ class LanguagePolicy:
         """Counts of decisions and failures, fractions of good actions, and the model's usage."""
         counted = {name: float(count) for name, count in self.counts.items()}
         shares = {name: Mean(good, total) for name, (good, total) in self.judged.items()}
-        asked = self.lm.metrics() if self.counts["decisions"] else {}
-        return counted | {"distinct": float(len(self.scorer.known) + len(self.texts.known))} | shares | asked
+        distinct = float(len(self.scorer.known) + len(self.texts.known))
+        return counted | {"distinct": distinct} | shares | self.scorer.metrics()
 
     def state(self) -> State:
         """Return nothing: the weights do not change, and cache and budget are kept in their own file."""

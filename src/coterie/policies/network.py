@@ -26,6 +26,8 @@ from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import append_features, layout, pack
 from coterie.policies.text_encoder import TextEncoder, TextSettings, TrainableEncoder
 
+OWN_LOG_PROB = "own_log_prob"  # in a decision's trace: of the action, before advice was mixed in
+
 
 class NeuralPolicy:
     """A network that reads a group's observations, with parameters shared by its agents or one set for each."""
@@ -268,10 +270,15 @@ class NetworkPolicy(NeuralPolicy):
             action, log_prob = self.sample_choices(self.spec, self.choices, packed, view)
             return Decision(action.reshape(*lead, *action_shape(self.group_spec.spaces.action)), log_prob)
         out, memory = self.forward(packed, view)
+        logits = out
         if advice_use is not None and view.advice is not None:
-            out = behaviour_logits(advice_use, out, view.mask, view.advice)
-        action, log_prob = self.head.act(np.ascontiguousarray(out), view.mask, view.random, view.greedy)
-        return Decision(action.reshape(*lead, *action_shape(self.group_spec.spaces.action)), log_prob, memory)
+            logits = behaviour_logits(advice_use, out, view.mask, view.advice)
+        action, log_prob = self.head.act(np.ascontiguousarray(logits), view.mask, view.random, view.greedy)
+        trace = None
+        if advice_use is not None and view.advice is not None and advice_use.use.mode == "mixture":
+            own = np.take_along_axis(log_softmax(out, view.mask), action[..., None], axis=-1)[..., 0]
+            trace = {OWN_LOG_PROB: own.astype(np.float32)}
+        return Decision(action.reshape(*lead, *action_shape(self.group_spec.spaces.action)), log_prob, memory, trace)
 
     def packed_view(self, view: View) -> Array:
         """Packed observations `[N, A, size]`, with the hint appended where the policy reads one."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core.group import GroupSpec, Stateless
-from coterie.core.types import Box, Decision, Discrete, MultiDiscrete, View, leading
+from coterie.core.types import Box, Decision, Discrete, MultiDiscrete, View, leading, sampling_bounds
 from coterie.core.world import HasExpert
 from coterie.nn.distributions import Choices
 
@@ -18,7 +18,7 @@ class RandomSettings:
 
 
 class RandomPolicy(Stateless):
-    """Draws legal actions uniformly; in boxes, within bounds clipped to [−10, 10]."""
+    """Draws legal actions uniformly; see `sampling_bounds` for boxes without bounds."""
 
     memory_size = 0
 
@@ -32,10 +32,10 @@ class RandomPolicy(Stateless):
                 head = Choices((n,), single=True)
             case MultiDiscrete(sizes):
                 head = Choices(sizes, single=False)
-            case Box(shape, low, high):
-                low = np.maximum(np.broadcast_to(np.asarray(low, np.float32), shape), -10)
-                high = np.minimum(np.broadcast_to(np.asarray(high, np.float32), shape), 10)
-                return Decision((low + view.random.random((*lead, *shape)) * (high - low)).astype(np.float32))
+            case Box(shape):
+                low, high = (bound.astype(np.float32) for bound in sampling_bounds(self.space))
+                drawn = (low + view.random.random((*lead, *shape)) * (high - low)).astype(np.float32)
+                return Decision(np.clip(drawn, low, high))  # the product may round past the bound
         zeros = np.zeros((*lead, head.outputs), np.float32)
         return Decision(*head.act(zeros, view.mask, view.random, greedy=False))
 

@@ -52,8 +52,7 @@ class Team(Stateless):
         pass
 
     def rewards(self, experience: Experience) -> Array:
-        mean = experience.reward.mean(axis=2, keepdims=True)
-        return np.broadcast_to(mean, experience.reward.shape).astype(np.float32)
+        return experience.group_reward()
 
 
 class RiskMeasure(Stateless):

@@ -273,8 +273,7 @@ class LanguageSource:
         return self.described.of(seen)
 
     def metrics(self) -> Counters:
-        distinct = float(len(self.scorer.known))
-        return {"distinct": distinct} | (self.scorer.lm.metrics() if distinct else {})
+        return {"distinct": float(len(self.scorer.known))} | self.scorer.metrics()
 
     def state(self) -> State:
         """Return the answers and, if the model is loaded, its usage and budget."""

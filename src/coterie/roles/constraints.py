@@ -24,7 +24,7 @@ from coterie.core.text import Foretelling, find_text_codec
 from coterie.core.types import Array, Counters, Discrete, Experience, Metrics, State, Tree, View, map_tree
 from coterie.core.validation import at_least, within
 from coterie.lm import prompts
-from coterie.lm.choice import AnswerMemo, Calibration, ChoiceScorer
+from coterie.lm.choice import AnswerCounter, AnswerMemo, Calibration, ChoiceScorer
 from coterie.lm.loading import LMSettings, LoadedModel, load_shared
 
 ANSWERS = ("yes", "no")
@@ -41,13 +41,12 @@ class Case(NamedTuple):
 class RuleJudge(Protocol):
     """Judges cases with a language model."""
 
-    @property
-    def lm(self) -> LoadedModel:
-        """The language model, loaded at first use."""
-        ...
-
     def breaks(self, cases: Sequence[Case]) -> Array:
         """Return the probability that each case breaks its rule, `[R]`; NaN where the model abstains."""
+        ...
+
+    def metrics(self) -> Metrics:
+        """Return the numbers of questions and of those without an answer, and the model's usage."""
         ...
 
 
@@ -60,9 +59,8 @@ class DirectJudge:
             raise ValueError("calibration=batch needs known cases of both answers; set content_free or none")
         self.scorer = ChoiceScorer(lm, prompt_template, ANSWERS, (), calibration)
 
-    @property
-    def lm(self) -> LoadedModel:
-        return self.scorer.lm
+    def metrics(self) -> Metrics:
+        return self.scorer.metrics()
 
     def breaks(self, cases: Sequence[Case]) -> Array:
         scores = self.scorer.log_probs([f"Rule: {c.rule}. {c.state} Move: {c.deed}." for c in cases])
@@ -85,16 +83,22 @@ class ChannelJudge:
         self.settings = lm
         # (text of the rule, deed) -> log-probability
         self.answers: AnswerMemo[tuple[str, str], float] = AnswerMemo(self._score)
+        self.counter = AnswerCounter(lm.max_abstentions)
 
     @functools.cached_property
     def lm(self) -> LoadedModel:
         """The language model, loaded at first use."""
         return load_shared(self.settings)
 
+    def metrics(self) -> Metrics:
+        return self.counter.metrics() | self.lm.metrics() if self.counter.questions else {}
+
     def breaks(self, cases: Sequence[Case]) -> Array:
         rules = [f"Rule: {case.rule}." for case in cases]
         asked = [(text, case.deed) for case, rule in zip(cases, rules, strict=True) for text in (rule, *self.others)]
         self.answers.ask(asked)
+        missing = sum(pair not in self.answers.known for pair in asked)
+        self.counter.add(len(asked), missing, self.answers.failure)
         found = np.array([self.answers.known.get(pair, np.nan) for pair in asked]).reshape(len(cases), -1)
         same = np.array([[text == rule for text in self.others] for rule in rules]).reshape(len(cases), -1)
         # A rule that is among the examples is not compared with itself.
@@ -166,7 +170,6 @@ class LanguageShield:
             ChannelJudge(*asked) if settings.ask == "channel" else DirectJudge(*asked, settings.calibration)
         )
         self.verdicts = Memoized(lambda seen, tags: self._ask(seen), keep=_complete)
-        self.asked = False
         self.learns = group_spec.learns  # if so, the learner's experience is counted, not acting
         self.played: dict[str, float] = {}  # counts of all decisions outside learning
         self.learned: Metrics = {}  # counts of the latest experience of the learner
@@ -182,7 +185,6 @@ class LanguageShield:
 
     def _ask(self, observation: Tree) -> list[tuple[Array, int]]:
         """Ask the model: for each observation, broken `[choices]` and the number of actions that it did not judge."""
-        self.asked = True
         states, words = self.codec.describe(observation), self.codec.choices
         deeds = self.codec.deeds(observation) if isinstance(self.codec, Foretelling) else [list(words)] * len(states)
         cases = [
@@ -273,8 +275,7 @@ class LanguageShield:
     def metrics(self) -> Counters:
         """Counts of the latest experience, or of all decisions if the group does not learn; and the model's usage."""
         counts = self.learned if self.learns else self.played
-        asked = self.judge.lm.metrics() if self.asked else {}
-        return {f"constraints/{name}": value for name, value in (counts | asked).items()}
+        return {f"constraints/{name}": value for name, value in (counts | self.judge.metrics()).items()}
 
     def state(self) -> State:
         """Return nothing: the model's cache keeps the answers, and counts cover one experience only."""

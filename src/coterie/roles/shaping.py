@@ -200,4 +200,4 @@ class PotentialShaping(Stateless):
 def usage_metrics(scorer: ChoiceScorer, values: MemoizedValues) -> Metrics:
     """Return the numbers of distinct observations and texts, and the usage of the model."""
     counted = {"judge/distinct": float(values.distinct), "judge/texts": float(len(scorer.known))}
-    return counted | ({f"judge/{k}": v for k, v in scorer.lm.metrics().items()} if scorer.known else {})
+    return counted | {f"judge/{k}": v for k, v in scorer.metrics().items()}

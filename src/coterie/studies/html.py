@@ -11,6 +11,7 @@ from typing import Any
 
 from coterie.core.types import Array
 from coterie.studies.statistics import Estimate
+from coterie.training.run import write_text
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -32,7 +33,7 @@ def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
     head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title><style>{STYLE}</style>"
     text = head + "".join(parts) + "</html>\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    write_text(path, text)
     return path
 
 

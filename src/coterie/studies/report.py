@@ -1,13 +1,15 @@
 """Report: one HTML page for one run or several, with scores, curves, the world's section, exploitability and videos.
 
-The page is a single file with its images inside. Several runs of one experiment are drawn as a mean with its 95%
-interval (`statistics.py`). A learner class declares the panels of its metrics (`core.group.HasPanels`), and a world
-class may add a section (`core.world.HasReportSection`); this module knows neither.
+The page is a single file with its images inside. Runs that differ only in seed are drawn as a mean with its 95%
+interval (`statistics.py`); runs of other settings have a part of their own. A learner class declares the panels of its
+metrics (`core.group.HasPanels`), and a world class may add a section (`core.world.HasReportSection`); this module knows
+neither.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,12 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.config import registry
-from coterie.config.schema import to_yaml
+from coterie.config.schema import ConfigError, to_yaml
 from coterie.core import lookup
 from coterie.core.group import HasPanels, Panel
 from coterie.core.types import CoterieError
 from coterie.core.world import HasReportSection, ReportSection
 from coterie.studies import html, statistics
+from coterie.studies.compare.runs import compared_settings, make_labels
 from coterie.studies.exploit import show as exploit_show
 from coterie.studies.exploit.results import ExploitResult, read_result
 from coterie.studies.statistics import bootstrap_stream
@@ -42,28 +45,49 @@ DEFAULT_PANELS = (  # of a learner that declares none; those whose metrics no ru
 
 def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, numbers: Path | None = None) -> Path:
     """Write the page; on request also its figures as PNGs (F.png, F-NAME.png) and further results as JSON."""
-    by_experiment: dict[str, list[Run]] = {}
     for run in runs:
         if not run.metrics():
             raise CoterieError(f"'{run.path}' has no records yet")
-        by_experiment.setdefault(run.config().experiment, []).append(run)
-    title = ", ".join(by_experiment)
-    if figure is not None and len(by_experiment) > 1:
-        raise CoterieError(f"--figure shows one experiment, these runs are of several ({title}); draw each alone")
-    sections = {name: _world_section(members) for name, members in by_experiment.items()}
-    exploited = {name: _exploit_results(members) for name, members in by_experiment.items()}
+    variants = group_by_settings(runs)
+    title = ", ".join(dict.fromkeys(run.config().experiment for run in runs))
+    if figure is not None and len(variants) > 1:
+        raise CoterieError(f"--figure shows runs of one setting, these are of several ({'; '.join(variants)})")
+    sections = {label: _world_section(members) for label, members in variants.items()}
+    exploited = {label: _exploit_results(members) for label, members in variants.items()}
     if numbers is not None:
         _write_numbers(numbers, sections, exploited)
     parts = [f"<h1>{escape(title)}</h1>"]
-    for name, members in by_experiment.items():
-        if len(by_experiment) > 1:
-            parts.append(f"<h1>{escape(name)}</h1>")
+    if len(variants) > 1:
+        parts.append(f"<p class=quiet>{len(runs)} runs of {len(variants)} settings, one below the other.</p>")
+    for label, members in variants.items():
+        if len(variants) > 1:
+            parts.append(f"<h1>{escape(label)}</h1>")
         parts += [*_scores(members), *_curves(members, figure)]
-        if (section := sections[name]) is not None:
+        if (section := sections[label]) is not None:
             parts += section.parts
             _write_section_figures(figure, section)
-        parts += [*exploit_show.report_section(exploited[name]), *_videos(members), *_configs(members)]
+        parts += [*exploit_show.report_section(exploited[label]), *_videos(members), *_configs(members)]
     return html.write_page(path, title, parts)
+
+
+def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs that differ only in seed, under their experiment's name and the settings in which experiments differ."""
+    configs = [run.config() for run in runs]
+    labels = make_labels([c.experiment for c in configs], [compared_settings(c) for c in configs])
+    variants: dict[str, list[Run]] = {}
+    for label, run in zip(labels, runs, strict=True):
+        variants.setdefault(label, []).append(run)
+    return variants
+
+
+def default_path(runs: Sequence[Run]) -> Path:
+    """Where a report goes: into its run, or into the directory that holds all runs."""
+    if len(runs) == 1:
+        return runs[0].path / "report.html"
+    common = Path(os.path.commonpath([run.path.absolute().parent for run in runs]))
+    if common == Path(common.anchor):
+        raise ConfigError("--out: these runs have no directory in common; name the file to write")
+    return (common.relative_to(Path.cwd()) if common.is_relative_to(Path.cwd()) else common) / "report.html"
 
 
 def _world_section(runs: Sequence[Run]) -> ReportSection | None:
@@ -124,9 +148,10 @@ def _scores(runs: Sequence[Run]) -> Iterable[str]:
     yield "</table>"
     for run, summary in finished:
         steps, seconds, speed = (number(run, summary, key) for key in ("env_steps", "wall_s", "steps_per_s"))
+        chosen = f" Best: {summary['best_reason']}." if "best_reason" in summary else ""  # not in runs of 0.1
         yield (
             f"<p class=quiet>{escape(run.path.name)}: {steps:,} environment steps in {seconds:.0f} s, "
-            f"{speed:,.0f} per second{', solved' if entry(run, summary, 'solved') else ''}.</p>"
+            f"{speed:,.0f} per second{', solved' if entry(run, summary, 'solved') else ''}.{chosen}</p>"
         )
 
 
@@ -178,7 +203,9 @@ def _curves(runs: Sequence[Run], figure: Path | None) -> Iterable[str]:
 
 def _caption(count: int) -> str:
     repetitions = f"{statistics.REPETITIONS:,} resamples"
-    return f"Lines: mean of {count} runs. Bands: its 95% interval by bootstrap, {repetitions} of the runs."
+    known = statistics.coverage_note("mean", count)
+    lines = f"Lines: mean of {count} runs. Bands: its 95% interval by bootstrap, {repetitions} of the runs;"
+    return f"{lines} {known} (measured, docs/guides/statistics.md)."
 
 
 def draw_curves(runs: Sequence[Run]) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -78,6 +78,51 @@ def optimality_gap(scores: Strata, target: float = 1.0) -> Array:
 
 
 # Intervals (§4.1) -------------------------------------------------------------------------------------
+
+
+Covered = Literal["mean", "IQM"]  # statistics whose coverage was measured
+
+
+class Coverage(NamedTuple):
+    """How often a 95% bootstrap interval from runs of one world holds the true value."""
+
+    normal: float  # where scores are normal
+    failing: float  # where one run in five fails: scores near 0 instead of near 1
+
+
+# By the number of runs, from 1,500 simulated experiments each; a test simulates them again. Without a failed run among
+# those that were drawn no interval can know of failures: the mean of n runs is then missed, in 0.8ⁿ of all cases.
+COVERAGE: dict[Covered, dict[int, Coverage]] = {
+    "mean": {
+        2: Coverage(0.49, 0.35),
+        3: Coverage(0.75, 0.50),
+        4: Coverage(0.81, 0.57),
+        5: Coverage(0.84, 0.65),
+        10: Coverage(0.90, 0.88),
+        20: Coverage(0.93, 0.92),
+    },
+    "IQM": {
+        2: Coverage(0.51, 0.50),
+        3: Coverage(0.73, 0.73),
+        4: Coverage(0.88, 0.87),
+        5: Coverage(0.89, 0.89),
+        10: Coverage(0.92, 0.93),
+        20: Coverage(0.93, 0.94),
+    },
+}
+
+
+def coverage(statistic: Covered, runs: int) -> Coverage:
+    """The measured coverage for at least two runs: that of the nearest number below."""
+    table = COVERAGE[statistic]
+    return table[max(count for count in table if count <= runs)]
+
+
+def coverage_note(statistic: Covered, runs: int) -> str:
+    """A sentence on how often a 95% interval from this many runs holds the true value."""
+    found = coverage(statistic, runs)
+    fails = f", {found.failing:.0%} where one run in five fails" if found.failing < found.normal - 0.01 else ""
+    return f"with {runs} runs a 95% interval holds the true {statistic} in about {found.normal:.0%} of cases{fails}"
 
 
 def stratified_bootstrap(

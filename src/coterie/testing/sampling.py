@@ -25,6 +25,7 @@ from coterie.core.types import (
     TimeStep,
     View,
     map_tree,
+    sampling_bounds,
 )
 from coterie.core.world import World
 
@@ -35,7 +36,7 @@ ROWS = 12  # time steps of random experience
 def random_actions(
     timestep: TimeStep, agent_types: Mapping[str, AgentType], random: np.random.Generator
 ) -> dict[str, Array]:
-    """Uniform legal actions of every agent, `[N, A, …]` for each agent type; unbounded boxes end at ±10."""
+    """Uniform legal actions of every agent, `[N, A, …]` for each agent type; see `sampling_bounds`."""
     return {name: _actions(agent_type, timestep.agent_types[name], random) for name, agent_type in agent_types.items()}
 
 
@@ -47,21 +48,19 @@ def _actions(agent_type: AgentType, agent_step: AgentStep, random: np.random.Gen
             return np.where(mask, random.random(mask.shape), -1.0).argmax(-1)
         case MultiDiscrete(sizes):
             return random.integers(sizes, size=(*rows, len(sizes)))
-        case Box(shape, low, high):
-            low, high = (np.nan_to_num(np.float64(b), posinf=10.0, neginf=-10.0) for b in (low, high))
-            return random.uniform(low, high, size=(*rows, *shape)).astype(np.float32)
+        case Box(shape):
+            return random.uniform(*sampling_bounds(agent_type.action), size=(*rows, *shape)).astype(np.float32)
 
 
 def random_observation(space: ObservationSpace, rows: tuple[int, ...], random: np.random.Generator) -> Any:
-    """Uniform observations `[*rows, …]`; unbounded boxes end at ±10."""
+    """Uniform observations `[*rows, …]`; see `sampling_bounds`."""
     match space:
         case Dict(entries):
             return {key: random_observation(part, rows, random) for key, part in entries.items()}
         case Discrete(n):
             return random.integers(n, size=rows)
-        case Box(shape, low, high, dtype):
-            low, high = (np.nan_to_num(np.float64(b), posinf=10.0, neginf=-10.0) for b in (low, high))
-            return random.uniform(low, high, size=(*rows, *shape)).astype(dtype)
+        case Box(shape, dtype=dtype):
+            return random.uniform(*sampling_bounds(space), size=(*rows, *shape)).astype(dtype)
 
 
 def random_view(

@@ -6,7 +6,8 @@ violation raises `ContractError` with its location: step (0 is the reset), agent
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,24 +19,83 @@ from coterie.core.world import World, state_size_of
 from coterie.testing.comparison import ContractError, Location, check_array, expect
 from coterie.testing.sampling import NUM_ENVS, random_actions
 
+ROLLOUTS = 8  # that the tests play, replays and halves included
+REPORT_EVERY = 3.0  # seconds
 WorldFactory = Callable[[int], World]  # num_envs → world
 Snapshot = dict[tuple[str, str], Array]  # a copy of a time step: (agent type, field) → [N, A, …]
 
 
-def check_world(world_factory: WorldFactory, steps: int = 200, seed: int = 0) -> None:
+def check_world(
+    world_factory: WorldFactory, steps: int = 200, seed: int = 0, report: Callable[[str], None] | None = None
+) -> Summary:
     """Run the conformance tests on a world; raise `ContractError` at the first violation.
 
     `world_factory(num_envs)` builds the world. Different seeds may give equal rollouts: a world may be deterministic.
+    `report` is told every few seconds how far the tests are.
     """
-    world = world_factory(NUM_ENVS)
-    check_agent_types(world)
+    progress = Progress(ROLLOUTS * steps, report)
+
+    def timed_factory(num_envs: int) -> World:
+        return TimedWorld(world_factory(num_envs), progress)
+
+    first = world_factory(NUM_ENVS)
+    check_agent_types(first)
+    world: World = TimedWorld(first, progress)
     rollout = record(world, steps, seed)
     check_episodes(world, rollout)
-    replay("same seed, new world", world_factory(NUM_ENVS), rollout)
+    replay("same seed, new world", timed_factory(NUM_ENVS), rollout)
     replay("same seed, used world", world, rollout)
-    check_idle_actions_ignored(world_factory, rollout)
-    check_save(world_factory, rollout)
-    check_copies_independent(world_factory, rollout)
+    check_idle_actions_ignored(timed_factory, rollout)
+    check_save(timed_factory, rollout)
+    check_copies_independent(timed_factory, rollout)
+    episodes = sum(int(snapshot["", "ended"].sum()) for snapshot in rollout.snapshots)
+    return Summary(episodes, progress.seconds / max(progress.env_steps, 1))
+
+
+# Progress ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `check_world` found out besides."""
+
+    episodes: int  # that ended in the first rollout
+    seconds_per_step: float  # of one copy
+
+
+class Progress:
+    """Counts steps and reports every few seconds how far the tests are."""
+
+    def __init__(self, total: int, report: Callable[[str], None] | None) -> None:
+        self.total, self.report = total, report
+        self.steps, self.env_steps, self.seconds = 0, 0, 0.0
+        self.due = time.monotonic() + REPORT_EVERY
+
+    def count(self, num_envs: int, seconds: float) -> None:
+        """Count a step that took so long."""
+        self.steps, self.env_steps, self.seconds = self.steps + 1, self.env_steps + num_envs, self.seconds + seconds
+        if self.report is not None and time.monotonic() >= self.due:
+            self.due = time.monotonic() + REPORT_EVERY
+            left = self.seconds / self.steps * max(self.total - self.steps, 0)
+            each = 1000 * self.seconds / self.env_steps
+            self.report(f"step {self.steps} of about {self.total}, {each:.3g} ms a step of one copy, {left:.0f} s left")
+
+
+class TimedWorld:
+    """Passes every call on to a world and measures its steps."""
+
+    def __init__(self, world: World, progress: Progress) -> None:
+        self._world, self._progress = world, progress
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    def step(self, actions: Mapping[str, Array]) -> TimeStep:
+        """Step the world."""
+        start = time.perf_counter()
+        timestep = self._world.step(actions)
+        self._progress.count(self._world.num_envs, time.perf_counter() - start)
+        return timestep
 
 
 # Rollouts ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from coterie.config.schema import Config, ConfigError, GroupConfig, Part, Seated
 from coterie.core import lookup
 from coterie.core.group import Actor, Group, GroupSpec, HasProbe, Policy, Preference, Risk
 from coterie.core.types import CoterieError, UnknownName
-from coterie.core.world import World, state_size_of
+from coterie.core.world import World, check_methods, state_size_of
 from coterie.nn.packing import joined_size
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.language_models import refuse_split_budgets, refuse_unknown_models
@@ -27,10 +27,13 @@ def build_world(part: Part, num_envs: int) -> World:
     """Build a config's world with `num_envs` environments."""
     try:
         world: World = lookup.look_up(registry.WORLDS, part.name)(part.settings, num_envs)
+        check_methods(world)
     except UnknownName as error:
         raise ConfigError(f"world.name: {error}") from None
     except ValueError as error:
         raise ConfigError(f"world: {error}") from None
+    except MemoryError as error:
+        raise ConfigError(f"world: {num_envs} environments do not fit into memory: {error}") from None
     return world
 
 
@@ -145,7 +148,7 @@ def build_policy(chosen: Part, group_spec: GroupSpec, world: World) -> Policy:
         )
     try:
         policy: Policy = made(chosen.settings, group_spec)
-    except ValueError as error:
+    except (ValueError, MemoryError) as error:
         raise ConfigError(f"{path}: {error}") from None
     return policy
 
@@ -263,7 +266,7 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> A
             raise ConfigError(f"groups.{group_spec.group}.constraints: {error}") from None
     try:
         return made(group.learner.settings, policy, group_spec, preference)
-    except ValueError as error:
+    except (ValueError, MemoryError) as error:
         raise ConfigError(f"groups.{group_spec.group}.learner: {error}") from None
 
 
@@ -322,5 +325,5 @@ def probe_learners(config: Config, groups: Sequence[Group]) -> None:
         if isinstance(group.learner, HasProbe):
             try:
                 group.learner.probe(first.experiences[group.name])
-            except ValueError as error:
+            except (ValueError, MemoryError) as error:
                 raise ConfigError(f"groups.{group.name}.learner: {error}") from None

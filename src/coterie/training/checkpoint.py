@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +40,31 @@ def save(directory: Path, state: State) -> None:
     contents = {ARRAYS: pack_arrays(arrays), VALUES: json.dumps(values).encode()}
     manifest = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     contents[MANIFEST] = json.dumps(manifest).encode()
-    for name, data in contents.items():
-        with open(temporary / name, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    try:
+        for name, data in contents.items():
+            with naming(directory), open(temporary / name, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space
+        raise
     _sync(temporary)
     if directory.exists():
         shutil.rmtree(directory)  # the same step saved again, with the same contents
     temporary.rename(directory)
     _sync(directory.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of writing, which do not: a full disk is reported without it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
 
 
 def load(directory: Path) -> State:

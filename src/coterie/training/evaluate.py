@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from coterie.core.group import Actor
-from coterie.core.types import Array, Counters
-from coterie.core.world import World
+from coterie.core.types import Array, Counters, Decision, View
+from coterie.core.world import Pausable, World
 from coterie.training.runner import Runner, play_episodes
 
 COPIES = 256  # environments at most
+GOLDEN = 0x9E3779B97F4A7C15  # the odd number that SplitMix64 counts by
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Result:
     returns: dict[str, Array]  # group -> [E, A]
     length: Array  # [E]
     success: Array | None  # [E]
+    start: Array  # [E] int: which episode it is; those of two evaluations with one seed begin alike
+    game: Array | None = None  # [E] uint64: equal in episodes in which everything was seen and done alike
 
     def score(self, groups: Sequence[str]) -> float:
         """The mean return of the given groups, which chooses the best checkpoint."""
@@ -57,26 +60,61 @@ def evaluation_envs(episodes: int) -> int:
     return min(episodes, COPIES)
 
 
-def evaluate(world: World, actors: Sequence[Actor], episodes: int, seed: int, greedy: bool = True) -> Result:
-    """Play a number of episodes, the same number in every environment so that short ones are not favoured."""
+def evaluate(
+    world: World, actors: Sequence[Actor], episodes: int, seed: int, greedy: bool = True, fingerprint: bool = False
+) -> Result:
+    """Play a number of episodes, the same number in every environment so that short ones are not favoured.
+
+    With `fingerprint`, the result tells equal games apart from games with equal returns.
+    """
     runner = Runner(world, actors, seed, greedy=greedy)
     quota = np.full(world.num_envs, episodes // world.num_envs)
     quota[: episodes % world.num_envs] += 1
     parts, played = [], np.zeros(world.num_envs, np.int64)
-    for _ in play_episodes(runner):
+    starts, games, prints = [], [], np.zeros(world.num_envs, np.uint64)
+    for acted in play_episodes(runner):
+        if fingerprint:
+            _fingerprint(prints, acted)
         if runner.timestep.ended.any():
             ended = runner.tally.drain()
+            starts.append(ended.copy + world.num_envs * played[ended.copy])
+            games.append(prints[ended.copy])
+            prints[ended.copy] = 0
             take = [i for i, copy in enumerate(ended.copy) if _count(played, quota, copy)]
             parts.append((ended, np.array(take, np.int64)))
-            if (played >= quota).all():
+            finished = played >= quota
+            if finished.all():
                 break
+            if isinstance(world, Pausable):
+                world.pause(finished)
     names = parts[0][0].returns
     success = [e.success[i] for e, i in parts if e.success is not None]
     return Result(
         {name: np.concatenate([e.returns[name][i] for e, i in parts]) for name in names},
         np.concatenate([e.length[i] for e, i in parts]),
         np.concatenate(success) if success else None,
+        np.concatenate([start[i] for start, (_, i) in zip(starts, parts, strict=True)]),
+        np.concatenate([game[i] for game, (_, i) in zip(games, parts, strict=True)]) if fingerprint else None,
     )
+
+
+def _fingerprint(prints: Array, acted: Mapping[str, tuple[View, Decision]]) -> None:
+    """Add what each environment's groups saw and did in one step to its running hash, `[N]`, in whatever order."""
+    for _, (view, decision) in sorted(acted.items()):
+        seen = view.observation.values() if isinstance(view.observation, dict) else [view.observation]
+        shape = view.acting.shape + (1,) * (decision.action.ndim - 2)
+        for array in (*seen, np.where(view.acting.reshape(shape), decision.action, 0)):
+            rows = np.ascontiguousarray(array).reshape(len(prints), -1).view(np.uint8)
+            rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))).view(np.uint64)
+            prints *= np.uint64(GOLDEN)
+            prints += _mixed(rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * np.uint64(GOLDEN)).sum(axis=1)
+
+
+def _mixed(z: Array) -> Array:
+    """SplitMix64's finaliser (Steele, Lea and Flood 2014)."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 def actor_metrics(actors: Sequence[Actor]) -> dict[str, Counters]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, suggest
-from coterie.lm.interface import Missing
+from coterie.core.group import Actor
+from coterie.core.types import as_metrics
+from coterie.lm.interface import LMError, Missing
 from coterie.lm.loading import BUILT_IN, LMSettings, check_model
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
+from coterie.training.evaluate import actor_metrics
 
 ROLES = ("policy", "advisor", "constraints", "preference")
+QUESTIONS, UNANSWERED = "lm/questions", "lm/unanswered"  # metrics of every role that asks a language model
 ANSWERS = "answers.sqlite"  # in a run's folder
 
 
@@ -42,6 +46,44 @@ def _models(name: str, group: GroupConfig, roles: Sequence[str]) -> dict[str, LM
         chosen = getattr(group, role)
         found |= find_models(chosen.settings, f"groups.{name}.{role}") if isinstance(chosen, Part) else {}
     return found
+
+
+def count_unanswered(metrics: Mapping[str, float]) -> dict[str, dict[str, int]]:
+    """The questions of each language model that left some unanswered, by group and role, such as `team/advice`."""
+    found = {}
+    for key, missing in metrics.items():
+        if key.endswith(UNANSWERED) and missing:
+            where = key.removesuffix(UNANSWERED).rstrip("/")
+            found[where] = {"questions": int(metrics[f"{where}/{QUESTIONS}"]), "unanswered": int(missing)}
+    return found
+
+
+def describe_unanswered(found: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A sentence for each language model that left questions without an answer."""
+    said = []
+    for where, count in found.items():
+        asked, missing = count["questions"], count["unanswered"]
+        if asked == missing:
+            said.append(
+                f"{where}: no answer came from the language model ({asked:,} questions); the scores are not its"
+            )
+        else:
+            share = missing / asked
+            said.append(f"{where}: the language model left {missing:,} of {asked:,} questions unanswered ({share:.1%})")
+    return said
+
+
+def refuse_silent_models(found: Mapping[str, Mapping[str, int]]) -> None:
+    """Raise an error for a language model that answered nothing: the scores are not its own."""
+    silent = [where for where, count in found.items() if count["questions"] == count["unanswered"]]
+    if silent:
+        raise LMError("; ".join(describe_unanswered({where: found[where] for where in silent})))
+
+
+def actors_unanswered(actors: Sequence[Actor]) -> dict[str, dict[str, int]]:
+    """As `count_unanswered`, for the policies, advisors and shields of actors."""
+    found = actor_metrics(actors)
+    return count_unanswered({f"{g}/{name}": v for g, mine in found.items() for name, v in as_metrics(mine).items()})
 
 
 def find_models(settings: Any, path: str) -> dict[str, LMSettings]:

@@ -7,8 +7,7 @@ of metrics.jsonl. *Validation* seeds choose the best checkpoint, *evaluation* se
 from __future__ import annotations
 
 import json
-import signal
-import threading
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,20 +19,26 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError
 from coterie.core import seeding
-from coterie.core.group import Actor, Group, HasTargetPolicy
-from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
+from coterie.core.group import Actor, GroupSpec, HasTargetPolicy, Policy
+from coterie.core.types import Joint, State, as_metrics, merge_counters
 from coterie.core.world import HasExpert
 from coterie.nn.threads import fixed_threads
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.training import workers
+from coterie.training.best import Best
 from coterie.training.build import build_groups, build_render_world, build_world, probe_learners
 from coterie.training.evaluate import Result, evaluate, evaluation_envs
-from coterie.training.language_models import keep_answers
+from coterie.training.extras import extra
+from coterie.training.interrupt import Interruption, interruptible
+from coterie.training.language_models import count_unanswered, keep_answers
 from coterie.training.metrics import Progress, Recorder
 from coterie.training.run import Run, write_text
 from coterie.training.runner import Episodes
+from coterie.training.video import warn_undrawable
 
+log = logging.getLogger("coterie")
 RECENT = 100  # episodes in the moving average
+SLOW_EVALUATION = 10.0  # seconds after which a run names the settings that shorten evaluations
 
 Watch = Callable[[int, float], bool]  # (env_steps, validation score) -> whether the run may end here
 Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.write_report`
@@ -54,9 +59,11 @@ class Training:
                 self.with_targets[group.name] = group.learner
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
-        self.best_step, self.best_score = -1, -np.inf
+        self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
         self.score = -np.inf  # of the latest validation
+        self.said_slow = False
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
+        self.recent_success: deque[bool] = deque(maxlen=self.window)  # for the progress line only; not saved
         self.step_0: dict[str, Any] = {}
         named = settings.stop.group if settings.stop else None
         self.watched = named or next(
@@ -92,6 +99,7 @@ class Training:
             metrics["length_mean"] = float(episodes.length.mean())
             if episodes.success is not None:
                 metrics["success_rate"] = float(episodes.success.mean())
+                self.recent_success.extend(episodes.success.tolist())
         for name, returns in episodes.returns.items():
             each = returns.mean(axis=1)
             self.recent[name].extend(each.tolist())
@@ -127,17 +135,25 @@ class Training:
         """Play greedy episodes on the seeds of `validate` or `evaluate`."""
         seed = seeding.integer(self.config.seed, purpose) if purpose == "validate" else evaluation_seed(0)
         chosen = actors or [group.actor for group in self.groups]
-        return evaluate(self.eval_world, chosen, self.config.train.evaluate_episodes, seed)
+        episodes, start = self.config.train.evaluate_episodes, time.perf_counter()
+        result = evaluate(self.eval_world, chosen, episodes, seed)
+        took = time.perf_counter() - start
+        if took > SLOW_EVALUATION and not self.said_slow:
+            self.said_slow = True
+            log.warning(
+                "an evaluation of %d episodes takes %.0f s; lower train.evaluate_episodes, or raise "
+                "train.evaluate_every (%d iterations)",
+                episodes,
+                took,
+                self.config.train.evaluate_every,
+            )
+        return result
 
     def validate(self) -> dict[str, float]:
         """Evaluate on validation seeds and save the policies if they are the best so far."""
         result = self.judge("validate")
-        score = result.score(self.learning or [group.name for group in self.groups])
-        if not np.isfinite(score):
-            raise CoterieError(f"the mean return of an evaluation is {score}; the world's rewards must be finite")
-        self.score = score
-        if score > self.best_score or self.config.train.best == "last":
-            self.best_score, self.best_step = score, self.env_steps
+        self.score = result.score(self.best.groups)
+        if self.best.consider(result, self.env_steps):
             self.save_best()
         plain = result.to_dict()
         metrics = {f"{name}/eval/return_mean": g["return_mean"] for name, g in plain["groups"].items()}
@@ -148,20 +164,18 @@ class Training:
 
     def baselines(self) -> dict[str, Any]:
         """Scores of random play and the scripted expert in place of the learning groups, on the evaluation seeds."""
-        found = {}
-        for name, make in self.stand_ins().items():
-            actors = [make(g) if g.learner is not None else g.actor for g in self.groups]
-            found[name] = self.judge("evaluate", actors).to_dict()
-        return found
 
-    def stand_ins(self) -> dict[str, Callable[[Group], Actor]]:
-        """Baseline actors that can replace a learning group."""
-        makers: dict[str, Callable[[Group], Actor]] = {
-            "random": lambda g: Actor(g.actor.group_spec, RandomPolicy(RandomSettings(), g.actor.group_spec))
-        }
+        def score(make: Callable[[GroupSpec], Policy]) -> dict[str, Any]:
+            specs = [group.actor.group_spec for group in self.groups]
+            stand_ins = [Actor(spec, make(spec)) for spec in specs]
+            pairs = zip(self.groups, stand_ins, strict=True)
+            return self.judge("evaluate", [s if g.learner is not None else g.actor for g, s in pairs]).to_dict()
+
+        found = {"random": score(lambda spec: RandomPolicy(RandomSettings(), spec))}
         if isinstance(self.eval_world, HasExpert):
-            makers["expert"] = lambda g: Actor(g.actor.group_spec, ExpertPolicy(ExpertSettings(), g.actor.group_spec))
-        return makers
+            with extra("score of the expert"):
+                found["expert"] = score(lambda spec: ExpertPolicy(ExpertSettings(), spec))
+        return found
 
     # State --------------------------------------------------------------------------------------------
 
@@ -180,8 +194,6 @@ class Training:
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "wall_s": self.wall,
-            "best_step": self.best_step,
-            "best_score": self.best_score,
             "step_0": self.step_0,
             "recent": {name: list(values) for name, values in self.recent.items()},
             "policies": self.policies(),
@@ -189,7 +201,7 @@ class Training:
             "preferences": {g.name: g.preference.state() for g in self.groups if g.preference is not None},
             "actors": {g.name: [part.state() for part in g.actor.parts()] for g in self.groups},
             "shards": self.workers.save(),
-        }
+        } | self.best.state()
         self.run.save_checkpoint(state, self.config.train.keep_checkpoints)
 
     def restore(self, state: State) -> None:
@@ -201,7 +213,7 @@ class Training:
                 f"train: this run has num_envs={num_envs} and shards={len(shards)}; they cannot change on resume"
             )
         self.iteration, self.env_steps, self.wall = state["iteration"], state["env_steps"], state["wall_s"]
-        self.best_step, self.best_score = state["best_step"], state["best_score"]
+        self.best.load(state)
         self.step_0 = state["step_0"]
         for name, values in state["recent"].items():
             self.recent[name] = deque(values, maxlen=self.window)
@@ -234,29 +246,27 @@ def train(
     watch: Watch | None = None,
     report: Report | None = None,
 ) -> dict[str, Any]:
-    """Run the loop to its end, until `watch` returns True, or until Ctrl-C.
+    """Run the loop to its end, until `watch` returns True, or until Ctrl-C or SIGTERM.
 
-    `watch` is called with every validation score but step 0's; with a `watch`, step 0 is never the best. `report` is
-    called for a finished run. Returns the summary; `finished` says whether there is one, `interrupted` whether Ctrl-C
-    was pressed.
+    `watch` is called with every validation score but step 0's. `report` is called for a finished run. Returns the
+    summary; `finished` says whether there is one, `interrupted` whether a signal came.
     """
-    with fixed_threads(config.train.threads), interruptible() as interrupted:
-        try:
-            training = Training(config, run)
-        except CoterieError:
-            run.discard_unstarted()
-            raise
+    with fixed_threads(config.train.threads), interruptible() as interrupted, discarding(run):
+        training = Training(config, run)
         try:
             if state is not None:
                 training.restore(state)  # a config that does not fit is refused before any file is changed
             run.cut(-1 if state is None else training.env_steps)
             run.write_config(config)
+            if config.train.video:
+                warn_undrawable(config.world)
             recorder = Recorder(run, config.train.tensorboard, 0 if state is None else training.env_steps + 1)
             progress = Progress(config.train.total_steps, training.env_steps, quiet)
             try:
                 end = loop(training, config.train.iterations, recorder, progress, interrupted, watch)
                 if end["finished"] and report is not None:
-                    report([run], run.path / "report.html")
+                    with extra("report"):
+                        report([run], run.path / "report.html")
                 return end | {"interrupted": interrupted.is_set()}
             finally:
                 progress.close()
@@ -265,12 +275,24 @@ def train(
             training.workers.close()
 
 
+@contextmanager
+def discarding(run: Run) -> Iterator[None]:
+    """Free the directory of a new run that fails before its first record."""
+    new = not run.metrics_file.exists()
+    try:
+        yield
+    except BaseException:
+        if new:
+            run.discard_unstarted()
+        raise
+
+
 def loop(
     training: Training,
     total: int,
     recorder: Recorder,
     progress: Progress,
-    interrupted: threading.Event,
+    interrupted: Interruption,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
     """Iterate until the training ends or is interrupted."""
@@ -281,14 +303,12 @@ def loop(
         training.wall = time.perf_counter() - started
         head = {"iteration": training.iteration, "env_steps": training.env_steps}
         recorder.write(head | {"wall_s": round(training.wall, 3)} | metrics | training.reports())
-        progress.show(training.env_steps, training.wall, describe(training, metrics))
+        progress.show(training.env_steps, training.wall, describe(training))
 
-    if training.best_step < 0:  # a new run, not one resumed from its step 0
+    if training.best.step < 0:  # a new run, not one resumed from its step 0
         training.step_0 = training.judge("evaluate").to_dict()
         record(training.validate())
         training.save()
-        if watch is not None:  # only policies that have learned count as best
-            training.best_score = -np.inf
     wall_before = training.wall
     while training.iteration < total and not training.solved:
         metrics = training.advance()
@@ -324,15 +344,20 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         "steps_per_s": round(speed, 1),
         "solved": training.solved,
         "episodes": training.config.train.evaluate_episodes,
-        "best_step": training.best_step,
+        "best_step": training.best.step,
+        "best_rule": training.best.rule,
+        "best_reason": training.best.reason,
         "evaluation": training.judge("evaluate").to_dict(),
         "last": last,
         "step_0": training.step_0,
         "baselines": training.baselines(),
     }
-    if training.config.train.video:
-        film(training)
+    unanswered = count_unanswered(training.reports())
+    summary |= {"unanswered": unanswered} if unanswered else {}
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
+    if training.config.train.video:
+        with extra("video", "; train.video=false makes none"):
+            film(training)
     return {"finished": True} | summary
 
 
@@ -343,39 +368,17 @@ def film(training: Training) -> None:
 
     world = build_render_world(training.config.world)
     if isinstance(world, Renderable):
-        path = training.run.path / "videos" / "eval" / f"step-{training.best_step:012d}.gif"
+        path = training.run.path / "videos" / "eval" / f"step-{training.best.step:012d}.gif"
         write_video(world, [group.actor for group in training.groups], evaluation_seed(0), path)
 
 
-def describe(training: Training, metrics: dict[str, float]) -> str:
-    """The numbers of the progress line."""
-    words = []
-    for name in training.learning or list(training.recent):
-        if training.recent[name]:
-            words.append(f"{name} {np.mean(training.recent[name]):.2f}")
-    if "eval/success_rate" in metrics:
-        words.append(f"success {metrics['eval/success_rate']:.0%}")
-    return "  ".join(words)
-
-
-@contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """The first Ctrl-C lets the loop finish its iteration; the second one exits at once."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def ask(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # even where the parent process ignored it
-        event.set()
-
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
+def describe(training: Training) -> str:
+    """The numbers of the progress line, all of the latest training episodes; empty before the first has ended."""
+    shown = training.learning or list(training.recent)
+    words = [f"{name} {np.mean(training.recent[name]):.2f}" for name in shown if training.recent[name]]
+    if training.recent_success:
+        words.append(f"success {np.mean(training.recent_success):.0%}")
+    return f"training: {'  '.join(words)}" if words else ""
 
 
 def run_directory(config: Config, out: str | Path | None) -> Path:

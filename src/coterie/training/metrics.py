@@ -7,10 +7,13 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from coterie.core.types import CoterieError
+from coterie.training.checkpoint import naming
+from coterie.training.extras import extra
 from coterie.training.run import Run
 
 
@@ -18,9 +21,11 @@ class Events:
     """TensorBoard files: one event per record."""
 
     def __init__(self, path: Path, first_step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
+        try:
+            from tensorboard.compat.proto.event_pb2 import SessionLog
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ModuleNotFoundError:
+            raise CoterieError("pip install 'coterie[tensorboard]'") from None
         self.writer = EventFileWriter(str(path))
         self.add(
             first_step, session_log=SessionLog(status=SessionLog.START)
@@ -45,36 +50,45 @@ class Recorder:
     """Appends records; every line is flushed before the loop continues."""
 
     def __init__(self, run: Run, tensorboard: bool, first_step: int) -> None:
-        self.file: IO[str] = open(run.metrics_file, "a")  # noqa: SIM115  # closed by close()
+        self.path = run.metrics_file
+        self.file: IO[str] = open(self.path, "a")  # noqa: SIM115  # closed by close()
         self.events: Events | None = None
         if tensorboard:
-            try:
+            with extra("TensorBoard files"):
                 self.events = Events(run.path / "tensorboard", first_step)
-            except ModuleNotFoundError:
-                print("coterie: no TensorBoard files: pip install 'coterie[tensorboard]'", file=sys.stderr)
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record; NaN and infinity are errors."""
         for name, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise CoterieError(f"metric '{name}' is {value}; the run stopped without saving it")
-        self.file.write(json.dumps(record) + "\n")
-        self.file.flush()
-        if self.events is not None:
-            self.events.write(record)
+        with naming(self.path):
+            self.file.write(json.dumps(record) + "\n")
+            self.file.flush()
+        self.with_events(lambda events: events.write(record))
 
     def sync(self) -> None:
         """Sync everything written so far to disk."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        if self.events is not None:
-            self.events.writer.flush()
+        with naming(self.path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        self.with_events(lambda events: events.writer.flush())
 
     def close(self) -> None:
-        self.sync()
-        self.file.close()
-        if self.events is not None:
-            self.events.writer.close()
+        try:
+            self.sync()
+        finally:
+            with naming(self.path):
+                self.file.close()
+        self.with_events(lambda events: events.writer.close())
+
+    def with_events(self, act: Callable[[Events], None]) -> None:
+        """Do something with the TensorBoard files; a failure ends them, not the run."""
+        events, self.events = self.events, None
+        if events is not None:
+            with extra("further TensorBoard files"):
+                act(events)
+                self.events = events
 
 
 class Progress:
@@ -99,7 +113,7 @@ class Progress:
 
     def show(self, step: int, wall: float, words: str) -> None:
         """Show the progress."""
-        line = f"{step / 1e3:,.0f}k steps  {words}"
+        line = "  ".join(filter(None, [f"{step / 1e3:,.0f}k steps", words]))
         if self.bar is not None:
             self.bar.update(self.task, completed=step, description=line)
         elif not self.quiet and (wall >= self.next_line or step >= self.total):

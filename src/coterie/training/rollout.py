@@ -52,6 +52,7 @@ class RolloutBuffer:
         size = actor.policy.memory_size
         self.memory = np.zeros((rows + 1, *shape[1:], size), np.float32) if size else None
         self.trace: dict[str, Array] | None = None  # allocated by the first decision that has one
+        self.opening_group_reward: Array | None = None
         self.finals: list[tuple[Array, Tree, Array | None]] = []
 
     def open(self, opening: PendingTransitions) -> None:
@@ -59,6 +60,7 @@ class RolloutBuffer:
         map_tree(lambda into, a: into.__setitem__(0, a), self.observation, opening.observation)
         self.active[0], self.action[0] = opening.active, opening.action
         self.log_prob[0], self.reward[0] = opening.log_prob, opening.reward
+        self.opening_group_reward = opening.group_reward
         if self.mask is not None:
             self.mask[0] = opening.mask
         if self.memory is not None:
@@ -134,6 +136,7 @@ class RolloutBuffer:
             self.memory,
             self.advice,
             self.trace,
+            self.opening_group_reward,
         )
 
 

@@ -65,15 +65,21 @@ class Run:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def config(self, overrides: list[str] | None = None) -> configs.Config:
+    def config(self, overrides: list[str] | str | None = None) -> configs.Config:
         """The run's resolved config, with overrides applied."""
         layer = configs.read(self.config_file)
         return configs.resolve(configs.merge(layer, configs.parse_overrides(overrides or [])), "experiment")
 
     def discard_unstarted(self) -> None:
-        """Remove the directory of a run that was created but recorded nothing, so that its name is free again."""
-        if not self.metrics_file.exists() and not self.steps():
-            shutil.rmtree(self.path)
+        """Remove what a run wrote that recorded nothing, so that its directory is free again; other files stay."""
+        if self.metrics() or self.steps():
+            return
+        for directory in (self.checkpoints, self.path / "tensorboard"):
+            shutil.rmtree(directory, ignore_errors=True)
+        for file in (self.metrics_file, self.config_file):
+            file.unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
     def write_config(self, settings: configs.Config) -> None:
         """Write the resolved config atomically."""
@@ -194,10 +200,14 @@ def _parsed(text: str, file: Path) -> dict[str, Any]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name, sync it, rename it."""
+    """Write a file under a temporary name, sync it, rename it; a failure leaves the file as it was."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with checkpoint.naming(path), open(temporary, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     temporary.rename(path)

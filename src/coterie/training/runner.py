@@ -33,7 +33,7 @@ from coterie.core.types import (
 from coterie.core.world import World
 from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
 
-EPISODE_LIMIT = 1_000_000  # steps after which an episode counts as endless
+EPISODE_LIMIT = 100_000  # steps after which an episode counts as endless
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,7 @@ class Runner:
             experiences[name] = writers[name].finish(
                 self.timestep.agent_types[actor.group_spec.agent_type], self.memories.get(name)
             )
+            self.forget_departed(actor.group_spec)
         if not self.world.simultaneous:
             self.pending = {name: open_decisions(e) for name, e in experiences.items()}
         state = None if states is None or self.timestep.state is None else states.finish(self.timestep.state)
@@ -191,7 +192,7 @@ class Runner:
             group_spec = actor.group_spec
             view, decision = actor.act(self.view(actor))
             acted[group_spec.group] = view, decision
-            self.remember(group_spec.group, view, decision)
+            self.remember(group_spec, view, decision)
             if writers is not None:
                 writers[group_spec.group].decided(t, view, decision)
             if group_spec.whole:
@@ -238,11 +239,22 @@ class Runner:
             frames=self.step_count * self.frames_per_step,
         )
 
-    def remember(self, group: str, view: View, decision: Decision) -> None:
+    def remember(self, group_spec: GroupSpec, view: View, decision: Decision) -> None:
         """Keep the policy's memory of the agents that acted."""
         if decision.memory is not None:
-            old = self.memories[group]
-            self.memories[group] = np.where(view.acting[..., None], decision.memory, old)
+            self.forget_departed(group_spec)
+            old = self.memories[group_spec.group]
+            self.memories[group_spec.group] = np.where(view.acting[..., None], decision.memory, old)
+
+    def forget_departed(self, group_spec: GroupSpec) -> None:
+        """Empty the memory of agents that ended on the way to the present step.
+
+        It is called once that step is recorded: the value after a truncation depends on what the agent remembered.
+        """
+        if group_spec.group in self.memories:
+            agent_step = self.timestep.agent_types[group_spec.agent_type]
+            ended = picker(group_spec)(agent_step.terminated | agent_step.truncated)[..., None]
+            self.memories[group_spec.group] = np.where(ended, np.float32(0), self.memories[group_spec.group])
 
     def save(self) -> State:
         """Everything the next iteration depends on."""
@@ -275,16 +287,21 @@ class Runner:
 def play_episodes(runner: Runner, limit: int | None = None) -> Iterator[dict[str, tuple[View, Decision]]]:
     """Step the runner without end, yielding after each step what the groups saw and decided.
 
-    Raises an error once `limit` steps (by default EPISODE_LIMIT) pass in which no environment's episode ends.
+    Raises an error once an environment has gone `limit` steps (by default EPISODE_LIMIT) without ending its episode,
+    even if others end theirs: whoever waits for all of them would wait for ever.
     """
     limit = EPISODE_LIMIT if limit is None else limit
     runner.begin(0)
-    waited = 0
+    elapsed = np.zeros(runner.world.num_envs, np.int64)
     while True:
         acted = runner.step()
-        waited = 0 if runner.timestep.ended.any() else waited + 1
-        if waited > limit:
-            raise CoterieError(f"no episode ended within {limit:,} steps; set world.max_episode_steps or a time limit")
+        elapsed = np.where(runner.timestep.ended, 0, elapsed + 1)
+        endless = np.count_nonzero(elapsed > limit)
+        if endless:
+            raise CoterieError(
+                f"{endless} of {len(elapsed)} environments did not end their episode within {limit:,} steps; "
+                "set world.max_episode_steps, or the world's own time limit"
+            )
         yield acted
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coterie.config import schema
 from coterie.training import build
+from coterie.training.extras import extra
 from coterie.training.loop import Report, run_directory
 from coterie.training.loop import train as run_training
 from coterie.training.run import Run
@@ -14,7 +15,7 @@ from coterie.training.run import Run
 log = logging.getLogger("coterie")
 
 
-def check(experiment: str, overrides: list[str] | None = None) -> schema.Config:
+def check(experiment: str, overrides: list[str] | str | None = None) -> schema.Config:
     """An experiment's config, after building everything it names: a refusal comes before anything runs."""
     settings = schema.load(experiment, overrides)
     build.probe_learners(settings, build.build_groups(settings, build.build_world(settings.world, 1)))
@@ -23,7 +24,7 @@ def check(experiment: str, overrides: list[str] | None = None) -> schema.Config:
 
 def train(
     experiment: str,
-    overrides: list[str] | None = None,
+    overrides: list[str] | str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
     report: Report | None = None,
@@ -36,7 +37,7 @@ def train(
 
 
 def resume(
-    path: str | Path, overrides: list[str] | None = None, quiet: bool = False, report: Report | None = None
+    path: str | Path, overrides: list[str] | str | None = None, quiet: bool = False, report: Report | None = None
 ) -> bool:
     """Go on with a run from its newest intact checkpoint; False when it had already finished."""
     run = Run.open(path)
@@ -46,7 +47,8 @@ def resume(
         solved = summary["solved"] and settings.train.stop == run.config().train.stop
         if solved or summary["env_steps"] >= settings.train.total_steps:
             if report is not None and not (run.path / "report.html").exists():  # killed before its report
-                report([run], run.path / "report.html")
+                with extra("report"):
+                    report([run], run.path / "report.html")
             return False
     state = run.newest(run.steps())
     if state is None and run.steps():

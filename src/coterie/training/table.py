@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from coterie.config import schema
+from coterie.config import registry, schema
 from coterie.core import seeding
 from coterie.core.group import Group
 from coterie.core.types import (
@@ -34,16 +35,27 @@ ROUNDING = 1e-5  # how far beyond a bound, relative to it, an observation may li
 
 @dataclass(frozen=True)
 class Table:
-    """A run's config and groups, with the weights of one checkpoint."""
+    """A run's config and groups, with the weights of one checkpoint.
+
+    A table remembers what `act` needs from one call to the next: each agent's random stream, and the memory of
+    recurrent policies. Two tables of one run are independent of each other.
+    """
 
     config: schema.Config
     groups: list[Group]
     env_steps: int  # at which the checkpoint was taken
+    players: dict[str, str] = field(default_factory=dict)  # group -> who plays, in words
+    _random: dict[str, np.random.Generator] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _memory: dict[str, Array] = field(default_factory=dict, init=False, repr=False, compare=False)  # [B, 1, M]
 
     def act(
-        self, agent: str, observations: Tree, greedy: bool = True, mask: Array | None = None, seed: int = 0
+        self, agent: str, observations: Tree, greedy: bool = True, mask: Array | None = None, seed: int | None = None
     ) -> Array:
         """Actions `[B, …]` of one agent for a batch of its observations `[B, …]`, in the format of its world.
+
+        With `greedy=False` actions are drawn; every call draws anew from the agent's stream, which starts the same in
+        every table. With a `seed`, this call alone draws from that seed. A recurrent policy remembers the earlier
+        calls for this agent, row by row: call `reset` when episodes begin.
 
         NaN, infinity and numbers outside the observation space are refused. The bounds of third-party worlds
         (`gymnasium/…` and the like) are not checked, since not every environment keeps its own.
@@ -62,16 +74,55 @@ class Table:
             else np.asarray(observations)[:, None]
         )
         count = len(leading(one))
+        if agent not in self._random:
+            self._random[agent] = seeding.generator(0, "ask", agent)
         view = View(
             observation=one,
             acting=np.ones((count, 1), bool),
             agents=members[[group_spec.agents.index(agent)]],
-            random=seeding.generator(seed, "ask", agent),
+            random=self._random[agent] if seed is None else seeding.generator(seed, "ask", agent),
             greedy=greedy,
             mask=None if mask is None else np.asarray(mask)[:, None],
-            memory=np.zeros((count, 1, group.policy.memory_size), np.float32) if group.policy.memory_size else None,
+            memory=self._remembered(agent, count, group.policy.memory_size),
         )
-        return group.actor.act(view)[1].action[:, 0]
+        decision = group.actor.act(view)[1]
+        if decision.memory is not None:
+            self._memory[agent] = decision.memory
+        return decision.action[:, 0]
+
+    def reset(self, ended: Array | None = None, seed: int | None = None) -> None:
+        """Empty the memory of recurrent policies, of all rows or of those where `ended` `[B]` is True.
+
+        With a `seed`, the random streams of all agents start anew from it; without, they go on.
+        """
+        for agent, memory in list(self._memory.items()):
+            if ended is None:
+                del self._memory[agent]
+                continue
+            rows = np.asarray(ended)
+            if rows.dtype != bool or rows.shape != memory.shape[:1]:
+                raise CoterieError(
+                    f"reset: expected {len(memory)} booleans, one per row of '{agent}', got {rows.dtype} {rows.shape}"
+                )
+            self._memory[agent] = np.where(rows[:, None, None], np.float32(0), memory)
+        if seed is not None:
+            self._random.update(
+                {a: seeding.generator(seed, "ask", a) for g in self.groups for a in g.actor.group_spec.agents}
+            )
+
+    def _remembered(self, agent: str, count: int, size: int) -> Array | None:
+        """The memory with which an agent's policy is asked; None for policies without one."""
+        if not size:
+            return None
+        memory = self._memory.get(agent)
+        if memory is None:
+            return np.zeros((count, 1, size), np.float32)
+        if len(memory) != count:
+            raise CoterieError(
+                f"'{agent}' remembers {len(memory)} episodes, got {count} observations; call table.reset() before "
+                "another number of episodes"
+            )
+        return memory
 
     def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:
         """Play whole episodes on evaluation seeds."""
@@ -133,22 +184,51 @@ def _form(observations: Tree) -> str:
     return f"a dict of {', '.join(observations)}" if isinstance(observations, dict) else "one array"
 
 
-def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | None = None) -> Table:
-    """Load the table of a run. A group whose policy is overridden with another one starts untrained."""
+def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | str | None = None) -> Table:
+    """Load the table of a run. A group whose policy is overridden with another one starts untrained.
+
+    Overrides change the world and who plays in it; settings of training are refused.
+    """
     run = Run.open(path)
     settings = run.config(overrides)
+    _demand_effect(schema.parse_overrides(overrides or []))
     trained = run.config()
     saved: State = run.load_checkpoint(str(checkpoint))
     groups = build.build_groups(settings, build.build_world(settings.world, 1), learning=False, training=False)
+    players = {}
     for group in groups:
-        before = trained.groups.get(group.name)
-        if before is None or not _same_policy(before.policy, settings.groups[group.name].policy):
+        before, now = trained.groups.get(group.name), settings.groups[group.name].policy
+        if before is None or not _same_policy(before.policy, now):
+            players[group.name] = _name(now, "untrained")
             continue
+        players[group.name] = _name(now, f"checkpoint {checkpoint} ({saved['env_steps']:,} steps)")
         try:
             group.policy.load(saved["policies"][group.name])
         except ValueError as error:
             raise CoterieError(str(error)) from None
-    return Table(settings, groups, saved["env_steps"])
+    return Table(settings, groups, saved["env_steps"], players)
+
+
+def _demand_effect(changes: dict[str, Any]) -> None:
+    """Refuse settings that a loaded table would ignore."""
+    for key in changes:
+        if key == "seed":
+            raise schema.ConfigError(
+                f"seed: the run's seed has no effect on play; the episodes' own is --seed {changes[key]}"
+            )
+        if key not in ("world", "groups"):
+            raise schema.ConfigError(f"{key}: has no effect on play; only world.… and groups.… can be changed here")
+    for name, group in changes.get("groups", {}).items():
+        for key in ("learner", "preference"):
+            if isinstance(group, dict) and group.get(key) not in (None, "none"):
+                raise schema.ConfigError(f"groups.{name}.{key}: has no effect on play, where nobody learns")
+
+
+def _name(policy: schema.Part | schema.SeatedRun, weights: str) -> str:
+    """Who plays: a run that was seated, a policy that needs no training, or weights."""
+    if isinstance(policy, schema.SeatedRun):
+        return f"{policy.run}, checkpoint {policy.checkpoint}"
+    return policy.name if policy.name in registry.UNTRAINED else weights
 
 
 def _same_policy(left: schema.Part | schema.SeatedRun, right: schema.Part | schema.SeatedRun) -> bool:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from coterie.config.schema import Part
+from coterie.core.global_random import global_state, set_global_state
 from coterie.core.group import Actor
-from coterie.core.types import Array, CoterieError
+from coterie.core.types import CoterieError
 from coterie.core.world import Renderable, World
+from coterie.training.build import build_render_world
 from coterie.training.runner import Runner, play_episodes
 
+log = logging.getLogger("coterie")
 LIMIT = 1000  # frames per video at most
 
 
@@ -39,6 +44,30 @@ def renderable(world: World) -> Renderable:
     return world
 
 
+def draw_without_screen() -> None:
+    """External environments draw with SDL, which would look for a screen."""
+    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+
+def warn_undrawable(part: Part) -> None:
+    """Draw one picture of a new world and warn if that fails, so that a missing package is named before training."""
+    draw_without_screen()
+    before = global_state()  # some external environments draw from the global generators
+    try:
+        world = build_render_world(part)
+        if isinstance(world, Renderable):
+            world.reset(0)
+            world.frame(0)
+    except Exception as error:  # a renderer may be a user's or a third party's, and the training does not need it
+        reason = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
+        lacks = isinstance(error, ImportError) or type(error).__name__ == "DependencyNotInstalled"  # Gymnasium's
+        cure = "install it with pip install 'coterie[worlds,window]', or set train.video=false"
+        log.warning("no video can be made of this world: %s; %s", reason, cure if lacks else "set train.video=false")
+    finally:
+        set_global_state(before)
+
+
 def write_video(
     world: World,
     actors: Sequence[Actor],
@@ -49,24 +78,18 @@ def write_video(
     fps: int | None = None,
 ) -> Path:
     """Write episodes into a GIF; without `fps`, the pace fits long episodes into about 15 seconds."""
-    from PIL import Image
+    from coterie.training.gif import GifWriter
 
     drawn = renderable(world)
     if path.suffix.lower() != ".gif":
         raise CoterieError(f"'{path}': videos are written as .gif")
-    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
-        os.environ.setdefault(
-            "SDL_VIDEODRIVER", "dummy"
-        )  # external environments draw with SDL, which would look for a screen
-    frames: list[Array] = []
-    for number in range(episodes):
-        runner = Runner(world, actors, seed + number, greedy=greedy)
-        frames += [drawn.frame(0, final).copy() for final in scenes(runner)]
-        frames.append(frames[-1])  # a pause between episodes
-    pace = fps or min(max(len(frames) // 15, 4), 30)
-    pictures = [Image.fromarray(frame).quantize(64) for frame in frames]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=1000 // pace, loop=0)
+    draw_without_screen()
+    with GifWriter(path) as film:
+        for number in range(episodes):
+            for final in scenes(Runner(world, actors, seed + number, greedy=greedy)):
+                film.add(drawn.frame(0, final))
+            film.repeat()  # a pause between episodes
+        film.finish(fps or min(max(film.count // 15, 4), 30))
     return path
 
 

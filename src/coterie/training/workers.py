@@ -6,6 +6,7 @@ where a shard runs. `ShardHost` is the unit that a transport carries; pipes to c
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import signal
 import traceback
@@ -19,7 +20,10 @@ from coterie.config.schema import Config
 from coterie.core.group import Group
 from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
 from coterie.training.evaluate import actor_metrics
+from coterie.training.interrupt import SIGNALS
 from coterie.training.runner import Rollout, join_episodes
+
+log = logging.getLogger("coterie")
 
 
 class WorkerError(CoterieError):
@@ -204,13 +208,14 @@ class ProcessWorkers:
         for process in self.processes:
             process.join(5)
             if process.is_alive():
-                process.terminate()
+                process.kill()
                 process.join()
 
 
 def _serve(pipe: Connection, config: Config, shards: list[int]) -> None:
     """The main function of a child process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # the parent handles them
     from coterie.nn.threads import fixed_threads
 
     with fixed_threads(config.train.threads):
@@ -243,4 +248,10 @@ def _answer_requests(pipe: Connection, config: Config, shards: list[int]) -> Non
 
 def start(config: Config, groups: list[Group]) -> Workers:
     """The workers that a config asks for."""
+    settings = config.train
+    if settings.workers > settings.shards:
+        log.warning(
+            "train.workers=%d: %d will do, since a worker plays whole shards; a larger train.shards changes results",
+            *(settings.workers, settings.shards),
+        )
     return ProcessWorkers(config, groups) if config.train.workers else LocalWorkers(config, groups)

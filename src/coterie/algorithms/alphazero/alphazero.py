@@ -51,7 +51,9 @@ class AlphaZeroSettings:
     """Settings of AlphaZero."""
 
     learning_rate: float = 1e-3  # of Adam
-    learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"  # linear, cosine: to 0 at the run's end
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = (
+        "constant"  # linear, cosine: to 0 at the run's end
+    )
     batch_size: int = 256  # positions per gradient step
     updates_per_step: float = 0.05  # gradient steps per environment step, over all copies
     value_weight: float = 1.0  # of the value's loss beside the policy's
@@ -246,8 +248,8 @@ class AlphaZero:
             found |= {"gate_score": score, "gate_passed": float(score >= gate.score)}
         if self.elo is not None and iteration % self.elo.settings.every == 0:
             past = PositionNetwork(self.policy.settings.network, self.game, 0)
-            search = self.policy.settings
-            pair = [make_search(search, self.game, network) for network in (self.network, past)]
+            search, count = self.policy.settings, self.elo.settings.simulations
+            pair = [make_search(search, self.game, network, count) for network in (self.network, past)]
             found["elo"] = self.elo.rate(self.game, pair, self.network, past, random)
         return found
 

@@ -19,9 +19,11 @@ from coterie.algorithms.maddpg.outcomes import (
     actor_objective,
     bootstrap,
     critic_loss,
+    is_hurdle,
     keep_lower,
     make_scratch,
     make_targets,
+    mean_square,
 )
 from coterie.algorithms.maddpg.transitions import JointTransitions
 from coterie.core.group import RiskParameters
@@ -296,12 +298,12 @@ def _descend(
 
 @njit(cache=True, error_model="numpy")
 def _critic_step(
-    it: Iteration, critic: NetworkArrays, s: int, workspace: Workspace, steps: int
+    it: Iteration, critic: NetworkArrays, s: int, scale: float, workspace: Workspace, steps: int
 ) -> tuple[float, float, float]:
     """One step of a critic towards the targets; returns (loss, mean value, mean error)."""
     spec, y, store = it.critic_spec, workspace.critic_inputs, workspace.critic_store
     out = forward(critic.params[s], spec.sizes, spec.relu, y, store)
-    found = critic_loss(out, workspace.targets, workspace.scratch)
+    found = critic_loss(out, workspace.targets, scale, workspace.scratch)
     _descend(critic, s, spec, y, store, workspace, steps, it.hyperparams.critic_rate, it.hyperparams.max_grad_norm)
     return found
 
@@ -387,9 +389,11 @@ def _move_target(net: NetworkArrays, tau: float) -> None:
 
 @njit(cache=True, error_model="numpy")
 def maddpg_updates(
-    it: Iteration, actor: NetworkArrays, critics: tuple[NetworkArrays, ...], steps: tuple[int, int]
+    it: Iteration, actor: NetworkArrays, critics: tuple[NetworkArrays, ...], amounts: Array, steps: tuple[int, int]
 ) -> Array:
     """All updates of an iteration, in place; `steps` counts the earlier steps of the policy and of the critics.
+
+    `amounts [S, 2]` are the running sums of `mean_square`, for hurdle models.
 
     Returns sums over updates of (critics' mean loss, mean value, mean error) and of the policy's mean risk value, each
     averaged over parameter sets.
@@ -412,8 +416,9 @@ def maddpg_updates(
             _write_targets(it, step, s, continues, critics, workspace)
             actor_rows(it.rows.observation, index, it.layout, it.scaling, s, x)
             critic_rows(it.rows.observation, action, index, it.layout, it.scaling, s, x, y)
+            scale = mean_square(workspace.targets, amounts[s]) if is_hurdle(it.critic_spec.sizes[-1]) else 1.0
             for c in range(len(critics)):
-                loss, mean, error = _critic_step(it, critics[c], s, workspace, critic_steps)
+                loss, mean, error = _critic_step(it, critics[c], s, scale, workspace, critic_steps)
                 sums[0] += loss / len(critics)
                 if c == 0:
                     sums[1] += mean

@@ -192,7 +192,7 @@ class NetworkWithTarget:
 
     def __init__(self, net: networks.Net, flat: networks.FlatParams, target: networks.Net) -> None:
         self.net, self.flat, self.target, self.target_flat = net, flat, target, networks.FlatParams(target)
-        self.target_flat.array[:] = flat.array
+        self.target_flat.copy_from(flat)
 
     @property
     def steps(self) -> int:
@@ -201,7 +201,7 @@ class NetworkWithTarget:
 
     def move_target(self, tau: float) -> None:
         """Move the target network by the fraction `tau` of the way."""
-        self.target_flat.array += np.float32(tau) * (self.flat.array - self.target_flat.array)
+        self.target_flat.move_towards(self.flat, tau)
 
     def arrays(self) -> kernels.NetworkArrays:
         """All arrays, for the compiled path."""
@@ -237,6 +237,11 @@ def check_interim(group: str, own: Experience, gamma: float, one_amount: bool) -
         )
 
 
+def to_array(tensor: Tensor) -> Array:
+    """A copy in main memory."""
+    return tensor.detach().cpu().numpy().copy()
+
+
 # The learner ------------------------------------------------------------------------------------------
 
 
@@ -261,9 +266,10 @@ class MADDPG:
         self.layout = JointLayout(groups, group_spec.group)
         slots = np.arange(self.layout.obs_size)
         self.normalizer = Normalizer(slots, len(slots), 1, self.centralized and policy.normalizer.enabled)
-        target = networks.Net(policy.shape, policy.layout, policy.size, 0.01, policy.seeds("target"))
+        target = networks.Net(policy.shape, policy.layout, policy.size, 0.01, policy.seeds("target")).to(policy.device)
         self.actor = NetworkWithTarget(policy.net, policy.flat, target)
         self.critics = [self.make_critic(name) for name in ("critic", "twin")[: 1 + settings.critic.twin]]
+        self.amounts = np.zeros((group_spec.parameter_sets, 2))  # running sums of `outcomes.mean_square`
         self.replay = Replay(settings.replay.uniform(), self.layout.empty_rows(0))
         self.pending: PendingSteps | None = None  # None before the first experience
         self.due = 0.0  # updates not yet made
@@ -313,7 +319,9 @@ class MADDPG:
         else:
             lay = policy.layout
             shape = replace(shape, extra=policy.shape.extra + policy.size)
-        net, target = (networks.Net(shape, lay, self.outputs, 1.0, policy.seeds(name)) for _ in range(2))
+        net, target = (
+            networks.Net(shape, lay, self.outputs, 1.0, policy.seeds(name)).to(policy.device) for _ in range(2)
+        )
         return NetworkWithTarget(net, networks.FlatParams(net), target)
 
     @property
@@ -418,6 +426,7 @@ class MADDPG:
             ),
             self.actor.arrays(),
             tuple(critic.arrays() for critic in self.critics),
+            self.amounts,
             (self.actor.steps, self.critics[0].steps),
         )
         before = self.critics[0].steps
@@ -473,7 +482,7 @@ class MADDPG:
         for k, index in enumerate(draws.indices):
             batch = self.batch(JointTransitions(*(column[index] for column in self.replay.rows)))
             next_action, smoothing, gumbel = (
-                torch.from_numpy(a[k]) for a in (draws.next_action, draws.smoothing, draws.gumbel)
+                self.tensor(a[k]) for a in (draws.next_action, draws.smoothing, draws.gumbel)
             )
             sums[:3] += self.critic_step(batch, self.targets(batch, next_action, smoothing), rates.critic)
             if self.critics[0].steps % self.settings.policy_delay == 0:
@@ -492,7 +501,7 @@ class MADDPG:
         next_action[:, self.layout.own.action] = (own_next * batch.next_active.unsqueeze(-1)).flatten(1)
         actions = self.critic_actions(next_action)
         predicted = [
-            self.critic_outputs(critic.target, batch.next_critic_obs, actions).numpy() for critic in self.critics
+            self.critic_outputs(critic.target, batch.next_critic_obs, actions).cpu().numpy() for critic in self.critics
         ]
         made, scratch = [], self.scratch(batch)
         for s, weight in enumerate(batch.weight):
@@ -508,10 +517,12 @@ class MADDPG:
         """One step of every critic; returns (loss, mean value, mean error), the latter two of the first."""
         actions, scratch, sums = self.critic_actions(batch.action), self.scratch(batch), np.zeros(3)
         predicted = [self.critic_outputs(critic.net, batch.critic_obs, actions) for critic in self.critics]
-        slopes = [out.detach().numpy().copy() for out in predicted]
+        slopes = [to_array(out) for out in predicted]
+        hurdle = outcomes.is_hurdle(self.outputs)
+        scales = [outcomes.mean_square(target, self.amounts[s]) if hurdle else 1.0 for s, target in enumerate(targets)]
         for c, out in enumerate(slopes):
             for s, target in enumerate(targets):
-                loss, mean, error = outcomes.critic_loss(out[s], target, scratch)
+                loss, mean, error = outcomes.critic_loss(out[s], target, scales[s], scratch)
                 sums += [loss / len(slopes), mean, error] if c == 0 else [loss / len(slopes), 0, 0]
         self.descend([critic.flat for critic in self.critics], predicted, slopes, rate)
         return sums / self.group_spec.parameter_sets
@@ -526,13 +537,13 @@ class MADDPG:
         action = policy.relax(self.by_agent(logits), batch.legal, gumbel, self.settings.temperature)
         actions = self.critic_actions(batch.action, action)
         outputs = [self.critic_outputs(self.critics[0].net, batch.critic_obs, actions)]
-        slopes = [outputs[0].detach().numpy().copy()]
+        slopes = [to_array(outputs[0])]
         for out, weight in zip(slopes[0], batch.weight, strict=True):
             value += outcomes.actor_objective(self.risk, out, weight, self.settings.scale_by_std, scratch)
         if policy.head is not None:
             outputs.append(logits)
             slopes.append(np.zeros(logits.shape, np.float32))
-            for x, weight, out in zip(logits.detach().numpy(), batch.weight, slopes[1], strict=True):
+            for x, weight, out in zip(to_array(logits), batch.weight, slopes[1], strict=True):
                 kernels.penalise_logits(x, weight, out)
         self.descend([policy.flat], outputs, slopes, rate)
         return value / self.group_spec.parameter_sets
@@ -541,13 +552,17 @@ class MADDPG:
         self, flats: Sequence[networks.FlatParams], outputs: Sequence[Tensor], slopes: Sequence[Array], rate: float
     ) -> None:
         """One Adam step along a loss, given its slopes with respect to outputs."""
-        loss = torch.stack([(out * torch.from_numpy(slope)).sum() for out, slope in zip(outputs, slopes)]).sum()
+        loss = torch.stack([(out * self.tensor(slope)).sum() for out, slope in zip(outputs, slopes)]).sum()
         networks.adam_step(flats, loss, rate, self.settings.max_grad_norm)
 
     def scratch(self, batch: Batch) -> outcomes.Scratch:
         return outcomes.make_scratch(batch.weight.shape[1], self.outputs)
 
     # Rows for the networks: [B, A, …] of a batch, [S, M, …] of parameter sets -----------------------------
+
+    def tensor(self, array: Array) -> Tensor:
+        """An array as a tensor on the networks' device."""
+        return torch.as_tensor(array, device=self.policy.device)
 
     def batch(self, rows: JointTransitions) -> Batch:
         """Transitions as the networks take them."""
@@ -560,10 +575,10 @@ class MADDPG:
             next_x,
             self.critic_obs(rows.observation, x),
             self.critic_obs(rows.next_obs, next_x),
-            torch.from_numpy(rows.action),
-            torch.from_numpy(own.actions(rows.legal)),
-            torch.from_numpy(own.actions(rows.next_legal)),
-            torch.from_numpy(rows.next_active[:, own.agents]),
+            self.tensor(rows.action),
+            self.tensor(own.actions(rows.legal)),
+            self.tensor(own.actions(rows.next_legal)),
+            self.tensor(rows.next_active[:, own.agents]),
             *(self.policy.arrange(a[..., None])[..., 0] for a in (rows.reward, rows.discount, weight)),
         )
 
@@ -580,18 +595,19 @@ class MADDPG:
     def policy_inputs(self, observation: Array) -> Tensor:
         """The policy's inputs `[S, M, …]` for all observations `[B, O]`."""
         own = self.layout.own.observations(observation)
-        return torch.from_numpy(self.policy.prepare(own, np.arange(len(self.group_spec.agents))))
+        return self.tensor(self.policy.prepare(own, np.arange(len(self.group_spec.agents))))
 
     def critic_obs(self, observation: Array, x: Tensor) -> Tensor:
         """Inputs of each agent's critic without actions `[B, A, …]`, for all observations `[B, O]`."""
         if not self.centralized:
             return self.by_agent(x)
         agents = len(self.group_spec.agents)
-        normalized = torch.from_numpy(self.normalizer(observation[None])[0].astype(np.float32, copy=False))
+        normalized = self.tensor(self.normalizer(observation[None])[0].astype(np.float32, copy=False))
         each = normalized.unsqueeze(1).expand(-1, agents, -1)
         if not self.critic_identities:
             return each
-        return torch.cat([each, torch.eye(agents).expand(len(each), -1, -1)], dim=-1)
+        identities = torch.eye(agents, device=self.policy.device)
+        return torch.cat([each, identities.expand(len(each), -1, -1)], dim=-1)
 
     def critic_actions(self, action: Tensor, own: Tensor | None = None) -> Tensor:
         """The actions `[B, A, …]` that each agent's critic sees, of all actions `[B, U]`.
@@ -623,6 +639,7 @@ class MADDPG:
         return {
             "actor": {"target": networks.export(self.actor.target), "adam": self.actor.flat.state()},
             "critics": [critic.state() for critic in self.critics],
+            "amounts": self.amounts.copy(),
             "normalizer": self.normalizer.state(),
             "replay": self.replay.state(),
             "pending": {} if self.pending is None else {k: array.copy() for k, array in self.pending._asdict().items()},
@@ -637,6 +654,7 @@ class MADDPG:
         self.actor.flat.load(state["actor"]["adam"])
         for critic, saved in zip(self.critics, state["critics"], strict=True):
             critic.load(saved, f"{where}, critic")
+        self.amounts[:] = state.get("amounts", 0)  # checkpoints of 0.1 have none: the scale starts anew
         self.normalizer.load(state["normalizer"])
         self.replay.load(state["replay"], where)
         pending = {name: array.copy() for name, array in state["pending"].items()}

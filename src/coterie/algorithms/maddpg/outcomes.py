@@ -24,6 +24,7 @@ from coterie.preferences.risk_kernels import RiskSlopes, make_slopes, risk_value
 
 STD_FLOOR = np.float32(0.02)  # of the mean deviation: no decision has more than 50 times the usual weight
 TINY = np.float32(1e-30)  # added to divisors
+SCALE_DECAY = 0.99  # per update, of the sums behind the running mean square of amounts
 
 
 class Targets(NamedTuple):
@@ -151,15 +152,14 @@ def bootstrap(reward: Array, discount: Array, targets: Targets) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def critic_loss(out: Array, targets: Targets, scratch: Scratch) -> tuple[float, float, float]:
+def critic_loss(out: Array, targets: Targets, scale: float, scratch: Scratch) -> tuple[float, float, float]:
     """The weighted loss of a critic's outputs `[M, …]`, which are replaced by its slopes.
 
-    A mean has half the squared error, a hurdle model `_hurdle_loss`, a quantile function `_quantile_loss`. Returns
-    (loss, mean value, mean absolute error of the value).
+    A mean has half the squared error, a hurdle model `_hurdle_loss` with amounts in units of `scale`, a quantile
+    function `_quantile_loss`. Returns (loss, mean value, mean absolute error of the value).
     """
     loss = mean = error = 0.0
     hurdle = is_hurdle(out.shape[1])
-    scale = mean_square(targets) if hurdle else 1.0
     for m in range(len(targets.weight)):
         weight, target = targets.weight[m], np.float32(0)
         expected = parse_outputs(out[m], scratch.probability, scratch.outcome)
@@ -182,8 +182,13 @@ def critic_loss(out: Array, targets: Targets, scratch: Scratch) -> tuple[float, 
 
 
 @njit(cache=True, error_model="numpy")
-def mean_square(targets: Targets) -> float:
-    """The mean square of non-zero target outcomes; 1 where there are none."""
+def mean_square(targets: Targets, running: Array) -> float:
+    """The running mean square of non-zero target outcomes *before* these targets, which are added to `running`.
+
+    `running [2]` holds decayed sums of squares and of weights; 0 at first, where the targets' own mean square is
+    returned. Later it is independent of them: a batch of large amounts that was divided by its own mean square would
+    weigh less than one of small amounts, and predicted amounts would be too low.
+    """
     square = nonzero = 0.0
     weight, probability, outcome = targets.weight, targets.probability, targets.outcome
     for m in range(len(weight)):
@@ -191,16 +196,21 @@ def mean_square(targets: Targets) -> float:
             if outcome[m, q] != 0:
                 square += weight[m] * probability[m, q] * outcome[m, q] ** 2
                 nonzero += weight[m] * probability[m, q]
-    return max(square / nonzero, float(TINY)) if nonzero > 0 else 1.0
+    before = running.copy() if running[1] > 0 else np.array([square, nonzero])
+    if nonzero > 0:
+        running[0] = SCALE_DECAY * running[0] + square
+        running[1] = SCALE_DECAY * running[1] + nonzero
+    return max(before[0] / before[1], float(TINY)) if before[1] > 0 else 1.0
 
 
 @njit(cache=True, error_model="numpy")
 def _hurdle_loss(out: Array, outcome: Array, scale: float, weight: float, scratch: Scratch) -> float:
     """Cross-entropy of P(outcome ≠ 0), plus the loss of non-zero outcomes; writes weighted slopes into `out`.
 
-    One amount has half the squared error in units of the mean square `scale`: both terms are likelihoods, so that a
-    probability of one in a thousand is learned as well, in proportion, as one in two (Cragg 1971). Several amounts have
-    `_quantile_loss` in units of the root of `scale`. `scratch` holds the parsed outputs and target probabilities.
+    One amount has half the squared error in units of the running mean square `scale`: both terms are likelihoods, so
+    that a probability of one in a thousand is learned as well, in proportion, as one in two (Cragg 1971). Several
+    amounts have `_quantile_loss` in units of the root of `scale`. `scratch` holds the parsed outputs and target
+    probabilities.
     """
     probability, target = scratch.probability, scratch.target_probability
     nonzero = linear = square = 0.0

@@ -32,6 +32,7 @@ class Decisions(NamedTuple):
     action: Array  # [M, K] int64
     mask: Array  # [M, outputs] bool, or [0, 0]
     log_prob: Array  # [M]
+    importance: Array  # [M]
     advantage: Array  # [M]
     target: Array  # [M]
     value: Array  # [M]
@@ -73,8 +74,9 @@ def _policy_slopes(
             legal = decisions.mask[r]
         action = decisions.action[r]
         log_prob = categorical_statistics(out[i], choices, action, legal, masked, probability, entropy)
+        old, importance, advantage = decisions.log_prob[r], decisions.importance[r], block.advantage[i]
         slope, entropy_slope = policy_loss(
-            log_prob, entropy.sum(), decisions.log_prob[r], block.advantage[i], weight, settings, totals
+            log_prob, entropy.sum(), old, importance, advantage, weight, settings, totals
         )
         categorical_slopes(out[i], choices, action, probability, entropy, slope, entropy_slope)
 
@@ -108,13 +110,13 @@ def ppo_pass(
     choices: Array,
     hyperparams: Hyperparams,
     step: int,
-) -> Array:
+) -> tuple[Array, float]:
     """One pass of minibatch steps over actor and critic, in place.
 
     Minibatch b takes decisions `order[bounds[b]:bounds[b+1]]`; `step` counts the Adam steps taken before.
-    Returns the sums of `NAMES` over minibatches.
+    Returns the sums of `NAMES` over minibatches, and the `kl` of the latest.
     """
-    totals = np.zeros(len(NAMES))
+    totals, kl_before = np.zeros(len(NAMES)), 0.0
     (actor_spec, critic_spec), (actor, critic) = specs, networks
     losses, max_norm = hyperparams.losses, hyperparams.max_grad_norm
     widest = max(actor_spec.sizes.max(), critic_spec.sizes.max())
@@ -126,6 +128,7 @@ def ppo_pass(
     for b in range(len(bounds) - 1):
         rows = order[bounds[b] : bounds[b + 1]]
         weight, advantage = normalize(decisions.weight[rows], decisions.advantage[rows], losses.normalize_advantages)
+        kl_before = totals[3]
         actor_grad[:] = 0
         critic_grad[:] = 0
         for first in range(0, len(rows), BLOCK):
@@ -142,4 +145,4 @@ def ppo_pass(
         step += 1
         adam(actor.flat, actor_grad, actor.mean, actor.square, step, hyperparams.learning_rate, max_norm)
         adam(critic.flat, critic_grad, critic.mean, critic.square, step, hyperparams.critic_learning_rate, max_norm)
-    return totals
+    return totals, totals[3] - kl_before

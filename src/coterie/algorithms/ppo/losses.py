@@ -22,7 +22,7 @@ NAMES = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")  # what 
 class LossSettings(NamedTuple):
     """The numbers that the losses depend on."""
 
-    clip: float  # how far the probability ratio may move from 1
+    clip: float  # how far the probability ratio to the policy that acted may move from 1
     value_clip: float  # how far a value may move, in the critic's units; 0: any distance
     entropy_coefficient: float
     normalize_advantages: bool
@@ -54,6 +54,7 @@ def policy_loss(
     log_prob: Float32,
     entropy: Float32,
     old_log_prob: Float32,
+    importance: Float32,
     advantage: Float32,
     weight: Float32,
     settings: LossSettings,
@@ -62,17 +63,19 @@ def policy_loss(
     """Clipped surrogate objective with entropy bonus of one decision (Schulman et al. 2017, eqs. 7 and 9).
 
     Adds the decision's part of the means to `totals` and returns the loss's slopes with respect to log-probability and
-    entropy. `kl` is Schulman's k3 estimator, which is never negative.
+    entropy. `kl` is Schulman's k3 estimator, which is never negative. An action drawn from another distribution μ than
+    the policy's own counts `importance` = π_old/μ times, so that means are those of π_old; the clip is on π/π_old
+    alone. A clip of π/μ around 1 would stop actions whose π_old/μ lies outside it before the first step.
     """
     log_ratio = log_prob - old_log_prob
     ratio = np.exp(log_ratio)
     clipped = min(max(ratio, np.float32(1 - settings.clip)), np.float32(1 + settings.clip))
-    totals[0] -= weight * min(ratio * advantage, clipped * advantage)
+    totals[0] -= weight * importance * min(ratio * advantage, clipped * advantage)
     totals[2] += weight * entropy
-    totals[3] += weight * (ratio - 1 - log_ratio)
+    totals[3] += weight * importance * (ratio - 1 - log_ratio)
     totals[4] += weight * (abs(ratio - 1) > settings.clip)
     inside = ratio * advantage <= clipped * advantage
-    slope = -weight * ratio * advantage if inside else np.float32(0)
+    slope = -weight * importance * ratio * advantage if inside else np.float32(0)
     return slope, -(np.float32(settings.entropy_coefficient) * weight)
 
 
@@ -98,7 +101,13 @@ def value_loss(
 
 @njit(cache=True, error_model="numpy")
 def policy_losses(
-    log_prob: Array, entropy: Array, old_log_prob: Array, advantage: Array, weight: Array, settings: LossSettings
+    log_prob: Array,
+    entropy: Array,
+    old_log_prob: Array,
+    importance: Array,
+    advantage: Array,
+    weight: Array,
+    settings: LossSettings,
 ) -> tuple[Array, Array, Array]:
     """`policy_loss` of arrays `[M]`: slopes of log-probabilities and of entropies `[M]`, and totals."""
     totals = np.zeros(len(NAMES))
@@ -107,7 +116,7 @@ def policy_losses(
     for i in range(len(weight)):
         if weight[i] > 0:  # padding may hold anything, and 0·∞ is no number
             slopes[0, i], slopes[1, i] = policy_loss(
-                log_prob[i], entropy[i], old_log_prob[i], advantage[i], weight[i], settings, totals
+                log_prob[i], entropy[i], old_log_prob[i], importance[i], advantage[i], weight[i], settings, totals
             )
     return slopes[0], slopes[1], totals
 

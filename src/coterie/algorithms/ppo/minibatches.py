@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import torch
 from coterie.core.types import Advice, Array, Experience
 from coterie.nn import networks
 from coterie.policies.lora import LoraPolicy
-from coterie.policies.network import NeuralPolicy
+from coterie.policies.network import OWN_LOG_PROB, NeuralPolicy
 
 Values = Any  # an array, or after `to_device` a tensor
 
@@ -28,7 +27,8 @@ class Batch(NamedTuple):
     critic_input: Values  # [S, M, critic in]
     action: Values
     mask: Values | None
-    log_prob: Array  # when the decision was taken
+    log_prob: Array  # of the policy itself, when the decision was taken
+    importance: Array  # probability by the policy itself, over the one that the action was drawn with
     advantage: Array
     target: Array  # return that the critic learns
     value: Array  # what the critic expected
@@ -52,7 +52,9 @@ def make_batch(
     """Arrange the decisions of every parameter set side by side; inputs are of all time steps, the last included."""
     parameter_sets = policy.group_spec.parameter_sets
     rows = targets.valid.size // parameter_sets
-    trailing = {"action": own.action, "mask": own.mask, "log_prob": own.log_prob, "advice": own.advice}
+    log_prob = (own.trace or {}).get(OWN_LOG_PROB, own.log_prob)
+    trailing = {"action": own.action, "mask": own.mask, "log_prob": log_prob, "advice": own.advice}
+    trailing |= {"importance": np.exp(log_prob - own.log_prob)}
     trailing |= {"advantage": targets.advantage, "target": targets.returns, "value": targets.values}
     arrays: dict[str, Any] = {name: _map(lambda a: _rows(policy, a), values) for name, values in trailing.items()}
     weight = _rows(policy, targets.valid.astype(np.float32))
@@ -124,10 +126,32 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return batch._replace(**moved, sequences=sequences)
 
 
-def minibatches(batch: Batch, order: Array, bounds: Array) -> Iterator[Batch]:
-    """Cut each parameter set's shuffled rows into parts."""
-    for start, stop in itertools.pairwise(bounds):
-        yield take(batch, order[:, start:stop])
+def rows_to_learn(batch: Batch) -> Array:
+    """How many rows (with memory: sequences) each parameter set has, `[S]`; padding lies behind them."""
+    if batch.sequences is None:
+        return np.count_nonzero(batch.weight, axis=1)
+    return np.where(batch.weight.any(axis=(1, 2)), batch.weight.shape[1], 0)
+
+
+def shuffle(rows: Array, count: int, random: np.random.Generator) -> list[list[Array]]:
+    """Row indices of each parameter set in random order, cut into `count` minibatches or one per row; none of none."""
+    return [np.array_split(random.permutation(n), min(count, n)) if n else [] for n in rows]
+
+
+def minibatches(batch: Batch, cuts: list[list[Array]]) -> Iterator[tuple[Batch, Array]]:
+    """The b-th minibatch of every parameter set as one batch, shorter ones padded, and which parameter sets have one.
+
+    Parameter sets differ in the number and the size of their minibatches, because their agents live as long as they do.
+    """
+    for b in range(max(map(len, cuts))):
+        learning = np.array([i for i, mine in enumerate(cuts) if b < len(mine)])
+        index = np.zeros((len(cuts), max(len(cuts[i][b]) for i in learning)), np.int64)
+        padding = np.ones(index.shape, bool)
+        for i in learning:
+            index[i, : len(cuts[i][b])], padding[i, : len(cuts[i][b])] = cuts[i][b], False
+        part = take(batch, index)
+        part.weight[padding] = 0  # a copy
+        yield part, learning
 
 
 def take(batch: Batch, index: Array) -> Batch:

@@ -25,6 +25,8 @@ from coterie.algorithms.ppo.minibatches import (
     flatten_sequences,
     make_batch,
     minibatches,
+    rows_to_learn,
+    shuffle,
     to_device,
     valid_rows,
 )
@@ -53,7 +55,7 @@ class PPOSettings:
     learning_rate_schedule: Literal["constant", "linear"] = "linear"  # of both rates; linear: to 0 at the run's end
     gamma: float = 0.99  # discount per decision
     gae_lambda: float = 0.95  # 0: one-step advantages, 1: whole returns
-    clip: float = 0.2  # how far the probability ratio may move from 1
+    clip: float = 0.2  # how far the ratio of an action's new to its old probability may move from 1
     clip_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the run's end
     value_clip: float | None = None  # how far a value may move in one iteration; None: any distance
     epochs: int = 4  # passes over the experience
@@ -62,7 +64,7 @@ class PPOSettings:
     max_grad_norm: float = 0.5  # gradients of actor and critic are scaled to at most this norm
     normalize_advantages: bool = True  # per minibatch, to mean 0 and deviation 1
     normalize_returns: bool = True  # the critic predicts returns scaled by their running deviation
-    target_kl: float | None = None  # end the iteration's passes once the policy moved this far
+    target_kl: float | None = None  # after a pass, end the iteration if its last minibatch's KL is above this
     central_critic: bool = False  # the critic also sees the world's state, or all agents' observations
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
@@ -99,6 +101,13 @@ class Hyperparams(NamedTuple):
     clip: float
 
 
+class PassTotals(NamedTuple):
+    """What a pass found, for each parameter set."""
+
+    sums: Array  # [S, …]: of `losses.NAMES` over minibatches
+    kl: Array  # [S]: of the latest minibatch, before its step
+
+
 class PPO:
     """Improves a network policy by clipped policy gradients."""
 
@@ -117,11 +126,6 @@ class PPO:
         self, settings: PPOSettings, policy: NetworkPolicy | LoraPolicy, group_spec: GroupSpec, preference: Preference
     ) -> None:
         self.settings, self.policy, self.group_spec, self.preference = settings, policy, group_spec, preference
-        if settings.target_kl is not None and group_spec.advice is not None and group_spec.advice.use.mode == "mixture":
-            raise ValueError(
-                "target_kl measures how far the policy moved, but with advisor.use.mode=mixture some actions are "
-                "the advisor's; set target_kl=null or another mode"
-            )
         if settings.central_critic and not group_spec.simultaneous:
             raise ValueError("central_critic=true needs a world in which all agents act at once")
         if group_spec.advice is not None and not isinstance(policy, NetworkPolicy):
@@ -268,35 +272,44 @@ class PPO:
     # Gradient steps -----------------------------------------------------------------------------------
 
     def improve(self, batch: Batch, hyperparams: Hyperparams, random: np.random.Generator) -> Metrics:
-        """Take several passes of minibatch gradient steps; returns means over the minibatches."""
-        rows = batch.weight.shape[1]
-        parts = min(self.settings.minibatches, rows)
-        bounds = np.array([0, *np.cumsum([len(p) for p in np.array_split(np.empty(rows), parts)])])
+        """Take several passes of minibatch gradient steps; returns means over the minibatches.
+
+        Every parameter set has its own minibatches and stops at its own `target_kl`, as if it were trained alone.
+        """
+        rows, target_kl = rows_to_learn(batch), self.settings.target_kl
         advice_use = self.group_spec.advice
         advised = advice_use is not None and changes_learning(advice_use, batch.advice)
         run = self.compiled_pass if self.compiled and not advised else self.autograd_pass
-        sums, taken = np.zeros(len(losses.NAMES)), 0
+        sums, taken = np.zeros((len(rows), len(losses.NAMES))), np.zeros((len(rows), 1))
         for _ in range(self.settings.epochs):
-            order = np.stack([random.permutation(rows) for _ in range(self.group_spec.parameter_sets)])
-            latest = run(batch, order, bounds, hyperparams)
-            sums, taken = sums + latest, taken + parts
-            if self.settings.target_kl is not None and latest[3] / parts > self.settings.target_kl:
+            cuts = shuffle(rows, self.settings.minibatches, random)
+            found = run(batch, cuts, hyperparams)
+            sums += found.sums
+            taken[:, 0] += [len(mine) for mine in cuts]
+            if target_kl is not None:
+                rows = np.where(found.kl > target_kl, 0, rows)
+            if not rows.any():
                 break
-        return dict(zip(losses.NAMES, (sums / taken).tolist(), strict=True)) | {"minibatches": float(taken)}
+        learned = taken[:, 0] > 0
+        means = (sums[learned] / taken[learned]).mean(axis=0)
+        return dict(zip(losses.NAMES, means.tolist(), strict=True)) | {"minibatches": float(taken[learned].mean())}
 
-    def compiled_pass(self, batch: Batch, order: Array, bounds: Array, hyperparams: Hyperparams) -> Array:
-        """One pass by `kernels.py`; returns sums of the losses over minibatches, averaged over parameter sets."""
+    def compiled_pass(self, batch: Batch, cuts: list[list[Array]], hyperparams: Hyperparams) -> PassTotals:
+        """One pass of every parameter set over its minibatches, by `kernels.py`."""
         actor, critic = self.policy.flat, self.critic_flat
         assert self.policy.spec is not None
         specs = (self.policy.spec, self.critic.spec())
-        sums = np.zeros(len(losses.NAMES))
-        for i in range(self.group_spec.parameter_sets):
+        found = self.no_totals()
+        for i, mine in enumerate(cuts):
+            if not mine:
+                continue
             decisions = ppo_kernels.Decisions(
                 batch.actor_input[i],
                 batch.critic_input[i],
                 batch.action[i].reshape(len(batch.action[i]), -1),
                 NO_MASK if batch.mask is None else batch.mask[i],
-                *(array[i] for array in (batch.log_prob, batch.advantage, batch.target, batch.value, batch.weight)),
+                *(array[i] for array in (batch.log_prob, batch.importance, batch.advantage)),
+                *(array[i] for array in (batch.target, batch.value, batch.weight)),
             )
             numbers = ppo_kernels.Hyperparams(
                 self.loss_settings(hyperparams, i),
@@ -305,23 +318,31 @@ class PPO:
                 hyperparams.critic_learning_rate,
             )
             both = (actor.optimized(i), critic.optimized(i))
-            sums += ppo_kernels.ppo_pass(
-                decisions, order[i], bounds, specs, both, self.policy.choices, numbers, int(actor.steps[i])
+            bounds = np.array([0, *np.cumsum([len(rows) for rows in mine])])
+            found.sums[i], found.kl[i] = ppo_kernels.ppo_pass(
+                decisions, np.concatenate(mine), bounds, specs, both, self.policy.choices, numbers, int(actor.steps[i])
             )
-        actor.steps += len(bounds) - 1
-        critic.steps += len(bounds) - 1
-        return sums / self.group_spec.parameter_sets
+            actor.steps[i] += len(mine)
+            critic.steps[i] += len(mine)
+        return found
 
-    def autograd_pass(self, batch: Batch, order: Array, bounds: Array, hyperparams: Hyperparams) -> Array:
+    def autograd_pass(self, batch: Batch, cuts: list[list[Array]], hyperparams: Hyperparams) -> PassTotals:
         """The same through PyTorch."""
-        sums = np.zeros(len(losses.NAMES))
-        for part in minibatches(to_device(batch, self.policy.device), order, bounds):
-            sums += self.actor_step(part, hyperparams)
-            sums += self.critic_step(flatten_sequences(part), hyperparams)
-        return sums / self.group_spec.parameter_sets
+        found = self.no_totals()
+        for part, learning in minibatches(to_device(batch, self.policy.device), cuts):
+            totals = self.actor_step(part, learning, hyperparams)
+            totals += self.critic_step(flatten_sequences(part), learning, hyperparams)
+            found.sums[learning] += totals[learning]
+            found.kl[learning] = totals[learning, losses.NAMES.index("kl")]
+        return found
 
-    def actor_step(self, part: Batch, hyperparams: Hyperparams) -> Array:
-        """One gradient step of the actor on a minibatch; returns totals of the losses."""
+    def no_totals(self) -> PassTotals:
+        """Zeros to add up."""
+        parameter_sets = self.group_spec.parameter_sets
+        return PassTotals(np.zeros((parameter_sets, len(losses.NAMES))), np.zeros(parameter_sets))
+
+    def actor_step(self, part: Batch, learning: Array, hyperparams: Hyperparams) -> Array:
+        """One gradient step of the actors that learn from a minibatch; returns totals of the losses `[S, …]`."""
         out = self.policy.net.unroll(part.actor_input, part.sequences)
         part = flatten_sequences(part)
         advice_use, advice = self.group_spec.advice, part.advice
@@ -330,37 +351,37 @@ class PPO:
         log_prob, entropy = self.policy.head.evaluate_actions(out, part.action, part.mask)
         outputs = [log_prob, entropy]
         detached = torch.stack(outputs).detach().cpu().numpy()
-        slopes, totals = np.empty_like(detached), np.zeros(len(losses.NAMES))
+        slopes, totals = np.empty_like(detached), np.zeros((len(part.weight), len(losses.NAMES)))
         for i in range(len(part.weight)):
-            rows = (part.log_prob[i], part.advantage[i], part.weight[i])
-            slopes[0, i], slopes[1, i], found = losses.policy_losses(
+            rows = (part.log_prob[i], part.importance[i], part.advantage[i], part.weight[i])
+            slopes[0, i], slopes[1, i], totals[i] = losses.policy_losses(
                 detached[0, i], detached[1, i], *rows, self.loss_settings(hyperparams, i)
             )
-            totals += found
         if advice_use is not None and advice is not None:
             extra = advice_loss(advice_use, out, part.mask, advice)
             if extra is not None:
                 weight = [losses.normalize(mine, mine, False)[0] for mine in part.weight]
                 outputs, slopes = [*outputs, extra], np.concatenate([slopes, np.stack(weight)[None]])
-        self.descend(self.policy.flat, outputs, slopes, hyperparams.learning_rate)
+        self.descend(self.policy.flat, outputs, slopes, hyperparams.learning_rate, learning)
         return totals
 
-    def critic_step(self, part: Batch, hyperparams: Hyperparams) -> Array:
-        """One gradient step of the critic on a minibatch; returns totals of the losses."""
+    def critic_step(self, part: Batch, learning: Array, hyperparams: Hyperparams) -> Array:
+        """One gradient step of the critics that learn from a minibatch; returns totals of the losses `[S, …]`."""
         value = self.critic(part.critic_input)[0].squeeze(-1)
         detached = value.detach().cpu().numpy()
-        slopes, totals = np.empty_like(detached), np.zeros(len(losses.NAMES))
+        slopes, totals = np.empty_like(detached), np.zeros((len(part.weight), len(losses.NAMES)))
         for i in range(len(part.weight)):
             rows = (part.value[i], part.target[i], part.weight[i])
-            slopes[i], found = losses.value_losses(detached[i], *rows, self.loss_settings(hyperparams, i))
-            totals += found
-        self.descend(self.critic_flat, [value], slopes[None], hyperparams.critic_learning_rate)
+            slopes[i], totals[i] = losses.value_losses(detached[i], *rows, self.loss_settings(hyperparams, i))
+        self.descend(self.critic_flat, [value], slopes[None], hyperparams.critic_learning_rate, learning)
         return totals
 
-    def descend(self, flat: networks.FlatParams, outputs: list[torch.Tensor], slopes: Array, rate: float) -> None:
-        """One Adam step of a network, given the loss's slopes with respect to what was computed from its outputs."""
+    def descend(
+        self, flat: networks.FlatParams, outputs: list[torch.Tensor], slopes: Array, rate: float, learning: Array
+    ) -> None:
+        """One Adam step of some parameter sets, given the loss's slopes with respect to functions of their outputs."""
         given = [torch.as_tensor(slope, device=self.policy.device) for slope in slopes]
-        networks.adam_step([flat], outputs, rate, self.settings.max_grad_norm, slopes=given)
+        networks.adam_step([flat], outputs, rate, self.settings.max_grad_norm, learning, given)
 
     def loss_settings(self, hyperparams: Hyperparams, parameter_set: int) -> losses.LossSettings:
         """What the losses of a parameter set depend on; each critic has its own units."""

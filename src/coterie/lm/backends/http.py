@@ -39,6 +39,7 @@ from coterie.lm.interface import (
 )
 
 BUSY_STATUSES = (408, 409, 425, 429)  # temporary, and not billed
+FAULT_STATUSES = (500, 502, 503, 504, 529)  # temporary faults of a server; others, such as 501, are permanent
 TOP_LOGPROBS = 40  # most likely tokens that a request for a forced token also returns
 LOGIT_BIAS = 100.0  # the most that servers allow; logits lie far closer together
 
@@ -85,7 +86,7 @@ class Http(LanguageModel):
 
     @property
     def identity(self) -> str:
-        return f"http {self.url} {self.model}"
+        return f"http {self.url} chat={self.settings.chat} logprobs={self.settings.logprobs} {self.model}"
 
     @property
     def model(self) -> str:
@@ -221,7 +222,7 @@ def _status_error(error: Any, key: str) -> Rejected | Unavailable:
     """Return our error for an HTTP status."""
     status = error.status_code
     message = str(error.message).replace(key, "***")[:300]
-    if status in BUSY_STATUSES or status >= 500:
+    if status in (*BUSY_STATUSES, *FAULT_STATUSES):
         header = error.response.headers.get("retry-after", "")
         wait = float(header) if header.replace(".", "", 1).isdigit() else None  # model servers do not send dates
         return Unavailable(f"status {status}", wait, billed=status not in BUSY_STATUSES)

@@ -62,7 +62,7 @@ class LlamaCpp(LanguageModel):
         threads = settings.threads or os.cpu_count() or 1
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
         self.server = xllamacpp.Server(parameters)
-        self.path, self.source = Path(path), source
+        self.path, self.source, self.context = Path(path), source, settings.context
         self.address: str = f"{self.server.listening_address}/v1"
         self.http = Http(self.address, HttpSettings(timeout=600), key)
 
@@ -71,7 +71,7 @@ class LlamaCpp(LanguageModel):
         if not self.source:
             with self.path.open("rb") as file:
                 self.source = f"gguf {hashlib.file_digest(file, 'sha256').hexdigest()}"
-        return f"llama.cpp {self.source}"
+        return f"llama.cpp {self.source} context={self.context}"  # the file holds tokenizer and chat template too
 
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0

@@ -2,7 +2,8 @@
 
 Scores and completions reuse the keys and values of shared prompt prefixes (prefix_cache.py). The weights can be
 trained: `model` and `tokenizer` are public, and `choice_logprobs` and `vectors` have gradients. When the weights
-change, cached prefixes are dropped and the identity, which is part of the cache's keys, changes.
+change, cached prefixes are dropped. The identity, which is part of the cache's keys, covers weights, adapters, config,
+tokenizer and chat template.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,6 +49,7 @@ class Local(LanguageModel):
         self.settings = settings
         self.model, self.tokenizer = model, tokenizer
         self.prefix_cache = PrefixCache(settings.prefix_cache_size)
+        self.setup = SetupDigest()
         self.lock = threading.RLock()
         self.sources = {fingerprint(model): source} if source else {}  # fingerprint of the weights -> source or digest
         tokenizer.padding_side = "left"
@@ -72,7 +75,8 @@ class Local(LanguageModel):
             if len(self.sources) > 8:  # weights that training has replaced long ago
                 self.sources = {}
             self.sources[now] = weights_digest(self.model, now[1])
-        return f"local {self.sources[now]} {str(self.model.dtype).removeprefix('torch.')}"
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        return f"local {self.sources[now]} {dtype} {self.setup.digest(self.model, self.tokenizer)}"
 
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
@@ -361,3 +365,50 @@ def weights_digest(model: Any, switches: tuple[str, ...]) -> str:
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
         digest.update(weight.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+class SetupDigest:
+    """A digest of all but the weights that changes answers: config, end tokens, tokenizer, chat template."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, str] = {}  # of what can be read quickly -> digest; a tokenizer takes long to read
+
+    def digest(self, model: Any, tokenizer: Any) -> str:
+        """Return the digest for the model and tokenizer as they are now."""
+        config = {name: value for name, value in model.config.to_dict().items() if name not in WITHOUT_EFFECT}
+        generation = vars(model).get("generation_config")
+        quick = _json(
+            type(model).__name__,
+            config,
+            None if generation is None else generation.eos_token_id,
+            tokenizer.chat_template,
+            tokenizer.special_tokens_map,
+        )
+        key = f"{id(tokenizer)} {len(tokenizer)} {quick}"
+        if key not in self.known:
+            whole = f"{quick} {tokenizer_json(tokenizer)}".encode()
+            self.known = {key: hashlib.blake2b(whole, digest_size=16).hexdigest()}
+        return self.known[key]
+
+
+WITHOUT_EFFECT = (
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+)  # of a config; the identity has dtype
+
+
+def tokenizer_json(tokenizer: Any) -> str:
+    """Return all that decides about a tokenizer's ids, as text."""
+    options = {
+        name: str(value) for name, value in tokenizer.init_kwargs.items() if not name.endswith(("_file", "_path"))
+    }
+    backend = vars(tokenizer).get("_tokenizer")  # of tokenizers written in Rust: normalisation, merges, special tokens
+    pipeline = json.loads(backend.to_str()) if backend is not None else {}
+    rules = {name: value for name, value in pipeline.items() if name not in ("padding", "truncation")}  # of a call
+    return _json(type(tokenizer).__name__, sorted(tokenizer.get_vocab().items()), options, rules)
+
+
+def _json(*values: Any) -> str:
+    return json.dumps(values, sort_keys=True, default=str)

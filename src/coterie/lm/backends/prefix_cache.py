@@ -100,8 +100,13 @@ def fingerprint(model: Any) -> Fingerprint:
     """
     weights = list(model.parameters())
     versions = tuple((weight.data_ptr(), weight._version) for weight in weights)
-    switches = tuple(  # adapters of the peft library, which store their state on the layers
-        str((vars(module).get("_active_adapter"), vars(module).get("_disable_adapters"), module.merged_adapters))
+    switches = tuple(  # adapters of the peft library, which store their state and their scale on the layers
+        str(
+            (
+                *(vars(module).get(name) for name in ("_active_adapter", "_disable_adapters", "scaling")),
+                module.merged_adapters,
+            )
+        )
         for module in model.modules()
         if "_active_adapter" in vars(module)
     )

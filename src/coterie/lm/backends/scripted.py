@@ -7,8 +7,11 @@ bytes. Scores come from a second function, or from the probabilities of the tabl
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType
+from typing import Any
 
 import numpy as np
 
@@ -38,16 +41,22 @@ class Scripted(LanguageModel):
         self,
         answer: AnswerFunction,
         logprob: LogProbFunction | None = None,
-        identity: str = "scripted",
+        identity: str | None = None,
         width: int = 8,
     ) -> None:
-        """`logprob` None gives every byte the same probability; `width` is the size of embeddings."""
+        """`logprob` None gives every byte the same probability; `width` is the size of embeddings.
+
+        `identity` names the functions in cache keys: name another one whenever they answer differently. None: a digest
+        of their code and of the variables that they enclose; it does not follow what they read elsewhere.
+        """
         self.answer, self.logprob, self.width = answer, logprob or _uniform_bytes, width
-        self._identity = identity
+        named = _digest([_describe(self.answer), _describe(self.logprob)]) if identity is None else identity
+        self._identity = f"scripted {named} {width}"
 
     @classmethod
-    def from_table(cls, table: Table, identity: str = "scripted table") -> Scripted:
+    def from_table(cls, table: Table, identity: str = "table") -> Scripted:
         """Sample and score answers with the given probabilities; temperature 0 takes the most likely one."""
+        identity = f"{identity} {_digest([[prompt, *answers.items()] for prompt, answers in table.items()])}"
 
         def answers_of(prompt: Prompt) -> Mapping[str, float]:
             text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
@@ -112,6 +121,20 @@ class Scripted(LanguageModel):
             return drawn / np.linalg.norm(drawn)
 
         return np.array([vector(prompt) for prompt in prompts], np.float32).reshape(len(prompts), self.width)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, default=repr).encode(), digest_size=16).hexdigest()
+
+
+def _describe(value: Any, outer: tuple[Any, ...] = ()) -> Any:
+    """Return a function's code, defaults and enclosed variables, and any other value, as JSON."""
+    if isinstance(value, CodeType):
+        return [value.co_code.hex(), value.co_names, [_describe(constant) for constant in value.co_consts]]
+    if isinstance(value, FunctionType) and value not in outer:  # a recursive function encloses itself
+        enclosed = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [_describe(one, (*outer, value)) for one in (value.__code__, *(value.__defaults__ or ()), *enclosed)]
+    return value.__qualname__ if isinstance(value, FunctionType) else repr(value)
 
 
 def _uniform_bytes(prompt: Prompt, choice: str) -> float:

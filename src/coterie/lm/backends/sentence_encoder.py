@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from coterie.lm.backends.local import (
+    SetupDigest,
     check_source,
     mean_pool,
     no_progress_bars,
@@ -43,6 +44,7 @@ class SentenceEncoder(LanguageModel):
     def __init__(self, model: Any, tokenizer: Any, settings: LocalSettings = LocalSettings(), source: str = "") -> None:
         """`source` identifies the weights as they are now; without it, and after training, their digest does."""
         self.settings, self.model, self.tokenizer = settings, model, tokenizer
+        self.setup = SetupDigest()
         self.lock = threading.RLock()
         self.sources = {fingerprint(model): source} if source else {}  # fingerprint of the weights -> source or digest
 
@@ -66,7 +68,8 @@ class SentenceEncoder(LanguageModel):
         now = fingerprint(self.model)
         if now not in self.sources:
             self.sources = {now: weights_digest(self.model, now[1])}
-        return f"sentences {self.sources[now]} {str(self.model.dtype).removeprefix('torch.')}"
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        return f"sentences {self.sources[now]} {dtype} {self.setup.digest(self.model, self.tokenizer)}"
 
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0

@@ -1,8 +1,8 @@
 """Stores answers on disk, so that no request is paid for twice and a run can be replayed exactly.
 
-A key is a hash of the model's identity, the parameters and the request: for completions the prompt and the number of
-the sample, for scores the prompt and one choice, for embeddings the prompt. So a request for three samples after one
-for a single sample asks for two more, and a new choice is scored alone.
+A key is a hash of the model's identity (all that can change its answers), the parameters and the request: for
+completions the prompt and the number of the sample, for scores the prompt and one choice, for embeddings the prompt. So
+a request for three samples after one for a single sample asks for two more, and a new choice is scored alone.
 
 Modes: `replay` uses stored answers, asks for the others and stores them; `record` asks for everything and overwrites
 stored answers; `replay-only` asks for nothing and raises `NotRecorded` for an answer that is not stored.
@@ -34,7 +34,7 @@ from coterie.lm.interface import (
 from coterie.lm.wrappers.sqlite import SqliteStore
 from coterie.lm.wrappers.usage import UsageCounter
 
-SCHEMA = 1  # part of every key: a new number makes old answers unreachable
+SCHEMA = 2  # part of every key: a new number makes old answers unreachable
 KEYS_PER_QUERY = 900
 SCORE = struct.Struct("<dq")  # log-probability, number of tokens
 Mode = Literal["replay", "record", "replay-only"]

@@ -30,6 +30,7 @@ class NetworkSettings:
     blocks: int = 4  # residual: blocks of two convolutions
     value_width: int = 64  # residual: hidden layer of the value head
     device: Device = "auto"  # auto: cpu for an mlp, else cuda if there is one
+    precision: Literal["float32", "bfloat16"] = "float32"  # of evaluations on a GPU; learning is in float32
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "hidden": Choice(((64, 64), (128, 128), (256, 256))),
@@ -67,6 +68,7 @@ class PositionNetwork:
         if self.device.type == "cuda" and settings.kind == "residual":
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.flat = networks.FlatParams(self.net, 1)
+        self._graphs: dict[int, EvaluationGraph] = {}
 
     @property
     def perceptron(self) -> Perceptron | None:
@@ -86,8 +88,50 @@ class PositionNetwork:
             out = self.outputs(torch.as_tensor(x, device=self.device)).cpu().numpy()
         return out[:, :-1], np.tanh(out[:, -1])
 
+    def graph(self, rows: int) -> EvaluationGraph:
+        """The evaluation of a fixed number of positions on a GPU, captured once."""
+        if rows not in self._graphs:
+            self._graphs[rows] = EvaluationGraph(self, rows)
+        return self._graphs[rows]
+
     def state(self) -> State:
         return networks.export(self.net)
 
     def load(self, state: State, what: str) -> None:
         networks.restore(self.net, state, what)
+
+
+class EvaluationGraph:
+    """A network's evaluation of R positions as one CUDA graph; later changes of its weights are seen."""
+
+    def __init__(self, network: PositionNetwork, rows: int) -> None:
+        size = int(np.prod(network.game.observation.shape))
+        self._host_x = torch.zeros(rows, size, pin_memory=True)
+        self._host_out = torch.zeros(rows, network.game.actions + 1, pin_memory=True)
+        self.x: Array = self._host_x.numpy()  # [R, D]: write views here, then `run`
+        self._x = torch.zeros(rows, size, device=network.device)
+        half = network.settings.precision == "bfloat16"
+
+        def outputs() -> torch.Tensor:
+            with torch.autocast("cuda", torch.bfloat16, enabled=half, cache_enabled=False):
+                return network.outputs(self._x).float()
+
+        with torch.inference_mode():
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):  # libraries choose their algorithms before the capture
+                for _ in range(3):
+                    outputs()
+            torch.cuda.current_stream().wait_stream(side)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._out = outputs()
+
+    def run(self) -> Array:
+        """Logits and the value before its tanh, `[R, K + 1]`, of the views in `x`; valid until the next call."""
+        with torch.inference_mode():
+            self._x.copy_(self._host_x, non_blocking=True)
+            self._graph.replay()
+            self._host_out.copy_(self._out, non_blocking=True)
+            torch.cuda.current_stream().synchronize()
+        return self._host_out.numpy()

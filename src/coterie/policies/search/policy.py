@@ -22,7 +22,7 @@ from coterie.nn.advice import log_softmax
 from coterie.policies.search import tree
 from coterie.policies.search.networks import NetworkSettings, PositionNetwork
 from coterie.policies.search.search import GumbelSettings, NoiseSettings, PuctSettings, Search
-from coterie.policies.search.tree import Formula, Trees
+from coterie.policies.search.tree import Trees, make_formula
 
 
 @dataclass(frozen=True)
@@ -246,11 +246,15 @@ class SearchPolicy:
             tree.load_state(self._trees_of(world, len(state["size"])), state)
 
 
-def make_search(settings: SearchSettings, game: Game, network: PositionNetwork | None) -> Search:
-    """The search that the settings describe."""
+def make_search(
+    settings: SearchSettings, game: Game, network: PositionNetwork | None, simulations: int | None = None
+) -> Search:
+    """The search that the settings describe, with up to `simulations` (None: the settings') per move."""
     p, g = settings.puct, settings.gumbel
     gumbel = settings.method == "gumbel"
-    formula = Formula(gumbel, p.c_init, p.c_base, p.first_play == "parent", g.c_visit, g.c_scale)
+    parent = p.first_play == "parent"
+    count = settings.simulations if simulations is None else simulations
+    formula = make_formula(gumbel, count, p.c_init, p.c_base, parent, g.c_visit, g.c_scale)
     return Search(game, network, formula, g.considered, settings.playouts, settings.transpositions)
 
 

@@ -125,19 +125,25 @@ class Search:
 
         Other copies must have a budget of 0; what is found for them means nothing.
         """
+        if trees.position.shape[1] >= len(self.formula.scale):
+            raise ValueError(f"this search was made for {len(self.formula.scale) - 2} simulations at most")
         trees.fault[:] = 0
         for n in carried:
             tree.mix_noise(trees, n, roots)
         net = None if self.network is None else self.network.perceptron
         rules, f = self.game.rules, self.formula
+        starts = np.zeros(len(positions), np.bool_)
+        starts[fresh] = True
         if rules is not None and net is not None:
-            tree.search_with_perceptron(trees, rules, f, roots, fresh, positions[fresh], net)
+            tree.search_with_perceptron(trees, rules, f, roots, starts, positions, net)
         elif rules is not None and self.network is None:
             seeds = random.integers(0, 2**63, len(positions)).astype(np.uint64)
             ends = (self.playouts, self.game.max_moves, self.size)
-            tree.search_with_playouts(trees, rules, f, roots, fresh, positions[fresh], seeds, *ends)
+            tree.search_with_playouts(trees, rules, f, roots, starts, positions, seeds, *ends)
+        elif rules is not None and self.network is not None and self.network.device.type == "cuda":
+            self._run_on_gpu(trees, roots, starts, positions)
         else:
-            self._run_in_python(trees, roots, fresh, positions[fresh], random)
+            self._run_in_python(trees, roots, starts, positions, random)
         self._refuse_faults(trees, positions)
         copies, actions = roots.gumbel.shape
         policy, value = np.zeros((copies, actions), np.float32), np.zeros(copies, np.float32)
@@ -145,24 +151,39 @@ class Search:
         tree.read_roots(trees, f, roots.gumbel, policy, value, action)
         return Found(policy, value, action, trees.count[:, 0].copy())
 
+    def _run_on_gpu(self, trees: Trees, roots: Roots, starts: Array, positions: Array) -> None:
+        """Trees on all threads of the process, and one replayed CUDA graph per simulation for all copies."""
+        game, network, copies = self.game, self.network, len(trees.size)
+        assert game.rules is not None and network is not None
+        graph = network.graph(copies)
+        waiting, views, rows = starts.copy(), np.zeros((copies, self.size), np.float32), np.zeros(copies, np.int64)
+        found = tree.plant_all(trees, game.rules, starts, positions, 0, copies, rows, views)
+        graph.x[rows[:found]] = views[:found]
+        tree.attach_each(trees, waiting, graph.run(), roots)
+        for simulation in range(int(roots.budget.max(initial=0))):
+            tree.simulate_each(trees, game.rules, self.formula, roots, simulation, waiting, graph.x)
+            if waiting.any():
+                tree.attach_each(trees, waiting, graph.run(), roots)
+
     def _run_in_python(
-        self, trees: Trees, roots: Roots, fresh: Array, positions: Array, random: np.random.Generator
+        self, trees: Trees, roots: Roots, starts: Array, positions: Array, random: np.random.Generator
     ) -> None:
         """The loop over simulations, for networks in PyTorch and for games without compiled rules."""
         game, copies = self.game, len(trees.size)
         rows, work = np.zeros(copies, np.int64), np.zeros(game.actions)
         x = np.zeros((copies, self.size), np.float32)
+        fresh = np.flatnonzero(starts)
         if len(fresh):
             if game.rules is not None:
-                tree.plant_all(trees, game.rules, fresh, positions, x)
+                tree.plant_all(trees, game.rules, starts, positions, 0, copies, rows, x)
             else:
-                for n, position in zip(fresh, positions, strict=True):
-                    tree.plant(trees, n, position)
+                for n in fresh:
+                    tree.plant(trees, n, positions[n])
                 x[: len(fresh)] = self._enter(trees, fresh)
             tree.attach_all(trees, fresh, *self._evaluate(trees, fresh, x[: len(fresh)], random), roots)
         for simulation in range(int(roots.budget.max(initial=0))):
             if game.rules is not None:
-                found = tree.simulate_all(trees, game.rules, self.formula, roots, simulation, rows, x, work)
+                found = tree.simulate_all(trees, game.rules, self.formula, roots, simulation, 0, copies, rows, x, work)
                 waiting = rows[:found]
             else:
                 found = tree.descend_all(trees, self.formula, roots, simulation, rows, work)

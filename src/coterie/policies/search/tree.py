@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, prange
 
 from coterie.core.game import Rules
 from coterie.core.types import Array
@@ -96,11 +96,19 @@ class Formula(NamedTuple):
     """How edges are selected."""
 
     gumbel: bool
-    c_init: float
-    c_base: float
+    scale: Array  # [simulations + 2] float32: c(s) √N(s) for each N(s) (PUCT)
     from_parent: bool  # an edge without visits counts as its node's mean value; False: as 0
     c_visit: float
     c_scale: float
+
+
+def make_formula(
+    gumbel: bool, simulations: int, c_init: float, c_base: float, from_parent: bool, c_visit: float, c_scale: float
+) -> Formula:
+    """The formula for nodes of at most `simulations` + 1 visits."""
+    visits = np.arange(simulations + 2)
+    scale = (np.log((1 + visits + c_base) / c_base) + c_init) * np.sqrt(visits)
+    return Formula(gumbel, scale.astype(np.float32), from_parent, c_visit, c_scale)
 
 
 class Roots(NamedTuple):
@@ -117,18 +125,18 @@ class Roots(NamedTuple):
 # Selection -------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _seen_from(trees: Trees, n: int, node: int, other: int, value: float) -> float:
     """A value of `other`, for the player to move at `node`."""
     return value if trees.position[n, node, 0] == trees.position[n, other, 0] else -value
 
 
-@njit(cache=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, error_model="numpy", fastmath=FAST, inline="always")
 def _select_puct(trees: Trees, n: int, node: int, f: Formula) -> int:
     legal, prior, count = trees.legal[n, node], trees.prior[n, node], trees.count[n, node]
     gain, fate = trees.gain[n, node], trees.fate[n, node]
     visits = np.float32(trees.visits[n, node])
-    scale = np.float32((np.log((1 + visits + f.c_base) / f.c_base) + f.c_init) * np.sqrt(visits))
+    scale = f.scale[trees.visits[n, node]]
     unvisited = trees.total[n, node] / visits if f.from_parent else np.float32(0)
     best, at, lost_at = np.float32(-np.inf), -1, -1
     for a in range(len(legal)):
@@ -461,11 +469,23 @@ def needs_search(trees: Trees, n: int, roots: Roots, simulation: int) -> bool:
 
 @njit(cache=True)
 def simulate_all(
-    trees: Trees, rules: Rules, f: Formula, roots: Roots, simulation: int, rows: Array, x: Array, work: Array
+    trees: Trees,
+    rules: Rules,
+    f: Formula,
+    roots: Roots,
+    simulation: int,
+    first: int,
+    last: int,
+    rows: Array,
+    x: Array,
+    work: Array,
 ) -> int:
-    """One simulation of every copy; the copies whose leaves wait are listed in `rows`, their views in `x`."""
+    """One simulation of the copies from `first` to `last`; returns how many leaves wait.
+
+    `rows` lists their copies, `x` what the players to move there see.
+    """
     found = 0
-    for n in range(len(rows)):
+    for n in range(first, last):
         if needs_search(trees, n, roots, simulation) and simulate(trees, n, rules, f, roots, simulation, work):
             rules.observe(trees.position[n, trees.leaf[n]], x[found])
             rows[found] = n
@@ -497,16 +517,44 @@ def attach_all(trees: Trees, rows: Array, logits: Array, values: Array, roots: R
         attach(trees, rows[i], logits[i], float(values[i]), roots)
 
 
+@njit(cache=True, parallel=True)
+def simulate_each(
+    trees: Trees, rules: Rules, f: Formula, roots: Roots, simulation: int, waiting: Array, x: Array
+) -> None:
+    """`simulate_all` on several threads: copy n writes its own row of `x`, and `waiting[n]` says whether it did."""
+    for n in prange(len(waiting)):
+        waiting[n] = False
+        if needs_search(trees, n, roots, simulation):
+            work = np.empty(trees.count.shape[2])
+            if simulate(trees, n, rules, f, roots, simulation, work):
+                rules.observe(trees.position[n, trees.leaf[n]], x[n])
+                waiting[n] = True
+
+
+@njit(cache=True, parallel=True)
+def attach_each(trees: Trees, waiting: Array, out: Array, roots: Roots) -> None:
+    """`attach_all` on several threads: row n of a network's outputs `[N, K + 1]` belongs to copy n."""
+    for n in prange(len(waiting)):
+        if waiting[n]:
+            attach(trees, n, out[n, :-1], np.tanh(float(out[n, -1])), roots)
+
+
 @njit(cache=True)
-def plant_all(trees: Trees, rules: Rules, rows: Array, positions: Array, x: Array) -> None:
-    """New trees for some copies; the roots wait for their evaluation."""
-    for i in range(len(rows)):
-        n = rows[i]
-        plant(trees, n, positions[i])
-        rules.legal(trees.position[n, 0], trees.legal[n, 0])
-        if not trees.legal[n, 0].any():
-            trees.fault[n] = NO_OUTCOME
-        rules.observe(trees.position[n, 0], x[i])
+def plant_all(
+    trees: Trees, rules: Rules, fresh: Array, positions: Array, first: int, last: int, rows: Array, x: Array
+) -> int:
+    """New trees for the copies in `fresh`; their roots wait for an evaluation like the leaves of `simulate_all`."""
+    found = 0
+    for n in range(first, last):
+        if fresh[n]:
+            plant(trees, n, positions[n])
+            rules.legal(trees.position[n, 0], trees.legal[n, 0])
+            if not trees.legal[n, 0].any():
+                trees.fault[n] = NO_OUTCOME
+            rules.observe(trees.position[n, 0], x[found])
+            rows[found] = n
+            found += 1
+    return found
 
 
 class Perceptron(NamedTuple):
@@ -517,30 +565,50 @@ class Perceptron(NamedTuple):
     relu: bool
 
 
+BLOCK = 64  # copies that search together: their trees stay in the cache, and threads take whole blocks
+
+
 @njit(cache=True, error_model="numpy")
 def _attach_evaluated(trees: Trees, rows: Array, x: Array, net: Perceptron, store: Array, roots: Roots) -> None:
-    for first in range(0, len(rows), kernels.BLOCK):
-        block = x[first : first + kernels.BLOCK]
-        out = kernels.forward(net.flat, net.sizes, net.relu, block, store)
-        for i in range(len(out)):
-            attach(trees, rows[first + i], out[i, :-1], np.tanh(float(out[i, -1])), roots)
+    out = kernels.forward(net.flat, net.sizes, net.relu, x, store)
+    for i in range(len(rows)):
+        attach(trees, rows[i], out[i, :-1], np.tanh(float(out[i, -1])), roots)
 
 
 @njit(cache=True, error_model="numpy")
+def _search_block(
+    trees: Trees,
+    rules: Rules,
+    f: Formula,
+    roots: Roots,
+    fresh: Array,
+    positions: Array,
+    net: Perceptron,
+    first: int,
+    last: int,
+) -> None:
+    """All simulations of the copies from `first` to `last`."""
+    x = np.empty((last - first, net.sizes[0]), np.float32)
+    store = np.empty((last - first) * net.sizes[1:].sum(), np.float32)
+    rows, work = np.empty(last - first, np.int64), np.empty(trees.count.shape[2])
+    found = plant_all(trees, rules, fresh, positions, first, last, rows, x)
+    if found > 0:
+        _attach_evaluated(trees, rows[:found], x[:found], net, store, roots)
+    for simulation in range(roots.budget[first:last].max()):
+        found = simulate_all(trees, rules, f, roots, simulation, first, last, rows, x, work)
+        if found > 0:
+            _attach_evaluated(trees, rows[:found], x[:found], net, store, roots)
+
+
+@njit(cache=True, error_model="numpy", parallel=True)
 def search_with_perceptron(
     trees: Trees, rules: Rules, f: Formula, roots: Roots, fresh: Array, positions: Array, net: Perceptron
 ) -> None:
-    """Run all simulations of all copies; `fresh` lists the copies that begin a new tree, at `positions`."""
+    """Run all simulations of all copies; copies in `fresh [N]` begin a new tree at their position."""
     copies = len(trees.size)
-    x = np.empty((copies, net.sizes[0]), np.float32)
-    store = np.empty(min(copies, kernels.BLOCK) * net.sizes[1:].sum(), np.float32)
-    rows, work = np.empty(copies, np.int64), np.empty(trees.count.shape[2])
-    plant_all(trees, rules, fresh, positions, x)
-    _attach_evaluated(trees, fresh, x[: len(fresh)], net, store, roots)
-    for simulation in range(roots.budget.max()):
-        found = simulate_all(trees, rules, f, roots, simulation, rows, x, work)
-        if found > 0:
-            _attach_evaluated(trees, rows[:found], x[:found], net, store, roots)
+    for block in prange((copies + BLOCK - 1) // BLOCK):
+        first = block * BLOCK
+        _search_block(trees, rules, f, roots, fresh, positions, net, first, min(first + BLOCK, copies))
 
 
 @njit(cache=True)
@@ -596,6 +664,30 @@ def _attach_played_out(
 
 
 @njit(cache=True)
+def _search_block_with_playouts(
+    trees: Trees,
+    rules: Rules,
+    f: Formula,
+    roots: Roots,
+    fresh: Array,
+    positions: Array,
+    random: Array,
+    playouts: int,
+    limit: int,
+    size: int,
+    first: int,
+    last: int,
+) -> None:
+    x, zeros = np.empty((last - first, size), np.float32), np.zeros(trees.count.shape[2], np.float32)
+    rows, work = np.empty(last - first, np.int64), np.empty(trees.count.shape[2])
+    found = plant_all(trees, rules, fresh, positions, first, last, rows, x)
+    _attach_played_out(trees, rows[:found], rules, random, playouts, limit, roots, zeros)
+    for simulation in range(roots.budget[first:last].max()):
+        found = simulate_all(trees, rules, f, roots, simulation, first, last, rows, x, work)
+        _attach_played_out(trees, rows[:found], rules, random, playouts, limit, roots, zeros)
+
+
+@njit(cache=True, parallel=True)
 def search_with_playouts(
     trees: Trees,
     rules: Rules,
@@ -610,13 +702,12 @@ def search_with_playouts(
 ) -> None:
     """Like `search_with_perceptron` without a network: uniform priors, and random games (none: value 0) as values."""
     copies = len(trees.size)
-    x, zeros = np.empty((copies, size), np.float32), np.zeros(trees.count.shape[2], np.float32)
-    rows, work = np.empty(copies, np.int64), np.empty(trees.count.shape[2])
-    plant_all(trees, rules, fresh, positions, x)
-    _attach_played_out(trees, fresh, rules, random, playouts, limit, roots, zeros)
-    for simulation in range(roots.budget.max()):
-        found = simulate_all(trees, rules, f, roots, simulation, rows, x, work)
-        _attach_played_out(trees, rows[:found], rules, random, playouts, limit, roots, zeros)
+    for block in prange((copies + BLOCK - 1) // BLOCK):
+        first = block * BLOCK
+        last = min(first + BLOCK, copies)
+        _search_block_with_playouts(
+            trees, rules, f, roots, fresh, positions, random, playouts, limit, size, first, last
+        )
 
 
 # What the root says ----------------------------------------------------------------------------------

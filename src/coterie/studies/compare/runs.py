@@ -114,7 +114,7 @@ def read_run(argument: str, run: Run, scored: str, group: str | None) -> RunResu
         argument,
         settings.experiment,
         settings.seed,
-        {k: v for k, v in flatten(configs.to_dict(settings)).items() if k not in NOT_COMPARED},
+        compared_settings(settings),
         score("evaluation" if scored == "best" else "last"),
         score("last"),
         baselines | {name: score("baselines", name) for name in summary["baselines"]},
@@ -131,6 +131,11 @@ def read_curve(run: Run, groups: Sequence[str]) -> Curve:
     if not points:
         raise CoterieError(f"'{run.path}' has no evaluations in its metrics.jsonl")
     return Curve(*np.array(points, float).T)
+
+
+def compared_settings(config: configs.Config) -> dict[str, Any]:
+    """The settings that distinguish runs, as path -> value: all that can change a result, without the seed."""
+    return {k: v for k, v in flatten(configs.to_dict(config)).items() if k not in NOT_COMPARED}
 
 
 def flatten(nested: dict[str, Any], path: str = "") -> dict[str, Any]:

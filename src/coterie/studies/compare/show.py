@@ -17,7 +17,7 @@ from coterie.studies.compare.compare import Comparison, Standing, area, curves, 
 from coterie.studies.statistics import Estimate
 
 NAME_WIDTH = 30
-FEW = 5  # runs; with fewer, bootstrap intervals are too narrow: docs/guides/statistics.md measures by how much
+FEW = 20  # runs of a world; with fewer, bootstrap intervals are too narrow: docs/guides/statistics.md has measurements
 Row = list[str]
 
 
@@ -102,11 +102,18 @@ def interval_notes(comparison: Comparison) -> list[str]:
     lines = []
     if max(fewest) > 1:
         lines.append(f"intervals: 95%, stratified bootstrap over runs, {statistics.REPETITIONS:,} resamples")
-    if any(1 < count < FEW for count in fewest):
-        lines.append(f"few runs: intervals from fewer than {FEW} runs of a world are too narrow")
+    lines += few_runs_note(comparison)
     if min(fewest) == 1:
         lines.append("single runs: a variant with one run of a world has no intervals [–]")
     return lines
+
+
+def few_runs_note(comparison: Comparison) -> list[str]:
+    """How far intervals can be trusted, for the variant with the fewest runs that has one; nothing from FEW runs on."""
+    fewest = [min(map(len, one.variant.runs.values())) for one in comparison.standings]
+    several = [count for count in fewest if count > 1]
+    few = several and min(several) < FEW
+    return [f"few runs: {statistics.coverage_note('IQM', min(several))}"] if few else []
 
 
 def reaching_note(comparison: Comparison, world: str) -> str:
@@ -159,6 +166,12 @@ def fold(text: str) -> list[str]:
 # JSON and files --------------------------------------------------------------------------------------
 
 
+def _coverage_to_dict(comparison: Comparison, statistic: statistics.Covered) -> dict[str, float] | None:
+    """The measured coverage for the variant with the fewest runs of a world; None where that is one run."""
+    fewest = min(len(runs) for one in comparison.standings for runs in one.variant.runs.values())
+    return statistics.coverage(statistic, fewest)._asdict() if fewest > 1 else None
+
+
 def to_dict(comparison: Comparison) -> dict[str, Any]:
     """The comparison as JSON."""
     several = comparison.normalised
@@ -172,6 +185,7 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
             "level": statistics.LEVEL,
             "method": "stratified bootstrap, percentiles",
             "repetitions": statistics.REPETITIONS,
+            "coverage": {name: _coverage_to_dict(comparison, name) for name in statistics.COVERAGE},
         },
         "threshold": comparison.threshold,
         "variants": [_standing_to_dict(comparison, one) for one in comparison.standings],
@@ -279,7 +293,7 @@ def draw(comparison: Comparison) -> bytes:
     labels = [shortened(f"{place}  {one.variant.label}", 90) for place, (one, _) in enumerate(coloured, 1)]
     figure.legend(names, labels, loc="outside upper center", frameon=False, fontsize=9, ncols=1 + (len(labels) > 4))
     caption = f"Lines: interquartile means. Bands: 95% by stratified bootstrap, {statistics.REPETITIONS:,} resamples."
-    figure.supxlabel(caption, fontsize=8, color="#666666")
+    figure.supxlabel("\n".join([caption, *few_runs_note(comparison)]), fontsize=8, color="#666666")
     return html.as_png(figure)
 
 

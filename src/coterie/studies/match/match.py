@@ -19,7 +19,8 @@ from coterie.core.types import Array, CoterieError
 from coterie.core.world import World
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
-from coterie.training.evaluate import Result, evaluate, evaluation_envs
+from coterie.training.evaluate import Result, evaluate, evaluation_envs, interval
+from coterie.training.language_models import actors_unanswered, refuse_silent_models
 from coterie.training.loop import evaluation_seed
 from coterie.training.table import Table, load
 
@@ -29,14 +30,13 @@ class Player:
     """Can take any agent's seat: a run's groups, or one policy that needs no training."""
 
     name: str
-    table: Table | None  # None: the policy of that name
+    table: Table | None  # None: the policy of that name, which may contain settings: `alphabeta:depth=6`
 
     def actor(self, agent: str, world: World, seed: int) -> Actor:
         """This player in one agent's seat."""
         group_spec = single_agent_spec(agent, world, seed)
         if self.table is None:
-            part = schema.part(registry.POLICIES, {"name": self.name}, f"player '{self.name}'")
-            return Actor(group_spec, build.build_policy(part, group_spec, world))
+            return Actor(group_spec, build.build_policy(named_policy(self.name), group_spec, world))
         group, index = self.group_for(agent, group_spec)
         return Actor(group_spec, group.policy, np.array([index]), group.actor.advisor, group.actor.shield)
 
@@ -85,6 +85,27 @@ class Pairing:
     second: Array  # [E]
     length: Array  # [E]
     success: Array | None  # [E]
+    start: Array  # [E] int: rotations play the same episodes, which begin alike
+    game: Array  # [E] uint64: equal where the same game was played again
+    rotation: Array  # [E] int
+
+    @property
+    def distinct_games(self) -> int:
+        """The number of different games among the episodes: one may be played again and again."""
+        return len(np.unique(self.game))
+
+    def interval(self, returns: Array) -> tuple[float, tuple[float, float] | None]:
+        """The mean of `first` or `second` and its 95% interval.
+
+        The rotations of one start count as one observation. Without chance in world and players, every rotation
+        repeats one game, and there is no interval.
+        """
+        mean = float(returns.mean())
+        if all(len(np.unique(self.game[self.rotation == r])) == 1 for r in np.unique(self.rotation)):
+            return mean, None
+        _, cluster = np.unique(self.start, return_inverse=True)
+        _, low, high = interval(np.bincount(cluster, returns) / np.bincount(cluster))
+        return mean, (low, high)
 
 
 def sides(table: schema.Config, world: World) -> list[tuple[list[str], list[str]]]:
@@ -116,18 +137,24 @@ def cross_play(
         parts = []
         for first, second in seatings:
             seats = [one[agent] for agent in first] + [other[agent] for agent in second]
-            result = evaluate(world, seats, episodes, evaluation_seed(seed), greedy)
+            result = evaluate(world, seats, episodes, evaluation_seed(seed), greedy, fingerprint=True)
             parts.append(pairing(result, first, second))
         return join(parts)
 
     with fixed_threads(table.train.threads):
-        return [[meet(one, other) for other in seated] for one in seated]
+        matrix = [[meet(one, other) for other in seated] for one in seated]
+    for player, mine in zip(players, seated):
+        silent = actors_unanswered(list(mine.values()))
+        refuse_silent_models({f"{player.name}, {where}": count for where, count in silent.items()})
+    return matrix
 
 
 def pairing(result: Result, first: list[str], second: list[str]) -> Pairing:
     """The returns of one rotation, averaged over each side's agents."""
     returns = [np.mean([result.returns[a][:, 0] for a in side], axis=0) for side in (first, second)]
-    return Pairing(returns[0], returns[1], result.length, result.success)
+    assert result.game is not None
+    rotation = np.zeros(len(result.length), np.int64)
+    return Pairing(returns[0], returns[1], result.length, result.success, result.start, result.game, rotation)
 
 
 def join(parts: Sequence[Pairing]) -> Pairing:
@@ -138,7 +165,17 @@ def join(parts: Sequence[Pairing]) -> Pairing:
         np.concatenate([part.second for part in parts]),
         np.concatenate([part.length for part in parts]),
         np.concatenate(success) if success else None,
+        np.concatenate([part.start for part in parts]),
+        np.concatenate([part.game for part in parts]),
+        np.concatenate([np.full(len(part.length), rotation) for rotation, part in enumerate(parts)]),
     )
+
+
+def named_policy(name: str) -> schema.Part:
+    """The policy and settings that a player's name says: `alphabeta`, or `alphabeta:depth=6,ties=first`."""
+    policy, _, settings = name.partition(":")
+    values = schema.parse_overrides(settings.split(",")) if settings else {}
+    return schema.part(registry.POLICIES, {"name": policy} | values, f"player '{policy}'")
 
 
 def open_players(names: Sequence[str], checkpoint: str) -> list[Player]:
@@ -147,7 +184,8 @@ def open_players(names: Sequence[str], checkpoint: str) -> list[Player]:
     for name in names:
         if (Path(name) / "config.yaml").is_file():
             players.append(Player(name, load(name, checkpoint)))
-        elif name in registry.UNTRAINED:
+        elif name.partition(":")[0] in registry.UNTRAINED:
+            named_policy(name)  # a wrong setting is refused before the first game
             players.append(Player(name, None))
         else:
             untrained = ", ".join(registry.UNTRAINED)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from coterie.studies import html
+from coterie.studies.match.elo import tally
 from coterie.studies.match.match import Pairing, Player
-from coterie.training.evaluate import interval
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -25,19 +25,28 @@ def short_names(paths: Sequence[str]) -> list[str]:
 def as_table(players: Sequence[Player], matrix: list[list[Pairing]]) -> str:
     """The matrix as text: mean return of the row player with its 95% interval."""
     names = short_names([player.name for player in players])
+    width = min(32, max(len(name) for name in names))
     lines = ["mean return on the first side against the players below, ± half the 95% interval"]
     for name, row in zip(names, matrix, strict=True):
         lines.append(name)
         for other, entry in zip(names, row, strict=True):
-            mean, half = _mean_and_half_width(entry)
-            success = "" if entry.success is None else f"   success {entry.success.mean():.0%}"
-            lines.append(f"    {other[:40]:40} {mean:9.2f} ± {half:.2f}{success}")
+            success = "" if entry.success is None else f"  success {entry.success.mean():.0%}"
+            few = entry.distinct_games < len(np.unique(entry.start))
+            games = f"  {_count(entry.distinct_games)}" if few else ""
+            lines.append(f"    {other[:width]:{width}} {_mean_and_half_width(entry, ' ')}{success}{games}")
+            counted = tally(entry)
+            if counted is not None:
+                lines.append(f"        {counted}")
     return "\n".join(lines)
 
 
-def _mean_and_half_width(entry: Pairing) -> tuple[float, float]:
-    mean, low, high = interval(entry.first)
-    return mean, (high - low) / 2
+def _count(games: int) -> str:
+    return "1 distinct game" if games == 1 else f"{games} distinct games"
+
+
+def _mean_and_half_width(entry: Pairing, between: str) -> str:
+    mean, bounds = entry.interval(entry.first)
+    return f"{mean:7.2f}" if bounds is None else f"{mean:7.2f}{between}± {(bounds[1] - bounds[0]) / 2:.2f}"
 
 
 def to_dict(players: Sequence[Player], matrix: list[list[Pairing]], episodes: int, seed: int) -> dict[str, Any]:
@@ -51,16 +60,22 @@ def to_dict(players: Sequence[Player], matrix: list[list[Pairing]], episodes: in
 
 
 def pairing_to_dict(entry: Pairing) -> dict[str, Any]:
-    """One entry of the matrix as JSON."""
-    mean, low, high = interval(entry.first)
-    other, other_low, other_high = interval(entry.second) if entry.second.size else (None, None, None)
+    """One entry of the matrix as JSON; without chance there are no intervals."""
+    counted = tally(entry)
+    mean, bounds = entry.interval(entry.first)
+    other, other_bounds = entry.interval(entry.second)
     return {
         "return_mean": mean,
-        "return_ci95": [low, high],
+        "return_ci95": None if bounds is None else list(bounds),
         "other_return_mean": other,
-        "other_return_ci95": [other_low, other_high],
+        "other_return_ci95": None if other_bounds is None else list(other_bounds),
+        "distinct_games": entry.distinct_games,
         "length_mean": float(entry.length.mean()),
         "success_rate": None if entry.success is None else float(entry.success.mean()),
+        "wins": None if counted is None else counted.wins,
+        "draws": None if counted is None else counted.draws,
+        "losses": None if counted is None else counted.losses,
+        "elo_difference": None if counted is None else counted.elo,
     }
 
 
@@ -80,9 +95,10 @@ def draw_heatmap(players: Sequence[Player], matrix: list[list[Pairing]]) -> byte
     axes.set(xlabel="second side", ylabel="first side", title="mean return of the first side")
     for i, row in enumerate(matrix):
         for j, entry in enumerate(row):
-            mean, half = _mean_and_half_width(entry)
             shade = (means[i, j] - means.min()) / (np.ptp(means) or 1.0)
             colour = "black" if 0.2 < shade < 0.8 else "white"
-            axes.text(j, i, f"{mean:.2f}\n± {half:.2f}", ha="center", va="center", fontsize=9, color=colour)
+            axes.text(
+                j, i, _mean_and_half_width(entry, "\n").strip(), ha="center", va="center", fontsize=9, color=colour
+            )
     figure.colorbar(image, shrink=0.8)
     return html.as_png(figure)

@@ -28,6 +28,7 @@ from coterie.core.types import CoterieError
 from coterie.studies.report import write_report
 from coterie.studies.tune.optuna import Pruner, Study, StudySpec, Trial, leaves, open_study
 from coterie.training import loop, start
+from coterie.training.interrupt import interruptible
 from coterie.training.run import Run, write_text
 
 
@@ -113,7 +114,7 @@ def tune(plan: Plan, progress: Progress = lambda tuned, trial: None) -> Tuned:
     spec = StudySpec(shared_settings(base), space, own, plan.seeds, plan.pruner, horizon)
     with (
         open_study(files.study, spec, files.trials / ".lock", plan.command()) as study,
-        loop.interruptible() as interrupted,
+        interruptible() as interrupted,
     ):
         tuned = Tuned(plan, base.experiment, files, space, ended(study))
         progress(tuned, None)

@@ -6,9 +6,11 @@ returns an `EnvFailure`; `ExternalWorld` decides about restarts. Action historie
 
 from __future__ import annotations
 
+import functools
+import logging
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -29,6 +31,37 @@ from coterie.core.types import (
     action_shape,
     map_tree,
 )
+
+log = logging.getLogger("coterie")
+LONG_EPISODE = 2000  # steps after which a missing time limit is mentioned
+Warn = Callable[[str], None]
+_warned: set[tuple[str, str]] = set()
+_collected: list[tuple[str, str]] | None = None  # in a child process: warnings that its parent has not got yet
+
+
+def warn_once(world_name: str, message: str) -> None:
+    """Log a warning about an environment, once in this process; a child process leaves it to its parent."""
+    if (world_name, message) in _warned:
+        return
+    _warned.add((world_name, message))
+    if _collected is not None:
+        _collected.append((world_name, message))
+    else:
+        log.warning("%s: %s", world_name, message)
+
+
+def collect_warnings() -> None:
+    """Keep warnings for `take_warnings` instead of logging them."""
+    global _collected
+    _collected = []
+
+
+def take_warnings() -> list[tuple[str, str]]:
+    """The warnings since the last call."""
+    found = list(_collected or ())
+    if _collected is not None:
+        _collected.clear()
+    return found
 
 
 class ExternalEnvError(CoterieError):
@@ -60,6 +93,8 @@ class EnvSpec:
     masked: tuple[str, ...] = ()  # agent types that come with action masks
     has_success: bool = False  # episodes can succeed or fail
     warnings: tuple[str, ...] = ()  # logged once for the user
+    limited: bool = False  # episodes have a known time limit
+    texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by agent type: observations that hold text
 
 
 class AgentTypeArrays(NamedTuple):
@@ -127,6 +162,7 @@ class BatchArrays:
         self.episode = self._array((num_envs,), "int64")
         self.elapsed_steps = self._array((num_envs,), "int64")  # of the current episode
         self.resetting = self._array((num_envs,), "bool")  # a reset has begun and has not returned
+        self.paused = self._array((num_envs,), "bool")  # not stepped until the next reset of all copies
         self.size = self._offset
 
     def _array(self, shape: tuple[int, ...], dtype: str) -> Array:
@@ -177,10 +213,11 @@ class BatchArrays:
 class EnvBatch:
     """The environments of a range of copies, stepped one after the other."""
 
-    def __init__(self, make_env: EnvFactory, copies: range, fresh: bool) -> None:
-        self.make_env, self.copies, self.fresh, self.seed = make_env, copies, fresh, 0
+    def __init__(self, make_env: EnvFactory, copies: range, fresh: bool, name: str) -> None:
+        self.make_env, self.copies, self.fresh, self.name, self.seed = make_env, copies, fresh, name, 0
         self.envs = [make_env() for _ in copies]
         self.env_spec = self.envs[0].env_spec
+        self.used = [False] * len(copies)  # the environment has been stepped
         self.current_copy = np.zeros(1, np.int64)  # the copy that is being stepped or reset
 
     def attach(self, arrays: BatchArrays, current_copy: Array | None = None) -> None:
@@ -196,10 +233,10 @@ class EnvBatch:
         self.seed = seed
 
     def reset_all(self, first: int, seed: int) -> EnvFailure | None:
-        """Start an episode in every copy from `first` on."""
+        """Start an episode in every copy from `first` on; a used environment is built anew, whatever it remembers."""
         self.seed = seed
         for copy in range(first, self.copies.stop):
-            failure = self.reset(copy)
+            failure = self.reset(copy, rebuild=self.used[copy - self.copies.start])
             if failure is not None:
                 return failure
         return None
@@ -224,17 +261,25 @@ class EnvBatch:
     def step(self, first: int) -> EnvFailure | None:
         """Step every copy from `first` on; a copy whose episode is over starts the next one."""
         arrays, current_copy = self.arrays, self.current_copy
-        ended, elapsed_steps = arrays.ended, arrays.elapsed_steps
+        ended, elapsed_steps, paused = arrays.ended, arrays.elapsed_steps, arrays.paused.tolist()
         offset = self.copies.start
         for copy in range(first, self.copies.stop):
+            if paused[copy]:
+                continue
             current_copy[0] = copy
-            env = self.envs[copy - offset]
+            env, self.used[copy - offset] = self.envs[copy - offset], True
             try:
                 over = env.step()
             except (Exception, SystemExit) as error:  # third-party code may raise anything; the world decides
                 return EnvFailure(copy, "step", describe_error(error))
-            elapsed_steps[copy] += 1
+            steps = elapsed_steps[copy] = elapsed_steps[copy] + 1
             ended[copy] = over
+            if steps == LONG_EPISODE and not self.env_spec.limited:
+                warn_once(
+                    self.name,
+                    f"an episode has lasted {LONG_EPISODE:,} steps and no time limit is known; if episodes may never "
+                    "end, set world.max_episode_steps",
+                )
             if over:
                 arrays.success[copy] = env.success()
                 for agent_type in self.env_arrays[copy].values():
@@ -248,6 +293,7 @@ class EnvBatch:
     def replay(self, copy: int, actions: Mapping[str, Array], length: int) -> EnvFailure | None:
         """Start the copy's episode again and repeat its first `length` actions."""
         failure = self.reset(copy)
+        self.used[copy - self.copies.start] = True
         env, arrays = self.envs[copy - self.copies.start], self.env_arrays[copy]
         for step in range(length if failure is None else 0):
             for agent_type, taken in actions.items():
@@ -264,19 +310,15 @@ class EnvBatch:
     def _rebuild(self, copy: int) -> None:
         index = copy - self.copies.start
         _close(self.envs[index])
-        self.envs[index] = self.make_env()
+        self.envs[index], self.used[index] = self.make_env(), False
         self.envs[index].bind(self.env_arrays[copy])
 
     def frame(self, copy: int) -> Any:
         """The environment's picture, or an `EnvFailure`."""
         try:
-            picture = np.asarray(self.envs[copy - self.copies.start].frame())
+            return as_picture(self.envs[copy - self.copies.start].frame(), functools.partial(warn_once, self.name))
         except Exception as error:
-            return EnvFailure(copy, "step", f"rendering {describe_error(error)}")
-        if picture.ndim != 3 or picture.shape[2] != 3:
-            got = f"{picture.dtype} {picture.shape}"
-            return EnvFailure(copy, "step", f"expected a picture [height, width, 3], got {got}")
-        return picture.astype(np.uint8, copy=False)
+            return EnvFailure(copy, "step", f"rendering: {describe_error(error)}")
 
     def close(self) -> None:
         """Close all environments."""
@@ -287,10 +329,11 @@ class EnvBatch:
 # Checks of returned values ------------------------------------------------------------------------------
 
 
-def as_reward(value: Any) -> float:
-    """The reward as a finite float, or `InvalidEnvOutput`."""
+def as_reward(value: Any, weights: Sequence[float] | None, warn: Warn) -> float:
+    """The reward as a finite float, or `InvalidEnvOutput`; a vector is weighted by `world.scalarize`."""
     try:
-        reward = float(value)
+        plain = isinstance(value, float | int) and weights is None
+        reward = float(value) if plain else _single_reward(value, weights, warn)
     except (TypeError, ValueError):
         raise InvalidEnvOutput("reward to be a number", type_and_value(value)) from None
     if not isfinite(reward):
@@ -298,13 +341,53 @@ def as_reward(value: Any) -> float:
     return reward
 
 
-def as_bool(name: str, value: Any) -> bool:
+def _single_reward(value: Any, weights: Sequence[float] | None, warn: Warn) -> float:
+    several = isinstance(value, list | tuple | np.ndarray) and np.ndim(value) > 0
+    if not several and weights is None:
+        return float(value)
+    parts = np.asarray(value, np.float64).ravel()
+    if weights is not None:
+        if len(parts) != len(weights):
+            raise InvalidEnvOutput(f"a reward of {len(weights)} numbers, as many as world.scalarize has", len(parts))
+        return float(parts @ np.asarray(weights, np.float64))
+    if len(parts) != 1:
+        cures = "world.scalarize: [weights] adds up several; world.agents: tuple reads one for each agent"
+        raise InvalidEnvOutput(f"reward to be a number ({cures})", type_and_value(value))
+    warn("a reward is an array of one number; read as that number")
+    return float(parts[0])
+
+
+def as_bool(name: str, value: Any, warn: Warn) -> bool:
     """The flag as a bool, or `InvalidEnvOutput`."""
     if value is True or value is False:
         return value
     if isinstance(value, np.bool_):
         return bool(value)
+    if isinstance(value, float | int | np.number | np.ndarray) and np.size(value) == 1:
+        number = np.asarray(value).item()
+        if number in (0, 1):
+            warn(f"{name} is {type(value).__name__} instead of bool; 1 counts as true")
+            return bool(number)
     raise InvalidEnvOutput(f"{name} to be a bool", type_and_value(value))
+
+
+def as_picture(value: Any, warn: Warn) -> Array:
+    """A rendered frame as `[height, width, 3]` bytes, or `InvalidEnvOutput`."""
+    if isinstance(value, list) and value and isinstance(value[0], np.ndarray) and value[0].ndim == 3:
+        warn("render returns a list of frames; the last one is shown")
+        value = value[-1]
+    picture = np.asarray(value)
+    if picture.ndim == 2:
+        picture = picture[..., None]
+    if picture.ndim != 3 or picture.shape[2] not in (1, 3, 4) or picture.dtype.kind not in "biuf" or not picture.size:
+        raise InvalidEnvOutput("a picture [height, width, 3]", f"{picture.dtype} {picture.shape}")
+    if picture.shape[2] != 3:
+        warn(f"render returns {picture.shape[2]} channels; shown as red, green and blue")
+        picture = picture[..., :3] if picture.shape[2] == 4 else np.repeat(picture, 3, axis=2)
+    if picture.dtype.kind in "bf" and picture.max() <= 1:
+        warn(f"render returns {picture.dtype} in [0, 1]; multiplied by 255")
+        picture = picture * 255.0
+    return picture if picture.dtype == np.uint8 else np.clip(picture, 0, 255).astype(np.uint8)
 
 
 def type_and_value(value: Any) -> str:

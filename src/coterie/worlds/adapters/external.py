@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import os
@@ -15,7 +16,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,12 +37,29 @@ from coterie.core.types import (
     map_tree,
 )
 from coterie.core.validation import at_least, positive
-from coterie.core.world import World
+from coterie.core.world import Pausable, World
 from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError
+from coterie.worlds.adapters.own_generators import OwnGenerators
 from coterie.worlds.adapters.workers import Worker, WorkerSpec, close_workers, start_workers
 
 log = logging.getLogger("coterie")
-FRESH_HINT = "If the environment keeps state between episodes, set world.fresh: true."
+FRESH_HINT = (
+    "If the environment keeps state between episodes, set world.fresh: true; "
+    "if it draws from global generators, set world.seed_globals: true."
+)
+
+
+@dataclass(frozen=True)
+class ActionSettings:
+    """How an environment's actions are read."""
+
+    limit: float = 10.0  # a missing bound of continuous actions is set this far beyond 0, or beyond the other bound
+    bins: int = 11  # levels of each number where an action mixes choices and numbers
+    masks: Literal["auto", "info", "none"] = "auto"  # auto: masks seen at an episode's start; info: also later; none
+
+    def __post_init__(self) -> None:
+        positive("limit", self.limit)
+        at_least("bins", self.bins, 2)
 
 
 @dataclass(frozen=True)
@@ -56,13 +74,38 @@ class ExternalSettings:
     max_episode_steps: int | None = None  # truncate episodes here; None: at the registered limit
     fresh: bool = False  # build the environment anew for every episode, if it keeps state between episodes
     render: bool = False  # enable pictures, which slows some environments down
+    seed_globals: bool = False  # seed the global generators of Python, NumPy and PyTorch for every episode of a copy
+    text: bool = False  # keep text of observations as bytes, which language models read as text
+    scalarize: tuple[float, ...] | None = None  # weights that turn a reward of several numbers into one
+    actions: ActionSettings = field(default_factory=ActionSettings)  # missing bounds, mixed actions, masks
 
     def __post_init__(self) -> None:
         at_least("processes", self.processes, 0)
         positive("timeout", self.timeout)
         at_least("restarts", self.restarts, 0)
+        if self.scalarize is not None:
+            at_least("scalarize: its length", len(self.scalarize), 1)
         if self.max_episode_steps is not None:
             at_least("max_episode_steps", self.max_episode_steps, 1)
+
+
+_has_info_masks: dict[str, bool] = {}  # found by looking at a separate environment, once for each process
+
+
+def has_info_masks(settings: ExternalSettings, make: Callable[[], Any], play: Callable[[Any], bool]) -> bool:
+    """Whether an environment gives action masks in its infos, as `play` finds in an environment of its own."""
+    if settings.actions.masks != "auto":
+        return settings.actions.masks == "info"
+    key = f"{settings.id} {settings.options}"
+    if key not in _has_info_masks:
+        env = make()
+        try:
+            _has_info_masks[key] = play(env)
+        except Exception:  # whatever fails here fails again in the first episode, and is reported there
+            _has_info_masks[key] = False
+        finally:
+            env.close()
+    return _has_info_masks[key]
 
 
 class ExternalWorld:
@@ -83,12 +126,15 @@ class ExternalWorld:
         self.name, self.settings, self.num_envs = name, settings, num_envs
         self.restarts = 0
         processes = min(settings.processes, num_envs)  # videos and spec checks use a world of one copy
+        if settings.seed_globals:
+            make_env = functools.partial(OwnGenerators, make_env)
         worker_spec = WorkerSpec(name, make_env, processes, settings.timeout, settings.fresh)
         self._workers, self._env_spec, self._arrays = start_workers(worker_spec, num_envs)
         self._finalizer = weakref.finalize(self, close_workers, self._workers)
         for warning in self._env_spec.warnings:
             log.warning("%s: %s", name, warning)
         self.agent_types, self.simultaneous = self._env_spec.agent_types, self._env_spec.simultaneous
+        self.texts = self._env_spec.texts
         self._seed = 0
         self._history = _ActionHistory(self.agent_types, num_envs)
         self._fast_checks = {name: _fast_check(agent_type.action) for name, agent_type in self.agent_types.items()}
@@ -104,7 +150,7 @@ class ExternalWorld:
     def reset(self, seed: int) -> TimeStep:
         """Start episode 0 of every copy."""
         self._seed = seed
-        self._arrays.episode[:], self._arrays.elapsed_steps[:] = 0, 0
+        self._arrays.episode[:], self._arrays.elapsed_steps[:], self._arrays.paused[:] = 0, 0, False
         self._history.clear()
         self._call_all("reset_all", seed)
         return self._start_timestep()
@@ -128,9 +174,20 @@ class ExternalWorld:
         self._call_all("step")
         return self._timestep
 
+    def pause(self, copies: Array) -> None:
+        """Stop stepping these copies until the next reset; such a world cannot be saved."""
+        self._arrays.paused |= copies
+        self._arrays.ended[copies] = False
+        for agent_type in self._arrays.agent_types.values():
+            agent_type.reward[copies] = 0
+            for flags in (agent_type.acting, agent_type.terminated, agent_type.truncated):
+                flags[copies] = False
+
     def save(self) -> State:
         """The numbers of the current episodes and the actions taken in them."""
         arrays = self._arrays
+        if arrays.paused.any():
+            raise ValueError("a world with paused copies cannot be saved; reset it first")
         return {
             "seed": self._seed,
             "restarts": self.restarts,
@@ -147,6 +204,7 @@ class ExternalWorld:
         self._seed, self.restarts = int(state["seed"]), int(state["restarts"])
         arrays, starts = self._arrays, np.cumsum(state["clock"]) - state["clock"]
         arrays.episode[:], arrays.elapsed_steps[:] = state["episode"], 0
+        arrays.paused[:] = False
         self._history.clear(int(state["clock"].max()))
         for worker in self._workers:
             worker.set_seed(self._seed)
@@ -356,6 +414,11 @@ class WorldWrapper:
         """Step every copy; a copy whose episode ends is reset at once."""
         timestep: TimeStep = self.inner.step(actions)
         return timestep
+
+    def pause(self, copies: Array) -> None:
+        """Stop stepping these copies until the next reset, if the inner world can."""
+        if isinstance(self.inner, Pausable):
+            self.inner.pause(copies)
 
     def save(self) -> State:
         """The state of the inner world."""

@@ -1,4 +1,4 @@
-"""Gymnasium environments by name, as worlds of one agent.
+"""Gymnasium environments by name: worlds of one agent, or of several whose spaces are a Tuple or Dict.
 
 The environment is stepped without Gymnasium's outer wrappers (env checker, order enforcing, time limit): the adapter
 does their work once for all copies. Wrappers of a registration stay. CartPole-v1 with its default options is played
@@ -10,27 +10,28 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-
 from coterie.core.text import TextCodec
-from coterie.core.types import AgentType, Array, Box, Discrete, Tree, UnknownName
+from coterie.core.types import AgentType, UnknownName
 from coterie.core.world import World
-from coterie.worlds.adapters.batch import EnvArrays, EnvSpec, InvalidEnvOutput, as_bool, as_reward
+from coterie.worlds.adapters.batch import EnvArrays, EnvSpec, InvalidEnvOutput, Warn, as_bool, as_reward, warn_once
 from coterie.worlds.adapters.external import (
     ExternalSettings,
     ExternalWorld,
     WorldWrapper,
+    has_info_masks,
     import_external,
     import_user_module,
 )
+from coterie.worlds.adapters.pettingzoo import ExternalParallelEnv, parallel_shows_mask
+from coterie.worlds.adapters.text import ObservationText
+from coterie.worlds.adapters.tuple_agents import TupleAgents
 from coterie.worlds.cartpole.world import LIMIT, CartPole
 
 INSTALL = "'coterie[worlds]'"
 AGENT, AGENT_TYPE = "agent_0", "agent"
-MAX_NUMBERS = 16  # that a prompt may list
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class GymnasiumSettings(ExternalSettings):
     """A Gymnasium environment; `id` may be `module:Name-v0` to import the module that registers it."""
 
     channels: Literal["auto", "first", "last"] = "auto"  # the axis of channels in pictures; auto: by their shape
+    agents: Literal["single", "tuple"] = "single"  # tuple: Tuple or Dict spaces hold one space for each agent
     native: bool = True  # play CartPole-v1 with default options as a native batch
 
 
@@ -50,7 +52,7 @@ class GymnasiumWorld(WorldWrapper):
 
     def text_codec(self, agent_type: str) -> TextCodec:
         """Describes observations in words."""
-        return GymnasiumText(self, agent_type)
+        return ObservationText(self, agent_type)
 
 
 def _native_cartpole(settings: GymnasiumSettings, num_envs: int) -> World:
@@ -65,26 +67,47 @@ def _external_world(settings: GymnasiumSettings, num_envs: int) -> World:
 # One environment ----------------------------------------------------------------------------------------
 
 
-def make_gymnasium(settings: GymnasiumSettings) -> ExternalGymnasiumEnv:
+def make_gymnasium(settings: GymnasiumSettings) -> ExternalGymnasiumEnv | ExternalParallelEnv:
     """Build one environment."""
     gymnasium = import_external("gymnasium", INSTALL)
-    module, colon, name = settings.id.rpartition(":")
-    if colon:
-        import_user_module(module, f"gymnasium/{settings.id}")
-    if name not in gymnasium.registry:
-        raise unknown_env("gymnasium", settings.id, list(gymnasium.registry))
+    name = registered_name(gymnasium, settings.id)
+    world_name = f"gymnasium/{settings.id}"
+    if settings.agents == "tuple":
+        return _make_tuple(gymnasium, name, settings, world_name)
+    info_masks = has_info_masks(settings, lambda: make_registered(gymnasium, name, settings)[0], _shows_mask)
     env, limit = make_registered(gymnasium, name, settings)
-    return ExternalGymnasiumEnv(env, limit, settings.channels)
+    return ExternalGymnasiumEnv(env, limit, settings, world_name, settings.channels, info_masks=info_masks)
+
+
+def _make_tuple(gymnasium: Any, name: str, settings: GymnasiumSettings, world_name: str) -> ExternalParallelEnv:
+    """An environment whose spaces hold one space for each agent."""
+    env, limit = make_registered(gymnasium, name, settings)
+    info_masks = has_info_masks(
+        settings, lambda: TupleAgents(make_registered(gymnasium, name, settings)[0]), parallel_shows_mask
+    )
+    settings = replace(settings, max_episode_steps=limit)
+    return ExternalParallelEnv(TupleAgents(env), settings, world_name, settings.channels, info_masks=info_masks)
+
+
+def registered_name(gymnasium: Any, name: str) -> str:
+    """The name under which an environment is registered; `module:Name-v0` imports the module first, if necessary."""
+    module, colon, rest = name.partition(":")
+    if colon and name not in gymnasium.registry:  # some packages register names with a colon
+        import_user_module(module, f"gymnasium/{name}")
+    found = next((known for known in (name, rest) if known in gymnasium.registry), None)
+    if found is None:
+        raise unknown_env("gymnasium", name, list(gymnasium.registry))
+    return found
 
 
 def make_registered(gymnasium: Any, name: str, settings: ExternalSettings) -> tuple[Any, int | None]:
     """A registered environment, and the time limit that the adapter has to apply."""
-    spec = gymnasium.spec(name)
+    spec = gymnasium.registry[name]  # `make` would read a name with a colon as module and name
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
     limit = settings.max_episode_steps or spec.max_episode_steps
     if spec.additional_wrappers:  # they may rely on a time limit below them
-        return gymnasium.make(name, limit, disable_env_checker=True, **options), None
-    env = gymnasium.make(name, -1, disable_env_checker=True, **options)
+        return gymnasium.make(spec, limit, disable_env_checker=True, **options), None
+    env = gymnasium.make(spec, -1, disable_env_checker=True, **options)
     while isinstance(env, gymnasium.wrappers.OrderEnforcing):
         env = env.env
     return env, limit
@@ -105,24 +128,38 @@ class ExternalGymnasiumEnv:
         self,
         env: Any,
         limit: int | None,
+        settings: ExternalSettings,
+        name: str,
         channels: Any = "auto",
         scales: Mapping[str, Any] | None = None,
         success: bool = False,
         ignored_text: str = "",
+        info_masks: bool = False,
     ) -> None:
         """`success`: a terminated episode with a positive last reward succeeds. `ignored_text`: needs no warning."""
-        from coterie.worlds.adapters import spaces  # imports gymnasium
+        from coterie.worlds.adapters import actions, spaces  # import gymnasium
 
-        self._spaces = spaces
+        self._spaces, self._actions = spaces, actions
         self.env, self._has_success = env, success
         self._limit = limit or 2**62
-        self.layout = spaces.convert_observation_space(env.observation_space, channels, scales)
-        action = spaces.convert_action_space(env.action_space)
-        agent_type = AgentType((AGENT,), self.layout.space, action)
+        self._warn: Warn = functools.partial(warn_once, name)
+        self._weights = settings.scalarize
+        self.layout = spaces.convert_observation_space(env.observation_space, channels, scales, settings.text)
+        self.action_layout = actions.convert_action_space(env.action_space, settings.actions)
+        agent_type = AgentType((AGENT,), self.layout.space, self.action_layout.space)
         warnings = tuple(w for w in self.layout.warnings if not (ignored_text and w.endswith(ignored_text)))
-        masked = (AGENT_TYPE,) if self.layout.mask is not None else ()
-        self.env_spec = EnvSpec({AGENT_TYPE: agent_type}, masked=masked, has_success=success, warnings=warnings)
-        spaces.use_fast_discrete(env.unwrapped.action_space)
+        warnings += self.action_layout.warnings
+        masked = actions.has_mask(self.action_layout, self.layout.mask is not None, info_masks, AGENT)
+        self.env_spec = EnvSpec(
+            {AGENT_TYPE: agent_type},
+            masked=(AGENT_TYPE,) * masked,
+            has_success=success,
+            warnings=warnings,
+            limited=limit is not None or env.spec is None or env.spec.max_episode_steps is not None,
+            texts={AGENT_TYPE: self.layout.texts},
+        )
+        self._unread_masks = not masked and settings.actions.masks == "auto"
+        actions.use_fast_discrete(env.unwrapped.action_space)
         self._step = env.step
         self._elapsed_steps, self._succeeded = 0, False
 
@@ -130,8 +167,9 @@ class ExternalGymnasiumEnv:
         """Read actions from these arrays and write results into them from now on."""
         self._arrays = own = arrays[AGENT_TYPE]
         self._reward, self._terminated, self._truncated = own.reward, own.terminated, own.truncated
-        self._write = self._spaces.observation_writer(self.layout, own.observation, 0, own.mask)
-        self._action = self._spaces.action_reader(self.env.action_space, own.action, 0)
+        self._write = self._spaces.observation_writer(self.layout, own.observation, 0, self._warn)
+        self._action = self._actions.action_reader(self.action_layout, own.action, 0)
+        self._mask = own.mask
 
     def reset(self, seed: int) -> None:
         """Start an episode."""
@@ -139,6 +177,8 @@ class ExternalGymnasiumEnv:
         if not (isinstance(returned, tuple) and len(returned) == 2):
             raise InvalidEnvOutput("reset to return (observation, info)", type(returned).__name__)
         self._write(returned[0])
+        if self._mask is not None:
+            self._write_mask(*returned)
         self._arrays.acting[0], self._arrays.done[0] = True, False
         self._elapsed_steps = 0
 
@@ -146,13 +186,14 @@ class ExternalGymnasiumEnv:
         """Take one step."""
         returned = self._step(self._action())
         try:
-            observation, reward, terminated, truncated, _ = returned
+            observation, reward, terminated, truncated, info = returned
         except (TypeError, ValueError):
             got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
             raise InvalidEnvOutput("step to return (observation, reward, terminated, truncated, info)", got) from None
-        reward = as_reward(reward)
+        reward = as_reward(reward, self._weights, self._warn)
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
-            terminated, truncated = as_bool("terminated", terminated), as_bool("truncated", truncated)
+            terminated = as_bool("terminated", terminated, self._warn)
+            truncated = as_bool("truncated", truncated, self._warn)
         self._write(observation)
         self._elapsed_steps += 1
         self._reward[0] = reward
@@ -160,7 +201,24 @@ class ExternalGymnasiumEnv:
         if over or self._elapsed_steps == 1:  # otherwise both flags are already False
             self._terminated[0], self._truncated[0] = terminated, over and not terminated
             self._succeeded = terminated and reward > 0
+        if self._mask is not None and not over:
+            self._write_mask(observation, info)
+        elif self._unread_masks and isinstance(info, dict) and "action_mask" in info:
+            self._unread_masks = False
+            self._warn("an action_mask appears in info after the episode's start; world.actions.masks: info reads it")
         return over
+
+    def _write_mask(self, observation: Any, info: Any) -> None:
+        """Write the mask of the observation or of the info; without one, every action is legal."""
+        assert self._mask is not None
+        if self.layout.mask is not None:
+            value = self._spaces.part_at(observation, self.layout.mask)
+        elif isinstance(info, dict) and "action_mask" in info:
+            value = info["action_mask"]
+        else:
+            self._mask[0] = True
+            return
+        self._actions.write_mask(value, self._mask[0], AGENT)
 
     def success(self) -> bool:
         """Whether the last episode was successful; False where the environment does not define success."""
@@ -175,53 +233,9 @@ class ExternalGymnasiumEnv:
         self.env.close()
 
 
-# Text ---------------------------------------------------------------------------------------------------
-
-
-class GymnasiumText:
-    """Text codec: CartPole's pole in words, other observations as a list of numbers.
-
-    An environment whose actions have names needs its own codec (`policy.codec`).
-    """
-
-    idle = None
-
-    def __init__(self, world: World, agent_type: str) -> None:
-        spaces = world.agent_types[agent_type]
-        if not isinstance(spaces.action, Discrete):
-            raise ValueError(f"codec: {spaces.action} has no finite choices; set codec=package.module:Name")
-        if not isinstance(spaces.observation, Box) or int(np.prod(spaces.observation.shape)) > MAX_NUMBERS:
-            raise ValueError(
-                f"codec: a text lists at most {MAX_NUMBERS} numbers, observations are {spaces.observation}; "
-                "set codec=package.module:Name"
-            )
-        inner = world.inner if isinstance(world, WorldWrapper) else world
-        name = inner.name if isinstance(inner, ExternalWorld) else ""
-        self.cartpole = isinstance(inner, CartPole) or "CartPole" in name
-        self.prompt = "cartpole" if self.cartpole else "numbers"
-        self.choices = ("left", "right") if self.cartpole else tuple(map(str, range(spaces.action.n)))
-
-    def describe(self, observation: Tree) -> list[str]:
-        assert isinstance(observation, np.ndarray)
-        rows = observation.reshape(len(observation), -1)
-        return [describe_pole(row) if self.cartpole else describe_numbers(row) for row in rows]
-
-    def actions(self, chosen: Array) -> Array:
-        return chosen
-
-    def samples(self) -> list[str]:
-        """Descriptions of various angles and speeds of the pole; none for other environments."""
-        states = [(angle, speed) for angle in (-0.1, -0.02, 0.02, 0.1) for speed in (-0.5, 0.5)]
-        return [describe_pole(np.array([0.0, 0.0, angle, speed])) for angle, speed in states] if self.cartpole else []
-
-
-def describe_pole(row: Array) -> str:
-    """The pole's angle in whole degrees, and the side to which it falls; enough to balance it."""
-    angle, predicted = np.degrees(row[2]), np.degrees(row[2] + 0.3 * row[3])
-    sides = ["right" if degrees > 0 else "left" for degrees in (angle, predicted)]
-    return f"The pole leans {abs(angle):.0f} degrees {sides[0]} and falls {sides[1]}."
-
-
-def describe_numbers(row: Array) -> str:
-    """The numbers in order, with two decimals."""
-    return " ".join(f"x{i} = {value:.2f}," for i, value in enumerate(row)).rstrip(",") + "."
+def _shows_mask(env: Any) -> bool:
+    """Whether a mask is in the info of the first observation or the second."""
+    if "action_mask" in env.reset(seed=0)[1]:
+        return True
+    env.action_space.seed(0)
+    return "action_mask" in env.step(env.action_space.sample())[4]

@@ -67,7 +67,8 @@ def make_minigrid(settings: MinigridSettings) -> ExternalGymnasiumEnv:
     if name is None:
         raise unknown_env("minigrid", settings.id, known)
     env, limit = make_registered(gymnasium, name, settings)
-    return ExternalGymnasiumEnv(env, limit, scales={"image": SYMBOLS}, success=True, ignored_text="mission")
+    world_name, scales = f"minigrid/{settings.id}", {"image": SYMBOLS}
+    return ExternalGymnasiumEnv(env, limit, settings, world_name, scales=scales, success=True, ignored_text="mission")
 
 
 # Text ---------------------------------------------------------------------------------------------------

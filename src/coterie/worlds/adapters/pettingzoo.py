@@ -11,20 +11,34 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
+from coterie.core.text import TextCodec
 from coterie.core.types import AgentType, Array, CoterieError, UnknownName, map_tree
-from coterie.worlds.adapters.batch import AgentTypeArrays, EnvArrays, EnvSpec, InvalidEnvOutput, as_bool, as_reward
+from coterie.worlds.adapters.batch import (
+    AgentTypeArrays,
+    EnvArrays,
+    EnvSpec,
+    InvalidEnvOutput,
+    Warn,
+    as_bool,
+    as_reward,
+    warn_once,
+)
 from coterie.worlds.adapters.external import (
     ExternalSettings,
     ExternalWorld,
     WorldWrapper,
+    has_info_masks,
     import_external,
     import_user_module,
     latest_version,
 )
+from coterie.worlds.adapters.text import ObservationText
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,7 @@ class PettingZooSettings(ExternalSettings):
     api: Literal["auto", "parallel", "aec"] = "auto"  # auto: the parallel API where it exists
     late: bool = False  # agents may appear late although all are present when the first episode starts
     channels: Literal["auto", "first", "last"] = "auto"  # the axis of channels in pictures; auto: by their shape
+    observe_all: bool = False  # AEC: ask idle agents for observations too, for critics that see everybody's
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,10 @@ class PettingZooWorld(WorldWrapper):
     def __init__(self, settings: PettingZooSettings, num_envs: int) -> None:
         make_env = functools.partial(make_pettingzoo, settings)
         super().__init__(ExternalWorld(f"pettingzoo/{settings.id}", settings, make_env, num_envs))
+
+    def text_codec(self, agent_type: str) -> TextCodec:
+        """Describes observations in words."""
+        return ObservationText(self, agent_type)
 
 
 class MPEWorld(WorldWrapper):
@@ -75,7 +94,7 @@ def make_pettingzoo(settings: PettingZooSettings) -> ExternalParallelEnv | Exter
 
 def make_mpe(settings: MPESettings) -> ExternalParallelEnv | ExternalAECEnv:
     """Build one environment of mpe2."""
-    return _build(_find(import_external("mpe2", "mpe2"), settings.id, "mpe", "", "mpe2"), "", settings)
+    return _build(_find(import_external("mpe2", "mpe2"), settings.id, "mpe", "", "mpe2"), "", settings, "mpe")
 
 
 def _find(package: Any, name: str, family: str, prefix: str, install: str) -> Any:
@@ -90,7 +109,9 @@ def _find(package: Any, name: str, family: str, prefix: str, install: str) -> An
     return import_external(f"{package.__name__}.{chosen}", install)
 
 
-def _build(module: Any, factory: str, settings: PettingZooSettings) -> ExternalParallelEnv | ExternalAECEnv:
+def _build(
+    module: Any, factory: str, settings: PettingZooSettings, family: str = "pettingzoo"
+) -> ExternalParallelEnv | ExternalAECEnv:
     from pettingzoo import AECEnv, ParallelEnv
 
     functions = {"parallel": "parallel_env", "aec": "env"}
@@ -99,12 +120,43 @@ def _build(module: Any, factory: str, settings: PettingZooSettings) -> ExternalP
     if not names:
         raise CoterieError(f"{module.__name__}: expected a function {' or '.join(wanted)}, got none")
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
-    env = getattr(module, names[0])(**options)
+    make = functools.partial(getattr(module, names[0]), **options)
+    env = make()
+    name = f"{family}/{settings.id}"
     if isinstance(env, ParallelEnv):
-        return ExternalParallelEnv(env, settings)
+        info_masks = has_info_masks(settings, make, parallel_shows_mask)
+        return ExternalParallelEnv(env, settings, name, settings.channels, settings.late, info_masks)
     if isinstance(env, AECEnv):
-        return ExternalAECEnv(env, settings)
+        info_masks = has_info_masks(settings, make, _aec_shows_mask)
+        return ExternalAECEnv(env, settings, name, settings.channels, info_masks, settings.observe_all)
     raise CoterieError(f"{module.__name__}: expected a ParallelEnv or an AECEnv, got {type(env).__name__}")
+
+
+def _holds_mask(infos: Mapping[Any, Any]) -> bool:
+    return any(isinstance(info, Mapping) and "action_mask" in info for info in infos.values())
+
+
+def parallel_shows_mask(env: Any) -> bool:
+    """Whether a mask is in the infos of the first observations or the second."""
+    if _holds_mask(env.reset(seed=0)[1]):
+        return True
+    return _holds_mask(env.step({agent: _sample(env, agent) for agent in env.agents})[4])
+
+
+def _aec_shows_mask(env: Any) -> bool:
+    """Whether a mask is in the infos before each agent's first turn."""
+    env.reset(seed=0)
+    for _ in env.possible_agents:
+        if _holds_mask(env.infos):
+            return True
+        env.step(_sample(env, env.agent_selection))
+    return _holds_mask(env.infos)
+
+
+def _sample(env: Any, agent: Any) -> Any:
+    space = env.action_space(agent)
+    space.seed(0)
+    return space.sample()
 
 
 # Agents and their arrays --------------------------------------------------------------------------------
@@ -122,20 +174,30 @@ class AgentSlot(NamedTuple):
 class EnvAgents:
     """The agents of one environment: groups them into agent types, and writes their results into the arrays."""
 
-    def __init__(self, env: Any, settings: PettingZooSettings, infos: Mapping[Any, Any]) -> None:
-        from coterie.worlds.adapters import spaces  # imports gymnasium
+    def __init__(self, env: Any, settings: ExternalSettings, name: str, channels: Any, info_masks: bool) -> None:
+        from coterie.worlds.adapters import actions, spaces  # import gymnasium
 
-        self.spaces, self.env = spaces, env
+        self.spaces, self.actions, self.env = spaces, actions, env
         self.limit = settings.max_episode_steps or 2**62
+        self.weights = settings.scalarize
+        self.warn: Warn = functools.partial(warn_once, name)
         self.names = list(env.possible_agents)
+        self.public_names = public_names(self.names)
         self.layouts = {
-            a: spaces.convert_observation_space(env.observation_space(a), settings.channels) for a in self.names
+            a: spaces.convert_observation_space(env.observation_space(a), channels, text=settings.text)
+            for a in self.names
         }
-        self.masks_in_infos = any(isinstance(info, Mapping) and "action_mask" in info for info in infos.values())
-        masks = {a: self.masks_in_infos or self.layouts[a].mask is not None for a in self.names}
+        self.action_layouts = {
+            a: actions.convert_action_space(env.action_space(a), settings.actions) for a in self.names
+        }
+        masks = {
+            a: actions.has_mask(self.action_layouts[a], self.layouts[a].mask is not None, info_masks, a)
+            for a in self.names
+        }
+        self.unread_masks = settings.actions.masks == "auto" and not any(masks.values())
         groups: list[tuple[Any, list[Any]]] = []
         for agent in self.names:
-            key = (self.layouts[agent].space, spaces.convert_action_space(env.action_space(agent)), masks[agent])
+            key = (self.layouts[agent].space, self.action_layouts[agent].space, masks[agent])
             same = next((members for other, members in groups if other == key), None)
             if same is None:
                 groups.append((key, [agent]))
@@ -143,26 +205,41 @@ class EnvAgents:
                 same.append(agent)
         self.agent_types: dict[str, AgentType] = {}
         self.masked: list[str] = []
+        self.texts: dict[str, tuple[str, ...]] = {}
         self.columns: dict[Any, tuple[str, int]] = {}  # agent type and column of each agent
         for (observation, action, masked), members in groups:
-            name = agent_type_name([str(agent) for agent in members], self.agent_types)
-            self.agent_types[name] = AgentType(tuple(map(str, members)), observation, action)
-            self.columns |= {agent: (name, column) for column, agent in enumerate(members)}
-            self.masked += [name] * masked
-        self.warnings = tuple(sorted({warning for layout in self.layouts.values() for warning in layout.warnings}))
+            named = tuple(self.public_names[agent] for agent in members)
+            type_name = agent_type_name(named, self.agent_types)
+            self.agent_types[type_name] = AgentType(named, observation, action)
+            self.columns |= {agent: (type_name, column) for column, agent in enumerate(members)}
+            self.masked += [type_name] * masked
+            self.texts[type_name] = self.layouts[members[0]].texts
+        found = [layout.warnings for layout in self.layouts.values()]
+        found += [layout.warnings for layout in self.action_layouts.values()]
+        renamed = [f"{agent!r} is called {name!r}" for agent, name in self.public_names.items() if str(agent) != name]
+        found += [(f"agents are renamed: {', '.join(renamed)}",)] if renamed else []
+        self.warnings = tuple(sorted({warning for warnings in found for warning in warnings}))
 
     def env_spec(self, simultaneous: bool) -> EnvSpec:
         """What the environment declares."""
-        return EnvSpec(self.agent_types, simultaneous, tuple(self.masked), warnings=self.warnings)
+        return EnvSpec(
+            self.agent_types,
+            simultaneous,
+            tuple(self.masked),
+            warnings=self.warnings,
+            limited=self.limit < 2**62,
+            texts=self.texts,
+        )
 
     def bind(self, arrays: EnvArrays) -> None:
         """Read actions from these arrays and write results into them from now on."""
         self.arrays = list(arrays.values())
         self.slots: dict[Any, AgentSlot] = {}
         for agent, (agent_type, column) in self.columns.items():
-            own, space = arrays[agent_type], self.env.action_space(agent)
-            write = self.spaces.observation_writer(self.layouts[agent], own.observation, column, own.mask)
-            self.slots[agent] = AgentSlot(own, column, write, self.spaces.action_reader(space, own.action, column))
+            own = arrays[agent_type]
+            write = self.spaces.observation_writer(self.layouts[agent], own.observation, column, self.warn)
+            read = self.actions.action_reader(self.action_layouts[agent], own.action, column)
+            self.slots[agent] = AgentSlot(own, column, write, read)
 
     def start_episode(self) -> None:
         """Clear observations and `done`. Rewards and ends of the last episode's final step stay to be read."""
@@ -178,19 +255,22 @@ class EnvAgents:
             arrays.reward[:], arrays.terminated[:], arrays.truncated[:] = 0, False, False
             _set_idle(arrays)
 
-    def write(self, agent: Any, observation: Any, info: Any, acting: bool) -> None:
+    def write(self, agent: Any, observation: Any, info: Any = None, acting: bool = False) -> None:
         """Write one agent's observation and `acting` and, if it acts, its action mask."""
         slot = self.slots[agent]
         slot.write_observation(observation)
-        mask = slot.arrays.mask
+        mask, column = slot.arrays.mask, slot.column
         if mask is not None:
             if not acting:
-                mask[slot.column] = True  # all actions of an idle agent are legal, so that a softmax is finite
-            elif self.masks_in_infos and isinstance(info, Mapping) and "action_mask" in info:
-                self.spaces.write_mask(info["action_mask"], mask[slot.column])
-            if not mask[slot.column].any():
-                raise InvalidEnvOutput(f"a legal action in the action_mask of {agent!r}", "none")
-        slot.arrays.acting[slot.column] = acting
+                mask[column] = True  # all actions of an idle agent are legal, so that a softmax is finite
+            elif (path := self.layouts[agent].mask) is not None:
+                self.actions.write_mask(self.spaces.part_at(observation, path), mask[column], agent)
+            elif isinstance(info, Mapping) and "action_mask" in info:
+                self.actions.write_mask(info["action_mask"], mask[column], agent)
+        elif self.unread_masks and acting and isinstance(info, Mapping) and "action_mask" in info:
+            self.unread_masks = False
+            self.warn("an action_mask appears in infos after the episode's start; world.actions.masks: info reads it")
+        slot.arrays.acting[column] = acting
 
     def is_done(self, agent: Any) -> bool:
         """Whether the agent's episode has ended."""
@@ -198,14 +278,18 @@ class EnvAgents:
         return bool(slot.arrays.done[slot.column])
 
     def add_reward(self, agent: Any, reward: Any) -> None:
-        """Add to an agent's reward of this step."""
-        slot = self.slots[agent]
-        slot.arrays.reward[slot.column] += as_reward(reward)
+        """Add to an agent's reward of this step; one that has ended cannot be credited."""
+        amount = as_reward(reward, self.weights, self.warn)
+        slot = self.slots.get(agent)
+        if slot is not None and not slot.arrays.done[slot.column]:
+            slot.arrays.reward[slot.column] += amount
+        elif amount:
+            self.warn(f"a reward of {agent!r} after its end is dropped; pay it in the step in which the agent ends")
 
     def write_end(self, agent: Any, terminated: Any, truncated: Any) -> bool:
         """Write an agent's end and return whether it has ended; an agent with both flags is terminated."""
-        terminated = as_bool(f"terminated of {agent!r}", terminated)
-        truncated = as_bool(f"truncated of {agent!r}", truncated)
+        terminated = as_bool("terminated", terminated, self.warn)
+        truncated = as_bool("truncated", truncated, self.warn)
         if not (terminated or truncated):
             return False
         arrays, column = self.slots[agent].arrays, self.slots[agent].column
@@ -227,7 +311,19 @@ class EnvAgents:
         return True
 
 
-def agent_type_name(agents: list[str], taken: Iterable[str]) -> str:
+def public_names(agents: Iterable[Any]) -> dict[Any, str]:
+    """Names that can be used in settings and patterns: `agent[0]` becomes `agent_0`; names stay different."""
+    names: dict[Any, str] = {}
+    for agent in agents:
+        name = plain = re.sub(r"[\[\](){}*?,=:'\"/\\]+", "_", str(agent)).strip("_") or "agent"
+        number = 2
+        while name in names.values():
+            name, number = f"{plain}_{number}", number + 1
+        names[agent] = name
+    return names
+
+
+def agent_type_name(agents: Sequence[str], taken: Iterable[str]) -> str:
     """The common part of the agents' names (`adversary` for `adversary_0`, `adversary_1`), made unique."""
     stems = list(dict.fromkeys(re.sub(r"[_-]?\d+$", "", agent) or "agent" for agent in agents))
     name, taken = "_".join(stems), set(taken)
@@ -272,12 +368,20 @@ def _check_possible_agents(env: Any) -> None:
 class ExternalParallelEnv:
     """One parallel environment: all present agents act together."""
 
-    def __init__(self, env: Any, settings: PettingZooSettings) -> None:
+    def __init__(
+        self,
+        env: Any,
+        settings: ExternalSettings,
+        name: str,
+        channels: Any = "auto",
+        late: bool = False,
+        info_masks: bool = False,
+    ) -> None:
         _check_possible_agents(env)
         self.env = env
-        infos = env.reset(seed=0)[1]
-        self.agents = EnvAgents(env, settings, infos)
-        self.late = settings.late or set(env.agents) != set(self.agents.names)
+        env.reset(seed=0)
+        self.agents = EnvAgents(env, settings, name, channels, info_masks)
+        self.late = late or set(env.agents) != set(self.agents.names)
         self.env_spec = self.agents.env_spec(simultaneous=not self.late)
 
     def bind(self, arrays: EnvArrays) -> None:
@@ -307,12 +411,21 @@ class ExternalParallelEnv:
         observations, rewards, terminations, truncations, infos = returned
         agents.start_step()
         now = set(env.agents)
+        if not isinstance(rewards, Mapping):
+            raise InvalidEnvOutput("rewards to be a dict", type(rewards).__name__)
+        for agent, reward in rewards.items():  # also of an agent that arrives
+            agents.add_reward(agent, reward)
         for agent in self.present:
-            agents.add_reward(agent, _entry("rewards", rewards, agent))
-            agents.write(agent, _entry("observations", observations, agent), None, acting=False)
+            if agent not in rewards:
+                agents.warn(f"rewards have no entry for {agent!r}; it counts as 0")
             flags = [_entry(n, v, agent) for n, v in (("terminated", terminations), ("truncated", truncations))]
-            if not agents.write_end(agent, *flags) and agent not in now:
+            ended = agents.write_end(agent, *flags)
+            if not ended and agent not in now:
                 raise InvalidEnvOutput(f"{agent!r} to be terminated or truncated before it leaves", "neither")
+            if ended and isinstance(observations, Mapping) and agent not in observations:
+                agents.warn(f"observations have no entry for {agent!r}, which has ended; its last one counts")
+            else:
+                agents.write(agent, _entry("observations", observations, agent))
         staying = [agent for agent in self.present if not agents.is_done(agent)]
         new = [agent for agent in env.agents if agent not in self.present]
         self.present = staying + new
@@ -336,13 +449,24 @@ class ExternalParallelEnv:
 
 
 class ExternalAECEnv:
-    """One AEC environment: one agent acts at a time."""
+    """One AEC environment: one agent acts at a time, and only it is asked for its observation.
 
-    def __init__(self, env: Any, settings: PettingZooSettings) -> None:
+    Attributes are read as rarely as possible: each read passes through all of the environment's wrappers.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        settings: ExternalSettings,
+        name: str,
+        channels: Any = "auto",
+        info_masks: bool = False,
+        observe_all: bool = False,
+    ) -> None:
         _check_possible_agents(env)
-        self.env = env
+        self.env, self.observe_all = env, observe_all
         env.reset(seed=0)
-        self.agents = EnvAgents(env, settings, env.infos)
+        self.agents = EnvAgents(env, settings, name, channels, info_masks)
         self.env_spec = self.agents.env_spec(simultaneous=False)
 
     def bind(self, arrays: EnvArrays) -> None:
@@ -353,45 +477,55 @@ class ExternalAECEnv:
         """Start an episode."""
         self.env.reset(seed=seed)
         self.agents.start_episode()
-        self._write_observations()
-        if self.agents.is_done(self.env.agent_selection):
+        self.turn = self.env.agent_selection
+        self._write_observations(self.env.agents)
+        if self.agents.is_done(self.turn):
             raise InvalidEnvOutput("an agent that can act after reset", "one that has ended")
 
     def step(self) -> bool:
         """Take the step of the selected agent."""
         agents, env = self.agents, self.env
-        env.step(agents.slots[env.agent_selection].read_action())
+        env.step(agents.slots[self.turn].read_action())
         agents.start_step()
         for agent, reward in env.rewards.items():
-            if not agents.is_done(agent):
-                agents.add_reward(agent, reward)
+            agents.add_reward(agent, reward)
         for _ in range(len(agents.names) + 1):
-            self._write_ends()
-            if not env.agents or not agents.is_done(env.agent_selection):
+            remaining, self.turn = env.agents, env.agent_selection
+            self._write_ends(remaining)
+            if not remaining or not agents.is_done(self.turn):
                 break
+            before = dict(env.rewards)
             env.step(None)  # the API removes an agent that has ended with an empty step
+            for agent, reward in env.rewards.items():
+                if np.any(reward != before.get(agent)):  # what did not change was paid before
+                    agents.add_reward(agent, reward)
         else:
-            raise InvalidEnvOutput("the turn to pass to an agent that still plays", env.agent_selection)
-        if env.agents:
-            self._write_observations()
+            raise InvalidEnvOutput("the turn to pass to an agent that still plays", self.turn)
+        if remaining:
+            cut = agents.elapsed_steps + 1 >= agents.limit  # everybody's last observation is needed
+            self._write_observations(remaining if cut or self.observe_all else (self.turn,))
         return agents.finish_step()
 
-    def _write_ends(self) -> None:
+    def _write_ends(self, remaining: Iterable[Any]) -> None:
         agents, env = self.agents, self.env
-        for agent in env.agents:
-            if not agents.is_done(agent) and (env.terminations[agent] or env.truncations[agent]):
-                agents.write(agent, env.observe(agent), None, acting=False)
-                agents.write_end(agent, env.terminations[agent], env.truncations[agent])
+        terminations, truncations = env.terminations, env.truncations
+        for agent in remaining:
+            if (terminations[agent] or truncations[agent]) and not agents.is_done(agent):
+                try:
+                    agents.write(agent, env.observe(agent))
+                except KeyError:
+                    agents.warn(f"{agent!r}, which has ended, cannot be observed; its last observation counts")
+                agents.write_end(agent, terminations[agent], truncations[agent])
 
-    def _write_observations(self) -> None:
-        """Write the observations of all agents that still play; the selected one acts."""
+    def _write_observations(self, wanted: Iterable[Any]) -> None:
+        """Write the observations of some agents that still play; the selected one acts."""
         agents, env = self.agents, self.env
-        for agent in env.agents:
+        for agent in wanted:
             if agent not in agents.slots:
                 raise InvalidEnvOutput("only agents that are possible", repr(agent))
             if not agents.is_done(agent):
-                acts = agent == env.agent_selection
-                agents.write(agent, env.observe(agent), env.infos.get(agent), acting=acts)
+                acts = agent == self.turn
+                agents.write(agent, env.observe(agent), env.infos.get(agent) if acts else None, acting=acts)
 
     def success(self) -> bool:
         """PettingZoo does not define success."""

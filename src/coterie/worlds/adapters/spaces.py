@@ -1,7 +1,7 @@
 """Convert Gymnasium's spaces to ours, and check and write an environment's values into our arrays.
 
 Nested observations become one array or a flat dict of arrays (keys "a/b"; items of tuples are "0", "1"). Each
-value is written once, directly into its row. Text is left out. Nothing here steps an environment.
+value is written once, directly into its row. Text becomes bytes, or is left out. Actions are in `actions.py`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ import gymnasium
 import numpy as np
 
 from coterie.core.types import (
-    ActionSpace,
     Array,
     Box,
     CoterieError,
     Dict,
     Discrete,
-    MultiDiscrete,
     ObservationSpace,
     Tree,
 )
-from coterie.worlds.adapters.batch import InvalidEnvOutput, type_and_value
+from coterie.worlds.adapters.batch import InvalidEnvOutput, Warn, type_and_value
 
 Channels = Literal["auto", "first", "last"]
 Path = tuple[str | int, ...]
@@ -52,34 +50,53 @@ class ObservationLayout:
     entries: dict[str, Entry]
     mask: Path | None  # path of the action mask
     warnings: tuple[str, ...]  # what was left out
+    texts: tuple[str, ...] = ()  # entries that hold text as bytes
 
 
 # Observations -----------------------------------------------------------------------------------------
 
 
 def convert_observation_space(
-    space: Any, channels: Channels = "auto", scales: Mapping[str, Any] | None = None
+    space: Any, channels: Channels = "auto", scales: Mapping[str, Any] | None = None, text: bool = False
 ) -> ObservationLayout:
     """Our space for a Gymnasium space. `scales` holds divisors of entries, whose values then lie in [0, 1]."""
     entries: dict[str, Entry] = {}
-    texts: list[str] = []
+    texts: list[str] = []  # left out
+    kept: list[str] = []
+    renamed: list[str] = []
     masks: list[Path] = []
     for path, part in _flatten(space, ()):
-        name = "/".join(map(str, path))
+        name = _unused_name("/".join(map(str, path)), entries)
+        if name != "/".join(map(str, path)):
+            renamed.append(f"a second entry '{'/'.join(map(str, path))}' of the observation is called '{name}'")
         if part.dtype is not None and part.dtype.kind == "U":  # Text, and MiniGrid's missions
-            texts.append(name)
+            if text and isinstance(part, gymnasium.spaces.Text):
+                kept.append(name)
+                entries[name] = _text_entry(path, part)
+            else:
+                texts.append(name)
         elif path and path[-1] == "action_mask" and len(path) == 1:
             masks.append(path)
         else:
             entries[name] = _entry(path, part, channels, (scales or {}).get(name))
     if not entries:
-        raise CoterieError(f"observations {space}: nothing is left to observe; text is not supported")
-    warnings = (f"text left out of the observation: {', '.join(texts)}",) if texts else ()
+        raise CoterieError(
+            f"observations {space}: nothing is left to observe; world.text: true keeps text for language models"
+        )
+    warnings = (*renamed, f"text left out of the observation: {', '.join(texts)}") if texts else tuple(renamed)
     single = [*entries] == [""] or (masks and [*entries] == ["observation"])
     ours: ObservationSpace = Dict({name: entry.space for name, entry in entries.items()})
     if single:
         ours = next(iter(entries.values())).space
-    return ObservationLayout(ours, entries, masks[0] if masks else None, warnings)
+    names = tuple("" if single else name for name in kept)
+    return ObservationLayout(ours, entries, masks[0] if masks else None, warnings, names)
+
+
+def _unused_name(name: str, taken: Mapping[str, Any]) -> str:
+    """The name itself, or with a number if another path has it: {"a/b": …} beside {"a": {"b": …}}."""
+    if name not in taken:
+        return name
+    return next(f"{name}_{i}" for i in range(2, len(taken) + 3) if f"{name}_{i}" not in taken)
 
 
 def _flatten(space: Any, path: Path) -> list[tuple[Path, Any]]:
@@ -105,6 +122,13 @@ def _entry(path: Path, space: Any, channels: Channels, scale: Any) -> Entry:
         case gymnasium.spaces.Box():
             return _box_entry(path, space, channels, scale)
     raise CoterieError(f"cannot observe {type(space).__name__} spaces ({'/'.join(map(str, path)) or 'observation'})")
+
+
+def _text_entry(path: Path, space: Any) -> Entry:
+    """Text as UTF-8, padded with zeros."""
+    widest = max((len(character.encode()) for character in space.character_set), default=1)
+    length = int(space.max_length) * widest
+    return Entry(path, Box((length,), 0.0, 255.0, "uint8"), (length,), np.dtype("U"))
 
 
 def _box_entry(path: Path, space: Any, channels: Channels, scale: Any) -> Entry:
@@ -140,35 +164,40 @@ def _scalar_if_constant(bound: Array) -> Array | float:
 # Writing ----------------------------------------------------------------------------------------------
 
 
-def observation_writer(layout: ObservationLayout, rows: Tree, agent: int, mask: Array | None) -> Callable[[Any], None]:
+def observation_writer(layout: ObservationLayout, rows: Tree, agent: int, warn: Warn) -> Callable[[Any], None]:
     """A function that checks one agent's observation and writes it into row `agent` of `rows` `[A, …]`."""
     parts = [
-        (entry.path, _writer(name, entry, rows[name] if isinstance(rows, dict) else rows, agent))
+        (entry.path, _writer(name, entry, rows[name] if isinstance(rows, dict) else rows, agent, warn))
         for name, entry in layout.entries.items()
     ]
-    if layout.mask is not None and mask is not None:
-        parts.append((layout.mask, lambda value: write_mask(value, mask[agent])))
     if len(parts) == 1 and parts[0][0] == ():
         return parts[0][1]
 
     def write(value: Any) -> None:
         for path, write_part in parts:
-            part = value
-            for key in path:
-                try:
-                    part = part[key]
-                except (KeyError, IndexError, TypeError):
-                    keys = [*part] if isinstance(part, Mapping) else type_and_value(part)
-                    raise InvalidEnvOutput(f"an observation with entry {'/'.join(map(str, path))!r}", keys) from None
-            write_part(part)
+            write_part(part_at(value, path))
 
     return write
 
 
-def _writer(name: str, entry: Entry, rows: Array, agent: int) -> Callable[[Any], None]:
+def part_at(value: Any, path: Path) -> Any:
+    """The part of a nested observation at a path."""
+    part = value
+    for key in path:
+        try:
+            part = part[key]
+        except (KeyError, IndexError, TypeError):
+            keys = [*part] if isinstance(part, Mapping) else type_and_value(part)
+            raise InvalidEnvOutput(f"an observation with entry {'/'.join(map(str, path))!r}", keys) from None
+    return part
+
+
+def _writer(name: str, entry: Entry, rows: Array, agent: int, warn: Warn) -> Callable[[Any], None]:
     label = f"observation {name}".strip()
     if isinstance(entry.space, Discrete):
-        return _integer_writer(label, entry, rows, agent)
+        return _integer_writer(label, entry, rows, agent, warn)
+    if entry.dtype.kind == "U":
+        return _text_writer(label, entry, rows, agent, warn)
     target = rows[agent : agent + 1].reshape(rows.shape[1:])
     if entry.channels_last:
         target = np.moveaxis(target, 0, -1)
@@ -180,7 +209,7 @@ def _writer(name: str, entry: Entry, rows: Array, agent: int) -> Callable[[Any],
 
     def write(value: Any) -> None:
         if type(value) is not ndarray or value.dtype != dtype or value.shape != shape:
-            value = _as_declared(label, entry, value)
+            value = _as_declared(label, entry, value, warn)
         if short:  # Python's sum is faster than NumPy's on few numbers; it may overflow, so check again
             if not isfinite(sum(value.tolist())):
                 _check_finite(label, value)
@@ -202,15 +231,18 @@ def _check_finite(label: str, value: Array) -> None:
         raise InvalidEnvOutput(f"finite numbers in {label}", f"{value[index]} at {list(index)}")
 
 
-def _integer_writer(label: str, entry: Entry, rows: Array, agent: int) -> Callable[[Any], None]:
+def _integer_writer(label: str, entry: Entry, rows: Array, agent: int, warn: Warn) -> Callable[[Any], None]:
     assert isinstance(entry.space, Discrete)
     start, n = entry.start, entry.space.n
 
     def write(value: Any) -> None:
         if not isinstance(value, int | np.integer):
-            if not (isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "iu"):
+            array = np.asarray(value) if isinstance(value, list | np.ndarray) else np.zeros(0)
+            if array.size != 1 or array.dtype.kind not in "iu":
                 raise InvalidEnvOutput(f"{label} to be an integer", type_and_value(value))
-            value = int(value)
+            if array.ndim:
+                warn(f"{label} is an array of one number; read as that number")
+            value = array.item()
         if not start <= value < start + n:
             raise InvalidEnvOutput(f"{label} in {start} … {start + n - 1}", value)
         rows[agent] = value - start
@@ -218,70 +250,44 @@ def _integer_writer(label: str, entry: Entry, rows: Array, agent: int) -> Callab
     return write
 
 
-def _as_declared(label: str, entry: Entry, value: Any) -> Array:
-    """The value as an array of the declared type; it must have the declared shape and cast without loss."""
-    if not isinstance(value, np.ndarray | np.generic | float | int):
+def _text_writer(label: str, entry: Entry, rows: Array, agent: int, warn: Warn) -> Callable[[Any], None]:
+    (length,) = entry.shape
+
+    def write(value: Any) -> None:
+        if not isinstance(value, str):
+            raise InvalidEnvOutput(f"{label} to be text", type_and_value(value))
+        written = value.encode()
+        if len(written) > length:
+            warn(f"{label} is longer than the {length} bytes that its space allows; cut")
+            written = written[:length]
+        rows[agent, : len(written)] = np.frombuffer(written, np.uint8)
+        rows[agent, len(written) :] = 0
+
+    return write
+
+
+def _as_declared(label: str, entry: Entry, value: Any, warn: Warn) -> Array:
+    """The value as an array of the declared type and shape; only floats may be rounded."""
+    if not isinstance(value, np.ndarray | np.generic | float | int | list | tuple):
         raise InvalidEnvOutput(f"{label} to be an array", type_and_value(value))
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        raise InvalidEnvOutput(f"{label} to be an array", type_and_value(value)) from None
+    if array.shape != entry.shape and {array.shape, entry.shape} == {(), (1,)}:
+        if isinstance(value, np.ndarray):
+            warn(f"{label} has shape {array.shape} where the space says {entry.shape}; converted")
+        array = array.reshape(entry.shape)
     if array.shape != entry.shape:
         raise InvalidEnvOutput(f"{label} of shape {entry.shape}", array.shape)
-    is_scalar = isinstance(value, float | int)
-    if not is_scalar and not np.can_cast(array.dtype, entry.dtype, "safe"):
+    if array.dtype.kind not in "biuf":
         raise InvalidEnvOutput(f"{label} of type {entry.dtype}", array.dtype)
-    return array.astype(entry.dtype)
-
-
-def write_mask(value: Any, target: Array) -> None:
-    """Write an action mask given as 0 and 1 or as False and True."""
-    mask = np.asarray(value)
-    if mask.shape != target.shape:
-        raise InvalidEnvOutput(f"action_mask of shape {target.shape}", mask.shape)
-    target[...] = mask != 0
-
-
-# Actions ----------------------------------------------------------------------------------------------
-
-
-def convert_action_space(space: Any) -> ActionSpace:
-    """Our space for a Gymnasium action space."""
-    match space:
-        case gymnasium.spaces.Discrete():
-            return Discrete(int(space.n))
-        case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1:
-            return MultiDiscrete(tuple(map(int, space.nvec)))
-        case gymnasium.spaces.MultiBinary() if len(space.shape) == 1:
-            return MultiDiscrete((2,) * space.shape[0])
-        case gymnasium.spaces.Box() if space.dtype.kind == "f":
-            with np.errstate(over="ignore"):
-                return Box(space.shape, _scalar_if_constant(space.low), _scalar_if_constant(space.high))
-        case gymnasium.spaces.Box():
-            raise CoterieError(
-                f"actions {space}: a Box of integers is not supported; declare it as MultiDiscrete in the environment"
-            )
-    raise CoterieError(
-        f"actions {space}: only Discrete, MultiDiscrete, MultiBinary and Box of floats are supported, not nested"
-    )
-
-
-def action_reader(space: Any, rows: Array, agent: int) -> Callable[[], Any]:
-    """A function that returns one agent's action from `rows` `[A, …]`, as an element of its environment's space."""
-    match space:
-        case gymnasium.spaces.Discrete():
-            start = int(space.start)
-            return (lambda: rows.item(agent) + start) if start else (lambda: rows.item(agent))
-        case gymnasium.spaces.MultiDiscrete():
-            return lambda: (rows[agent] + space.start).astype(space.dtype)
-    return lambda: rows[agent].astype(space.dtype)
-
-
-class FastDiscrete(gymnasium.spaces.Discrete):
-    """Discrete with a cheap `contains`, which many environments call at every step."""
-
-    def contains(self, x: Any) -> bool:
-        return bool(self.start <= x < self.start + self.n)
-
-
-def use_fast_discrete(space: Any) -> None:
-    """Give an environment's own action space a cheap `contains`: our actions are integers and already checked."""
-    if type(space) is gymnasium.spaces.Discrete:
-        space.__class__ = FastDiscrete  # keeps the space's state, random generator included
+    with np.errstate(invalid="ignore", over="ignore"):  # the caller checks for infinite numbers
+        converted: Array = array.astype(entry.dtype)
+    if isinstance(value, list | tuple):
+        warn(f"{label} is a {type(value).__name__} instead of an array; converted")
+    elif isinstance(value, np.ndarray) and not np.can_cast(array.dtype, entry.dtype, "safe"):
+        warn(f"{label} is {array.dtype} where the space says {entry.dtype}; converted")
+    if entry.dtype.kind != "f" and not np.array_equal(converted, array):
+        raise InvalidEnvOutput(f"{label} of type {entry.dtype}", f"{array.dtype} {type_and_value(value)}")
+    return converted

@@ -28,7 +28,10 @@ from coterie.worlds.adapters.batch import (
     EnvFailure,
     EnvSpec,
     ExternalEnvError,
+    collect_warnings,
     describe_error,
+    take_warnings,
+    warn_once,
 )
 
 STARTUP_TIMEOUT = 120.0  # seconds for a child process to start and build its environments
@@ -174,7 +177,10 @@ class ProcessWorker:
         assert self._pipe is not None
         try:
             if self._pipe.poll(self._reply_timeout):
-                return self._pipe.recv()
+                result, warnings = self._pipe.recv()
+                for warning in warnings:
+                    warn_once(*warning)  # several processes may report the same
+                return result
             message = f"no reply within {self._reply_timeout:g} seconds"
         except (EOFError, ConnectionResetError, BrokenPipeError):
             self._process.join(5)
@@ -227,7 +233,7 @@ def start_workers(spec: WorkerSpec, num_envs: int) -> tuple[list[Worker], EnvSpe
     if not spec.processes:
         copies = range(num_envs)
         try:
-            batch = EnvBatch(spec.make_env, copies, spec.fresh)
+            batch = EnvBatch(spec.make_env, copies, spec.fresh, spec.world_name)
         except CoterieError:
             raise
         except (Exception, SystemExit) as error:  # third-party constructors may raise anything
@@ -279,15 +285,17 @@ class SharedMemory:
 
 def serve(pipe: Connection, spec: WorkerSpec, copies: range) -> None:
     """Main function of a child process: build the environments, then serve calls until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the parent handles them
+    collect_warnings()  # they travel with the replies
     try:
-        batch = EnvBatch(spec.make_env, copies, spec.fresh)
-        pipe.send(batch.env_spec)
+        batch = EnvBatch(spec.make_env, copies, spec.fresh, spec.world_name)
+        pipe.send((batch.env_spec, take_warnings()))
     except CoterieError as error:
-        pipe.send(CoterieError(str(error)))
+        pipe.send((CoterieError(str(error)), take_warnings()))
         return
     except (Exception, SystemExit) as error:  # third-party constructors may raise anything
-        pipe.send(EnvFailure(copies.start, "reset", describe_error(error)))
+        pipe.send((EnvFailure(copies.start, "reset", describe_error(error)), take_warnings()))
         return
     while True:
         try:
@@ -305,6 +313,6 @@ def serve(pipe: Connection, spec: WorkerSpec, copies: range) -> None:
         else:
             result = getattr(batch, method)(*arguments)
         try:
-            pipe.send(result)
+            pipe.send((result, take_warnings()))
         except BrokenPipeError:
             return

@@ -23,7 +23,6 @@ from coterie.worlds.boards.render import SIGNS, board_text, cell_names, draw_boa
 from coterie.worlds.random import seed_copies, uniform
 
 AGENTS = ("player_0", "player_1")
-EXPERT_DEPTH = 2  # moves that the expert looks ahead
 
 
 class _Arrays(NamedTuple):
@@ -51,6 +50,7 @@ class BoardWorld:
     simultaneous = False
     state_size = 0
     draws_final = True
+    expert_depth = 2  # moves that the expert looks ahead
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class BoardWorld:
         return BoardText(self, agent_type)
 
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
-        """The best move two moves ahead, by the game's estimate; random among equal ones."""
+        """The best move by alpha-beta search to `expert_depth`; random among equal ones."""
         self.check_agent_type(agent_type)
         actions = np.zeros((self.num_envs, 2), np.int64)
         copies = np.arange(self.num_envs)
@@ -185,7 +185,7 @@ class BoardWorld:
         # Every copy uses one random number, needed or not, so that games do not influence each other.
         chance = random.random(self.num_envs)
         allowed = self._arrays.mask[copies, movers]
-        actions[copies, movers] = best_actions(self._game, self._arrays.position, EXPERT_DEPTH, allowed, chance)
+        actions[copies, movers] = best_actions(self._game, self._arrays.position, self.expert_depth, allowed, chance)
         return actions
 
     def check_agent_type(self, agent_type: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from coterie.core.seeding import entropy
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, MultiDiscrete, State, TimeStep, Tree
-from coterie.core.validation import at_least, whole
+from coterie.core.validation import at_least, fits_in_memory, whole
 from coterie.core.world import rebuild
 from coterie.worlds.gridworld import expert, instructions, kernels, observations, phrasings, render
 from coterie.worlds.gridworld.phrasings import Instructions
@@ -175,6 +175,12 @@ class Gridworld:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         self.settings, self.num_envs = settings, num_envs
+        cells = settings.grid_size**2
+        fits_in_memory(
+            f"a grid of grid_size={settings.grid_size} in {num_envs} environments",
+            2 * num_envs * cells,  # the walls of the present and of the latest episode, one byte each
+            "lower world.grid_size or train.num_envs",
+        )
         spec = observations.observation_spec(settings)
         action = MultiDiscrete((5, settings.messages)) if settings.messages else Discrete(5)
         names = tuple(f"agent_{i}" for i in range(settings.num_agents))

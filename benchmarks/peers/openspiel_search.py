@@ -1,0 +1,78 @@
+"""OpenSpiel's tree search on Connect Four: its Python search with a small network, or its C++ search with random games.
+
+Prints one JSON line. Run in an environment with open_spiel; see `make bench-search`.
+"""
+
+import argparse
+import json
+import time
+
+import numpy as np
+import pyspiel
+from open_spiel.python.algorithms import mcts
+
+
+class NetworkEvaluator(mcts.Evaluator):
+    """Priors and values of a perceptron with random weights, like the one that the others call."""
+
+    def __init__(self, width, random):
+        sizes = [126, width, width, 8]  # OpenSpiel shows three planes: empty, own, other
+        self.weights = [random.normal(0, 1 / np.sqrt(a), (a, b)).astype(np.float32) for a, b in zip(sizes, sizes[1:])]
+        self.seconds = 0.0
+        self.known = (None, None)
+
+    def _run(self, state):
+        start = time.perf_counter()
+        h = np.asarray(state.observation_tensor(), np.float32)
+        for weight in self.weights[:-1]:
+            h = np.maximum(h @ weight, 0)
+        out = h @ self.weights[-1]
+        self.seconds += time.perf_counter() - start
+        return out
+
+    def evaluate(self, state):
+        value = float(np.tanh(self._run(state)[-1]))
+        return np.array([value, -value] if state.current_player() == 0 else [-value, value])
+
+    def prior(self, state):
+        legal = state.legal_actions()
+        logits = self._run(state)[legal]
+        chances = np.exp(logits - logits.max())
+        return list(zip(legal, chances / chances.sum()))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kind", choices=("python", "c++"), default="python")
+    parser.add_argument("--simulations", type=int, default=64)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    args = parser.parse_args()
+    game, random = pyspiel.load_game("connect_four"), np.random.RandomState(0)
+    evaluator = NetworkEvaluator(args.width, random)
+    if args.kind == "python":
+        bot = mcts.MCTSBot(game, 1.25, args.simulations, evaluator, random_state=random,
+                           child_selection_fn=mcts.SearchNode.puct_value)  # fmt: skip
+    else:
+        rollouts = pyspiel.RandomRolloutEvaluator(1, 0)
+        bot = pyspiel.MCTSBot(game, rollouts, 1.25, args.simulations, 64, False, 0, False)
+    starts = []
+    for _ in range(64):
+        state = game.new_initial_state()
+        for column in random.randint(0, 7, 4):
+            state.apply_action(int(column))
+        starts.append(state)
+    bot.step(starts[0].clone())  # warms up
+    evaluator.seconds, moves, begin = 0.0, 0, time.perf_counter()
+    while time.perf_counter() - begin < args.seconds:
+        bot.step(starts[moves % 64].clone())
+        moves += 1
+    elapsed = time.perf_counter() - begin
+    print(json.dumps({
+        "simulations_per_second": moves * args.simulations / elapsed,
+        "network_share": evaluator.seconds / elapsed if args.kind == "python" else 0.0,
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

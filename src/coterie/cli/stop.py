@@ -1,0 +1,31 @@
+"""Exit codes of commands that a signal has stopped: 130 for Ctrl-C, 143 for SIGTERM."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coterie.training.interrupt import Interruption
+
+
+class Stopped(SystemExit):
+    """Left early, after saving; the command has said how to go on."""
+
+
+@contextmanager
+def stoppable() -> Iterator[Interruption]:
+    """Let a command save its work when a signal comes; an error that follows from it is said, with the exit code."""
+    from coterie.core.types import CoterieError
+    from coterie.training.interrupt import interruptible
+
+    with interruptible(deliver=False) as interrupted:
+        try:
+            yield interrupted
+        except CoterieError as error:
+            if not interrupted.is_set():
+                raise
+            print(f"coterie: {error}", file=sys.stderr)
+            raise Stopped(interrupted.exit_code) from None

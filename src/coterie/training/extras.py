@@ -1,0 +1,25 @@
+"""What a run can do without: its video, its report, TensorBoard files and the expert's score.
+
+A world that cannot be drawn or a page that cannot be written must not take a finished training with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from coterie.core.types import CoterieError
+
+log = logging.getLogger("coterie")
+
+
+@contextmanager
+def extra(name: str, cure: str = "") -> Iterator[None]:
+    """Turn any failure inside into the warning `no NAME: REASON`, since the code may be a user's or a third party's."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
+        log.warning("no %s: %s%s", name, reason, cure)
+        log.debug("no %s", name, exc_info=True)

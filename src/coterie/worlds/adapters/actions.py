@@ -1,0 +1,203 @@
+"""Convert Gymnasium's action spaces to ours, and our actions to elements of an environment's space.
+
+Nested actions of one agent (Tuple, Dict) become one vector: choices alone a MultiDiscrete, numbers alone a Box. Where
+both occur, numbers are chosen among equally spaced levels, and the whole is a MultiDiscrete.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from coterie.core.types import ActionSpace, Array, Box, CoterieError, Discrete, MultiDiscrete
+from coterie.worlds.adapters.batch import InvalidEnvOutput
+from coterie.worlds.adapters.external import ActionSettings
+
+NESTED = (gymnasium.spaces.Tuple, gymnasium.spaces.Dict)
+
+
+@dataclass(frozen=True)
+class ActionLayout:
+    """How our actions map to an environment's."""
+
+    space: ActionSpace
+    theirs: Any  # the environment's space
+    settings: ActionSettings
+    warnings: tuple[str, ...] = ()
+
+
+def convert_action_space(space: Any, settings: ActionSettings | None = None) -> ActionLayout:
+    """Our space for a Gymnasium action space."""
+    settings = settings or ActionSettings()
+    leaves = _leaves(space)
+    if not leaves:
+        raise CoterieError(f"actions {space}: nothing to choose")
+    numeric = [isinstance(leaf, gymnasium.spaces.Box) for leaf in leaves]
+    warnings = []
+    if any(not _is_bounded(leaf) for leaf in leaves):
+        warnings.append(
+            f"actions {space}: missing bounds are set {settings.limit:g} beyond 0 or beyond the other bound; "
+            "world.actions.limit changes them"
+        )
+    if isinstance(space, gymnasium.spaces.Discrete):
+        ours: ActionSpace = Discrete(int(space.n))
+    elif all(numeric):
+        bounds = [bounds_of(leaf, settings.limit) for leaf in leaves]
+        low, high = (np.concatenate([b[side].ravel() for b in bounds]) for side in (0, 1))
+        shape = (len(low),) if isinstance(space, NESTED) else space.shape
+        ours = Box(shape, _scalar_if_constant(low.reshape(shape)), _scalar_if_constant(high.reshape(shape)))
+    else:
+        ours = MultiDiscrete(tuple(size for leaf in leaves for size in _sizes(leaf, settings.bins)))
+        if any(numeric):
+            warnings.append(
+                f"actions {space} mix choices and numbers: each number has {settings.bins} levels; "
+                "world.actions.bins changes them"
+            )
+    return ActionLayout(ours, space, settings, tuple(warnings))
+
+
+def _leaves(space: Any) -> list[Any]:
+    """The spaces without parts of a nested space, in order; one of an unsupported type is refused."""
+    if isinstance(space, NESTED):
+        return [leaf for part in _parts(space).values() for leaf in _leaves(part)]
+    match space:
+        case gymnasium.spaces.Discrete() | gymnasium.spaces.MultiDiscrete() | gymnasium.spaces.MultiBinary():
+            return [space]
+        case gymnasium.spaces.Box() if space.dtype.kind == "f":
+            return [space]
+        case gymnasium.spaces.Box():
+            raise CoterieError(
+                f"actions {space}: a Box of integers is not supported; declare it as MultiDiscrete in the environment"
+            )
+    raise CoterieError(
+        f"actions {space}: only Discrete, MultiDiscrete, MultiBinary, Box of floats, and Tuples and Dicts of them "
+        "are supported"
+    )
+
+
+def _parts(space: Any) -> Mapping[Any, Any]:
+    return space.spaces if isinstance(space, gymnasium.spaces.Dict) else dict(enumerate(space.spaces))
+
+
+def _is_bounded(leaf: Any) -> bool:
+    with np.errstate(over="ignore"):
+        return not isinstance(leaf, gymnasium.spaces.Box) or bool(
+            np.isfinite(leaf.low.astype(np.float32)).all() and np.isfinite(leaf.high.astype(np.float32)).all()
+        )
+
+
+def bounds_of(box: Any, limit: float) -> tuple[Array, Array]:
+    """The bounds of a Gymnasium Box as float64, missing ones replaced."""
+    with np.errstate(over="ignore"):  # float64's largest number is infinite in float32, and as good as unbounded
+        low, high = (np.where(np.isfinite(b.astype(np.float32)), b, np.inf) for b in (box.low, box.high))
+    lowest = np.where(np.isfinite(low), low, np.minimum(np.where(np.isfinite(high), high, 0), 0) - limit)
+    highest = np.where(np.isfinite(high), high, np.maximum(np.where(np.isfinite(low), low, 0), 0) + limit)
+    return lowest.astype(np.float64), highest.astype(np.float64)
+
+
+def _sizes(leaf: Any, bins: int) -> list[int]:
+    """The numbers of choices of one part."""
+    match leaf:
+        case gymnasium.spaces.Discrete():
+            return [int(leaf.n)]
+        case gymnasium.spaces.MultiDiscrete():
+            return [int(n) for n in leaf.nvec.ravel()]
+        case gymnasium.spaces.MultiBinary():
+            return [2] * math.prod(leaf.shape)
+    return [bins] * math.prod(leaf.shape)
+
+
+def _scalar_if_constant(bound: Array) -> Array | float:
+    """One number if all bounds are equal."""
+    bound = np.asarray(bound, np.float32)
+    return float(bound.flat[0]) if bound.size and (bound == bound.flat[0]).all() else bound
+
+
+# Reading ----------------------------------------------------------------------------------------------
+
+
+def action_reader(layout: ActionLayout, rows: Array, agent: int) -> Callable[[], Any]:
+    """A function that returns one agent's action from `rows` `[A, …]`, as an element of its environment's space."""
+    space = layout.theirs
+    if isinstance(space, gymnasium.spaces.Discrete):
+        start = int(space.start)
+        return (lambda: rows.item(agent) + start) if start else (lambda: rows.item(agent))
+    row = rows[agent : agent + 1].reshape(-1)  # a view, so that it always holds the present action
+    levels = layout.settings.bins if isinstance(layout.space, MultiDiscrete) else 0
+    return _reader(space, row, 0, layout.settings.limit, levels)[0]
+
+
+def _reader(space: Any, row: Array, start: int, limit: float, levels: int) -> tuple[Callable[[], Any], int]:
+    """A function that reads an element of `space` from `row` at `start`, and where it ends."""
+    if isinstance(space, NESTED):
+        readers: dict[Any, Callable[[], Any]] = {}
+        for key, part in _parts(space).items():
+            readers[key], start = _reader(part, row, start, limit, levels)
+        if isinstance(space, gymnasium.spaces.Dict):
+            return lambda: {key: read() for key, read in readers.items()}, start
+        return lambda: tuple(read() for read in readers.values()), start
+    if isinstance(space, gymnasium.spaces.Discrete):
+        first = int(space.start)
+        return lambda: row.item(start) + first, start + 1
+    stop = start + math.prod(space.shape)
+    own, shape, dtype = row[start:stop].reshape(space.shape), space.shape, space.dtype
+    match space:
+        case gymnasium.spaces.MultiDiscrete():
+            offset = space.start
+            return lambda: (own + offset).astype(dtype), stop
+        case gymnasium.spaces.MultiBinary():
+            return lambda: own.astype(dtype), stop
+    low, high = (bound.astype(dtype) for bound in bounds_of(space, limit))
+    if levels:
+        grid = np.linspace(low, high, levels, dtype=dtype).reshape(levels, -1)
+        columns = np.arange(grid.shape[1])
+        return lambda: grid[own.ravel(), columns].reshape(shape), stop
+    # A float32 action may lie past a float64 bound by its rounding error.
+    if not shape:  # NumPy returns a number instead of an array without dimensions
+        return lambda: np.asarray(np.minimum(np.maximum(own.astype(dtype), low), high)), stop
+    return lambda: np.minimum(np.maximum(own.astype(dtype), low), high), stop
+
+
+# Masks ------------------------------------------------------------------------------------------------
+
+
+def has_mask(layout: ActionLayout, in_observation: bool, in_info: bool, agent: Any) -> bool:
+    """Whether an agent's masks are read; masks beside actions other than Discrete are refused."""
+    wanted = layout.settings.masks
+    found = wanted != "none" and (in_observation or in_info)
+    if isinstance(layout.space, Discrete):
+        return found or wanted == "info"
+    if found:
+        raise CoterieError(
+            f"{agent!r} has an action_mask beside actions {layout.theirs}: masks are supported for Discrete actions "
+            "only; world.actions.masks: none ignores them"
+        )
+    return False
+
+
+def write_mask(value: Any, target: Array, agent: Any) -> None:
+    """Write an action mask given as 0 and 1 or as False and True; a mask without a legal action is an error."""
+    mask = np.asarray(value)
+    if mask.shape != target.shape:
+        raise InvalidEnvOutput(f"action_mask of {agent!r} of shape {target.shape}", mask.shape)
+    target[...] = mask != 0
+    if not target.any():
+        raise InvalidEnvOutput(f"a legal action in the action_mask of {agent!r}", "none")
+
+
+class FastDiscrete(gymnasium.spaces.Discrete):
+    """Discrete with a cheap `contains`, which many environments call at every step."""
+
+    def contains(self, x: Any) -> bool:
+        return bool(self.start <= x < self.start + self.n)
+
+
+def use_fast_discrete(space: Any) -> None:
+    """Give an environment's own action space a cheap `contains`: our actions are integers and already checked."""
+    if type(space) is gymnasium.spaces.Discrete:
+        space.__class__ = FastDiscrete  # keeps the space's state, random generator included

@@ -1,0 +1,318 @@
+"""Environments with unusual spaces and homemade habits, for tests: `helpers.odd_envs:NAME-v0`.
+
+Every Gymnasium environment here takes 5 steps an episode and pays what its action says.
+"""
+
+from typing import ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
+
+from helpers.external_envs import Duel
+
+
+class Five(gymnasium.Env):
+    """Five steps; subclasses change spaces and values."""
+
+    observation_space = spaces.Box(0, 10, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.elapsed_steps = 0
+        return self.observe(), self.info()
+
+    def observe(self):
+        return np.full(2, self.elapsed_steps, np.float32)
+
+    def info(self):
+        return {}
+
+    def reward(self, action):
+        return 1.0
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.elapsed_steps += 1
+        return self.observe(), self.reward(action), self.elapsed_steps == 5, False, self.info()
+
+
+class Numbers(Five):
+    """Pays the mean of the action's numbers."""
+
+    def __init__(self, low=0.0, high=1.0, dtype="float32", size=1, render_mode=None):
+        bounds = (np.full(size, float(bound), dtype) for bound in (low, high))
+        self.action_space = spaces.Box(*bounds, dtype=np.dtype(dtype).type)
+
+    def reward(self, action):
+        return float(action.mean())
+
+
+class Loose(Five):
+    """Returns what `returns` says instead of what its spaces declare."""
+
+    def __init__(self, returns="", render_mode=None):
+        self.returns = returns
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        if self.returns == "list":
+            observation = observation.tolist()
+        if self.returns == "float64":
+            observation = observation.astype(np.float64)
+        if self.returns == "array reward":
+            reward = np.array([reward])
+        if self.returns == "int flags":
+            terminated, truncated = int(terminated), np.array([0])
+        return observation, reward, terminated, truncated, info
+
+
+class Counting(Five):
+    """Pays the number of steps since it was built."""
+
+    total = 0
+
+    def reward(self, action):
+        self.total += 1
+        return float(self.total)
+
+
+class Masked(Five):
+    """Only the action that equals the step's parity is legal; the mask is in the info from `first` on."""
+
+    def __init__(self, first=0, choices=1, illegal_at=-1, render_mode=None):
+        self.first, self.illegal_at = first, illegal_at
+        self.action_space = spaces.Discrete(2) if choices == 1 else spaces.MultiDiscrete([2] * choices)
+
+    def info(self):
+        if self.elapsed_steps < self.first:
+            return {}
+        legal = np.array([self.elapsed_steps % 2 == 0, self.elapsed_steps % 2 == 1], np.int8)
+        return {"action_mask": legal * (self.elapsed_steps != self.illegal_at)}
+
+    def step(self, action):
+        assert not (self.info() and np.ndim(action) == 0) or action == self.elapsed_steps % 2, "illegal"
+        return super().step(action)
+
+
+class MaskedPair(ParallelEnv):
+    """Two agents whose masks are in the infos from `first` on."""
+
+    metadata: ClassVar = {"name": "masked_pair"}
+
+    def __init__(self, first=0, render_mode=None):
+        self.possible_agents, self.first = ["a", "b"], first
+
+    def observation_space(self, agent):
+        return spaces.Discrete(10)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def infos(self):
+        mask = {"action_mask": np.array([1, 0])} if self.elapsed_steps >= self.first else {}
+        return {agent: dict(mask) for agent in self.agents}
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.elapsed_steps = list(self.possible_agents), 0
+        return dict.fromkeys(self.agents, 0), self.infos()
+
+    def step(self, actions):
+        assert self.elapsed_steps < self.first or not any(actions.values()), "illegal"
+        self.elapsed_steps += 1
+        acted, over, infos = list(self.agents), self.elapsed_steps == 5, self.infos()
+        self.agents = [] if over else acted
+        one = dict.fromkeys(acted, 1.0)
+        return (
+            dict.fromkeys(acted, self.elapsed_steps),
+            one,
+            dict.fromkeys(acted, over),
+            dict.fromkeys(acted, False),
+            infos,
+        )
+
+
+class Composite(Five):
+    """A nested action; pays the sum of its numbers and choices."""
+
+    SPACES: ClassVar = {
+        "choices": spaces.Dict({"move": spaces.Discrete(3, start=1), "keys": spaces.MultiBinary((2, 2))}),
+        "numbers": spaces.Tuple([spaces.Box(0, 1, (2,)), spaces.Box(-1, 1, (), np.float64)]),
+        "mixed": spaces.Tuple([spaces.Discrete(2), spaces.Box(0.0, 1.0, (2, 1)), spaces.MultiDiscrete([2, 3])]),
+        "matrix": spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    }
+
+    def __init__(self, kind="choices", render_mode=None):
+        self.action_space = self.SPACES[kind]
+
+    def reward(self, action):
+        return float(gymnasium.spaces.flatten(self.action_space, action).sum()) / 10
+
+
+class Pair(gymnasium.Env):
+    """Two agents in tuples or dicts, paid their own actions; `ends` ends the first after 2 steps."""
+
+    def __init__(self, form="tuple", ends=False, masked=False, render_mode=None):
+        self.form, self.ends, self.masked = form, ends, masked
+        self.observation_space = self.pack([spaces.Box(0, 10, (2,)), spaces.Box(0, 10, (2,))], space=True)
+        self.action_space = self.pack([spaces.Discrete(3), spaces.Discrete(3)], space=True)
+
+    def pack(self, values, space=False):
+        if self.form == "dict":
+            named = dict(enumerate(values))
+            return (
+                spaces.Dict({str(k): v for k, v in named.items()}) if space else {str(k): v for k, v in named.items()}
+            )
+        if self.form == "list":
+            return list(values)
+        return spaces.Tuple(values) if space else tuple(values)
+
+    def observe(self):
+        return self.pack([np.full(2, self.elapsed_steps, np.float32)] * 2)
+
+    def info(self):
+        return {"action_mask": [np.array([1, 0, 1])] * 2} if self.masked else {}
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.elapsed_steps = 0
+        return self.observe(), self.info()
+
+    def step(self, actions):
+        given = [actions[k] for k in sorted(actions)] if self.form == "dict" else list(actions)
+        self.elapsed_steps += 1
+        over = self.elapsed_steps == 5
+        rewards = [float(action) for action in given]
+        if self.ends:
+            rewards = rewards if len(given) == 2 else [0.0, *rewards]
+            ended = self.pack([self.elapsed_steps >= 2, over])
+            return self.observe(), self.pack(rewards), ended, self.pack([False, False]), self.info()
+        return self.observe(), self.pack(rewards), over, False, self.info()
+
+
+class Talking(Five):
+    """Text beside numbers, or alone."""
+
+    def __init__(self, alone=False, render_mode=None):
+        self.alone, says = alone, spaces.Text(12, charset="abcdefghijklmnopqrstuvwxyzé ")
+        self.observation_space = says if alone else spaces.Dict({"says": says, "number": spaces.Box(0, 10, (1,))})
+
+    def observe(self):
+        says = "café " + "ab"[self.elapsed_steps % 2]
+        return says if self.alone else {"says": says, "number": np.float32([self.elapsed_steps])}
+
+
+class Goals(Five):
+    """A reward of two numbers."""
+
+    def reward(self, action):
+        return np.array([1.0, float(self.elapsed_steps)])
+
+
+class Drawn(Five):
+    """Renders in the way that `frame` says; the picture's upper left corner is white, the rest is half grey."""
+
+    def __init__(self, frame="plain", render_mode=None):
+        self.frame, self.render_mode = frame, render_mode
+
+    def render(self):
+        picture = np.full((4, 6, 3), 127, np.uint8)
+        picture[0, 0] = 255
+        match self.frame:
+            case "rgba":
+                return np.concatenate([picture, np.full((4, 6, 1), 255, np.uint8)], axis=2)
+            case "list":
+                return [np.zeros_like(picture), picture]
+            case "float":
+                return picture / 255
+            case "grey":
+                return picture[..., 0]
+            case "text":
+                return "a map"
+        return picture
+
+
+class Collision(Five):
+    """Two entries whose flat names are equal, and episodes without end."""
+
+    observation_space = spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)}), "a/b": spaces.Box(0, 10, (1,))})
+
+    def observe(self):
+        return {"a": {"b": 1}, "a/b": np.float32([7])}
+
+    def step(self, action):
+        self.elapsed_steps = 0
+        return self.observe(), 1.0, False, False, {}
+
+
+class Team(ParallelEnv):
+    """`b` arrives after step 1 and `a` ends at step 2; `pays` says which reward falls outside of a life."""
+
+    metadata: ClassVar = {"name": "team"}
+
+    def __init__(self, pays="", render_mode=None):
+        self.possible_agents, self.pays = ["a", "b"], pays
+
+    def observation_space(self, agent):
+        return spaces.Discrete(10)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.elapsed_steps = ["a"], 0
+        return {"a": 0}, {"a": {}}
+
+    def step(self, actions):
+        self.elapsed_steps += 1
+        acted = list(self.agents)
+        rewards = dict.fromkeys(acted, 1.0)
+        if self.elapsed_steps == 1:
+            self.agents.append("b")
+            if self.pays == "arrival":
+                rewards["b"] = 7.0
+        if self.elapsed_steps == 3 and self.pays == "dead":
+            rewards["a"] = 5.0
+        ends = {a: self.elapsed_steps == (2 if a == "a" else 4) for a in acted}
+        observations = dict.fromkeys({*acted, *self.agents}, self.elapsed_steps)
+        self.agents = [a for a in self.agents if not ends.get(a)]
+        return observations, rewards, ends, dict.fromkeys(acted, False), {a: {} for a in self.agents}
+
+
+class Homemade(Team):
+    """Agents `agent[0]` and `agent[1]`; the first ends at step 2, and `lacks` says what is not returned then."""
+
+    def __init__(self, lacks="", render_mode=None):
+        self.possible_agents, self.lacks = ["agent[0]", "agent[1]"], lacks
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.elapsed_steps = list(self.possible_agents), 0
+        return dict.fromkeys(self.agents, 0), {a: {} for a in self.agents}
+
+    def step(self, actions):
+        self.elapsed_steps += 1
+        acted = list(self.agents)
+        ends = {a: self.elapsed_steps == (2 if a == "agent[0]" else 4) for a in acted}
+        observations, rewards = dict.fromkeys(acted, self.elapsed_steps), dict.fromkeys(acted, 1.0)
+        for agent in acted:
+            if ends[agent]:
+                {"observations": observations, "rewards": rewards}.get(self.lacks, {}).pop(agent, None)
+        self.agents = [a for a in acted if not ends[a]]
+        return observations, rewards, ends, dict.fromkeys(acted, False), {a: {} for a in self.agents}
+
+
+class DeadStep(Duel):
+    """Pays hunter_2 in the empty step that removes hunter_0."""
+
+    def step(self, action):
+        dead = self.terminations[self.agent_selection]
+        super().step(action)
+        if dead:
+            self.rewards["hunter_2"] = 3.0
+
+
+for env_class in (Numbers, Loose, Counting, Masked, Composite, Pair, Talking, Goals, Drawn):
+    gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)
+gymnasium.register("Collision-v0", Collision)

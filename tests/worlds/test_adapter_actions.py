@@ -1,0 +1,164 @@
+"""Actions of third-party environments: bounds, nested and mixed spaces, masks."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config import registry, schema
+from coterie.core.types import Box, CoterieError, MultiDiscrete
+from coterie.testing import check_world
+from coterie.training.build import build_world
+from coterie.worlds.adapters import actions, batch
+from coterie.worlds.adapters.batch import ExternalEnvError
+from coterie.worlds.adapters.external import ActionSettings
+
+
+def world(name, num_envs=1, **settings):
+    return build_world(schema.part(registry.WORLDS, {"name": name} | settings, "world"), num_envs)
+
+
+def train(tmp_path, name, *overrides):
+    """A short training; returns its summary."""
+    short = ["train.total_steps=64", "train.num_envs=2", "train.rollout_steps=16", "train.evaluate_episodes=2"]
+    off = ["train.video=false", "train.tensorboard=false"]
+    run = coterie.train("cartpole-ppo", [f"world.name={name}", *short, *off, *overrides], out=tmp_path, quiet=True)
+    return run.summary()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ours"),
+    [
+        ("-inf", "inf", (-10, 10)),
+        (0, "inf", (0, 10)),
+        (20, "inf", (20, 30)),
+        ("-inf", -20, (-30, -20)),
+        ("-inf", 5, (-10, 5)),
+    ],
+)
+def test_missing_bounds_are_set_with_a_warning(low, high, ours, caplog):
+    name, options = "gymnasium/helpers.odd_envs:Numbers-v0", {"low": low, "high": high}
+    half = world(name, options=options)
+    assert half.agent_types["agent"].action == Box((1,), *map(float, ours))
+    assert "world.actions.limit" in caplog.text
+    check_world(lambda num_envs: world(name, num_envs, options=options), steps=20)
+
+
+def test_the_limit_is_a_setting():
+    half = world("gymnasium/helpers.odd_envs:Numbers-v0", options={"low": 0, "high": "inf"}, actions={"limit": 3})
+    assert half.agent_types["agent"].action == Box((1,), 0.0, 3.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_actions_never_lie_past_the_bounds(dtype):
+    """float32(0.3) is above 0.3; an environment that checks its actions would fail."""
+    space = gymnasium.spaces.Box(np.array([-0.7, 0.1], dtype), np.array([0.3, 0.7], dtype), dtype=np.dtype(dtype).type)
+    rows = np.array([[0.3, 0.7], [-0.7, 0.1]], np.float32)
+    layout = actions.convert_action_space(space, ActionSettings())
+    for agent in range(2):
+        assert space.contains(actions.action_reader(layout, rows, agent)())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", ["ppo", "maddpg"])
+@pytest.mark.parametrize(("low", "high"), [(20.0, 30.0), (0.0, 1000.0), (-0.7, 0.3), (0.1, "inf")])
+def test_every_bound_can_be_trained_and_random_play_reaches_it(learner, low, high, tmp_path):
+    options = f"world.options={{low: {low}, high: {high}, dtype: float64}}"
+    own = [] if learner == "ppo" else ["groups.agent.learner=maddpg", "groups.agent.policy=deterministic"]
+    summary = train(tmp_path / "run", "gymnasium/helpers.odd_envs:Numbers-v0", options, *own)
+    random = summary["baselines"]["random"]["groups"]["agent"]["return_mean"] / 5
+    top = 10.1 if high == "inf" else high
+    assert low + 0.2 * (top - low) < random < top - 0.2 * (top - low)
+
+
+# Nested actions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours"),
+    [
+        ("choices", MultiDiscrete((2, 2, 2, 2, 3))),
+        ("numbers", Box((3,), np.float32([0, 0, -1]), 1.0)),
+        ("mixed", MultiDiscrete((2, 11, 11, 2, 3))),
+        ("matrix", MultiDiscrete((2, 3, 4, 5))),
+    ],
+)
+def test_nested_actions_become_one_vector(kind, ours):
+    name, options = "gymnasium/helpers.odd_envs:Composite-v0", {"kind": kind}
+    assert world(name, options=options).agent_types["agent"].action == ours
+    check_world(lambda num_envs: world(name, num_envs, options=options), steps=20)  # the environment checks actions
+
+
+def test_a_nested_action_reaches_its_parts():
+    space = gymnasium.spaces.Tuple(
+        [
+            gymnasium.spaces.Discrete(3, start=1),
+            gymnasium.spaces.Box(0.0, 1.0, (2, 1), np.float64),
+            gymnasium.spaces.MultiDiscrete([[2, 3]]),
+        ]
+    )
+    layout = actions.convert_action_space(space, ActionSettings(bins=5))
+    assert layout.space == MultiDiscrete((3, 5, 5, 2, 3))
+    rows = np.array([[0] * 5, [2, 0, 3, 1, 2]])
+    choice, numbers, matrix = actions.action_reader(layout, rows, 1)()
+    assert choice == 3
+    assert numbers.tolist() == [[0.0], [0.75]]
+    assert matrix.tolist() == [[1, 2]]
+
+
+# Masks ------------------------------------------------------------------------------------------------
+
+
+def test_masks_in_gymnasiums_info_are_read():
+    assert world("gymnasium/Taxi-v4").reset(0).agent_types["agent"].mask.any()
+    masked = world("gymnasium/helpers.odd_envs:Masked-v0", 2)
+    agent_step = masked.reset(0).agent_types["agent"]
+    for step in range(12):
+        assert agent_step.mask[:, 0].tolist() == [[step % 5 % 2 == 0, step % 5 % 2 == 1]] * 2
+        masked.step({"agent": np.full((2, 1), step % 5 % 2)})
+    check_world(lambda num_envs: world("gymnasium/helpers.odd_envs:Masked-v0", num_envs), steps=20)
+
+
+@pytest.mark.parametrize("name", ["gymnasium/helpers.odd_envs:Masked-v0", "pettingzoo/helpers.odd_envs:MaskedPair"])
+def test_masks_that_come_with_the_second_observation_are_read(name):
+    options = {"first": 1}
+    late = world(name, options=options)
+    agent_step = next(iter(late.reset(0).agent_types.values()))
+    assert agent_step.mask.all()
+    check_world(lambda num_envs: world(name, num_envs, options=options), steps=20)
+
+
+@pytest.mark.parametrize("name", ["gymnasium/helpers.odd_envs:Masked-v0", "pettingzoo/helpers.odd_envs:MaskedPair"])
+def test_masks_that_come_later_need_the_setting(name, caplog, monkeypatch):
+    monkeypatch.setattr(batch, "_warned", set())
+    options = {"first": 3}
+    late = world(name, options=options)
+    agent_type, spaces = next(iter(late.agent_types.items()))
+    agent_step = late.reset(0).agent_types[agent_type]
+    assert agent_step.mask is None
+    for _ in range(3):
+        late.step({agent_type: np.zeros((1, len(spaces.agents)), np.int64)})
+    assert caplog.text.count("world.actions.masks: info") == 1
+    check_world(lambda num_envs: world(name, num_envs, options=options, actions={"masks": "info"}), steps=20)
+    assert world(name, actions={"masks": "none"}).reset(0).agent_types[agent_type].mask is None
+
+
+def test_a_mask_beside_other_actions_is_refused_with_the_cure():
+    options = {"choices": 3}
+    with pytest.raises(CoterieError, match=r"'agent_0' has an action_mask beside actions MultiDiscrete.*masks: none"):
+        world("gymnasium/helpers.odd_envs:Masked-v0", options=options)
+    ignored = world("gymnasium/helpers.odd_envs:Masked-v0", options=options, actions={"masks": "none"})
+    assert ignored.reset(0).agent_types["agent"].mask is None
+
+
+def test_a_mask_without_a_legal_action_is_an_error_that_names_the_agent():
+    masked = world("gymnasium/helpers.odd_envs:Masked-v0", options={"illegal_at": 2})
+    masked.reset(0)
+    masked.step({"agent": np.array([[0]])})
+    with pytest.raises(ExternalEnvError, match=r"step 2: expected a legal action in the action_mask of 'agent_0'"):
+        masked.step({"agent": np.array([[1]])})
+    last = world("gymnasium/helpers.odd_envs:Masked-v0", options={"illegal_at": 5})  # the episode is over
+    last.reset(0)
+    for step in range(5):
+        timestep = last.step({"agent": np.array([[step % 2]])})
+    assert timestep.ended[0]

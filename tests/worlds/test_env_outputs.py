@@ -1,0 +1,188 @@
+"""What environments return against the letter of their API: credited or accepted, with one warning."""
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config import registry, schema
+from coterie.testing import check_world
+from coterie.testing.sampling import random_actions
+from coterie.training.build import build_world
+from coterie.worlds.adapters import batch, pettingzoo
+from coterie.worlds.adapters.batch import ExternalEnvError
+
+
+@pytest.fixture(autouse=True)
+def _no_warning_yet(monkeypatch):
+    monkeypatch.setattr(batch, "_warned", set())
+
+
+def world(name, num_envs=1, **settings):
+    return build_world(schema.part(registry.WORLDS, {"name": name} | settings, "world"), num_envs)
+
+
+def rewards(world, steps):
+    """The rewards of all agents in a random rollout `[T, A]`; every world here has one agent type."""
+    random, timestep, found = np.random.default_rng(0), world.reset(0), []
+    for _ in range(steps):
+        timestep = world.step(random_actions(timestep, world.agent_types, random))
+        found.append(next(iter(timestep.agent_types.values())).reward[0].tolist())
+    return found
+
+
+# Rewards ------------------------------------------------------------------------------------------------
+
+
+def test_an_arriving_agents_first_reward_is_credited():
+    assert rewards(world("pettingzoo/helpers.odd_envs:Team", options={"pays": "arrival"}), 3) == [
+        [1, 7],
+        [1, 1],
+        [0, 1],
+    ]
+
+
+def test_a_reward_of_the_dead_is_dropped_with_one_warning(caplog):
+    team = world("pettingzoo/helpers.odd_envs:Team", options={"pays": "dead"})
+    assert rewards(team, 8) == [[1, 0], [1, 1], [0, 1], [0, 1]] * 2
+    assert caplog.text.count("a reward of 'a' after its end is dropped") == 1
+
+
+def test_a_reward_in_a_dead_agents_step_is_credited():
+    """hunter_0 is removed by an empty step after hunter_1's move; hunter_2 is paid in it."""
+    duel = world("pettingzoo/helpers.odd_envs:DeadStep")
+    assert rewards(duel, 3) == [[0, 0, 0], [-1, 1, 3], [0, 0, 0]]
+
+
+def test_warnings_of_child_processes_appear_once(caplog):
+    both = world("gymnasium/helpers.odd_envs:Loose-v0", 4, options={"returns": "list"}, processes=2)
+    both.reset(0)
+    both.step({"agent": np.zeros((4, 1), np.int64)})
+    assert caplog.text.count("observation is a list instead of an array") == 1
+    both.inner.close()
+
+
+# State between episodes ---------------------------------------------------------------------------------
+
+
+def test_reset_forgets_what_an_environment_kept_from_earlier_episodes():
+    """The same world is evaluated again and again: every evaluation must start alike."""
+    stateful = world("gymnasium/helpers.external_envs:Stateful-v0", 2)
+    first = stateful.reset(0).agent_types["agent"].observation.copy()
+    for _ in range(7):
+        stateful.step({"agent": np.zeros((2, 1), np.int64)})
+    np.testing.assert_array_equal(stateful.reset(0).agent_types["agent"].observation, first)
+
+
+@pytest.mark.slow
+def test_evaluations_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_path):
+    overrides = ["world.name=gymnasium/helpers.odd_envs:Counting-v0", "train.num_envs=2", "train.rollout_steps=5"]
+    overrides += ["train.evaluate_every=1", "train.evaluate_episodes=4", "train.checkpoint_every=1"]
+    overrides += ["train.video=false", "train.tensorboard=false"]
+    whole = coterie.train("cartpole-ppo", [*overrides, "train.total_steps=40"], out=tmp_path / "whole", quiet=True)
+    part = coterie.train("cartpole-ppo", [*overrides, "train.total_steps=20"], out=tmp_path / "part", quiet=True)
+    coterie.resume(part.path, ["train.total_steps=40"], quiet=True)
+    numbers = [[{k: v for k, v in row.items() if "eval" in k} for row in run.metrics()] for run in (whole, part)]
+    assert numbers[0] == numbers[1]
+    assert numbers[0][-1]["agent/eval/return_mean"] > 0
+
+
+def test_a_slow_evaluation_names_the_settings_that_shorten_it(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("coterie.training.loop.SLOW_EVALUATION", 0.0)
+    short = ["train.total_steps=20", "train.num_envs=2", "train.rollout_steps=5", "train.evaluate_episodes=2"]
+    off = ["train.video=false", "train.tensorboard=false"]
+    name = "world.name=gymnasium/helpers.odd_envs:Counting-v0"
+    coterie.train("cartpole-ppo", [name, *short, *off], out=tmp_path / "run", quiet=True)
+    assert caplog.text.count("train.evaluate_episodes") == 1
+
+
+# Types ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("returns", "warning"),
+    [
+        ("list", "observation is a list instead of an array"),
+        ("float64", "observation is float64 where the space says float32"),
+        ("array reward", "a reward is an array of one number"),
+        ("int flags", "terminated is int instead of bool"),
+    ],
+)
+def test_values_of_another_type_are_converted_with_one_warning(returns, warning, caplog):
+    plain = world("gymnasium/helpers.odd_envs:Loose-v0")
+    loose = world("gymnasium/helpers.odd_envs:Loose-v0", options={"returns": returns})
+    assert rewards(loose, 12) == rewards(plain, 12)
+    assert caplog.text.count(warning) == 1
+    check_world(lambda n: world("gymnasium/helpers.odd_envs:Loose-v0", n, options={"returns": returns}), steps=12)
+
+
+def test_a_reward_of_several_numbers_is_weighted():
+    name = "gymnasium/helpers.odd_envs:Goals-v0"
+    assert rewards(world(name, scalarize=[2, 0.5]), 3) == [[2.5], [3.0], [3.5]]
+    for settings, message in (
+        ({}, r"world\.scalarize"),
+        ({"scalarize": [1]}, r"1 numbers.*world\.scalarize has, got 2"),
+    ):
+        with pytest.raises(ExternalEnvError, match=message):
+            rewards(world(name, **settings), 1)
+    with pytest.raises(ExternalEnvError, match=r"2 numbers.*world\.scalarize has, got 1"):
+        rewards(world("gymnasium/helpers.odd_envs:Loose-v0", scalarize=[1, 1]), 1)
+    with pytest.raises(schema.ConfigError, match="scalarize"):
+        world(name, scalarize=[])
+
+
+# Pictures ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frame", ["rgba", "list", "float", "grey"])
+def test_pictures_of_other_types_are_converted_with_one_warning(frame, caplog):
+    plain, drawn = (
+        world("gymnasium/helpers.odd_envs:Drawn-v0", render=True, options={"frame": f}) for f in ("", frame)
+    )
+    for one in (plain, drawn):
+        one.reset(0)
+    for _ in range(2):
+        np.testing.assert_array_equal(drawn.frame(0), plain.frame(0))
+    assert caplog.text.count("render returns") == 1
+
+
+def test_what_is_no_picture_is_refused():
+    drawn = world("gymnasium/helpers.odd_envs:Drawn-v0", render=True, options={"frame": "text"})
+    drawn.reset(0)
+    with pytest.raises(ExternalEnvError, match=r"a picture \[height, width, 3\], got"):
+        drawn.frame(0)
+
+
+# Homemade environments -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lacks", ["", "observations", "rewards"])
+def test_what_a_dead_agent_lacks_is_filled_in_with_one_warning(lacks, caplog):
+    name, options = "pettingzoo/helpers.odd_envs:Homemade", {"lacks": lacks}
+    home = world(name, options=options)
+    last = 0 if lacks == "rewards" else 1
+    assert rewards(home, 8) == [[1, 1], [last, 1], [0, 1], [0, last]] * 2
+    assert caplog.text.count("have no entry for 'agent[0]'") == (lacks != "")
+    check_world(lambda num_envs: world(name, num_envs, options=options), steps=20)
+
+
+def test_names_with_brackets_can_be_used_in_settings(caplog):
+    home = world("pettingzoo/helpers.odd_envs:Homemade")
+    assert {name: kind.agents for name, kind in home.agent_types.items()} == {"agent": ("agent_0", "agent_1")}
+    assert "'agent[0]' is called 'agent_0'" in caplog.text
+    assert pettingzoo.public_names(["a[1]", "a_1", "x y"]) == {"a[1]": "a_1", "a_1": "a_1_2", "x y": "x y"}
+
+
+def test_entries_with_equal_flat_names_are_kept_apart(caplog):
+    seen = world("gymnasium/helpers.odd_envs:Collision-v0").reset(0).agent_types["agent"].observation
+    assert {key: array.item() for key, array in seen.items()} == {"a/b": 1, "a/b_2": 7}
+    assert "a second entry 'a/b' of the observation is called 'a/b_2'" in caplog.text
+
+
+def test_a_missing_time_limit_is_mentioned(caplog, monkeypatch):
+    monkeypatch.setattr(batch, "LONG_EPISODE", 20)
+    rewards(world("gymnasium/helpers.odd_envs:Collision-v0"), 30)
+    assert caplog.text.count("set world.max_episode_steps") == 1
+    monkeypatch.setattr(batch, "_warned", set())
+    rewards(world("gymnasium/helpers.odd_envs:Collision-v0", max_episode_steps=50), 30)
+    rewards(world("gymnasium/helpers.odd_envs:Numbers-v0"), 30)
+    assert caplog.text.count("set world.max_episode_steps") == 1
