@@ -5,15 +5,17 @@
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from numba import njit
 
 from coterie.core.game import CompiledGame, Symmetry, compile_rules
 from coterie.core.types import Box
 from coterie.policies.search.networks import NetworkSettings, PositionNetwork
 from coterie.policies.search.search import NoiseSettings, Search
-from coterie.policies.search.tree import Formula
+from coterie.policies.search.tree import make_formula
 from coterie.worlds.boards.tictactoe import GAME as TICTACTOE
 from helpers.small_worlds import generator
 
@@ -185,10 +187,19 @@ def stirred(game, seed=0, hidden=(16,), scale=1.0):
     return network
 
 
+class Told:
+    """A network that says what it is told: a function of views `[B, D]`."""
+
+    perceptron, device = None, torch.device("cpu")
+
+    def __init__(self, evaluate):
+        self.evaluate = evaluate
+
+
 class Said:
     """A network for `Table`: logits and values by node."""
 
-    perceptron = None
+    perceptron, device = None, torch.device("cpu")
 
     def __init__(self, logits=None, values=None, actions=3):
         self.logits, self.values, self.actions, self.calls = logits or {}, values or {}, actions, []
@@ -202,7 +213,23 @@ class Said:
 
 # Ours -------------------------------------------------------------------------------------------------
 
-PUCT = Formula(False, 1.25, 19652.0, True, 50.0, 1.0)
+
+class Selection(NamedTuple):
+    """The constants of a formula."""
+
+    gumbel: bool = False
+    c_init: float = 1.25
+    c_base: float = 19652.0
+    from_parent: bool = True
+    c_visit: float = 50.0
+    c_scale: float = 1.0
+
+    @property
+    def ours(self):
+        return make_formula(self.gumbel, 1000, *self[1:])
+
+
+PUCT = Selection()
 PUCT_FROM_ZERO = PUCT._replace(from_parent=False)
 GUMBEL = PUCT._replace(gumbel=True)
 
@@ -217,7 +244,7 @@ def searched(search, positions, simulations, random=None, noise=NO_NOISE):
 
 
 def search_of(game=TICTACTOE, network=None, formula=PUCT, **options):
-    return Search(game, network, formula, **options)
+    return Search(game, network, formula.ours, **options)
 
 
 # Theirs -----------------------------------------------------------------------------------------------

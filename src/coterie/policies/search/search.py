@@ -154,7 +154,8 @@ class Search:
     def _run_on_gpu(self, trees: Trees, roots: Roots, starts: Array, positions: Array) -> None:
         """Trees on all threads of the process, and one replayed CUDA graph per simulation for all copies."""
         game, network, copies = self.game, self.network, len(trees.size)
-        assert game.rules is not None and network is not None
+        assert game.rules is not None
+        assert network is not None
         graph = network.graph(copies)
         waiting, views, rows = starts.copy(), np.zeros((copies, self.size), np.float32), np.zeros(copies, np.int64)
         found = tree.plant_all(trees, game.rules, starts, positions, 0, copies, rows, views)

@@ -136,7 +136,7 @@ def _select_puct(trees: Trees, n: int, node: int, f: Formula) -> int:
     legal, prior, count = trees.legal[n, node], trees.prior[n, node], trees.count[n, node]
     gain, fate = trees.gain[n, node], trees.fate[n, node]
     visits = np.float32(trees.visits[n, node])
-    scale = f.scale[trees.visits[n, node]]
+    scale = f.scale[min(trees.visits[n, node], len(f.scale) - 1)]  # carried transpositions may have more visits
     unvisited = trees.total[n, node] / visits if f.from_parent else np.float32(0)
     best, at, lost_at = np.float32(-np.inf), -1, -1
     for a in range(len(legal)):
