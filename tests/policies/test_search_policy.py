@@ -1,0 +1,448 @@
+"""Search players at a table: views, seats, temperature, playout cap, traces, settings and state."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config.schema import ConfigError
+from coterie.core.types import CoterieError, View, as_metrics
+from coterie.policies.scripted import RandomPolicy, RandomSettings
+from coterie.policies.search.networks import NetworkSettings
+from coterie.policies.search.policy import (
+    PlayoutCapSettings,
+    SearchPolicy,
+    SearchSettings,
+    TemperatureSettings,
+    draw,
+)
+from coterie.policies.search.search import NoiseSettings
+from coterie.testing import check_policy
+from coterie.testing.comparison import through_checkpoint
+from coterie.training.runner import Runner
+from coterie.worlds.boards.tictactoe import GAME, Tictactoe, TictactoeSettings
+from helpers.run import written
+from helpers.search import random_positions
+from helpers.small_worlds import actors, generator, network, place_in
+
+MLP = NetworkSettings(kind="mlp", hidden=(16,))
+PLAYERS = {
+    "puct": {},
+    "gumbel": {"method": "gumbel"},
+    "without network": {"network": NetworkSettings()},
+    "residual": {"network": NetworkSettings(kind="residual", channels=4, blocks=1, value_width=4, device="cpu")},
+    "transpositions": {"transpositions": True},
+    "reuse": {"reuse": True},
+    "reuse, transpositions": {"reuse": True, "transpositions": True},
+    "network": {"play": "network"},
+}
+
+
+def world_of(copies=4, **settings):
+    return Tictactoe(TictactoeSettings(**settings), copies)
+
+
+def player(world, columns=None, **settings):
+    """A search player of random weights, whose evaluations differ."""
+    where = place_in(world, columns, group="team" if columns is None else f"seat {columns}")
+    made = SearchPolicy(SearchSettings(**{"simulations": 12, "network": MLP} | settings), where)
+    if made.network is not None and made.network.spec is not None:
+        shape = made.network.flat.array.shape
+        made.network.flat.array[:] = generator(5).standard_normal(shape) / 2
+    return where, made
+
+
+def view_of(world, policy, greedy=False, seed=0, moves=0, progress=0.0, columns=None):
+    step, where = world.load(world.save()).agent_types["player"], policy.group_spec
+    seats = where.columns
+    memory = np.full((world.num_envs, len(seats), 1), moves, np.float32)
+    return View(
+        step.observation[:, seats], step.acting[:, seats], np.arange(len(seats)), generator(seed), greedy,
+        step.mask[:, seats], memory, world, "player", seats, progress=progress,
+    )  # fmt: skip
+
+
+def put(world, positions):
+    """Let a world stand at given positions."""
+    world.load(world.save() | {"position": np.array(positions)})
+    return world
+
+
+# Playing ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLAYERS)
+@pytest.mark.parametrize("seats", ["one group", "beside random", "beside ppo"])
+def test_games_are_played_to_their_ends(name, seats):
+    world = world_of(6, first="random")
+    if seats == "one group":
+        table = actors(player(world, **PLAYERS[name]))
+    else:
+        other = place_in(world, [1], group="other")
+        rival = RandomPolicy(RandomSettings(), other) if seats == "beside random" else network(other)
+        table = actors(player(world, [0], **PLAYERS[name]), (other, rival))
+    runner = Runner(world, table, 0)
+    rollout = runner.play(24, 1, 0.0)
+    own = rollout.experiences[table[0].group_spec.group]
+    assert len(rollout.episodes.length) >= 12
+    taken = np.take_along_axis(own.mask, own.action[..., None], axis=-1)[..., 0]
+    assert taken[own.active].all()
+    if name != "network":
+        assert set(own.trace) == {"policy", "visits", "value", "full"}
+
+
+@pytest.mark.parametrize("name", PLAYERS)
+def test_contract(name):
+    world = world_of(3)
+    for columns in (None, [0]):
+        where = place_in(world, columns)
+        settings = SearchSettings(**{"simulations": 12, "network": MLP} | PLAYERS[name])
+        greedy = name != "without network"  # random games differ with the generator
+        check_policy(lambda where, s=settings: SearchPolicy(s, where), where, deterministic_greedy=greedy, world=world)
+
+
+def test_where_nobody_of_the_group_acts_nothing_is_decided():
+    world = world_of(3)  # player_0 is to move
+    _, ring = player(world, [1], playout_cap=PlayoutCapSettings())
+    decision = ring.act(view_of(world, ring))
+    assert not decision.trace["full"].any()
+    assert not decision.trace["visits"].any()
+    assert as_metrics(ring.metrics())["search/simulations"] == 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_group_per_seat_searches_its_own_copies_without_warnings():
+    world = put(world_of(6, first="random"), [[n % 2, 0, 0] for n in range(6)])
+    _, cross = player(world, [0])
+    decision = cross.act(view_of(world, cross))
+    assert decision.trace["visits"].sum(axis=(1, 2)).tolist() == [12, 0, 12, 0, 12, 0]
+    assert np.isfinite(decision.trace["policy"]).all()
+
+
+@pytest.mark.parametrize("method", ["puct", "gumbel"])
+def test_greedy_play_is_deterministic(method):
+    world = put(world_of(8), random_positions(GAME, 8, 4))
+    _, made = player(world, method=method)
+    chosen = [made.act(view_of(world, made, greedy=True, seed=seed)).action for seed in range(3)]
+    assert np.array_equal(chosen[0], chosen[1])
+    assert np.array_equal(chosen[0], chosen[2])
+    training = [made.act(view_of(world, made, seed=seed)).trace["visits"] for seed in range(2)]
+    assert not np.array_equal(*training)  # noise, or Gumbel numbers
+
+
+def test_noise_is_for_training_alone():
+    world = put(world_of(8), random_positions(GAME, 8, 4))
+    _, made = player(world, noise=NoiseSettings(0.9))
+    greedy = made.act(view_of(world, made, greedy=True)).trace["visits"]
+    outside = made.act(view_of(world, made, progress=None)).trace["visits"]
+    assert np.array_equal(greedy, outside)
+    assert not np.array_equal(greedy, made.act(view_of(world, made)).trace["visits"])
+    _, clean = player(world, noise=NoiseSettings(0.0))
+    assert np.array_equal(greedy, clean.act(view_of(world, clean)).trace["visits"])
+
+
+def test_a_shield_is_obeyed():
+    world = put(world_of(8), random_positions(GAME, 8, 2))
+    for settings in PLAYERS.values():
+        _, made = player(world, **settings)
+        view = view_of(world, made)
+        mask = view.mask & (np.arange(9) % 2 == 1)
+        mask[~view.acting] = True
+        decision = made.act(replace(view, mask=mask))
+        rows, seats = np.nonzero(view.acting)
+        assert mask[rows, seats, decision.action[rows, seats]].all()
+        if decision.trace is not None:
+            assert not decision.trace["visits"][view.acting][~mask[view.acting]].any()
+        alone = mask & (np.cumsum(mask, axis=-1) == 1)  # one action is left: it needs no search
+        alone[~view.acting] = True
+        decision = made.act(replace(view, mask=alone))
+        assert np.array_equal(decision.action[rows, seats], alone[rows, seats].argmax(axis=1))
+        if decision.trace is not None:
+            assert not decision.trace["visits"].any()
+
+
+# Temperature ------------------------------------------------------------------------------------------
+
+
+def test_the_first_moves_are_drawn_and_later_ones_are_the_most_visited():
+    world = world_of(400)
+    _, made = player(world, noise=NoiseSettings(0.0), temperature=TemperatureSettings(1.0, moves=3))
+    for moves, drawn in ((0, True), (2, True), (3, False), (5, False)):
+        decision = made.act(view_of(world, made, moves=moves))
+        policy = decision.trace["policy"][0, 0]
+        shares = np.bincount(decision.action[:, 0], minlength=9) / 400
+        if drawn:
+            np.testing.assert_allclose(shares, policy, atol=0.1)
+            assert (shares > 0).sum() > 1
+        else:
+            assert shares.max() == 1
+            assert shares.argmax() == policy.argmax()
+
+
+def test_the_temperature_counts_a_players_own_moves():
+    world = world_of(2)
+    runner = Runner(world, actors(player(world)), 0)
+    made = runner.play(4, 1, 0.0)
+    memory = made.experiences["team"].memory
+    assert memory[-1, :, :, 0].tolist() == [[2, 2], [2, 2]]  # four moves, two by each
+
+
+@pytest.mark.parametrize("temperature", [0.25, 1.0, 2.0])
+def test_draws_follow_the_temperature(temperature):
+    policy = np.array([0.1, 0.0, 0.6, 0.3], np.float32)
+    uniform = (np.arange(5000) + 0.5) / 5000
+    shares = np.bincount(draw(np.repeat(policy[None], 5000, axis=0), uniform, temperature), minlength=4) / 5000
+    expected = policy ** (1 / temperature)
+    np.testing.assert_allclose(shares, expected / expected.sum(), atol=1e-3)
+
+
+def test_a_very_low_temperature_plays_the_most_visited_move():
+    policy = np.array([[0.0, 0.1, 0.6, 0.3], [0.0, 0.2, 0.05, 0.75]], np.float32)
+    for temperature in (1e-2, 1e-4, 1e-9):
+        for uniform in (1e-6, 0.5, 1 - 1e-12):
+            assert draw(policy, np.full(2, uniform), temperature).tolist() == [2, 3]
+
+
+def test_draws_at_the_edges_are_possible_moves():
+    policy = np.array([[0.0, 0.5, 0.0, 0.5, 0.0]], np.float32)
+    drawn = [int(draw(policy, np.array([u]), 1.0)[0]) for u in (0.0, 0.4999, 0.5, np.nextafter(1.0, 0))]
+    assert drawn == [1, 1, 3, 3]
+
+
+# Playout cap ------------------------------------------------------------------------------------------
+
+
+def test_fast_searches_are_marked_and_have_no_noise():
+    world = world_of(400)
+    cap = PlayoutCapSettings(full=0.3, simulations=5)
+    _, made = player(world, playout_cap=cap, noise=NoiseSettings(0.9), temperature=TemperatureSettings(moves=0))
+    trace = made.act(view_of(world, made)).trace
+    full, visits = trace["full"][:, 0], trace["visits"][:, 0]
+    assert full.mean() == pytest.approx(0.3, abs=0.08)
+    assert (visits[full].sum(axis=1) == 12).all()
+    assert (visits[~full].sum(axis=1) == 5).all()
+    assert (visits[~full] == visits[~full][0]).all()
+    assert not (visits[full] == visits[full][0]).all()
+    assert not trace["full"][:, 1].any()  # who does not act
+
+
+def test_outside_of_training_every_search_is_full():
+    world = world_of(20)
+    _, made = player(world, playout_cap=PlayoutCapSettings(full=0.3, simulations=5))
+    for view in (view_of(world, made, greedy=True), view_of(world, made, progress=None)):
+        trace = made.act(view).trace
+        assert trace["full"][:, 0].all()
+        assert (trace["visits"][:, 0].sum(axis=1) == 12).all()
+
+
+# What a decision tells --------------------------------------------------------------------------------
+
+
+def test_the_trace_tells_visits_policy_and_value():
+    positions = random_positions(GAME, 10, 4)
+    world = put(world_of(10), positions)
+    _, made = player(world, simulations=20)
+    view = view_of(world, made, greedy=True)
+    decision, rows = made.act(view), np.arange(10)
+    movers = positions[:, 0]
+    trace = {name: column[rows, movers] for name, column in decision.trace.items()}
+    idle = {name: column[rows, 1 - movers] for name, column in decision.trace.items()}
+    assert not any(column.any() for column in idle.values())
+    legal = GAME.legal(positions)
+    assert not trace["visits"][~legal].any()
+    np.testing.assert_allclose(trace["policy"].sum(axis=1), 1, atol=1e-5)
+    assert (np.abs(trace["value"]) <= 1).all()
+    assert np.array_equal(decision.action[rows, movers], trace["policy"].argmax(axis=1))
+    metrics = as_metrics(made.metrics())
+    assert metrics["search/simulations"] == 200
+    assert metrics["search/certainty"] == pytest.approx(np.abs(trace["value"]).mean(), abs=1e-6)
+
+
+def test_a_forced_move_needs_no_search():
+    position = random_positions(GAME, 200, 8, 3)
+    forced = position[GAME.legal(position).sum(axis=1) == 1][:1]
+    world = put(world_of(1), forced)
+    for method in ("puct", "gumbel"):
+        _, made = player(world, method=method)
+        decision = made.act(view_of(world, made))
+        only = GAME.legal(forced)[0].argmax()
+        assert decision.action[0, forced[0, 0]] == only
+        assert decision.trace["policy"][0, forced[0, 0]].tolist() == np.eye(9)[only].tolist()
+        assert not decision.trace["visits"].any()
+
+
+def test_the_network_alone():
+    world = put(world_of(2000), np.repeat(random_positions(GAME, 1, 3, 4), 2000, axis=0))
+    _, made = player(world, play="network")
+    view = view_of(world, made)
+    probabilities, mover = np.exp(made.log_probs(view)), int(view.acting[0].argmax())
+    legal = view.mask[0, mover]
+    assert np.allclose(probabilities[:, mover].sum(axis=-1), 1, atol=1e-5)
+    assert (probabilities[0, mover][~legal] < 1e-6).all()
+    shares = np.bincount(made.act(view).action[:, mover], minlength=9) / 2000
+    np.testing.assert_allclose(shares, probabilities[0, mover], atol=0.05)
+    greedy = made.act(replace(view, greedy=True))
+    assert (greedy.action[:, mover] == probabilities[0, mover].argmax()).all()
+    assert greedy.trace is None
+
+
+def test_the_networks_draws_in_one_copy_do_not_depend_on_who_acts_in_others():
+    world = put(world_of(6), [[0, 0, 0]] * 6)
+    _, cross = player(world, [0], play="network")
+    every = cross.act(view_of(world, cross)).action[:, 0]
+    some = put(world_of(6), [[n % 2, 0, 0] for n in range(6)])
+    assert np.array_equal(cross.act(view_of(some, cross)).action[::2, 0], every[::2])
+
+
+def test_log_probs_are_those_of_the_network():
+    positions = random_positions(GAME, 5, 4)
+    world = put(world_of(5), positions)
+    _, made = player(world)
+    found = made.log_probs(view_of(world, made))[np.arange(5), positions[:, 0]]
+    logits = made.network.evaluate(GAME.observe(positions))[0]
+    for row, logit, legal in zip(found, logits, GAME.legal(positions), strict=True):
+        expected = np.log(np.exp(logit[legal]) / np.exp(logit[legal]).sum())
+        np.testing.assert_allclose(row[legal], expected, atol=1e-5)
+    _, without = player(world, network=NetworkSettings())
+    with pytest.raises(CoterieError, match="without a network has no log_probs"):
+        without.log_probs(view_of(world, without))
+
+
+# Reuse and state --------------------------------------------------------------------------------------
+
+
+def test_carried_visits_count_towards_the_simulations():
+    world = world_of(3)
+    _, made = player(world, reuse=True, simulations=40)
+    runner = Runner(world, actors((made.group_spec, made)), 0)
+    own = runner.play(4, 1, 0.0).experiences["team"]
+    searched = own.trace["visits"].sum(axis=-1)[own.active]
+    assert (searched <= 40).all()
+    assert (searched == 40).sum() >= 6
+    total = as_metrics(made.metrics())["search/simulations"]
+    assert 3 * 40 * 2 <= total < 3 * 40 * 4  # the players' first moves in full, later ones in part
+
+
+@pytest.mark.parametrize("options", [{}, {"transpositions": True}])
+def test_carried_trees_stay_within_their_room(options):
+    world = world_of(16, first="random")
+    _, made = player(world, reuse=True, simulations=30, noise=NoiseSettings(0.6), **options)
+    runner = Runner(world, actors((made.group_spec, made)), 0)
+    runner.begin(1)
+    for _ in range(40):
+        runner.step()
+        trees = made._trees[world]
+        assert trees.size.max() <= 31
+        for n in range(16):
+            assert trees.child[n, : trees.size[n]].max() < trees.size[n]
+
+
+@pytest.mark.parametrize("options", [{}, {"transpositions": True}, {"playout_cap": PlayoutCapSettings(0.5, 6)}])
+def test_play_with_carried_trees_goes_on_the_same_after_save_and_load(options):
+    def start():
+        world = world_of(5, first="random")
+        _, made = player(world, reuse=True, simulations=24, **options)
+        return Runner(world, actors((made.group_spec, made)), 0)
+
+    one, other = start(), start()
+    one.play(7, 1, 0.0)
+    other.play(3, 5, 0.0)  # something else before
+    other.load(through_checkpoint(one.save()))
+    for iteration in (2, 3):
+        left, right = (runner.play(6, iteration, 0.5).experiences["team"] for runner in (one, other))
+        assert np.array_equal(left.action, right.action)
+        for name, column in left.trace.items():
+            assert np.array_equal(column[left.active], right.trace[name][right.active])
+
+
+def test_without_reuse_there_is_nothing_to_keep():
+    world = world_of(2)
+    _, made = player(world)
+    made.act(view_of(world, made))
+    assert made.episode_state(world) == {}
+
+
+def test_two_worlds_have_trees_of_their_own():
+    worlds = world_of(3), world_of(3)
+    _, made = player(worlds[0], reuse=True, simulations=24)
+    _, apart = player(worlds[0], reuse=True, simulations=24)
+    one, other = (Runner(world, actors((made.group_spec, made)), 0) for world in worlds)
+    alone = Runner(world_of(3), actors((apart.group_spec, apart)), 0)
+    for runner in (one, other, alone):
+        runner.begin(1)
+    for _ in range(8):
+        first, _, third = one.step(), other.step(), alone.step()
+        assert np.array_equal(first["team"][1].action, third["team"][1].action)
+
+
+def test_state_and_load():
+    world = world_of(4)
+    _, one = player(world)
+    _, other = player(world)
+    other.network.flat.array[:] = 0
+    other.load(one.state())
+    view = view_of(world, one, greedy=True)
+    assert np.array_equal(one.act(view).trace["value"], other.act(view).trace["value"])
+    with pytest.raises(ValueError, match="group 'team': the saved policy has no network"):
+        other.load({})
+    _, wide = player(world, network=NetworkSettings(kind="mlp", hidden=(8,)))
+    with pytest.raises(ValueError, match="group 'team'"):
+        wide.load(one.state())
+
+
+# Settings ---------------------------------------------------------------------------------------------
+
+TABLE = """\
+world: {name: tictactoe}
+groups: {all: {policy: {name: search, simulations: 4}}}
+train: {num_envs: 2, rollout_steps: 4, total_steps: 16, video: false, tensorboard: false, evaluate_episodes: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["groups.all.policy.simulations=0"], r"groups\.all\.policy.*simulations must be at least 1, got 0"),
+        (["groups.all.policy.play=network"], r"groups\.all\.policy.*play=network needs a network"),
+        (
+            ["groups.all.policy.reuse=true", "groups.all.policy.method=gumbel"],
+            r"groups\.all\.policy.*reuse=true needs method=puct",
+        ),
+        (["groups.all.parameters=individual"], r"groups\.all.*parameters=individual"),
+        (["groups.all.policy.noise.fraction=1.5"], r"noise.*fraction must lie in \[0, 1\], got 1.5"),
+        (["groups.all.policy.noise.alpha=0"], r"noise.*alpha must be above 0, got 0"),
+        (["groups.all.policy.temperature.value=0"], r"temperature.*value must be .*0"),
+        (["groups.all.policy.gumbel.considered=1"], r"gumbel.*considered must be at least 2, got 1"),
+        (["groups.all.policy.puct.c_base=0"], r"puct.*c_base must be at least 1, got 0"),
+        (["groups.all.policy.playout_cap.full=0"], r"playout_cap.*full must be .*0"),
+        (["groups.all.policy.playouts=-1"], r"playouts must be at least 0, got -1"),
+        (["groups.all.policy.network.kind=deep"], r"network\.kind.*deep"),
+        (["world.name=gridworld"], r"group 'all'.*search.*needs a world with the capability HasGame; 'Gridworld'"),
+        (["world.win_reward=2"], r"world\.win_reward=2.*set it to 1"),
+    ],
+)
+def test_bad_settings(tmp_path, words, said):
+    experiment = written(tmp_path / "table.yaml", TABLE)
+    with pytest.raises((ConfigError, CoterieError), match=said):
+        coterie.train(str(experiment), words, out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_residual_network_needs_planes():
+    class Flat(Tictactoe):
+        @property
+        def game(self):
+            return replace(GAME, observation=replace(GAME.observation, shape=(18,)), symmetries=GAME.symmetries)
+
+    world = Flat(TictactoeSettings(), 1)
+    with pytest.raises(ValueError, match=r"network.kind=residual needs planes .*'tictactoe' has \(18,\)"):
+        player(world, network=NetworkSettings(kind="residual"))
+
+
+def test_a_search_player_needs_the_world_itself():
+    world = world_of(2)
+    _, made = player(world)
+    view = replace(view_of(world, made), world=None)
+    with pytest.raises(CoterieError, match="group 'team': a search player needs the world itself"):
+        made.act(view)
