@@ -258,7 +258,7 @@ def test_a_game_without_chance_is_one_game(tmp_path, coterie_):
     words = ("match", run.path, "random", "--episodes", 20)
     code, out, err = coterie_(*words)
     assert code == 0, err
-    itself, other = out.splitlines()[2:4]
+    itself, _, other = out.splitlines()[2:5]  # each followed by wins, draws and losses
     assert itself.endswith("  1 distinct game")
     assert "±" not in itself
     assert "distinct" not in other
