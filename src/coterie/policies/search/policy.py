@@ -116,7 +116,8 @@ class SearchPolicy:
         memory = np.zeros((copies, agents, 1), np.float32) if view.memory is None else view.memory
         action = np.zeros((copies, agents), np.int64)
         if self.settings.play == "network":
-            action[rows, seats] = self._play_network(positions[rows], legal[rows], view)
+            uniform = view.random.random(copies)  # one for every copy, so that games do not influence each other
+            action[rows, seats] = self._play_network(positions[rows], legal[rows], uniform[rows], view.greedy)
             return Decision(action, memory=memory + 1)
         moves = memory[rows, seats, 0]
         exploring = view.progress is not None and not view.greedy
@@ -128,7 +129,7 @@ class SearchPolicy:
         budget = np.zeros(copies, np.int64)
         budget[rows] = np.where(legal[rows].sum(axis=1) > 1, np.broadcast_to(allowed, copies)[rows], 0)
         trees = self._trees_of(view.world, copies)
-        carried = self._carry(trees, positions, rows[moves > 0], budget) if self.settings.reuse else []
+        carried = self._carry(trees, positions, legal, rows[moves > 0], budget) if self.settings.reuse else []
         roots = self.search.roots(legal, budget, view.random if exploring else None, self.settings.noise)
         roots.noise_share[~full] = 0
         found = self.search.run(trees, roots, positions, np.setdiff1d(rows, carried), view.random, carried)
@@ -174,12 +175,11 @@ class SearchPolicy:
         legal[rows] = self.game.legal(positions[rows]) if view.mask is None else view.mask[rows, seats]
         return positions, legal
 
-    def _play_network(self, positions: Array, legal: Array, view: View) -> Array:
-        """The network's move, without search."""
+    def _play_network(self, positions: Array, legal: Array, uniform: Array, greedy: bool) -> Array:
+        """The network's move, without search; `uniform [N]` draws it unless `greedy`."""
         assert self.network is not None
         logits = log_softmax(self.network.evaluate(self.game.observe(positions))[0], legal)
-        uniform = view.random.random(len(view.acting))[: len(positions)]
-        return logits.argmax(axis=1) if view.greedy else draw(np.exp(logits), uniform, 1.0)
+        return logits.argmax(axis=1) if greedy else draw(np.exp(logits), uniform, 1.0)
 
     def _full_searches(self, copies: int, view: View) -> Array:
         """Which copies search in full."""
@@ -193,14 +193,17 @@ class SearchPolicy:
             self._trees[world] = self.search.trees(copies, self.settings.simulations)
         return self._trees[world]
 
-    def _carry(self, trees: Trees, positions: Array, rows: Array, budget: Array) -> list[int]:
-        """Keep the subtrees of the present positions where the last search saw them; lowers their budgets."""
-        carried = []
+    def _carry(self, trees: Trees, positions: Array, legal: Array, rows: Array, budget: Array) -> list[int]:
+        """Keep the subtrees of the present positions where the last search saw them; lowers their budgets.
+
+        With transpositions a subtree may have more nodes than visits, so the room that is left limits the budget too.
+        """
+        carried, room = [], trees.position.shape[1]
         for n in rows:
             node = tree.find_position(trees, n, positions[n])
-            if node > 0 and trees.legal[n, node].any():
+            if node > 0 and np.array_equal(trees.legal[n, node], legal[n]):
                 tree.keep_subtree(trees, n, node)
-                budget[n] = max(budget[n] - trees.count[n, 0].sum(), 0)
+                budget[n] = max(min(budget[n] - trees.count[n, 0].sum(), room - trees.size[n]), 0)
                 carried.append(int(n))
         return carried
 
@@ -258,7 +261,8 @@ def make_search(
 def draw(policy: Array, uniform: Array, temperature: float) -> Array:
     """Actions `[N]` drawn in proportion to `policy^(1 / temperature)`, with one uniform number each."""
     with np.errstate(divide="ignore"):
-        weight = np.exp(np.log(policy.astype(np.float64)) / temperature)
+        weight = np.log(policy.astype(np.float64) / policy.max(axis=1, keepdims=True)) / temperature
+    weight = np.exp(weight)
     edges = np.cumsum(weight / weight.sum(axis=1, keepdims=True), axis=1)
     chosen = (uniform[:, None] >= edges).sum(axis=1)
     last = policy.shape[1] - 1 - (policy[:, ::-1] > 0).argmax(axis=1)

@@ -104,13 +104,13 @@ class Search:
         elif random is not None and noise.fraction:
             alpha = 10 / actions if noise.alpha is None else noise.alpha
             drawn = np.where(legal, random.standard_gamma(alpha, (copies, actions)) + 1e-12, 0).astype(np.float32)
-            drawn /= drawn.sum(axis=1, keepdims=True)
+            drawn /= np.maximum(drawn.sum(axis=1, keepdims=True), np.float32(1e-12))  # 0: a copy that is not searched
             share[:] = noise.fraction
         halving = np.zeros((copies, max(int(budget.max(initial=0)), 1)), np.int64)
         if self.formula.gumbel:
             for n, (count, simulations) in enumerate(zip(legal.sum(axis=1), budget, strict=True)):
                 halving[n, :simulations] = _schedule(min(int(count), self.considered), int(simulations))
-        return Roots(budget.astype(np.int64), drawn, share, gumbel, halving)
+        return Roots(budget.astype(np.int64), legal, drawn, share, gumbel, halving)
 
     def run(
         self,
@@ -154,7 +154,8 @@ class Search:
     def _run_on_gpu(self, trees: Trees, roots: Roots, starts: Array, positions: Array) -> None:
         """Trees on all threads of the process, and one replayed CUDA graph per simulation for all copies."""
         game, network, copies = self.game, self.network, len(trees.size)
-        assert game.rules is not None and network is not None
+        assert game.rules is not None
+        assert network is not None
         graph = network.graph(copies)
         waiting, views, rows = starts.copy(), np.zeros((copies, self.size), np.float32), np.zeros(copies, np.int64)
         found = tree.plant_all(trees, game.rules, starts, positions, 0, copies, rows, views)
@@ -238,6 +239,11 @@ class Search:
                     f"game '{self.game.name}': after some moves from the position below no action is legal and "
                     f"`outcome` does not say that the game is over\n{shown}"
                 )
+            if trees.fault[n] == tree.NOT_FINITE:
+                raise CoterieError(
+                    f"game '{self.game.name}': the network's evaluation of the position below, or of one after it, is "
+                    f"not finite; its weights have diverged: lower the learning rate\n{shown}"
+                )
             raise CoterieError(
                 f"game '{self.game.name}': a random game from the position below did not end within "
                 f"max_moves={self.game.max_moves}\n{shown}"
@@ -255,6 +261,10 @@ def play_out(game: Game, positions: Array, random: np.random.Generator) -> Array
         if not len(going):
             return result
         legal = game.legal(positions[going])
+        stuck = ~legal.any(axis=1)
+        if stuck.any():
+            shown = game.describe(positions[going][stuck][0])
+            raise CoterieError(f"game '{game.name}': no action is legal and `outcome` does not say it is over\n{shown}")
         actions = np.where(legal, random.random(legal.shape), -1.0).argmax(axis=1)
         moved = positions[going]
         game.apply(moved, actions)

@@ -31,6 +31,7 @@ from coterie.nn.kernels import FAST
 
 NO_OUTCOME = 1  # fault: no legal action, and the game is not over
 TOO_LONG = 2  # fault: a random game did not end within `max_moves`
+NOT_FINITE = 3  # fault: the network's evaluation of a position is not finite
 
 
 OPEN, KNOWN, LOST = 0, 1, 2  # an edge whose end is not solved; solved; solved, and lost for the one who takes it
@@ -59,7 +60,7 @@ class Trees(NamedTuple):
     path_action: Array  # [N, M + 1] int32
     path_length: Array  # [N] int64
     leaf: Array  # [N] int64: the node that waits for its evaluation
-    fault: Array  # [N] int64: 0, or why the game's rules cannot be searched
+    fault: Array  # [N] int64: 0, or why the position cannot be searched
 
 
 def empty_trees(copies: int, nodes: int, size: int, actions: int, transpositions: bool) -> Trees:
@@ -114,6 +115,7 @@ class Roots(NamedTuple):
     """What one search is to do at the roots."""
 
     budget: Array  # [N] int64: simulations to run
+    allowed: Array  # [N, K] bool: legal actions that may be searched
     noise: Array  # [N, K] float32: mixed into the prior
     noise_share: Array  # [N] float32: how much of it
     gumbel: Array  # [N, K] float32: g(a); zero for a search without chance
@@ -134,7 +136,7 @@ def _select_puct(trees: Trees, n: int, node: int, f: Formula) -> int:
     legal, prior, count = trees.legal[n, node], trees.prior[n, node], trees.count[n, node]
     gain, fate = trees.gain[n, node], trees.fate[n, node]
     visits = np.float32(trees.visits[n, node])
-    scale = f.scale[trees.visits[n, node]]
+    scale = f.scale[min(trees.visits[n, node], len(f.scale) - 1)]  # carried transpositions may have more visits
     unvisited = trees.total[n, node] / visits if f.from_parent else np.float32(0)
     best, at, lost_at = np.float32(-np.inf), -1, -1
     for a in range(len(legal)):
@@ -207,17 +209,19 @@ def _select_gumbel(trees: Trees, n: int, node: int, f: Formula, work: Array) -> 
 
 @njit(cache=True, error_model="numpy")
 def _select_halving(trees: Trees, n: int, f: Formula, gumbel: Array, wanted: int, work: Array) -> int:
-    """The root's edge in sequential halving: the highest g + logit + σ(q) among those with `wanted` visits."""
+    """The root's edge in sequential halving: the highest g + logit + σ(q) among those with `wanted` visits.
+
+    Lost edges drop out. Where that leaves none with `wanted` visits, the most visited ones compete.
+    """
     _gumbel_logits(trees, n, 0, f, work)
-    legal, count = trees.legal[n, 0], trees.count[n, 0]
-    best, at, most, most_at = -np.inf, -1, -1, 0
+    competes, count = trees.legal[n, 0] & (trees.fate[n, 0] != LOST), trees.count[n, 0]
+    if not (competes & (count == wanted)).any():
+        wanted = (count * competes).max()
+    best, at = -np.inf, -1
     for a in range(len(work)):
-        if legal[a]:
-            if count[a] == wanted and gumbel[a] + work[a] > best:
-                best, at = gumbel[a] + work[a], a
-            if count[a] > most:
-                most, most_at = count[a], a
-    return at if at >= 0 else most_at  # fewer legal actions than the schedule was made for
+        if competes[a] and count[a] == wanted and gumbel[a] + work[a] > best:
+            best, at = gumbel[a] + work[a], a
+    return at
 
 
 def halving_schedule(considered: int, simulations: int) -> Array:
@@ -302,12 +306,17 @@ def _descend(trees: Trees, n: int, f: Formula, roots: Roots, simulation: int, no
 
 @njit(cache=True, error_model="numpy")
 def _back_up(trees: Trees, n: int, value: float) -> None:
-    """Carry the leaf's value to the root, and mark as solved what its result decides."""
-    leaf, end = trees.leaf[n], trees.leaf[n]
-    settled, mover = trees.solved[n, leaf], trees.position[n, leaf, 0]
+    """Carry the leaf's value to the root, and mark as solved what its result decides.
+
+    What comes back through a solved node is its exact result.
+    """
+    end = trees.leaf[n]
+    settled, source = trees.solved[n, end], end
     for step in range(trees.path_length[n] - 1, -1, -1):
         node, action = trees.path_node[n, step], trees.path_action[n, step]
-        seen = np.float32(value if trees.position[n, node, 0] == mover else -value)
+        if settled:
+            source, value = end, float(trees.exact[n, end])
+        seen = np.float32(_seen_from(trees, n, node, source, value))
         trees.visits[n, node] += 1
         trees.total[n, node] += seen
         trees.count[n, node, action] += 1
@@ -321,7 +330,7 @@ def _back_up(trees: Trees, n: int, value: float) -> None:
 def _settle(trees: Trees, n: int, node: int, action: int, end: int) -> bool:
     """Note the exact result of an edge; the node is solved if it is a win, or if all its edges are solved."""
     legal, count, gain, fate = trees.legal[n, node], trees.count[n, node], trees.gain[n, node], trees.fate[n, node]
-    best = np.float32(_seen_from(trees, n, node, end, trees.exact[n, end]))
+    best = _seen_from(trees, n, node, end, trees.exact[n, end])
     trees.total[n, node] += best * count[action] - gain[action]
     gain[action] = best * count[action]
     fate[action] = LOST if best <= -1 else KNOWN
@@ -330,7 +339,8 @@ def _settle(trees: Trees, n: int, node: int, action: int, end: int) -> bool:
             if legal[a]:
                 if fate[a] == OPEN:
                     return False
-                best = max(best, gain[a] / count[a])
+                other = trees.child[n, node, a]
+                best = max(best, _seen_from(trees, n, node, other, trees.exact[n, other]))
     trees.solved[n, node] = True
     trees.exact[n, node] = best
     return True
@@ -342,6 +352,8 @@ def attach(trees: Trees, n: int, logits: Array, value: float, roots: Roots) -> N
     leaf = trees.leaf[n]
     trees.value[n, leaf] = value
     trees.visits[n, leaf], trees.total[n, leaf] = 1, value
+    if leaf == 0:
+        trees.legal[n, 0] &= roots.allowed[n]
     legal, logit, prior = trees.legal[n, leaf], trees.logit[n, leaf], trees.prior[n, leaf]
     top, total = np.float32(-np.inf), np.float32(0)
     for a in range(len(logits)):
@@ -350,10 +362,13 @@ def attach(trees: Trees, n: int, logits: Array, value: float, roots: Roots) -> N
     for a in range(len(logits)):
         prior[a] = np.exp(logits[a] - top) if legal[a] else np.float32(0)
         total += prior[a]
-    shift = top + np.log(total)
+    if trees.fault[n] == 0 and not np.isfinite(total + value):
+        trees.fault[n] = NOT_FINITE
+    if trees.fault[n] != 0:
+        return
     for a in range(len(logits)):
         prior[a] /= total
-        logit[a] = logits[a] - shift if legal[a] else np.float32(-np.inf)
+        logit[a] = logits[a] - top - np.log(total) if legal[a] else np.float32(-np.inf)
     if leaf == 0:
         mix_noise(trees, n, roots)
     _back_up(trees, n, value)
@@ -700,32 +715,33 @@ def search_with_playouts(
 def read_roots(trees: Trees, f: Formula, gumbel: Array, policy: Array, value: Array, action: Array) -> None:
     """The improved policy `[N, K]`, the root's value `[N]` and the best action `[N]` of every tree.
 
-    PUCT: the policy is the share of visits, the best action the most visited one. Gumbel: the policy is π', the best
+    PUCT: the policy is the share of visits, the best action the most visited one (of equal ones that of the higher
+    prior). Gumbel: the policy is π', the best
     action the one of highest g + logit + σ(q) among the most visited. In a solved root only the moves that keep its
     result count; lost moves never do while there are others.
     """
     work = np.empty(policy.shape[1])
     for n in range(len(policy)):
-        legal, count, gain = trees.legal[n, 0], trees.count[n, 0], trees.gain[n, 0]
+        legal, count = trees.legal[n, 0], trees.count[n, 0]
         fate, solved, exact = trees.fate[n, 0], trees.solved[n, 0], trees.exact[n, 0]
-        open_edges = (legal & (fate != LOST)).any()
+        wanted = legal & (fate != LOST)
+        if not wanted.any():
+            wanted[:] = legal
+        if solved:  # the edges that keep the result
+            for a in range(len(work)):
+                end = trees.child[n, 0, a]
+                wanted[a] &= fate[a] != OPEN and _seen_from(trees, n, 0, end, trees.exact[n, end]) >= exact
         _gumbel_logits(trees, n, 0, f, work)
-        best, total = -np.inf, 0
+        best, total, most = -np.inf, 0, (count * wanted).max()
         for a in range(len(work)):
             policy[n, a] = 0
-            wanted = legal[a] and not (open_edges and fate[a] == LOST)
-            if solved:  # the edges that keep the result
-                wanted = wanted and fate[a] != OPEN and gain[a] / count[a] >= exact
-            if not wanted:
+            if not wanted[a]:
                 work[a] = -np.inf
                 continue
             policy[n, a] = count[a]
             total += count[a]
-            if f.gumbel:
-                score = gumbel[n, a] + work[a] - (0 if count[a] == count.max() else 1e9)
-            else:
-                score = count[a] + 0.5 * trees.prior[n, 0, a]  # the prior decides between equal visits
-            if score > best:
+            score = gumbel[n, a] + work[a] if f.gumbel else trees.prior[n, 0, a]
+            if count[a] == most and score > best:
                 best, action[n] = score, a
         if f.gumbel or total == 0:  # no visits: the evaluation alone
             _softmax(work)
