@@ -7,7 +7,7 @@ empty, so that lines do not continue in the next column. Exact values of positio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numba import njit
@@ -18,6 +18,9 @@ from coterie.core.types import Array, Box
 from coterie.worlds.boards.bits import popcount
 from coterie.worlds.boards.board import BoardText, BoardWorld, board_line
 from coterie.worlds.boards.render import board_text
+
+if TYPE_CHECKING:
+    from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 
 ROWS, COLUMNS = 6, 7
 BOTTOM = sum(1 << 7 * column for column in range(COLUMNS))
@@ -154,6 +157,13 @@ class ConnectFour(BoardWorld):
     def text_codec(self, agent_type: str) -> TextCodec:
         """The text codec of the game."""
         return ConnectFourText(self, agent_type)
+
+
+def env(render_mode: str | None = None, **settings: Any) -> PettingZooAECEnv:
+    """Connect Four as a PettingZoo AEC environment; `settings` are those of `ConnectFourSettings`."""
+    from coterie.worlds.adapters.export_aec import make_env
+
+    return make_env(ConnectFour, ConnectFourSettings, "connect_four", render_mode, settings)
 
 
 # Text --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numba import njit
@@ -19,6 +19,9 @@ from coterie.core.types import Array, Box
 from coterie.worlds.boards.bits import popcount
 from coterie.worlds.boards.board import BoardText, BoardWorld, board_line, grid_symmetries
 from coterie.worlds.boards.render import board_text, cell_names
+
+if TYPE_CHECKING:
+    from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 
 SIZES = (4, 6, 8)
 # A position is [player to move, discs of player 0, discs of player 1, size]. Functions make the sets of cells unsigned:
@@ -209,6 +212,13 @@ class Othello(BoardWorld):
     def text_codec(self, agent_type: str) -> TextCodec:
         """The text codec of the game."""
         return OthelloText(self, agent_type)
+
+
+def env(render_mode: str | None = None, **settings: Any) -> PettingZooAECEnv:
+    """Othello as a PettingZoo AEC environment; `settings` are those of `OthelloSettings`."""
+    from coterie.worlds.adapters.export_aec import make_env
+
+    return make_env(Othello, OthelloSettings, "othello", render_mode, settings)
 
 
 class OthelloText(BoardText):
