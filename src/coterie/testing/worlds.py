@@ -1,7 +1,8 @@
 """Conformance tests for worlds: `check_world`.
 
 `check_world` plays random legal actions and checks what the world returns; each rule is one function below. A
-violation raises `ContractError` with its location: step (0 is the reset), agent type, agent, copy.
+violation raises `ContractError` with its location: step (0 is the reset), agent type, agent, copy. The rules for games
+that can be searched are in `games.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from coterie.core import seeding
 from coterie.core.types import AgentType, Array, Box, CoterieError, Dict, Discrete, TimeStep
 from coterie.core.world import World, state_size_of
 from coterie.testing.comparison import ContractError, Location, check_array, expect
+from coterie.testing.games import check_game
 from coterie.testing.sampling import NUM_ENVS, random_actions
 
 WorldFactory = Callable[[int], World]  # num_envs → world
@@ -36,6 +38,7 @@ def check_world(world_factory: WorldFactory, steps: int = 200, seed: int = 0) ->
     check_idle_actions_ignored(world_factory, rollout)
     check_save(world_factory, rollout)
     check_copies_independent(world_factory, rollout)
+    check_game(world_factory(NUM_ENVS), steps, seed)
 
 
 # Rollouts ---------------------------------------------------------------------------------------------
