@@ -15,6 +15,7 @@ from numba import njit
 from coterie.core.game import CompiledGame, Symmetry, compile_estimate, compile_rules
 from coterie.core.text import TextCodec
 from coterie.core.types import Array, Box
+from coterie.core.validation import whole, within
 from coterie.worlds.boards.bits import popcount
 from coterie.worlds.boards.board import BoardText, BoardWorld, board_line
 from coterie.worlds.boards.render import board_text
@@ -26,6 +27,7 @@ ROWS, COLUMNS = 6, 7
 BOTTOM = sum(1 << 7 * column for column in range(COLUMNS))
 FULL = BOTTOM * ((1 << ROWS) - 1)
 CHOICES = tuple(f"column {column + 1}" for column in range(COLUMNS))
+MAX_OPENING = 20  # random moves at the start; nearly all longer ones would be over
 LABELS = tuple(str(column + 1) for column in range(COLUMNS))
 CELL_BITS = np.array([[1 << 7 * c + ROWS - 1 - r for c in range(COLUMNS)] for r in range(ROWS)])  # from the top left
 
@@ -126,13 +128,16 @@ GAME = CompiledGame(
 
 @dataclass(frozen=True)
 class ConnectFourSettings:
-    """What the players observe."""
+    """What the players observe, and how games begin."""
 
     observation: Literal["vector", "planes"] = "vector"  # 84 numbers, or [2, 6, 7]: own stones, opponent's stones
+    opening_moves: int = 0  # random moves before the players' first, drawn anew for every game
 
     def __post_init__(self) -> None:
         if self.observation not in ("vector", "planes"):
             raise ValueError(f"observation must be 'vector' or 'planes', got {self.observation!r}")
+        whole("opening_moves", self.opening_moves)
+        within("opening_moves", self.opening_moves, 0, MAX_OPENING)
 
 
 class ConnectFour(BoardWorld):
@@ -141,7 +146,9 @@ class ConnectFour(BoardWorld):
     expert_depth = 4
 
     def __init__(self, settings: ConnectFourSettings, num_envs: int) -> None:
-        super().__init__(settings, num_envs, GAME, settings.observation, choices=CHOICES)
+        super().__init__(
+            settings, num_envs, GAME, settings.observation, opening_moves=settings.opening_moves, choices=CHOICES
+        )
 
     def why_illegal(self, action: int) -> str:
         return f"column {action} " + ("is full" if 0 <= action < COLUMNS else "is not on the board")
