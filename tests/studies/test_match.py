@@ -258,7 +258,7 @@ def test_a_game_without_chance_is_one_game(tmp_path, coterie_):
     words = ("match", run.path, "random", "--episodes", 20)
     code, out, err = coterie_(*words)
     assert code == 0, err
-    itself, other = out.splitlines()[2:4]
+    itself, _, other = out.splitlines()[2:5]  # each followed by wins, draws and losses
     assert itself.endswith("  1 distinct game")
     assert "±" not in itself
     assert "distinct" not in other
@@ -388,11 +388,17 @@ def test_elo_differences():
     assert str(elo.Tally(0, 0, 10)) == "won 0, drew 0, lost 10   Elo <-512"
 
 
+def pairing_of(first, second):
+    """A pairing with these returns; each episode is a game of its own."""
+    number = np.arange(len(first))
+    return Pairing(first, second, np.ones(len(first)), None, number, number, 0 * number)
+
+
 def test_games_that_are_not_zero_sum_have_no_tally():
     one, none = np.array([1.0, 2.0]), np.zeros(0)
-    assert elo.tally(match.Pairing(one, one, one, None)) is None
-    assert elo.tally(match.Pairing(one, none, one, None)) is None
-    assert elo.tally(match.Pairing(one, -one, one, None)) == elo.Tally(2, 0, 0)
-    entry = show.pairing_to_dict(match.Pairing(one, one, one, None))
+    assert elo.tally(pairing_of(one, one)) is None
+    assert elo.tally(pairing_of(one, none)) is None
+    assert elo.tally(pairing_of(one, -one)) == elo.Tally(2, 0, 0)
+    entry = show.pairing_to_dict(pairing_of(one, one))
     assert entry["wins"] is None
     assert entry["elo_difference"] is None

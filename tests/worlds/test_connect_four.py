@@ -131,6 +131,25 @@ def test_an_illegal_move_is_named_and_changes_nothing(column, reason):
     assert all(np.array_equal(before[key], array) for key, array in world.save().items())
 
 
+def test_games_may_begin_with_random_moves():
+    world = ConnectFour(ConnectFourSettings(opening_moves=5), 200)
+    first = world.positions()
+    assert {bin(int(p[1]) | int(p[2])).count("1") for p in first} == {5}
+    assert (first[:, 0] == 1).all()
+    assert len({tuple(p) for p in first.tolist()}) > 150
+    assert not GAME.outcome(first)[0].any()
+    assert (world.reset(0) and world.positions() == first).all()
+    world.reset(1)
+    assert (world.positions() != first).any()
+    check_world(lambda num_envs: ConnectFour(ConnectFourSettings(opening_moves=12), num_envs), steps=80)
+
+
+@pytest.mark.parametrize("moves", [-1, 21])
+def test_openings_have_a_range(moves):
+    with pytest.raises(ValueError, match=rf"opening_moves must lie in \[0, 20\], got {moves}"):
+        ConnectFourSettings(opening_moves=moves)
+
+
 def test_settings_are_checked():
     with pytest.raises(ValueError, match="observation must be 'vector' or 'planes', got 'image'"):
         ConnectFourSettings("image")

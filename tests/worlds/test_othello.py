@@ -37,6 +37,14 @@ def test_keeps_the_contract(size, observation):
     check_world(lambda num_envs: Othello(OthelloSettings(size, observation), num_envs), steps=80)
 
 
+def test_games_may_begin_with_random_moves():
+    check_world(lambda num_envs: Othello(OthelloSettings(opening_moves=6), num_envs), steps=80)
+    world = Othello(OthelloSettings(opening_moves=6), 1)
+    assert (world.marks(world.positions()[0]) >= 0).sum() == 10
+    with pytest.raises(ValueError, match=r"opening_moves must lie in \[0, 8\], got 9"):
+        OthelloSettings(size=4, opening_moves=9)
+
+
 @pytest.mark.parametrize("size", [4, 6, 8])
 def test_games_follow_the_plain_rules(size):
     world, random = Othello(OthelloSettings(size), 8), np.random.default_rng(size)

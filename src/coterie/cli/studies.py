@@ -15,7 +15,9 @@ from coterie.cli.stop import Stopped, stoppable
 
 @app.command()
 def match(
-    players: Annotated[list[str], typer.Argument(metavar="RUN|NAME…", help="runs, or policies such as random")],
+    players: Annotated[
+        list[str], typer.Argument(metavar="RUN|NAME…", help="runs, or policies such as random, alphabeta:depth=6")
+    ],
     world: Annotated[
         str | None, typer.Option(help="experiment or run that sets the table (default: the first run)")
     ] = None,

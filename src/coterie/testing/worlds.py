@@ -1,7 +1,8 @@
 """Conformance tests for worlds: `check_world`.
 
 `check_world` plays random legal actions and checks what the world returns; each rule is one function below. A
-violation raises `ContractError` with its location: step (0 is the reset), agent type, agent, copy.
+violation raises `ContractError` with its location: step (0 is the reset), agent type, agent, copy. The rules for games
+that can be searched are in `games.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from coterie.core import seeding
 from coterie.core.types import AgentType, Array, Box, CoterieError, Dict, Discrete, TimeStep
 from coterie.core.world import World, state_size_of
 from coterie.testing.comparison import ContractError, Location, check_array, expect
+from coterie.testing.games import check_game
 from coterie.testing.sampling import NUM_ENVS, random_actions
 
 ROLLOUTS = 8  # that the tests play, replays and halves included
@@ -48,6 +50,7 @@ def check_world(
     check_idle_actions_ignored(timed_factory, rollout)
     check_save(timed_factory, rollout)
     check_copies_independent(timed_factory, rollout)
+    check_game(world_factory(NUM_ENVS), steps, seed)
     episodes = sum(int(snapshot["", "ended"].sum()) for snapshot in rollout.snapshots)
     return Summary(episodes, progress.seconds / max(progress.env_steps, 1))
 

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.worlds import auction, gridworld
-    from coterie.worlds.boards import tictactoe
+    from coterie.worlds.boards import connect_four, othello, tictactoe
 
 _HOMES = {
     "auction": "coterie.worlds.auction",
+    "connect_four": "coterie.worlds.boards.connect_four",
     "gridworld": "coterie.worlds.gridworld",
+    "othello": "coterie.worlds.boards.othello",
     "tictactoe": "coterie.worlds.boards.tictactoe",
 }
-__all__ = ["auction", "gridworld", "tictactoe"]
+__all__ = ["auction", "connect_four", "gridworld", "othello", "tictactoe"]
 
 
 def __getattr__(name: str) -> Any:

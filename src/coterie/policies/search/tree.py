@@ -565,7 +565,7 @@ class Perceptron(NamedTuple):
     relu: bool
 
 
-BLOCK = 64  # copies that search together: their trees stay in the cache, and threads take whole blocks
+BLOCK = 64  # copies that search together, so that their trees stay in the cache
 
 
 @njit(cache=True, error_model="numpy")
@@ -600,14 +600,13 @@ def _search_block(
             _attach_evaluated(trees, rows[:found], x[:found], net, store, roots)
 
 
-@njit(cache=True, error_model="numpy", parallel=True)
+@njit(cache=True, error_model="numpy")
 def search_with_perceptron(
     trees: Trees, rules: Rules, f: Formula, roots: Roots, fresh: Array, positions: Array, net: Perceptron
 ) -> None:
     """Run all simulations of all copies; copies in `fresh [N]` begin a new tree at their position."""
     copies = len(trees.size)
-    for block in prange((copies + BLOCK - 1) // BLOCK):
-        first = block * BLOCK
+    for first in range(0, copies, BLOCK):
         _search_block(trees, rules, f, roots, fresh, positions, net, first, min(first + BLOCK, copies))
 
 
@@ -687,7 +686,7 @@ def _search_block_with_playouts(
         _attach_played_out(trees, rows[:found], rules, random, playouts, limit, roots, zeros)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True)
 def search_with_playouts(
     trees: Trees,
     rules: Rules,
@@ -702,8 +701,7 @@ def search_with_playouts(
 ) -> None:
     """Like `search_with_perceptron` without a network: uniform priors, and random games (none: value 0) as values."""
     copies = len(trees.size)
-    for block in prange((copies + BLOCK - 1) // BLOCK):
-        first = block * BLOCK
+    for first in range(0, copies, BLOCK):
         last = min(first + BLOCK, copies)
         _search_block_with_playouts(
             trees, rules, f, roots, fresh, positions, random, playouts, limit, size, first, last

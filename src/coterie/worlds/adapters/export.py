@@ -1,7 +1,7 @@
 """Our simultaneous worlds as PettingZoo parallel environments, and worlds of one agent as Gymnasium environments.
 
 A world resets itself when an episode ends. The environments hide that: the last step returns the final observations,
-`agents` is empty afterwards, and the next `reset` starts a new episode.
+`agents` is empty afterwards, and the next `reset` starts a new episode. Turn-based worlds are in `export_aec.py`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,59 @@ def gymnasium_space(space: Box | Discrete | MultiDiscrete | Dict) -> gymnasium.S
             return gymnasium.spaces.Dict({key: gymnasium_space(entry) for key, entry in entries.items()})
 
 
+class Display:
+    """Renders a world of one copy by a render mode: a picture, text, or a window that the first picture opens."""
+
+    def __init__(self, world: World, title: str, render_mode: str | None, fps: int) -> None:
+        if render_mode is not None and render_mode not in RENDER_MODES:
+            raise ValueError(f"render_mode must be one of {', '.join(RENDER_MODES)}, got {render_mode!r}")
+        if render_mode is not None and not isinstance(world, Renderable):
+            raise ValueError(
+                f"render_mode {render_mode!r} needs a world with frame() and ansi(), {type(world).__name__} has none"
+            )
+        self.world, self.title, self.render_mode, self.fps = world, title, render_mode, fps
+        self._window: Any = None
+        self._clock: Any = None
+
+    def render(self, running: bool, final: bool) -> Array | str | None:
+        """Return a picture or text, or draw into a window; with `final`, the end of the latest episode."""
+        if self.render_mode is None:
+            raise CoterieError(
+                f"render_mode is None: pass one of {', '.join(RENDER_MODES)} when making the environment"
+            )
+        if not running:
+            raise CoterieError("no episode is running: call reset() before render()")
+        text = self.render_mode == "ansi"
+        assert isinstance(self.world, Renderable)  # checked in __init__
+        picture = self.world.ansi(0, final=final) if text else self.world.frame(0, final=final)
+        if isinstance(picture, str) or self.render_mode == "rgb_array":
+            return picture
+        self._show(picture)
+        return None
+
+    def _show(self, picture: Array) -> None:
+        import pygame  # optional dependency, used only for the window
+
+        height, width, _ = picture.shape
+        if self._window is None:
+            pygame.display.init()
+            pygame.display.set_caption(self.title)
+            self._window = pygame.display.set_mode((width, height))
+            self._clock = pygame.time.Clock()
+        self._window.blit(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), (0, 0))
+        pygame.event.pump()
+        pygame.display.flip()
+        self._clock.tick(self.fps)
+
+    def close(self) -> None:
+        """Close the window if it is open."""
+        if self._window is not None:
+            import pygame
+
+            pygame.display.quit()
+            self._window = None
+
+
 class PettingZooEnv(ParallelEnv):
     """A PettingZoo parallel environment around a world of one copy."""
 
@@ -68,12 +121,6 @@ class PettingZooEnv(ParallelEnv):
             raise ValueError(
                 f"expected a simultaneous world of one copy, got {world.num_envs} copies "
                 f"and simultaneous={world.simultaneous}"
-            )
-        if render_mode is not None and render_mode not in RENDER_MODES:
-            raise ValueError(f"render_mode must be one of {', '.join(RENDER_MODES)}, got {render_mode!r}")
-        if render_mode is not None and not isinstance(world, Renderable):
-            raise ValueError(
-                f"render_mode {render_mode!r} needs a world with frame() and ansi(), {type(world).__name__} has none"
             )
         self.metadata: dict[str, Any] = {
             "name": f"{name}_v0",
@@ -95,8 +142,7 @@ class PettingZooEnv(ParallelEnv):
         self.action_spaces = {agent: gymnasium_space(own.action) for agent, own in spaces.items()}
         self._seeds: np.random.Generator | None = None  # draws the seeds of episodes that are reset without one
         self._ended = False
-        self._window: Any = None
-        self._clock: Any = None
+        self._display = Display(world, self.metadata["name"], render_mode, self.metadata["render_fps"])
 
     def observation_space(self, agent: str) -> gymnasium.Space:
         """The agent's observation space, always the same object."""
@@ -188,42 +234,11 @@ class PettingZooEnv(ParallelEnv):
 
     def render(self) -> Array | str | None:
         """Return a picture or text, or draw into a window, by `render_mode`; after the end, the final state."""
-        if self.render_mode is None:
-            raise CoterieError(
-                f"render_mode is None: pass one of {', '.join(RENDER_MODES)} when making the environment"
-            )
-        if self._seeds is None:
-            raise CoterieError("no episode is running: call reset() before render()")
-        text = self.render_mode == "ansi"
-        assert isinstance(self.world, Renderable)  # checked in __init__
-        picture = self.world.ansi(0, final=self._ended) if text else self.world.frame(0, final=self._ended)
-        if isinstance(picture, str) or self.render_mode == "rgb_array":
-            return picture
-        self._show(picture)
-        return None
-
-    def _show(self, picture: Array) -> None:
-        """Draw into the window; the first picture opens it."""
-        import pygame  # optional dependency, used only for the window
-
-        height, width, _ = picture.shape
-        if self._window is None:
-            pygame.display.init()
-            pygame.display.set_caption(self.metadata["name"])
-            self._window = pygame.display.set_mode((width, height))
-            self._clock = pygame.time.Clock()
-        self._window.blit(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), (0, 0))
-        pygame.event.pump()
-        pygame.display.flip()
-        self._clock.tick(self.metadata["render_fps"])
+        return self._display.render(running=self._seeds is not None, final=self._ended)
 
     def close(self) -> None:
         """Close the window if it is open."""
-        if self._window is not None:
-            import pygame
-
-            pygame.display.quit()
-            self._window = None
+        self._display.close()
 
 
 class GymnasiumEnv(gymnasium.Env[Any, Any]):

@@ -60,6 +60,7 @@ class BoardWorld:
         observation: str = "vector",  # or "planes": [channels, rows, columns] instead of a row of numbers
         rewards: tuple[float, float, float] = (1.0, 0.0, -1.0),  # of a win, a draw and a loss by one point
         random_first: bool = False,  # whether chance decides who moves first
+        opening_moves: int = 0,  # random moves before the players' first, drawn for every game
         choices: tuple[str, ...] | None = None,  # names of the actions; None: of the cells, or numbers
     ) -> None:
         if num_envs < 1:
@@ -69,6 +70,8 @@ class BoardWorld:
                 f"game '{game.name}': the observation must be planes [2 or more, rows, columns], "
                 f"got shape {game.observation.shape}"
             )
+        if not 0 <= opening_moves < game.max_moves:
+            raise ValueError(f"opening_moves must lie in [0, {game.max_moves - 1}], got {opening_moves}")
         _, self.rows, self.columns = game.observation.shape
         names = cell_names(self.rows, self.columns)
         names = names if game.actions == len(names) else tuple(str(action) for action in range(game.actions))
@@ -76,7 +79,7 @@ class BoardWorld:
         self.settings, self.num_envs = settings, num_envs
         self._game = game
         self._rewards = np.array(rewards, np.float32)
-        self._random_first = random_first
+        self._random_first, self._opening_moves = random_first, opening_moves
         size = int(np.prod(game.observation.shape))
         box = game.observation
         low, high = (bound if np.ndim(bound) == 0 else np.ravel(bound) for bound in (box.low, box.high))
@@ -120,7 +123,7 @@ class BoardWorld:
     def reset(self, seed: int) -> TimeStep:
         """Reset every game."""
         seed_copies(self._arrays.random, seed, self._game.name)
-        _start_all(self._arrays, self._game.start, self._random_first)
+        _start_all(self._game.rules, self._arrays, self._game.start, self._random_first, self._opening_moves)
         return self._present()
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
@@ -133,8 +136,8 @@ class BoardWorld:
             mover = int(self._arrays.position[copy, 0])
             reason = self.why_illegal(int(chosen[copy, mover]))
             raise ValueError(f"illegal move in copy {copy} by {AGENTS[mover]}: {reason}")
-        stuck = _step(self._game.rules, self._arrays, chosen, self._game.start, self._rewards, self._random_first)
-        self._check_not_stuck(stuck)
+        game, opening = self._game, (self._random_first, self._opening_moves)
+        self._check_not_stuck(_step(game.rules, self._arrays, chosen, game.start, self._rewards, *opening))
         return self._timestep
 
     def _present(self) -> TimeStep:
@@ -312,17 +315,36 @@ def _find_illegal(a: _Arrays, actions: Array) -> int:
 
 
 @njit(cache=True)
-def _start(a: _Arrays, n: int, start: Array, random_first: bool) -> None:
+def _start(rules: Any, a: _Arrays, n: int, start: Array, random_first: bool, opening_moves: int) -> None:
     a.position[n] = start
     a.last[n] = -1
     if random_first:
         a.position[n, 0] = int(uniform(a.random, n) < 0.5)
+    if opening_moves:
+        _play_opening(rules, a, n, opening_moves)
 
 
 @njit(cache=True)
-def _start_all(a: _Arrays, start: Array, random_first: bool) -> None:
+def _play_opening(rules: Any, a: _Arrays, n: int, moves: int) -> None:
+    """Play random moves from the start; a game that would be over is drawn again."""
+    first, payoffs = a.position[n].copy(), np.zeros(2, np.float32)
+    played = 0
+    while played < moves:
+        mask = a.mask[n, a.position[n, 0]]  # overwritten by the observation that follows
+        mask[:] = False
+        rules.legal(a.position[n], mask)
+        legal = np.flatnonzero(mask)
+        a.last[n] = legal[int(uniform(a.random, n) * len(legal))]
+        rules.apply(a.position[n], a.last[n])
+        played += 1
+        if rules.outcome(a.position[n], payoffs):
+            a.position[n], played = first, 0
+
+
+@njit(cache=True)
+def _start_all(rules: Any, a: _Arrays, start: Array, random_first: bool, opening_moves: int) -> None:
     for n in range(len(a.position)):
-        _start(a, n, start, random_first)
+        _start(rules, a, n, start, random_first, opening_moves)
 
 
 @njit(cache=True)
@@ -362,7 +384,9 @@ def _observe_all(rules: Any, a: _Arrays) -> int:
 
 
 @njit(cache=True)
-def _step(rules: Any, a: _Arrays, actions: Array, start: Array, rewards: Array, random_first: bool) -> int:
+def _step(
+    rules: Any, a: _Arrays, actions: Array, start: Array, rewards: Array, random_first: bool, opening_moves: int
+) -> int:
     """Play one legal move per copy; returns the first copy that has no legal action then, or −1."""
     stuck = -1
     payoffs = np.zeros(2, np.float32)
@@ -382,7 +406,7 @@ def _step(rules: Any, a: _Arrays, actions: Array, start: Array, rewards: Array, 
             _write_observation(rules, a.position[n], a.final_observation[n])
             a.final_position[n] = a.position[n]
             a.final_last[n] = action
-            _start(a, n, start, random_first)
+            _start(rules, a, n, start, random_first, opening_moves)
         if not _observe(rules, a, n) and stuck < 0:
             stuck = n
     return stuck

@@ -7,7 +7,7 @@ empty, so that lines do not continue in the next column. Exact values of positio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numba import njit
@@ -15,14 +15,19 @@ from numba import njit
 from coterie.core.game import CompiledGame, Symmetry, compile_estimate, compile_rules
 from coterie.core.text import TextCodec
 from coterie.core.types import Array, Box
+from coterie.core.validation import whole, within
 from coterie.worlds.boards.bits import popcount
 from coterie.worlds.boards.board import BoardText, BoardWorld, board_line
 from coterie.worlds.boards.render import board_text
+
+if TYPE_CHECKING:
+    from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 
 ROWS, COLUMNS = 6, 7
 BOTTOM = sum(1 << 7 * column for column in range(COLUMNS))
 FULL = BOTTOM * ((1 << ROWS) - 1)
 CHOICES = tuple(f"column {column + 1}" for column in range(COLUMNS))
+MAX_OPENING = 20  # random moves at the start; nearly all longer ones would be over
 LABELS = tuple(str(column + 1) for column in range(COLUMNS))
 CELL_BITS = np.array([[1 << 7 * c + ROWS - 1 - r for c in range(COLUMNS)] for r in range(ROWS)])  # from the top left
 
@@ -123,13 +128,16 @@ GAME = CompiledGame(
 
 @dataclass(frozen=True)
 class ConnectFourSettings:
-    """What the players observe."""
+    """What the players observe, and how games begin."""
 
     observation: Literal["vector", "planes"] = "vector"  # 84 numbers, or [2, 6, 7]: own stones, opponent's stones
+    opening_moves: int = 0  # random moves before the players' first, drawn anew for every game
 
     def __post_init__(self) -> None:
         if self.observation not in ("vector", "planes"):
             raise ValueError(f"observation must be 'vector' or 'planes', got {self.observation!r}")
+        whole("opening_moves", self.opening_moves)
+        within("opening_moves", self.opening_moves, 0, MAX_OPENING)
 
 
 class ConnectFour(BoardWorld):
@@ -138,7 +146,9 @@ class ConnectFour(BoardWorld):
     expert_depth = 4
 
     def __init__(self, settings: ConnectFourSettings, num_envs: int) -> None:
-        super().__init__(settings, num_envs, GAME, settings.observation, choices=CHOICES)
+        super().__init__(
+            settings, num_envs, GAME, settings.observation, opening_moves=settings.opening_moves, choices=CHOICES
+        )
 
     def why_illegal(self, action: int) -> str:
         return f"column {action} " + ("is full" if 0 <= action < COLUMNS else "is not on the board")
@@ -154,6 +164,13 @@ class ConnectFour(BoardWorld):
     def text_codec(self, agent_type: str) -> TextCodec:
         """The text codec of the game."""
         return ConnectFourText(self, agent_type)
+
+
+def env(render_mode: str | None = None, **settings: Any) -> PettingZooAECEnv:
+    """Connect Four as a PettingZoo AEC environment; `settings` are those of `ConnectFourSettings`."""
+    from coterie.worlds.adapters.export_aec import make_env
+
+    return make_env(ConnectFour, ConnectFourSettings, "connect_four", render_mode, settings)
 
 
 # Text --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numba import njit
@@ -16,9 +16,13 @@ from numba import njit
 from coterie.core.game import CompiledGame, compile_estimate, compile_rules
 from coterie.core.text import TextCodec
 from coterie.core.types import Array, Box
+from coterie.core.validation import whole, within
 from coterie.worlds.boards.bits import popcount
 from coterie.worlds.boards.board import BoardText, BoardWorld, board_line, grid_symmetries
 from coterie.worlds.boards.render import board_text, cell_names
+
+if TYPE_CHECKING:
+    from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 
 SIZES = (4, 6, 8)
 # A position is [player to move, discs of player 0, discs of player 1, size]. Functions make the sets of cells unsigned:
@@ -181,16 +185,19 @@ def _marks(position: Array) -> Array:
 
 @dataclass(frozen=True)
 class OthelloSettings:
-    """The board, and what the players observe."""
+    """The board, what the players observe, and how games begin."""
 
     size: Literal[4, 6, 8] = 6  # rows and columns
     observation: Literal["vector", "planes"] = "vector"  # a row of numbers, or [2, size, size]: own discs, opponent's
+    opening_moves: int = 0  # random moves before the players' first, drawn anew for every game
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
             raise ValueError(f"size must be 4, 6 or 8, got {self.size!r}")
         if self.observation not in ("vector", "planes"):
             raise ValueError(f"observation must be 'vector' or 'planes', got {self.observation!r}")
+        whole("opening_moves", self.opening_moves)
+        within("opening_moves", self.opening_moves, 0, self.size * self.size // 2)
 
 
 class Othello(BoardWorld):
@@ -200,7 +207,14 @@ class Othello(BoardWorld):
 
     def __init__(self, settings: OthelloSettings, num_envs: int) -> None:
         choices = (*cell_names(settings.size, settings.size), "pass")
-        super().__init__(settings, num_envs, othello_game(settings.size), settings.observation, choices=choices)
+        super().__init__(
+            settings,
+            num_envs,
+            othello_game(settings.size),
+            settings.observation,
+            opening_moves=settings.opening_moves,
+            choices=choices,
+        )
 
     def standing(self, position: Array) -> str:
         discs = (self.marks(position) == np.array([[[0]], [[1]]])).sum(axis=(1, 2))
@@ -209,6 +223,13 @@ class Othello(BoardWorld):
     def text_codec(self, agent_type: str) -> TextCodec:
         """The text codec of the game."""
         return OthelloText(self, agent_type)
+
+
+def env(render_mode: str | None = None, **settings: Any) -> PettingZooAECEnv:
+    """Othello as a PettingZoo AEC environment; `settings` are those of `OthelloSettings`."""
+    from coterie.worlds.adapters.export_aec import make_env
+
+    return make_env(Othello, OthelloSettings, "othello", render_mode, settings)
 
 
 class OthelloText(BoardText):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numba import njit
@@ -19,6 +19,9 @@ from coterie.core.types import Array, Box, CoterieError, Tree
 from coterie.core.world import World
 from coterie.worlds.boards.board import BoardWorld, grid_symmetries
 from coterie.worlds.boards.render import SIGNS, board_text, draw_marks
+
+if TYPE_CHECKING:
+    from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 
 EMPTY = -1  # in `marks`; other cells hold the index of the player whose mark is there
 CENTRE = 4
@@ -146,6 +149,13 @@ class Tictactoe(BoardWorld):
         signs = [str(cell) if mark == EMPTY else SIGNS[mark] for cell, mark in enumerate(_marks(position).flat)]
         rows = [" " + " | ".join(signs[row : row + 3]) for row in (0, 3, 6)]
         return "\n---+---+---\n".join(rows) + f"\n{self.standing(position)}"
+
+
+def env(render_mode: str | None = None, **settings: Any) -> PettingZooAECEnv:
+    """Tic-tac-toe as a PettingZoo AEC environment; `settings` are those of `TictactoeSettings`."""
+    from coterie.worlds.adapters.export_aec import make_env
+
+    return make_env(Tictactoe, TictactoeSettings, "tictactoe", render_mode, settings)
 
 
 # The expert -----------------------------------------------------------------------------------

@@ -1,0 +1,129 @@
+"""How strong a Connect Four player is, by an exact solver and by alpha-beta.
+
+    python benchmarks/connect_four_strength.py RUN [--checkpoint NAME] [--simulations 64] [--positions 1000] [--games 100]
+
+Positions with 16 stones or more are those of random play with another seed than training uses, in which some move keeps
+the value (win, draw, loss) and some move loses it. A move is good if it keeps it. Beside the search stand the network
+alone, the search without training, search by random games, and random play. Games against alpha-beta of depth 4 differ
+because it draws between moves of equal value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from coterie import load
+from coterie.core.alphabeta import best_actions
+from coterie.core.game import Game
+from coterie.policies.search.networks import PositionNetwork
+from coterie.policies.search.policy import SearchPolicy, make_search
+from coterie.policies.search.search import NoiseSettings, Search
+from coterie.worlds.boards.connect_four_solver import Solver, generate_positions
+
+SEED = 20_000  # of the positions and games; no training uses it
+
+
+def held_out(count: int, solver: Solver) -> tuple[np.ndarray, np.ndarray]:
+    """Positions `[count, S]` in which a move can go wrong, and which moves keep the value `[count, 7]`."""
+    positions = generate_positions(20 * count, (16, 36), SEED)
+    chosen, keep = [], []
+    for start in range(0, len(positions), 256):
+        part = positions[start : start + 256]
+        good = solver.keeping_moves(part)
+        wrong = (good.sum(axis=1) < (solver.move_values(part) > -100).sum(axis=1)).nonzero()[0]
+        chosen.append(part[wrong])
+        keep.append(good[wrong])
+        if sum(map(len, chosen)) >= count:
+            break
+    return np.concatenate(chosen)[:count], np.concatenate(keep)[:count]
+
+
+def search_moves(search: Search, positions: np.ndarray, simulations: int, seed: int = 0) -> np.ndarray:
+    """The search's greedy move in each position."""
+    legal, budget = search.game.legal(positions), np.full(len(positions), simulations)
+    roots = search.roots(legal, budget, None, NoiseSettings())
+    trees, random = search.trees(len(positions), simulations), np.random.default_rng(seed)
+    return search.run(trees, roots, positions, np.arange(len(positions)), random).action
+
+
+def network_moves(network: PositionNetwork, positions: np.ndarray) -> np.ndarray:
+    """The network's most probable legal move in each position."""
+    logits, _ = network.evaluate(network.game.observe(positions))
+    return np.where(network.game.legal(positions), logits, -np.inf).argmax(axis=1)
+
+
+def against_alphabeta(search: Search, simulations: int, games: int, depth: int, seat: int) -> dict[str, int]:
+    """Results of the search in one seat, all games at once."""
+    game: Game = search.game
+    random = np.random.default_rng(SEED + seat)
+    positions = np.tile(game.start, (games, 1))
+    result, going = np.zeros(games), np.ones(games, bool)
+    while going.any():
+        rows = np.flatnonzero(going)
+        mine = positions[rows, 0] == seat
+        actions = np.zeros(len(rows), np.int64)
+        if mine.any():
+            actions[mine] = search_moves(search, positions[rows[mine]], simulations)
+        if (~mine).any():
+            theirs = positions[rows[~mine]]
+            chance = random.random(len(theirs))  # between moves of equal value
+            actions[~mine] = best_actions(game, theirs, depth, game.legal(theirs), chance)
+        moved = positions[rows]
+        game.apply(moved, actions)
+        positions[rows] = moved
+        over, payoffs = game.outcome(moved)
+        result[rows[over]] = payoffs[over, seat]
+        going[rows[over]] = False
+    return {"won": int((result > 0).sum()), "drawn": int((result == 0).sum()), "lost": int((result < 0).sum())}
+
+
+def strength(policy: SearchPolicy, positions: np.ndarray, keep: np.ndarray, simulations: int) -> dict[str, float]:
+    """Shares of good moves."""
+    assert policy.network is not None
+    game, settings, rows = policy.game, policy.settings, np.arange(len(positions))
+    untrained = PositionNetwork(settings.network, game, 1)
+    found = {
+        "search": search_moves(make_search(settings, game, policy.network, simulations), positions, simulations),
+        "network alone": network_moves(policy.network, positions),
+        "untrained search": search_moves(make_search(settings, game, untrained, simulations), positions, simulations),
+        "search by random games": search_moves(make_search(settings, game, None, simulations), positions, simulations),
+    }
+    shares = {name: float(keep[rows, moves].mean()) for name, moves in found.items()}
+    return shares | {"random": float((keep.sum(axis=1) / game.legal(positions).sum(axis=1)).mean())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run")
+    parser.add_argument("--checkpoint", default="best")
+    parser.add_argument("--simulations", type=int, default=64)
+    parser.add_argument("--positions", type=int, default=1000)
+    parser.add_argument("--games", type=int, default=100)
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    table = load(args.run, args.checkpoint)
+    policy = table.groups[0].policy
+    assert isinstance(policy, SearchPolicy)
+    solver = Solver()
+    begin = time.perf_counter()
+    positions, keep = held_out(args.positions, solver)
+    result = {"run": args.run, "env_steps": table.env_steps, "simulations": args.simulations, "positions": len(keep)}
+    result["solver_seconds"] = round(time.perf_counter() - begin, 1)
+    result["keeps the value"] = strength(policy, positions, keep, args.simulations)
+    search = make_search(policy.settings, policy.game, policy.network, args.simulations)
+    for seat, name in enumerate(("first", "second")):
+        against = against_alphabeta(search, args.simulations, args.games, args.depth, seat)
+        result[f"against alpha-beta of depth {args.depth}, {name}"] = against
+    print(json.dumps(result, indent=2))
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

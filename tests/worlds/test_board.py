@@ -1,0 +1,123 @@
+"""BoardWorld: what every game gets from it, shown on the game of the documentation and on games with a defect."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coterie.core.game import Symmetry, compile_rules
+from coterie.core.types import Box
+from coterie.testing import check_policy, check_world
+from coterie.worlds.boards import tictactoe
+from coterie.worlds.boards.board import BoardWorld, grid_symmetries
+from coterie.worlds.boards.render import board_text, cell_names
+from helpers import pages
+from helpers.small_worlds import place_in
+
+
+@pytest.fixture(scope="module")
+def domineering(tmp_path_factory):
+    """The module that `how-to/board-game.md` shows."""
+    folder = tmp_path_factory.mktemp("game")
+    (text,) = [
+        block.text
+        for block in pages.blocks(pages.ROOT / "docs/how-to/board-game.md")
+        if block.text.startswith("# file: domineering.py")
+    ]
+    (folder / "domineering_page.py").write_text(text)
+    sys.path.insert(0, str(folder))
+    try:
+        import domineering_page
+
+        yield domineering_page
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("domineering_page")
+
+
+def make(module, num_envs=2):
+    return module.Domineering(module.DomineeringSettings(), num_envs)
+
+
+def test_the_game_of_the_documentation_is_short_and_conforms(domineering):
+    lines = (pages.ROOT / "docs/how-to/board-game.md").read_text().partition("```python")[2].partition("```")[0]
+    assert len([line for line in lines.splitlines() if line.strip()]) <= 52
+    check_world(lambda num_envs: make(domineering, num_envs), steps=60)
+
+
+def test_who_cannot_move_loses(domineering):
+    world = make(domineering)
+    for action in (0, 2, 8, 6, 1, 10):  # upright by player_0, flat by player_1
+        actions = np.zeros((2, 2), int)
+        actions[np.arange(2), world.positions()[:, 0]] = action
+        timestep = world.step({"player": actions})
+    assert not timestep.ended.any()
+    assert world.ansi(0).splitlines()[:3] == ["    a  b  c  d", " 1  X  X  O  O", " 2  X  X  O  O"]
+    assert world.agent_types["player"].observation == Box((48,), 0.0, 1.0)
+
+
+def test_an_illegal_move_names_copy_player_action(domineering):
+    world = make(domineering)
+    with pytest.raises(ValueError, match=r"copy 1 by player_0: action 12 \(a4\) is not legal in this position"):
+        world.step({"player": np.array([[0, 0], [12, 0]])})
+    with pytest.raises(ValueError, match=r"action 16 is not one of 0 … 15"):
+        world.step({"player": np.array([[16, 0], [0, 0]])})
+    assert (world.positions() == domineering.GAME.start).all()
+
+
+def test_words_for_a_game_without_a_codec_of_its_own(domineering):
+    from coterie.lm.loading import LMSettings
+    from coterie.policies.language import LanguagePolicy, LanguageSettings
+
+    world = make(domineering)
+    settings = LanguageSettings(lm=LMSettings("helpers.language:COPIER"))
+    check_policy(lambda where: LanguagePolicy(settings, where), place_in(world), world=world)
+    codec = world.text_codec("player")
+    assert codec.describe(np.zeros((1, 48), np.float32)) == ["You are X: .... / .... / .... / ....."]
+    assert codec.choices == cell_names(4, 4)
+    with pytest.raises(ValueError, match="agent_type must be one of"):
+        world.text_codec("referee")
+
+
+def _never_over(position, payoffs):
+    return False
+
+
+class Plain(BoardWorld):
+    def __init__(self, settings, num_envs):
+        super().__init__(settings, num_envs, settings)
+
+
+def test_a_game_whose_outcome_is_missing_is_named():
+    rules = compile_rules(tictactoe.legal, tictactoe.apply, _never_over, tictactoe.observe)
+    world = Plain(replace(tictactoe.GAME, name="endless", rules=rules), 1)
+    for cell in range(8):
+        world.step({"player": np.full((1, 2), cell)})
+    with pytest.raises(ValueError, match=r"game 'endless', copy 0: the game is not over and there is no legal action"):
+        world.step({"player": np.full((1, 2), 8)})
+
+
+def test_observations_must_be_planes_and_openings_shorter_than_games():
+    flat = replace(tictactoe.GAME, observation=Box((18,), 0.0, 1.0), symmetries=())
+    with pytest.raises(ValueError, match=r"planes \[2 or more, rows, columns\], got shape \(18,\)"):
+        Plain(flat, 1)
+    with pytest.raises(ValueError, match=r"opening_moves must lie in \[0, 8\], got 9"):
+        BoardWorld(None, 1, tictactoe.GAME, opening_moves=9)
+    with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
+        Plain(tictactoe.GAME, 0)
+
+
+def test_symmetries_of_a_grid():
+    identity, half_turn, flipped = grid_symmetries(2, 3, planes=2, kept=(0, 2, 4), passes=1)
+    assert identity.actions.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert half_turn.actions.tolist() == [5, 4, 3, 2, 1, 0, 6]
+    assert flipped.actions.tolist() == [2, 1, 0, 5, 4, 3, 6]
+    assert flipped.cells.tolist() == [2, 1, 0, 5, 4, 3, 8, 7, 6, 11, 10, 9]
+    assert isinstance(flipped, Symmetry)
+
+
+def test_text_of_a_board():
+    marks = np.array([[0, -1], [1, -1]])
+    assert board_text(marks, last=2) == "    a  b\n 1  X  .\n 2 [O] ."
+    assert board_text(marks, columns=("1", "2")) == " 1  2\n X  .\n O  ."
