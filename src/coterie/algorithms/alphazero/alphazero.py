@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 
-from coterie.algorithms.alphazero.arena import EloPool, EloSettings, play_match
+from coterie.algorithms.alphazero.arena import EloPool, EloSettings, check_games, play_match
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.replay import Replay, ReplaySettings
 from coterie.core.group import GroupSpec, Panel, Preference
@@ -42,8 +42,25 @@ class GateSettings:
 
     def __post_init__(self) -> None:
         at_least("every", self.every, 1)
-        at_least("games", self.games, 2)
+        check_games(self.games)
         within("score", self.score, 0, 1)
+
+
+@dataclass(frozen=True)
+class PositionReplaySettings:
+    """The replay buffer; every position in it is equally likely."""
+
+    size: int = 50_000  # positions kept; older ones are overwritten
+    learning_starts: int = 1_000  # positions that must be stored before learning starts
+
+    SEARCH: ClassVar[Space] = {"size": Choice((10_000, 50_000, 200_000))}  # what `coterie tune` varies
+
+    def __post_init__(self) -> None:
+        self.uniform()
+
+    def uniform(self) -> ReplaySettings:
+        """The settings of a replay without priorities."""
+        return ReplaySettings(self.size, self.learning_starts, priority=0.0)
 
 
 @dataclass(frozen=True)
@@ -61,9 +78,7 @@ class AlphaZeroSettings:
     max_grad_norm: float = 10.0  # gradients are scaled to at most this norm
     root_value: float = 0.0  # share of the search's root value in the value target, beside the outcome
     symmetries: bool = True  # turn every position by a random symmetry of the board
-    replay: ReplaySettings = field(
-        default_factory=lambda: ReplaySettings(size=50_000, learning_starts=1_000, priority=0.0)
-    )  # the replay buffer
+    replay: PositionReplaySettings = field(default_factory=PositionReplaySettings)  # positions of finished games
     gate: GateSettings | None = None  # None: self-play always uses the newest network
     elo: EloSettings | None = None  # rate the network against its past selves; None: do not
 
@@ -139,7 +154,7 @@ class AlphaZero:
             self.network.flat.copy_from(self.acting.flat)
         size, actions = policy.search.size, policy.game.actions
         like = Positions(*_columns(0, size, actions), np.zeros(0, np.float32))
-        self.replay = Replay(settings.replay, like)
+        self.replay = Replay(settings.replay.uniform(), like)
         self.unfinished = _no_unfinished(size, actions)
         self.cells = np.stack([symmetry.cells for symmetry in policy.game.symmetries])
         self.moves = np.stack([symmetry.actions for symmetry in policy.game.symmetries])

@@ -9,11 +9,18 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.core.game import Game
-from coterie.core.types import Array, State
+from coterie.core.types import Array, CoterieError, State
 from coterie.core.validation import at_least
 from coterie.policies.search.networks import PositionNetwork
 from coterie.policies.search.policy import draw
 from coterie.policies.search.search import NoiseSettings, Search
+
+
+def check_games(games: int) -> None:
+    """Refuse a number of games that two seats cannot share."""
+    at_least("games", games, 2)
+    if games % 2:
+        raise ValueError(f"games must be even, half of them from each seat; got {games}")
 
 
 class Match(NamedTuple):
@@ -42,6 +49,8 @@ def play_match(
     going = np.ones(games, bool)
     trees = [player.trees(games, simulations) for player in players]
     for move in range(game.max_moves):
+        if not going.any():
+            break
         legal = game.legal(positions)
         uniform, turn = random.random(games), positions[:, 0] == seat
         for who, player in enumerate(players):
@@ -61,8 +70,8 @@ def play_match(
             over, payoffs = game.outcome(moved)
             result[rows[over]] = payoffs[over, seat[rows[over]]]
             going[rows[over]] = False
-        if not going.any():
-            break
+    if going.any():
+        raise CoterieError(f"game '{game.name}': a match game did not end within max_moves={game.max_moves}")
     return Match(int((result > 0).sum()), int((result == 0).sum()), int((result < 0).sum()))
 
 
@@ -76,8 +85,9 @@ class EloSettings:
     simulations: int = 16  # of both players
 
     def __post_init__(self) -> None:
-        for name in ("every", "games", "opponents", "simulations"):
+        for name in ("every", "opponents", "simulations"):
             at_least(name, getattr(self, name), 1)
+        check_games(self.games)
 
 
 class EloPool:
