@@ -1,4 +1,4 @@
-"""PPO with and without advice on the cooperative grid: environment steps to 90% of the heuristic's return.
+"""PPO with and without advice on the cooperative grid: environment steps to 90% of the expert's return.
 
     python benchmarks/advised.py --seeds 3 --runs runs/advised --out docs/results/gridworld-advised.json
 
@@ -22,7 +22,7 @@ from coterie.studies.html import as_png
 from coterie.training import loop
 from coterie.training.run import Run
 
-SHARE = 0.9  # of the heuristic's return
+SHARE = 0.9  # of the expert's return
 EVERY = 4096  # environment steps between evaluations
 LIMIT = 225_280  # environment steps after which a run ends
 LEARNER = "groups.team.learner"
@@ -106,7 +106,7 @@ def draw(runs: dict[str, list[Run]], threshold: float, path: Path) -> None:
         for number, run in enumerate(mine):
             steps, scores = zip(*curve(run), strict=True)
             axes.plot(steps, scores, color=colour, linewidth=1, label=arm if not number else None)
-    axes.axhline(threshold, color="#444444", linestyle=":", linewidth=1, label="90% of the heuristic")
+    axes.axhline(threshold, color="#444444", linestyle=":", linewidth=1, label="90% of the expert")
     axes.set(xlabel="environment steps", ylabel="mean return, greedy, nobody advising", ylim=(-20, 52))
     axes.set_title(f"Collecting three targets, 8×8, {len(next(iter(runs.values())))} seeds", fontsize=10)
     axes.legend(loc="lower right", fontsize=8)
@@ -139,7 +139,7 @@ def main() -> None:
             for arm, (name, _) in ARMS.items()
         },
         "commit": commit(),
-        "heuristic_return": round(expert, 3),
+        "expert_return": round(expert, 3),
         "threshold": round(threshold, 3),
         "evaluated_every": EVERY,
         "arms": found,

@@ -52,6 +52,7 @@ RENAMED: dict[str, dict[str, str | None]] = {
         "use/way": "use/mode",
         "ask/share": "ask/fraction",
         "constraints/way": "constraints/action",
+        "constraints/truth": "constraints/ground_truth",
         "policy/way": "policy/method",
         "normalise": "normalize",
         "cache/in_memory": "cache/memory_entries",
@@ -83,10 +84,15 @@ RENAMED: dict[str, dict[str, str | None]] = {
         "shaped": "potential_shaping",
         "central": "true",
         "own": "false",
+        "untold": "none",
     },
     "options": {"--sample": "--stochastic"},  # of the command line
     "experiments": {},  # names of the shipped ones
-    "metrics": {"heuristic": "expert", "worth": "risk_value"},  # in metrics.jsonl, summary.json and `eval --json`
+    "metrics": {  # in metrics.jsonl, summary.json and `eval --json`
+        "heuristic": "expert",
+        "worth": "risk_value",
+        "judge/unsaid": "judge/actions_without_word",
+    },
     "state": {  # in checkpoints
         "rows/following": "rows/next_obs",
         "rows/going": "rows/next_active",
@@ -100,7 +106,8 @@ RENAMED: dict[str, dict[str, str | None]] = {
         "ledger": "usage",
     },
 }
-ADDED: tuple[str, ...] = ("trace",)  # last components of paths that only the working tree has, on purpose
+# last components of paths that only the working tree has, on purpose
+ADDED: tuple[str, ...] = ("trace", "questions", "unanswered", "max_abstentions", "seed_globals")
 TIMINGS = ("wall_s", "steps_per_s", "seconds")  # last components of paths that hold measured times
 
 # Overrides that make a run short; * stands for one component. Those without effect on an experiment are left out.
@@ -156,7 +163,7 @@ MORE = {  # what no shipped experiment covers: experiment and overrides, in the 
         "cartpole-ppo",
         ["groups.agent.preference.name=cpt", "groups.agent.preference.way=episodic", "groups.agent.learner.gamma=1"],
     ),
-    "more/advised-heuristic": ("gridworld-meet", ["groups.team.advisor=heuristic"]),
+    "more/advised-expert": ("gridworld-meet", ["groups.team.advisor=heuristic"]),
     "more/preferred": ("doorkey5-ppo", ["groups.agent.preference=preferred"]),
     "more/instructed": ("gridworld-instructed", ["groups.team.preference=instructed"]),
 }

@@ -57,7 +57,7 @@ def print_outcome(run: Run) -> bool:
     for name, result in rows.items():
         print_result(name, result)
     print(f"run      {run.path}")
-    for video in run.films()[-1:]:
+    for video in run.videos()[-1:]:
         print(f"video    {video}")
     print(f"report   {run.path / 'report.html'}")
     print_unanswered(summary.get("unanswered", {}))

@@ -124,7 +124,7 @@ class Training:
 
     # Evaluation ---------------------------------------------------------------------------------------
 
-    def judge(self, purpose: str, actors: list[Actor] | None = None) -> Result:
+    def evaluate(self, purpose: str, actors: list[Actor] | None = None) -> Result:
         """Play greedy episodes on the seeds of `validate` or `evaluate`."""
         seed = seeding.integer(self.config.seed, purpose) if purpose == "validate" else evaluation_seed(0)
         chosen = actors or [group.actor for group in self.groups]
@@ -132,7 +132,7 @@ class Training:
 
     def validate(self) -> dict[str, float]:
         """Evaluate on validation seeds and save the policies if they are the best so far."""
-        result = self.judge("validate")
+        result = self.evaluate("validate")
         score = result.score(self.learning or [group.name for group in self.groups])
         if not np.isfinite(score):
             raise CoterieError(f"the mean return of an evaluation is {score}; the world's rewards must be finite")
@@ -152,7 +152,7 @@ class Training:
         found = {}
         for name, make in self.stand_ins().items():
             actors = [make(g) if g.learner is not None else g.actor for g in self.groups]
-            found[name] = self.judge("evaluate", actors).to_dict()
+            found[name] = self.evaluate("evaluate", actors).to_dict()
         return found
 
     def stand_ins(self) -> dict[str, Callable[[Group], Actor]]:
@@ -287,7 +287,7 @@ def loop(
         progress.show(training.env_steps, training.wall, describe(training, metrics))
 
     if training.best_step < 0:  # a new run, not one resumed from its step 0
-        training.step_0 = training.judge("evaluate").to_dict()
+        training.step_0 = training.evaluate("evaluate").to_dict()
         record(training.validate())
         training.save()
         if watch is not None:  # only policies that have learned count as best
@@ -315,7 +315,7 @@ def loop(
 
 def finish(training: Training, speed: float) -> dict[str, Any]:
     """Evaluate the best policies on held-out seeds and write the summary and video."""
-    run, last = training.run, training.judge("evaluate").to_dict()
+    run, last = training.run, training.evaluate("evaluate").to_dict()
     saved = run.load_checkpoint("best")
     for group in training.groups:
         group.policy.load(saved["policies"][group.name])
@@ -328,7 +328,7 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         "solved": training.solved,
         "episodes": training.config.train.evaluate_episodes,
         "best_step": training.best_step,
-        "evaluation": training.judge("evaluate").to_dict(),
+        "evaluation": training.evaluate("evaluate").to_dict(),
         "last": last,
         "step_0": training.step_0,
         "baselines": training.baselines(),

@@ -97,7 +97,7 @@ class Run:
             return None
         return _parsed(self.summary_file.read_text(), self.summary_file)
 
-    def films(self) -> list[Path]:
+    def videos(self) -> list[Path]:
         """Videos of evaluation episodes, `step-N.gif`, oldest policies first."""
         return sorted((self.path / "videos" / "eval").glob("step-*.gif"))
 
@@ -155,9 +155,9 @@ class Run:
                     shutil.rmtree(self.checkpoint_path(later, prefix))
         for unfinished in self.checkpoints.glob(".*.tmp"):
             shutil.rmtree(unfinished)
-        for film in self.films():
-            if int(film.stem.split("-")[1]) > step:
-                film.unlink()
+        for video in self.videos():
+            if int(video.stem.split("-")[1]) > step:
+                video.unlink()
         self.summary_file.unlink(missing_ok=True)
 
 
