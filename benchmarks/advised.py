@@ -36,7 +36,7 @@ COLOURS = ("#888888", "#1f77b4", "#d62728")
 
 
 def words(arm: str, folder: Path, seed: int) -> list[str]:
-    """What a run's command would say after the experiment's name."""
+    """The overrides of a run's command."""
     experiment, changes = ARMS[arm]
     timestep = 16 if experiment == "gridworld-advised" else 64
     told = [*changes, f"seed={seed}", f"train.evaluate_every={EVERY // (64 * timestep)}"]
@@ -66,7 +66,7 @@ def first_above(run: Run, threshold: float) -> int | None:
 
 
 def measure(run: Run, threshold: float) -> dict[str, Any]:
-    """What one seed came to."""
+    """The result of one seed."""
     summary, last = run.summary() or {}, run.metrics()[-1]
     asked = {
         name.removeprefix("team/advice/"): value for name, value in last.items() if name.startswith("team/advice/")

@@ -387,7 +387,7 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def git(*words: str) -> str:
-    """What git prints."""
+    """The output of git."""
     done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"git {' '.join(words)}: {done.stderr.strip()}")
@@ -456,7 +456,7 @@ def listed(title: str, lines: Sequence[str], most: int = 6) -> list[str]:
 
 
 def difference(base: Any, new: Any) -> list[str]:
-    """What tells two values apart, bit for bit: nothing, or one line."""
+    """The difference of two values, bit for bit: no line, or one."""
     if isinstance(base, np.ndarray) and isinstance(new, np.ndarray):
         if (base.dtype, base.shape) != (new.dtype, new.shape):
             return [f"{base.dtype}{list(base.shape)} became {new.dtype}{list(new.shape)}"]

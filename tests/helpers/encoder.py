@@ -63,7 +63,7 @@ class Hall:
 
 
 class HallText:
-    """What one is asked to do, and what stands to the left in tenths."""
+    """Describes the instruction, and the number on the left in tenths."""
 
     prompt, choices, idle = "numbers", WORDS, None
 
@@ -164,7 +164,7 @@ def view(observation, **fields):
 
 
 def outputs(made, observation):
-    """What the network says, `[N, A, outputs]`."""
+    """Outputs of the network, `[N, A, outputs]`."""
     return made.forward(made.pack(observation), view(observation))[0]
 
 

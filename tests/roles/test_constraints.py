@@ -35,7 +35,7 @@ def _nothing_asked():
 
 
 def played(keeper, world, steps=40):
-    """What somebody lives through who draws among the actions that are left."""
+    """The experience of a policy that draws among the allowed actions."""
     actor = Actor(place_in(world), RandomPolicy(RandomSettings(), place_in(world)), shield=keeper)
     return Runner(world, [actor], 0).play(steps, 0, 0.5).experiences["team"]
 

@@ -89,7 +89,7 @@ def test_a_lone_agent_has_nobody_to_meet(tmp_path):
 
 
 def played(actor, observation):
-    """What a seat says of an observation `[N, …]`."""
+    """The actions of an actor for observations `[N, …]`."""
     size = actor.policy.memory_size
     view = View(
         observation[:, None],

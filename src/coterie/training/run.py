@@ -58,7 +58,7 @@ class Run:
 
     @property
     def exploit_file(self) -> Path:
-        """Where `coterie exploit` leaves what it found, beside its responders."""
+        """The result of `coterie exploit`, in the directory of its responders."""
         return self.path / "exploit" / "exploit.json"
 
     @property
