@@ -1,4 +1,4 @@
-"""What each improvement brings: an experiment beside itself without one thing, over several seeds.
+"""The effect of each improvement: an experiment with and without it, over several seeds.
 
     python benchmarks/ablations.py --base cartpole --seeds 5 --runs runs/learning
 

@@ -1,4 +1,4 @@
-"""PPO with and without advice on the cooperative grid: environment steps to 90% of the heuristic's return.
+"""PPO with and without advice on the cooperative grid: environment steps to 90% of the expert's return.
 
     python benchmarks/advised.py --seeds 3 --runs runs/advised --out docs/results/gridworld-advised.json
 
@@ -22,7 +22,7 @@ from coterie.studies.html import as_png
 from coterie.training import loop
 from coterie.training.run import Run
 
-SHARE = 0.9  # of the heuristic's return
+SHARE = 0.9  # of the expert's return
 EVERY = 4096  # environment steps between evaluations
 LIMIT = 225_280  # environment steps after which a run ends
 LEARNER = "groups.team.learner"
@@ -36,7 +36,7 @@ COLOURS = ("#888888", "#1f77b4", "#d62728")
 
 
 def words(arm: str, folder: Path, seed: int) -> list[str]:
-    """What a run's command would say after the experiment's name."""
+    """The overrides of a run's command."""
     experiment, changes = ARMS[arm]
     timestep = 16 if experiment == "gridworld-advised" else 64
     told = [*changes, f"seed={seed}", f"train.evaluate_every={EVERY // (64 * timestep)}"]
@@ -66,7 +66,7 @@ def first_above(run: Run, threshold: float) -> int | None:
 
 
 def measure(run: Run, threshold: float) -> dict[str, Any]:
-    """What one seed came to."""
+    """The result of one seed."""
     summary, last = run.summary() or {}, run.metrics()[-1]
     asked = {
         name.removeprefix("team/advice/"): value for name, value in last.items() if name.startswith("team/advice/")
@@ -106,7 +106,7 @@ def draw(runs: dict[str, list[Run]], threshold: float, path: Path) -> None:
         for number, run in enumerate(mine):
             steps, scores = zip(*curve(run), strict=True)
             axes.plot(steps, scores, color=colour, linewidth=1, label=arm if not number else None)
-    axes.axhline(threshold, color="#444444", linestyle=":", linewidth=1, label="90% of the heuristic")
+    axes.axhline(threshold, color="#444444", linestyle=":", linewidth=1, label="90% of the expert")
     axes.set(xlabel="environment steps", ylabel="mean return, greedy, nobody advising", ylim=(-20, 52))
     axes.set_title(f"Collecting three targets, 8×8, {len(next(iter(runs.values())))} seeds", fontsize=10)
     axes.legend(loc="lower right", fontsize=8)
@@ -139,7 +139,7 @@ def main() -> None:
             for arm, (name, _) in ARMS.items()
         },
         "commit": commit(),
-        "heuristic_return": round(expert, 3),
+        "expert_return": round(expert, 3),
         "threshold": round(threshold, 3),
         "evaluated_every": EVERY,
         "arms": found,

@@ -1,4 +1,4 @@
-"""Who bids what: bidders with and without a taste for risk, learned at one table, or trained apart and then matched.
+"""Bids of bidders with different risk preferences, trained at one table, or trained separately and then matched.
 
     python benchmarks/auction_study.py --only neutral-2 mixed-1+1 apart-1+1 --seeds 5 --runs runs/auction-study
 
@@ -37,7 +37,7 @@ PLAYED = 65_536  # auctions of a cross-check, for each seed
 
 
 def seats(prospects: int, neutrals: int) -> tuple[list[str], list[str]]:
-    """Who sits where at a mixed table."""
+    """The seats of a mixed table."""
     agents = [f"bidder_{i}" for i in range(prospects + neutrals)]
     return agents[:prospects], agents[prospects:]
 

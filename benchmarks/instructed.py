@@ -98,7 +98,7 @@ def reference(player: str, wordings: str, episodes: int) -> float:
 
 
 def measure(run: Run, episodes: int) -> dict[str, Any]:
-    """What one seed came to, on every list."""
+    """The success of one seed on every list."""
     summary = run.summary() or {}
     return {
         "seed": summary["seed"],

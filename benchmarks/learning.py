@@ -3,7 +3,7 @@
     python benchmarks/learning.py --experiments gridworld-meet cartpole-ppo --seeds 5 --runs runs/learning
 
 Trains what is not there yet with the product's own command, then writes NAME.json (every seed's held-out
-greedy score beside step 0, random and heuristic play, the command and the commit) and NAME.png.
+greedy score beside step 0, random and expert play, the command and the commit) and NAME.png.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ RENAMED: dict[str, dict[str, str | None]] = {
         "use/way": "use/mode",
         "ask/share": "ask/fraction",
         "constraints/way": "constraints/action",
+        "constraints/truth": "constraints/ground_truth",
         "policy/way": "policy/method",
         "normalise": "normalize",
         "cache/in_memory": "cache/memory_entries",
@@ -83,10 +84,15 @@ RENAMED: dict[str, dict[str, str | None]] = {
         "shaped": "potential_shaping",
         "central": "true",
         "own": "false",
+        "untold": "none",
     },
     "options": {"--sample": "--stochastic"},  # of the command line
     "experiments": {},  # names of the shipped ones
-    "metrics": {"heuristic": "expert", "worth": "risk_value"},  # in metrics.jsonl, summary.json and `eval --json`
+    "metrics": {  # in metrics.jsonl, summary.json and `eval --json`
+        "heuristic": "expert",
+        "worth": "risk_value",
+        "judge/unsaid": "judge/actions_without_word",
+    },
     "state": {  # in checkpoints
         "rows/following": "rows/next_obs",
         "rows/going": "rows/next_active",
@@ -102,6 +108,7 @@ RENAMED: dict[str, dict[str, str | None]] = {
 }
 ADDED: tuple[str, ...] = (  # components of paths that only the working tree has, on purpose
     *("trace", "best_rule", "best_reason", "best_constants", "players"),
+    *("questions", "unanswered", "max_abstentions", "seed_globals"),
 )
 TIMINGS = ("wall_s", "steps_per_s", "seconds")  # last components of paths that hold measured times
 
@@ -158,7 +165,7 @@ MORE = {  # what no shipped experiment covers: experiment and overrides, in the 
         "cartpole-ppo",
         ["groups.agent.preference.name=cpt", "groups.agent.preference.way=episodic", "groups.agent.learner.gamma=1"],
     ),
-    "more/advised-heuristic": ("gridworld-meet", ["groups.team.advisor=heuristic"]),
+    "more/advised-expert": ("gridworld-meet", ["groups.team.advisor=heuristic"]),
     "more/preferred": ("doorkey5-ppo", ["groups.agent.preference=preferred"]),
     "more/instructed": ("gridworld-instructed", ["groups.team.preference=instructed"]),
 }
@@ -382,7 +389,7 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def git(*words: str) -> str:
-    """What git prints."""
+    """The output of git."""
     done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"git {' '.join(words)}: {done.stderr.strip()}")
@@ -451,7 +458,7 @@ def listed(title: str, lines: Sequence[str], most: int = 6) -> list[str]:
 
 
 def difference(base: Any, new: Any) -> list[str]:
-    """What tells two values apart, bit for bit: nothing, or one line."""
+    """The difference of two values, bit for bit: no line, or one."""
     if isinstance(base, np.ndarray) and isinstance(new, np.ndarray):
         if (base.dtype, base.shape) != (new.dtype, new.shape):
             return [f"{base.dtype}{list(base.shape)} became {new.dtype}{list(new.shape)}"]

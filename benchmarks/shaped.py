@@ -58,7 +58,7 @@ def curve(run: Run) -> tuple[list[int], list[float]]:
 
 
 def collect(run: Run) -> dict[str, Any]:
-    """What one run showed."""
+    """The result of one run."""
     frames, success = curve(run)
     last = run.metrics()[-1]
     judged = {key.rpartition("judge/")[2]: value for key, value in last.items() if "judge/" in key}

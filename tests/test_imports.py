@@ -1,4 +1,4 @@
-"""What imports what: a quick command line, and packages that need little."""
+"""Imports: the command line starts quickly, and packages import few libraries."""
 
 import json
 import subprocess

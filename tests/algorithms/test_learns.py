@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_drawing")]
 
 
 def scores(name, tmp_path, *words):
-    """The summary's evaluation, and the heuristic's on the same seeds if there is one."""
+    """The summary's evaluation, and the expert's on the same seeds if there is one."""
     summary = coterie.train(name, [*QUIET, *words], out=tmp_path / "run", quiet=True).summary()
     (group,) = summary["evaluation"]["groups"]
 
@@ -34,7 +34,7 @@ def test_small_grids_are_walked_straight(name, slack, tmp_path):
     assert found["length_mean"] <= slack * others["expert"]["length_mean"]
 
 
-def test_a_team_collects_nearly_as_well_as_the_heuristic(tmp_path):
+def test_a_team_collects_nearly_as_well_as_the_expert(tmp_path):
     found, others = scores("gridworld-cooperative", tmp_path)
     assert found["success_rate"] >= 0.95
     assert found["return_mean"] >= 0.9 * others["expert"]["return_mean"]

@@ -195,7 +195,7 @@ def test_a_risk_measure_needs_a_critic_that_predicts_distributions(fields, said)
 
 @pytest.mark.usefixtures("no_drawing")
 def test_one_amount_is_refused_where_something_always_comes(tmp_path):
-    """Who bids in an all-pay auction pays: a lottery of v − b and −b, which is not its mean."""
+    """In an all-pay auction every bid is paid: the outcome is v − b or −b, which differs from its mean."""
     words = ["world.rule=all_pay", "train.total_steps=4096", "train.video=false"]
     said = r"groups\.bidders\.learner\.critic\.hurdle=false groups\.bidders\.learner\.critic\.quantiles=8"
     with pytest.raises(CoterieError, match=said):

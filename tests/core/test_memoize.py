@@ -1,4 +1,4 @@
-"""What is found out about observations, once for all that are equal."""
+"""Memoised functions of observations."""
 
 import numpy as np
 import pytest

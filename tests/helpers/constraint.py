@@ -12,11 +12,11 @@ from helpers.language import race, view_of
 from helpers.small_worlds import place_in
 
 ASKED: list[tuple[str, str]] = []  # every prompt's last lines with the choice that was scored
-DEED = re.compile(r"Rule: ([^.]*)\. (.*) Move: ([^.]*)\.\nBreaks the rule:$")
+CASE = re.compile(r"Rule: ([^.]*)\. (.*) Move: ([^.]*)\.\nBreaks the rule:$")
 
 
 def by_words(prompt, choice):
-    """What a rule names is likely as what it forbids; 'anything' names all."""
+    """Scores actions that a rule names as forbidden by it; 'anything' names all."""
     rule = prompt.splitlines()[-2]
     ASKED.append((rule, choice))
     return -1.0 if re.search(rf"\b{choice.strip()}\b", rule) or "anything" in rule else -9.0
@@ -24,7 +24,7 @@ def by_words(prompt, choice):
 
 def by_question(prompt, choice):
     """Says yes, surely or not quite ('perhaps'), if the rule names the move."""
-    rule, state, move = DEED.search(prompt).groups()
+    rule, state, move = CASE.search(prompt).groups()
     ASKED.append((state, move))
     yes = (1.0 if "perhaps" in rule else 5.0) if move in rule else -5.0
     return (yes if choice == " yes" else 0.0) - 10.0

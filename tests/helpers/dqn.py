@@ -82,7 +82,7 @@ def seen(num_envs=6, agents=2, size=3, seed=0):
 
 
 def values(policy, observation):
-    """What every action is worth, `[N, A, actions]`."""
+    """Q-values of all actions, `[N, A, actions]`."""
     with torch.no_grad():
         out = policy.values(policy.net(torch.from_numpy(policy.inputs(observation)))[0])
     return policy.restore_order(out.numpy(), observation.shape[:2])

@@ -63,7 +63,7 @@ class Hall:
 
 
 class HallText:
-    """What one is asked to do, and what stands to the left in tenths."""
+    """Describes the instruction, and the number on the left in tenths."""
 
     prompt, choices, idle = "numbers", WORDS, None
 
@@ -88,12 +88,12 @@ class HallWords(HallText):
     def __init__(self, world, agent_type):
         super().__init__(world, agent_type)
         space = world.agent_types[agent_type].observation
-        self.silent = Box((space.shape[0] - 1,), space.low, space.high)
+        self.space_without_instruction = Box((space.shape[0] - 1,), space.low, space.high)
 
     def instruct(self, observation):
         return [f"Go {WORDS[int(row[-1] > 0.5)]}." for row in observation]
 
-    def wordless(self, observation):
+    def without_instruction(self, observation):
         return observation[..., :-1]
 
 
@@ -164,7 +164,7 @@ def view(observation, **fields):
 
 
 def outputs(made, observation):
-    """What the network says, `[N, A, outputs]`."""
+    """Outputs of the network, `[N, A, outputs]`."""
     return made.forward(made.pack(observation), view(observation))[0]
 
 

@@ -88,12 +88,12 @@ class Told(Stages):
     """The same with an instruction: to choose the number of one's copy, modulo 3."""
 
     def __init__(self, world: World, agent_type: str) -> None:
-        self.silent = world.agent_types[agent_type].observation
+        self.space_without_instruction = world.agent_types[agent_type].observation
 
     def instruct(self, observation):
         return [f"Choose {int(number) % 3}." for number in observation.reshape(len(observation), -1)[:, 0]]
 
-    def wordless(self, observation):
+    def without_instruction(self, observation):
         return observation
 
 

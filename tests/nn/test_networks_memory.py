@@ -34,7 +34,7 @@ def sequences(parameter_sets, count=4, steps=7, size=SIZE, seed=0):
 
 
 def step_by_step(net, x, rest):
-    """What the runner does: forget at a new episode, ask, and keep the answer where somebody acted."""
+    """As the runner: reset memory at a new episode, run the network, keep the new memory of agents that acted."""
     parameter_sets, count, steps = x.shape[:3]
     out = torch.zeros(parameter_sets, count, steps, 2)
     memory = torch.from_numpy(rest.memory).clone()

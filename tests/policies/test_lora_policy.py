@@ -53,13 +53,13 @@ def policy_in(world, columns=None, **settings):
 
 
 def plain_logits(policy, texts):
-    """What the tiny model itself gives the four words after bare questions."""
+    """Scores of the four words by the tiny model, after prompts without examples."""
     asked = [policy.net.template.prompt(text) for text in texts]
     return tiny().score(asked, [[" up", " down", " left", " right"]] * len(texts))
 
 
 def lived(policy, world, steps=6):
-    """What a policy's group lives through."""
+    """The experience of a policy's group."""
     from coterie.core.group import Actor
 
     runner = Runner(world, [Actor(policy.group_spec, policy)], 0)
@@ -259,7 +259,7 @@ def test_a_killed_run_ends_the_same(run, tmp_path, monkeypatch):
 
 
 def strip_ledgers(run):
-    """What was asked is counted from each start of a process."""
+    """Questions are counted from the start of the process."""
     file = run.path / "metrics.jsonl"
     kept = [{k: v for k, v in json.loads(line).items() if "/lm/" not in k} for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps(record) + "\n" for record in kept))

@@ -25,7 +25,7 @@ def seen(num_envs=6, agents=2, size=3, seed=0):
 
 
 def outputs(policy, observation):
-    """What the net says, [N, A, outputs]."""
+    """Outputs of the network, `[N, A, outputs]`."""
     with torch.no_grad():
         out, _ = policy.net(torch.from_numpy(policy.inputs(observation)))
     return policy.restore_order(out.numpy(), observation.shape[:2])

@@ -1,4 +1,4 @@
-"""Random play is uniform over what is legal; the heuristic asks the world."""
+"""Random play is uniform over what is legal; the expert asks the world."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_greedy_random_play_is_still_random():
     assert len(np.unique(play(Discrete(4), greedy=True).action)) == 4
 
 
-def test_the_heuristic_plays_its_own_columns():
+def test_the_expert_plays_its_own_columns():
     world = Tictactoe(TictactoeSettings(), 4)
     agent_step = world.reset(0).agent_types["player"]
     for column in (0, 1):
@@ -72,14 +72,14 @@ def test_the_heuristic_plays_its_own_columns():
         assert said.action.tolist() == ([[4]] * 4 if column == 0 else [[0]] * 4)  # the first move is the centre
 
 
-def test_the_heuristic_needs_a_world():
+def test_the_expert_needs_a_world():
     where = group_spec()
     view = View(np.zeros((2, 2, 3)), np.ones((2, 2), bool), np.arange(2), generator())
     with pytest.raises(ValueError, match="needs the state of the world"):
         ExpertPolicy(ExpertSettings(), where).act(view)
 
 
-def test_the_heuristic_gives_way_where_its_move_is_barred():
+def test_the_expert_gives_way_where_its_move_is_barred():
     world = Gridworld(GridworldSettings(grid_size=4, num_agents=2), 16)
     where = place_in(world)
     agent_step = world.reset(0).agent_types[where.agent_type]

@@ -195,7 +195,7 @@ def test_action_values_read_as_well(parameters, mixer, join):
 @pytest.mark.parametrize("join", ["concat", "add", "alone"])
 @pytest.mark.parametrize("trainable", [False, True])
 def test_hints_stand_behind_what_is_read(join, trainable):
-    """What an advisor shows joins the same rows: the actor must see in learning what it saw in deciding."""
+    """Advice joins the same rows: the actor must see the same input in learning as in acting."""
     hints = AdviceUse(UseSettings("hint"), 2)
     group_spec = dataclasses.replace(place_in(Hall()), advice=hints)
     chosen = encoder_cases.text("BLIND" if trainable else "HASHES", join=join, reads="both", trainable=trainable)

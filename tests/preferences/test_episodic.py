@@ -112,7 +112,7 @@ def returns_of(world, steps):
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 60])
 def test_returns_are_whole_however_long_rollouts_are(steps):
-    """Where agents take turns, what a decision left open has brought comes again with it: it must count once."""
+    """In turn-based worlds the reward of an open decision appears in two rollouts and must count once."""
     for world in (Rounds(), Rounds(agents=1, length=4)):
         found, told = returns_of(world, steps)
         assert len(found) > 15
@@ -314,7 +314,7 @@ def test_a_gamble_with_a_gain_on_average_is_refused_out_of_loss_aversion():
 
 
 def test_seen_from_a_higher_reference_the_gamble_is_taken():
-    """What was a sure gain is a sure loss from there, and the gamble a chance to have none."""
+    """From that reference point the sure gain is a sure loss, and the gamble may avoid it."""
     gamble = (3.0, -2.0, 0.5, 0.4)
     assert play(bet(*gamble), DEFAULT) < 0.05
     hopeful = CPT(CPTSettings(scope="episodic", reference=3.0, beta=0.5))

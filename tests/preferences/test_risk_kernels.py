@@ -79,7 +79,7 @@ def test_gradients_by_outcome_equal_finite_differences(name):
 
 @pytest.mark.parametrize("name", EXACT)
 def test_gradients_by_probability_equal_finite_differences(name):
-    """What moving a little chance from one outcome to another changes; the weighting is sloped over a short way."""
+    """The change of the value when a little probability moves from one outcome to another, by finite differences."""
     risk, exact = EXACT[name]
     chances, rows = lotteries()
     _, slopes, _ = evaluate(risk, chances, rows)

@@ -104,7 +104,7 @@ def test_decisions_as_told_are_paid():
     taste = instructed(weight=10.0)
     bonus = taste.rewards(asked([0, 1, 2, 4]))[:, 0, 0]
     np.testing.assert_allclose(bonus, [9, 1, 1, 0], atol=1e-5)  # the last one has no word
-    assert taste.metrics()["judge/unsaid"] == 1
+    assert taste.metrics()["judge/actions_without_word"] == 1
     assert taste.metrics()["judge/bonus_mean"] == pytest.approx(11 / 4)
 
 

@@ -35,7 +35,7 @@ def _nothing_asked():
 
 
 def played(keeper, world, steps=40):
-    """What somebody lives through who draws among the actions that are left."""
+    """The experience of a policy that draws among the allowed actions."""
     actor = Actor(place_in(world), RandomPolicy(RandomSettings(), place_in(world)), shield=keeper)
     return Runner(world, [actor], 0).play(steps, 0, 0.5).experiences["team"]
 
@@ -231,7 +231,7 @@ def test_a_taste_for_risk_takes_no_penalty_but_a_veto():
 
 def test_what_the_world_tells_of_breaches_is_held_against_the_model():
     world = race(8, num_agents=2)
-    keeper = guard(world, action="count", truth="fatal")
+    keeper = guard(world, action="count", ground_truth="fatal")
     lived = played(keeper, world)
     left = lived.action == LEFT
     deadly = replace(lived, terminated=left, reward=np.where(left, 0, lived.reward))
@@ -245,10 +245,10 @@ def test_what_the_world_tells_of_breaches_is_held_against_the_model():
     assert keeper.metrics()["constraints/agreement"] == pytest.approx(
         1 - ((lived.action == UP) | left).mean(), abs=1e-12
     )
-    untold = guard(world, action="count")
-    untold.charge(Individual(IndividualSettings())).rewards(deadly)
-    assert untold.metrics()["constraints/violations"] == left.sum()
-    assert "constraints/fatal" not in untold.metrics()
+    without = guard(world, action="count")
+    without.charge(Individual(IndividualSettings())).rewards(deadly)
+    assert without.metrics()["constraints/violations"] == left.sum()
+    assert "constraints/fatal" not in without.metrics()
 
 
 # Whole runs -----------------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ KEY, OTHER = GridObject("key", "red"), GridObject("key", "blue")
 
 
 @pytest.mark.parametrize(
-    ("front", "carried", "move", "deed"),
+    ("front", "carried", "move", "effect"),
     [
         (None, None, "left", "turn left"),
         (None, None, "forward", "go forward on free floor"),
@@ -387,18 +387,18 @@ KEY, OTHER = GridObject("key", "red"), GridObject("key", "blue")
         (GridObject("door", "red", "open"), None, "open", "close the red door"),
     ],
 )
-def test_what_moves_would_do_is_told_beforehand(front, carried, move, deed):
-    assert action_effect(AgentView(carried, front, ()), move) == deed
+def test_what_moves_would_do_is_told_beforehand(front, carried, move, effect):
+    assert action_effect(AgentView(carried, front, ()), move) == effect
 
 
 @pytest.mark.lm
 def test_the_embedded_model_knows_what_a_rule_forbids():
     embedded_file("folder")
     made = ChannelJudge(LMSettings("embedded"), "auto", "auto")
-    deeds = [
+    effects = [
         action_effect(AgentView(None, front, ()), "forward") for front in (None, GridObject("wall"), GridObject("lava"))
     ]
-    deeds.append("turn left")
+    effects.append("turn left")
     for rule, broken in (("do not walk into lava", 2), ("never bump into a wall", 1)):
-        chance = made.breaks([Case(rule, "", deed) for deed in deeds])
+        chance = made.breaks([Case(rule, "", effect) for effect in effects])
         assert np.flatnonzero(chance >= 0.9).tolist() == [broken]

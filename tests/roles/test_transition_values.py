@@ -1,4 +1,4 @@
-"""What follows decisions, and values that are asked for once."""
+"""Next observations of decisions, and memoised values."""
 
 import numpy as np
 

@@ -110,7 +110,7 @@ def test_every_variant_has_its_own_runs(tmp_path):
     assert [[run["run"] for run in one["runs"]] for one in plain] == [[str(tmp_path / name)] for name in "abc"]
 
 
-def test_without_a_heuristic_the_best_variant_is_the_reference(tmp_path):
+def test_without_a_expert_the_best_variant_is_the_reference(tmp_path):
     for group_spec, (rate, score) in enumerate(((FAST, 5.0), (SLOW, 3.0))):
         for size in (4, 5):
             path = tmp_path / f"{group_spec}-{size}"

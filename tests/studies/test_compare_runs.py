@@ -1,4 +1,4 @@
-"""Who is compared: which runs count as one, how they are called, what is refused."""
+"""Grouping runs into variants: which runs belong together, their names, and refusals."""
 
 import dataclasses
 import json

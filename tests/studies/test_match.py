@@ -90,7 +90,7 @@ def test_a_lone_agent_has_nobody_to_meet(tmp_path):
 
 
 def played(actor, observation):
-    """What a seat says of an observation `[N, …]`."""
+    """The actions of an actor for observations `[N, …]`."""
     size = actor.policy.memory_size
     view = View(
         observation[:, None],
@@ -171,7 +171,7 @@ def test_scripted_players_sit_anywhere(tmp_path):
 # The matrix ---------------------------------------------------------------------------------------------
 
 
-def test_the_tictactoe_heuristic_beats_random_from_both_seats(tmp_path):
+def test_the_tictactoe_expert_beats_random_from_both_seats(tmp_path):
     given = settings(tmp_path, DUEL)
     world = build.build_world(given.world, 64)
     expert, random = open_players(["expert", "random"], "best")

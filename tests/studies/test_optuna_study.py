@@ -32,7 +32,7 @@ def skills(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What a study of twelve trials finds that nobody disturbs; shorter ones are its beginning."""
+    """The result of an uninterrupted study of twelve trials; shorter ones are its beginning."""
     path = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "draw_curves", lambda runs: b"")

@@ -119,7 +119,7 @@ def test_several_seeds_are_averaged(skills, monkeypatch):
 
 
 def test_the_untrained_policies_do_not_count(skills, tmp_path):
-    """What was never better than at step 0 is scored and judged by the best after it."""
+    """A trial that never beats its step 0 is scored by its best later validation."""
     word = "groups.all.learner.forgets=0.1"
     tuned = tune(skills(1, word))
     assert tuned.own.score == tuned.own.held_out == pytest.approx(4 * 0.4)

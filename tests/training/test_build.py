@@ -336,7 +336,7 @@ def test_a_shared_policy_of_many_takes_one_seat_as_the_agent_of_that_name(tmp_pa
 
 
 def test_rules_come_along_with_a_group_of_an_earlier_run(tmp_path):
-    """What a group must not do, it must not do at another table either, unless that one has rules of its own."""
+    """The constraints of a group hold at another table, too, unless that table sets its own."""
     text = (
         "world: {name: gridworld, mode: race, grid_size: 4, num_agents: 1}\n"
         'groups: {all: {learner: ppo, constraints: {rules: [never move left], lm: "helpers.constraint:CHANNEL"}}}\n'

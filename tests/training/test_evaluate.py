@@ -100,8 +100,8 @@ def test_seeds_decide_everything(tmp_path):
 
 
 def test_validation_evaluation_and_training_use_different_seeds(tmp_path, monkeypatch):
-    """The best checkpoint is chosen on other episodes than the ones it is judged by."""
-    used, judge = {}, loop.Training.judge
+    """The best checkpoint is chosen on other episodes than those that score it."""
+    used, original = {}, loop.Training.evaluate
 
     def spy(self, purpose, actors=None):
         def note(world, chosen, episodes, seed, greedy=True):
@@ -110,9 +110,9 @@ def test_validation_evaluation_and_training_use_different_seeds(tmp_path, monkey
             return evaluate.evaluate(world, chosen, episodes, seed, greedy)
 
         monkeypatch.setattr(loop, "evaluate", note)
-        return judge(self, purpose, actors)
+        return original(self, purpose, actors)
 
-    monkeypatch.setattr(loop.Training, "judge", spy)
+    monkeypatch.setattr(loop.Training, "evaluate", spy)
     run = train(tmp_path / "run")
     assert used.keys() == {"validate", "evaluate"}
     assert used["evaluate"] == {loop.evaluation_seed(0)}

@@ -85,7 +85,7 @@ def test_a_spent_budget_ends_the_run_where_it_is_to(tmp_path):
 
 
 def test_free_text_is_replayed_as_it_was(tmp_path):
-    """What the budget refused was not recorded, and is again no answer; all else is."""
+    """Questions that the budget denied were not recorded and stay unanswered; all others are replayed."""
     world, file = race(50), str(tmp_path / "answers.db")
     around = {"cache": CacheSettings(file), "budget": BudgetSettings(calls=20)}
     first = player(world, method="complete", around=around)

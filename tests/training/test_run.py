@@ -217,6 +217,6 @@ def test_what_came_after_a_checkpoint_is_cut(run):
     assert (run.steps(), run.steps("best")) == ([0, 20], [0, 20])
     assert files(run.checkpoint_path(20)) == before
     assert run.summary() is None
-    assert run.films() == [films / "step-000000000020.gif"]
+    assert run.videos() == [films / "step-000000000020.gif"]
     run.cut(-1)
     assert (run.metrics(), run.steps(), run.steps("best")) == ([], [], [])

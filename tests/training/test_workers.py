@@ -134,7 +134,7 @@ def test_a_failure_ends_the_training_and_its_children(tmp_path):
 
 
 def test_a_child_leaves_when_its_parent_is_gone(tmp_path):
-    """Nothing but the pipe ties them: once it closes the child returns by itself."""
+    """A child process ends by itself once its pipe closes."""
     play, *_ = started(tmp_path, "train.workers=1")
     play.play(1)
     child = play.processes[0]

@@ -137,7 +137,7 @@ def test_staying_away_is_a_response():
 
 
 def test_the_reference_moves_the_best_response():
-    """Who counts on 0.2 has losing to fear, and bids more."""
+    """With a reference point of 0.2 losing counts as a loss, so the best bid is higher."""
     model = AuctionModel(2, uniform_valuations())
     win_probability = win_probability_against([symmetric_equilibrium(model)])
     plain, hoping = (best_response(model, Prospect(reference=r), np.array([0.4]), win_probability) for r in (0.0, 0.2))

@@ -1,4 +1,4 @@
-"""What the picture of an auction report shows below the bids: revenue, efficiency, payoffs, beside theory's."""
+"""The panels of an auction report: revenue, efficiency and payoffs, next to the equilibrium."""
 
 import pytest
 from matplotlib.figure import Figure
@@ -11,7 +11,7 @@ from coterie.worlds.auction.world import AuctionSettings
 
 
 def panels_of(found, monkeypatch):
-    """What a picture shows below the bids, by title: the dots and bars there, the words, and the axes."""
+    """The panels below the bids, by title: points, bars, texts and axes."""
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
     draw_bids([found])

@@ -1,4 +1,4 @@
-"""What a report says of auctions: exact numbers for bidders who are known, sentences where nothing is."""
+"""The report section of auctions: exact numbers for known bidders, a sentence where nothing is known."""
 
 import json
 import re

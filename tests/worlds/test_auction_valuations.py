@@ -10,7 +10,7 @@ LEVELS = np.array([0.0, 0.01, 0.2, 0.5, 0.77, 0.99, 1.0])
 
 
 def squared(levels):
-    """One's own: a quantile function."""
+    """A user's quantile function."""
     return levels**2
 
 

@@ -11,7 +11,7 @@ from helpers.grid import DOWN, MODES, RIGHT, STAY, UP, make, start, step
 
 
 def guided_episodes(world, episodes, seed=0):
-    """Mean return per agent and length of each copy's first episode under the heuristic."""
+    """Mean return per agent and length of each copy's first episode under the expert."""
     world.reset(seed)
     total, length, open_ = np.zeros(world.num_envs), np.zeros(world.num_envs, int), np.ones(world.num_envs, bool)
     random = np.random.default_rng(0)
@@ -59,7 +59,7 @@ def test_best_return_equals_search_over_joint_states(fields):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("extra", [{}, {"num_obstacles": 6, "messages": 2}, {"max_steps": 4, "step_reward": -0.5}])
-def test_heuristic_never_beats_the_best(mode, extra):
+def test_expert_never_beats_the_best(mode, extra):
     config = GridworldSettings(grid_size=5, mode=mode, num_agents=3, **extra)
     world = Gridworld(config, 40)
     total, length = guided_episodes(world, 40, seed=7)
@@ -109,26 +109,26 @@ def moves_of(world):
     return world.expert("agent", np.random.default_rng(0))[0].tolist()
 
 
-def test_cooperative_heuristic_shares_the_targets():
+def test_cooperative_expert_shares_the_targets():
     world = start([(0, 0), (0, 1)], [(0, 3), (4, 0)], grid_size=5, num_targets=2)
     assert moves_of(world) == [DOWN, RIGHT]  # both are nearest to (0, 3); agent 1 is nearer
     world = start([(0, 0), (0, 2)], [(0, 3)], grid_size=5, num_targets=1)
     assert moves_of(world) == [RIGHT, RIGHT]  # with none to spare the other follows
 
 
-def test_competitive_heuristic_avoids_lost_races():
+def test_competitive_expert_avoids_lost_races():
     world = start([(0, 0), (0, 2)], [(0, 3), (4, 0)], grid_size=5, num_targets=2, mode="competitive")
     assert moves_of(world) == [DOWN, RIGHT]
     world = start([(0, 0), (0, 2)], [(0, 3)], grid_size=5, num_targets=1, mode="competitive")
     assert moves_of(world) == [RIGHT, RIGHT]
 
 
-def test_meeting_heuristic_waits_on_the_target():
+def test_meeting_expert_waits_on_the_target():
     world = start([(0, 0), (2, 2)], [(2, 2)], grid_size=5, mode="meet")
     assert moves_of(world) == [DOWN, STAY]
 
 
-def test_heuristic_walks_around_walls():
+def test_expert_walks_around_walls():
     world = start([(0, 0)], [(0, 2)], walls=[(0, 1), (1, 1)], grid_size=4, num_targets=1, num_obstacles=2)
     path = []
     for _ in range(6):
@@ -138,7 +138,7 @@ def test_heuristic_walks_around_walls():
     assert timestep.success.all()
 
 
-def test_heuristic_sends_symbol_zero():
+def test_expert_sends_symbol_zero():
     world = make(3, messages=2)
     world.reset(0)
     action = world.expert("agent", np.random.default_rng(0))

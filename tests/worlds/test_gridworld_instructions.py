@@ -223,15 +223,15 @@ def test_the_codec_reads_the_number_and_can_leave_it_out(observation):
     assert len(set(expected)) > 20
     assert all(text.startswith(sentence) for text, sentence in zip(codec.describe(rows), expected, strict=True))
     before = {k: a.copy() for k, a in rows.items()} if observation == "dict" else rows.copy()
-    silent = codec.wordless(rows)
+    numeric = codec.without_instruction(rows)
     if isinstance(rows, dict):
-        assert silent.keys() == codec.silent.entries.keys() == rows.keys() - {"instruction"}
-        assert all(np.array_equal(silent[k], rows[k]) for k in silent)
+        assert numeric.keys() == codec.space_without_instruction.entries.keys() == rows.keys() - {"instruction"}
+        assert all(np.array_equal(numeric[k], rows[k]) for k in numeric)
         assert all(np.array_equal(before[k], rows[k]) for k in rows)
     else:
         number = len(words.sentences(3))
-        assert silent.shape[1:] == codec.silent.shape
-        assert np.array_equal(silent, rows[:, :-number])
+        assert numeric.shape[1:] == codec.space_without_instruction.shape
+        assert np.array_equal(numeric, rows[:, :-number])
         assert np.array_equal(before, rows)  # the world's own buffer is left alone
 
 

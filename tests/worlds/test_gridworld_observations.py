@@ -1,4 +1,4 @@
-"""What each agent of the grid world sees, by hand, within its bounds, and nothing it should not."""
+"""Observations of the grid world: values computed by hand, bounds, and nothing hidden leaks."""
 
 import numpy as np
 import pytest

@@ -326,7 +326,7 @@ def test_tag_succeeds_when_somebody_was_caught_also_if_he_got_away():
 
 
 def mean_return(world, agent_type, guided):
-    """What a kind earns in one episode when the named kinds follow their reference players and the others chance."""
+    """The return of an agent type in one episode; named types follow their reference players, others act at random."""
     random = np.random.default_rng(0)
     timestep, total = world.reset(5), 0.0
     for _ in range(world.settings.max_steps):

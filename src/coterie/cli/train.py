@@ -79,7 +79,7 @@ def print_outcome(run: Run) -> bool:
     if last:
         print(f"best     {summary['best_reason']}")
     print(f"run      {run.path}")
-    for video in run.films()[-1:]:
+    for video in run.videos()[-1:]:
         print(f"video    {video}")
     if (run.path / "report.html").exists():
         print(f"report   {run.path / 'report.html'}")

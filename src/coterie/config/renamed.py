@@ -27,6 +27,7 @@ SETTINGS = {
     "groups.*.advisor.use.way": "groups.*.advisor.use.mode",
     "groups.*.advisor.ask.share": "groups.*.advisor.ask.fraction",
     "groups.*.constraints.way": "groups.*.constraints.action",
+    "groups.*.constraints.truth": "groups.*.constraints.ground_truth (none for untold)",
     "groups.*.policy.way": "groups.*.policy.method",
     "groups.*.preference.worth": "groups.*.preference.grade_values",
     "groups.*.preference.way": "groups.*.preference.scope",

@@ -93,7 +93,7 @@ class TrainSettings:
 SCHEMA = 1
 DEFAULT_NAMES = {"policy": "network", "preference": "individual", "advisor": "language", "constraints": "language"}
 PARTS = ("world", "learner", *DEFAULT_NAMES)  # settings that choose a component by name
-SHORT_FORM = ""  # in merged layers: the key of a section's short form, `lm: embedded`, beside other settings of it
+SHORT_FORM = ""  # in merged layers: the key of a section's short form, `lm: embedded`, next to other settings of it
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
     *(

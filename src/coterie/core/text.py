@@ -51,14 +51,14 @@ class TextCodec(Protocol):
 class Instructing(Protocol):
     """A codec of a world that gives its agents instructions in words."""
 
-    silent: ObservationSpace  # the observation space without the numbers that encode instructions
+    space_without_instruction: ObservationSpace  # the observation space without the numbers that encode instructions
 
     def instruct(self, observation: Tree) -> list[str]:
         """The instruction of each row of `[R, …]`."""
         ...
 
-    def wordless(self, observation: Tree) -> Tree:
-        """Observations `[…, shape]` reduced to `silent`, for policies that read the words instead."""
+    def without_instruction(self, observation: Tree) -> Tree:
+        """Observations `[…, shape]` in `space_without_instruction`, for policies that read the words instead."""
         ...
 
 
@@ -83,10 +83,10 @@ class Graded(Protocol):
 
 
 @runtime_checkable
-class Foretelling(Protocol):
+class HasActionEffects(Protocol):
     """A codec that describes what each choice would do, as far as its agent can see."""
 
-    def deeds(self, observation: Tree) -> list[list[str]]:
+    def action_effects(self, observation: Tree) -> list[list[str]]:
         """For each row of `[R, …]` one description per choice, such as "go forward into lava"."""
         ...
 

@@ -474,7 +474,7 @@ def settle(out: Array, legal: Array, choices: Array, clipped: bool, action: Arra
 
 @njit(cache=True, error_model="numpy")
 def unsquash(slope: np.float32, out: np.float32, point: np.float32, clipped: bool) -> np.float32:
-    """An output's gradient from that of its squashed point; beyond the bounds only the way back has one."""
+    """An output's gradient from that of its squashed point; outside the bounds only inward gradients pass."""
     if not clipped:
         return slope * (np.float32(1) - point * point)
     outwards = (out > 1 and slope < 0) or (out < -1 and slope > 0)

@@ -104,20 +104,20 @@ class LanguagePolicy:
         seen = map_tree(lambda a: a.reshape(rows.size, *a.shape[2:])[asked], view.observation)
         described = self.codec.describe(seen)
         legal = self._legal(view).reshape(rows.size, -1)[asked]
-        wordless = ~legal.any(axis=1)  # no legal action has a word: take the first legal action
-        legal[wordless] = True
+        unnamed = ~legal.any(axis=1)  # no legal action has a word: take the first legal action
+        legal[unnamed] = True
         if self.settings.method == "score":
             chosen, log_prob = self._scored(described, legal, view)
         else:
             chosen, log_prob = self._parsed(described, legal, view), None
         self.counts["decisions"] += len(asked)
         action = self._actions(chosen, asked, rows.shape)
-        if view.mask is not None and wordless.any():
-            left = view.mask.reshape(rows.size, -1)[asked[wordless]]
-            action.reshape(-1)[asked[wordless]] = left.argmax(axis=1)
-            self.counts["fallbacks"] += int(wordless.sum())
+        if view.mask is not None and unnamed.any():
+            left = view.mask.reshape(rows.size, -1)[asked[unnamed]]
+            action.reshape(-1)[asked[unnamed]] = left.argmax(axis=1)
+            self.counts["fallbacks"] += int(unnamed.sum())
             if log_prob is not None:
-                log_prob[wordless] = 0.0
+                log_prob[unnamed] = 0.0
         self._judge(action, view)
         if log_prob is None:
             return Decision(action)

@@ -48,7 +48,7 @@ class NeuralPolicy:
         """`gain` scales the first output weights; `identity` tells a shared network which agent it plays."""
         self.group_spec = group_spec
         self.memory_size = shape.memory
-        rows = layout(group_spec.spaces.observation) if self.reader is None else self.reader.silent
+        rows = layout(group_spec.spaces.observation) if self.reader is None else self.reader.numeric_layout
         self.layout = rows  # what the encoder reads; `rows` becomes the layout of whole packed rows
         image, join = rows.image is not None, None if self.reader is None else self.reader.settings.join
         self.skip_size = 0  # numbers of packed rows after the layout's: text features that skip the encoder
@@ -105,7 +105,9 @@ class NeuralPolicy:
         features = self.reader.features(observation)
         if self.reader.settings.join == "alone":
             return features
-        return np.concatenate([pack(self.reader.silent, self.reader.wordless(observation)), features], axis=-1)
+        return np.concatenate(
+            [pack(self.reader.numeric_layout, self.reader.without_instruction(observation)), features], axis=-1
+        )
 
     def inputs(self, observation: Tree, agents: Array | None = None) -> Array:
         """Observations `[…, A, shape]` as network inputs `[S, M, size + identities]`."""

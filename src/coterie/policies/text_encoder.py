@@ -87,10 +87,10 @@ class TextEncoder:
                 f"not '{plain.name}'; set text.trainable=false"
             )
         self.lm: LoadedModel = wrap(self.backend, plain)
-        # `layout` is the observation to describe, `silent` the numeric input next to the text features.
-        self.layout = self.silent = layout(group_spec.spaces.observation)
+        # `layout` is the observation to describe, `numeric_layout` the numeric input next to the text features.
+        self.layout = self.numeric_layout = layout(group_spec.spaces.observation)
         if settings.reads != "state" and isinstance(self.codec, Instructing):
-            self.silent = layout(self.codec.silent)
+            self.numeric_layout = layout(self.codec.space_without_instruction)
         self.known = Memoized(lambda seen, tags: self.describe(seen))  # observation -> indices of its texts
         self.texts: list[str] = []
         self.numbers: dict[str, int] = {}  # text -> index in `texts` and `table`
@@ -108,11 +108,11 @@ class TextEncoder:
         scale = self.settings.scale
         return None if scale == 1.0 else np.repeat([1.0, scale], [size - self.width, self.width])
 
-    def wordless(self, observation: Tree) -> Tree:
+    def without_instruction(self, observation: Tree) -> Tree:
         """Return the observation without the numbers that encode an instruction read as text."""
         if self.settings.reads == "state" or not isinstance(self.codec, Instructing):
             return observation
-        return self.codec.wordless(observation)
+        return self.codec.without_instruction(observation)
 
     def find(self, observation: Tree) -> Array:
         """Return the indices `[…, A, K]` of the texts of observations `[…, A, shape]`; embed new texts."""

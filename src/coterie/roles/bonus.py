@@ -153,7 +153,7 @@ class InstructionBonus:
     def __init__(self, settings: InstructionBonusSettings, group_spec: GroupSpec, gamma: float) -> None:
         self.settings, self.counter = settings, BonusCounter()
         self.moments = RunningMoments(1)
-        self.unsaid = 0  # decisions of the latest rollout whose action has no word in the codec
+        self.without_word = 0  # decisions of the latest rollout whose action has no word in the codec
         s, codec = self.settings, find_text_codec(self.settings.codec, group_spec)
         if not isinstance(codec, Instructing):
             raise ValueError(
@@ -191,13 +191,17 @@ class InstructionBonus:
             shown = observations_at(experience, found.at[judged][worded])
             inner[worded] = self.verdicts.of(shown, equal.argmax(axis=1)[worded])
         bonus[judged] = inner
-        self.unsaid = int((~worded).sum())
+        self.without_word = int((~worded).sum())
         bonus = scaled(bonus, self.moments, self.settings.scale)
         return (experience.reward + self.counter.add(self.settings.weight * bonus, judged)).astype(np.float32)
 
     def metrics(self) -> Metrics:
         """Distinct decisions and texts, the mean bonus, and the number of decisions whose action has no word."""
-        return usage_metrics(self.scorer, self.verdicts) | self.counter.metrics() | {"judge/unsaid": float(self.unsaid)}
+        return (
+            usage_metrics(self.scorer, self.verdicts)
+            | self.counter.metrics()
+            | {"judge/actions_without_word": float(self.without_word)}
+        )
 
     def state(self) -> State:
         """Return the running moments; the model's cache keeps the answers."""

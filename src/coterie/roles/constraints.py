@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.core.group import GroupSpec, Preference, Risk
 from coterie.core.memoize import Memoized
-from coterie.core.text import Foretelling, find_text_codec
+from coterie.core.text import HasActionEffects, find_text_codec
 from coterie.core.types import Array, Counters, Discrete, Experience, Metrics, State, Tree, View, map_tree
 from coterie.core.validation import at_least, within
 from coterie.lm import prompts
@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
     rule: str  # "never enter lava"
     state: str  # the description of the observation
-    deed: str  # the effect of the action, in words
+    effect: str  # the effect of the action, in words
 
 
 class RuleJudge(Protocol):
@@ -63,13 +63,13 @@ class DirectJudge:
         return self.scorer.metrics()
 
     def breaks(self, cases: Sequence[Case]) -> Array:
-        scores = self.scorer.log_probs([f"Rule: {c.rule}. {c.state} Move: {c.deed}." for c in cases])
+        scores = self.scorer.log_probs([f"Rule: {c.rule}. {c.state} Move: {c.effect}." for c in cases])
         with np.errstate(invalid="ignore"):  # NaN where the model abstains
             return _sigmoid(scores[:, 0] - scores[:, 1])
 
 
 class ChannelJudge:
-    """Compares p(deed | rule) with its mean over the rules of the examples."""
+    """Compares p(effect | rule) with its mean over the rules of the examples."""
 
     def __init__(self, lm: LMSettings, template: str, examples: str) -> None:
         if examples == "none":
@@ -79,9 +79,9 @@ class ChannelJudge:
         self.template = prompts.read(template, examples, "forbidden", None)
         self.others = tuple(dict.fromkeys(rule for rule, _ in prompts.read_examples(examples, "forbidden", None)))
         if not self.others:
-            raise ValueError(f"examples '{examples}': ask=channel needs at least one 'Rule: … => deed'")
+            raise ValueError(f"examples '{examples}': ask=channel needs at least one 'Rule: … => effect'")
         self.settings = lm
-        # (text of the rule, deed) -> log-probability
+        # (text of the rule, effect) -> log-probability
         self.answers: AnswerMemo[tuple[str, str], float] = AnswerMemo(self._score)
         self.counter = AnswerCounter(lm.max_abstentions)
 
@@ -95,7 +95,7 @@ class ChannelJudge:
 
     def breaks(self, cases: Sequence[Case]) -> Array:
         rules = [f"Rule: {case.rule}." for case in cases]
-        asked = [(text, case.deed) for case, rule in zip(cases, rules, strict=True) for text in (rule, *self.others)]
+        asked = [(text, case.effect) for case, rule in zip(cases, rules, strict=True) for text in (rule, *self.others)]
         self.answers.ask(asked)
         missing = sum(pair not in self.answers.known for pair in asked)
         self.counter.add(len(asked), missing, self.answers.failure)
@@ -110,7 +110,7 @@ class ChannelJudge:
     def _score(self, pairs: Sequence[tuple[str, str]]) -> Array:
         """Return log-probabilities `[R]` from the model."""
         prompt = [self.template.prompt(rule) for rule, _ in pairs]
-        return self.lm.score(prompt, [[f" {deed}"] for _, deed in pairs])[:, 0]
+        return self.lm.score(prompt, [[f" {effect}"] for _, effect in pairs])[:, 0]
 
 
 def _sigmoid(log_odds: Array) -> Array:
@@ -133,7 +133,7 @@ class ConstraintSettings:
     codec: str = "auto"  # text codec for observations; auto: the codec of the world; or package.module:Name
     template: str = "auto"  # prompt template: a file or a built-in name; auto: the default for `ask`
     examples: str = "auto"  # few-shot examples: a file or a built-in name; auto: the default for `ask`; none: zero-shot
-    truth: Literal["untold", "fatal"] = "untold"  # fatal: a breach terminates the episode without reward
+    ground_truth: Literal["none", "fatal"] = "none"  # fatal: a breach terminates the episode without reward
 
     def __post_init__(self) -> None:
         if not self.rules or not all(rule.strip() for rule in self.rules):
@@ -186,11 +186,13 @@ class LanguageShield:
     def _ask(self, observation: Tree) -> list[tuple[Array, int]]:
         """Ask the model: for each observation, broken `[choices]` and the number of actions that it did not judge."""
         states, words = self.codec.describe(observation), self.codec.choices
-        deeds = self.codec.deeds(observation) if isinstance(self.codec, Foretelling) else [list(words)] * len(states)
+        effects = [list(words)] * len(states)
+        if isinstance(self.codec, HasActionEffects):
+            effects = self.codec.action_effects(observation)
         cases = [
-            Case(rule, state, deed)
-            for state, mine in zip(states, deeds, strict=True)
-            for deed in mine
+            Case(rule, state, effect)
+            for state, mine in zip(states, effects, strict=True)
+            for effect in mine
             for rule in self.rules
         ]
         chance = self.judge.breaks(cases).reshape(len(states), len(words), len(self.rules))
@@ -267,7 +269,7 @@ class LanguageShield:
             counts, broke[rows] = self.count(seen, experience.action[rows], mask)
             if counted:
                 self.learned = counts | ({"vetoes": float(self.vetoes)} if self.settings.action == "veto" else {})
-                if self.settings.truth == "fatal":
+                if self.settings.ground_truth == "fatal":
                     fatal = experience.terminated[rows] & (experience.reward[rows] <= 0)
                     self.learned |= agreement(broke[rows], fatal)
         return broke

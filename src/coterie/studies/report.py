@@ -296,7 +296,7 @@ def _draw_references(axes: Any, runs: Sequence[Run]) -> None:
 
 
 def _videos(runs: Sequence[Run]) -> Iterable[str]:
-    videos = [video for run in runs for video in run.films()[-1:]]
+    videos = [video for run in runs for video in run.videos()[-1:]]
     if videos:
         yield "<h2>An episode of the best policy</h2>"
     for video in videos[:3]:

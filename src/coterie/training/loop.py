@@ -131,7 +131,7 @@ class Training:
 
     # Evaluation ---------------------------------------------------------------------------------------
 
-    def judge(self, purpose: str, actors: list[Actor] | None = None) -> Result:
+    def evaluate(self, purpose: str, actors: list[Actor] | None = None) -> Result:
         """Play greedy episodes on the seeds of `validate` or `evaluate`."""
         seed = seeding.integer(self.config.seed, purpose) if purpose == "validate" else evaluation_seed(0)
         chosen = actors or [group.actor for group in self.groups]
@@ -151,7 +151,7 @@ class Training:
 
     def validate(self) -> dict[str, float]:
         """Evaluate on validation seeds and save the policies if they are the best so far."""
-        result = self.judge("validate")
+        result = self.evaluate("validate")
         self.score = result.score(self.best.groups)
         if self.best.consider(result, self.env_steps):
             self.save_best()
@@ -169,7 +169,7 @@ class Training:
             specs = [group.actor.group_spec for group in self.groups]
             stand_ins = [Actor(spec, make(spec)) for spec in specs]
             pairs = zip(self.groups, stand_ins, strict=True)
-            return self.judge("evaluate", [s if g.learner is not None else g.actor for g, s in pairs]).to_dict()
+            return self.evaluate("evaluate", [s if g.learner is not None else g.actor for g, s in pairs]).to_dict()
 
         found = {"random": score(lambda spec: RandomPolicy(RandomSettings(), spec))}
         if isinstance(self.eval_world, HasExpert):
@@ -306,7 +306,7 @@ def loop(
         progress.show(training.env_steps, training.wall, describe(training))
 
     if training.best.step < 0:  # a new run, not one resumed from its step 0
-        training.step_0 = training.judge("evaluate").to_dict()
+        training.step_0 = training.evaluate("evaluate").to_dict()
         record(training.validate())
         training.save()
     wall_before = training.wall
@@ -332,7 +332,7 @@ def loop(
 
 def finish(training: Training, speed: float) -> dict[str, Any]:
     """Evaluate the best policies on held-out seeds and write the summary and video."""
-    run, last = training.run, training.judge("evaluate").to_dict()
+    run, last = training.run, training.evaluate("evaluate").to_dict()
     saved = run.load_checkpoint("best")
     for group in training.groups:
         group.policy.load(saved["policies"][group.name])
@@ -347,7 +347,7 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         "best_step": training.best.step,
         "best_rule": training.best.rule,
         "best_reason": training.best.reason,
-        "evaluation": training.judge("evaluate").to_dict(),
+        "evaluation": training.evaluate("evaluate").to_dict(),
         "last": last,
         "step_0": training.step_0,
         "baselines": training.baselines(),

@@ -58,7 +58,7 @@ class Run:
 
     @property
     def exploit_file(self) -> Path:
-        """Where `coterie exploit` leaves what it found, beside its responders."""
+        """The result of `coterie exploit`, in the directory of its responders."""
         return self.path / "exploit" / "exploit.json"
 
     @property
@@ -103,7 +103,7 @@ class Run:
             return None
         return _parsed(self.summary_file.read_text(), self.summary_file)
 
-    def films(self) -> list[Path]:
+    def videos(self) -> list[Path]:
         """Videos of evaluation episodes, `step-N.gif`, oldest policies first."""
         return sorted((self.path / "videos" / "eval").glob("step-*.gif"))
 
@@ -161,9 +161,9 @@ class Run:
                     shutil.rmtree(self.checkpoint_path(later, prefix))
         for unfinished in self.checkpoints.glob(".*.tmp"):
             shutil.rmtree(unfinished)
-        for film in self.films():
-            if int(film.stem.split("-")[1]) > step:
-                film.unlink()
+        for video in self.videos():
+            if int(video.stem.split("-")[1]) > step:
+                video.unlink()
         self.summary_file.unlink(missing_ok=True)
 
 

@@ -134,7 +134,7 @@ class MinigridText:
         images = np.rint(observation["image"] * np.array(SYMBOLS).reshape(1, 3, 1, 1)).astype(int)
         return [parse_view(image, colours=not self.door_key) for image in images]
 
-    def deeds(self, observation: Tree) -> list[list[str]]:
+    def action_effects(self, observation: Tree) -> list[list[str]]:
         return [[action_effect(view, word) for word in self.choices] for view in self._views(observation)]
 
     def actions(self, chosen: Array) -> Array:

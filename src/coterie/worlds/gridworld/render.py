@@ -47,7 +47,7 @@ _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class Style(NamedTuple):
-    """How targets are told apart."""
+    """How targets are distinguished."""
 
     own_targets: bool  # each target has its agent's colour
     sentences: tuple[str, ...]  # all instructions by index; if not empty, targets are coloured

@@ -99,10 +99,10 @@ class InstructedText(GridworldText):
         space = world.agent_types[agent_type].observation
         if isinstance(space, Dict):
             entries = {name: part for name, part in space.entries.items() if name != "instruction"}
-            self.silent: ObservationSpace = Dict(entries, space.sets)
+            self.space_without_instruction: ObservationSpace = Dict(entries, space.sets)
         else:
             assert isinstance(space, Box)
-            self.silent = Box((space.shape[0] - self.count,), space.low, space.high)
+            self.space_without_instruction = Box((space.shape[0] - self.count,), space.low, space.high)
 
     def describe(self, observation: Tree) -> list[str]:
         rows = zip(self.instruct(observation), _as_rows(observation), strict=True)
@@ -112,7 +112,7 @@ class InstructedText(GridworldText):
         numbers = _as_rows(observation)[:, self.start : self.start + self.count].argmax(axis=1)
         return [self.sentences[number] for number in numbers]
 
-    def wordless(self, observation: Tree) -> Tree:
+    def without_instruction(self, observation: Tree) -> Tree:
         if isinstance(observation, dict):
             return {name: part for name, part in observation.items() if name != "instruction"}
         return np.delete(observation, np.s_[self.start : self.start + self.count], axis=-1)
