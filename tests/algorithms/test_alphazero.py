@@ -123,6 +123,20 @@ def test_bad_settings(settings, said):
         settings()
 
 
+def test_metrics_tell_of_the_searches_of_this_rollout():
+    one = make_learner(search={"simulations": 12})
+    watched = Watched(one)
+    for iteration in (1, 2, 3):
+        own = watched.play(5, iteration)
+        metrics = learn(one, own, iteration)
+        new = own.active[1:]
+        assert new.sum() == 20
+        visits = own.trace["visits"][1:][new].sum(axis=-1)
+        assert metrics["search/visits"] == pytest.approx(visits.mean())
+        assert metrics["search/solved"] == pytest.approx(own.trace["solved"][1:][new].mean())
+        assert metrics["search/certainty"] == pytest.approx(np.abs(own.trace["value"][1:][new]).mean())
+
+
 # The loss ---------------------------------------------------------------------------------------------
 
 

@@ -164,7 +164,7 @@ class AlphaZero:
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         stored = self.store(own)
-        metrics: Metrics = {"replay": float(self.replay.size), "games": float(self.games)}
+        metrics: Metrics = {"replay": float(self.replay.size), "games": float(self.games)} | self._searches(own)
         if self.replay.ready:
             self.due += s.updates_per_step * stored
             steps, self.due = int(self.due), self.due % 1
@@ -218,7 +218,24 @@ class AlphaZero:
         pairs = zip((c[~done] for c in before), (c[~over] for c in here), strict=True)
         self.unfinished = Unfinished(*(np.concatenate(pair) for pair in pairs))
         self.games += int(own.ends[:, :, 0].sum())
-        return int(own.active[0 if self.group_spec.simultaneous else 1 :].sum())
+        return int(own.active[self._first :].sum())
+
+    @property
+    def _first(self) -> int:
+        """The first row of a rollout that was not in the one before."""
+        return 0 if self.group_spec.simultaneous else 1
+
+    def _searches(self, own: Experience) -> Metrics:
+        """Mean visits of the roots, how many of them were solved, and their mean certainty |value|."""
+        decided = own.active[self._first :]
+        if own.trace is None or not decided.any():
+            return {}
+        trace = {name: column[self._first :][decided] for name, column in own.trace.items()}
+        return {
+            "search/visits": float(trace["visits"].sum(axis=-1).mean()),
+            "search/solved": float(trace["solved"].mean()),
+            "search/certainty": float(np.abs(trace["value"]).mean()),
+        }
 
     def _learn_from(self, rows: Unfinished) -> None:
         """Add finished decisions to the replay, those of fast searches excepted."""

@@ -15,7 +15,7 @@ from coterie.core import seeding
 from coterie.core.game import Game, HasGame
 from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Real, Space
-from coterie.core.types import Array, CoterieError, Counters, Decision, Mean, State, View
+from coterie.core.types import Array, CoterieError, Counters, Decision, State, View
 from coterie.core.validation import at_least, positive, within
 from coterie.core.world import World
 from coterie.nn.advice import log_softmax
@@ -102,8 +102,6 @@ class SearchPolicy:
             self.network = PositionNetwork(settings.network, self.game, seed)
         self.search = make_search(settings, self.game, self.network)
         self._trees: weakref.WeakKeyDictionary[World, Trees] = weakref.WeakKeyDictionary()
-        self._counted = {"searches": 0.0, "simulations": 0.0, "solved": 0.0}
-        self._value = 0.0
 
     # Acting -------------------------------------------------------------------------------------------
 
@@ -139,17 +137,18 @@ class SearchPolicy:
             drawn = draw(found.policy[rows], uniform[rows], self.settings.temperature.value)
             chosen = np.where(moves < self.settings.temperature.moves, drawn, chosen)
         action[rows, seats] = chosen
-        self._count(trees, budget, found.value, rows)
         trace = {
             "policy": np.zeros((copies, agents, actions), np.float32),
             "visits": np.zeros((copies, agents, actions), np.int32),
             "value": np.zeros((copies, agents), np.float32),
             "full": np.zeros((copies, agents), bool),
+            "solved": np.zeros((copies, agents), bool),
         }
         trace["policy"][rows, seats] = found.policy[rows]
         trace["visits"][rows, seats] = found.visits[rows]
         trace["value"][rows, seats] = found.value[rows]
         trace["full"][rows, seats] = full[rows]
+        trace["solved"][rows, seats] = trees.solved[rows, 0]
         return Decision(action, memory=memory + 1, trace=trace)
 
     def log_probs(self, view: View) -> Array:
@@ -209,20 +208,8 @@ class SearchPolicy:
 
     # State --------------------------------------------------------------------------------------------
 
-    def _count(self, trees: Trees, budget: Array, value: Array, rows: Array) -> None:
-        self._counted["searches"] += len(rows)
-        self._counted["simulations"] += float(budget.sum())
-        self._counted["solved"] += float(trees.solved[rows, 0].sum())
-        self._value += float(np.abs(value[rows]).sum())
-
     def metrics(self) -> Counters:
-        """Simulations, the share of positions that were solved, and the mean certainty |value| of the roots."""
-        searches = self._counted["searches"]
-        return {
-            "search/simulations": self._counted["simulations"],
-            "search/solved": Mean(self._counted["solved"], searches),
-            "search/certainty": Mean(self._value, searches),
-        }
+        return {}  # the learner reads the trace
 
     def state(self) -> State:
         return {} if self.network is None else {"net": self.network.state()}
