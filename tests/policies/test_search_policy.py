@@ -24,7 +24,7 @@ from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import GAME, Tictactoe, TictactoeSettings
 from helpers.run import written
 from helpers.search import random_positions
-from helpers.small_worlds import actors, generator, network, place_in
+from helpers.small_worlds import actors, generator, group_spec, network, place_in
 
 MLP = NetworkSettings(kind="mlp", hidden=(16,))
 PLAYERS = {
@@ -451,3 +451,8 @@ def test_a_search_player_needs_the_world_itself():
     view = replace(view_of(world, made), world=None)
     with pytest.raises(CoterieError, match="group 'team': a search player needs the world itself"):
         made.act(view)
+
+
+def test_a_search_player_cannot_be_built_without_a_world():
+    with pytest.raises(ValueError, match="a search player needs a world with the capability HasGame"):
+        SearchPolicy(SearchSettings(), group_spec())

@@ -16,7 +16,7 @@ def fixed_threads(count: int) -> Iterator[None]:
     """Run PyTorch, BLAS and compiled loops with a fixed number of threads, and restore the old numbers afterwards."""
     before, loops = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(count)
-    numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+    numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]  # read from the environment
     try:
         if not kernels.available():
             yield

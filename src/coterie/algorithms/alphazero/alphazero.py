@@ -195,10 +195,10 @@ class AlphaZero:
         rewards = np.where(seen, 0, rewards)
         known, since = np.zeros(own.acting.shape, bool), np.zeros(own.acting.shape, np.float32)
         finished, gained = np.zeros(own.active.shape, bool), np.zeros(own.active.shape, np.float32)
-        for t in range(len(own.active) - 1, -1, -1):
-            ends = own.ends[t]
-            known, since = known | ends, np.where(ends, 0, since) + rewards[t]
-            finished[t], gained[t] = known, since
+        for row in range(len(own.active) - 1, -1, -1):
+            ends = own.ends[row]
+            known, since = known | ends, np.where(ends, 0, since) + rewards[row]
+            finished[row], gained[row] = known, since
         old = self.unfinished
         before = old._replace(reward=old.reward + gained[0, old.copy, old.agent])
         done = finished[0, old.copy, old.agent]

@@ -56,7 +56,7 @@ class PositionNetwork:
             if len(planes) != 3:
                 raise ValueError(f"network.kind=residual needs planes [C, H, W]; '{game.name}' has {planes}: set mlp")
             channels, blocks, width = settings.channels, settings.blocks, settings.value_width
-            self.net = ResidualTower(planes, game.actions, channels, blocks, width, seed)  # type: ignore[arg-type]
+            self.net = ResidualTower(planes, game.actions, channels, blocks, width, seed)
         else:
             size = int(np.prod(game.observation.shape))
             shape = networks.Shape(settings.hidden, "relu", "mlp", (), 0)
@@ -80,7 +80,7 @@ class PositionNetwork:
         if self.settings.kind == "residual":
             found: torch.Tensor = self.net(x)
             return found
-        return self.net(x[None])[0][0]  # type: ignore[no-any-return]
+        return self.net(x[None])[0][0]
 
     def evaluate(self, x: Array) -> tuple[Array, Array]:
         """Logits `[B, K]` and values `[B]` in [−1, 1] for views `[B, D]`."""

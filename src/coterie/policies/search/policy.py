@@ -91,10 +91,11 @@ class SearchPolicy:
     memory_size = 1  # moves that the player has made in this game
 
     def __init__(self, settings: SearchSettings, group_spec: GroupSpec) -> None:
-        world = group_spec.world
+        world: object = group_spec.world
         if group_spec.parameter_sets > 1:
             raise ValueError("parameters=individual: a search player has one network; make a group of each agent")
-        assert isinstance(world, HasGame)
+        if not isinstance(world, HasGame):
+            raise ValueError("a search player needs a world with the capability HasGame, not only observations")
         self.settings, self.group_spec, self.game = settings, group_spec, world.game
         self.network: PositionNetwork | None = None
         if settings.network.kind != "none":
@@ -114,7 +115,7 @@ class SearchPolicy:
         memory = np.zeros((copies, agents, 1), np.float32) if view.memory is None else view.memory
         action = np.zeros((copies, agents), np.int64)
         if self.settings.play == "network":
-            uniform = view.random.random(copies)  # one for every copy, so that games do not influence each other
+            uniform = view.random.random((copies,))  # one per copy, so that games do not influence each other
             action[rows, seats] = self._play_network(positions[rows], legal[rows], uniform[rows], view.greedy)
             return Decision(action, memory=memory + 1)
         moves = memory[rows, seats, 0]
@@ -132,7 +133,7 @@ class SearchPolicy:
         roots.noise_share[~full] = 0
         found = self.search.run(trees, roots, positions, np.setdiff1d(rows, carried), view.random, carried)
         chosen = found.action[rows]
-        uniform = view.random.random(copies)
+        uniform = view.random.random((copies,))
         if not view.greedy and self.settings.method == "puct":
             drawn = draw(found.policy[rows], uniform[rows], self.settings.temperature.value)
             chosen = np.where(moves < self.settings.temperature.moves, drawn, chosen)

@@ -179,7 +179,7 @@ class Search:
                 tree.plant_all(trees, game.rules, starts, positions, 0, copies, rows, x)
             else:
                 for n in fresh:
-                    tree.plant(trees, n, positions[n])
+                    tree.plant(trees, int(n), positions[n])
                 x[: len(fresh)] = self._enter(trees, fresh)
             tree.attach_all(trees, fresh, *self._evaluate(trees, fresh, x[: len(fresh)], random), roots)
         for simulation in range(int(roots.budget.max(initial=0))):

@@ -52,7 +52,7 @@ class Trees(NamedTuple):
     logit: Array  # [N, M, K] float32: log of the prior, without noise
     prior: Array  # [N, M, K] float32: with noise at the root
     child: Array  # [N, M, K] int32; −1: not expanded
-    count: Array  # [N, M, K] int32: visits of the edge
+    count: Array  # type: ignore[assignment]  # hides tuple.count: [N, M, K] int32, visits of the edge
     gain: Array  # [N, M, K] float32: sum of the values that came back; where the end is solved, count times its result
     fate: Array  # [N, M, K] int8: OPEN, KNOWN or LOST
     table: Array  # [N, H] int32: node of a position by its hash, −1 where empty; H = 0: no transpositions
@@ -254,7 +254,7 @@ def _slot(trees: Trees, n: int, position: Array, depth: int) -> int:
         mixed = (mixed ^ np.uint64(value)) * np.uint64(0xBF58476D1CE4E5B9)
         mixed ^= mixed >> np.uint64(29)
     slots = trees.table.shape[1]
-    at = np.int64(mixed & np.uint64(slots - 1))
+    at = int(np.int64(mixed & np.uint64(slots - 1)))
     while trees.table[n, at] >= 0:
         node = trees.table[n, at]
         if trees.depth[n, node] == depth and np.array_equal(trees.position[n, node], position):
