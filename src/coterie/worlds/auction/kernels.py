@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.core.splitmix import uniform
 from coterie.core.types import Array
-from coterie.worlds.random import uniform
 
 FIRST_PRICE, SECOND_PRICE, ALL_PAY = 0, 1, 2
 NO_WINNER = -1

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.core.splitmix import uniform
 from coterie.core.types import Array
-from coterie.worlds.random import uniform
 
 TIME_STEP = 0.1
 DAMPING = 0.25  # fraction of the velocity lost in a step
