@@ -1,7 +1,6 @@
 """Compiled kernels of the auction: bids, winners and payments, observations, valuations.
 
-Every kernel runs over all N copies. Numba's cache of `step` does not notice edits of `worlds/random.py`: remove
-`__pycache__` after such an edit.
+Every kernel runs over all N copies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Compiled kernels of the particle worlds: actions, physics, rewards, observations, episodes, scripted experts.
 
 Every kernel runs over all N copies. Formulas and constants are those of mpe2 1.1.1, evaluated in its order, so that
-both agree to the last digits. Adversaries come first among the A agents; simple_spread has none. Numba's cache of
-`step` does not notice edits of `worlds/random.py`: remove `__pycache__` after such an edit.
+both agree to the last digits. Adversaries come first among the A agents; simple_spread has none.
 """
 
 from __future__ import annotations
