@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 EXTRAS := worlds,window,tensorboard,tune,lm,server,bench,docs,dev
 
-.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-lm peers learning ablations same-numbers clean
+.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-lm peers learning ablations worlds same-numbers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -124,6 +124,10 @@ learning: $(STAMP) ## every experiment over five seeds, scores and curves into d
 
 ablations: $(STAMP) ## what each improvement of DQN brings, five seeds each (about two hours)
 	$(BIN)/python benchmarks/ablations.py
+
+worlds: $(STAMP) ## third-party environments: check, short training, comparison with a bare loop (about 12 minutes)
+	$(BIN)/python benchmarks/worlds.py
+	$(BIN)/python docs/tools/tables.py
 
 same-numbers: $(STAMP) ## train every experiment briefly at BASE=COMMIT and as it is now; numbers must be equal (ONLY="…")
 	$(BIN)/python benchmarks/same_numbers.py --base $(BASE) $(if $(ONLY),--only $(ONLY)) $(if $(SETTINGS),--settings)

@@ -1,6 +1,6 @@
 """How strong a Connect Four player is, by an exact solver and by alpha-beta.
 
-    python benchmarks/connect_four_strength.py RUN [--checkpoint NAME] [--simulations 64] [--positions 1000] [--games 100]
+    python benchmarks/connect_four_strength.py RUN [--checkpoint NAME] [--positions 1000] [--games 100]
 
 Positions with 16 stones or more are those of random play with another seed than training uses, in which some move keeps
 the value (win, draw, loss) and some move loses it. A move is good if it keeps it. Beside the search stand the network

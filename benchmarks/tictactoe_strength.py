@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def children(game: Game, position: tuple[int, ...]) -> list[tuple[int, tuple[int
     return [(int(a), tuple(end.tolist())) for a, end in zip(actions, ends, strict=True)]
 
 
-def solver(game: Game):  # type: ignore[no-untyped-def]
+def solver(game: Game) -> Callable[[tuple[int, ...]], float]:
     """A function from a position to player 0's payoff under best play: plain minimax, written apart from the search."""
 
     @cache
@@ -101,7 +102,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     policy = load(args.run).groups[0].policy
-    assert isinstance(policy, SearchPolicy) and policy.network is not None
+    assert isinstance(policy, SearchPolicy)
+    assert policy.network is not None
     game, settings = policy.game, policy.settings
     listed = all_positions(game)
     positions, optimal = np.array(listed), best_moves(game, listed)

@@ -7,6 +7,8 @@ import argparse
 import json
 import resource
 import time
+from itertools import pairwise
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ import mctx
 import numpy as np
 
 
-def has_four(stones):
+def has_four(stones: Any) -> Any:
     """Whether a board [6, 7] of booleans has four in a line."""
     found = jnp.zeros((), bool)
     for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
@@ -28,7 +30,7 @@ def has_four(stones):
     return found
 
 
-def step(board, action):
+def step(board: Any, action: Any) -> Any:
     """Play in a board [2, 6, 7] seen by the player to move; returns the next one, reward and whether it is over."""
     taken = board.any(axis=0)
     row = 5 - taken[:, action].sum()
@@ -38,7 +40,7 @@ def step(board, action):
     return jnp.stack([board[1], own]), jnp.where(won, 1.0, 0.0), over
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--method", choices=("gumbel", "puct"), default="gumbel")
     parser.add_argument("--batch", type=int, default=256)
@@ -48,16 +50,16 @@ def main():
     args = parser.parse_args()
     random = np.random.default_rng(0)
     sizes = [84, args.width, args.width, 8]
-    weights = [jnp.asarray(random.normal(0, 1 / np.sqrt(a), (a, b)), jnp.float32) for a, b in zip(sizes, sizes[1:])]
+    weights = [jnp.asarray(random.normal(0, 1 / np.sqrt(a), (a, b)), jnp.float32) for a, b in pairwise(sizes)]
 
-    def network(weights, board):
+    def network(weights: Any, board: Any) -> Any:
         h = board.reshape(len(board), -1).astype(jnp.float32)
         for weight in weights[:-1]:
             h = jax.nn.relu(h @ weight)
         out = h @ weights[-1]
         return out[:, :7], jnp.tanh(out[:, 7])
 
-    def recurrent(weights, key, action, embedding):
+    def recurrent(weights: Any, key: Any, action: Any, embedding: Any) -> Any:
         board, over = embedding
         after, reward, ends = jax.vmap(step)(board, action)
         after = jnp.where(over[:, None, None, None], board, after)
@@ -73,7 +75,7 @@ def main():
         return output, (after, done)
 
     @jax.jit
-    def search(weights, key, board):
+    def search(weights: Any, key: Any, board: Any) -> Any:
         logits, value = network(weights, board)
         root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=(board, jnp.zeros(len(board), bool)))
         invalid = board.any(axis=1)[:, 0]

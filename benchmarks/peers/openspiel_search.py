@@ -6,6 +6,8 @@ Prints one JSON line. Run in an environment with open_spiel; see `make bench-sea
 import argparse
 import json
 import time
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyspiel
@@ -15,13 +17,12 @@ from open_spiel.python.algorithms import mcts
 class NetworkEvaluator(mcts.Evaluator):
     """Priors and values of a perceptron with random weights, like the one that the others call."""
 
-    def __init__(self, width, random):
+    def __init__(self, width: int, random: Any) -> None:
         sizes = [126, width, width, 8]  # OpenSpiel shows three planes: empty, own, other
-        self.weights = [random.normal(0, 1 / np.sqrt(a), (a, b)).astype(np.float32) for a, b in zip(sizes, sizes[1:])]
+        self.weights = [random.normal(0, 1 / np.sqrt(a), (a, b)).astype(np.float32) for a, b in pairwise(sizes)]
         self.seconds = 0.0
-        self.known = (None, None)
 
-    def _run(self, state):
+    def _run(self, state: Any) -> Any:
         start = time.perf_counter()
         h = np.asarray(state.observation_tensor(), np.float32)
         for weight in self.weights[:-1]:
@@ -30,18 +31,18 @@ class NetworkEvaluator(mcts.Evaluator):
         self.seconds += time.perf_counter() - start
         return out
 
-    def evaluate(self, state):
+    def evaluate(self, state: Any) -> Any:
         value = float(np.tanh(self._run(state)[-1]))
         return np.array([value, -value] if state.current_player() == 0 else [-value, value])
 
-    def prior(self, state):
+    def prior(self, state: Any) -> Any:
         legal = state.legal_actions()
         logits = self._run(state)[legal]
         chances = np.exp(logits - logits.max())
         return list(zip(legal, chances / chances.sum()))
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=("python", "c++"), default="python")
     parser.add_argument("--simulations", type=int, default=64)

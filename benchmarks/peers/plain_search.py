@@ -7,11 +7,13 @@ import argparse
 import json
 import math
 import time
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 
-def winner(board, row, column):
+def winner(board: Any, row: int, column: int) -> bool:
     player = board[row, column]
     for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
         run = 1
@@ -27,11 +29,11 @@ def winner(board, row, column):
 class Tree:
     """Boards are seen by the player to move: 1 own, −1 the other's."""
 
-    def __init__(self, evaluate, c=1.25):
+    def __init__(self, evaluate: Any, c: float = 1.25) -> None:
         self.evaluate, self.c = evaluate, c
         self.q, self.n_edge, self.n_node, self.prior, self.ended = {}, {}, {}, {}, {}
 
-    def search(self, board, over):
+    def search(self, board: Any, over: Any) -> float:
         key = board.tobytes()
         if over is not None:
             return -over
@@ -62,7 +64,7 @@ class Tree:
         return -value
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--simulations", type=int, default=64)
     parser.add_argument("--width", type=int, default=64)
@@ -70,10 +72,10 @@ def main():
     args = parser.parse_args()
     random = np.random.default_rng(0)
     sizes = [84, args.width, args.width, 8]
-    weights = [random.normal(0, 1 / np.sqrt(a), (a, b)).astype(np.float32) for a, b in zip(sizes, sizes[1:])]
+    weights = [random.normal(0, 1 / np.sqrt(a), (a, b)).astype(np.float32) for a, b in pairwise(sizes)]
     spent = 0.0
 
-    def evaluate(board):
+    def evaluate(board: Any) -> Any:
         nonlocal spent
         start = time.perf_counter()
         h = np.concatenate([board == 1, board == -1]).astype(np.float32).ravel()

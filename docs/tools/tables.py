@@ -525,7 +525,25 @@ def layers() -> str:
     return markdown(("package", "may import"), [*rows, ["`cli`, `api`", "everything"]])
 
 
+def worlds() -> str:
+    """Third-party environments: what was tried, and what came of it."""
+    rows = []
+    for found in read("worlds")["environments"]:
+        settings = ", ".join(f"`{key}: {json.dumps(value)}`" for key, value in found["settings"].items())
+        agents = " + ".join(f"{count} {name}" for name, count in found.get("agents", {}).items())
+        problem = next(
+            (found[key] for key, fine in (("check", "passes"), ("training", "trains")) if found.get(key) != fine), None
+        )
+        outcome = "plays and trains" if problem is None else str(problem).replace("|", "/")
+        speed = [thousands(found[key]) if key in found else "–" for key in ("steps_per_s", "bare_steps_per_s")]
+        ratio = number(found.get("ratio"), 2)
+        rows.append([f"`{found['name']}`", settings, agents, outcome, found.get("same_returns", "–"), *speed, ratio])
+    head = ("environment", "settings", "agents", "outcome", "returns equal", "steps/s", "bare loop", "ratio")
+    return markdown(head, rows)
+
+
 TABLES: dict[str, Callable[..., str]] = {
+    "worlds": worlds,
     "scores": scores,
     "auctions": auctions,
     "meetings": meetings,

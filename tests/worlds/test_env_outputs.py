@@ -8,7 +8,7 @@ from coterie.config import registry, schema
 from coterie.testing import check_world
 from coterie.testing.sampling import random_actions
 from coterie.training.build import build_world
-from coterie.worlds.adapters import batch, pettingzoo
+from coterie.worlds.adapters import batch, env_agents
 from coterie.worlds.adapters.batch import ExternalEnvError
 
 
@@ -169,7 +169,7 @@ def test_names_with_brackets_can_be_used_in_settings(caplog):
     home = world("pettingzoo/helpers.odd_envs:Homemade")
     assert {name: kind.agents for name, kind in home.agent_types.items()} == {"agent": ("agent_0", "agent_1")}
     assert "'agent[0]' is called 'agent_0'" in caplog.text
-    assert pettingzoo.public_names(["a[1]", "a_1", "x y"]) == {"a[1]": "a_1", "a_1": "a_1_2", "x y": "x y"}
+    assert env_agents.public_names(["a[1]", "a_1", "x y"]) == {"a[1]": "a_1", "a_1": "a_1_2", "x y": "x y"}
 
 
 def test_entries_with_equal_flat_names_are_kept_apart(caplog):

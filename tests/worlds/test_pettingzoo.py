@@ -8,7 +8,7 @@ from coterie.core.types import Box, CoterieError, Discrete
 from coterie.testing import check_world
 from coterie.training.build import build_world
 from coterie.worlds.adapters.batch import ExternalEnvError
-from coterie.worlds.adapters.pettingzoo import agent_type_name
+from coterie.worlds.adapters.env_agents import agent_type_name
 from helpers import external_envs
 
 

@@ -26,6 +26,7 @@ OPTIONAL = {
     "Box2D": "gymnasium/LunarLander-v3 and other Box2D worlds (coterie[worlds])",
     "pettingzoo": "worlds named pettingzoo/…, PettingZoo export of worlds (coterie[worlds])",
     "mpe2": "worlds named mpe/… (coterie[worlds])",
+    "open_spiel": "worlds named openspiel/… (coterie[openspiel])",
     "minigrid": "worlds named minigrid/… (coterie[worlds])",
     "pygame-ce": "windows (coterie[window])",
     "tensorboard": "TensorBoard files (coterie[tensorboard])",

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from coterie.cli.app import Experiment, Overrides, app, check_app, config_app
-from coterie.core.types import CoterieError
 
 
 @check_app.command("world")
@@ -21,6 +20,7 @@ def check_world_(
 ) -> None:
     """Test shapes, bounds, ends of episodes, seeds and saving of a world."""
     from coterie.config import registry, schema
+    from coterie.core.types import CoterieError
     from coterie.testing import ContractError, check_world
     from coterie.training import build
 

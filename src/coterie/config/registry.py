@@ -18,6 +18,7 @@ WORLDS = {
     "minigrid/": "coterie.worlds.adapters.minigrid:MinigridWorld",
     "pettingzoo/": "coterie.worlds.adapters.pettingzoo:PettingZooWorld",
     "mpe/": "coterie.worlds.adapters.pettingzoo:MPEWorld",
+    "openspiel/": "coterie.worlds.adapters.openspiel:OpenSpielWorld",
 }
 POLICIES = {
     "network": "coterie.policies.network:NetworkPolicy",

@@ -25,6 +25,7 @@ import numpy as np
 from numba import njit, prange
 
 from coterie.core.game import Rules
+from coterie.core.splitmix import uniform
 from coterie.core.types import Array
 from coterie.nn import kernels
 from coterie.nn.kernels import FAST
@@ -611,17 +612,6 @@ def search_with_perceptron(
 
 
 @njit(cache=True)
-def _uniform(random: Array, n: int) -> float:
-    """A number in [0, 1) by splitmix64 (Steele et al. 2014); `random[n]` advances."""
-    random[n] += np.uint64(0x9E3779B97F4A7C15)
-    z = random[n]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) / 9007199254740992.0
-
-
-@njit(cache=True)
 def _play_out(
     trees: Trees, n: int, rules: Rules, random: Array, limit: int, position: Array, mask: Array, payoffs: Array
 ) -> float:
@@ -634,7 +624,7 @@ def _play_out(
         if choices == 0:
             trees.fault[n] = NO_OUTCOME
             return 0.0
-        left = int(_uniform(random, n) * choices)
+        left = int(uniform(random, n) * choices)
         for a in range(len(mask)):
             if mask[a]:
                 if left == 0:

@@ -1,7 +1,6 @@
 """Compiled kernels of the auction: bids, winners and payments, observations, valuations.
 
-Every kernel runs over all N copies. Numba's cache of `step` does not notice edits of `worlds/random.py`: remove
-`__pycache__` after such an edit.
+Every kernel runs over all N copies.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.core.splitmix import uniform
 from coterie.core.types import Array
-from coterie.worlds.random import uniform
 
 FIRST_PRICE, SECOND_PRICE, ALL_PAY = 0, 1, 2
 NO_WINNER = -1

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, positive, whole, within
@@ -22,7 +23,6 @@ from coterie.worlds.auction import kernels, render
 from coterie.worlds.auction.best_responses import AuctionModel, Rule
 from coterie.worlds.auction.equilibria import symmetric_bid, symmetric_equilibrium
 from coterie.worlds.auction.valuations import UNIFORM, ValuationSettings, tabulate
-from coterie.worlds.random import seed_copies
 
 if TYPE_CHECKING:
     from coterie.core.world import ReportSection

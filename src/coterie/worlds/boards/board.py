@@ -16,11 +16,11 @@ from numba import njit
 from coterie.core import seeding
 from coterie.core.alphabeta import best_actions
 from coterie.core.game import CompiledGame, Symmetry
+from coterie.core.splitmix import seed_copies, uniform
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep, Tree
 from coterie.core.world import rebuild
 from coterie.worlds.boards.render import SIGNS, board_text, cell_names, draw_board
-from coterie.worlds.random import seed_copies, uniform
 
 AGENTS = ("player_0", "player_1")
 

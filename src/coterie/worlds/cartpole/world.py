@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from coterie.core.splitmix import seed_copies, uniform
 from coterie.core.types import AgentStep, AgentType, Array, Box, CoterieError, Discrete, State, TimeStep
 from coterie.core.world import rebuild
-from coterie.worlds.random import seed_copies, uniform
 
 GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
 TOTAL, POLE_MOMENT = POLE + CART, POLE * HALF_LENGTH

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.core.splitmix import uniform
 from coterie.core.types import Array
-from coterie.worlds.random import uniform
 
 if TYPE_CHECKING:
     from coterie.worlds.gridworld.kernels import GridState, Rules, StepOutput

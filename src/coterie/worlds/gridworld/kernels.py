@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.core.splitmix import uniform
 from coterie.core.types import Array
 from coterie.worlds.gridworld.instructions import (
     InstructionRules,
@@ -21,7 +22,6 @@ from coterie.worlds.gridworld.instructions import (
     reward_in_order,
 )
 from coterie.worlds.gridworld.observations import Layout, observe_copy
-from coterie.worlds.random import uniform
 
 COOPERATIVE, COMPETITIVE, MEET, RACE = range(4)
 STAY = 4

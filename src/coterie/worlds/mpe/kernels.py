@@ -1,8 +1,7 @@
 """Compiled kernels of the particle worlds: actions, physics, rewards, observations, episodes, scripted experts.
 
 Every kernel runs over all N copies. Formulas and constants are those of mpe2 1.1.1, evaluated in its order, so that
-both agree to the last digits. Adversaries come first among the A agents; simple_spread has none. Numba's cache of
-`step` does not notice edits of `worlds/random.py`: remove `__pycache__` after such an edit.
+both agree to the last digits. Adversaries come first among the A agents; simple_spread has none.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.core.splitmix import uniform
 from coterie.core.types import Array
-from coterie.worlds.random import uniform
 
 TIME_STEP = 0.1
 DAMPING = 0.25  # fraction of the velocity lost in a step

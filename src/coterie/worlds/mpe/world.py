@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, whole, within
 from coterie.core.world import rebuild
 from coterie.worlds.mpe import kernels, render
-from coterie.worlds.random import seed_copies
 
 
 @dataclass(frozen=True)

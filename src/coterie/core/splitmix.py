@@ -1,4 +1,4 @@
-"""Random numbers inside compiled loops: one splitmix64 state per copy of a world.
+"""Random numbers inside compiled loops: one splitmix64 state per copy of a world or per tree.
 
 A copy draws from its own state only, so its numbers do not depend on the number of copies. The generator is that of
 Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators".
