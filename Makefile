@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 EXTRAS := worlds,window,tensorboard,tune,lm,server,bench,docs,dev
 
-.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-lm peers learning ablations worlds same-numbers clean
+.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -118,6 +118,9 @@ bench-spread: $(STAMP) .venv-rllib/.installed .venv-benchmarl/.installed ## simp
 
 bench-maddpg: $(STAMP) .venv-benchmarl/.installed ## MADDPG on simple_spread against BenchMARL, speed and scores (about 10 minutes)
 	$(BIN)/python benchmarks/maddpg.py --benchmarl .venv-benchmarl/bin/python --steps 100000 --episodes 1024 --out docs/results/bench-maddpg.json
+
+bench-search: $(STAMP) .venv-mctx/.installed .venv-openspiel/.installed ## tree search against OpenSpiel, mctx and a plain tree (about 6 minutes)
+	$(BIN)/python benchmarks/search.py --openspiel .venv-openspiel/bin/python --mctx .venv-mctx/bin/python --out docs/results/bench-search.json
 
 learning: $(STAMP) ## every experiment over five seeds, scores and curves into docs/results (about two hours)
 	$(BIN)/python benchmarks/learning.py

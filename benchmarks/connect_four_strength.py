@@ -22,7 +22,7 @@ from coterie.core.alphabeta import best_actions
 from coterie.core.game import Game
 from coterie.policies.search.networks import PositionNetwork
 from coterie.policies.search.policy import SearchPolicy, make_search
-from coterie.policies.search.search import NoiseSettings, Search
+from coterie.policies.search.search import RootNoiseSettings, Search
 from coterie.worlds.boards.connect_four_solver import Solver, generate_positions
 
 SEED = 20_000  # of the positions and games; no training uses it
@@ -46,7 +46,7 @@ def held_out(count: int, solver: Solver) -> tuple[np.ndarray, np.ndarray]:
 def search_moves(search: Search, positions: np.ndarray, simulations: int, seed: int = 0) -> np.ndarray:
     """The search's greedy move in each position."""
     legal, budget = search.game.legal(positions), np.full(len(positions), simulations)
-    roots = search.roots(legal, budget, None, NoiseSettings())
+    roots = search.roots(legal, budget, None, RootNoiseSettings())
     trees, random = search.trees(len(positions), simulations), np.random.default_rng(seed)
     return search.run(trees, roots, positions, np.arange(len(positions)), random).action
 

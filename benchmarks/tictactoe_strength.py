@@ -20,7 +20,7 @@ from coterie import load
 from coterie.core.game import Game
 from coterie.policies.search.networks import PositionNetwork
 from coterie.policies.search.policy import SearchPolicy, make_search
-from coterie.policies.search.search import NoiseSettings, Search
+from coterie.policies.search.search import RootNoiseSettings, Search
 
 
 def all_positions(game: Game) -> list[tuple[int, ...]]:
@@ -70,7 +70,7 @@ def search_moves(search: Search, positions: np.ndarray, simulations: int) -> np.
     """The search's greedy move in each position."""
     legal = search.game.legal(positions)
     budget = np.full(len(positions), simulations)
-    roots = search.roots(legal, budget, None, NoiseSettings())
+    roots = search.roots(legal, budget, None, RootNoiseSettings())
     trees, random = search.trees(len(positions), simulations), np.random.default_rng(0)
     return search.run(trees, roots, positions, np.arange(len(positions)), random).action
 

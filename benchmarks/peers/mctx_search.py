@@ -47,8 +47,9 @@ def main() -> None:
     parser.add_argument("--simulations", type=int, default=64)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(args.seed)
     sizes = [84, args.width, args.width, 8]
     weights = [jnp.asarray(random.normal(0, 1 / np.sqrt(a), (a, b)), jnp.float32) for a, b in pairwise(sizes)]
 

@@ -48,8 +48,9 @@ def main() -> None:
     parser.add_argument("--simulations", type=int, default=64)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    game, random = pyspiel.load_game("connect_four"), np.random.RandomState(0)
+    game, random = pyspiel.load_game("connect_four"), np.random.RandomState(args.seed)
     evaluator = NetworkEvaluator(args.width, random)
     if args.kind == "python":
         bot = mcts.MCTSBot(game, 1.25, args.simulations, evaluator, random_state=random,

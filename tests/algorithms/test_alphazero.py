@@ -15,7 +15,7 @@ from coterie.algorithms.alphazero.alphazero import (
 )
 from coterie.algorithms.alphazero.arena import EloPool, EloSettings, Match, play_match
 from coterie.core.types import CoterieError
-from coterie.policies.search.networks import NetworkSettings, PositionNetwork
+from coterie.policies.search.networks import PositionNetwork, PositionNetworkSettings
 from coterie.policies.search.policy import PlayoutCapSettings, SearchSettings, make_search
 from coterie.testing.comparison import through_checkpoint
 from coterie.worlds.boards.tictactoe import GAME, Tictactoe, TictactoeSettings
@@ -23,7 +23,7 @@ from helpers.alphazero import MLP, Watched, learn, make_learner, stored
 from helpers.search import after, random_positions, stirred
 from helpers.small_worlds import generator
 
-RESIDUAL = NetworkSettings(kind="residual", channels=4, blocks=1, value_width=4, device="cpu")
+RESIDUAL = PositionNetworkSettings(kind="residual", channels=4, blocks=1, value_width=4, device="cpu")
 
 
 # Targets ----------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_experience_without_searches_is_refused():
 @pytest.mark.parametrize(
     ("search", "said"),
     [
-        ({"network": NetworkSettings()}, "set groups.team.policy.network.kind=mlp"),
+        ({"network": PositionNetworkSettings()}, "set groups.team.policy.network.kind=mlp"),
         ({"play": "network"}, "set groups.team.policy.play=search"),
     ],
 )
@@ -431,7 +431,7 @@ def test_it_learns_tictactoe(method):
     world = Tictactoe(TictactoeSettings(), 64)
     one = make_learner(
         world,
-        search={"simulations": 16, "method": method, "network": NetworkSettings(kind="mlp", hidden=(64,))},
+        search={"simulations": 16, "method": method, "network": PositionNetworkSettings(kind="mlp", hidden=(64,))},
         batch_size=128,
         updates_per_step=0.06,
         learning_rate=5e-3,

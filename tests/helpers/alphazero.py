@@ -7,14 +7,14 @@ import numpy as np
 from coterie.algorithms.alphazero.alphazero import AlphaZero, AlphaZeroSettings, PositionReplaySettings
 from coterie.core.types import Joint
 from coterie.policies.scripted import RandomPolicy, RandomSettings
-from coterie.policies.search.networks import NetworkSettings
+from coterie.policies.search.networks import PositionNetworkSettings
 from coterie.policies.search.policy import SearchPolicy, SearchSettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from helpers.small_worlds import actors, generator, place_in
 
-MLP = NetworkSettings(kind="mlp", hidden=(16,))
+MLP = PositionNetworkSettings(kind="mlp", hidden=(16,))
 SMALL = {"batch_size": 16, "updates_per_step": 0.1, "replay": PositionReplaySettings(2000, 20)}
 
 

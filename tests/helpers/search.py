@@ -13,13 +13,13 @@ from numba import njit
 
 from coterie.core.game import CompiledGame, Symmetry, compile_rules
 from coterie.core.types import Box
-from coterie.policies.search.networks import NetworkSettings, PositionNetwork
-from coterie.policies.search.search import NoiseSettings, Search
+from coterie.policies.search.networks import PositionNetwork, PositionNetworkSettings
+from coterie.policies.search.search import RootNoiseSettings, Search
 from coterie.policies.search.tree import make_formula
 from coterie.worlds.boards.tictactoe import GAME as TICTACTOE
 from helpers.small_worlds import generator
 
-NO_NOISE = NoiseSettings(fraction=0.0)
+NO_NOISE = RootNoiseSettings(fraction=0.0)
 NEAR = 2e-5  # choices closer than this may fall either way in float32
 
 
@@ -182,7 +182,7 @@ def minimax(game, position):
 
 def stirred(game, seed=0, hidden=(16,), scale=1.0):
     """A perceptron with random weights, so that priors and values differ."""
-    network = PositionNetwork(NetworkSettings(kind="mlp", hidden=hidden), game, seed)
+    network = PositionNetwork(PositionNetworkSettings(kind="mlp", hidden=hidden), game, seed)
     network.flat.array[:] = scale * generator(seed).standard_normal(network.flat.array.shape) / 2
     return network
 

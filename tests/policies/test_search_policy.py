@@ -9,7 +9,7 @@ import coterie
 from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError, View
 from coterie.policies.scripted import RandomPolicy, RandomSettings
-from coterie.policies.search.networks import NetworkSettings
+from coterie.policies.search.networks import PositionNetworkSettings
 from coterie.policies.search.policy import (
     PlayoutCapSettings,
     SearchPolicy,
@@ -17,7 +17,7 @@ from coterie.policies.search.policy import (
     TemperatureSettings,
     draw,
 )
-from coterie.policies.search.search import NoiseSettings
+from coterie.policies.search.search import RootNoiseSettings
 from coterie.testing import check_policy
 from coterie.testing.comparison import through_checkpoint
 from coterie.training.runner import Runner
@@ -26,12 +26,14 @@ from helpers.run import written
 from helpers.search import random_positions
 from helpers.small_worlds import actors, generator, group_spec, network, place_in
 
-MLP = NetworkSettings(kind="mlp", hidden=(16,))
+MLP = PositionNetworkSettings(kind="mlp", hidden=(16,))
 PLAYERS = {
     "puct": {},
     "gumbel": {"method": "gumbel"},
-    "without network": {"network": NetworkSettings()},
-    "residual": {"network": NetworkSettings(kind="residual", channels=4, blocks=1, value_width=4, device="cpu")},
+    "without network": {"network": PositionNetworkSettings()},
+    "residual": {
+        "network": PositionNetworkSettings(kind="residual", channels=4, blocks=1, value_width=4, device="cpu")
+    },
     "transpositions": {"transpositions": True},
     "reuse": {"reuse": True},
     "reuse, transpositions": {"reuse": True, "transpositions": True},
@@ -132,12 +134,12 @@ def test_greedy_play_is_deterministic(method):
 
 def test_noise_is_for_training_alone():
     world = put(world_of(8), random_positions(GAME, 8, 4))
-    _, made = player(world, noise=NoiseSettings(0.9))
+    _, made = player(world, noise=RootNoiseSettings(0.9))
     greedy = made.act(view_of(world, made, greedy=True)).trace["visits"]
     outside = made.act(view_of(world, made, progress=None)).trace["visits"]
     assert np.array_equal(greedy, outside)
     assert not np.array_equal(greedy, made.act(view_of(world, made)).trace["visits"])
-    _, clean = player(world, noise=NoiseSettings(0.0))
+    _, clean = player(world, noise=RootNoiseSettings(0.0))
     assert np.array_equal(greedy, clean.act(view_of(world, clean)).trace["visits"])
 
 
@@ -166,7 +168,7 @@ def test_a_shield_is_obeyed():
 
 def test_the_first_moves_are_drawn_and_later_ones_are_the_most_visited():
     world = world_of(400)
-    _, made = player(world, noise=NoiseSettings(0.0), temperature=TemperatureSettings(1.0, moves=3))
+    _, made = player(world, noise=RootNoiseSettings(0.0), temperature=TemperatureSettings(1.0, moves=3))
     for moves, drawn in ((0, True), (2, True), (3, False), (5, False)):
         decision = made.act(view_of(world, made, moves=moves))
         policy = decision.trace["policy"][0, 0]
@@ -215,7 +217,7 @@ def test_draws_at_the_edges_are_possible_moves():
 def test_fast_searches_are_marked_and_have_no_noise():
     world = world_of(400)
     cap = PlayoutCapSettings(full=0.3, simulations=5)
-    _, made = player(world, playout_cap=cap, noise=NoiseSettings(0.9), temperature=TemperatureSettings(moves=0))
+    _, made = player(world, playout_cap=cap, noise=RootNoiseSettings(0.9), temperature=TemperatureSettings(moves=0))
     trace = made.act(view_of(world, made)).trace
     full, visits = trace["full"][:, 0], trace["visits"][:, 0]
     assert full.mean() == pytest.approx(0.3, abs=0.08)
@@ -304,7 +306,7 @@ def test_log_probs_are_those_of_the_network():
     for row, logit, legal in zip(found, logits, GAME.legal(positions), strict=True):
         expected = np.log(np.exp(logit[legal]) / np.exp(logit[legal]).sum())
         np.testing.assert_allclose(row[legal], expected, atol=1e-5)
-    _, without = player(world, network=NetworkSettings())
+    _, without = player(world, network=PositionNetworkSettings())
     with pytest.raises(CoterieError, match="without a network has no log_probs"):
         without.log_probs(view_of(world, without))
 
@@ -332,7 +334,7 @@ def test_carried_visits_count_towards_the_simulations(monkeypatch):
 @pytest.mark.parametrize("options", [{}, {"transpositions": True}])
 def test_carried_trees_stay_within_their_room(options):
     world = world_of(16, first="random")
-    _, made = player(world, reuse=True, simulations=30, noise=NoiseSettings(0.6), **options)
+    _, made = player(world, reuse=True, simulations=30, noise=RootNoiseSettings(0.6), **options)
     runner = Runner(world, actors((made.group_spec, made)), 0)
     runner.begin(1)
     for _ in range(40):
@@ -391,7 +393,7 @@ def test_state_and_load():
     assert np.array_equal(one.act(view).trace["value"], other.act(view).trace["value"])
     with pytest.raises(ValueError, match="group 'team': the saved policy has no network"):
         other.load({})
-    _, wide = player(world, network=NetworkSettings(kind="mlp", hidden=(8,)))
+    _, wide = player(world, network=PositionNetworkSettings(kind="mlp", hidden=(8,)))
     with pytest.raises(ValueError, match="group 'team'"):
         wide.load(one.state())
 
@@ -442,7 +444,7 @@ def test_a_residual_network_needs_planes():
 
     world = Flat(TictactoeSettings(), 1)
     with pytest.raises(ValueError, match=r"network.kind=residual needs planes .*'tictactoe' has \(18,\)"):
-        player(world, network=NetworkSettings(kind="residual"))
+        player(world, network=PositionNetworkSettings(kind="residual"))
 
 
 def test_a_search_player_needs_the_world_itself():

@@ -6,7 +6,7 @@ import pytest
 from coterie.core.game import CompiledGame, compile_rules
 from coterie.core.types import Box, CoterieError
 from coterie.policies.search import tree
-from coterie.policies.search.search import NoiseSettings, play_out
+from coterie.policies.search.search import RootNoiseSettings, play_out
 from coterie.worlds.boards.tictactoe import GAME as TICTACTOE
 from helpers.search import (
     GUMBEL,
@@ -55,7 +55,7 @@ def test_every_root_equals_that_of_the_plain_search(game, formula):
         network = stirred(rules, seed)
         positions = random_positions(rules, 12, moves, seed)
         search = search_of(rules, network, formula, considered=5)
-        found, _, roots = searched(search, positions, simulations, generator(seed), NoiseSettings(0.3))
+        found, _, roots = searched(search, positions, simulations, generator(seed), RootNoiseSettings(0.3))
         for n, position in enumerate(positions):
             plain = PlainSearch(rules, network.evaluate, formula, considered=5)
             share = 0.0 if formula.gumbel else 0.3
@@ -301,7 +301,7 @@ def test_the_best_action_is_the_most_visited_of_those_not_lost():
 def test_illegal_actions_are_never_visited(formula):
     network = stirred(TICTACTOE, 3, scale=3.0)
     positions = random_positions(TICTACTOE, 40, 7)
-    found, trees, _ = searched(search_of(TICTACTOE, network, formula), positions, 30, generator(), NoiseSettings())
+    found, trees, _ = searched(search_of(TICTACTOE, network, formula), positions, 30, generator(), RootNoiseSettings())
     legal = TICTACTOE.legal(positions)
     assert not found.visits[~legal].any()
     assert not found.policy[~legal].any()
@@ -340,7 +340,7 @@ def test_noise_takes_its_share_of_legal_actions_alone():
     network, positions = stirred(TICTACTOE), random_positions(TICTACTOE, 50, 6)
     search, legal = search_of(TICTACTOE, network), TICTACTOE.legal(positions)
     _, clean, _ = searched(search, positions, 1)
-    _, noisy, roots = searched(search, positions, 1, generator(), NoiseSettings(0.25, 0.5))
+    _, noisy, roots = searched(search, positions, 1, generator(), RootNoiseSettings(0.25, 0.5))
     assert not roots.noise[~legal].any()
     np.testing.assert_allclose(roots.noise.sum(axis=1), 1, atol=1e-5)
     np.testing.assert_allclose(noisy.prior[:, 0], 0.75 * clean.prior[:, 0] + 0.25 * roots.noise, atol=1e-6)
@@ -354,7 +354,7 @@ def test_noise_takes_its_share_of_legal_actions_alone():
 def test_noise_is_dirichlet(alpha, used):
     search, legal = search_of(TICTACTOE, stirred(TICTACTOE)), np.ones((4000, 9), bool)
     legal[:, 5:] = False
-    noise = search.roots(legal, np.ones(4000, int), generator(), NoiseSettings(0.25, alpha)).noise[:, :5]
+    noise = search.roots(legal, np.ones(4000, int), generator(), RootNoiseSettings(0.25, alpha)).noise[:, :5]
     np.testing.assert_allclose(noise.mean(axis=0), 0.2, atol=0.02)
     np.testing.assert_allclose(noise.var(axis=0), 0.2 * 0.8 / (5 * used + 1), rtol=0.12)
 
@@ -363,7 +363,7 @@ def test_noise_is_dirichlet(alpha, used):
 def test_copies_that_are_not_searched_get_no_noise():
     search, legal = search_of(TICTACTOE, stirred(TICTACTOE)), np.ones((2, 9), bool)
     legal[1] = False
-    assert not search.roots(legal, np.array([5, 0]), generator(), NoiseSettings()).noise[1].any()
+    assert not search.roots(legal, np.array([5, 0]), generator(), RootNoiseSettings()).noise[1].any()
 
 
 @pytest.mark.parametrize("formula", [PUCT, GUMBEL])
@@ -374,7 +374,7 @@ def test_actions_that_are_not_allowed_are_not_searched(game, formula):
     search = search_of(game, stirred(TICTACTOE), formula)
     allowed = TICTACTOE.legal(positions) & (np.arange(9) % 2 == 0)
     trees = search.trees(6, 30)
-    roots = search.roots(allowed, np.full(6, 30), generator(), NoiseSettings())
+    roots = search.roots(allowed, np.full(6, 30), generator(), RootNoiseSettings())
     found = search.run(trees, roots, positions, np.arange(6), generator())
     assert not found.visits[~allowed].any()
     assert not found.policy[~allowed].any()
@@ -653,12 +653,12 @@ def test_without_playouts_open_positions_count_nothing():
 def test_games_without_compiled_rules_are_searched_alike(game, formula):
     rules, moves = GAMES[game]
     network, positions = stirred(rules, 1), random_positions(rules, 10, moves)
-    ours, trees, _ = searched(search_of(rules, network, formula), positions, 40, generator(), NoiseSettings())
+    ours, trees, _ = searched(search_of(rules, network, formula), positions, 40, generator(), RootNoiseSettings())
     network.spec = None  # the same network in PyTorch
     slow, others, _ = searched(
-        search_of(Uncompiled(rules), network, formula), positions, 40, generator(), NoiseSettings()
+        search_of(Uncompiled(rules), network, formula), positions, 40, generator(), RootNoiseSettings()
     )
-    torch, _, _ = searched(search_of(rules, network, formula), positions, 40, generator(), NoiseSettings())
+    torch, _, _ = searched(search_of(rules, network, formula), positions, 40, generator(), RootNoiseSettings())
     for found in (slow, torch):
         same = (found.visits == ours.visits).all(axis=1)
         assert same.mean() >= 0.9  # two ways to compute a float32 may choose differently once in a while

@@ -13,7 +13,7 @@ from coterie.core.types import Array, CoterieError, State
 from coterie.core.validation import at_least
 from coterie.policies.search.networks import PositionNetwork
 from coterie.policies.search.policy import draw
-from coterie.policies.search.search import NoiseSettings, Search
+from coterie.policies.search.search import RootNoiseSettings, Search
 
 
 def check_games(games: int) -> None:
@@ -59,7 +59,7 @@ def play_match(
                 continue
             budget = np.zeros(games, np.int64)
             budget[rows] = np.where(legal[rows].sum(axis=1) > 1, simulations, 0)
-            roots = player.roots(legal, budget, None, NoiseSettings())
+            roots = player.roots(legal, budget, None, RootNoiseSettings())
             found = player.run(trees[who], roots, positions, rows, random)
             actions = found.action[rows]
             if move < drawn:

@@ -21,7 +21,7 @@ from coterie.policies.search.tree import Perceptron
 
 
 @dataclass(frozen=True)
-class NetworkSettings:
+class PositionNetworkSettings:
     """The network of a search player."""
 
     kind: Literal["none", "mlp", "residual"] = "none"  # none: uniform priors and random games
@@ -47,7 +47,7 @@ class NetworkSettings:
 class PositionNetwork:
     """A network from what the player to move sees to (logits, value)."""
 
-    def __init__(self, settings: NetworkSettings, game: Game, seed: int) -> None:
+    def __init__(self, settings: PositionNetworkSettings, game: Game, seed: int) -> None:
         self.settings, self.game = settings, game
         self.net: torch.nn.Module
         self.spec: kernels.Spec | None = None

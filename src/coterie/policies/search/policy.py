@@ -14,14 +14,14 @@ import numpy as np
 from coterie.core import seeding
 from coterie.core.game import Game, HasGame
 from coterie.core.group import GroupSpec
-from coterie.core.search_space import Choice, Real, Space
+from coterie.core.search_space import Choice, Space
 from coterie.core.types import Array, CoterieError, Counters, Decision, State, View
 from coterie.core.validation import at_least, positive, within
 from coterie.core.world import World
 from coterie.nn.advice import log_softmax
 from coterie.policies.search import tree
-from coterie.policies.search.networks import NetworkSettings, PositionNetwork
-from coterie.policies.search.search import GumbelSettings, NoiseSettings, PuctSettings, Search
+from coterie.policies.search.networks import PositionNetwork, PositionNetworkSettings
+from coterie.policies.search.search import GumbelSettings, PuctSettings, RootNoiseSettings, Search
 from coterie.policies.search.tree import Trees, make_formula
 
 
@@ -57,11 +57,11 @@ class SearchSettings:
     simulations: int = 64  # visits of the root, those carried over included
     method: Literal["puct", "gumbel"] = "puct"  # gumbel: better with few simulations
     play: Literal["search", "network"] = "search"  # network: the network's policy alone
-    network: NetworkSettings = field(default_factory=NetworkSettings)  # evaluates positions
+    network: PositionNetworkSettings = field(default_factory=PositionNetworkSettings)  # evaluates positions
     playouts: int = 1  # random games per leaf without a network; 0: every open position counts 0
     puct: PuctSettings = field(default_factory=PuctSettings)
     gumbel: GumbelSettings = field(default_factory=GumbelSettings)
-    noise: NoiseSettings = field(default_factory=NoiseSettings)  # at the root, while training
+    noise: RootNoiseSettings = field(default_factory=RootNoiseSettings)  # at the root, while training
     temperature: TemperatureSettings = field(default_factory=TemperatureSettings)
     playout_cap: PlayoutCapSettings | None = None  # None: every search is a full one
     reuse: bool = False  # carry the subtree of the moves that were played into the next search (PUCT only)
@@ -69,7 +69,6 @@ class SearchSettings:
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "simulations": Choice((16, 32, 64, 128)),
-        "puct.c_init": Real(0.5, 4.0, log=True),
     }
 
     def __post_init__(self) -> None:

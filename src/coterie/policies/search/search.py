@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from coterie.core.game import Game
+from coterie.core.search_space import Real, Space
 from coterie.core.types import Array, CoterieError
 from coterie.core.validation import at_least, within
 from coterie.policies.search import tree
@@ -29,6 +30,8 @@ class PuctSettings:
     c_init: float = 1.25  # weight of the prior
     c_base: float = 19652.0  # visits after which that weight grows
     first_play: Literal["parent", "zero"] = "parent"  # value of an action before its first visit: its node's mean, or 0
+
+    SEARCH: ClassVar[Space] = {"c_init": Real(0.5, 4.0, log=True)}  # what `coterie tune` varies
 
     def __post_init__(self) -> None:
         at_least("c_init", self.c_init, 0)
@@ -50,7 +53,7 @@ class GumbelSettings:
 
 
 @dataclass(frozen=True)
-class NoiseSettings:
+class RootNoiseSettings:
     """Dirichlet noise in the root's prior while training (PUCT only)."""
 
     fraction: float = 0.25  # of the prior that is noise; 0: none
@@ -94,7 +97,7 @@ class Search:
         """Room for the trees of a number of copies."""
         return tree.empty_trees(copies, simulations + 1, len(self.game.start), self.game.actions, self.transpositions)
 
-    def roots(self, legal: Array, budget: Array, random: np.random.Generator | None, noise: NoiseSettings) -> Roots:
+    def roots(self, legal: Array, budget: Array, random: np.random.Generator | None, noise: RootNoiseSettings) -> Roots:
         """What to do at roots with these legal actions; without `random` there is neither noise nor Gumbel numbers."""
         copies, actions = legal.shape
         drawn, share = np.zeros((copies, actions), np.float32), np.zeros(copies, np.float32)
