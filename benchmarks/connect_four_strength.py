@@ -5,7 +5,8 @@
 Positions with 16 stones or more are those of random play with another seed than training uses, in which some move keeps
 the value (win, draw, loss) and some move loses it. A move is good if it keeps it. Beside the search stand the network
 alone, the search without training, search by random games, and random play. Games against alpha-beta of depth 4 differ
-because it draws between moves of equal value.
+because it draws between moves of equal value; games that begin with two random moves differ more, and some of them are
+lost from the start.
 """
 
 from __future__ import annotations
@@ -57,11 +58,16 @@ def network_moves(network: PositionNetwork, positions: np.ndarray) -> np.ndarray
     return np.where(network.game.legal(positions), logits, -np.inf).argmax(axis=1)
 
 
-def against_alphabeta(search: Search, simulations: int, games: int, depth: int, seat: int) -> dict[str, int]:
-    """Results of the search in one seat, all games at once."""
+def against_alphabeta(
+    search: Search, simulations: int, games: int, depth: int, seat: int, opening: int
+) -> dict[str, int]:
+    """Results of the search in one seat, all games at once, after some random moves."""
     game: Game = search.game
     random = np.random.default_rng(SEED + seat)
     positions = np.tile(game.start, (games, 1))
+    for _ in range(opening):
+        legal = game.legal(positions)
+        game.apply(positions, (random.random(legal.shape) * legal).argmax(axis=1))
     result, going = np.zeros(games), np.ones(games, bool)
     while going.any():
         rows = np.flatnonzero(going)
@@ -79,7 +85,8 @@ def against_alphabeta(search: Search, simulations: int, games: int, depth: int, 
         over, payoffs = game.outcome(moved)
         result[rows[over]] = payoffs[over, seat]
         going[rows[over]] = False
-    return {"won": int((result > 0).sum()), "drawn": int((result == 0).sum()), "lost": int((result < 0).sum())}
+    counts = {"won": int((result > 0).sum()), "drawn": int((result == 0).sum()), "lost": int((result < 0).sum())}
+    return counts | {"different last positions": len(np.unique(positions, axis=0))}
 
 
 def strength(policy: SearchPolicy, positions: np.ndarray, keep: np.ndarray, simulations: int) -> dict[str, float]:
@@ -117,9 +124,10 @@ def main() -> None:
     result["solver_seconds"] = round(time.perf_counter() - begin, 1)
     result["keeps the value"] = strength(policy, positions, keep, args.simulations)
     search = make_search(policy.settings, policy.game, policy.network, args.simulations)
-    for seat, name in enumerate(("first", "second")):
-        against = against_alphabeta(search, args.simulations, args.games, args.depth, seat)
-        result[f"against alpha-beta of depth {args.depth}, {name}"] = against
+    for opening in (0, 2):
+        for seat, name in enumerate(("first", "second")):
+            title = f"against alpha-beta of depth {args.depth}, {name}, after {opening} random moves"
+            result[title] = against_alphabeta(search, args.simulations, args.games, args.depth, seat, opening)
     print(json.dumps(result, indent=2))
     if args.out:
         args.out.write_text(json.dumps(result, indent=2) + "\n")
