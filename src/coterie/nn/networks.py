@@ -18,32 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.types import Array, State
-from coterie.core.validation import fits_in_memory
 from coterie.nn import kernels
+from coterie.nn.image_encoders import choose_image_encoder, make_image_encoder
+from coterie.nn.layers import Dense
 from coterie.nn.packing import Layout, input_range
 
-Encoder = Literal["auto", "mlp", "set", "cnn"]
-
-
-class Dense(nn.Module):
-    """A linear layer per parameter set: `[S, M, inputs] -> [S, M, outputs]`."""
-
-    def __init__(self, inputs: int, outputs: int, gain: float, generators: list[torch.Generator]) -> None:
-        super().__init__()
-        # weights, gradients, and the two moments of Adam, 4 bytes each
-        size = 16.0 * len(generators) * (inputs + 1) * outputs
-        fits_in_memory(f"a layer of {inputs:,} inputs and {outputs:,} outputs", size, "choose fewer units or actions")
-        weight = torch.empty(len(generators), inputs, outputs)
-        for matrix, generator in zip(weight, generators, strict=True):
-            if inputs:
-                nn.init.orthogonal_(matrix, gain, generator=generator)
-        self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(torch.zeros(len(generators), 1, outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.weight.shape[0] == 1:  # a plain product is faster than a batched one of one
-            return torch.addmm(self.bias[0], x[0], self.weight[0]).unsqueeze(0)
-        return torch.baddbmm(self.bias, x, self.weight)
+Encoder = Literal["auto", "mlp", "set", "cnn", "nature", "impala"]
 
 
 class Perceptron(nn.Module):
@@ -76,33 +56,6 @@ class Perceptron(nn.Module):
             place = 2 * torch.rand(weight.shape, generator=generator) - 1
             weight[:] = slope / half.clamp(min=1e-6).unsqueeze(-1)
             bias[0] = -(slope * place).sum(dim=0) - centre @ weight
-
-
-class Convolutions(nn.Module):
-    """3×3 convolutions over an image; parameter sets run as groups of one convolution."""
-
-    def __init__(
-        self, image: tuple[int, int, int], channels: tuple[int, ...], generators: list[torch.Generator]
-    ) -> None:
-        super().__init__()
-        self.image = image
-        sizes = (image[0], *channels)
-        self.kernels = nn.ParameterList()
-        self.biases = nn.ParameterList()
-        for inputs, outputs in itertools.pairwise(sizes):
-            kernel = torch.empty(len(generators), outputs, inputs, 3, 3)
-            for one, generator in zip(kernel, generators, strict=True):
-                nn.init.orthogonal_(one, math.sqrt(2), generator=generator)
-            self.kernels.append(nn.Parameter(kernel))
-            self.biases.append(nn.Parameter(torch.zeros(len(generators), outputs)))
-        self.outputs = sizes[-1] * image[1] * image[2]
-
-    def forward(self, x: Tensor) -> Tensor:
-        parameter_sets, rows = x.shape[:2]
-        x = x.view(parameter_sets, rows, *self.image).transpose(0, 1).flatten(1, 2)  # [M, S·C, H, W]
-        for kernel, bias in zip(self.kernels, self.biases, strict=True):
-            x = torch.relu(torch.conv2d(x, kernel.flatten(0, 1), bias.flatten(), padding=1, groups=parameter_sets))
-        return x.reshape(rows, parameter_sets, self.outputs).transpose(0, 1)
 
 
 class SetEncoder(nn.Module):
@@ -156,12 +109,14 @@ class Shape:
     scaled: bool = False  # inputs are normalised observations
 
 
-def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn"]:
+def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn", "nature", "impala"]:
     """Resolve `auto`, and refuse an encoder that does not fit the observation."""
     if encoder == "auto":
-        return "cnn" if lay.image else "mlp"
-    if encoder == "cnn" and not lay.image:
-        raise ValueError("encoder 'cnn' needs an image [channels, height, width] as the observation; set encoder=mlp")
+        return choose_image_encoder(lay.image) if lay.image else "mlp"
+    if encoder in ("cnn", "nature", "impala") and not lay.image:
+        raise ValueError(
+            f"encoder '{encoder}' needs an image [channels, height, width] as the observation; set encoder=mlp"
+        )
     if encoder == "set" and not lay.sets:
         raise ValueError("encoder 'set' needs a dict observation that declares sets (gridworld: observation: dict)")
     return encoder
@@ -203,8 +158,8 @@ class Net(nn.Module):
         encoder = choose_encoder(shape.encoder, lay)
         self.encode: nn.Module | None = None
         self.size, inputs = lay.size, lay.size
-        if encoder == "cnn" and lay.image:
-            self.encode = Convolutions(lay.image, shape.channels, generators)
+        if encoder in ("cnn", "nature", "impala") and lay.image:
+            self.encode = make_image_encoder(encoder, lay.image, shape.channels, generators)
             inputs = self.encode.outputs
         elif encoder == "set":
             self.encode = SetEncoder(lay, shape.hidden[0], shape.activation, generators)

@@ -221,7 +221,7 @@ class NetworkSettings:
 
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
     activation: Literal["tanh", "relu"] = "tanh"  # after every hidden layer
-    encoder: networks.Encoder = "auto"  # auto: cnn for images, else mlp; set: any number of elements
+    encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
     memory: int = 0  # width of a GRU after the hidden layers; 0: no memory
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
