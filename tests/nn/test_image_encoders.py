@@ -12,7 +12,8 @@ def generators(*seeds):
 
 
 def pictures(sets, rows, image):
-    return torch.randint(0, 256, (sets, rows, image[0] * image[1] * image[2]), dtype=torch.uint8)
+    shape, generator = (sets, rows, image[0] * image[1] * image[2]), torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
 
 def test_names_make_their_encoders():
@@ -53,7 +54,7 @@ def test_impala_is_the_published_network():
     assert sum(p.dim() == 5 for p in net.parameters()) == 15
     assert h.shape == (2, 32, 3, 4)
     expected = torch.relu(torch.relu(h).flatten(1) @ net.dense.weight[0] + net.dense.bias[0])
-    assert torch.allclose(net(x)[0], expected, atol=1e-5)
+    assert torch.allclose(net(x)[0], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["cnn", "nature", "impala"])

@@ -54,6 +54,8 @@ class QNetworkSettings:
 class QNetworkPolicy(NeuralPolicy):
     """A network of action values; its outputs are `[state value,] one number for each action`."""
 
+    keeps_bytes = True
+
     def __init__(self, settings: QNetworkSettings, group_spec: GroupSpec) -> None:
         s, space = settings, group_spec.spaces.action
         if not isinstance(space, Discrete):
