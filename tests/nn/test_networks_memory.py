@@ -86,7 +86,7 @@ def test_gradients_reach_back_to_an_episodes_start_and_no_further():
     rest.starts[..., 2] = True
     kept, read = [], net.features
 
-    def watched(rows):
+    def watched(rows, encoded=None):
         kept.append(read(rows))
         kept[0].retain_grad()
         return kept[0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coterie.core.types import Box, Dict, Discrete, MultiDiscrete
-from coterie.nn import networks
+from coterie.nn import image_encoders, networks
 from coterie.nn.packing import bounds, encode, encoded_size
 from coterie.policies.deterministic import DeterministicSettings
 from helpers.dqn import seen, view
@@ -216,7 +216,7 @@ def test_encoders_and_channels(action, parameters):
     picture = generator().random((4, 2, 2, 4, 4), np.float32)
     named = {"own": generator().random((4, 2, 2), np.float32), "at": generator().random((4, 2, 3, 2), np.float32)}
     agent_types = {
-        ("auto", "picture"): networks.Convolutions,
+        ("auto", "picture"): image_encoders.Convolutions,
         ("mlp", "picture"): type(None),
         ("set", "named"): networks.SetEncoder,
     }

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coterie.core.types import Box, Dict, View, leading
-from coterie.nn import networks
+from coterie.nn import image_encoders, networks
 from coterie.policies.network import NetworkSettings
 from helpers.small_worlds import ACTIONS, generator, group_spec, network
 
@@ -143,8 +143,8 @@ def test_activation_is_the_one_asked_for():
 def test_encoder_is_the_one_asked_for():
     named = Dict({"own": Box((2,), 0.0, 1.0), "at": Box((3, 2), 0.0, 1.0)}, (("at",),))
     agent_types = {
-        ("auto", "picture"): networks.Convolutions,
-        ("cnn", "picture"): networks.Convolutions,
+        ("auto", "picture"): image_encoders.Convolutions,
+        ("cnn", "picture"): image_encoders.Convolutions,
         ("mlp", "picture"): type(None),
         ("auto", "named"): type(None),
         ("set", "named"): networks.SetEncoder,
@@ -299,3 +299,21 @@ def test_statistics_of_another_width_are_refused():
     state["normalizer"]["mean"] = np.zeros((1, 9))
     with pytest.raises(ValueError, match="saved observation statistics have another width"):
         policy.load(state)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "expected"),
+    [
+        ("auto", image_encoders.Nature),
+        ("nature", image_encoders.Nature),
+        ("impala", image_encoders.Impala),
+        ("cnn", image_encoders.Convolutions),
+    ],
+)
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+def test_encoders_of_large_pictures(encoder, expected, parameters):
+    spec = group_spec(observation=Box((1, 36, 36), 0.0, 255.0, "uint8"), parameters=parameters)
+    policy = network(spec, encoder=encoder)
+    assert type(policy.net.encode) is expected
+    observation = generator().integers(0, 256, (3, 2, 1, 36, 36), np.uint8)
+    assert policy.act(view(observation)).action.shape == (3, 2)

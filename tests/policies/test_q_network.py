@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coterie.core.types import Box, Dict
-from coterie.nn import networks
+from coterie.nn import image_encoders, networks
 from coterie.policies.q_network import QNetworkSettings
 from helpers.dqn import learn, make_learner, q_network, random_rollout, say, seen, stir, target, values, view
 from helpers.small_worlds import ACTIONS, generator, group_spec
@@ -187,7 +187,7 @@ def test_encoders_and_channels(parameters):
     picture = generator().random((4, 2, 2, 4, 4), np.float32)
     named = {"own": generator().random((4, 2, 2), np.float32), "at": generator().random((4, 2, 3, 2), np.float32)}
     agent_types = {
-        ("auto", "picture"): networks.Convolutions,
+        ("auto", "picture"): image_encoders.Convolutions,
         ("mlp", "picture"): type(None),
         ("set", "named"): networks.SetEncoder,
     }

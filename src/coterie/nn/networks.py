@@ -11,39 +11,19 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from coterie.core.types import Array, State
-from coterie.core.validation import fits_in_memory
 from coterie.nn import kernels
-from coterie.nn.packing import Layout, input_range
+from coterie.nn.image_encoders import choose_image_encoder, make_image_encoder
+from coterie.nn.layers import Dense
+from coterie.nn.packing import Layout, PixelRows, Rows, input_range, map_rows
 
-Encoder = Literal["auto", "mlp", "set", "cnn"]
-
-
-class Dense(nn.Module):
-    """A linear layer per parameter set: `[S, M, inputs] -> [S, M, outputs]`."""
-
-    def __init__(self, inputs: int, outputs: int, gain: float, generators: list[torch.Generator]) -> None:
-        super().__init__()
-        # weights, gradients, and the two moments of Adam, 4 bytes each
-        size = 16.0 * len(generators) * (inputs + 1) * outputs
-        fits_in_memory(f"a layer of {inputs:,} inputs and {outputs:,} outputs", size, "choose fewer units or actions")
-        weight = torch.empty(len(generators), inputs, outputs)
-        for matrix, generator in zip(weight, generators, strict=True):
-            if inputs:
-                nn.init.orthogonal_(matrix, gain, generator=generator)
-        self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(torch.zeros(len(generators), 1, outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.weight.shape[0] == 1:  # a plain product is faster than a batched one of one
-            return torch.addmm(self.bias[0], x[0], self.weight[0]).unsqueeze(0)
-        return torch.baddbmm(self.bias, x, self.weight)
+Encoder = Literal["auto", "mlp", "set", "cnn", "nature", "impala"]
 
 
 class Perceptron(nn.Module):
@@ -76,33 +56,6 @@ class Perceptron(nn.Module):
             place = 2 * torch.rand(weight.shape, generator=generator) - 1
             weight[:] = slope / half.clamp(min=1e-6).unsqueeze(-1)
             bias[0] = -(slope * place).sum(dim=0) - centre @ weight
-
-
-class Convolutions(nn.Module):
-    """3×3 convolutions over an image; parameter sets run as groups of one convolution."""
-
-    def __init__(
-        self, image: tuple[int, int, int], channels: tuple[int, ...], generators: list[torch.Generator]
-    ) -> None:
-        super().__init__()
-        self.image = image
-        sizes = (image[0], *channels)
-        self.kernels = nn.ParameterList()
-        self.biases = nn.ParameterList()
-        for inputs, outputs in itertools.pairwise(sizes):
-            kernel = torch.empty(len(generators), outputs, inputs, 3, 3)
-            for one, generator in zip(kernel, generators, strict=True):
-                nn.init.orthogonal_(one, math.sqrt(2), generator=generator)
-            self.kernels.append(nn.Parameter(kernel))
-            self.biases.append(nn.Parameter(torch.zeros(len(generators), outputs)))
-        self.outputs = sizes[-1] * image[1] * image[2]
-
-    def forward(self, x: Tensor) -> Tensor:
-        parameter_sets, rows = x.shape[:2]
-        x = x.view(parameter_sets, rows, *self.image).transpose(0, 1).flatten(1, 2)  # [M, S·C, H, W]
-        for kernel, bias in zip(self.kernels, self.biases, strict=True):
-            x = torch.relu(torch.conv2d(x, kernel.flatten(0, 1), bias.flatten(), padding=1, groups=parameter_sets))
-        return x.reshape(rows, parameter_sets, self.outputs).transpose(0, 1)
 
 
 class SetEncoder(nn.Module):
@@ -156,12 +109,14 @@ class Shape:
     scaled: bool = False  # inputs are normalised observations
 
 
-def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn"]:
+def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn", "nature", "impala"]:
     """Resolve `auto`, and refuse an encoder that does not fit the observation."""
     if encoder == "auto":
-        return "cnn" if lay.image else "mlp"
-    if encoder == "cnn" and not lay.image:
-        raise ValueError("encoder 'cnn' needs an image [channels, height, width] as the observation; set encoder=mlp")
+        return choose_image_encoder(lay.image) if lay.image else "mlp"
+    if encoder in ("cnn", "nature", "impala") and not lay.image:
+        raise ValueError(
+            f"encoder '{encoder}' needs an image [channels, height, width] as the observation; set encoder=mlp"
+        )
     if encoder == "set" and not lay.sets:
         raise ValueError("encoder 'set' needs a dict observation that declares sets (gridworld: observation: dict)")
     return encoder
@@ -197,18 +152,24 @@ class Net(nn.Module):
     Rows are `[S, M, size + extra]`: an observation, then what skips the encoder.
     """
 
-    def __init__(self, shape: Shape, lay: Layout, outputs: int, gain: float, seeds: list[int]) -> None:
+    def __init__(
+        self, shape: Shape, lay: Layout, outputs: int, gain: float, seeds: list[int], encoded: int | None = None
+    ) -> None:
+        """`encoded`: the width of observations that another network has encoded; None: this one has an encoder."""
         super().__init__()
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         encoder = choose_encoder(shape.encoder, lay)
         self.encode: nn.Module | None = None
         self.size, inputs = lay.size, lay.size
-        if encoder == "cnn" and lay.image:
-            self.encode = Convolutions(lay.image, shape.channels, generators)
+        if encoded is not None:
+            inputs = encoded
+        elif encoder in ("cnn", "nature", "impala") and lay.image:
+            self.encode = make_image_encoder(encoder, lay.image, shape.channels, generators)
             inputs = self.encode.outputs
         elif encoder == "set":
             self.encode = SetEncoder(lay, shape.hidden[0], shape.activation, generators)
             inputs = self.encode.outputs
+        self.encoded_size = inputs
         self.words_size = shape.words
         self.sizes = [inputs + shape.extra - shape.words, *shape.hidden, outputs]
         self.relu = shape.activation == "relu"
@@ -227,37 +188,59 @@ class Net(nn.Module):
         """The network as `kernels.py` reads it; only perceptrons without memory."""
         return kernels.Spec(np.array(self.sizes), self.relu)
 
-    def features(self, x: Tensor) -> Tensor:
-        """Outputs of the last hidden layer for rows."""
+    def split(self, x: Rows) -> tuple[Any, Any]:
+        """What of the rows the encoder reads, and what skips it."""
+        return x if isinstance(x, PixelRows) else (x[..., : self.size], x[..., self.size :])
+
+    def encode_observed(self, observed: Tensor) -> Tensor:
+        """What the encoder makes of observations `[S, M, size]`."""
+        assert self.encode is not None
+        encoded: Tensor = self.encode(observed)
+        return encoded
+
+    def features(self, x: Rows, encoded: Tensor | None = None) -> Tensor:
+        """Outputs of the last hidden layer for rows, or for encoded observations and what skips the encoder."""
         if self.reader is not None:
             x = self.reader(x)
-        if self.encode is None and self.words is None:
-            return self.body(x)
-        encoded, rest = x[..., : self.size], x[..., self.size :]
-        if self.encode is not None:
-            encoded = self.encode(encoded)
+        if encoded is None:
+            if self.encode is None and self.words is None:
+                return self.body(x)
+            encoded, rest = self.split(x)
+            if self.encode is not None:
+                encoded = self.encode(encoded)
+        else:
+            rest = x
         if self.words is not None:
             encoded, rest = encoded + self.words(rest[..., : self.words_size]), rest[..., self.words_size :]
         return self.body(torch.cat([encoded, rest], dim=-1))
 
-    def forward(self, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Outputs `[S, M, outputs]` for single rows, and the memory after them `[S, M, memory]`."""
-        h = self.features(x)
+    def forward(
+        self, x: Rows, memory: Tensor | None = None, encoded: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Outputs `[S, M, outputs]` for single rows, and the memory after them `[S, M, memory]`.
+
+        With `encoded` observations, rows hold only what skips the encoder.
+        """
+        h = self.features(x, encoded)
         if self.cell is None:
             return self.out(h), None
         assert memory is not None
         memory = self.cell(h, memory)
         return self.out(memory), memory
 
-    def unroll(self, x: Array | Tensor, sequences: Sequences | None) -> Tensor:
-        """Outputs for rows `[S, M, …]`, or for sequences `[S, L, T, …]` laid end to end, `[S, L·T, outputs]`."""
+    def unroll(self, x: Rows, sequences: Sequences | None, encoded: Tensor | None = None) -> Tensor:
+        """Outputs for rows `[S, M, …]`, or for sequences `[S, L, T, …]` laid end to end, `[S, L·T, outputs]`.
+
+        With `encoded` observations `[S, M or L·T, …]`, rows hold only what skips the encoder.
+        """
         device = self.out.weight.device
-        rows = torch.as_tensor(x, device=device)
+        rows = map_rows(lambda part: torch.as_tensor(part, device=device), x)
         if sequences is None or self.cell is None:
-            return self.forward(rows)[0]
-        parameter_sets, count, steps = rows.shape[:3]
-        h = self.features(rows.flatten(1, 2)).view(parameter_sets, count, steps, -1)
+            return self.forward(rows, None, encoded)[0]
         memory, starts, active = (torch.as_tensor(values, device=device) for values in sequences)
+        parameter_sets, count, steps = starts.shape
+        flat = map_rows(lambda part: part.flatten(1, 2), rows)
+        h = self.features(flat, encoded).view(parameter_sets, count, steps, -1)
         states = []
         for t in range(steps):
             before = memory.masked_fill(starts[:, :, t, None], 0)
@@ -375,7 +358,7 @@ def adam_on_device(
 def adam_step(
     flats: Sequence[FlatParams],
     loss: Tensor | Sequence[Tensor],
-    rate: float,
+    rate: float | Sequence[float],
     limit: float,
     parameter_sets: Array | None = None,
     slopes: Sequence[Tensor] | None = None,
@@ -383,12 +366,14 @@ def adam_step(
     """One Adam step of each network along the loss's gradient, scaled per network and parameter set to norm `limit`.
 
     In place of the loss, the tensors that it depends on may be given together with its slopes with respect to them.
+    `rate` is one for all networks, or one for each.
     """
     for parameter in itertools.chain.from_iterable(flat.parameters for flat in flats):
         parameter.grad = None  # autograd hands over its own tensors: no zeros to write, nothing to add up
     torch.autograd.backward(loss, slopes)
-    for flat in flats:
-        flat.step(rate, limit, parameter_sets)
+    rates = [rate] * len(flats) if isinstance(rate, float | int) else rate
+    for flat, own in zip(flats, rates, strict=True):
+        flat.step(own, limit, parameter_sets)
 
 
 def export(net: nn.Module) -> dict[str, Array]:

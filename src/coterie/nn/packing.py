@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,36 @@ class Layout:
         """Channels, height, width when the whole observation is an image."""
         first = next(iter(self.entries.values()))
         return first.shape if self.bare and len(first.shape) == 3 else None
+
+    @property
+    def bytes(self) -> bool:
+        """Whether the whole observation is an image in bytes."""
+        space = next(iter(self.entries.values())).space
+        return self.image is not None and isinstance(space, Box) and space.dtype == "uint8"
+
+
+class PixelRows(NamedTuple):
+    """Rows for a network whose picture stays in bytes: a quarter of the memory of floats. Arrays or tensors."""
+
+    image: Any  # [S, M, channels · height · width] uint8
+    rest: Any  # [S, M, extra] float32: what skips the encoder
+
+
+Rows = Any  # an array or tensor `[S, M, size]`, or `PixelRows`
+
+
+def map_rows(function: Callable[[Any], Any], rows: Rows) -> Rows:
+    """Apply a function to rows, or to both parts of pixel rows."""
+    return PixelRows(*map(function, rows)) if isinstance(rows, PixelRows) else function(rows)
+
+
+def append_columns(rows: Rows, *columns: Array) -> Rows:
+    """Rows `[S, M, size]` with further columns `[S, M, …]`, which skip the encoder."""
+    if not columns:
+        return rows
+    if isinstance(rows, PixelRows):
+        return rows._replace(rest=np.concatenate([rows.rest, *columns], axis=-1))
+    return np.concatenate([rows, *columns], axis=-1)
 
 
 def layout(space: ObservationSpace) -> Layout:

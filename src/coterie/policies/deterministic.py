@@ -31,7 +31,7 @@ class DeterministicSettings:
 
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
-    encoder: networks.Encoder = "auto"  # auto: cnn for images, else mlp; set: sets of any size
+    encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # channels of the cnn's 3×3 convolutions
     squash: Literal["tanh", "clip"] = "tanh"  # how outputs are kept in a box; clip: linear up to its bounds
     identity: bool = True  # give a shared mlp or cnn the agent's one-hot identity; a set network never gets it

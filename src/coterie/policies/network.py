@@ -7,6 +7,7 @@ policy: a distribution (`NetworkPolicy`), action values (`q_network.py`), or the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -23,7 +24,7 @@ from coterie.nn.advice import behaviour_logits, log_softmax
 from coterie.nn.devices import Device, resolve_device
 from coterie.nn.distributions import Choices, head
 from coterie.nn.normalization import Normalizer
-from coterie.nn.packing import append_features, layout, pack
+from coterie.nn.packing import PixelRows, Rows, append_columns, append_features, layout, map_rows, pack
 from coterie.policies.text_encoder import TextEncoder, TextSettings, TrainableEncoder
 
 OWN_LOG_PROB = "own_log_prob"  # in a decision's trace: of the action, before advice was mixed in
@@ -33,6 +34,7 @@ class NeuralPolicy:
     """A network that reads a group's observations, with parameters shared by its agents or one set for each."""
 
     reader: TextEncoder | None = None  # encodes observations as text; a policy that wants one sets it before __init__
+    keeps_bytes = False  # pictures in bytes stay bytes until the network reads them
 
     def __init__(
         self,
@@ -62,6 +64,8 @@ class NeuralPolicy:
         extra, words = self.skip_size + self.identities + shape.extra, self.skip_size if join == "add" else 0
         self.shape = replace(shape, encoder=encoder, extra=extra, words=words, scaled=normalize)
         self.net = networks.Net(self.shape, self.layout, outputs, gain, self.seeds("actor"))
+        pixels = self.layout.bytes and encoder != "mlp" and self.reader is None and not shape.extra
+        self.bytes = self.keeps_bytes and pixels
         weight = None if self.reader is None else self.reader.weigh(rows.size)
         normalize = normalize and not image
         self.normalizer = Normalizer(rows.slots, rows.width, group_spec.parameter_sets, normalize, weight)
@@ -87,9 +91,10 @@ class NeuralPolicy:
 
     def arrange(self, packed: Array) -> Array:
         """Put rows `[…, A, size]` in the order of the parameter sets: one `[1, M, size]`, or one per agent."""
-        flat = packed.reshape(-1, *packed.shape[-2:])
+        *lead, agents, size = packed.shape
         if self.group_spec.parameter_sets == 1:
-            return flat.reshape(1, -1, flat.shape[-1])
+            return packed.reshape(1, math.prod(lead) * agents, size)
+        flat = packed.reshape(math.prod(lead), agents, size)  # the size may be 0
         return np.ascontiguousarray(flat.transpose(1, 0, 2))
 
     def restore_order(self, rows: Array, lead: tuple[int, ...]) -> Array:
@@ -99,7 +104,10 @@ class NeuralPolicy:
         return rows.reshape(*lead, *rows.shape[2:])
 
     def pack(self, observation: Tree) -> Array:
-        """Observations `[…, A, shape]` as rows of floats `[…, A, size]`."""
+        """Observations `[…, A, shape]` as rows of floats `[…, A, size]`; of bytes, where the policy keeps them."""
+        if self.bytes and np.asarray(observation).dtype == np.uint8:
+            image = np.asarray(observation)
+            return image.reshape(*image.shape[:-3], self.layout.size)
         if self.reader is None:
             return pack(self.layout, observation)
         features = self.reader.features(observation)
@@ -109,24 +117,29 @@ class NeuralPolicy:
             [pack(self.reader.numeric_layout, self.reader.without_instruction(observation)), features], axis=-1
         )
 
-    def inputs(self, observation: Tree, agents: Array | None = None) -> Array:
+    def inputs(self, observation: Tree, agents: Array | None = None) -> Rows:
         """Observations `[…, A, shape]` as network inputs `[S, M, size + identities]`."""
         packed = self.pack(observation)
         agents = np.arange(len(self.group_spec.agents)) if agents is None else agents
         return self.prepare(packed.reshape(-1, *packed.shape[-2:]), agents)
 
-    def prepare(self, packed: Array, agents: Array) -> Array:
+    def prepare(self, packed: Array, agents: Array) -> Rows:
         """Packed rows `[R, A, size]` normalised, with identities, in the order of the parameter sets."""
         normalizer = self.normalizer
+        if packed.dtype == np.uint8:
+            identity = np.zeros((*packed.shape[:2], self.identities), np.float32)
+            if self.identities:
+                identity[:, np.arange(len(agents)), agents] = 1
+            return PixelRows(self.arrange(packed), self.arrange(identity))
         rows = np.ascontiguousarray(packed)
         return kernels.prepare(rows, normalizer.shift, normalizer.scale, normalizer.limit, agents, self.identities)
 
-    def learning_inputs(self, observation: Tree) -> tuple[Array, Array]:
+    def learning_inputs(self, observation: Tree) -> tuple[Rows, Rows]:
         """Network inputs for the actor, and for a critic of the same agents: rows of equal number."""
         x = self.inputs(observation)
         return self.append_text_ids(x, observation), x
 
-    def append_text_ids(self, x: Array, observation: Tree) -> Array:
+    def append_text_ids(self, x: Rows, observation: Tree) -> Rows:
         """Inputs `[S, M, …]` with the ids of their texts, where a text encoder that learns reads them."""
         if self.reader is None or self.net.reader is None:
             return x
@@ -165,10 +178,10 @@ class NeuralPolicy:
 
         return own(out), None if memory is None else own(memory)
 
-    def run_net(self, x: Array, memory: Array | None) -> tuple[Array, Array | None]:
+    def run_net(self, x: Rows, memory: Array | None) -> tuple[Array, Array | None]:
         """Outputs `[S, M, …]` of the network for inputs `[S, M, …]`, and its memory afterwards."""
         with torch.no_grad():
-            rows = torch.as_tensor(x, device=self.device)
+            rows = map_rows(lambda part: torch.as_tensor(part, device=self.device), x)
             held = None if memory is None else torch.as_tensor(memory, device=self.device)
             out, new = self.net(rows, held)
         return out.cpu().numpy(), None if new is None else new.cpu().numpy()
@@ -221,7 +234,7 @@ class NetworkSettings:
 
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
     activation: Literal["tanh", "relu"] = "tanh"  # after every hidden layer
-    encoder: networks.Encoder = "auto"  # auto: cnn for images, else mlp; set: any number of elements
+    encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
     memory: int = 0  # width of a GRU after the hidden layers; 0: no memory
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
@@ -251,6 +264,8 @@ def check_widths(hidden: tuple[int, ...], channels: tuple[int, ...]) -> None:
 
 class NetworkPolicy(NeuralPolicy):
     """A network whose outputs are the parameters of a distribution over actions."""
+
+    keeps_bytes = True
 
     def __init__(self, settings: NetworkSettings, group_spec: GroupSpec) -> None:
         s = settings
@@ -294,7 +309,7 @@ class NetworkPolicy(NeuralPolicy):
         """Log-probabilities `[N, A, K]` of the policy's own actions, without the influence of advice."""
         return log_softmax(self.forward(self.packed_view(view), view)[0], view.mask)
 
-    def prepare(self, packed: Array, agents: Array) -> Array:
+    def prepare(self, packed: Array, agents: Array) -> Rows:
         observed, hint = np.split(packed, [self.layout.size + self.skip_size], axis=-1)
         x = super().prepare(observed, agents)
-        return np.concatenate([x, self.arrange(hint)], axis=-1) if hint.shape[-1] else x
+        return append_columns(x, self.arrange(hint)) if hint.shape[-1] else x

@@ -24,7 +24,7 @@ class QNetworkSettings:
 
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
-    encoder: networks.Encoder = "auto"  # auto: cnn for images, else mlp; set: any number of elements
+    encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
     dueling: bool = True  # the last hidden layer is divided into a stream for the state and one for the actions
@@ -53,6 +53,8 @@ class QNetworkSettings:
 
 class QNetworkPolicy(NeuralPolicy):
     """A network of action values; its outputs are `[state value,] one number for each action`."""
+
+    keeps_bytes = True
 
     def __init__(self, settings: QNetworkSettings, group_spec: GroupSpec) -> None:
         s, space = settings, group_spec.spaces.action

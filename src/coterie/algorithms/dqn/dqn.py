@@ -35,7 +35,7 @@ from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRo
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
 from coterie.nn.normalization import Normalizer
-from coterie.nn.packing import table_state
+from coterie.nn.packing import PixelRows, Rows, map_rows, table_state
 from coterie.policies.q_network import QNetworkPolicy
 
 NAMES = ("loss", "q_mean", "td_error")
@@ -167,7 +167,8 @@ class DQN:
         self.state_normalizer = Normalizer(np.arange(self.state_size), self.state_size, 1, True)
         members = len(group_spec.agents) if self.team else 1
         size = policy.layout.size + policy.skip_size
-        like = empty_transitions(0, members, size, policy.actions, self.state_size)
+        dtype = np.uint8 if policy.bytes else np.float32
+        like = empty_transitions(0, members, size, policy.actions, self.state_size, dtype)
         self.replays = [Replay(settings.replay, like) for _ in range(1 if self.team else group_spec.parameter_sets)]
         self.pending: list[PendingSteps] = []  # made with the first experience, which shows the number of copies
         self.due = 0.0  # gradient steps not yet taken
@@ -231,9 +232,10 @@ class DQN:
 
     def update_statistics(self, own: Experience, joint: Joint) -> None:
         """Update the running statistics of observations, after learning: acting and learning see the same numbers."""
-        rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
-        closed = self.policy.arrange(own.closed()[..., None])[..., 0]
-        self.policy.normalizer.update([mine[chosen] for mine, chosen in zip(rows, closed, strict=True)])
+        if self.policy.normalizer.enabled:
+            rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
+            closed = self.policy.arrange(own.closed()[..., None])[..., 0]
+            self.policy.normalizer.update([mine[chosen] for mine, chosen in zip(rows, closed, strict=True)])
         if self.state_size:
             self.state_normalizer.update([self.state_rows(own, joint).rows[:-1].reshape(-1, self.state_size)])
 
@@ -345,15 +347,16 @@ class DQN:
         """An array as a tensor on the networks' device."""
         return torch.as_tensor(array, device=self.policy.device)
 
-    def inputs(self, observation: Array, agent: Array) -> Tensor:
+    def inputs(self, observation: Array, agent: Array) -> Rows:
         """Network inputs for observations `[S, B, M, D]`."""
         policy = self.policy
         if self.team:
-            return self.tensor(policy.prepare(observation[0], np.arange(len(self.group_spec.agents))))
-        x = policy.normalizer(observation[:, :, 0])
-        if policy.identities:
-            x = np.concatenate([x, np.eye(policy.identities, dtype=np.float32)[agent]], axis=-1)
-        return self.tensor(x.astype(np.float32, copy=False))
+            return map_rows(self.tensor, policy.prepare(observation[0], np.arange(len(self.group_spec.agents))))
+        identity = np.eye(len(self.group_spec.agents), policy.identities, dtype=np.float32)[agent]
+        if policy.bytes:
+            return map_rows(self.tensor, PixelRows(observation[:, :, 0], identity))
+        x = policy.normalizer(observation[:, :, 0]).astype(np.float32, copy=False)
+        return self.tensor(np.concatenate([x, identity], axis=-1) if policy.identities else x)
 
     def ordered(self, array: Array) -> Tensor:
         """`[S, B, M, …]` in the order of the network's rows."""

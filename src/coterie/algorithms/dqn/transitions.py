@@ -11,7 +11,7 @@ team, the whole group in a copy. It has one member, or one for each agent.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -22,11 +22,11 @@ from coterie.core.types import Array, Experience, StateRows
 class Transitions(NamedTuple):
     """R rows to learn from, with M members, D numbers of an observation, K actions, Z numbers of state."""
 
-    observation: Array  # [R, M, D] float32
+    observation: Array  # [R, M, D] float32, or pictures as bytes
     action: Array  # [R, M] int64
     reward: Array  # [R] float32: discounted sum until the next state
     discount: Array  # [R] float32: of the next state's value; 0 where the episode terminated
-    next_obs: Array  # [R, M, D] float32: the final observation where the episode was truncated
+    next_obs: Array  # [R, M, D] likewise: the final observation where the episode was truncated
     next_mask: Array  # [R, M, K] bool: legal actions there; all of them where the episode was truncated
     active: Array  # [R, M] bool: which members decided
     next_active: Array  # [R, M] bool: which members have a next value
@@ -67,7 +67,7 @@ class PendingSteps(NamedTuple):
 def no_pending(sequences: int, steps: int, like: Transitions) -> PendingSteps:
     """Empty slots for decisions of n = `steps`."""
     return PendingSteps(
-        np.zeros((sequences, steps, *like.observation.shape[1:]), np.float32),
+        np.zeros((sequences, steps, *like.observation.shape[1:]), like.observation.dtype),
         np.zeros((sequences, steps, *like.action.shape[1:]), np.int64),
         np.zeros((sequences, steps), np.float32),
         np.zeros((sequences, steps, *like.active.shape[1:]), bool),
@@ -76,14 +76,16 @@ def no_pending(sequences: int, steps: int, like: Transitions) -> PendingSteps:
     )
 
 
-def empty_transitions(rows: int, members: int, size: int, actions: int, state: int) -> Transitions:
-    """Room for some transitions."""
+def empty_transitions(
+    rows: int, members: int, size: int, actions: int, state: int, dtype: Any = np.float32
+) -> Transitions:
+    """Room for some transitions; `dtype` is that of observations, bytes for pictures."""
     return Transitions(
-        np.zeros((rows, members, size), np.float32),
+        np.zeros((rows, members, size), dtype),
         np.zeros((rows, members), np.int64),
         np.zeros(rows, np.float32),
         np.zeros(rows, np.float32),
-        np.zeros((rows, members, size), np.float32),
+        np.zeros((rows, members, size), dtype),
         np.ones((rows, members, actions), bool),
         np.zeros((rows, members), bool),
         np.zeros((rows, members), bool),
@@ -98,7 +100,7 @@ def complete_transitions(trajectories: Trajectories, pending: PendingSteps, gamm
     steps, sequences, members = trajectories.active.shape
     most = steps * sequences + int(pending.filled.sum())  # every decision becomes at most one transition
     shape = trajectories.observation.shape[-1], trajectories.mask.shape[-1], trajectories.state.shape[-1]
-    into = empty_transitions(most, members, *shape)
+    into = empty_transitions(most, members, *shape, dtype=trajectories.observation.dtype)
     rows = _scan(trajectories, pending, gamma, into)
     return Transitions(*(column[:rows] for column in into))
 

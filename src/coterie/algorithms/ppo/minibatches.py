@@ -10,6 +10,7 @@ import torch
 
 from coterie.core.types import Advice, Array, Experience
 from coterie.nn import networks
+from coterie.nn.packing import PixelRows, Rows
 from coterie.policies.lora import LoraPolicy
 from coterie.policies.network import OWN_LOG_PROB, NeuralPolicy
 
@@ -23,8 +24,8 @@ class Batch(NamedTuple):
     networks and distributions read; what only the compiled losses read stays an array.
     """
 
-    actor_input: Values  # [S, M, in], or texts [S, M]
-    critic_input: Values  # [S, M, critic in]
+    actor_input: Values  # [S, M, in], or texts [S, M]; pictures in bytes are `PixelRows`
+    critic_input: Values  # [S, M, critic in]; where actor and critic share the encoder, only what skips it
     action: Values
     mask: Values | None
     log_prob: Array  # of the policy itself, when the decision was taken
@@ -47,7 +48,7 @@ class Targets(NamedTuple):
 
 
 def make_batch(
-    policy: NeuralPolicy | LoraPolicy, own: Experience, targets: Targets, actor_input: Array, critic_input: Array
+    policy: NeuralPolicy | LoraPolicy, own: Experience, targets: Targets, actor_input: Rows, critic_input: Rows
 ) -> Batch:
     """Arrange the decisions of every parameter set side by side; inputs are of all time steps, the last included."""
     parameter_sets = policy.group_spec.parameter_sets
@@ -58,7 +59,8 @@ def make_batch(
     trailing |= {"advantage": targets.advantage, "target": targets.returns, "value": targets.values}
     arrays: dict[str, Any] = {name: _map(lambda a: _rows(policy, a), values) for name, values in trailing.items()}
     weight = _rows(policy, targets.valid.astype(np.float32))
-    batch = Batch(actor_input[:, :rows], critic_input[:, :rows], weight=weight, **arrays)
+    inputs = [_map(lambda a: a[:, :rows], values) for values in (actor_input, critic_input)]
+    batch = Batch(*inputs, weight=weight, **arrays)
     if policy.memory_size:
         return _in_sequences(policy, batch, own)
     if targets.valid.all():
@@ -73,10 +75,10 @@ def make_batch(
 
 
 def _map(function: Callable[[Values], Values], values: Values) -> Values:
-    """Apply a function to a field of a batch: an array, the arrays of an advice, or nothing."""
+    """Apply a function to a field of a batch: an array, the arrays of an advice or of pixel rows, or nothing."""
     if values is None:
         return None
-    return Advice(*map(function, values)) if isinstance(values, Advice) else function(values)
+    return type(values)(*map(function, values)) if isinstance(values, Advice | PixelRows) else function(values)
 
 
 def valid_rows(valid: Array, parameter_sets: int) -> list[Array]:
@@ -97,7 +99,7 @@ def _in_sequences(policy: NeuralPolicy | LoraPolicy, batch: Batch, own: Experien
     assert own.memory is not None
 
     def in_time(array: Array) -> Array:
-        divided = array.reshape(array.shape[0], steps, -1, *array.shape[2:])
+        divided = array.reshape(array.shape[0], steps, array.shape[1] // steps, *array.shape[2:])
         return np.ascontiguousarray(divided.swapaxes(1, 2))
 
     starts = np.zeros(own.active.shape, bool)
@@ -172,7 +174,7 @@ def flatten_sequences(part: Batch) -> Batch:
     if part.sequences is None:
         return part
     flat: dict[str, Any] = {
-        name: _map(lambda v: v.reshape(v.shape[0], -1, *v.shape[3:]), values)
+        name: _map(lambda v: v.reshape(v.shape[0], v.shape[1] * v.shape[2], *v.shape[3:]), values)
         for name, values in part._asdict().items()
         if name != "sequences"
     }

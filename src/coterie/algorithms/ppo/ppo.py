@@ -3,12 +3,14 @@
 Read `PPO.learn` from top to bottom: rewards by the group's preference, values, advantages (`advantages.py`), then
 epochs of minibatches over the decisions whose outcome is known (`minibatches.py`). The agents of a group share one
 actor and critic, or have one each, stacked and trained independently. The critic sees what its agent sees, or with
-`central_critic` the whole world as well (MAPPO, Yu et al. 2022). The losses are in `losses.py`. Perceptrons with
-discrete choices are trained by `kernels.py`; everything else, and what learns from advice, goes through autograd.
+`central_critic` the whole world as well (MAPPO, Yu et al. 2022); it shares the encoder of large pictures with the
+actor. The losses are in `losses.py`. Perceptrons with discrete choices are trained by `kernels.py`; all else, and
+what learns from advice, goes through autograd.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
@@ -37,12 +39,13 @@ from coterie.core.validation import at_least, positive, within
 from coterie.nn import kernels, networks
 from coterie.nn.advice import advice_loss, biased_logits, changes_learning
 from coterie.nn.normalization import Normalizer, RunningMoments
-from coterie.nn.packing import table_state
+from coterie.nn.packing import PixelRows, Rows, append_columns, map_rows, table_state
 from coterie.policies.lora import LoraPolicy
 from coterie.policies.network import NetworkPolicy
 from coterie.preferences.episodic import EpisodeReturns
 
 CHUNK = 8192  # rows evaluated at once outside minibatches: enough to be fast, few enough for the cache
+CHUNK_NUMBERS = 2**23  # and at most this many numbers of observations: pictures fill the memory
 NO_MASK = np.zeros((0, 0), bool)
 
 
@@ -66,6 +69,7 @@ class PPOSettings:
     normalize_returns: bool = True  # the critic predicts returns scaled by their running deviation
     target_kl: float | None = None  # after a pass, end the iteration if its last minibatch's KL is above this
     central_critic: bool = False  # the critic also sees the world's state, or all agents' observations
+    share_encoder: bool | None = None  # one encoder for actor and critic; None: with encoders nature and impala
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "learning_rate": Real(1e-5, 1e-2, log=True),
@@ -108,6 +112,14 @@ class PassTotals(NamedTuple):
     kl: Array  # [S]: of the latest minibatch, before its step
 
 
+class Loss(NamedTuple):
+    """A loss as its slopes with respect to functions of a network's outputs."""
+
+    outputs: list[torch.Tensor]  # of each: [S, M]
+    slopes: list[Array]  # of each: [S, M]
+    totals: Array  # [S, …]: of `losses.NAMES`
+
+
 class PPO:
     """Improves a network policy by clipped policy gradients."""
 
@@ -139,7 +151,9 @@ class PPO:
         extra = policy.shape.extra - policy.hint_size + policy.memory_size
         extra += group_spec.state_size if settings.central_critic else 0
         shape = replace(policy.shape, memory=0, extra=extra)
-        self.critic = networks.Net(shape, policy.layout, 1, 1.0, policy.seeds("critic")).to(policy.device)
+        self.shared = self.shared_encoder()
+        encoded = None if self.shared is None else self.shared.encoded_size
+        self.critic = networks.Net(shape, policy.layout, 1, 1.0, policy.seeds("critic"), encoded).to(policy.device)
         self.critic_flat = networks.FlatParams(self.critic)
         slots = np.arange(group_spec.state_size)
         self.state_normalizer = Normalizer(slots, len(slots), 1, settings.central_critic)
@@ -149,6 +163,19 @@ class PPO:
     def compiled(self) -> bool:
         """Whether the compiled path serves this policy."""
         return self.policy.spec is not None
+
+    def shared_encoder(self) -> networks.Net | None:
+        """The actor, where the critic reads what the actor's encoder makes of observations; None: it has its own."""
+        policy, wanted = self.policy, self.settings.share_encoder
+        if isinstance(policy, NetworkPolicy) and policy.net.encode is not None and policy.reader is None:
+            by_default = policy.shape.encoder in ("nature", "impala")
+            return policy.net if wanted or (wanted is None and by_default) else None
+        if wanted:
+            raise ValueError(
+                "share_encoder=true needs policy 'network' with an encoder (cnn, nature, impala, set) and without text "
+                "features; leave share_encoder unset"
+            )
+        return None
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
@@ -165,6 +192,8 @@ class PPO:
             return {"decisions": 0.0} | metrics
 
         targets = Targets(advantage, returns, values[:-1], valid)
+        if self.shared is not None:
+            critic_input = self.shared.split(critic_input)[1]
         batch = make_batch(self.policy, own, targets, self.add_hints(actor_input, own), critic_input)
         found = self.improve(self.scale_returns(batch), hyperparams, random)
         self.update_statistics(own, state, valid)
@@ -193,28 +222,39 @@ class PPO:
 
     # Values -------------------------------------------------------------------------------------------
 
-    def add_context(self, x: Array, memory: Array | None, state: Array | None) -> Array:
+    def add_context(self, x: Rows, memory: Array | None, state: Array | None) -> Rows:
         """The critic's input: its agent's observation, the policy's memory, and the state if the critic is central."""
-        parts = [x]
+        parts = []
         if memory is not None:
             parts.append(self.policy.arrange(memory))
         if state is not None:
             rows = self.state_normalizer(state.reshape(1, -1, self.group_spec.state_size))[0]
             parts.append(self.policy.arrange(np.repeat(rows[:, None], len(self.group_spec.agents), axis=1)))
-        return x if len(parts) == 1 else np.concatenate(parts, axis=-1)
+        return append_columns(x, *parts)
 
-    def evaluate(self, critic_input: Array) -> Array:
+    def evaluate(self, critic_input: Rows) -> Array:
         """The critic's values `[S, M]` in the world's rewards."""
         if self.compiled:
             result = np.empty(critic_input.shape[:2], np.float32)
             for i in range(len(critic_input)):
                 kernels.values(self.critic_flat.array[i], *self.critic.spec(), critic_input[i], result[i])
         else:
-            chunks = (critic_input[:, i : i + CHUNK] for i in range(0, critic_input.shape[1], CHUNK))
+            count = critic_input[0].shape[1] if isinstance(critic_input, PixelRows) else critic_input.shape[1]
+            chunk = max(min(CHUNK, CHUNK_NUMBERS // max(self.policy.layout.size, 1)), 1)
+            parts = []
             with torch.no_grad():
-                parts = [self.critic(torch.as_tensor(x, device=self.policy.device))[0] for x in chunks]
-                result = torch.cat(parts, dim=1).squeeze(-1).cpu().numpy()
+                for rows in (slice(first, first + chunk) for first in range(0, max(count, 1), chunk)):
+                    x = map_rows(lambda a, r=rows: torch.as_tensor(a[:, r], device=self.policy.device), critic_input)
+                    parts.append(self.critic_outputs(x))
+            result = torch.cat(parts, dim=1).squeeze(-1).cpu().numpy()
         return result * self.returns.scale + self.returns.shift
+
+    def critic_outputs(self, x: Rows) -> torch.Tensor:
+        """The critic's outputs for rows."""
+        if self.shared is None:
+            return self.critic(x)[0]
+        observed, rest = self.shared.split(x)
+        return self.critic(rest, None, self.shared.encode_observed(observed))[0]
 
     def bootstrap(self, own: Experience, state: StateRows | None, values: Array) -> Array:
         """V of the last observation where an episode was truncated, `[T, N, A]`."""
@@ -228,7 +268,7 @@ class PPO:
 
     # The batch ----------------------------------------------------------------------------------------
 
-    def add_hints(self, actor_input: Array, own: Experience) -> Array:
+    def add_hints(self, actor_input: Rows, own: Experience) -> Rows:
         """The actor's input with the hints that it saw appended; none came with the last observation."""
         if not self.policy.hint_size or own.advice is None:
             return actor_input
@@ -263,9 +303,10 @@ class PPO:
 
     def update_statistics(self, own: Experience, state: StateRows | None, valid: Array) -> None:
         """Update the running statistics of observations, after learning: acting and learning see the same numbers."""
-        rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
-        chosen = valid_rows(valid, self.group_spec.parameter_sets)
-        self.policy.normalizer.update([mine[index] for mine, index in zip(rows, chosen, strict=True)])
+        if self.policy.normalizer.enabled:
+            rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
+            chosen = valid_rows(valid, self.group_spec.parameter_sets)
+            self.policy.normalizer.update([mine[index] for mine, index in zip(rows, chosen, strict=True)])
         if state is not None:
             self.state_normalizer.update([state.rows[:-1].reshape(-1, self.group_spec.state_size)])
 
@@ -330,8 +371,7 @@ class PPO:
         """The same through PyTorch."""
         found = self.no_totals()
         for part, learning in minibatches(to_device(batch, self.policy.device), cuts):
-            totals = self.actor_step(part, learning, hyperparams)
-            totals += self.critic_step(flatten_sequences(part), learning, hyperparams)
+            totals = self.step(part, learning, hyperparams)
             found.sums[learning] += totals[learning]
             found.kl[learning] = totals[learning, losses.NAMES.index("kl")]
         return found
@@ -341,9 +381,30 @@ class PPO:
         parameter_sets = self.group_spec.parameter_sets
         return PassTotals(np.zeros((parameter_sets, len(losses.NAMES))), np.zeros(parameter_sets))
 
-    def actor_step(self, part: Batch, learning: Array, hyperparams: Hyperparams) -> Array:
-        """One gradient step of the actors that learn from a minibatch; returns totals of the losses `[S, …]`."""
-        out = self.policy.net.unroll(part.actor_input, part.sequences)
+    def step(self, part: Batch, learning: Array, hyperparams: Hyperparams) -> Array:
+        """One gradient step of the parameter sets that learn from a minibatch; returns totals of the losses `[S, …]`.
+
+        Actor and critic take their steps one after the other, or together where they share the encoder, which is one of
+        the actor's layers and follows both gradients.
+        """
+        flats, rates = (self.policy.flat, self.critic_flat), (hyperparams[0], hyperparams[1])
+        if self.shared is None:
+            actor = self.actor_loss(part, hyperparams, self.policy.net.unroll(part.actor_input, part.sequences))
+            self.descend(flats[:1], actor, rates[:1], learning)
+            critic = self.critic_loss(part, hyperparams, self.critic(flatten_sequences(part).critic_input)[0])
+            self.descend(flats[1:], critic, rates[1:], learning)
+            return actor.totals + critic.totals
+        observed, rest = self.shared.split(part.actor_input)
+        encoded = self.shared.encode_observed(observed if part.sequences is None else observed.flatten(1, 2))
+        actor = self.actor_loss(part, hyperparams, self.shared.unroll(rest, part.sequences, encoded))
+        out = self.critic(flatten_sequences(part).critic_input, None, encoded)[0]
+        critic = self.critic_loss(part, hyperparams, out)
+        both = Loss(actor.outputs + critic.outputs, actor.slopes + critic.slopes, actor.totals + critic.totals)
+        self.descend(flats, both, rates, learning)
+        return both.totals
+
+    def actor_loss(self, part: Batch, hyperparams: Hyperparams, out: torch.Tensor) -> Loss:
+        """The policy's loss for the actor's outputs."""
         part = flatten_sequences(part)
         advice_use, advice = self.group_spec.advice, part.advice
         if advice_use is not None and advice is not None:
@@ -362,26 +423,24 @@ class PPO:
             if extra is not None:
                 weight = [losses.normalize(mine, mine, False)[0] for mine in part.weight]
                 outputs, slopes = [*outputs, extra], np.concatenate([slopes, np.stack(weight)[None]])
-        self.descend(self.policy.flat, outputs, slopes, hyperparams.learning_rate, learning)
-        return totals
+        return Loss(outputs, list(slopes), totals)
 
-    def critic_step(self, part: Batch, learning: Array, hyperparams: Hyperparams) -> Array:
-        """One gradient step of the critics that learn from a minibatch; returns totals of the losses `[S, …]`."""
-        value = self.critic(part.critic_input)[0].squeeze(-1)
+    def critic_loss(self, part: Batch, hyperparams: Hyperparams, out: torch.Tensor) -> Loss:
+        """The values' loss for the critic's outputs."""
+        part, value = flatten_sequences(part), out.squeeze(-1)
         detached = value.detach().cpu().numpy()
         slopes, totals = np.empty_like(detached), np.zeros((len(part.weight), len(losses.NAMES)))
         for i in range(len(part.weight)):
             rows = (part.value[i], part.target[i], part.weight[i])
             slopes[i], totals[i] = losses.value_losses(detached[i], *rows, self.loss_settings(hyperparams, i))
-        self.descend(self.critic_flat, [value], slopes[None], hyperparams.critic_learning_rate, learning)
-        return totals
+        return Loss([value], [slopes], totals)
 
     def descend(
-        self, flat: networks.FlatParams, outputs: list[torch.Tensor], slopes: Array, rate: float, learning: Array
+        self, flats: Sequence[networks.FlatParams], loss: Loss, rates: Sequence[float], learning: Array
     ) -> None:
-        """One Adam step of some parameter sets, given the loss's slopes with respect to functions of their outputs."""
-        given = [torch.as_tensor(slope, device=self.policy.device) for slope in slopes]
-        networks.adam_step([flat], outputs, rate, self.settings.max_grad_norm, learning, given)
+        """One Adam step of some parameter sets."""
+        given = [torch.as_tensor(slope, device=self.policy.device) for slope in loss.slopes]
+        networks.adam_step(flats, loss.outputs, rates, self.settings.max_grad_norm, learning, given)
 
     def loss_settings(self, hyperparams: Hyperparams, parameter_set: int) -> losses.LossSettings:
         """What the losses of a parameter set depend on; each critic has its own units."""
