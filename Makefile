@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
-EXTRAS := worlds,window,tensorboard,tune,lm,server,bench,docs,dev
+EXTRAS := worlds,openspiel,window,tensorboard,tune,lm,server,bench,docs,dev
 
 .PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
 

@@ -97,14 +97,14 @@ class Reader:
 def shortened(words):
     """The same command with little to do."""
     command = words[0]
-    if command in ("train", "tune", "exploit"):
+    if command in ("train", "tune", "exploit") and "--by" not in words:
         words = [word for word in words if not word.startswith("train.total_steps=")] + MOMENT
     for option, value in (("--trials", "2"), ("--steps", "64"), ("--episodes", "2"), ("--pairs", "2")):
         if option in words:
             words[words.index(option) + 1] = value
     if command == "exploit" and "--steps" in words:
         words = [word for word in words if not word.startswith("train.total_steps=")]
-    if command in ("eval", "match") and "--episodes" not in words:
+    if (command in ("eval", "match") or "--by" in words) and "--episodes" not in words:
         words = [*words, "--episodes", "2"]
     extra = {"train": ["--quiet"], "exploit": ["--quiet"], "watch": ["--fps", "60"]}
     return words + extra.get(command, [])

@@ -5,9 +5,16 @@ import pytest
 
 import coterie
 from coterie.config import registry, schema
+from coterie.core.game import game_of
 from coterie.core.types import Box, CoterieError, Discrete
+from coterie.studies.match import match
+from coterie.studies.match.match import open_players
 from coterie.testing import check_world
-from coterie.training.build import build_world
+from coterie.training import loop
+from coterie.training.build import build_group_specs, build_policy, build_world
+from coterie.training.run import Run
+from coterie.worlds.adapters import openspiel_game
+from helpers.run import assert_same_end, train, written
 
 
 def world(name, num_envs=1, **settings):
@@ -27,6 +34,7 @@ def test_a_missing_package_is_named_with_its_install_command(monkeypatch):
         ("leduc_poker", {"options": {"players": 3}}),
         ("liars_dice", {"max_episode_steps": 3}),
         ("tic_tac_toe", {}),
+        ("dots_and_boxes", {"options": {"utility_margin": True}}),
         ("backgammon", {"max_episode_steps": 30}),
         ("goofspiel", {"options": {"imp_info": True, "num_cards": 4, "points_order": "descending"}}),
         ("matrix_rps", {}),
@@ -87,4 +95,149 @@ def test_a_game_can_be_trained_and_filmed(tmp_path):
     short = ["train.total_steps=256", "train.num_envs=4", "train.rollout_steps=16", "train.evaluate_episodes=4"]
     settings = ["world.name=openspiel/kuhn_poker", *short, "train.tensorboard=false"]
     run = coterie.train("cartpole-ppo", settings, out=tmp_path / "run", quiet=True)
-    assert run.films()
+    assert run.videos()
+
+
+# Search ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("tic_tac_toe", "tictactoe"), ("connect_four", "connect_four")])
+def test_a_game_to_search_equals_our_own(theirs, ours, monkeypatch):
+    """Movers, legal moves and outcomes of random games; a small cache replays most positions."""
+    pytest.importorskip("pyspiel")
+    monkeypatch.setattr(openspiel_game, "STATES", 3)
+    random = np.random.default_rng(0)
+    named = [schema.part(registry.WORLDS, {"name": name}, "world") for name in (f"openspiel/{theirs}", ours)]
+    games = [game_of(build_world(part, 1)) for part in named]
+    sizes = [(game.actions, game.max_moves, game.payoff_unit) for game in games]
+    assert sizes[0] == sizes[1]
+    positions = [np.tile(game.start, (8, 1)) for game in games]
+    ends = np.zeros(3)  # won, drawn and lost by the first player
+    for _ in range(100):
+        legal = games[1].legal(positions[1])
+        np.testing.assert_array_equal(games[0].legal(positions[0]), legal)
+        np.testing.assert_array_equal(positions[0][:, 0], positions[1][:, 0])
+        actions = (random.random(legal.shape) * legal).argmax(axis=1)
+        for game, rows in zip(games, positions, strict=True):
+            game.apply(rows, actions)
+        (over, payoffs), (ours_over, ours_payoffs) = (g.outcome(p) for g, p in zip(games, positions, strict=True))
+        np.testing.assert_array_equal(over, ours_over)
+        np.testing.assert_array_equal(payoffs, ours_payoffs)
+        ends += [(payoffs[over, 0] == value).sum() for value in (1, 0, -1)]
+        for game, rows in zip(games, positions, strict=True):
+            rows[over] = game.start
+    assert ends[0] > 2
+    assert ends[2] > 2
+
+
+def test_payoffs_are_scaled_by_the_games_utility():
+    """Dots and boxes by margin: the rewards are up to 4, the payoffs up to 1."""
+    pytest.importorskip("pyspiel")
+    made = world("dots_and_boxes", 16, options={"utility_margin": True})
+    timestep, random = made.reset(0), np.random.default_rng(0)
+    rewards = []
+    for _ in range(60):
+        agent_step = timestep.agent_types["player"]
+        before, movers = made.positions(), agent_step.acting.argmax(axis=1)
+        legal = agent_step.mask[np.arange(16), movers]
+        actions = np.repeat((random.random(legal.shape) * legal).argmax(axis=1)[:, None], 2, axis=1)
+        timestep = made.step({"player": actions})
+        made.game.apply(before, actions[:, 0])
+        payoffs = made.game.outcome(before)[1]
+        np.testing.assert_allclose(payoffs * 4, timestep.agent_types["player"].reward)
+        rewards += timestep.agent_types["player"].reward[timestep.ended, 0].tolist()
+    assert made.game.payoff_unit == 4
+    assert max(np.abs(rewards)) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "reason"),
+    [
+        ("kuhn_poker", {}, "do not see everything"),
+        ("backgammon", {}, "chance"),
+        ("matrix_rps", {}, "do not see everything, or move at the same time"),
+        ("mnk", {"max_episode_steps": 20}, "max_episode_steps=20"),
+        ("chinese_checkers", {"options": {"players": 3}}, "3 players"),
+        ("cliff_walking", {}, "1 players"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_with_the_reason(name, settings, reason):
+    pytest.importorskip("pyspiel")
+    made = world(name, **settings)
+    assert game_of(made) is None
+    for policy in ("search", "alphabeta"):
+        with pytest.raises(schema.ConfigError, match=rf"groups\.players\.policy: openspiel/{name} .*{reason}"):
+            seat(made, f"openspiel/{name}", settings, {"name": policy})
+
+
+def seat(made, name, settings, policy):
+    """A policy of a world's only group."""
+    layer = {"world": {"name": name} | settings, "groups": {"players": {"agents": "player_*", "policy": policy}}}
+    config = schema.resolve(layer, "test")
+    (group_spec,) = build_group_specs(config, made).values()
+    return build_policy(config.groups["players"].policy, group_spec, made)
+
+
+def test_alphabeta_needs_compiled_rules():
+    pytest.importorskip("pyspiel")
+    with pytest.raises(schema.ConfigError, match="compiled rules; 'openspiel/tic_tac_toe' has none"):
+        seat(world("tic_tac_toe"), "openspiel/tic_tac_toe", {}, {"name": "alphabeta"})
+
+
+def test_search_beats_random_play():
+    """From both seats, by random games."""
+    pytest.importorskip("pyspiel")
+    made = world("tic_tac_toe", 32)
+    search, random = open_players(["search:simulations=200", "random"], "best")
+    for own, other in (("player_0", "player_1"), ("player_1", "player_0")):
+        found = match.evaluate(made, [search.actor(own, made, 0), random.actor(other, made, 0)], 32, 0)
+        assert found.returns[own].mean() > 0.6  # random play: 0.3 in the first seat, −0.3 in the second
+        assert (found.returns[own] >= 0).mean() > 0.9
+
+
+ALPHAZERO = """\
+world: {name: openspiel/tic_tac_toe}
+groups:
+  players:
+    agents: "player_*"
+    policy: {name: search, simulations: 6, network: {kind: mlp, hidden: [8]}}
+    learner: {name: alphazero, batch_size: 8, updates_per_step: 0.3, replay: {size: 60, learning_starts: 10}}
+train: {num_envs: 4, rollout_steps: 7, total_steps: 168, evaluate_episodes: 4, checkpoint_every: 2, video: false,
+        tensorboard: false}
+"""
+
+
+@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_alphazero_resumes_exactly(tmp_path, monkeypatch, processes):
+    """A run that broke off in the middle of games ends like one that did not, also with games in child processes."""
+    pytest.importorskip("pyspiel")
+    experiment, real = written(tmp_path / "spiel.yaml", ALPHAZERO), loop.Training.advance
+    words = [f"world.processes={processes}"]
+    whole = train(tmp_path / "whole", *words, experiment=experiment)
+    assert sum(record.get("players/updates", 0) for record in whole.metrics()) > 10
+
+    def advance(self):
+        if self.iteration == 3:
+            raise InterruptedError
+        return real(self)
+
+    monkeypatch.setattr(loop.Training, "advance", advance)
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "run", *words, experiment=experiment)
+    monkeypatch.setattr(loop.Training, "advance", real)
+    run = Run.open(tmp_path / "run")
+    assert coterie.resume(run.path, quiet=True)
+    assert_same_end(run, whole)
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_alphazero_learns_scaled_payoffs(tmp_path):
+    """Margins in dots and boxes are up to 4, the values of a network up to 1."""
+    pytest.importorskip("pyspiel")
+    world = "{name: openspiel/dots_and_boxes, options: {utility_margin: true}}"
+    experiment = written(tmp_path / "dots.yaml", ALPHAZERO.replace("{name: openspiel/tic_tac_toe}", world))
+    run = train(tmp_path / "run", experiment=experiment)
+    targets = run.load_checkpoint("last")["learners"]["players"]["replay"]["rows"]["target"]
+    assert set(np.abs(targets).tolist()) <= {0, 0.5, 1}
+    assert targets.any()

@@ -16,7 +16,7 @@ from coterie.cli.stop import Stopped, stoppable
 @app.command()
 def match(
     players: Annotated[
-        list[str], typer.Argument(metavar="RUN|NAME…", help="runs, or policies such as random, alphabeta:depth=6")
+        list[str], typer.Argument(metavar="RUN|NAME…", help="runs, or policies: random, alphabeta:depth=6")
     ],
     world: Annotated[
         str | None, typer.Option(help="experiment or run that sets the table (default: the first run)")
@@ -102,6 +102,9 @@ def exploit(
         str | None, typer.Option(help="learner of the responder (default: the group's own, else ppo)")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="steps of its training (default: as many as the run)")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="train nobody; this player deviates: RUN:simulations=400, alphabeta:depth=6")
+    ] = None,
     episodes: Annotated[int, typer.Option(help="number of episodes of the evaluation")] = 256,
     seed: Seed = 0,
     stochastic: Stochastic = False,
@@ -115,7 +118,7 @@ def exploit(
     from coterie.studies.exploit.deviations import ExploitSpec
     from coterie.studies.exploit.exploit import exploit
 
-    spec = ExploitSpec(checkpoint, tuple(group or ()), deviator, learner, steps, episodes, seed, stochastic)  # type: ignore[arg-type]  # it checks itself
+    spec = ExploitSpec(checkpoint, tuple(group or ()), deviator, learner, steps, episodes, seed, stochastic, by)  # type: ignore[arg-type]  # it checks itself
     with stoppable():
         result = exploit(run, spec, overrides, out, quiet)
     print(json.dumps(result.to_dict()) if as_json else show.as_table(result))

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numba import cfunc, njit, types
 
-from coterie.core.types import Array, Box
+from coterie.core.types import Array, Box, CoterieError
 
 _POSITION = types.Array(types.int64, 1, "C")
 _MASK = types.Array(types.boolean, 1, "C")
@@ -74,6 +74,10 @@ class Symmetry(NamedTuple):
     actions: Array  # [K] int64
 
 
+class NoGame(CoterieError):
+    """A world's settings make no game of it that can be searched; the message says why."""
+
+
 @runtime_checkable
 class Game(Protocol):
     """Two players move in turn (one of them may move twice); the outcome is known at the end and sums to zero."""
@@ -114,6 +118,11 @@ class Game(Protocol):
         ...
 
     @property
+    def payoff_unit(self) -> float:
+        """The world's reward for a payoff of 1; payoffs lie between −1 and 1."""
+        ...
+
+    @property
     def estimate(self) -> Any:
         """What `compile_estimate` returned; None: unknown positions count 0."""
         ...
@@ -145,12 +154,20 @@ class HasGame(Protocol):
 
     @property
     def game(self) -> Game:
-        """The rules; a world whose settings make no zero-sum game of it raises a CoterieError."""
+        """The rules; a world whose settings make no game of it that can be searched raises NoGame."""
         ...
 
     def positions(self) -> Array:
         """The present positions of all copies, `[N, S]`; a copy of its own."""
         ...
+
+
+def game_of(world: object) -> Game | None:
+    """The world's game; None if it has none, or none with these settings."""
+    try:
+        return world.game if isinstance(world, HasGame) else None
+    except NoGame:
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +183,7 @@ class CompiledGame:
     text: Callable[[Array], str]  # one position as text
     symmetries: tuple[Symmetry, ...] = ()  # empty: the identity alone
     estimate: Any = None
+    payoff_unit: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.symmetries:

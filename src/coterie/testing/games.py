@@ -10,21 +10,13 @@ from typing import Any
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.game import Game, HasGame, Symmetry
-from coterie.core.types import Array, CoterieError, Discrete
+from coterie.core.game import Game, HasGame, Symmetry, game_of
+from coterie.core.types import Array, Discrete
 from coterie.core.world import World
 from coterie.testing.comparison import check_array, expect
 from coterie.testing.sampling import random_actions
 
 GAMES = 8  # played at once to compare mirrored games
-
-
-def game_of(world: World) -> Game | None:
-    """The world's game; None if it has none, or none with these settings."""
-    try:
-        return world.game if isinstance(world, HasGame) else None
-    except CoterieError:
-        return None
 
 
 def check_game(world: World, steps: int, seed: int) -> None:
@@ -83,7 +75,8 @@ def check_play(world: Any, game: Game, steps: int, seed: int) -> None:
         _expect_rows(np.isfinite(payoffs).all(1), where, "finite payoffs")
         _expect_rows(np.isclose(payoffs.sum(1), 0), where, "payoffs that sum to zero")
         _expect_rows(over | (payoffs == 0).all(1), where, "payoffs of 0 before the end")
-        _expect_rows((payoffs == timestep.agent_types[name].reward).all(1), where, "payoffs equal to the rewards")
+        rewards = timestep.agent_types[name].reward / game.payoff_unit
+        _expect_rows(np.isclose(payoffs, rewards).all(1), where, "payoffs equal to the rewards / payoff_unit")
         _expect_rows(over | (after == world.positions()).all(1), where, "apply() to lead where step does")
         _expect_rows(moves <= game.max_moves, where, f"no game longer than max_moves={game.max_moves}")
         moves[over] = 0

@@ -12,6 +12,7 @@ import numpy as np
 from coterie.config import registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.core import lookup
+from coterie.core.game import NoGame
 from coterie.core.group import Actor, Group, GroupSpec, HasProbe, Policy, Preference, Risk
 from coterie.core.types import CoterieError, UnknownName
 from coterie.core.world import World, check_methods, state_size_of
@@ -141,14 +142,14 @@ def build_policy(chosen: Part, group_spec: GroupSpec, world: World) -> Policy:
     path = f"groups.{group_spec.group}.policy"
     made = lookup.look_up(registry.POLICIES, chosen.name)
     needs = getattr(made, "needs", None)  # a class attribute: the capability that the world must have
-    if needs is not None and not isinstance(world, needs):
-        raise ConfigError(
-            f"group '{group_spec.group}': policy '{chosen.name}' needs a world with the capability "
-            f"{needs.__name__}; '{type(world).__name__}' does not have it"
-        )
     try:
+        if needs is not None and not isinstance(world, needs):
+            raise ConfigError(
+                f"group '{group_spec.group}': policy '{chosen.name}' needs a world with the capability "
+                f"{needs.__name__}; '{type(world).__name__}' does not have it"
+            )
         policy: Policy = made(chosen.settings, group_spec)
-    except (ValueError, MemoryError) as error:
+    except (ValueError, MemoryError, NoGame) as error:
         raise ConfigError(f"{path}: {error}") from None
     return policy
 

@@ -201,7 +201,8 @@ def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | str 
         if before is None or not _same_policy(before.policy, now):
             players[group.name] = _name(now, "untrained")
             continue
-        players[group.name] = _name(now, f"checkpoint {checkpoint} ({saved['env_steps']:,} steps)")
+        weights = f"checkpoint {checkpoint} ({saved['env_steps']:,} steps)"
+        players[group.name] = weights if saved["policies"][group.name] else _name(now, weights)
         try:
             group.policy.load(saved["policies"][group.name])
         except ValueError as error:

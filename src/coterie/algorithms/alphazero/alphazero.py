@@ -189,7 +189,7 @@ class AlphaZero:
                 f"group '{self.group_spec.group}': a game was cut off before its end and has no outcome; "
                 "alphazero needs a world without a time limit"
             )
-        rewards, closed = self.preference.rewards(own), own.closed()
+        rewards, closed = self.preference.rewards(own) / self.game.payoff_unit, own.closed()
         waiting = own.active & ~closed  # open decisions return in the next rollout with the rewards since
         seen = np.logical_or.accumulate(waiting, axis=0)
         rewards = np.where(seen, 0, rewards)

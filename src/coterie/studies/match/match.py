@@ -1,8 +1,9 @@
 """Cross-play: every player with every other, over all seats.
 
-A player is a run, or the name of a policy that needs no training. Two sides meet: the first group's agents and the
-others; in a table of one group, the first agent and the others. Where all agents are of one type the seats are
-symmetric, and every pairing is played in every rotation. Tables, JSON and the heat map are in `show.py`.
+A player is a run, or the name of a policy that needs no training; settings of a policy may follow its name. Two sides
+meet: the first group's agents and the others; in a table of one group, the first agent and the others. Where all agents
+are of one type the seats are symmetric, and every pairing is played in every rotation. Tables, JSON and heat maps are
+in `show.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from coterie.training import build
 from coterie.training.evaluate import Result, evaluate, evaluation_envs, interval
 from coterie.training.language_models import actors_unanswered, refuse_silent_models
 from coterie.training.loop import evaluation_seed
+from coterie.training.run import Run
 from coterie.training.table import Table, load
 
 
@@ -178,12 +180,27 @@ def named_policy(name: str) -> schema.Part:
     return schema.part(registry.POLICIES, {"name": policy} | values, f"player '{policy}'")
 
 
+def named_run(name: str) -> tuple[str, list[str]] | None:
+    """Directory and changed settings of a player that is a run: `runs/four`, or `runs/four:simulations=400`.
+
+    The settings are those of the policies that learned, as overrides; None if no such run exists.
+    """
+    for path, _, settings in ((name, "", ""), name.rpartition(":")):
+        if path and (Path(path) / "config.yaml").is_file():
+            if not settings:
+                return path, []
+            groups = Run.open(path).config().groups
+            learned = [group for group in groups if groups[group].learner is not None] or list(groups)
+            return path, [f"groups.{group}.policy.{word}" for group in learned for word in settings.split(",")]
+    return None
+
+
 def open_players(names: Sequence[str], checkpoint: str) -> list[Player]:
     """Open runs and policies that need no training, by name."""
     players = []
     for name in names:
-        if (Path(name) / "config.yaml").is_file():
-            players.append(Player(name, load(name, checkpoint)))
+        if (found := named_run(name)) is not None:
+            players.append(Player(name, load(found[0], checkpoint, found[1])))
         elif name.partition(":")[0] in registry.UNTRAINED:
             named_policy(name)  # a wrong setting is refused before the first game
             players.append(Player(name, None))

@@ -224,6 +224,15 @@ class ExternalWorld:
                 self._restart_copy(worker, worker.call("reset", copy, True))
         return self._start_timestep()
 
+    @property
+    def timestep(self) -> TimeStep:
+        """The latest time step."""
+        return self._timestep
+
+    def episode_actions(self, copy: int) -> dict[str, Array]:
+        """The actions of one copy in its current episode, `[T, A, …]` for each agent type."""
+        return self._history.last(copy, int(self._arrays.elapsed_steps[copy]))
+
     def frame(self, copy: int, final: bool = False) -> Array:
         """The environment's own picture of one copy as it is now; `final` is ignored."""
         if not self.settings.render:

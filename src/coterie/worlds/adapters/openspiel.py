@@ -2,22 +2,26 @@
 
 A player sees its own tensor: the information state (all it has seen) where information is imperfect, otherwise the
 observation. Chance is drawn from the episode's seed. Games of simultaneous moves are played in OpenSpiel's turn-based
-form, in which a player does not see what the others have chosen in the same round.
+form, in which a player does not see what the others have chosen in the same round. Games that can be searched have
+their rules in `openspiel_game.py`.
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from coterie.core.game import NoGame
 from coterie.core.text import TextCodec
-from coterie.core.types import AgentType, Array, Box, CoterieError, Discrete, UnknownName
+from coterie.core.types import AgentType, Array, Box, CoterieError, Discrete, State, TimeStep, UnknownName
 from coterie.worlds.adapters.batch import EnvArrays, EnvSpec
 from coterie.worlds.adapters.external import ExternalSettings, ExternalWorld, WorldWrapper, import_external
+from coterie.worlds.adapters.openspiel_game import OpenSpielGame, why_not_searchable
 from coterie.worlds.adapters.text import ObservationText
 
 AGENT_TYPE = "player"
@@ -32,11 +36,64 @@ class OpenSpielSettings(ExternalSettings):
 
 
 class OpenSpielWorld(WorldWrapper):
-    """N copies of an OpenSpiel game."""
+    """N copies of an OpenSpiel game; it has the capability `HasGame` where the game can be searched."""
 
     def __init__(self, settings: OpenSpielSettings, num_envs: int) -> None:
-        make_env = functools.partial(make_openspiel, settings)
-        super().__init__(ExternalWorld(f"openspiel/{settings.id}", settings, make_env, num_envs))
+        make_env, name = functools.partial(make_openspiel, settings), f"openspiel/{settings.id}"
+        super().__init__(ExternalWorld(name, settings, make_env, num_envs))
+        self._game, self._why_no_game = find_game(name, make_env())
+        self._positions: Array | None = None  # [N, S]; None: there is no game
+        if self._game is not None:
+            self._positions = np.tile(self._game.start, (num_envs, 1))
+
+    @property
+    def game(self) -> OpenSpielGame:
+        """The rules, for search; raises NoGame where the game cannot be searched."""
+        if self._game is None:
+            raise NoGame(self._why_no_game)
+        return self._game
+
+    def positions(self) -> Array:
+        """The present positions, `[N, S]`; a copy of its own."""
+        if self._positions is None:
+            raise NoGame(self._why_no_game)
+        return self._positions.copy()
+
+    def reset(self, seed: int) -> TimeStep:
+        """Reset every copy."""
+        if self._game is not None and self._positions is not None:
+            self._positions[:] = self._game.start
+        return super().reset(seed)
+
+    def step(self, actions: Mapping[str, Array]) -> TimeStep:
+        """Step every copy; a copy whose episode ends is reset at once."""
+        if self._game is None or self._positions is None:
+            return super().step(actions)
+        movers = self._positions[:, 0].copy()
+        acting = self.inner.timestep.agent_types[AGENT_TYPE].acting.any(axis=1)  # not those that are paused
+        timestep = super().step(actions)
+        ended = timestep.ended
+        self._positions[ended] = self._game.start
+        rows = np.flatnonzero(acting & ~ended)
+        moved = self._positions[rows]
+        self._game.apply(moved, np.asarray(actions[AGENT_TYPE])[rows, movers[rows]])
+        self._positions[rows] = moved
+        return timestep
+
+    def load(self, state: State) -> TimeStep:
+        """Return to a saved state."""
+        timestep = super().load(state)
+        if self._game is not None and self._positions is not None:
+            for copy in range(self.num_envs):
+                self._positions[copy] = self._replayed(self._game, copy)
+        return timestep
+
+    def _replayed(self, game: OpenSpielGame, copy: int) -> Array:
+        """The position that the actions of one copy's current episode lead to."""
+        position = game.start.copy()
+        for actions in self.inner.episode_actions(copy)[AGENT_TYPE]:
+            game.apply(position[None], actions[position[:1]])
+        return position
 
     def text_codec(self, agent_type: str) -> TextCodec:
         """Describes observations in words."""
@@ -54,11 +111,19 @@ def make_openspiel(settings: OpenSpielSettings) -> ExternalOpenSpielEnv:
     return ExternalOpenSpielEnv(pyspiel, settings)
 
 
+def find_game(name: str, env: ExternalOpenSpielEnv) -> tuple[OpenSpielGame | None, str]:
+    """The rules of an environment's game, or None and why it cannot be searched."""
+    reason = why_not_searchable(env.pyspiel, env.game, env.settings.max_episode_steps)
+    if reason is not None:
+        return None, f"{name} cannot be searched: {reason}"
+    return OpenSpielGame(name, env.game, env.tensor, Box(env.shape, -np.inf, np.inf)), ""
+
+
 class ExternalOpenSpielEnv:
     """One OpenSpiel game."""
 
     def __init__(self, pyspiel: Any, settings: OpenSpielSettings) -> None:
-        self._pyspiel, self.settings = pyspiel, settings
+        self.pyspiel, self.settings = pyspiel, settings
         try:
             self.game = self._load({})
         except pyspiel.SpielError as error:
@@ -76,9 +141,9 @@ class ExternalOpenSpielEnv:
         self._limit = settings.max_episode_steps or 2**62
 
     def _load(self, seed: dict[str, int]) -> Any:
-        game = self._pyspiel.load_game(self.settings.id, self.settings.options | seed)
-        if game.get_type().dynamics == self._pyspiel.GameType.Dynamics.SIMULTANEOUS:
-            return self._pyspiel.convert_to_turn_based(game)
+        game = self.pyspiel.load_game(self.settings.id, self.settings.options | seed)
+        if game.get_type().dynamics == self.pyspiel.GameType.Dynamics.SIMULTANEOUS:
+            return self.pyspiel.convert_to_turn_based(game)
         return game
 
     def bind(self, arrays: EnvArrays) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numba import njit
 
-from coterie.core.game import CompiledGame, compile_rules
+from coterie.core.game import CompiledGame, NoGame, compile_rules
 from coterie.core.text import TextCodec
-from coterie.core.types import Array, Box, CoterieError, Tree
+from coterie.core.types import Array, Box, Tree
 from coterie.core.world import World
 from coterie.worlds.boards.board import BoardWorld, grid_symmetries
 from coterie.worlds.boards.render import SIGNS, board_text, draw_marks
@@ -120,7 +120,7 @@ class Tictactoe(BoardWorld):
         for name, expected in (("win_reward", 1.0), ("draw_reward", 0.0), ("loss_reward", -1.0)):
             given = getattr(self.settings, name)
             if given != expected:
-                raise CoterieError(f"world.{name}={given}: search needs rewards of 1, 0 and −1; set it to {expected}")
+                raise NoGame(f"world.{name}={given}: search needs rewards of 1, 0 and −1; set it to {expected}")
         return GAME
 
     def why_illegal(self, action: int) -> str:
