@@ -446,8 +446,9 @@ def _scored(name: str) -> str:
 
 ELSEWHERE = {
     **{
-        f"{name}-alphazero": f"In self-play returns are 0; `python benchmarks/{name.replace('-', '_')}_strength.py RUN` "
-        "measures [how strong it is](guides/search.md#how-strong-is-it).\n"
+        f"{name}-alphazero": "In self-play returns are 0; "
+        f"`python benchmarks/{name.replace('-', '_')}_strength.py RUN` measures "
+        "[how strong it is](guides/search.md#how-strong-is-it).\n"
         for name in ("tictactoe", "connect-four", "othello")
     },
     "doorkey5-ppo": "Its scores are listed with those of `doorkey5-shaped`, below.\n",
