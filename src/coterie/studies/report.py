@@ -3,7 +3,7 @@
 The page is a single file with its images inside. Runs that differ only in seed are drawn as a mean with its 95%
 interval (`statistics.py`); runs of other settings have a part of their own. A learner class declares the panels of its
 metrics (`core.group.HasPanels`), and a world class may add a section (`core.world.HasReportSection`); this module knows
-neither.
+neither. Search players have a section of positions (`search_section.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coterie.core import lookup
 from coterie.core.group import HasPanels, Panel
 from coterie.core.types import CoterieError
 from coterie.core.world import HasReportSection, ReportSection
-from coterie.studies import html, statistics
+from coterie.studies import html, search_section, statistics
 from coterie.studies.compare.runs import compared_settings, make_labels
 from coterie.studies.exploit import show as exploit_show
 from coterie.studies.exploit.results import ExploitResult, read_result
@@ -66,6 +66,7 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
         if (section := sections[label]) is not None:
             parts += section.parts
             _write_section_figures(figure, section)
+        parts += search_section.report_section(members)
         parts += [*exploit_show.report_section(exploited[label]), *_videos(members), *_configs(members)]
     return html.write_page(path, title, parts)
 

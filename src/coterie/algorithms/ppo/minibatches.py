@@ -59,8 +59,9 @@ def make_batch(
     trailing |= {"advantage": targets.advantage, "target": targets.returns, "value": targets.values}
     arrays: dict[str, Any] = {name: _map(lambda a: _rows(policy, a), values) for name, values in trailing.items()}
     weight = _rows(policy, targets.valid.astype(np.float32))
-    inputs = [_map(lambda a: a[:, :rows], values) for values in (actor_input, critic_input)]
-    batch = Batch(*inputs, weight=weight, **arrays)
+    inputs = {"actor_input": actor_input, "critic_input": critic_input}
+    arrays |= {name: _map(lambda a: a[:, :rows], values) for name, values in inputs.items()}
+    batch = Batch(**arrays, weight=weight)
     if policy.memory_size:
         return _in_sequences(policy, batch, own)
     if targets.valid.all():

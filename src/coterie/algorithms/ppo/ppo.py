@@ -10,6 +10,8 @@ what learns from advice, goes through autograd.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
@@ -243,8 +245,9 @@ class PPO:
             chunk = max(min(CHUNK, CHUNK_NUMBERS // max(self.policy.layout.size, 1)), 1)
             parts = []
             with torch.no_grad():
-                for rows in (slice(first, first + chunk) for first in range(0, max(count, 1), chunk)):
-                    x = map_rows(lambda a, r=rows: torch.as_tensor(a[:, r], device=self.policy.device), critic_input)
+                for first in range(0, max(count, 1), chunk):
+                    rows = map_rows(operator.itemgetter((slice(None), slice(first, first + chunk))), critic_input)
+                    x = map_rows(functools.partial(torch.as_tensor, device=self.policy.device), rows)
                     parts.append(self.critic_outputs(x))
             result = torch.cat(parts, dim=1).squeeze(-1).cpu().numpy()
         return result * self.returns.scale + self.returns.shift

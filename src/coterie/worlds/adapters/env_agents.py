@@ -25,7 +25,7 @@ class EnvAgents:
     """The agents of one environment: groups them into agent types, and writes their results into the arrays."""
 
     def __init__(self, env: Any, settings: ExternalSettings, name: str, channels: Any, info_masks: bool) -> None:
-        from coterie.worlds.adapters import actions, spaces  # import gymnasium
+        from coterie.worlds.adapters import actions, frames, spaces  # import gymnasium
 
         self.spaces, self.actions, self.env = spaces, actions, env
         self.limit = settings.max_episode_steps or 2**62
@@ -33,9 +33,13 @@ class EnvAgents:
         self.warn: Warn = functools.partial(warn_once, name)
         self.names = list(env.possible_agents)
         self.public_names = public_names(self.names)
+        seen = {a: env.observation_space(a) for a in self.names}
+        self.frames: dict[Any, Any] = {}
+        if settings.changes_frames:
+            self.frames = {a: frames.Frames(space, settings, channels) for a, space in seen.items()}
+            seen, channels = {a: found.space for a, found in self.frames.items()}, "first"
         self.layouts = {
-            a: spaces.convert_observation_space(env.observation_space(a), channels, text=settings.text)
-            for a in self.names
+            a: spaces.convert_observation_space(space, channels, text=settings.text) for a, space in seen.items()
         }
         self.action_layouts = {
             a: actions.convert_action_space(env.action_space(a), settings.actions) for a in self.names
@@ -94,6 +98,8 @@ class EnvAgents:
     def start_episode(self) -> None:
         """Clear observations and `done`. Rewards and ends of the last episode's final step stay to be read."""
         self.elapsed_steps = 0
+        for frames in self.frames.values():
+            frames.clear()
         for arrays in self.arrays:
             map_tree(_zero, arrays.observation)
             arrays.done[:] = False
@@ -106,9 +112,9 @@ class EnvAgents:
             _set_idle(arrays)
 
     def write(self, agent: Any, observation: Any, info: Any = None, acting: bool = False) -> None:
-        """Write one agent's observation and `acting` and, if it acts, its action mask."""
+        """Write one agent's observation and `acting` and, if it acts, its action mask; every call is a new frame."""
         slot = self.slots[agent]
-        slot.write_observation(observation)
+        slot.write_observation(self.frames[agent].add(observation) if self.frames else observation)
         mask, column = slot.arrays.mask, slot.column
         if mask is not None:
             if not acting:

@@ -78,15 +78,26 @@ class ExternalSettings:
     text: bool = False  # keep text of observations as bytes, which language models read as text
     scalarize: tuple[float, ...] | None = None  # weights that turn a reward of several numbers into one
     actions: ActionSettings = field(default_factory=ActionSettings)  # missing bounds, mixed actions, masks
+    frame_stack: int = 1  # latest observations shown together; the first of an episode is repeated
+    grey: bool = False  # pictures without colours
+    resize: tuple[int, int] | None = None  # height and width that pictures are averaged to
 
     def __post_init__(self) -> None:
         at_least("processes", self.processes, 0)
         positive("timeout", self.timeout)
         at_least("restarts", self.restarts, 0)
+        at_least("frame_stack", self.frame_stack, 1)
+        for length in self.resize or ():
+            at_least("resize: height and width", length, 1)
         if self.scalarize is not None:
             at_least("scalarize: its length", len(self.scalarize), 1)
         if self.max_episode_steps is not None:
             at_least("max_episode_steps", self.max_episode_steps, 1)
+
+    @property
+    def changes_frames(self) -> bool:
+        """Whether observations are stacked, made grey or resized."""
+        return self.frame_stack > 1 or self.grey or self.resize is not None
 
 
 _has_info_masks: dict[str, bool] = {}  # found by looking at a separate environment, once for each process

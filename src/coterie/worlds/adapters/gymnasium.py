@@ -48,6 +48,7 @@ class GymnasiumWorld(WorldWrapper):
 
     def __init__(self, settings: GymnasiumSettings, num_envs: int) -> None:
         native = settings.native and settings.id == "CartPole-v1" and not settings.options and not settings.processes
+        native = native and not settings.changes_frames
         super().__init__(_native_cartpole(settings, num_envs) if native else _external_world(settings, num_envs))
 
     def text_codec(self, agent_type: str) -> TextCodec:
@@ -137,14 +138,18 @@ class ExternalGymnasiumEnv:
         info_masks: bool = False,
     ) -> None:
         """`success`: a terminated episode with a positive last reward succeeds. `ignored_text`: needs no warning."""
-        from coterie.worlds.adapters import actions, spaces  # import gymnasium
+        from coterie.worlds.adapters import actions, frames, spaces  # import gymnasium
 
         self._spaces, self._actions = spaces, actions
         self.env, self._has_success = env, success
         self._limit = limit or 2**62
         self._warn: Warn = functools.partial(warn_once, name)
         self._weights = settings.scalarize
-        self.layout = spaces.convert_observation_space(env.observation_space, channels, scales, settings.text)
+        self._frames, space = None, env.observation_space
+        if settings.changes_frames:
+            self._frames = frames.Frames(space, settings, channels)
+            space, channels = self._frames.space, "first"
+        self.layout = spaces.convert_observation_space(space, channels, scales, settings.text)
         self.action_layout = actions.convert_action_space(env.action_space, settings.actions)
         agent_type = AgentType((AGENT,), self.layout.space, self.action_layout.space)
         warnings = tuple(w for w in self.layout.warnings if not (ignored_text and w.endswith(ignored_text)))
@@ -168,6 +173,9 @@ class ExternalGymnasiumEnv:
         self._arrays = own = arrays[AGENT_TYPE]
         self._reward, self._terminated, self._truncated = own.reward, own.terminated, own.truncated
         self._write = self._spaces.observation_writer(self.layout, own.observation, 0, self._warn)
+        if (frames := self._frames) is not None:
+            write = self._write
+            self._write = lambda observation: write(frames.add(observation))
         self._action = self._actions.action_reader(self.action_layout, own.action, 0)
         self._mask = own.mask
 
@@ -176,6 +184,8 @@ class ExternalGymnasiumEnv:
         returned = self.env.reset(seed=seed)
         if not (isinstance(returned, tuple) and len(returned) == 2):
             raise InvalidEnvOutput("reset to return (observation, info)", type(returned).__name__)
+        if self._frames is not None:
+            self._frames.clear()
         self._write(returned[0])
         if self._mask is not None:
             self._write_mask(*returned)

@@ -124,6 +124,11 @@ class ExternalOpenSpielEnv:
 
     def __init__(self, pyspiel: Any, settings: OpenSpielSettings) -> None:
         self.pyspiel, self.settings = pyspiel, settings
+        if settings.changes_frames:
+            raise CoterieError(
+                f"openspiel/{settings.id}: world.frame_stack, world.grey and world.resize are for Gymnasium and "
+                "PettingZoo environments; remove them"
+            )
         try:
             self.game = self._load({})
         except pyspiel.SpielError as error:

@@ -233,7 +233,9 @@ class ExternalParallelEnv:
             ended = agents.write_end(agent, *flags)
             if not ended and agent not in now:
                 raise InvalidEnvOutput(f"{agent!r} to be terminated or truncated before it leaves", "neither")
-            if ended and isinstance(observations, Mapping) and agent not in observations:
+            if not ended:
+                continue  # written below
+            if isinstance(observations, Mapping) and agent not in observations:
                 agents.warn(f"observations have no entry for {agent!r}, which has ended; its last one counts")
             else:
                 agents.write(agent, _entry("observations", observations, agent))

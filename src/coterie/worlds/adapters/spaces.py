@@ -133,7 +133,7 @@ def _text_entry(path: Path, space: Any) -> Entry:
 
 def _box_entry(path: Path, space: Any, channels: Channels, scale: Any) -> Entry:
     channels_last = len(space.shape) == 3 and (
-        channels == "last" or (channels == "auto" and _channels_last(space.shape))
+        channels == "last" or (channels == "auto" and channels_are_last(space.shape))
     )
     shape = (space.shape[2], *space.shape[:2]) if channels_last else space.shape
     if scale is not None:
@@ -147,7 +147,7 @@ def _box_entry(path: Path, space: Any, channels: Channels, scale: Any) -> Entry:
     return Entry(path, ours, space.shape, space.dtype, 0, channels_last)
 
 
-def _channels_last(shape: tuple[int, ...]) -> bool:
+def channels_are_last(shape: tuple[int, ...]) -> bool:
     """Whether a shape is [H, W, C]: equal neighbours are height and width; otherwise channels are the fewest."""
     first, middle, last = shape
     if (first == middle) != (middle == last):
