@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from coterie.policies.search.policy import make_search
-from coterie.policies.search.search import NoiseSettings
+from coterie.policies.search.search import RootNoiseSettings
 from coterie.studies import report, search_section
 from coterie.studies.search_section import Move, Searched, report_section, root_moves, searched_game, spread
 from coterie.training import build, table
@@ -57,7 +57,7 @@ def test_moves_are_those_of_the_search(played):
     policy, found = played
     game, names = policy.game, policy.group_spec.world.text_codec("player").choices
     search, start = make_search(policy.settings, game, policy.network), game.start[None]
-    roots = search.roots(game.legal(start), np.array([12]), None, NoiseSettings())
+    roots = search.roots(game.legal(start), np.array([12]), None, RootNoiseSettings())
     trees = search.trees(1, 12)
     result = search.run(trees, roots, start, np.arange(1), np.random.default_rng(0))
     first = found[0]
@@ -88,7 +88,7 @@ def test_unvisited_and_solved_moves(played):
     for action in (0, 3, 1, 4):  # the first player wins at the top right
         game.apply(position, np.array([action]))
     search = make_search(policy.settings, game, policy.network)
-    roots, trees = search.roots(game.legal(position), np.array([12]), None, NoiseSettings()), search.trees(1, 12)
+    roots, trees = search.roots(game.legal(position), np.array([12]), None, RootNoiseSettings()), search.trees(1, 12)
     search.run(trees, roots, position, np.arange(1), np.random.default_rng(0))
     moves = {move.name: move for move in root_moves(trees, [str(action) for action in range(9)])}
     assert set(moves) == {"2", "5", "6", "7", "8"}
