@@ -120,7 +120,7 @@ def loss_fraction(learner: Any, rollout: Any, seconds: float) -> float:
     rows, parts = rollout.experiences["team"].action.size, learner.settings.minibatches
     said = torch.zeros(2, rows // parts, device=learner.policy.device)
     arrays = [np.ones(rows // parts, np.float32) for _ in range(3)]
-    settings = learner.loss_settings(learner.schedule(0.0), 0)
+    (settings,) = learner.loss_settings(learner.schedule(0.0))
     synchronize()
     start = time.perf_counter()
     for _ in range(learner.settings.epochs * parts):

@@ -61,8 +61,8 @@ class ExternalOpenSpielEnv:
         self._pyspiel, self.settings = pyspiel, settings
         if settings.changes_frames:
             raise CoterieError(
-                f"openspiel/{settings.id}: world.frame_stack, world.grey and world.resize are for Gymnasium and PettingZoo "
-                "environments; remove them"
+                f"openspiel/{settings.id}: world.frame_stack, world.grey and world.resize are for Gymnasium and "
+                "PettingZoo environments; remove them"
             )
         try:
             self.game = self._load({})
