@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 EXTRAS := worlds,openspiel,window,tensorboard,tune,lm,server,bench,docs,dev
 
-.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
+.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-pixels bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,6 +66,9 @@ bench-grid: $(STAMP) ## grid world: stepping and learning speed on one core
 
 bench-ppo: $(STAMP) ## PPO against Stable-Baselines3 and a plain loop, interleaved (about 8 minutes)
 	$(BIN)/python benchmarks/ppo.py
+
+bench-pixels: $(STAMP) ## PPO on 84×84×4 pixels against Stable-Baselines3's CnnPolicy, speed and memory (about 3 minutes)
+	$(BIN)/python benchmarks/pixels.py
 
 bench-dqn: $(STAMP) .venv-tianshou/.installed ## DQN against Stable-Baselines3 and a plain loop, replay against Tianshou (about 5 minutes)
 	$(BIN)/python benchmarks/dqn.py

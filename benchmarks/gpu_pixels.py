@@ -1,6 +1,10 @@
 """PPO with a CNN on pixels, on the CPU and on a GPU: speed, and how far the weights differ after ten updates.
 
-    PYTHONPATH=src python benchmarks/gpu_pixels.py [--pixels 64] [--num-envs 64] [--iterations 5] [--out FILE]
+    PYTHONPATH=src python benchmarks/gpu_pixels.py [--pixels 64] [--encoder cnn] [--num-envs 64] [--out FILE]
+    PYTHONPATH=src python benchmarks/gpu_pixels.py --screen [--num-envs 8] [--rounds 3] [--out FILE]
+
+With `--screen`: the encoder `nature` on 84×84×4 bytes against a plain loop that does what Stable-Baselines3's CnnPolicy
+does (`peers/plain_pixels.py`; Gymnasium is not needed), in turns, with steps per second and memory of both.
 
 Two agents collect targets on an 8×8 grid, drawn as an image of pixels. Policy and learner are built directly: NumPy,
 Numba and PyTorch are enough. Prints one JSON object. On a machine without a GPU only the CPU is measured. The exit code
@@ -10,8 +14,10 @@ is 1 if the weights differ by more than 1e-4.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
+import resource
 import sys
 import time
 from dataclasses import replace
@@ -20,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from interleave import HERE, medians, ratios, take_turns, write
 
 GRID = 8
 MOST_DIFFERENCE = 1e-4
@@ -56,7 +63,43 @@ class Pixels:
         return self.draw(self.grid.step(actions))
 
 
-def build(world: Pixels, device: str, epochs: int, minibatches: int) -> Any:
+class Screen:
+    """The environment of `peers/screen.py` as a batch: 84×84×4 bytes, the action that the square names pays 1."""
+
+    actions, length = 4, 100
+
+    def __init__(self, num_envs: int) -> None:
+        from coterie.core.types import AgentType, Box, Discrete
+
+        self.num_envs, self.name, self.simultaneous, self.state_size = num_envs, "agent", True, 0
+        space = Box((4, 84, 84), 0, 255, "uint8")
+        self.agent_types = {"agent": AgentType(("agent_0",), space, Discrete(self.actions))}
+        self.pictures = np.random.default_rng(0).integers(0, 64, (16, 4, 84, 84), np.uint8)
+        for i, picture in enumerate(self.pictures):
+            row, column = divmod(i % self.actions, 2)
+            picture[:, 42 * row + 8 : 42 * row + 34, 42 * column + 8 : 42 * column + 34] = 255
+
+    def timestep(self, reward: np.ndarray, ended: np.ndarray) -> Any:
+        from coterie.core.types import AgentStep, TimeStep
+
+        final = self.pictures[self.shown][:, None]
+        self.shown = self.random.integers(16, size=self.num_envs)
+        none, rows = np.zeros((self.num_envs, 1), bool), self.pictures[self.shown][:, None]
+        own = AgentStep(rows, ~none, reward[:, None].astype(np.float32), none, ended[:, None], final)
+        return TimeStep({"agent": own}, ended)
+
+    def reset(self, seed: int) -> Any:
+        self.random, self.steps = np.random.default_rng(seed), 0
+        self.shown = np.zeros(self.num_envs, np.int64)
+        return self.timestep(np.zeros(self.num_envs), np.zeros(self.num_envs, bool))
+
+    def step(self, actions: Any) -> Any:
+        self.steps += 1
+        reward = actions["agent"][:, 0] == self.shown % self.actions
+        return self.timestep(reward, np.full(self.num_envs, self.steps % self.length == 0))
+
+
+def build(world: Pixels | Screen, device: str, epochs: int, minibatches: int, encoder: str = "cnn") -> Any:
     """A PPO learner of the world's agents, with its policy on a device."""
     from coterie.algorithms.ppo.ppo import PPO, PPOSettings
     from coterie.core.group import GroupSpec
@@ -65,12 +108,12 @@ def build(world: Pixels, device: str, epochs: int, minibatches: int) -> Any:
 
     spaces = world.agent_types[world.name]
     spec = GroupSpec("team", world.name, spaces, spaces.agents, np.arange(len(spaces.agents)))
-    policy = NetworkPolicy(NetworkSettings(encoder="cnn", device=device), spec)  # type: ignore[arg-type]
+    policy = NetworkPolicy(NetworkSettings(encoder=encoder, device=device), spec)  # type: ignore[arg-type]
     settings = PPOSettings(epochs=epochs, minibatches=minibatches, learning_rate=1e-3)
     return PPO(settings, policy, spec, Individual(IndividualSettings()))
 
 
-def runner(world: Pixels, learner: Any) -> Any:
+def runner(world: Pixels | Screen, learner: Any) -> Any:
     from coterie.core.group import Actor
     from coterie.training.runner import Runner
 
@@ -93,7 +136,7 @@ def synchronize() -> None:
 def speed(device: str, options: argparse.Namespace) -> dict[str, float]:
     """Environment steps per second of playing, of learning, and of both."""
     world = Pixels(options.num_envs, options.pixels)
-    learner = build(world, device, epochs=4, minibatches=4)
+    learner = build(world, device, epochs=4, minibatches=4, encoder=options.encoder)
     play = runner(world, learner)
     learn(learner, play.play(options.rollout_steps, 1), 1)  # compiles and warms up
     played = learned = 0.0
@@ -120,7 +163,7 @@ def loss_fraction(learner: Any, rollout: Any, seconds: float) -> float:
     rows, parts = rollout.experiences["team"].action.size, learner.settings.minibatches
     said = torch.zeros(2, rows // parts, device=learner.policy.device)
     arrays = [np.ones(rows // parts, np.float32) for _ in range(3)]
-    settings = learner.loss_settings(learner.schedule(0.0), 0)
+    (settings,) = learner.loss_settings(learner.schedule(0.0))
     synchronize()
     start = time.perf_counter()
     for _ in range(learner.settings.epochs * parts):
@@ -136,7 +179,7 @@ def loss_fraction(learner: Any, rollout: Any, seconds: float) -> float:
 def difference(options: argparse.Namespace) -> dict[str, float]:
     """Largest difference of weights between the devices after ten updates on the same experience."""
     world = Pixels(options.num_envs, options.pixels)
-    learners = {device: build(world, device, epochs=5, minibatches=2) for device in ("cpu", "cuda")}
+    learners = {d: build(world, d, epochs=5, minibatches=2, encoder=options.encoder) for d in ("cpu", "cuda")}
     first = learners["cpu"].policy.flat.array.copy()
     rollout = runner(world, learners["cpu"]).play(options.rollout_steps, 1)
     for learner in learners.values():
@@ -149,8 +192,65 @@ def difference(options: argparse.Namespace) -> dict[str, float]:
     }
 
 
+def measure_screen(options: argparse.Namespace) -> None:
+    """One contestant on the screen, on one device; prints one JSON line."""
+    world, iterations = Screen(options.num_envs), options.iterations
+    if options.contestant == "plain":
+        sys.path.insert(0, str(HERE / "peers"))
+        from plain_pixels import PlainPPO
+
+        run = PlainPPO(world, options.device, options.rollout_steps).iteration
+    else:
+        learner = build(world, options.device, epochs=4, minibatches=4, encoder="nature")
+        play, count = runner(world, learner), itertools.count(1)
+
+        def run() -> None:
+            iteration = next(count)
+            learn(learner, play.play(options.rollout_steps, iteration), iteration)
+
+    run()  # compiles and warms up
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(iterations):
+        run()
+    synchronize()
+    seconds = time.perf_counter() - start
+    found = {
+        "steps_per_s": round(options.num_envs * options.rollout_steps * iterations / seconds, 1),
+        "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+    if options.device == "cuda":
+        found["gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
+    print(json.dumps(found))
+
+
+def compare_screens(options: argparse.Namespace) -> dict[str, Any]:
+    """Both contestants in turns, on every device; medians, and ours over the plain loop's."""
+    words = [
+        f"--{name}={getattr(options, name.replace('-', '_'))}" for name in ("num-envs", "rollout-steps", "iterations")
+    ]
+    found: dict[str, Any] = {
+        "world": "84×84×4 bytes",
+        "num_envs": options.num_envs,
+        "rollout_steps": options.rollout_steps,
+    }
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        command = [sys.executable, __file__, *words, "--device", device, "--contestant"]
+        each = medians(take_turns({name: [*command, name] for name in ("coterie", "plain")}, options.rounds))
+        found[device] = each | {"ratio": ratios(each, "steps_per_s")["plain"]}
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found | {"torch": torch.__version__}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--screen", action="store_true", help="nature on 84×84×4 against a plain loop")
+    parser.add_argument("--rounds", type=int, default=3, help="of --screen")
+    parser.add_argument("--contestant", choices=("coterie", "plain"), help="of --screen: measure only this one")
+    parser.add_argument("--device", default="cpu", help="of --contestant")
+    parser.add_argument("--seed", type=int, default=0, help="of --contestant; ignored")
+    parser.add_argument("--encoder", default="cnn", choices=("cnn", "nature", "impala"))
     parser.add_argument("--pixels", type=int, default=64, help=f"side of the image, a multiple of {GRID}")
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--rollout-steps", type=int, default=16)
@@ -158,6 +258,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.contestant:
+        return measure_screen(options)
+    if options.screen:
+        return write(compare_screens(options), options.out)
     torch.set_num_threads(options.threads)
     cuda = torch.cuda.is_available()
     found: dict[str, Any] = {

@@ -179,3 +179,16 @@ def test_values_do_not_depend_on_the_chunks(monkeypatch):
     monkeypatch.setattr(ppo, "CHUNK_NUMBERS", 3 * one.policy.layout.size)
     assert np.allclose(one.evaluate(x), whole, atol=1e-5)
     assert whole.shape == (1, 10)
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+def test_gradients_do_not_depend_on_the_pieces(parameters, monkeypatch):
+    found = []
+    for numbers in (2**40, 3 * 2 * 36 * 36):
+        monkeypatch.setitem(ppo.PIECE_NUMBERS, "cpu", numbers)
+        one = ppo_learner(parameters=parameters, learner={"value_clip": 0.2})
+        metrics = learn(one, random_rollout(one))
+        found.append((actor(one), critic(one), metrics))
+    for whole, cut in zip(found[0][:2], found[1][:2], strict=True):
+        assert np.allclose(whole, cut, atol=2e-5)
+    assert found[0][2] == pytest.approx(found[1][2], rel=1e-3, abs=1e-5)

@@ -358,7 +358,7 @@ def adam_on_device(
 def adam_step(
     flats: Sequence[FlatParams],
     loss: Tensor | Sequence[Tensor],
-    rate: float | Sequence[float],
+    rate: float,
     limit: float,
     parameter_sets: Array | None = None,
     slopes: Sequence[Tensor] | None = None,
@@ -366,14 +366,17 @@ def adam_step(
     """One Adam step of each network along the loss's gradient, scaled per network and parameter set to norm `limit`.
 
     In place of the loss, the tensors that it depends on may be given together with its slopes with respect to them.
-    `rate` is one for all networks, or one for each.
     """
-    for parameter in itertools.chain.from_iterable(flat.parameters for flat in flats):
-        parameter.grad = None  # autograd hands over its own tensors: no zeros to write, nothing to add up
+    clear_gradients(flats)
     torch.autograd.backward(loss, slopes)
-    rates = [rate] * len(flats) if isinstance(rate, float | int) else rate
-    for flat, own in zip(flats, rates, strict=True):
-        flat.step(own, limit, parameter_sets)
+    for flat in flats:
+        flat.step(rate, limit, parameter_sets)
+
+
+def clear_gradients(flats: Sequence[FlatParams]) -> None:
+    """Forget gradients; autograd then hands over its own tensors: no zeros to write, nothing to add up."""
+    for parameter in itertools.chain.from_iterable(flat.parameters for flat in flats):
+        parameter.grad = None
 
 
 def export(net: nn.Module) -> dict[str, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -162,12 +163,23 @@ def take(batch: Batch, index: Array) -> Batch:
     parameter_sets = np.arange(len(index))[:, None]
 
     def pick(values: Values) -> Values:
-        return values[0][index[0]][None] if len(index) == 1 else values[parameter_sets, index]
+        if len(index) > 1:
+            return values[parameter_sets, index]
+        if isinstance(values, torch.Tensor):  # copies whole rows, which is faster than indexing
+            return values[0].index_select(0, torch.as_tensor(index[0], device=values.device))[None]
+        return values[0][index[0]][None]
 
     picked: dict[str, Any] = {
         name: _map(pick, values) for name, values in batch._asdict().items() if name != "sequences"
     }
     return Batch(**picked, sequences=batch.sequences and networks.Sequences(*map(pick, batch.sequences)))
+
+
+def pieces(batch: Batch, rows: int) -> Iterator[Batch]:
+    """Cut a minibatch without memory into pieces of at most so many rows `[S, rows, …]`."""
+    for first in range(0, batch.weight.shape[1], rows):
+        cut = operator.itemgetter((slice(None), slice(first, first + rows)))
+        yield Batch(**{name: _map(cut, values) for name, values in batch._asdict().items()})
 
 
 def flatten_sequences(part: Batch) -> Batch:

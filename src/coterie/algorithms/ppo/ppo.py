@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
@@ -29,6 +28,7 @@ from coterie.algorithms.ppo.minibatches import (
     flatten_sequences,
     make_batch,
     minibatches,
+    pieces,
     rows_to_learn,
     shuffle,
     to_device,
@@ -48,6 +48,7 @@ from coterie.preferences.episodic import EpisodeReturns
 
 CHUNK = 8192  # rows evaluated at once outside minibatches: enough to be fast, few enough for the cache
 CHUNK_NUMBERS = 2**23  # and at most this many numbers of observations: pictures fill the memory
+PIECE_NUMBERS = {"cpu": 2**21, "cuda": 2**28}  # the same for gradients through a shared encoder
 NO_MASK = np.zeros((0, 0), bool)
 
 
@@ -356,7 +357,7 @@ class PPO:
                 *(array[i] for array in (batch.target, batch.value, batch.weight)),
             )
             numbers = ppo_kernels.Hyperparams(
-                self.loss_settings(hyperparams, i),
+                self.loss_settings(hyperparams)[i],
                 self.settings.max_grad_norm,
                 hyperparams.learning_rate,
                 hyperparams.critic_learning_rate,
@@ -390,23 +391,43 @@ class PPO:
         Actor and critic take their steps one after the other, or together where they share the encoder, which is one of
         the actor's layers and follows both gradients.
         """
-        flats, rates = (self.policy.flat, self.critic_flat), (hyperparams[0], hyperparams[1])
-        if self.shared is None:
-            actor = self.actor_loss(part, hyperparams, self.policy.net.unroll(part.actor_input, part.sequences))
-            self.descend(flats[:1], actor, rates[:1], learning)
-            critic = self.critic_loss(part, hyperparams, self.critic(flatten_sequences(part).critic_input)[0])
-            self.descend(flats[1:], critic, rates[1:], learning)
-            return actor.totals + critic.totals
-        observed, rest = self.shared.split(part.actor_input)
-        encoded = self.shared.encode_observed(observed if part.sequences is None else observed.flatten(1, 2))
-        actor = self.actor_loss(part, hyperparams, self.shared.unroll(rest, part.sequences, encoded))
-        out = self.critic(flatten_sequences(part).critic_input, None, encoded)[0]
-        critic = self.critic_loss(part, hyperparams, out)
-        both = Loss(actor.outputs + critic.outputs, actor.slopes + critic.slopes, actor.totals + critic.totals)
-        self.descend(flats, both, rates, learning)
-        return both.totals
+        if self.shared is not None:
+            return self.shared_step(self.shared, part, learning, hyperparams)
+        settings = self.loss_settings(hyperparams)
+        actor = self.actor_loss(part, settings, self.policy.net.unroll(part.actor_input, part.sequences))
+        self.descend(self.policy.flat, actor, hyperparams.learning_rate, learning)
+        out = self.critic(flatten_sequences(part).critic_input)[0]
+        critic = self.critic_loss(part, settings, out)
+        self.descend(self.critic_flat, critic, hyperparams.critic_learning_rate, learning)
+        return actor.totals + critic.totals
 
-    def actor_loss(self, part: Batch, hyperparams: Hyperparams, out: torch.Tensor) -> Loss:
+    def shared_step(self, net: networks.Net, part: Batch, learning: Array, hyperparams: Hyperparams) -> Array:
+        """The same with one encoder. Pictures are encoded piece by piece: on a CPU, few of them need less memory."""
+        settings, cut = self.loss_settings(hyperparams), [part]
+        if part.sequences is None:
+            wanted = settings[0].normalize_advantages
+            scaled = [losses.normalize(*mine, wanted) for mine in zip(part.weight, part.advantage, strict=True)]
+            weight, advantage = (np.stack(arrays) for arrays in zip(*scaled, strict=True))
+            numbers = PIECE_NUMBERS.get(self.policy.device.type, 2**28)
+            rows = max(numbers // (len(weight) * max(self.policy.layout.size, 1)), 1)
+            cut = list(pieces(part._replace(weight=weight, advantage=advantage), rows))
+            settings = [each._replace(normalize_advantages=False) for each in settings]
+        flats, totals = (self.policy.flat, self.critic_flat), np.zeros((len(part.weight), len(losses.NAMES)))
+        networks.clear_gradients(flats)
+        for piece in cut:
+            observed, rest = net.split(piece.actor_input)
+            encoded = net.encode_observed(observed if piece.sequences is None else observed.flatten(1, 2))
+            actor = self.actor_loss(piece, settings, net.unroll(rest, piece.sequences, encoded))
+            out = self.critic(flatten_sequences(piece).critic_input, None, encoded)[0]
+            critic = self.critic_loss(piece, settings, out)
+            slopes = [torch.as_tensor(each, device=self.policy.device) for each in actor.slopes + critic.slopes]
+            torch.autograd.backward(actor.outputs + critic.outputs, slopes)
+            totals += actor.totals + critic.totals
+        for flat, rate in zip(flats, (hyperparams.learning_rate, hyperparams.critic_learning_rate), strict=True):
+            flat.step(rate, self.settings.max_grad_norm, learning)
+        return totals
+
+    def actor_loss(self, part: Batch, settings: list[losses.LossSettings], out: torch.Tensor) -> Loss:
         """The policy's loss for the actor's outputs."""
         part = flatten_sequences(part)
         advice_use, advice = self.group_spec.advice, part.advice
@@ -419,7 +440,7 @@ class PPO:
         for i in range(len(part.weight)):
             rows = (part.log_prob[i], part.importance[i], part.advantage[i], part.weight[i])
             slopes[0, i], slopes[1, i], totals[i] = losses.policy_losses(
-                detached[0, i], detached[1, i], *rows, self.loss_settings(hyperparams, i)
+                detached[0, i], detached[1, i], *rows, settings[i]
             )
         if advice_use is not None and advice is not None:
             extra = advice_loss(advice_use, out, part.mask, advice)
@@ -428,28 +449,27 @@ class PPO:
                 outputs, slopes = [*outputs, extra], np.concatenate([slopes, np.stack(weight)[None]])
         return Loss(outputs, list(slopes), totals)
 
-    def critic_loss(self, part: Batch, hyperparams: Hyperparams, out: torch.Tensor) -> Loss:
+    def critic_loss(self, part: Batch, settings: list[losses.LossSettings], out: torch.Tensor) -> Loss:
         """The values' loss for the critic's outputs."""
         part, value = flatten_sequences(part), out.squeeze(-1)
         detached = value.detach().cpu().numpy()
         slopes, totals = np.empty_like(detached), np.zeros((len(part.weight), len(losses.NAMES)))
         for i in range(len(part.weight)):
             rows = (part.value[i], part.target[i], part.weight[i])
-            slopes[i], totals[i] = losses.value_losses(detached[i], *rows, self.loss_settings(hyperparams, i))
+            slopes[i], totals[i] = losses.value_losses(detached[i], *rows, settings[i])
         return Loss([value], [slopes], totals)
 
-    def descend(
-        self, flats: Sequence[networks.FlatParams], loss: Loss, rates: Sequence[float], learning: Array
-    ) -> None:
+    def descend(self, flat: networks.FlatParams, loss: Loss, rate: float, learning: Array) -> None:
         """One Adam step of some parameter sets."""
         given = [torch.as_tensor(slope, device=self.policy.device) for slope in loss.slopes]
-        networks.adam_step(flats, loss.outputs, rates, self.settings.max_grad_norm, learning, given)
+        networks.adam_step([flat], loss.outputs, rate, self.settings.max_grad_norm, learning, given)
 
-    def loss_settings(self, hyperparams: Hyperparams, parameter_set: int) -> losses.LossSettings:
-        """What the losses of a parameter set depend on; each critic has its own units."""
+    def loss_settings(self, hyperparams: Hyperparams) -> list[losses.LossSettings]:
+        """What the losses of each parameter set depend on; each critic has its own units."""
         s = self.settings
-        limit = 0.0 if s.value_clip is None else s.value_clip / float(self.returns.scale[parameter_set, 0])
-        return losses.LossSettings(hyperparams.clip, limit, s.entropy_coefficient, s.normalize_advantages)
+        limits = [0.0 if s.value_clip is None else s.value_clip / float(scale) for scale in self.returns.scale[:, 0]]
+        rest = (s.entropy_coefficient, s.normalize_advantages)
+        return [losses.LossSettings(hyperparams.clip, limit, *rest) for limit in limits]
 
     def metrics(self) -> Metrics:
         return {}  # `learn` returns them
