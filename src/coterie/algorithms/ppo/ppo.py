@@ -47,7 +47,7 @@ from coterie.policies.network import NetworkPolicy
 from coterie.preferences.episodic import EpisodeReturns
 
 CHUNK = 8192  # rows evaluated at once outside minibatches: enough to be fast, few enough for the cache
-CHUNK_NUMBERS = 2**23  # and at most this many numbers of observations: pictures fill the memory
+CHUNK_NUMBERS = 2**22  # and at most this many numbers of observations: pictures fill the memory
 PIECE_NUMBERS = {"cpu": 2**21, "cuda": 2**28}  # the same for gradients through a shared encoder
 NO_MASK = np.zeros((0, 0), bool)
 
