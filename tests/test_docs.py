@@ -56,6 +56,7 @@ def marked(name):
     return pytest.param(name, marks=[pytest.mark.slow, *([pytest.mark.lm] if needs_model else [])])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [marked(name) for name in sorted(PAGES)])
 def test_the_code_of_every_page_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

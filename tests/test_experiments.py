@@ -26,6 +26,7 @@ EXPERIMENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_runs_for_a_moment(name, tmp_path):
     groups = schema.load(name).groups

@@ -59,6 +59,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_most_packages_import_with_numpy_numba_and_torch_alone():
     done = python(f"PACKAGES, ALSO = {PACKAGES}, {ALSO}\n" + BLOCK + ATTEMPT)
     assert done.returncode == 0, done.stderr

@@ -86,6 +86,7 @@ def test_packages_import_only_what_lies_below():
     assert crossings() - declared() == set()
 
 
+@pytest.mark.slow
 def test_exceptions_are_still_needed():
     assert declared() - crossings() == set()
 

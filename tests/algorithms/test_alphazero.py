@@ -29,6 +29,7 @@ RESIDUAL = PositionNetworkSettings(kind="residual", channels=4, blocks=1, value_
 # Targets ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["player_0", "random"])
 @pytest.mark.parametrize("columns", [None, [0], [1]], ids=["both seats", "seat 0", "seat 1"])
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 20])
@@ -123,6 +124,7 @@ def test_bad_settings(settings, said):
         settings()
 
 
+@pytest.mark.slow
 def test_metrics_tell_of_the_searches_of_this_rollout():
     one = make_learner(search={"simulations": 12})
     watched = Watched(one)
@@ -247,6 +249,7 @@ def search_with(network, simulations=8, **settings):
     return make_search(SearchSettings(simulations=simulations, network=MLP, **settings), GAME, network)
 
 
+@pytest.mark.slow
 def test_a_match_is_played_from_both_seats(monkeypatch):
     seats = []
     strong, weak = search_with(None, 60, playouts=2), search_with(None, 60, playouts=2)

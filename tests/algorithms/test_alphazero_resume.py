@@ -81,6 +81,7 @@ def whole(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
 def test_learning_is_under_way_at_every_checkpoint(whole, game):
     _, run = whole[game]
@@ -91,6 +92,7 @@ def test_learning_is_under_way_at_every_checkpoint(whole, game):
         assert len(saved["replay"]["rows"]["target"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
 def test_the_same_seed_gives_the_same_numbers(tmp_path, whole, game):
     experiment, reference = whole[game]
@@ -99,6 +101,7 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path, whole, game):
     assert numbers(other) != numbers(reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 3, 6])
 @pytest.mark.parametrize("game", GAMES)
 def test_stopped_and_resumed(tmp_path, whole, game, at):

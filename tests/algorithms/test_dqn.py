@@ -53,6 +53,7 @@ PLACE_FIELDS = ("parameters", "agents", "action", "observation")
 POLICY_FIELDS = ("dueling", "hidden", "activation", "identity", "normalize_observations", "encoder")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*cases(), *odd_cases()], ids=str)
 def test_the_compiled_path_equals_autograd(case):
     case = dict(case)

@@ -104,6 +104,7 @@ train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, e
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_drawing")
 def test_sits_beside_ppo_and_a_script_at_one_table(tmp_path):
     run = train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", TABLE))

@@ -85,6 +85,7 @@ def moment(end=None, actions=((0.5, 1.5), (2.0, 0.0))):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("centralized", "end", "other_policy", "target"),
     [

@@ -63,6 +63,7 @@ def test_learns_a_point_of_a_box(network):
     assert (np.abs(greedily(world, table) - wanted) < 0.08 * wide).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("centralized", [True, False])
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
@@ -82,6 +83,7 @@ def test_a_central_critic_credits_what_only_both_together_bring():
     assert (done[:, :, 0] * done[:, :, 1] > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hurdle", [False, True])
 def test_approaches_the_equilibrium_of_a_first_price_auction(hurdle):
     world = Auction(AuctionSettings(), 256)
@@ -99,6 +101,7 @@ def test_approaches_the_equilibrium_of_a_first_price_auction(hurdle):
     assert l2_distance(mine.bids, ideal(mine.values)) < 0.04
 
 
+@pytest.mark.slow
 def test_prospect_theorists_approach_their_own_equilibrium():
     """By chance and amount, with networks that bend: the best straight line is 0.04 off."""
     world = Auction(AuctionSettings(), 256)
@@ -148,6 +151,7 @@ def share_bought(world, preference, compiled=True, **critic):
     return float(greedily(world, table).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 def test_prospect_theorists_play_the_lottery_and_others_do_not(compiled):
     """A chance of 5% to win 18 for 1: unfair, but overweighted."""
@@ -155,6 +159,7 @@ def test_prospect_theorists_play_the_lottery_and_others_do_not(compiled):
     assert share_bought(Lottery(18.0, 0.05, 1.0), CPT(CPTSettings(loss_aversion=1.0)), compiled) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("quantiles", "buys"), [(4, True), (1, False)])
 def test_behind_a_hurdle_amounts_are_judged_one_by_one(quantiles, buys):
     """Half of the time the lottery above is not held. One amount for all that may be won is its mean, a small loss."""
@@ -164,12 +169,14 @@ def test_behind_a_hurdle_amounts_are_judged_one_by_one(quantiles, buys):
     assert (bought > 0.9) if buys else (bought < 0.1)
 
 
+@pytest.mark.slow
 def test_losses_loom_larger_than_gains():
     """An even chance to win 3 for a stake of 1.2."""
     assert share_bought(Lottery(3.0, 0.5, 1.2), Individual(IndividualSettings())) > 0.9
     assert share_bought(Lottery(3.0, 0.5, 1.2), CPT(CPTSettings())) < 0.1
 
 
+@pytest.mark.slow
 def test_cvar_and_variance_leave_the_gamble():
     """The mean of it is 0.5 and its variance 6.25: half of it is best at an aversion of 0.08."""
     world = Lottery(5.0, 0.5, 2.0)
@@ -296,6 +303,7 @@ train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, e
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_drawing")
 def test_a_central_critic_reads_what_a_language_model_did(tmp_path):
     """Two agents' observations and actions, and those of the language model."""

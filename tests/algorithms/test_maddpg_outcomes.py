@@ -145,6 +145,7 @@ def test_the_scale_of_amounts_is_the_mean_square_of_earlier_ones():
     assert mean_square(targets_of(outcome, [0.5, 0.5], [1, 0, 0, 0]), np.zeros(2)) == pytest.approx(9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "counts"), [([0.0, 0.5], 1), ([0.0, 0.0, 0.1, 0.3, 0.9], 2)])
 def test_amounts_that_are_random_are_predicted_without_bias(first, counts):
     """2% of rows pay an exponential amount of mean 1: the expected outcome is 0.02."""

@@ -59,6 +59,7 @@ def whole(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
 def test_learning_is_under_way_at_every_checkpoint(whole, game):
     _, run = whole[game]

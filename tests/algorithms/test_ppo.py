@@ -165,6 +165,7 @@ def test_preferences_act_at_the_learners_door(learner):
 # Stacks ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lives", ["equal", "unequal"])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_individual_agents_learn_as_if_alone(learner, action, lives):

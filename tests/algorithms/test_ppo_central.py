@@ -70,6 +70,7 @@ class Seated:
 # What it is for -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "parameters", "memory", "compiled"),
     [(True, "shared", 0, True), (False, "shared", 0, True), (False, "individual", 3, False)],
@@ -221,6 +222,7 @@ def test_a_loaded_table_goes_on_exactly(tmp_path, told, parameters, memory):
     expect_equal("the end", seated.state(), other.state())
 
 
+@pytest.mark.slow
 def test_a_whole_run_trains_and_loads(tmp_path, no_drawing):
     text = TABLE.format(told=True, central=True, shards=2, parameters="individual", memory=3, compiled=True)
     path = written(tmp_path / "table.yaml", text)

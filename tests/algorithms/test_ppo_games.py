@@ -37,6 +37,7 @@ def test_learns_a_multi_discrete_bandit(compiled):
     assert (own.action == [2, 0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["beta", "gaussian"])
 def test_learns_a_continuous_bandit(family):
     space = Box((2,), np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
@@ -61,6 +62,7 @@ def test_without_identity_they_cannot():
     assert (own.action[..., 0] == own.action[..., 1]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"memory": 8}], ids=["plain", "memory"])
 def test_learns_where_agents_take_turns(fields):
     class Turns(Rounds):

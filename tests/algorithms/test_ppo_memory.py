@@ -107,6 +107,7 @@ def test_every_sequence_is_used_once_a_pass():
     assert sorted(map(tuple, said)) == sorted(map(tuple, own.log_prob.reshape(6, -1).T))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_contracts_hold_with_memory(action, parameters):
@@ -147,6 +148,7 @@ def test_a_rollouts_last_value_sees_what_is_remembered_then():
     assert not np.allclose(np.sort(seen[0].part.advantage), np.sort(also[0].part.advantage), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_loaded_run_goes_on_exactly(world, parameters):
@@ -199,11 +201,13 @@ def success(memory, agents=1, parameters="shared", iterations=40, seed=0):
     return float(found.play(5, 0).episodes.returns["team"].mean())
 
 
+@pytest.mark.slow
 def test_a_cue_is_recalled_with_memory_alone():
     assert success(memory=16) > 0.95
     assert success(memory=0, iterations=60) < 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_agents_recall_their_own_cues(parameters):
     assert success(memory=16, agents=2, parameters=parameters) > 0.9

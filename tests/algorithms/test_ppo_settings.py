@@ -47,6 +47,7 @@ def test_clip_and_its_schedule(learner):
         assert [seen[0].hyperparams.clip, seen[-1].hyperparams.clip] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_clipping_acts_when_steps_are_large(learner):
     one, free = learner(learning_rate=0.05), learner(learning_rate=0.05, clip=10)
     own = random_rollout(one)
@@ -90,6 +91,7 @@ def test_more_minibatches_than_decisions(learner):
     assert learn(one, own)["minibatches"] == 1
 
 
+@pytest.mark.slow
 def test_value_clip(learner):
     fixed = {"critic_learning_rate": 0.05, "epochs": 10, "entropy_coefficient": 0, "normalize_returns": False}
     near, free = (learner(value_clip=v, **fixed) for v in (0.05, None))

@@ -57,6 +57,7 @@ DEAD = [  # a language policy whose server does not exist
 ]
 
 
+@pytest.mark.slow
 def test_a_dead_model_server_stops_every_command(coterie_, tmp_path, trained):
     code, out, err = coterie_("train", "gridworld-cooperative", *DEAD, "--out", tmp_path / "a")
     assert code == 1
@@ -70,6 +71,7 @@ def test_a_dead_model_server_stops_every_command(coterie_, tmp_path, trained):
         assert "no answer came from the language model" in err
 
 
+@pytest.mark.slow
 def test_where_the_limit_allows_it_the_summary_and_the_exit_status_say_that_no_answer_came(coterie_, tmp_path):
     never = "groups.team.policy.lm.max_abstentions=1"
     code, out, err = coterie_("train", "gridworld-cooperative", *DEAD, never, "--out", tmp_path / "a")
@@ -143,6 +145,7 @@ def test_a_list_of_values_names_the_option_that_sweeps(coterie_, tmp_path, word)
     assert "'coterie train -m' trains one run for each" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocks", "file"),
     [(1, "config.yaml"), (6, "step-000000000000"), (9, "metrics.jsonl")],
@@ -295,6 +298,7 @@ def evaluated(coterie_, *words):
     return json.loads(out)
 
 
+@pytest.mark.slow
 def test_eval_prints_one_object(coterie_, trained):
     found = evaluated(coterie_, trained.path)
     assert list(found) == [
@@ -418,6 +422,7 @@ def test_report_command(coterie_, trained, tmp_path):
     assert (code, err) == (1, f"coterie: '{empty.path}' has no records yet\n")
 
 
+@pytest.mark.slow
 def test_a_report_of_a_sweep_lies_beside_it(coterie_, sweep, tmp_path, monkeypatch, no_drawing):
     runs = sorted(file.parent for file in sweep.rglob("config.yaml"))
     for summary in sweep.rglob("summary.json"):  # curves suffice

@@ -385,6 +385,7 @@ def paths(plain, above=""):
             yield from paths(value, f"{above}{name}.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", ["gridworld-cooperative", "auction-neutral", "spread-qmix", "gridworld-advised"])
 def test_odd_overrides_are_read_or_refused(experiment):
     draw = random.Random(experiment)

@@ -93,6 +93,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("game", "moves", "depth"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_values_are_those_of_a_plain_minimax(game, moves, depth):
     positions = random_positions(game, 6, moves, seed=moves)
@@ -150,6 +151,7 @@ class _Slow:
     name, rules = "slow", None
 
 
+@pytest.mark.slow
 def test_the_search_runs_from_numbas_cache():
     """A recursive form crashed in every process but the one that compiled it."""
     code = (

@@ -174,6 +174,7 @@ def bandit(strength, compiled=True, iterations=60, **settings):
     return float(np.exp(policy.log_probs(runner.view(runner.actors[0]))[0, 0, 1])), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("strength", [0.1, 0.3, 0.5, 0.8, 0.95])
 def test_wrong_advice_is_outgrown_at_every_strength(strength, compiled):

@@ -125,6 +125,7 @@ def test_densities_are_those_of_torch(family):
     assert np.allclose(log_prob[inner], expected[inner], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["beta", "gaussian"])
 @pytest.mark.parametrize("seed", range(3))
 def test_densities_integrate_to_one_over_the_box(family, seed):

@@ -306,6 +306,7 @@ def run(tmp_path_factory):
     return coterie.train(str(written(path / "t.yaml", TABLE)), out=path / "run", quiet=True)
 
 
+@pytest.mark.slow
 def test_a_model_plays_beside_ppo_and_a_script(run):
     lines = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
     assert lines[-1]["model/optimal"] == 1.0

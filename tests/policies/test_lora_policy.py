@@ -77,6 +77,7 @@ def learn(learner, own, seed=0):
 # Acting -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 5.0])
 @pytest.mark.parametrize("normalize", ["sum", "mean"])
 def test_choices_are_drawn_from_the_models_own_scores(temperature, normalize):
@@ -146,6 +147,7 @@ def test_learning_sees_the_probabilities_of_acting():
     assert told["clip_fraction"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [100, 4096])
 def test_each_description_is_read_once_in_a_minibatch(tokens, monkeypatch):
     """In portions or at once: the same gradient, and as many texts as there are distinct ones."""
@@ -216,6 +218,7 @@ def run(tmp_path_factory):
     return coterie.train(str(written(base / "table.yaml", TABLE)), [], out=base / "whole", quiet=True)
 
 
+@pytest.mark.slow
 def test_two_groups_have_adapters_of_their_own(run):
     first, last = ({g.name: g.policy.state()["adapters"] for g in loaded.groups} for loaded in both_ends(run))
     for name in ("model", "twin"):
@@ -232,6 +235,7 @@ def both_ends(run):
     return dataclasses.make_dataclass("Fresh", ["groups"])(fresh), table.load(run.path, "last")
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_the_same(run, tmp_path, monkeypatch):
     stopped = tmp_path / "stopped"
     calls = []

@@ -249,6 +249,7 @@ def test_every_setting_has_a_test_here():
 # State ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @both_kinds
 def test_a_loaded_policy_acts_as_the_saved_one(parameters):
     where = group_spec(parameters=parameters)

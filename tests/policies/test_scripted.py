@@ -79,6 +79,7 @@ def test_the_expert_needs_a_world():
         ExpertPolicy(ExpertSettings(), where).act(view)
 
 
+@pytest.mark.slow
 def test_the_expert_gives_way_where_its_move_is_barred():
     world = Gridworld(GridworldSettings(grid_size=4, num_agents=2), 16)
     where = place_in(world)

@@ -74,6 +74,7 @@ def put(world, positions):
 # Playing ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAYERS)
 @pytest.mark.parametrize("seats", ["one group", "beside random", "beside ppo"])
 def test_games_are_played_to_their_ends(name, seats):

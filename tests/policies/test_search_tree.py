@@ -385,6 +385,7 @@ def test_actions_that_are_not_allowed_are_not_searched(game, formula):
 # Solved positions -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"transpositions": True}], ids=["tree", "transpositions"])
 @pytest.mark.parametrize("formula", [PUCT, GUMBEL])
 @pytest.mark.parametrize("game", GAMES)
@@ -541,6 +542,7 @@ def subtree(trees, n, root):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transpositions", [False, True])
 def test_a_kept_subtree_is_the_subtree(transpositions):
     network, positions = stirred(TICTACTOE, 2), random_positions(TICTACTOE, 10, 2)

@@ -123,6 +123,7 @@ def test_adding_is_the_observation_and_a_projection_of_the_features():
     assert torch.allclose(given[0], torch.cat([x[..., :2] + projected, x[..., 8:]], dim=-1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("join", ["concat", "add"])
 @pytest.mark.parametrize(("space", "encoder"), [(PICTURE, "auto"), (PICTURE, "mlp"), (THINGS, "set"), (THINGS, "mlp")])
 def test_every_encoder_reads_text(space, encoder, join):
@@ -176,6 +177,7 @@ def test_trained_features_keep_it_too(join):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("mixer", ["none", "vdn"])
 @pytest.mark.parametrize("join", ["concat", "add", "alone"])
@@ -273,6 +275,7 @@ def assert_same_play(left, right):
         assert files(left.checkpoint_path(step, "step")) == files(right.checkpoint_path(step, "step"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_drawing")
 @pytest.mark.parametrize(
     "words", [READING, LEARNING, [*LEARNING, "groups.team.policy.memory=4"]], ids=["frozen", "trained", "memory"]

@@ -48,6 +48,7 @@ RISKS = {"cpt": DEFAULT, "cvar": WORST, "mean_variance": STEADY}
 # What ends pay ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
 def test_ends_pay_what_the_whole_return_moves_and_nothing_else_pays(risk):
     own = experience([[1], [2], [-5], [0.5], [4], [9]], terminated=[(1, 0), (4, 0)], truncated=[(2, 0)])

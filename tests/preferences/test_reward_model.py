@@ -49,6 +49,7 @@ def test_the_model_ranks_episodes_that_nobody_rated_like_their_returns(rated):
     assert spearmanr(sums(linear, fresh), [e.returns for e in fresh]).statistic < 0.8
 
 
+@pytest.mark.slow
 def test_the_reward_has_the_deviation_that_the_weight_says_and_the_worlds_own_beside_it(rated):
     _, path = rated
     library = read_episodes(episodes_file(path))
@@ -102,6 +103,7 @@ def test_ratings_turned_round_teach_the_opposite(rated, tmp_path, no_drawing):
     assert run.summary()["evaluation"]["groups"]["all"]["return_mean"] < 0.5
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_reward_that_it_began_with(rated, tmp_path, no_drawing, caplog):
     _, path = rated
     mine = run_cases.written(tmp_path / "r.jsonl", path.read_text())
@@ -136,6 +138,7 @@ def test_a_state_is_the_whole_reward(rated):
     assert other.metrics() == made.metrics()
 
 
+@pytest.mark.slow
 def test_ratings_without_a_meaning_are_found_out_on_pairs_that_were_kept_back(rated, tmp_path, caplog):
     _, path = rated
     made = settled(path)

@@ -41,6 +41,7 @@ def counts(made):
     return {name.removeprefix("advice/"): value for name, value in as_metrics(made.metrics()).items()}
 
 
+@pytest.mark.slow
 def test_every_so_many_ticks():
     world = grid()
     made, where = advisor(world, ask={"every": 3})
@@ -287,6 +288,7 @@ def apart(run):
     return [{k: v for k, v in record.items() if "/lm/" not in k} for record in numbers(run)]
 
 
+@pytest.mark.slow
 def test_a_run_replayed_from_the_cache_asks_nothing_and_is_the_same(path):
     kept = [f"{ADVISE}.lm.cache.path={path.parent / 'answers.db'}", f"{ADVISE}.lm.budget.calls=25"]
     runs = [
@@ -381,6 +383,7 @@ train: {num_envs: 8, rollout_steps: 7, total_steps: 224, evaluate_episodes: 4, v
 """
 
 
+@pytest.mark.slow
 def test_advice_in_turns_and_among_legal_actions(tmp_path):
     """Decisions stay open from one iteration to the next, by which the strength has changed."""
     run = coterie.train(str(written(tmp_path / "duel.yaml", DUEL)), out=tmp_path / "run", quiet=True)

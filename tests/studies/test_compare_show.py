@@ -160,6 +160,7 @@ def test_options_are_checked(coterie_, sweep):
     assert coterie_("compare", sweep, "--by", "groups.team.learner.learnig_rate")[0] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--csv", "--figure", "--out"])
 def test_files_that_cannot_be_written_are_named(coterie_, sweep, option):
     code, out, err = coterie_("compare", sweep, option, sweep)

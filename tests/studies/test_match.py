@@ -103,6 +103,7 @@ def played(actor, observation):
     return actor.policy.act(view)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shared", "apart", "memory"])
 def test_a_policy_plays_every_seat_as_it_learned_to(runs, name):
     (player,) = open_players([runs[name]], "best")

@@ -128,6 +128,7 @@ def test_a_trial_cut_off_after_it_was_pruned_ends_at_the_same_step(skills, monke
     assert numbers(left) == numbers(right)
 
 
+@pytest.mark.slow
 def test_nine_trials_after_the_own_settings_are_drawn_evenly(tmp_path):
     spec = StudySpec({"experiment": "x", "seed": 0}, {"x": Real(0.0, 1.0)}, {"x": 0.5}, 1, "none", 8)
     drawn = {}
@@ -140,6 +141,7 @@ def test_nine_trials_after_the_own_settings_are_drawn_evenly(tmp_path):
     assert [drawn[-1, i] == drawn[1, i] for i in range(11)] == [True] * 10 + [False]
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_and_names_the_command(skills, whole, monkeypatch):
     real = loop.loop
 
@@ -171,6 +173,7 @@ def test_one_process_at_a_time(skills, tmp_path):
 # Refusals -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_study_of_something_else_is_refused(skills, tmp_path, monkeypatch):
     tune(skills(1))
     other = Plan("cartpole-ppo", (), 1, str(tmp_path / "s.db"))
@@ -198,6 +201,7 @@ def test_a_study_of_something_else_is_refused(skills, tmp_path, monkeypatch):
             tune(skills(1))
 
 
+@pytest.mark.slow
 def test_a_studys_file_may_have_any_name(skills, tmp_path):
     for name in ("a?b%20 {c}.db", "study#1"):
         assert len(tune(skills(1, study=name)).trials) == 1

@@ -89,6 +89,7 @@ def test_wins_ties_and_skips_are_counted():
 # By return ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_return_ranks_runs_as_their_returns_do(runs, tmp_path):
     kept = tmp_path / "r.jsonl"
     session = RatingSession((runs[1], runs[2], runs[0]), "return", episodes=6)
@@ -137,6 +138,7 @@ def test_a_run_that_is_advised_by_hints_can_be_rated(tmp_path, no_drawing):
 # What cannot be compared ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chosen", "said"),
     [

@@ -32,6 +32,7 @@ class Tired(ReturnJudge):
         return super().compare(first, second)
 
 
+@pytest.mark.slow
 def test_leaving_loses_nothing_and_nothing_is_asked_twice(runs, tmp_path):
     session = RatingSession(tuple(runs), "return", episodes=4)
     whole = rate(session, ReturnJudge(), tmp_path / "whole.jsonl", 12)

@@ -39,6 +39,7 @@ def runs(tmp_path_factory):
         report.draw_curves = kept
 
 
+@pytest.mark.slow
 def test_a_report_of_one_run(tmp_path, runs):
     page = report.write_report(runs[:1], tmp_path / "deep" / "page.html", tmp_path / "figures" / "curves.png")
     text = page.read_text()

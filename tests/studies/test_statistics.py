@@ -214,6 +214,7 @@ def test_values_equal_rliables():
     assert profile == pytest.approx(library.score_distributions(one, taus))
 
 
+@pytest.mark.slow
 def test_intervals_equal_rliables():
     """Both draw at random, so bounds agree but for the noise of some thousand resamples."""
     metrics = pytest.importorskip("rliable.metrics", reason="rliable is not installed: pip install -e '.[dev]'")

@@ -34,6 +34,7 @@ def skills(tmp_path):
 # A study ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_trials_are_trainings_with_other_settings(skills):
     tuned = tune(skills(6, pruner="none"))
     assert [t.number for t in tuned.trials] == list(range(6))
@@ -52,6 +53,7 @@ def test_trials_are_trainings_with_other_settings(skills):
     assert tuned.best.score == max(t.score for t in tuned.trials) > tuned.own.score
 
 
+@pytest.mark.slow
 def test_later_trials_are_drawn_near_the_good_ones(skills):
     words = ("train.total_steps=8", "train.evaluate_every=9")
     tuned = tune(skills(22, *words, pruner="none", only=("*.skill",)))
@@ -60,6 +62,7 @@ def test_later_trials_are_drawn_near_the_good_ones(skills):
     assert tuned.importance == {SKILL: 1.0}
 
 
+@pytest.mark.slow
 def test_pruning_ends_what_lies_below_the_median(skills):
     tuned = tune(skills(16, only=("*.skill",)))
     before, pruned = [], 0
@@ -77,6 +80,7 @@ def test_pruning_ends_what_lies_below_the_median(skills):
     assert tuned.trials.index(tuned.best) == [t.score for t in tuned.trials].index(max(t.score for t in tuned.trials))
 
 
+@pytest.mark.slow
 def test_pruning_by_halving(skills):
     halved = tune(skills(9, pruner="halving"))
     assert {t.outcome for t in halved.trials} == {"complete", "pruned"}
@@ -87,6 +91,7 @@ def test_pruning_by_halving(skills):
             assert trial.score < max(t.curve.get(step, 0.0) for t in halved.trials[: trial.number])
 
 
+@pytest.mark.slow
 def test_learning_too_slowly_is_pruned(tmp_path):
     """PPO itself: learning rates without effect fall behind those that learn."""
     words = ["train.total_steps=4096", "train.evaluate_every=2", "train.evaluate_episodes=20"]
@@ -137,6 +142,7 @@ def test_held_out_seeds_choose_nothing(skills, monkeypatch):
     assert tuned.best.held_out == min(t.held_out for t in tuned.trials if t.held_out is not None)
 
 
+@pytest.mark.slow
 def test_a_failing_trial_is_recorded_and_the_study_goes_on(skills):
     lines = []
     tuned = tune(skills(10, "groups.all.learner.fails_below=0.4"), lambda *state: lines.append(show.progress(*state)))
@@ -214,6 +220,7 @@ def test_a_declaration_that_does_not_fit_is_named(skills):
 # The best settings --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_best_settings_train(tmp_path, coterie_):
     plan = tiny(tmp_path, "s.db", 3)
     tuned = tune(plan)
@@ -232,6 +239,7 @@ def test_the_best_settings_train(tmp_path, coterie_):
     assert run.config().world == again.config().world
 
 
+@pytest.mark.slow
 def test_the_best_settings_of_a_file_find_it_from_anywhere(skills, tmp_path, monkeypatch):
     tuned = tune(skills(2, "groups.all.policy.mood=grim", study="deep/er/s.db"))
     layer = yaml.safe_load(tuned.files.best.read_text())
@@ -272,6 +280,7 @@ def test_another_part_is_written_out_whole():
 # What is said -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_says_one_line_per_trial_and_what_is_best(skills, coterie_, tmp_path):
     plan = skills(7)
     words = plan.command().split()[1:]
@@ -295,6 +304,7 @@ def test_the_command_says_one_line_per_trial_and_what_is_best(skills, coterie_, 
     assert plain["finished"]
 
 
+@pytest.mark.slow
 def test_the_study_goes_beside_the_runs(coterie_, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "skills.yaml", SKILLS)

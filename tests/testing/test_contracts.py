@@ -12,7 +12,7 @@ from coterie.config import registry
 from coterie.core import lookup
 from coterie.core.types import Box, Decision, Dict, Discrete, Experience
 from coterie.lm.loading import LMSettings
-from coterie.policies.search.networks import NetworkSettings as PositionNetworkSettings
+from coterie.policies.search.networks import PositionNetworkSettings as PositionNetworkSettings
 from coterie.testing import ContractError, check_learner, check_policy, check_world
 from helpers.small_worlds import ACTIONS, group_spec, place_in
 
@@ -83,6 +83,7 @@ def test_worlds(name):
     check_world(lambda num_envs: make_world(name, num_envs), steps=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize(("action", "masked"), SPACES)
 @pytest.mark.parametrize("name", [name for name in registry.POLICIES if name not in WORLD_BOUND])
@@ -94,6 +95,7 @@ def test_policies(name, action, masked, parameters):
         check_policy(policy_maker(name), where, masked, deterministic_greedy=name not in RANDOM_WHEN_GREEDY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", registry.POLICIES)
 def test_policies_in_worlds(name, world):
@@ -113,6 +115,7 @@ def test_policies_in_worlds(name, world):
             check_policy(policy_maker(name), where, deterministic_greedy=name not in RANDOM_WHEN_GREEDY, world=table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize(("action", "masked"), SPACES)
 @pytest.mark.parametrize("name", LEARNERS)
@@ -122,6 +125,7 @@ def test_learners(name, action, masked, parameters):
         check_learner(learner_maker(name), where, masked, uses_replay=name in OFF_POLICY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 @pytest.mark.parametrize("name", LEARNERS)
 def test_learners_of_every_observation(name, observation):

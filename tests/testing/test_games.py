@@ -132,6 +132,7 @@ def test_a_defect_of_a_game_is_located(defect):
         check_world(lambda num_envs: World(num_envs, defect), steps=40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

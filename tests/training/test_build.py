@@ -239,6 +239,7 @@ groups:
     return table(tmp_path, "", world=text)[1][0]
 
 
+@pytest.mark.slow
 def test_a_seated_policy_has_the_weights_of_its_checkpoint(tmp_path, earlier):
     for which in ("best", "last"):
         group = seated(tmp_path, earlier[0], f", checkpoint: {which}")

@@ -120,6 +120,7 @@ def test_validation_evaluation_and_training_use_different_seeds(tmp_path, monkey
     assert used["validate"] == {seeding.integer(0, "validate")}
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_the_one_that_validated_best(tmp_path):
     run = train(tmp_path / "run", "train.total_steps=1024", "groups.team.learner.learning_rate=0.01")
     judged = [(r["team/eval/return_mean"], -r["env_steps"]) for r in run.metrics() if "team/eval/return_mean" in r]

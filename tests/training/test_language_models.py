@@ -55,6 +55,7 @@ def test_a_model_that_learns_remembers_nothing():
     assert language_models.keep_answers(read, Path("run")) == read
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_asks_nothing_again(tmp_path):
     experiment = written(tmp_path / "race.yaml", RACE)
     train(tmp_path / "run", "train.total_steps=128", experiment=experiment)
@@ -66,6 +67,7 @@ def test_a_run_that_goes_on_asks_nothing_again(tmp_path):
     assert asked["model/lm/cache_hits"] > 10
 
 
+@pytest.mark.slow
 def test_a_larger_budget_is_used_by_a_run_that_goes_on(tmp_path):
     experiment = written(tmp_path / "race.yaml", RACE)
     few, more = (f"groups.learner.advisor.lm.budget.calls={calls}" for calls in (20, 500))

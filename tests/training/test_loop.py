@@ -25,6 +25,7 @@ def iterations(run, key="iteration"):
     return [r["iteration"] for r in run.metrics() if key in r]
 
 
+@pytest.mark.slow
 def test_the_same_config_and_seed_give_the_same_run(tmp_path):
     one, two = train(tmp_path / "one"), train(tmp_path / "two")
     assert_same_end(one, two)
@@ -70,6 +71,7 @@ def test_shards(tmp_path):
     assert [len(s["tally"]["length"]) for s in run.load_checkpoint("last")["shards"]] == [2, 2]
 
 
+@pytest.mark.slow
 @setting("workers")
 def test_workers(tmp_path, monkeypatch):
     started = []
@@ -211,7 +213,7 @@ def test_a_run_that_died_while_it_filmed_is_finished_by_a_resume(tmp_path, monke
     [
         ("gymnasium/helpers.external_envs:Broken-v0", "render_mode"),
         ("pettingzoo/helpers.external_envs:Undrawn", "render_mode"),
-        ("pettingzoo/helpers.external_envs:Duel", "rendering raised NotImplementedError"),
+        ("pettingzoo/helpers.external_envs:Duel", "raised NotImplementedError"),
     ],
 )
 def test_a_world_that_cannot_be_drawn_trains_to_the_end(tmp_path, caplog, name, said):

@@ -100,6 +100,7 @@ def test_killed_at_random_moments_and_resumed(tmp_path, whole, game, only_saving
         assert_same_end(Run.open(path), reference)
 
 
+@pytest.mark.slow
 def test_killed_while_the_first_checkpoint_is_written_a_run_starts_again(tmp_path, whole, monkeypatch):
     save = checkpoint.save
 
@@ -141,6 +142,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("group_spec", PLACES)
 def test_a_failure_anywhere_leaves_a_run_that_can_go_on(tmp_path, whole, monkeypatch, group_spec, after):
@@ -200,6 +202,7 @@ def test_records_after_the_checkpoint_are_cut_and_not_doubled(tmp_path, whole):
     assert_same_end(run, whole["grid"][1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "altered", "missing", "half removed"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, whole, caplog, damage):
     run = stopped(tmp_path / "run")
@@ -237,6 +240,7 @@ def test_a_finished_run_stays_as_it_is(tmp_path):
     assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_longer_run_goes_on(tmp_path):
     run = train(tmp_path / "run", "train.total_steps=64", "groups.team.learner.learning_rate_schedule=constant")
     assert coterie.resume(run.path, ["train.total_steps=256"], quiet=True)
@@ -279,6 +283,7 @@ def test_only_a_run_can_be_resumed(tmp_path):
         coterie.resume(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_may_change_on_the_way(tmp_path, whole):
     run = stopped(tmp_path / "run")
     coterie.resume(run.path, ["train.workers=1"], quiet=True)
@@ -336,6 +341,7 @@ def test_kill_9_of_the_command_and_resume(tmp_path, game, records):
     assert_same_end(run, train(tmp_path / "whole", *words, experiment=experiment))
 
 
+@pytest.mark.slow
 def test_ctrl_c_once_finishes_the_iteration_saves_and_says_how_to_resume(tmp_path):
     process = start(tmp_path / "run", "train.total_steps=1000000", "train.checkpoint_every=100000")
     wait_for_records(process, tmp_path / "run", 3)
@@ -353,6 +359,7 @@ def test_ctrl_c_once_finishes_the_iteration_saves_and_says_how_to_resume(tmp_pat
     assert [r["iteration"] for r in run.metrics()] == list(range(steps // 32 + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "workers"),
     [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 0), (signal.SIGTERM, 143, 2)],
@@ -407,6 +414,7 @@ def insist(process):
     raise AssertionError("it does not leave")
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_leaves_at_once(tmp_path):
     odd = written(tmp_path / "slow.yaml", run_cases.ODD)
     words = ["train.total_steps=1000000", "world.trouble=sleep", "world.after=20", "world.lengths=[4]"]

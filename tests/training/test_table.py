@@ -56,6 +56,7 @@ def test_dir_shows_the_api():
     assert dir(coterie) == sorted([*coterie.__all__, "__version__"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shared", "individual", "dict", "image", "duel"])
 def test_an_agent_asked_alone_acts_as_it_does_in_the_world(runs, name):
     table = coterie.load(runs[name].path, checkpoint="last")
@@ -190,6 +191,7 @@ def auction(tmp_path_factory):
     return coterie.load(train(base / "run", experiment=written(base / "auction.yaml", AUCTION)).path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("valuations", "said"),
     [
@@ -212,6 +214,7 @@ def test_rounding_whole_numbers_and_empty_batches_are_let_through(auction):
     assert auction.act("bidder_0", np.zeros((0, 1), np.float32)).shape == (0, 1)
 
 
+@pytest.mark.slow
 def test_every_entry_of_a_dict_is_looked_at(runs):
     table = coterie.load(runs["dict"].path)
     seen = map_tree(

@@ -28,6 +28,7 @@ def _no_zombie_is_left():
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_workers_without_a_shard_are_named(tmp_path, caplog):
     for words, said in ((("train.workers=4",), True), (("train.workers=2", "train.shards=2"), False)):
         caplog.clear()
@@ -40,6 +41,7 @@ def test_workers_without_a_shard_are_named(tmp_path, caplog):
 # The same numbers -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_workers_in_the_grid_world(tmp_path):
     runs = [
         train(tmp_path / str(w), "train.shards=2", f"train.workers={w}", "train.total_steps=128") for w in (0, 1, 2)
@@ -49,6 +51,7 @@ def test_results_do_not_depend_on_the_number_of_workers_in_the_grid_world(tmp_pa
     assert len(runs[0].metrics()) == 5
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_workers_when_agents_take_turns(tmp_path):
     duel = written(tmp_path / "duel.yaml", DUEL)
     assert_same_end(*(train(tmp_path / str(w), f"train.workers={w}", experiment=duel) for w in (0, 2)))
@@ -59,6 +62,7 @@ def test_shards_are_part_of_the_experiment(tmp_path):
     assert run_cases.numbers(one) != run_cases.numbers(two)
 
 
+@pytest.mark.slow
 def test_frozen_weights_reach_the_children_too(tmp_path):
     """A seated run may have found a better policy since; a resumed run goes on with what it saved."""
     play, loaded, groups = started(tmp_path, "train.workers=1", "groups.all.learner=null")
@@ -78,6 +82,7 @@ def _shifted(value):
 # Failures -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_child_that_raises_is_reported_with_its_traceback_and_its_shards(tmp_path):
     play, *_ = started(tmp_path, "world.trouble=raise", "train.shards=2", "train.workers=1")
     try:
@@ -91,6 +96,7 @@ def test_a_child_that_raises_is_reported_with_its_traceback_and_its_shards(tmp_p
     assert "run.py" in said
 
 
+@pytest.mark.slow
 def test_a_failure_with_a_name_comes_without_a_traceback(tmp_path):
     play, *_ = started(tmp_path, "world.trouble=name", "train.shards=2", "train.workers=1")
     try:
@@ -101,6 +107,7 @@ def test_a_failure_with_a_name_comes_without_a_traceback(tmp_path):
     assert str(caught.value) == "the worker playing shards [0, 1] failed:\nthe odd world fell over"
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_while_playing_is_named(tmp_path):
     play, *_ = started(tmp_path, "world.trouble=exit", "train.workers=1")
     try:
@@ -112,6 +119,7 @@ def test_a_child_that_dies_while_playing_is_named(tmp_path):
         play.close()
 
 
+@pytest.mark.slow
 def test_a_child_that_was_killed_between_two_iterations_is_named(tmp_path):
     play, *_ = started(tmp_path, "train.shards=2", "train.workers=5")
     try:
@@ -125,6 +133,7 @@ def test_a_child_that_was_killed_between_two_iterations_is_named(tmp_path):
         play.close()
 
 
+@pytest.mark.slow
 def test_a_failure_ends_the_training_and_its_children(tmp_path):
     odd = written(tmp_path / "odd.yaml", ODD)
     words = ["world.trouble=raise", "world.after=50", "world.lengths=[4]", "train.workers=1"]
@@ -133,6 +142,7 @@ def test_a_failure_ends_the_training_and_its_children(tmp_path):
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_a_child_leaves_when_its_parent_is_gone(tmp_path):
     """A child process ends by itself once its pipe closes."""
     play, *_ = started(tmp_path, "train.workers=1")

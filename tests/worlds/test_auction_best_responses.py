@@ -182,6 +182,7 @@ def test_results_in_closed_form():
         expected_outcome(AuctionModel(3, uniform_valuations()), table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["first_price", "second_price", "all_pay"])
 def test_results_of_uneven_tables_are_those_of_many_draws(rule):
     model = AuctionModel(3, tabulate(ValuationSettings("beta", alpha=2, beta=1)), rule, 0.2)

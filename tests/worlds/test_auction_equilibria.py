@@ -119,6 +119,7 @@ def test_all_rules_earn_the_same_from_neutral_bidders(settings, bidders):
     np.testing.assert_allclose(revenues, revenues[0], atol=3e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [BETA, POINTS, ValuationSettings("truncated_normal", mean=0.2)])
 @pytest.mark.parametrize("reserve", [0.0, 0.3])
 @pytest.mark.parametrize("rule", ["first_price", "all_pay"])
@@ -145,6 +146,7 @@ def table(cpt, neutral):
     return asymmetric_equilibrium(AuctionModel(cpt + neutral, uniform_valuations()), [RISK, NEUTRAL], [cpt, neutral])
 
 
+@pytest.mark.slow
 def test_a_table_of_equals_is_the_symmetric_one():
     model = AuctionModel(3, uniform_valuations(), reserve=0.1)
     told = asymmetric_equilibrium(model, [RISK, RISK], [1, 2])
@@ -169,6 +171,7 @@ def test_mixed_tables_are_in_equilibrium(cpt, neutral):
         assert max_regret(model, risk, alone, told.win_probability(i)) > 50 * told.residual
 
 
+@pytest.mark.slow
 def test_a_mixed_table_lies_between_the_pure_ones():
     revenues = [
         expected_outcome(AuctionModel(3, uniform_valuations()), bid_functions).revenue

@@ -62,6 +62,7 @@ def test_an_auction_can_be_named_in_a_config(tmp_path):
         schema.load(str(tmp_path / "mine.yaml"), ["world.valuations.name=uniform", "world.valuations.high=3"])
 
 
+@pytest.mark.slow
 def test_learners_and_the_reference_bidder_share_a_table(tmp_path):
     text = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)[0]
     (tmp_path / "mine.yaml").write_text(text)
@@ -76,6 +77,7 @@ def test_learners_and_the_reference_bidder_share_a_table(tmp_path):
     assert list((tmp_path / "run" / "videos").rglob("*.gif"))
 
 
+@pytest.mark.slow
 def test_the_documents_python_runs():
     for snippet in re.findall(r"```python\n(.*?)```", PAGE, re.S):
         exec(snippet, {})

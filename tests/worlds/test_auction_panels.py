@@ -32,6 +32,7 @@ def shaded(shares, risks, members, **settings):
     return benchmark, [metrics.evaluate_bidders(benchmark, table) for table in seats]
 
 
+@pytest.mark.slow
 def test_panels_of_what_comes_of_the_bids(monkeypatch):
     """Learned means with their intervals, the mixed table's equilibrium and that of neutral bidders."""
     risks = {"prospect": Prospect(), "neutral": NEUTRAL}

@@ -140,6 +140,7 @@ def test_intervals_are_over_runs():
     assert one["interval"][0] < one["value"] < one["interval"][1]
 
 
+@pytest.mark.slow
 def test_a_mixed_table_is_held_against_its_own_equilibrium():
     """And bidders who do what it says lose nothing; each group is paid for itself."""
     risks = {"prospect": Prospect(), "neutral": NEUTRAL}
@@ -291,6 +292,7 @@ def test_a_falling_curve_has_no_share_of_highest_winners():
 # The page -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_chapter_of_a_page(played, tmp_path, no_drawing, coterie_):
     runs = played(
         "num_bidders: 2",
@@ -333,6 +335,7 @@ def test_what_is_drawn(played, monkeypatch):
     assert len(bids.collections) == 1  # the band
 
 
+@pytest.mark.slow
 def test_sets_of_runs_are_shown_apart(played, tmp_path, no_drawing):
     two = played("num_bidders: 2", "all: {policy: expert}", name="two")
     three = played("num_bidders: 3, rule: all_pay, rounds: 2", "all: {policy: expert}", name="three")

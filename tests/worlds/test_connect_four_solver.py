@@ -134,6 +134,7 @@ def test_bad_questions_are_refused():
         Solver(101).scores(np.concatenate([GAME.start[None], won]))
 
 
+@pytest.mark.slow
 def test_the_solver_runs_from_numbas_cache():
     """A recursive form crashed in every process but the one that compiled it."""
     code = (

@@ -53,6 +53,7 @@ def test_a_reward_in_a_dead_agents_step_is_credited():
     assert rewards(duel, 3) == [[0, 0, 0], [-1, 1, 3], [0, 0, 0]]
 
 
+@pytest.mark.slow
 def test_warnings_of_child_processes_appear_once(caplog):
     both = world("gymnasium/helpers.odd_envs:Loose-v0", 4, options={"returns": "list"}, processes=2)
     both.reset(0)

@@ -140,6 +140,7 @@ def test_an_action_outside_its_space_is_a_value_error():
 # Processes --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("defect", "message"),
     [
@@ -162,6 +163,7 @@ def _odd(seed, copy, episode):
     return seeding.integer(seed, "guest", copy, episode) % 2
 
 
+@pytest.mark.slow
 def test_a_crash_costs_one_episode_of_one_copy(tmp_path, caplog):
     """Copy 1 of 3 in one process dies after copy 0 was stepped and before copy 2; the other copies are unaffected."""
     seed = next(s for s in range(99) if _odd(s, 0, 0) == 0 and _odd(s, 1, 0))
@@ -177,6 +179,7 @@ def test_a_crash_costs_one_episode_of_one_copy(tmp_path, caplog):
     world.inner.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gymnasium", "pettingzoo"])
 def test_child_processes_do_not_change_the_rollout(family):
     """Three copies in two processes equal three in this process, and can load each other's states."""
@@ -209,6 +212,7 @@ def test_child_processes_do_not_change_a_run(tmp_path):
     assert len(local) == 3
 
 
+@pytest.mark.slow
 def test_no_process_outlives_its_world():
     world = broken(2, processes=2)
     world.reset(0)
@@ -223,6 +227,7 @@ def test_no_process_outlives_its_world():
             os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_be_built_in_a_child_process_is_an_error():
     with pytest.raises(ExternalEnvError, match=r"cannot be built: raised RuntimeError: no licence"):
         broken(defect="constructor", processes=1)
@@ -341,6 +346,7 @@ def test_a_state_of_another_size_is_refused():
 # Paused copies ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [0, 2])
 def test_paused_copies_are_not_stepped(processes):
     world, expected = broken(3, processes=processes), broken(3)

@@ -45,6 +45,7 @@ def joint_optimum(world):
     raise AssertionError("unreachable target")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{"num_targets": 2}, {"num_targets": 3, "num_obstacles": 2}])
 def test_best_return_equals_search_over_joint_states(fields):
     config = GridworldSettings(grid_size=3, **fields)

@@ -360,6 +360,7 @@ def test_it_is_a_pettingzoo_environment_that_names_its_instruction():
     assert infos["agent_0"] == infos["agent_1"]
 
 
+@pytest.mark.slow
 def test_a_run_on_train_wordings_plays_held_out_ones_by_one_override(tmp_path):
     moment = ["train.total_steps=64", "train.num_envs=4", "train.rollout_steps=8", "train.evaluate_episodes=2"]
     moment += ["train.video=false", "train.tensorboard=false", "groups.team.policy.text=null"]

@@ -24,6 +24,7 @@ def world(name, num_envs=2, **settings):
     return build_world(schema.part(registry.WORLDS, {"name": name} | settings, "world"), num_envs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

@@ -98,6 +98,7 @@ def compare(world, make_env):
     return contacts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("continuous", [False, True])
 @pytest.mark.parametrize("local_ratio", [0, 0.5, 1])
 @pytest.mark.parametrize("agents", [1, 2, 3, 4, 5])
@@ -112,6 +113,7 @@ def test_spread_is_that_of_mpe2(agents, local_ratio, continuous):
     assert contacts >= (agents - 1) * EPISODES // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("continuous", [False, True])
 @pytest.mark.parametrize(("good", "adversaries", "obstacles"), [(1, 3, 2), (1, 1, 0), (2, 4, 3), (3, 2, 1)])
 def test_tag_is_that_of_mpe2(good, adversaries, obstacles, continuous):
@@ -165,6 +167,7 @@ def test_episodes_begin_as_those_of_mpe2():
 # Contract ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("continuous", [False, True])
 def test_keep_the_contract(continuous):
     for agents in (1, 3):

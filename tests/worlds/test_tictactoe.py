@@ -207,6 +207,7 @@ def test_the_reference_player_follows_its_rules(board, mover, cells):
     assert not actions[:, 1 - mover].any()
 
 
+@pytest.mark.slow
 def test_the_reference_player_never_misses_a_win_or_a_block():
     world = Tictactoe(TictactoeSettings(first="random"), 256)
     random = np.random.default_rng(1)

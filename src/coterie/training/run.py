@@ -203,12 +203,11 @@ def write_text(path: Path, text: str) -> None:
     """Write a file under a temporary name, sync it, rename it; a failure leaves the file as it was."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with checkpoint.naming(path):
-            with open(temporary, "w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
-    except OSError:
+        with open(temporary, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from None

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coterie.core.global_random import global_state, set_global_state
 from coterie.core.types import (
     ActionSpace,
     AgentStep,
@@ -109,6 +110,7 @@ def has_info_masks(settings: ExternalSettings, make: Callable[[], Any], play: Ca
         return settings.actions.masks == "info"
     key = f"{settings.id} {settings.options}"
     if key not in _has_info_masks:
+        before = global_state()
         env = make()
         try:
             _has_info_masks[key] = play(env)
@@ -116,6 +118,7 @@ def has_info_masks(settings: ExternalSettings, make: Callable[[], Any], play: Ca
             _has_info_masks[key] = False
         finally:
             env.close()
+            set_global_state(before)  # the trial leaves no trace in what the environment draws later
     return _has_info_masks[key]
 
 
