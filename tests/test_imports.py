@@ -16,6 +16,7 @@ ALSO = (  # of packages that read settings files, what a machine without pydanti
 NEED_MORE = {  # module: the blocked package that it needs
     "worlds.adapters.export": "gymnasium",
     "worlds.adapters.actions": "gymnasium",
+    "worlds.adapters.frames": "gymnasium",
     "worlds.adapters.export_aec": "gymnasium",
     "worlds.adapters.spaces": "gymnasium",
     "worlds.auction.metrics": "omegaconf",  # needs a trained table

@@ -280,4 +280,5 @@ def test_every_setting_has_a_test_here():
     tested |= {"clip_schedule", "value_clip", "epochs", "minibatches", "entropy_coefficient", "max_grad_norm"}
     tested |= {"normalize_advantages", "normalize_returns", "target_kl"}
     tested |= {"central_critic"}  # in test_ppo_central.py
+    tested |= {"share_encoder"}  # in test_pixels.py
     assert {field.name for field in dataclasses.fields(PPOSettings)} == tested

@@ -210,4 +210,6 @@ def write_text(path: Path, text: str) -> None:
         temporary.rename(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from None
+        if error.errno is not None:
+            error.filename, error.filename2 = str(path), None  # instead of the temporary name, or none
+        raise
