@@ -14,19 +14,16 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from board_players import SEED, against_alphabeta, network_moves, openings, search_moves
 
 from coterie import load
-from coterie.core.alphabeta import best_actions
-from coterie.core.game import Game
 from coterie.policies.search.networks import PositionNetwork
 from coterie.policies.search.policy import SearchPolicy, make_search
-from coterie.policies.search.search import RootNoiseSettings, Search
 from coterie.worlds.boards.connect_four_solver import Solver, generate_positions
-
-SEED = 20_000  # of the positions and games; no training uses it
 
 
 def held_out(count: int, solver: Solver) -> tuple[np.ndarray, np.ndarray]:
@@ -42,51 +39,6 @@ def held_out(count: int, solver: Solver) -> tuple[np.ndarray, np.ndarray]:
         if sum(map(len, chosen)) >= count:
             break
     return np.concatenate(chosen)[:count], np.concatenate(keep)[:count]
-
-
-def search_moves(search: Search, positions: np.ndarray, simulations: int, seed: int = 0) -> np.ndarray:
-    """The search's greedy move in each position."""
-    legal, budget = search.game.legal(positions), np.full(len(positions), simulations)
-    roots = search.roots(legal, budget, None, RootNoiseSettings())
-    trees, random = search.trees(len(positions), simulations), np.random.default_rng(seed)
-    return search.run(trees, roots, positions, np.arange(len(positions)), random).action
-
-
-def network_moves(network: PositionNetwork, positions: np.ndarray) -> np.ndarray:
-    """The network's most probable legal move in each position."""
-    logits, _ = network.evaluate(network.game.observe(positions))
-    return np.where(network.game.legal(positions), logits, -np.inf).argmax(axis=1)
-
-
-def against_alphabeta(
-    search: Search, simulations: int, games: int, depth: int, seat: int, opening: int
-) -> dict[str, int]:
-    """Results of the search in one seat, all games at once, after some random moves."""
-    game: Game = search.game
-    random = np.random.default_rng(SEED + seat)
-    positions = np.tile(game.start, (games, 1))
-    for _ in range(opening):
-        legal = game.legal(positions)
-        game.apply(positions, (random.random(legal.shape) * legal).argmax(axis=1))
-    result, going = np.zeros(games), np.ones(games, bool)
-    while going.any():
-        rows = np.flatnonzero(going)
-        mine = positions[rows, 0] == seat
-        actions = np.zeros(len(rows), np.int64)
-        if mine.any():
-            actions[mine] = search_moves(search, positions[rows[mine]], simulations)
-        if (~mine).any():
-            theirs = positions[rows[~mine]]
-            chance = random.random(len(theirs))  # between moves of equal value
-            actions[~mine] = best_actions(game, theirs, depth, game.legal(theirs), chance)
-        moved = positions[rows]
-        game.apply(moved, actions)
-        positions[rows] = moved
-        over, payoffs = game.outcome(moved)
-        result[rows[over]] = payoffs[over, seat]
-        going[rows[over]] = False
-    counts = {"won": int((result > 0).sum()), "drawn": int((result == 0).sum()), "lost": int((result < 0).sum())}
-    return counts | {"different last positions": len(np.unique(positions, axis=0))}
 
 
 def strength(policy: SearchPolicy, positions: np.ndarray, keep: np.ndarray, simulations: int) -> dict[str, float]:
@@ -124,10 +76,12 @@ def main() -> None:
     result["solver_seconds"] = round(time.perf_counter() - begin, 1)
     result["keeps the value"] = strength(policy, positions, keep, args.simulations)
     search = make_search(policy.settings, policy.game, policy.network, args.simulations)
+    player = partial(search_moves, search, simulations=args.simulations)
     for opening in (0, 2):
+        starts = openings(policy.game, args.games, opening)
         for seat, name in enumerate(("first", "second")):
             title = f"against alpha-beta of depth {args.depth}, {name}, after {opening} random moves"
-            result[title] = against_alphabeta(search, args.simulations, args.games, args.depth, seat, opening)
+            result[title] = against_alphabeta(policy.game, player, starts, args.depth, seat)
     print(json.dumps(result, indent=2))
     if args.out:
         args.out.write_text(json.dumps(result, indent=2) + "\n")

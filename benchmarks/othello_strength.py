@@ -11,55 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-from connect_four_strength import network_moves, search_moves
+from board_players import Player, against_alphabeta, network_moves, openings, search_moves
 
 from coterie import load
-from coterie.core.alphabeta import best_actions
-from coterie.core.game import Game
 from coterie.policies.search.networks import PositionNetwork
 from coterie.policies.search.policy import SearchPolicy, make_search
-
-SEED = 20_000  # of openings and games; no training uses it
-Player = Callable[[np.ndarray], np.ndarray]  # positions [N, S] -> actions [N]
-
-
-def openings(game: Game, games: int, moves: int) -> np.ndarray:
-    """Positions `[games, S]` after random moves; none is over."""
-    random = np.random.default_rng(SEED)
-    positions = np.tile(game.start, (games, 1))
-    for _ in range(moves):
-        legal = game.legal(positions)
-        game.apply(positions, (random.random(legal.shape) * legal).argmax(axis=1))
-    if game.outcome(positions)[0].any():
-        raise ValueError(f"a game is over after {moves} moves; choose a smaller --opening")
-    return positions
-
-
-def against_alphabeta(game: Game, player: Player, starts: np.ndarray, depth: int, seat: int) -> dict[str, float]:
-    """Results of a player in one seat, all games at once."""
-    random, positions = np.random.default_rng(SEED + 1 + seat), starts.copy()
-    result, going = np.zeros(len(starts)), np.ones(len(starts), bool)
-    while going.any():
-        rows = np.flatnonzero(going)
-        moved = positions[rows]
-        mine, actions = moved[:, 0] == seat, np.zeros(len(rows), np.int64)
-        if mine.any():
-            actions[mine] = player(moved[mine])
-        if (~mine).any():
-            theirs = moved[~mine]
-            actions[~mine] = best_actions(game, theirs, depth, game.legal(theirs), random.random(len(theirs)))
-        game.apply(moved, actions)
-        positions[rows] = moved
-        over, payoffs = game.outcome(moved)
-        result[rows[over]] = payoffs[over, seat]
-        going[rows[over]] = False
-    counts = {"won": int((result > 0).sum()), "drawn": int((result == 0).sum()), "lost": int((result < 0).sum())}
-    return counts | {"win rate": counts["won"] / len(starts)}
 
 
 def players_of(policy: SearchPolicy, simulations: int) -> dict[str, Player]:

@@ -15,12 +15,12 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from board_players import network_moves, search_moves
 
 from coterie import load
 from coterie.core.game import Game
 from coterie.policies.search.networks import PositionNetwork
 from coterie.policies.search.policy import SearchPolicy, make_search
-from coterie.policies.search.search import RootNoiseSettings, Search
 
 
 def all_positions(game: Game) -> list[tuple[int, ...]]:
@@ -64,21 +64,6 @@ def best_moves(game: Game, positions: list[tuple[int, ...]]) -> np.ndarray:
         for action, end in children(game, position):
             optimal[i, action] = value(end) == value(position)
     return optimal
-
-
-def search_moves(search: Search, positions: np.ndarray, simulations: int) -> np.ndarray:
-    """The search's greedy move in each position."""
-    legal = search.game.legal(positions)
-    budget = np.full(len(positions), simulations)
-    roots = search.roots(legal, budget, None, RootNoiseSettings())
-    trees, random = search.trees(len(positions), simulations), np.random.default_rng(0)
-    return search.run(trees, roots, positions, np.arange(len(positions)), random).action
-
-
-def network_moves(network: PositionNetwork, positions: np.ndarray) -> np.ndarray:
-    """The network's most probable legal move in each position."""
-    logits, _ = network.evaluate(network.game.observe(positions))
-    return np.where(network.game.legal(positions), logits, -np.inf).argmax(axis=1)
 
 
 def losing_lines(game: Game, moves: dict[tuple[int, ...], int], seat: int) -> tuple[int, int]:

@@ -391,7 +391,7 @@ def test_odd_overrides_are_read_or_refused(experiment):
     draw = random.Random(experiment)
     known = list(paths(schema.to_dict(schema.load(experiment))))
     read = 0
-    for _ in range(120):
+    for _ in range(400):
         words = []
         for _ in range(draw.choice([1, 1, 2, 3])):
             key = draw.choice(known) + draw.choice([""] * 9 + [".x", ".name", ".run", ".0", ".", "[0]"])
@@ -403,4 +403,4 @@ def test_odd_overrides_are_read_or_refused(experiment):
         except Exception as error:
             raise AssertionError(words) from error
         read += 1
-    assert read < 120  # some are refused
+    assert 0 < read < 400
