@@ -32,7 +32,7 @@ FAMILIES = {
         *("cartpole-ppo", "cartpole-dqn", "lunarlander-ppo", "lunarlander-continuous-ppo", "lunarlander-dqn"),
     ),
     "Particle worlds": ("spread-ippo", "spread-mappo", "spread-qmix", "spread-maddpg", "tag-ppo", "tag-maddpg"),
-    "Board games": ("tictactoe-alphazero", "connect-four-alphazero", "othello-alphazero"),
+    "Board games": ("tictactoe-alphazero", "connect-four-alphazero", "othello6-alphazero"),
     "Auctions": ("auction-pair", "auction-neutral", "auction-ppo", "auction-cpt", "auction-mixed"),
     "Language models": (
         *("gridworld-lm", "gridworld-lm-lora", "cartpole-lm-head", "gridworld-instructed", "gridworld-advised"),
@@ -447,9 +447,9 @@ def _scored(name: str) -> str:
 ELSEWHERE = {
     **{
         f"{name}-alphazero": "In self-play returns are 0; "
-        f"`python benchmarks/{name.replace('-', '_')}_strength.py RUN` measures "
+        f"`python benchmarks/{script}_strength.py RUN` measures "
         "[how strong it is](guides/search.md#how-strong-is-it).\n"
-        for name in ("tictactoe", "connect-four", "othello")
+        for name, script in (("tictactoe", "tictactoe"), ("connect-four", "connect_four"), ("othello6", "othello"))
     },
     "doorkey5-ppo": "Its scores are listed with those of `doorkey5-shaped`, below.\n",
     "lavagap-constrained": "Its scores are in [Rules in words](guides/constraints.md#the-lava-gap).\n",
