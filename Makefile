@@ -111,19 +111,14 @@ peers: .venv-rllib/.installed .venv-benchmarl/.installed .venv-tianshou/.install
 	.venv-mctx/bin/python -m pip install --quiet jax==0.10.2 mctx==0.0.71 numpy==2.4.6
 	@touch $@
 
-.venv-openspiel/.installed:
-	$(PYTHON) -m venv .venv-openspiel
-	.venv-openspiel/bin/python -m pip install --quiet open_spiel==2.0.2 numpy==2.4.6
-	@touch $@
-
 bench-spread: $(STAMP) .venv-rllib/.installed .venv-benchmarl/.installed ## simple_spread with learning against RLlib and BenchMARL (about 15 minutes)
 	$(BIN)/python benchmarks/spread.py --rllib .venv-rllib/bin/python --benchmarl .venv-benchmarl/bin/python
 
 bench-maddpg: $(STAMP) .venv-benchmarl/.installed ## MADDPG on simple_spread against BenchMARL, speed and scores (about 10 minutes)
 	$(BIN)/python benchmarks/maddpg.py --benchmarl .venv-benchmarl/bin/python --steps 100000 --episodes 1024 --out docs/results/bench-maddpg.json
 
-bench-search: $(STAMP) .venv-mctx/.installed .venv-openspiel/.installed ## tree search against OpenSpiel, mctx and a plain tree (about 6 minutes)
-	$(BIN)/python benchmarks/search.py --openspiel .venv-openspiel/bin/python --mctx .venv-mctx/bin/python --out docs/results/bench-search.json
+bench-search: $(STAMP) .venv-mctx/.installed ## tree search against OpenSpiel, mctx and a plain tree (about 6 minutes)
+	$(BIN)/python benchmarks/search.py --mctx .venv-mctx/bin/python --out docs/results/bench-search.json
 
 learning: $(STAMP) ## every experiment over five seeds, scores and curves into docs/results (about two hours)
 	$(BIN)/python benchmarks/learning.py
