@@ -1,12 +1,16 @@
 """Search trees against a plain search written from the papers, and against cases computed by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+import torch
 
 from coterie.core.game import CompiledGame, compile_rules
 from coterie.core.types import Box, CoterieError
 from coterie.nn.threads import fixed_threads
 from coterie.policies.search import nodes, tree
+from coterie.policies.search.networks import PositionNetwork, PositionNetworkSettings
 from coterie.policies.search.search import RootNoiseSettings, play_out
 from coterie.worlds.boards.tictactoe import GAME as TICTACTOE
 from helpers.search import (
@@ -142,6 +146,25 @@ def test_halves_that_wait_for_their_evaluations_in_turns_find_the_same(formula, 
     ] == first  # both are under way before one is read
     starts = [entry for entry in later.log if entry[0] == "start"]
     assert len(later.log) == 2 * len(starts)  # every evaluation was waited for
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
+def test_a_search_on_a_gpu_finds_what_it_finds_on_a_cpu():
+    settings = PositionNetworkSettings(kind="residual", channels=8, blocks=1, device="cpu")
+    here = PositionNetwork(settings, TICTACTOE, 1)
+    there = PositionNetwork(dataclasses.replace(settings, device="cuda"), TICTACTOE, 2)
+    there.load(here.state(), "network")
+    positions = random_positions(TICTACTOE, 7, 4, 3)
+    views, evaluation = TICTACTOE.observe(positions), there.evaluation(7, 0)
+    evaluation.x[:7] = views
+    evaluation.start(np.ones(7, bool))
+    evaluation.finish()
+    logits, values = here.evaluate(views)
+    np.testing.assert_allclose(evaluation.out[:7, :-1], logits, atol=1e-4)
+    np.testing.assert_allclose(evaluation.out[:7, -1], values, atol=1e-4)
+    both = [searched(search_of(TICTACTOE, network), positions, 30)[0] for network in (here, there)]
+    assert np.array_equal(both[0].visits.sum(axis=1), both[1].visits.sum(axis=1))
+    np.testing.assert_allclose(both[0].value, both[1].value, atol=1e-3)
 
 
 # Selection --------------------------------------------------------------------------------------------
