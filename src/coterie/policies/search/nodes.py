@@ -19,6 +19,9 @@ from coterie.core.types import Array
 # Compiles a function that neither makes nor returns arrays, without the reference counts that Numba keeps for every
 # array or slice that it touches: atomic additions that took 40% of a search, and that made threads wait for each other.
 uncounted = partial(njit, cache=True, _nrt=False)
+# The same for functions of the inner loop, put in where they are called: a call writes the descriptions of all arrays
+# onto the stack, a hundred words and more.
+inlined = partial(uncounted, forceinline=True)
 
 OPEN, KNOWN, LOST = 0, 1, 2  # an edge whose end is not solved; solved; solved, and lost for the one who takes it
 
@@ -157,13 +160,13 @@ def empty_trees(copies: int, nodes: int, size: int, actions: int, transpositions
     return trees
 
 
-@uncounted()
+@inlined()
 def seen_from(trees: Trees, n: int, node: int, other: int, value: float) -> float:
     """A value of `other`, for the player to move at `node`."""
     return value if trees.position[n, node, 0] == trees.position[n, other, 0] else -value
 
 
-@uncounted()
+@inlined()
 def add_node(trees: Trees, n: int, depth: int) -> int:
     """Take the next node; its position was written there already."""
     at = trees.walk[n].size

@@ -43,9 +43,7 @@ class PlayoutCapSettings:
     """Fast searches between full ones while training (Wu 2019, section 3.1): more games from the same time."""
 
     full: float = 0.25  # share of moves with a full search; only these are learned from
-    simulations: int = (
-        16  # of a fast search: no Dirichlet noise, but the Gumbel numbers that draw its move
-    )
+    simulations: int = 16  # of a fast search: no Dirichlet noise, but the Gumbel numbers that draw its move
 
     def __post_init__(self) -> None:
         within("full", self.full, 0, 1)

@@ -26,7 +26,7 @@ from coterie.core.splitmix import uniform
 from coterie.core.types import Array
 from coterie.nn import kernels
 from coterie.nn.kernels import FAST
-from coterie.policies.search.nodes import KNOWN, LOST, OPEN, Trees, add_node, seen_from, slot_of, uncounted
+from coterie.policies.search.nodes import KNOWN, LOST, OPEN, Trees, add_node, inlined, seen_from, slot_of, uncounted
 
 NO_OUTCOME = 1  # fault: no legal action, and the game is not over
 TOO_LONG = 2  # fault: a random game did not end within `max_moves`
@@ -110,7 +110,7 @@ def _select_puct(trees: Trees, n: int, node: int, f: Formula) -> int:
     return at if at >= 0 else lost_at
 
 
-@uncounted(error_model="numpy")
+@inlined(error_model="numpy")
 def _mixed_value(trees: Trees, n: int, node: int) -> float:
     """v_mix (eq. 33): the evaluation, and the values of visited edges weighted by their priors."""
     visits, weight, total = 0, 0.0, 0.0
@@ -123,7 +123,7 @@ def _mixed_value(trees: Trees, n: int, node: int) -> float:
     return (float(trees.node[n, node].value) + visits * total / max(weight, 1e-30)) / (1 + visits)
 
 
-@uncounted(error_model="numpy")
+@inlined(error_model="numpy")
 def _gumbel_logits(trees: Trees, n: int, node: int, f: Formula, out: Array) -> float:
     """Write logit + σ(completed Q) of the legal actions, −inf elsewhere; returns σ(v_mix)."""
     most = 0
@@ -152,7 +152,7 @@ def _softmax(row: Array) -> None:
         row[a] /= total
 
 
-@uncounted(error_model="numpy")
+@inlined(error_model="numpy")
 def _select_gumbel(trees: Trees, n: int, node: int, f: Formula, work: Array) -> int:
     """argmax π'(a) − N(a) / (1 + Σ N) (eq. 14)."""
     mixed, top, total = _gumbel_logits(trees, n, node, f, work), -np.inf, 0.0
@@ -224,7 +224,7 @@ def halving_schedule(considered: int, simulations: int) -> Array:
 # Expansion -------------------------------------------------------------------------------------------
 
 
-@uncounted()
+@inlined()
 def _descend(trees: Trees, n: int, f: Formula, roots: Roots, simulation: int, node: int, work: Array) -> bool:
     """Select edges from `node` down; True if the last one has no node yet, False if a solved node was reached.
 
@@ -250,7 +250,7 @@ def _descend(trees: Trees, n: int, f: Formula, roots: Roots, simulation: int, no
         node = end
 
 
-@uncounted(error_model="numpy")
+@inlined(error_model="numpy")
 def _back_up(trees: Trees, n: int, value: float) -> None:
     """Carry the leaf's value to the root, and mark as solved what its result decides.
 
@@ -293,7 +293,7 @@ def _settle(trees: Trees, n: int, at: int, action: int, end: int) -> bool:
     return True
 
 
-@uncounted()
+@inlined()
 def attach(trees: Trees, n: int, out: Array, row: int, roots: Roots) -> None:
     """Give the leaf its evaluation, row `row` of `out [R, K + 1]`: logits of all actions, a value; then back it up."""
     leaf, actions = trees.walk[n].leaf, trees.edge.shape[2]
@@ -365,7 +365,7 @@ def finish_game(trees: Trees, n: int, payoffs: Array) -> None:
     _back_up(trees, n, float(result))
 
 
-@uncounted()
+@inlined()
 def _enter(trees: Trees, n: int, rules: Rules, work: Work) -> bool:
     """Write the legal actions of the leaf, whose position is in `work`; False if there are none."""
     leaf, some = trees.walk[n].leaf, False
@@ -380,7 +380,7 @@ def _enter(trees: Trees, n: int, rules: Rules, work: Work) -> bool:
     return some
 
 
-@uncounted()
+@inlined()
 def simulate(trees: Trees, n: int, rules: Rules, f: Formula, roots: Roots, simulation: int, work: Work) -> bool:
     """One simulation up to its leaf; True if the leaf needs an evaluation, False if its value was exact."""
     walk = trees.walk[n]
@@ -417,7 +417,7 @@ def simulate(trees: Trees, n: int, rules: Rules, f: Formula, roots: Roots, simul
         return True
 
 
-@uncounted()
+@inlined()
 def _needs_search(trees: Trees, n: int, roots: Roots, simulation: int) -> bool:
     """Whether this copy takes part in a simulation."""
     return simulation < roots.budget[n] and not trees.node[n, 0].solved and trees.walk[n].fault == 0
@@ -430,7 +430,7 @@ class Starts(NamedTuple):
     positions: Array  # [N, S] int64
 
 
-@uncounted()
+@inlined()
 def _reach_leaf(
     trees: Trees, n: int, rules: Rules, f: Formula, roots: Roots, starts: Starts, simulation: int, work: Work
 ) -> bool:
@@ -509,7 +509,7 @@ def search_all(trees: Trees, rules: Rules, f: Formula, roots: Roots, starts: Sta
         _search_block(trees, rules, f, roots, starts, evaluator, first, min(first + BLOCK, copies))
 
 
-@uncounted()
+@inlined()
 def _play_outs(trees: Trees, n: int, rules: Rules, evaluator: Evaluator, work: Work) -> float:
     """The mean of random games from the leaf."""
     value = 0.0
@@ -518,7 +518,7 @@ def _play_outs(trees: Trees, n: int, rules: Rules, evaluator: Evaluator, work: W
     return value
 
 
-@uncounted()
+@inlined()
 def _play_out(trees: Trees, n: int, rules: Rules, evaluator: Evaluator, work: Work) -> float:
     """Play random legal moves from the leaf to the end; returns what the player to move at the leaf gets."""
     leaf = trees.walk[n].leaf
