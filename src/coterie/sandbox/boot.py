@@ -7,6 +7,7 @@ the caller has not built walls around it, SETTINGS say how to build them here.
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import resource
@@ -79,7 +80,8 @@ def main() -> None:
     if "ready" in settings:  # says that everything up to here has worked
         os.write(settings["ready"], b'{"ready": true}\n')
         os.close(settings["ready"])
-    sys.stdin.reconfigure(encoding="utf-8")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8")
     main_module = type(sys)("__main__")
     sys.modules["__main__"] = main_module
     exec(compile(source, "program.py", "exec"), main_module.__dict__)
