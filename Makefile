@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 EXTRAS := worlds,openspiel,window,tensorboard,tune,lm,server,bench,docs,dev
 
-.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-pixels bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
+.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-pixels bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-search bench-sandbox bench-lm peers learning ablations worlds same-numbers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,6 +82,9 @@ auction-study: $(STAMP) ## bidders with and without a taste for risk, five seeds
 
 bench-auction: $(STAMP) ## auctions: bids per second on one core
 	$(BIN)/python benchmarks/auction_stepping.py
+
+bench-sandbox: $(STAMP) ## programs per second in the sandbox, against a plain interpreter (about a minute)
+	$(BIN)/python benchmarks/sandbox.py --out docs/results/bench-sandbox.json
 
 bench-lm: $(STAMP) ## language models: scored choices, completion tokens and cached answers per second (about 2 minutes)
 	$(BIN)/python benchmarks/lm.py

@@ -383,6 +383,19 @@ def gpu() -> str:
     return markdown(("device", "steps/s", "playing alone", "learning alone"), rows)
 
 
+def attacks() -> str:
+    """The verdict on every attack by each mechanism."""
+    told = read("bench-sandbox")["attacks"]
+    rows = [[name, *(by[name] for by in told.values())] for name in next(iter(told.values()))]
+    return markdown(("attack", *told), rows)
+
+
+def sandbox_speed() -> str:
+    """Programs per second."""
+    told = read("bench-sandbox")["speed"]
+    return markdown(("", *next(iter(told.values()))), [[name, *map(str, by.values())] for name, by in told.items()])
+
+
 # The gallery ----------------------------------------------------------------------------------------------
 
 PEERS = {  # experiment -> a sentence about a peer
@@ -566,6 +579,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "maddpg-peers": maddpg_peers,
     "replay-peers": replay_peers,
     "gpu": gpu,
+    "attacks": attacks,
+    "sandbox-speed": sandbox_speed,
     "gallery": gallery,
     "summary": summary,
     "tree": tree,
