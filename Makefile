@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+# compiled test files are kept: to rewrite their assertions anew takes every worker some ten seconds
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 EXTRAS := worlds,openspiel,window,tensorboard,tune,lm,server,bench,docs,dev
 
 .PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-pixels bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean

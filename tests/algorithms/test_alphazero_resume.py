@@ -14,8 +14,6 @@ from coterie.training import loop
 from coterie.training.run import Run
 from helpers.run import assert_same_end, environment, files, numbers, train, written
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 TRAIN = """\
 train: {num_envs: 4, rollout_steps: 7, total_steps: 252, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
         shards: 2, video: false, tensorboard: false}

@@ -17,8 +17,6 @@ from helpers.dqn import learn, make_learner, random_rollout
 from helpers.run import assert_same_end, environment, files, numbers, train, written
 from helpers.small_worlds import group_spec
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 TRAIN = """\
 train: {num_envs: 4, rollout_steps: 7, total_steps: 252, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
         shards: 2, video: false, tensorboard: false}
@@ -97,6 +95,7 @@ def test_learning_is_under_way_at_every_checkpoint(whole, game):
     assert len(saved["replays"][0]["rows"]["reward"]) in (40, 60)  # rows have been written over
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 3, 5, 8])
 @pytest.mark.parametrize("game", GAMES)
 def test_stopped_and_resumed(tmp_path, whole, game, at):

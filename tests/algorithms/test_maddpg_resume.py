@@ -10,8 +10,6 @@ from helpers.maddpg import SPACES, learn, make_learner, random_experience
 from helpers.run import assert_same_end, files, numbers, train, written
 from helpers.small_worlds import group_spec
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 TRAIN = """\
 train: {num_envs: 4, rollout_steps: 7, total_steps: 252, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
         shards: 2, video: false, tensorboard: false}

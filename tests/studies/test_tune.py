@@ -21,7 +21,6 @@ from coterie.training.run import Run
 from helpers.run import GRID, numbers, train, written
 from helpers.tune import SKILLS, plans, tiny
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
 SKILL, MOOD = "groups.all.policy.talent.skill", "groups.all.policy.mood"
 RATE = "groups.team.learner.learning_rate"
 
@@ -106,6 +105,7 @@ def test_learning_too_slowly_is_pruned(tmp_path):
     assert tuned.best.score >= tuned.own.score
 
 
+@pytest.mark.slow
 def test_several_seeds_are_averaged(skills, monkeypatch):
     scores = {0: [1.0, 4.0, 2.0, 3.0], 1: [6.0, 0.0, 0.0, 0.0]}
 
@@ -123,6 +123,7 @@ def test_several_seeds_are_averaged(skills, monkeypatch):
     assert {path.name for path in tuned.files.trial(0).iterdir()} == {"seed0", "seed1"}
 
 
+@pytest.mark.slow
 def test_the_untrained_policies_do_not_count(skills, tmp_path):
     """A trial that never beats its step 0 is scored by its best later validation."""
     word = "groups.all.learner.forgets=0.1"
@@ -133,6 +134,7 @@ def test_the_untrained_policies_do_not_count(skills, tmp_path):
     assert alone.summary()["best_step"] == 8
 
 
+@pytest.mark.slow
 def test_held_out_seeds_choose_nothing(skills, monkeypatch):
     monkeypatch.setattr(
         tuning, "held_out_score", lambda summary, settings: -summary["evaluation"]["groups"]["all"]["return_mean"]
@@ -356,6 +358,7 @@ def test_a_long_line_is_cut_at_80_columns():
 # The loop under watch -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_watched_training_may_end_early_and_can_be_resumed(tmp_path):
     settings = schema.load("gridworld-cooperative", GRID)
     seen = []

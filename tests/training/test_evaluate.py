@@ -15,8 +15,6 @@ from coterie.training import build, evaluate, loop, runner
 from helpers import run as run_cases
 from helpers.run import ODD, train, written
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 
 def seated(tmp_path, num_envs, **settings):
     loaded = schema.load(str(written(tmp_path / "odd.yaml", ODD)))
@@ -62,6 +60,7 @@ def test_the_interval_by_hand():
     assert evaluate.interval(np.array([2.0])) == (2.0, 2.0, 2.0)
 
 
+@pytest.mark.slow
 def test_a_preference_does_not_touch_what_is_reported(tmp_path):
     def reported(name, *words):
         run = train(tmp_path / name, "groups.all.learner=helpers.run:Counting", *words, experiment=odd)
@@ -146,6 +145,7 @@ def test_the_summary_and_eval_agree_and_greedy_differs_from_sampling(tmp_path):
     assert coterie.load(run.path, "last").evaluate(30).to_dict() == run.summary()["last"]
 
 
+@pytest.mark.slow
 def test_a_set_network_plays_with_any_number_of_agents_and_an_mlp_says_why_not(tmp_path):
     set_words = ["world.observation=dict", "groups.team.policy.encoder=set", "train.total_steps=64"]
     run = train(tmp_path / "set", *set_words)
