@@ -51,7 +51,7 @@ class Training:
     def __init__(self, config: Config, run: Run) -> None:
         self.config, self.run = keep_answers(config, run.path), run
         config, settings = self.config, config.train
-        self.eval_world = build_world(config.world, evaluation_envs(settings.evaluate_episodes))
+        self.eval_world = build_world(config.world, evaluation_envs(config.world, settings.evaluate_episodes))
         self.groups = build_groups(config, self.eval_world)
         self.learning = [group.name for group in self.groups if group.learner is not None]
         self.with_targets: dict[str, HasTargetPolicy] = {}
