@@ -205,6 +205,24 @@ def test_settings_without_effect_may_change_within_a_study():
     assert tuning.shared_settings(schema.load("cartpole-ppo", ["train.threads=2"])) != shared
 
 
+@pytest.mark.parametrize(
+    "groups", ["all: {agents: 'player_*', LEARNS}", "a: {agents: player_0, LEARNS}\n  b: {agents: player_1, LEARNS}"]
+)
+def test_self_play_for_a_constant_sum_is_refused_and_leaves_nothing(tmp_path, groups):
+    """Its mean return is 0 with the worst settings and with the best."""
+    groups = groups.replace("LEARNS", "policy: {name: network, hidden: [4]}, learner: {name: ppo}")
+    game = written(tmp_path / "game.yaml", f"world: {{name: tictactoe}}\ngroups:\n  {groups}\n")
+    with pytest.raises(ConfigError, match=r"^groups: (all|a, b) win .*groups\.NAME\.policy\.run=RUN.*coterie match"):
+        tune(Plan(str(game), trials=1, study=str(tmp_path / "game.db")))
+    assert [*tmp_path.iterdir()] == [game]
+
+
+def test_learning_against_a_fixed_player_can_be_tuned(tmp_path):
+    fixed = "b: {agents: player_1, policy: random, learner: null}"
+    text = f"world: {{name: tictactoe}}\ngroups:\n  a: {{agents: player_0, learner: {{name: ppo}}}}\n  {fixed}\n"
+    tuning.refuse_constant_sum(schema.load(str(written(tmp_path / "game.yaml", text))))
+
+
 def test_who_does_not_learn_is_not_searched(tmp_path):
     text = "extends: gridworld-cooperative\ngroups: {team: {learner: null}}"
     with pytest.raises(ConfigError, match="nothing to search"):
