@@ -92,7 +92,7 @@ def test_kill_9_of_the_command_and_resume(tmp_path):
 
 
 def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
-    run = stopped(tmp_path / "run", whole["self-play"][0], 6)
+    run = stopped(tmp_path / "run", experiment=whole["self-play"][0], at=6)
     refused = {
         "groups.players.learner.replay.size=30": "group 'players': the saved replay holds .* rows, replay.size is 30",
         "groups.players.learner.gate={every: 2}": "learner.gate cannot be added or removed",

@@ -87,7 +87,7 @@ def test_kill_9_of_the_command_and_resume(tmp_path):
 
 
 def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
-    run = stopped(tmp_path / "run", whole["spread"][0], 5)
+    run = stopped(tmp_path / "run", experiment=whole["spread"][0])
     refused = {
         "groups.team.learner.n_steps=2": "n_steps cannot change",
         "groups.team.learner.replay.size=30": "group 'team': the saved replay holds 60 rows, replay.size is 30",

@@ -77,7 +77,7 @@ def test_workers_do_not_change_the_numbers(tmp_path, whole):
 
 
 def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
-    run = stopped(tmp_path / "run", whole["chase"][0], 5)
+    run = stopped(tmp_path / "run", experiment=whole["chase"][0])
     refused = {
         "groups.hunters.learner.critic.twin=false": "critic.twin cannot change",
         "groups.hunters.learner.critic.centralized=false": "critic",

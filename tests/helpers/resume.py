@@ -29,7 +29,7 @@ def train_all(base, games):
     return made
 
 
-def stopped(path, experiment, at):
+def stopped(path, *words, experiment="gridworld-cooperative", at=5):
     """A run that broke off in an iteration."""
     real = loop.Training.advance
 
@@ -41,13 +41,13 @@ def stopped(path, experiment, at):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop.Training, "advance", advance)
         with pytest.raises(InterruptedError):
-            train(path, experiment=experiment)
+            train(path, *words, experiment=experiment)
     return Run.open(path)
 
 
 def assert_resumed_alike(path, experiment, reference, at):
     """A run that is stopped in iteration `at` and resumed ends like the uninterrupted one."""
-    run = stopped(path, experiment, at)
+    run = stopped(path, experiment=experiment, at=at)
     assert coterie.resume(run.path, quiet=True)
     assert_same_end(run, reference)
 

@@ -14,13 +14,13 @@ import pytest
 
 import coterie
 from coterie.algorithms.ppo.ppo import PPO
-from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
 from coterie.studies import report
 from coterie.training import checkpoint, loop, metrics, runner
 from coterie.training import start as starting
 from coterie.training.run import Run
 from helpers import run as run_cases
+from helpers.resume import assert_refused, stopped
 from helpers.run import DUEL, GRID, assert_same_end, environment, files, numbers, results, train, written
 
 SAVING = ("checkpoint.py", "run.py", "metrics.py")
@@ -169,25 +169,6 @@ def test_a_failure_anywhere_leaves_a_run_that_can_go_on(tmp_path, whole, monkeyp
 # What resuming does -----------------------------------------------------------------------------------------
 
 
-def stopped(path, *words, at=5):
-    """A run that broke off in an iteration."""
-    real = loop.Training.advance
-
-    def advance(self):
-        if self.iteration == at:
-            raise InterruptedError
-        return real(self)
-
-    loop.Training.advance = advance
-    try:
-        train(path, *words)
-    except InterruptedError:
-        pass
-    finally:
-        loop.Training.advance = real
-    return Run.open(path)
-
-
 def test_records_after_the_checkpoint_are_cut_and_not_doubled(tmp_path, whole):
     run = stopped(tmp_path / "run")
     assert run.steps()[-1] == 128
@@ -287,10 +268,8 @@ def test_settings_that_do_not_fit_the_checkpoint_are_refused_and_nothing_is_touc
         "train.shards=2": "train: this run has num_envs=4 and shards=1",
         "groups={team: {agents: agent_0, learner: ppo}, more: {agents: agent_1, policy: random}}": "does not fit",
     }
-    for word, said in refused.items():
-        with pytest.raises(ConfigError, match=said):
-            coterie.resume(run.path, [word], quiet=True)
-        assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
+    assert_refused(run, refused)
+    assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
 
 
 def test_only_a_run_can_be_resumed(tmp_path):
