@@ -241,6 +241,7 @@ def train(world, name, parameters="shared", iterations=30, steps=4, state_size=2
     return Runner(world, actors((where, policy)), seed=1, greedy=True).play(2, 0).experiences["team"], one
 
 
+@pytest.mark.slow
 @both_kinds
 @both_mixers
 def test_a_team_learns_the_only_joint_action_that_is_paid(name, parameters):

@@ -667,6 +667,7 @@ def random_value(game, position):
     return float(np.mean(values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "game", [TICTACTOE, THICKET, Uncompiled(TICTACTOE)], ids=["tictactoe", "thicket", "uncompiled"]
 )
