@@ -99,7 +99,7 @@ def test_every_weight_learns():
 
 
 def test_no_seed_goes_blind():
-    """Values still tell positions apart after the first, large steps; a ReLU on the heads' planes made them constant."""
+    """Values still tell positions apart after the first, large steps; a ReLU on the heads' planes ended that."""
     x = (torch.rand(64, 2 * 6 * 6, generator=torch.Generator().manual_seed(0)) < 0.3).float()
     target = torch.sign(x[:, :36].sum(1) - x[:, 36:].sum(1))
     for seed in range(6):
