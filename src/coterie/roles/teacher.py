@@ -176,6 +176,7 @@ class SkillSource:
         self.numbers = np.zeros(0, np.int64)  # [P]: text states met so far, sorted
         self.plans = np.zeros((0, len(self.skills)))  # [P, S]: their plans; NaN where the planner abstains
         self.shifts = np.zeros(0, np.int64)  # [P]: above 0 in text states where a wrong skill is chosen
+        self.texts: set[str] = set()  # of these states; several numbers may stand for one text
 
     def known(self, view: View, rows: Array) -> Array:
         numbers = self.codec.states(observed(view, rows))
@@ -217,6 +218,7 @@ class SkillSource:
     def add(self, new: Array) -> None:
         """Ask the planner about new text states."""
         texts = [self.codec.describe(number) for number in new.tolist()]
+        self.texts |= set(texts)
         every = np.concatenate([self.numbers, new])
         order = np.argsort(every)
         blank = np.zeros((len(new), len(self.skills)))  # an oracle's plans come from the world
@@ -251,7 +253,7 @@ class SkillSource:
     def metrics(self) -> Counters:
         """Return the number of distinct text states met, and the usage of the model."""
         more = {} if self.planner is None else self.planner.metrics()
-        return {"distinct": float(len(self.numbers)), **more}
+        return {"distinct": float(len(self.texts)), **more}
 
     def state(self) -> State:
         return {"numbers": self.numbers.copy(), "planner": {} if self.planner is None else self.planner.state()}
@@ -260,6 +262,7 @@ class SkillSource:
         if self.planner is not None:
             self.planner.load(state["planner"])
         self.numbers, self.plans, self.shifts = self.numbers[:0], self.plans[:0], self.shifts[:0]
+        self.texts = set()
         self.add(state["numbers"])
 
 
