@@ -61,7 +61,7 @@ LANDMARKS = {
 FAMILY_LANDMARKS = (L_KEY, L_DOOR, L_UNEXPLORED)
 LANDMARK_SIZE = 6  # known, forward and right in parts of the grid's size, their signs, in front
 MATCH_UNKNOWN, MATCH, NO_MATCH = range(3)  # does a key fit the door?
-ANYWHERE, MIDDLE, OUTER_WALLS = range(3)  # where to explore
+ANYWHERE, INSIDE, MIDDLE, OUTER_WALLS = range(4)  # where to explore
 
 
 class Layout(NamedTuple):
@@ -249,9 +249,12 @@ def landmark_of(cell: int, door: int) -> int:
 
 @njit(cache=True)
 def sought_area(state: RoomState, task: int, n: int) -> int:
-    """Where to explore: in a room with two doors, the key lies in the middle and the doors in the outer walls."""
+    """Where to explore: MiniGrid's layouts have nothing in their outer walls.
+
+    In a room with two doors the key lies in the middle, and the doors in the outer walls.
+    """
     if task != TWO_DOOR:
-        return ANYWHERE
+        return INSIDE if task in (EMPTY_ROOM, DOOR_KEY) else ANYWHERE
     wanted = DOOR if state.hand[n] else KEY
     cells, seen = state.cells[n], state.seen[n]
     for row in range(len(cells)):
@@ -269,14 +272,15 @@ def is_sought(area: int, size: int, row: int, column: int) -> bool:
     low, high = size // 2 - 1, size // 2
     if area == MIDDLE:
         return low <= row <= high and low <= column <= high
-    return (row == 0 or row == size - 1) != (column == 0 or column == size - 1)
+    edge = row == 0 or row == size - 1, column == 0 or column == size - 1
+    return not (edge[0] or edge[1]) if area == INSIDE else edge[0] != edge[1]
 
 
 @njit(cache=True)
 def may_pass(cells: Array, seen: Array, row: int, column: int, area: int) -> bool:
     """Whether a way may lead through a cell: known free floor, or towards a distant area also unknown cells."""
     if not seen[row, column]:
-        return area != ANYWHERE
+        return area >= MIDDLE
     kind = object_of(cells[row, column])
     return kind != GOAL_OBJECT and kind != LAVA_OBJECT and can_walk(cells[row, column])
 
@@ -352,7 +356,7 @@ def _write_landmarks(
             _write_landmark(agent, layout, mark, places[mark, 0], places[mark, 1], size, out)
     area = sought_area(state, task, n)
     unknown = _unexplored(state, n, area, queue, reached)
-    if unknown < 0 and area != ANYWHERE:
+    if unknown < 0 and area >= MIDDLE:
         unknown = _unexplored(state, n, ANYWHERE, queue, reached)
     if unknown >= 0:
         _write_landmark(agent, layout, L_UNEXPLORED, unknown // size, unknown % size, size, out)

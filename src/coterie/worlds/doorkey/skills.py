@@ -48,10 +48,12 @@ from coterie.worlds.doorkey.layouts import (
 )
 from coterie.worlds.doorkey.observations import (
     ANYWHERE,
+    INSIDE,
     L_DOOR,
     L_KEY,
     L_WRONG_KEY,
     MATCH,
+    MIDDLE,
     is_sought,
     known_door,
     landmark_of,
@@ -132,7 +134,7 @@ def plan(task: int, facts: Facts) -> int:
 
 def plan_table(task: int) -> Array:
     """The right skill for all facts, `[hand, key, wrong key, door, door state, goal]`."""
-    table = np.zeros(tuple(FACT_SIZES), np.int64)  # type: ignore[arg-type]  # plain numbers
+    table = np.zeros(tuple(FACT_SIZES), np.int64)
     for index in np.ndindex(table.shape):
         table[index] = plan(task, Facts(*index))
     return table
@@ -189,13 +191,13 @@ def _discovers(cells: Array, seen: Array, at: int, area: int) -> bool:
 
 
 @njit(cache=True)
-def _arrivals(state: RoomState, n: int, at: int, door: int, hits: Array) -> None:
+def _arrivals(state: RoomState, n: int, at: int, door: int, area: int, hits: Array) -> None:
     """Write which skills [NUM_SKILLS] bool have arrived at a (cell, direction) `at`."""
     cells, seen = state.cells[n], state.seen[n]
     size = len(cells)
     row, column, direction = at // 4 // size, at // 4 % size, at % 4
     hits[:] = False
-    hits[EXPLORE] = _discovers(cells, seen, at, ANYWHERE)
+    hits[EXPLORE] = _discovers(cells, seen, at, area)
     r, c = row + ROWS[direction], column + COLUMNS[direction]
     if not (0 <= r < size and 0 <= c < size) or not seen[r, c]:
         return
@@ -228,7 +230,7 @@ def _expand(cells: Array, seen: Array, at: int, area: int, queue: Array, tail: i
 
 
 @njit(cache=True)
-def _search(state: RoomState, n: int, wanted: Array, queue: Array, first: Array, found: Array) -> None:
+def _search(state: RoomState, n: int, area: int, wanted: Array, queue: Array, first: Array, found: Array) -> None:
     """Write each wanted skill's first action on a shortest way into `found` [NUM_SKILLS]; −1 where there is none."""
     cells, seen = state.cells[n], state.seen[n]
     size = len(cells)
@@ -245,12 +247,12 @@ def _search(state: RoomState, n: int, wanted: Array, queue: Array, first: Array,
     while head < tail and open_ends > 0:
         at = queue[head]
         head += 1
-        _arrivals(state, n, at, door, hits)
+        _arrivals(state, n, at, door, area, hits)
         for skill in range(NUM_SKILLS):
             if wanted[skill] and hits[skill] and found[skill] < 0:
                 found[skill] = first[at]
                 open_ends -= 1
-        tail = _expand(cells, seen, at, ANYWHERE, queue, tail, first)
+        tail = _expand(cells, seen, at, area, queue, tail, first)
 
 
 @njit(cache=True)
@@ -306,9 +308,9 @@ def _choose(state: RoomState, n: int, task: int, facts: Array, scratch: SkillScr
     _want(facts, hand, two_colours, scratch.wanted)
     if not two_colours:
         scratch.wanted[GO_TO_KEY] = False  # there `go to key` is `go to any key`
-    _search(state, n, scratch.wanted, scratch.queue, scratch.first, chosen)
     area = sought_area(state, task, n)
-    if area != ANYWHERE:
+    _search(state, n, INSIDE if area == INSIDE else ANYWHERE, scratch.wanted, scratch.queue, scratch.first, chosen)
+    if area >= MIDDLE:
         there = _explore_area(state, n, area, scratch.queue, scratch.first)
         chosen[EXPLORE] = there if there >= 0 else chosen[EXPLORE]
     if not two_colours:

@@ -2,8 +2,9 @@
 
 Both read observations alone: the map where the agent observes it, otherwise the present view. `DoorKeyText` says where
 things are, in the words of `adapters/minigrid.py`, and offers actions. `SkillText` says only what the choice of a skill
-depends on, so few texts exist, and each nearly names its answer: `You hold nothing. You face a key.` In a task with two
-colours a key is `matching` or `wrong` once the agent knows the door, and just a key before.
+depends on, so few texts exist, and each names what the agent can do about the next thing, because a small model copies
+better than it infers: `You hold nothing. You can go to a key.` In a task with two colours a key is `matching` or
+`wrong` once the agent knows the door, and just a key before.
 """
 
 from __future__ import annotations
@@ -103,10 +104,10 @@ class Scene:
             )
         state = np.full(len(rows), LOCKED)
         if layout.door >= 0:
-            door = rows[:, layout.door : layout.door + 3]
-            state = np.where(door.any(axis=1), door.argmax(axis=1), LOCKED)
-        marks = (self._landmark(rows, mark) for mark in (L_KEY, L_WRONG_KEY, L_DOOR))
-        return Facts(hand, *marks, state, self._landmark(rows, L_GOAL))
+            states = rows[:, layout.door : layout.door + 3]
+            state = np.where(states.any(axis=1), states.argmax(axis=1), LOCKED)
+        key, wrong_key, door, goal = (self._landmark(rows, mark) for mark in (L_KEY, L_WRONG_KEY, L_DOOR, L_GOAL))
+        return Facts(hand, key, wrong_key, door, state, goal)
 
     def _map_objects(self, row: Array) -> list[GridObject]:
         facts = self._map_facts(row[None])
@@ -148,7 +149,7 @@ class Scene:
     def _seen(self, *planes: Array) -> Array:
         """UNKNOWN, KNOWN or FACED for each row `[R]`, of things in any of the planes."""
         side = self.rules.view_size
-        joined = np.logical_or.reduce(planes)
+        joined: Array = np.stack(planes).max(axis=0)
         return np.where(joined[:, side - 2, side // 2], FACED, np.where(joined.any(axis=(1, 2)), KNOWN, UNKNOWN))
 
     def _view_facts(self, rows: Array) -> Facts:
@@ -164,7 +165,7 @@ class Scene:
         if self.task != COLORED:
             return Facts(hand, self._seen(red), np.zeros_like(hand), door, state, goal)
         red_wrong, blue_wrong = here[3], here[2]  # the door has the other colour
-        wrong_keys = red & red_wrong[:, None, None] | blue & blue_wrong[:, None, None]
+        wrong_keys = red & np.reshape(red_wrong, (-1, 1, 1)) | blue & np.reshape(blue_wrong, (-1, 1, 1))
         keys = (red | blue) & ~wrong_keys
         wrong_hand = carried[:, 0] & red_wrong | carried[:, 1] & blue_wrong
         hand = np.where(
@@ -241,11 +242,15 @@ class SkillText:
     """Says what the choice of a skill depends on; the choices are the world's skills, in their order."""
 
     idle = None
-    prompt = "doorkey-skills"
 
     def __init__(self, world: DoorKey, agent_type: str) -> None:
         self.scene, self.task = Scene(world), world.rules.task
         self.choices = skill_names(self.task)
+        self.prompt = {
+            EMPTY_ROOM: "goal-skills",
+            DOOR_KEY: "doorkey-goal-skills",
+            COLORED: "doorkey-colored-skills",
+        }.get(self.task, "doorkey-skills")
 
     def describe(self, observation: Tree) -> list[str]:
         facts = self.scene.facts(_as_rows(observation))
@@ -272,24 +277,32 @@ class SkillText:
 
 
 def describe_facts(task: int, facts: Facts) -> str:
-    """What the right skill depends on: what is in hand, and the thing to go for next."""
-    goal = f"You see {'no' if facts.goal == UNKNOWN else 'the'} goal."
-    if task == EMPTY_ROOM:
-        return goal
-    if facts.door != UNKNOWN and facts.door_state == OPEN:
-        return f"The door is open. {goal}"
+    """What the right skill depends on: the state of hand or door, and what the agent can do about the next thing."""
+    if task == EMPTY_ROOM or (facts.door != UNKNOWN and facts.door_state == OPEN):
+        start = "" if task == EMPTY_ROOM else "The door is open. "
+        return start + (
+            "No goal is in sight, so you can only explore." if facts.goal == UNKNOWN else "You can go to the goal."
+        )
     if facts.hand == WRONG_KEY:
-        return "You hold a wrong key."
-    sight = {UNKNOWN: "see no", KNOWN: "see a", FACED: "face a"}
+        return "You hold a wrong key. You can drop the key."
+    doors = (
+        "No door is in sight, so you can only explore.",
+        "You can go to a door.",
+        "You can open the door in front of you.",
+    )
     if facts.door != UNKNOWN and facts.door_state == CLOSED:
-        return f"You {sight[int(facts.door)]} closed door."
+        return f"The door is closed. {doors[int(facts.door)]}"
     if facts.hand != NOTHING:
         key = "matching key" if task == COLORED and facts.hand == RIGHT_KEY else "key"
-        return f"You hold a {key}. You {sight[int(facts.door)]} door."
-    if facts.key == UNKNOWN and facts.wrong_key != UNKNOWN:
-        return "You hold nothing. You see a wrong key."
-    matching = task == COLORED and facts.door != UNKNOWN and facts.key != UNKNOWN
-    return f"You hold nothing. You {sight[int(facts.key)]} {'matching ' * matching}key."
+        return f"You hold a {key}. {doors[int(facts.door)]}"
+    if facts.key == UNKNOWN:
+        sight = "No key is in sight" if facts.wrong_key == UNKNOWN else "The key in sight is wrong"
+        return f"You hold nothing. {sight}, so you can only explore."
+    matching = task == COLORED and facts.door != UNKNOWN
+    if facts.key == FACED:
+        return f"You hold nothing. You can pick up the {'matching ' * matching}key in front of you."
+    plain = "a key of any colour" if task == COLORED else "a key"
+    return f"You hold nothing. You can go to {'the matching key' if matching else plain}."
 
 
 def _possible_facts(task: int) -> list[Facts]:
