@@ -19,7 +19,7 @@ class DoorKeyPlans:
 
     def __init__(self, world: DoorKey, agent_type: str) -> None:
         self.scene, self.text = Scene(world), SkillText(world, agent_type)
-        self.prompt = f"{self.text.prompt}-colored" if self.scene.task == COLORED else self.text.prompt
+        self.prompt = self.text.prompt
 
     def states(self, observation: Tree) -> Array:
         assert not isinstance(observation, dict)
