@@ -1,7 +1,9 @@
-"""Text states of teams that share out goals: the goals to which nobody else is closer, nearest first.
+"""Text states of teams that share out goals: the goals left to an agent, nearest first.
 
-The grid world and simple_spread describe themselves to planners with it; a skill is the way to one goal. Goals that
-another agent is closer to are left out, unless that is true of all: a small model copies better than it compares.
+The grid world and simple_spread describe themselves to planners with it; a skill is the way to one goal. The agent that
+is nearest to a goal is served first, then the next nearest: an agent's text names the goals that are still free when
+its turn comes. So a planner that names the first goal assigns goals greedily, and one that knows better may differ. A
+small model copies better than it compares; therefore the text compares for it.
 """
 
 from __future__ import annotations
@@ -26,17 +28,28 @@ def number_states(own: Array, others: Array, known: Array) -> Array:
     """Return the numbers `[R]` of text states.
 
     `own [R, L]` and `others [R, B, L]` are distances to the goals, `known [R, L]` says which goals there are. Digits to
-    the base L + 1 name the goals to which nobody else is closer, or all if there are none, nearest first.
+    the base L + 1 name the goals that are left at the agent's turn, or all where none is, nearest first.
     """
-    rows, goals = own.shape
+    (rows, goals), company = own.shape, others.shape[1]
     found = np.zeros(rows, np.int64)
-    free, left = np.empty(goals, np.bool_), np.empty(goals, np.bool_)
+    left, waiting = np.empty(goals, np.bool_), np.empty(company, np.bool_)
     for r in range(rows):
-        for k in range(goals):
-            free[k] = known[r, k]
-            for b in range(others.shape[1]):
-                free[k] &= others[r, b, k] >= own[r, k]
-        left[:] = free if free.any() else known[r]
+        left[:], waiting[:] = known[r], True
+        while left.any():
+            mine = np.inf
+            for k in range(goals):
+                if left[k]:
+                    mine = min(mine, own[r, k])
+            agent, goal, least = -1, -1, mine
+            for b in range(company):
+                for k in range(goals):
+                    if waiting[b] and left[k] and others[r, b, k] < least:
+                        agent, goal, least = b, k, others[r, b, k]
+            if agent < 0:
+                break  # nobody else comes first
+            waiting[agent], left[goal] = False, False
+        if not left.any():
+            left[:] = known[r]
         order, base = 0, 1
         while left.any():
             best = -1
