@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 EXTRAS := worlds,openspiel,window,tensorboard,tune,lm,server,bench,docs,dev
 
-.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-pixels bench-dqn bench-mpe bench-auction auction-study teacher-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
+.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-pixels bench-dqn bench-mpe bench-auction bench-doorkey auction-study teacher-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -79,6 +79,9 @@ bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
 
 teacher-study: $(STAMP) ## students of a teacher beside PPO alone, five seeds each, into docs/results (about two hours)
 	$(BIN)/python benchmarks/teacher.py --jobs 2
+
+bench-doorkey: $(STAMP) ## native door-key tasks against MiniGrid, stepping, and frames per second with PPO
+	$(BIN)/python benchmarks/doorkey.py --out docs/results/bench-doorkey.json
 
 auction-study: $(STAMP) ## bidders with and without a taste for risk, five seeds each, into docs/results
 	$(BIN)/python benchmarks/auction_study.py
