@@ -38,6 +38,10 @@ FAMILIES = {
         *("gridworld-lm", "gridworld-lm-lora", "cartpole-lm-head", "gridworld-instructed", "gridworld-advised"),
         *("doorkey5-ppo", "doorkey5-shaped", "lavagap-constrained"),
     ),
+    "Teachers": (
+        *("doorkey5-teacher", "doorkey8-teacher", "simple-doorkey-teacher", "colored-doorkey-teacher"),
+        *("lava-doorkey-teacher", "two-door-teacher", "spread-teacher", "gridworld-teacher"),
+    ),
 }
 LAST = ("tag-maddpg",)  # experiments with `train.best: last`
 AUCTIONS = {  # experiment -> its arms in auction-study.json
@@ -452,6 +456,12 @@ ELSEWHERE = {
         for name in ("tictactoe", "connect-four", "othello")
     },
     "doorkey5-ppo": "Its scores are listed with those of `doorkey5-shaped`, below.\n",
+    **{
+        name: "Its scores are in [Teachers](guides/teacher.md#what-it-reaches).\n"
+        for name in FAMILIES["Teachers"]
+        if name != "gridworld-teacher"
+    },
+    "gridworld-teacher": "`make teacher-study` leaves it out: the expert's return is reached in a few thousand steps.\n",
     "lavagap-constrained": "Its scores are in [Rules in words](guides/constraints.md#the-lava-gap).\n",
 }
 
