@@ -461,7 +461,7 @@ ELSEWHERE = {
         for name in FAMILIES["Teachers"]
         if name != "gridworld-teacher"
     },
-    "gridworld-teacher": "`make teacher-study` leaves it out: the expert's return is reached in a few thousand steps.\n",
+    "gridworld-teacher": "How a team is taught: [Teachers](guides/teacher.md#teams).\n",
     "lavagap-constrained": "Its scores are in [Rules in words](guides/constraints.md#the-lava-gap).\n",
 }
 

@@ -99,6 +99,20 @@ def test_frequencies_of_samples_are_probabilities_and_unparsable_ones_do_not_cou
     assert not silent.suggest(seen(world, where)).given.any()
 
 
+def test_how_the_planner_is_asked(tmp_path):
+    world = grid(20)
+    template = written(tmp_path / "mine.txt", "{examples}\nNow {state}\nGo:\n")
+    examples = written(tmp_path / "worked.txt", "places: green => green\n")
+    made, where = teacher(world, template=str(template), examples=str(examples))
+    prompt = made.skill_source.planner.scorer.template.prompt("?")
+    assert prompt == "Now places: green\nGo: green\n\nNow ?\nGo:"
+    asked, per_token = (teacher(world, normalize=how)[0] for how in ("sum", "mean"))
+    view = seen(world, where)
+    assert not np.allclose(asked.suggest(view).probabilities, per_token.suggest(view).probabilities)
+    smooth, _ = teacher(world, smoothing=0.5)
+    assert smooth.suggest(view).probabilities.min() == pytest.approx(0.1)
+
+
 def test_each_text_state_is_asked_about_once():
     world = grid(200)
     made, where = teacher(world)
@@ -269,6 +283,20 @@ def test_a_summary_has_the_teacher_and_drawn_actions(path):
     assert table.load(run.path, policy="random").evaluate(4).to_dict() == summary["baselines"]["random"]
     with pytest.raises(CoterieError, match="--policy: expected one of teacher, random"):
         table.load(run.path, policy="nobody")
+
+
+def test_commands_of_teachers(path, coterie_):
+    file = path.parent / "plans.json"
+    code, out, _ = coterie_("plans", path, "--out", file, "--episodes", 4)
+    assert code == 0
+    assert f"{len(json.loads(file.read_text())['plans'])} text states, 2 skills" in out
+    assert coterie_("plans", path, f"{ADVISE}.plans=oracle", "--out", file)[0] == 2  # there is nothing to write
+    code, out, _ = coterie_("train", path, f"{ADVISE}.plans={file}", "--out", path.parent / "run", "--quiet")
+    assert code == 0
+    assert re.search(r"step 0, drawn +team.*\n(.*\n)*  teacher +team", out)
+    assert "teacher, greedy" in coterie_("eval", path.parent / "run", "--policy", "teacher", "--episodes", 2)[1]
+    code, _, err = coterie_("eval", path.parent / "run", f"{ADVISE}=none", "--policy", "teacher")
+    assert (code, "has an advisor" in err) == (1, True)
 
 
 @pytest.mark.slow
