@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 EXTRAS := worlds,openspiel,window,tensorboard,tune,lm,server,bench,docs,dev
 
-.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-pixels bench-dqn bench-mpe bench-auction bench-doorkey auction-study teacher-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
+.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-pixels bench-dqn bench-mpe bench-auction bench-doorkey bench-teacher auction-study teacher-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -76,6 +76,9 @@ bench-dqn: $(STAMP) .venv-tianshou/.installed ## DQN against Stable-Baselines3 a
 
 bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
 	$(BIN)/python benchmarks/mpe_stepping.py
+
+bench-teacher: $(STAMP) ## PPO with a cached teacher against a plain loop over one environment (about 2 minutes)
+	$(BIN)/python benchmarks/teacher_speed.py --out docs/results/bench-teacher.json
 
 teacher-study: $(STAMP) ## students of a teacher beside PPO alone, five seeds each, into docs/results (about two hours)
 	$(BIN)/python benchmarks/teacher.py --jobs 2
