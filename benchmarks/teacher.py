@@ -96,7 +96,7 @@ TASKS = {
             "teacher asks about <= 10 texts": lambda found: found["teacher"]["distinct"] <= 10,
             "noisy texts <= 0.6 of PPO alone": lambda found: ratio(found, "noisy texts") <= 0.6,
             "noisy decisions <= 0.6 of PPO alone": lambda found: ratio(found, "noisy decisions") <= 0.6,
-            "adversary <= 2 times PPO alone, once off": lambda found: after(found, "adversary", 20_000) <= 2,
+            "adversary <= 2 times PPO alone, once off": lambda found: after(found, "adversary", 10_000) <= 2,
         },
     ),
     "doorkey8": Task(
@@ -152,7 +152,7 @@ LIMITS = {"spread": 1_000_000}  # environment steps after which all runs of a ta
 
 def train(name: str, arm: Arm, seed: int, limit: int | None, threshold: float | None, path: Path) -> Path:
     """Train a run, unless it is there."""
-    if (path / "summary.json").exists():
+    if is_finished(path):
         return path
     settings = schema.load(arm.experiment, [*arm.words, f"seed={seed}", *QUIET])
     run = Run.create(path, settings)
@@ -170,6 +170,11 @@ def train(name: str, arm: Arm, seed: int, limit: int | None, threshold: float | 
     loop.train(settings, run, quiet=True, watch=watch)
     print(f"{name}, seed {seed}: {run.path}", file=sys.stderr, flush=True)
     return path
+
+
+def is_finished(path: Path) -> bool:
+    """Whether there is a whole run."""
+    return (path / "summary.json").exists()
 
 
 def curve(run: Run, metric: str) -> list[tuple[int, float]]:
@@ -268,6 +273,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=list(TASKS), default=list(TASKS), help="tasks (default: all)")
     parser.add_argument("--arms", nargs="*", help="arms (default: all)")
+    parser.add_argument("--summarize", action="store_true", help="train nothing; leave out arms without all runs")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs/teacher"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/teacher.json"))
@@ -281,6 +287,12 @@ def main() -> None:
         for task, made in TASKS.items()
         if task in given.only
     }
+    if given.summarize:
+        done = {path for arms in runs.values() for paths in arms.values() for path in paths if is_finished(path)}
+        runs = {
+            task: {arm: paths for arm, paths in arms.items() if done.issuperset(paths)} for task, arms in runs.items()
+        }
+        runs = {task: arms for task, arms in runs.items() if arms}
     work = [
         partial(train, f"{task}, {arm}", TASKS[task].arms[arm], seed, LIMITS.get(task), TASKS[task].threshold, path)
         for task, arms in runs.items()
@@ -293,7 +305,7 @@ def main() -> None:
     results = {task: summarize(TASKS[task], arms) for task, arms in runs.items()}
     tables = {path.stem: len(json.loads(path.read_text())["plans"]) for path in sorted(plans.FOLDER.glob("*.json"))}
     written = {
-        "command": f"python benchmarks/teacher.py --seeds {given.seeds} --only {' '.join(given.only)}",
+        "command": f"python benchmarks/teacher.py --seeds {given.seeds} --only {' '.join(results)}",
         "commit": commit(),
         "model_answers_in_tables": tables,
         "tasks": results,
