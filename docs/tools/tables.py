@@ -233,6 +233,38 @@ def advised() -> str:
     return markdown(("arm", "steps to 90% of the expert, mean", "seed by seed", "model calls"), rows)
 
 
+def taught() -> str:
+    """Students of teachers and PPO alone: steps to the threshold, and scores at the end."""
+    rows = []
+    for task in read("teacher")["tasks"].values():
+        digits = 2 if task["threshold"] < 0 else 0
+
+        def shown(values: list[float | None], digits: int = digits) -> str:
+            known = [value for value in values if value is not None]
+            if not known:
+                return "–"
+            middle = statistics.mean(known)
+            return number(middle, digits) if digits else f"{middle:.0%}"
+
+        for arm, found in task["arms"].items():
+            seeds = found["seeds"]
+            reached = [seed["steps_to_threshold"] for seed in seeds]
+            rows.append(
+                [
+                    f"{task['title']}, {arm}",
+                    thousands(found["median_steps"]),
+                    ", ".join("–" if one is None else f"{one / 1000:.0f}" for one in reached),
+                    number(found.get("ratio"), 2),
+                    shown([seed["last"]["greedy"] for seed in seeds]),
+                    shown([seed["baselines"].get("teacher") for seed in seeds]),
+                    shown([seed["step_0"]["greedy"] for seed in seeds]),
+                    shown([seed["baselines"]["random"] for seed in seeds]),
+                ]
+            )
+    head = ("task and arm", "steps to threshold, median", "seed by seed, in thousands", "of PPO alone")
+    return markdown((*head, "student at the end", "teacher alone", "step 0", "random"), rows)
+
+
 def doorkey() -> str:
     """Frames to 90% success in the door-key world, with and without shaping."""
     told = read("doorkey5-shaped")
@@ -567,6 +599,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "revenues": revenues,
     "instructed": instructed,
     "advised": advised,
+    "taught": taught,
     "doorkey": doorkey,
     "ablations": ablations,
     "match": match_matrix,

@@ -24,10 +24,10 @@ class DoorKeyPlans:
     def states(self, observation: Tree) -> Array:
         assert not isinstance(observation, dict)
         facts = self.scene.facts(observation.reshape(len(observation), -1))
-        return np.ravel_multi_index(tuple(facts), SIZES)  # type: ignore[call-overload]  # sizes are plain numbers
+        return np.ravel_multi_index(tuple(facts), SIZES)
 
     def describe(self, number: int) -> str:
-        index = np.unravel_index(number, SIZES)  # type: ignore[call-overload]
+        index = np.unravel_index(number, SIZES)
         return describe_facts(self.scene.task, Facts(*map(int, index)))  # type: ignore[arg-type]
 
     def samples(self) -> list[str]:
