@@ -24,10 +24,12 @@ RESULTS = ROOT / "docs" / "results"
 EXPERIMENTS = ROOT / "src" / "coterie" / "experiments"
 BLOCK = re.compile(r"(<!-- table: ([^\n]*?) -->\n)(.*?)(<!-- end table -->)", re.S)
 
+DOOR_KEY = ("doorkey5", "doorkey8", "simple-doorkey", "colored-doorkey", "lava-doorkey", "two-door")
 FAMILIES = {
     "Grid world": (
         *("gridworld-cooperative", "gridworld-meet", "gridworld-race", "gridworld-competitive", "gridworld-iql"),
     ),
+    "Door and key": DOOR_KEY,
     "Classic control": (
         *("cartpole-ppo", "cartpole-dqn", "lunarlander-ppo", "lunarlander-continuous-ppo", "lunarlander-dqn"),
     ),
@@ -487,6 +489,7 @@ ELSEWHERE = {
         "[how strong it is](guides/search.md#how-strong-is-it).\n"
         for name in ("tictactoe", "connect-four", "othello")
     },
+    **dict.fromkeys(DOOR_KEY, "Its scores are in [Door and key](guides/doorkey.md#what-ppo-learns-alone).\n"),
     "doorkey5-ppo": "Its scores are listed with those of `doorkey5-shaped`, below.\n",
     **{
         name: "Its scores are in [Teachers](guides/teacher.md#what-it-reaches).\n"
