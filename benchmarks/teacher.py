@@ -252,18 +252,20 @@ def draw(results: dict[str, Any], runs: dict[str, dict[str, list[Path]]], path: 
     figure = Figure(figsize=(11, 3.4 * rows), layout="constrained")
     for place, (name, result) in enumerate(results.items(), 1):
         axes = figure.add_subplot(rows, 2 if len(results) > 1 else 1, place)
-        for colour, (arm, paths) in zip(COLOURS, runs[name].items(), strict=False):
+        colours = dict(zip(TASKS[name].arms, COLOURS, strict=False))
+        for arm, paths in runs[name].items():
             for number, each in enumerate(paths):
                 steps, values = zip(*curve(Run.open(each), TASKS[name].metric), strict=True)
-                axes.plot(steps, values, color=colour, linewidth=0.9, label=arm if not number else None)
+                axes.plot(steps, values, color=colours[arm], linewidth=0.9, label=arm if not number else None)
         axes.axhline(result["threshold"], color="#444444", linestyle=":", linewidth=1)
         axes.set(xlabel="environment steps", ylabel="success, greedy" if TASKS[name].metric == SUCCESS else "return")
         if TASKS[name].metric == SUCCESS:
             axes.set_xscale("symlog", linthresh=10_000)
+            axes.set_xlim(left=0)
         else:
             axes.set_ylim(bottom=-20)
         axes.set_title(f"{result['title']}, teacher off", fontsize=10)
-        axes.legend(fontsize=7, loc="lower right")
+        axes.legend(fontsize=7, loc="upper left")
         axes.grid(alpha=0.2)
     path.write_bytes(as_png(figure))
 
