@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+# compiled test files are kept: to rewrite their assertions anew takes every worker some ten seconds
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 EXTRAS := worlds,openspiel,window,tensorboard,tune,lm,server,bench,docs,dev
 
-.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-pixels bench-dqn bench-mpe bench-auction bench-doorkey bench-teacher auction-study teacher-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))  # every target that is not a file
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -92,6 +93,9 @@ auction-study: $(STAMP) ## bidders with and without a taste for risk, five seeds
 bench-auction: $(STAMP) ## auctions: bids per second on one core
 	$(BIN)/python benchmarks/auction_stepping.py
 
+bench-sandbox: $(STAMP) ## programs per second in the sandbox, against a plain interpreter (about a minute)
+	$(BIN)/python benchmarks/sandbox.py --out docs/results/bench-sandbox.json
+
 bench-lm: $(STAMP) ## language models: scored choices, completion tokens and cached answers per second (about 2 minutes)
 	$(BIN)/python benchmarks/lm.py
 
@@ -120,19 +124,14 @@ peers: .venv-rllib/.installed .venv-benchmarl/.installed .venv-tianshou/.install
 	.venv-mctx/bin/python -m pip install --quiet jax==0.10.2 mctx==0.0.71 numpy==2.4.6
 	@touch $@
 
-.venv-openspiel/.installed:
-	$(PYTHON) -m venv .venv-openspiel
-	.venv-openspiel/bin/python -m pip install --quiet open_spiel==2.0.2 numpy==2.4.6
-	@touch $@
-
 bench-spread: $(STAMP) .venv-rllib/.installed .venv-benchmarl/.installed ## simple_spread with learning against RLlib and BenchMARL (about 15 minutes)
 	$(BIN)/python benchmarks/spread.py --rllib .venv-rllib/bin/python --benchmarl .venv-benchmarl/bin/python
 
 bench-maddpg: $(STAMP) .venv-benchmarl/.installed ## MADDPG on simple_spread against BenchMARL, speed and scores (about 10 minutes)
 	$(BIN)/python benchmarks/maddpg.py --benchmarl .venv-benchmarl/bin/python --steps 100000 --episodes 1024 --out docs/results/bench-maddpg.json
 
-bench-search: $(STAMP) .venv-mctx/.installed .venv-openspiel/.installed ## tree search against OpenSpiel, mctx and a plain tree (about 6 minutes)
-	$(BIN)/python benchmarks/search.py --openspiel .venv-openspiel/bin/python --mctx .venv-mctx/bin/python --out docs/results/bench-search.json
+bench-search: $(STAMP) .venv-mctx/.installed ## tree search against OpenSpiel, mctx and a plain tree (about 6 minutes)
+	$(BIN)/python benchmarks/search.py --mctx .venv-mctx/bin/python --out docs/results/bench-search.json
 
 learning: $(STAMP) ## every experiment over five seeds, scores and curves into docs/results (about two hours)
 	$(BIN)/python benchmarks/learning.py

@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -59,10 +60,21 @@ def _weights_need_a_marker(request, monkeypatch, empty_folder):
         monkeypatch.setattr(wheels, "download", refuse)
 
 
+DRAW_CURVES = report.draw_curves
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_curves():
+    """Leave curves out of reports, those of module fixtures too: drawing takes longer than a tiny training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "draw_curves", lambda runs: b"")
+        yield
+
+
 @pytest.fixture
-def no_drawing(monkeypatch):
-    """Leave curves out of reports: drawing takes longer than the tiny training before it."""
-    monkeypatch.setattr(report, "draw_curves", lambda runs: b"")
+def curves(monkeypatch):
+    """Draw the curves of reports in this test."""
+    monkeypatch.setattr(report, "draw_curves", DRAW_CURVES)
 
 
 @pytest.fixture(params=["compiled", "autograd"])
@@ -83,10 +95,15 @@ def table_learner(request):
     return functools.partial(make_table_learner, compiled=request.param == "compiled")
 
 
+@pytest.fixture(scope="session")
+def _sweep(tmp_path_factory):
+    return fabricate_sweep(tmp_path_factory.mktemp("made") / "sweep")
+
+
 @pytest.fixture
-def sweep(tmp_path):
-    """Finished runs of two learning rates, four seeds each."""
-    return fabricate_sweep(tmp_path / "sweep")
+def sweep(_sweep, tmp_path):
+    """Finished runs of two learning rates, four seeds each; a copy that the test may change."""
+    return shutil.copytree(_sweep, tmp_path / "sweep")
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ BELOW = {  # package -> packages it may import
     "config": {"core"},
     "training": {"core", "nn", "lm", "policies", "config"},
     "studies": {"core", "nn", "lm", "preferences", "policies", "config", "training"},
+    "sandbox": {"core"},
     "testing": {"core", "training"},
 }
 TOP = {"cli", "api", "__init__", "__main__"}  # may import everything

@@ -6,28 +6,24 @@ Prints one JSON line. Run in an environment with open_spiel; see `make bench-sea
 import argparse
 import json
 import time
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyspiel
 from open_spiel.python.algorithms import mcts
+from small_network import small_network
 
 
 class NetworkEvaluator(mcts.Evaluator):
     """Priors and values of a perceptron with random weights, like the one that the others call."""
 
-    def __init__(self, width: int, random: Any) -> None:
-        sizes = [126, width, width, 8]  # OpenSpiel shows three planes: empty, own, other
-        self.weights = [random.normal(0, 1 / np.sqrt(a), (a, b)).astype(np.float32) for a, b in pairwise(sizes)]
+    def __init__(self, kind: str, width: int, random: Any) -> None:
+        self.network = small_network(kind, width, random)
         self.seconds = 0.0
 
     def _run(self, state: Any) -> Any:
         start = time.perf_counter()
-        h = np.asarray(state.observation_tensor(), np.float32)
-        for weight in self.weights[:-1]:
-            h = np.maximum(h @ weight, 0)
-        out = h @ self.weights[-1]
+        out = self.network(np.asarray(state.observation_tensor()[:84], np.float32))  # both players' stones
         self.seconds += time.perf_counter() - start
         return out
 
@@ -45,13 +41,14 @@ class NetworkEvaluator(mcts.Evaluator):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=("python", "c++"), default="python")
+    parser.add_argument("--network", choices=("numpy", "torch"), default="numpy")
     parser.add_argument("--simulations", type=int, default=64)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     game, random = pyspiel.load_game("connect_four"), np.random.RandomState(args.seed)
-    evaluator = NetworkEvaluator(args.width, random)
+    evaluator = NetworkEvaluator(args.network, args.width, random)
     if args.kind == "python":
         bot = mcts.MCTSBot(game, 1.25, args.simulations, evaluator, random_state=random,
                            child_selection_fn=mcts.SearchNode.puct_value)  # fmt: skip
@@ -65,13 +62,14 @@ def main() -> None:
             state.apply_action(int(column))
         starts.append(state)
     bot.step(starts[0].clone())  # warms up
-    evaluator.seconds, moves, begin = 0.0, 0, time.perf_counter()
+    evaluator.seconds, moves, begin, cpu = 0.0, 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - begin < args.seconds:
         bot.step(starts[moves % 64].clone())
         moves += 1
-    elapsed = time.perf_counter() - begin
+    elapsed, cpu = time.perf_counter() - begin, time.process_time() - cpu
     print(json.dumps({
         "simulations_per_second": moves * args.simulations / elapsed,
+        "simulations_per_cpu_second": moves * args.simulations / cpu,
         "network_share": evaluator.seconds / elapsed if args.kind == "python" else 0.0,
     }))  # fmt: skip
 

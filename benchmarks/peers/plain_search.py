@@ -7,10 +7,10 @@ import argparse
 import json
 import math
 import time
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from small_network import small_network
 
 
 def winner(board: Any, row: int, column: int) -> bool:
@@ -66,23 +66,19 @@ class Tree:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--network", choices=("numpy", "torch"), default="numpy")
     parser.add_argument("--simulations", type=int, default=64)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     random = np.random.default_rng(args.seed)
-    sizes = [84, args.width, args.width, 8]
-    weights = [random.normal(0, 1 / np.sqrt(a), (a, b)).astype(np.float32) for a, b in pairwise(sizes)]
-    spent = 0.0
+    network, spent = small_network(args.network, args.width, random), 0.0
 
     def evaluate(board: Any) -> Any:
         nonlocal spent
         start = time.perf_counter()
-        h = np.concatenate([board == 1, board == -1]).astype(np.float32).ravel()
-        for weight in weights[:-1]:
-            h = np.maximum(h @ weight, 0)
-        out = h @ weights[-1]
+        out = network(np.concatenate([board == 1, board == -1]).astype(np.float32).ravel())
         chances = np.exp(out[:7] - out[:7].max())
         spent += time.perf_counter() - start
         return chances / chances.sum(), float(np.tanh(out[7]))
@@ -94,14 +90,18 @@ def main() -> None:
             board[int((board[:, column] == 0).sum()) - 1, column] = 1
             board = -board
         starts.append(board)
-    moves, begin = 0, time.perf_counter()
+    moves, begin, cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - begin < args.seconds:
         tree = Tree(evaluate)
         for _ in range(args.simulations + 1):
             tree.search(starts[moves % 64], None)
         moves += 1
-    elapsed = time.perf_counter() - begin
-    print(json.dumps({"simulations_per_second": moves * args.simulations / elapsed, "network_share": spent / elapsed}))
+    elapsed, cpu = time.perf_counter() - begin, time.process_time() - cpu
+    print(json.dumps({
+        "simulations_per_second": moves * args.simulations / elapsed,
+        "simulations_per_cpu_second": moves * args.simulations / cpu,
+        "network_share": spent / elapsed,
+    }))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ FAMILIES = {
         *("cartpole-ppo", "cartpole-dqn", "lunarlander-ppo", "lunarlander-continuous-ppo", "lunarlander-dqn"),
     ),
     "Particle worlds": ("spread-ippo", "spread-mappo", "spread-qmix", "spread-maddpg", "tag-ppo", "tag-maddpg"),
-    "Board games": ("tictactoe-alphazero", "connect-four-alphazero", "othello-alphazero"),
+    "Board games": ("tictactoe-alphazero", "connect-four-alphazero", "othello6-alphazero"),
     "Auctions": ("auction-pair", "auction-neutral", "auction-ppo", "auction-cpt", "auction-mixed"),
     "Language models": (
         *("gridworld-lm", "gridworld-lm-lora", "cartpole-lm-head", "gridworld-instructed", "gridworld-advised"),
@@ -421,6 +421,19 @@ def gpu() -> str:
     return markdown(("device", "steps/s", "playing alone", "learning alone"), rows)
 
 
+def attacks() -> str:
+    """The verdict on every attack by each mechanism."""
+    told = read("bench-sandbox")["attacks"]
+    rows = [[name, *(by[name] for by in told.values())] for name in next(iter(told.values()))]
+    return markdown(("attack", *told), rows)
+
+
+def sandbox_speed() -> str:
+    """Programs per second."""
+    told = read("bench-sandbox")["speed"]
+    return markdown(("", *next(iter(told.values()))), [[name, *map(str, by.values())] for name, by in told.items()])
+
+
 # The gallery ----------------------------------------------------------------------------------------------
 
 PEERS = {  # experiment -> a sentence about a peer
@@ -485,9 +498,9 @@ def _scored(name: str) -> str:
 ELSEWHERE = {
     **{
         f"{name}-alphazero": "In self-play returns are 0; "
-        f"`python benchmarks/{name.replace('-', '_')}_strength.py RUN` measures "
+        f"`python benchmarks/{script}_strength.py RUN` measures "
         "[how strong it is](guides/search.md#how-strong-is-it).\n"
-        for name in ("tictactoe", "connect-four", "othello")
+        for name, script in (("tictactoe", "tictactoe"), ("connect-four", "connect_four"), ("othello6", "othello"))
     },
     **dict.fromkeys(DOOR_KEY, "Its scores are in [Door and key](guides/doorkey.md#what-ppo-learns-alone).\n"),
     "doorkey5-ppo": "Its scores are listed with those of `doorkey5-shaped`, below.\n",
@@ -612,6 +625,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "maddpg-peers": maddpg_peers,
     "replay-peers": replay_peers,
     "gpu": gpu,
+    "attacks": attacks,
+    "sandbox-speed": sandbox_speed,
     "gallery": gallery,
     "summary": summary,
     "tree": tree,

@@ -429,6 +429,7 @@ def points_against_random(network, games=300):
     return float((result > 0).mean() + (result == 0).mean() / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["puct", "gumbel"])
 def test_it_learns_tictactoe(method):
     world = Tictactoe(TictactoeSettings(), 64)

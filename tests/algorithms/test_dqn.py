@@ -189,6 +189,7 @@ def test_one_step_descends_the_weighted_loss(q_learner, parameters):
     assert loss == pytest.approx(float(sum(losses).detach()) / len(losses), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_values_become_those_of_a_known_chain(q_learner):
     # Two decisions, paid 1 and 2, then the end: worth 1 + ½·2 and 2.
     where = group_spec(Discrete(1), Box((1,), 0.0, 9.0), agents=1)

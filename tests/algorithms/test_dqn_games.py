@@ -78,6 +78,7 @@ def test_learns_where_agents_take_turns_from_what_arrives_while_idle(n_steps):
     assert (own.action[paid] == 3).mean() > 0.95
 
 
+@pytest.mark.slow
 def test_learns_tictactoe_for_a_moment():
     """Against random play: far better than random play itself, and never an illegal move."""
     world = Tictactoe(TictactoeSettings(first="random"), 64)
@@ -105,7 +106,6 @@ train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, e
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_drawing")
 def test_sits_beside_ppo_and_a_script_at_one_table(tmp_path):
     run = train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", TABLE))
     last = run.metrics()[-1]

@@ -34,11 +34,6 @@ def stirred(one, seed=0):
     return one
 
 
-def limited(weight):
-    """Absolute weights, scaled down where their mean is above 1."""
-    return np.abs(weight) / max(np.abs(weight).mean(), 1.0)
-
-
 def in_numpy(mix, worth, state):
     """QMIX by its definition, row by row: worth `[B, M]`, state `[B, Z]`."""
     part = {name: p.detach().numpy()[0] for name, p in mix.named_parameters()}
@@ -48,11 +43,11 @@ def in_numpy(mix, worth, state):
 
     total = []
     for q, s in zip(worth, state, strict=True):
-        first = limited(layer("weight_in", s)).reshape(len(q), -1)  # a row for each member
-        h = q @ first / len(q) + layer("bias_in", s)[0]
+        first = np.abs(layer("weight_in", s)).reshape(len(q), -1)  # a row for each member
+        h = q @ first + layer("bias_in", s)[0]
         h = np.where(h > 0, h, LEAK * h)
         last = layer("bias_out", np.maximum(layer("bias_hidden", s), 0))[0, 0]
-        total.append(float(h @ limited(layer("weight_out", s))[0] / len(h) + last))
+        total.append(float(h @ np.abs(layer("weight_out", s))[0] / len(h) + last))
     return np.array(total)
 
 
@@ -246,6 +241,7 @@ def train(world, name, parameters="shared", iterations=30, steps=4, state_size=2
     return Runner(world, actors((where, policy)), seed=1, greedy=True).play(2, 0).experiences["team"], one
 
 
+@pytest.mark.slow
 @both_kinds
 @both_mixers
 def test_a_team_learns_the_only_joint_action_that_is_paid(name, parameters):
@@ -299,3 +295,30 @@ def test_qmix_finds_the_better_of_two_games_where_a_sum_cannot():
         own, _ = train(TwoSteps(32), name, iterations=60, steps=8, state_size=6, **fields)
         paid[name] = own.reward[1].mean()
     assert paid == {"vdn": 7, "qmix": 8}
+
+
+# Targets ------------------------------------------------------------------------------------------------
+
+
+def test_targets_of_qmix_stay_within_what_the_rewards_allow():
+    one = stirred(team("qmix", gamma=0.5, n_steps=1, target={"tau": 1.0}))
+    one.target_mixer_flat.array[:] = 50.0  # a mixer that has run away
+    own = random_rollout(one)
+    one.store(own, joint_of(one, own))
+    batch = Transitions(*(column[None, : one.replays[0].size] for column in one.replays[0].rows))
+    low, high = one.possible_values()
+    assert (low, high) == (2 * min(own.reward.min(), 0), 2 * max(own.reward.max(), 0))
+    later = one.targets(batch).detach().numpy() - batch.reward
+    assert np.abs(later).max() > 0
+    assert (later >= batch.discount * low - 1e-5).all()
+    assert (later <= batch.discount * high + 1e-5).all()
+    again = team("qmix", gamma=0.5, n_steps=1)
+    again.load(one.state())
+    assert again.possible_values() == (low, high)
+
+
+def test_without_a_discount_any_value_is_possible():
+    one = team("qmix", gamma=1.0)
+    assert one.possible_values() == (0, 0)
+    one.extremes[:] = -2, 3
+    assert one.possible_values() == (-np.inf, np.inf)

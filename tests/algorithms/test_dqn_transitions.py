@@ -305,6 +305,7 @@ WORLDS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from([*WORLDS]),

@@ -6,7 +6,7 @@ import coterie
 
 QUIET = ["train.video=false", "train.tensorboard=false"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_drawing")]
+pytestmark = pytest.mark.slow
 
 
 def scores(name, tmp_path, *words):

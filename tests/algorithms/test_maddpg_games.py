@@ -53,6 +53,7 @@ def greedily(world, table, steps=2):
     return Runner(world, table, seed=1, greedy=True).play(steps, 0).experiences["team"].action
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [{}, {"compiled": False}, {"squash": "clip"}], ids=str)
 def test_learns_a_point_of_a_box(network):
     wanted = np.array([0.5, 4.0])
@@ -200,7 +201,6 @@ def test_a_risk_measure_needs_a_critic_that_predicts_distributions(fields, said)
         make_learner(**refused(place_in(Lottery(1, 1, 1)), **fields))
 
 
-@pytest.mark.usefixtures("no_drawing")
 def test_one_amount_is_refused_where_something_always_comes(tmp_path):
     """In an all-pay auction every bid is paid: the outcome is v − b or −b, which differs from its mean."""
     words = ["world.rule=all_pay", "train.total_steps=4096", "train.video=false"]
@@ -209,7 +209,7 @@ def test_one_amount_is_refused_where_something_always_comes(tmp_path):
         coterie.train("auction-cpt", words, out=tmp_path / "run", quiet=True)
 
 
-@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_interim_is_refused_where_decisions_follow_each_other(tmp_path):
     risk = (
         "critic: {centralized: false}, replay: {size: 90, learning_starts: 9}, gamma: GAMMA}, preference: {name: cpt}}"
@@ -248,7 +248,7 @@ train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, e
 """
 
 
-@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_learns_with_ppo_dqn_and_a_script_at_one_table(tmp_path):
     run = train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", MIXED))
     last = run.metrics()[-1]
@@ -261,14 +261,12 @@ def test_learns_with_ppo_dqn_and_a_script_at_one_table(tmp_path):
     assert rows["action"].shape[1] == 5 * 5
 
 
-@pytest.mark.usefixtures("no_drawing")
 def test_groups_take_turns(tmp_path):
     run = train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", CHASE))
     learned = [[g for g in ("hunters", "prey") if record.get(f"{g}/updates")] for record in run.metrics()[1:]]
     assert learned == [["prey"], ["hunters"]] * 3
 
 
-@pytest.mark.usefixtures("no_drawing")
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -304,7 +302,6 @@ train: {num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, e
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_drawing")
 def test_a_central_critic_reads_what_a_language_model_did(tmp_path):
     """Two agents' observations and actions, and those of the language model."""
     run = train_run(tmp_path / "run", experiment=written(tmp_path / "words.yaml", WORDED))

@@ -198,6 +198,7 @@ def test_quantiles_learn_outcomes_and_probabilities_from_samples():
     assert probability == pytest.approx([0.7, 0.3], abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_hurdle_model_learns_several_amounts():
     """0 in half of all cases, else 1 or 4 with probabilities 0.75 and 0.25; their mean is 1.75."""
     draw = lambda: ([[0.0, 1.0, 4.0]], [0.5, 0.375, 0.125])  # noqa: E731
@@ -206,6 +207,7 @@ def test_a_hurdle_model_learns_several_amounts():
     assert probability == pytest.approx([0.5, 0.375, 0.125], abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_rare_gain_is_learned_in_proportion():
     """One in 500 is learned to within a fifth, together with one in two; squared errors would not show it."""
     random, out, running = np.random.default_rng(0), torch.zeros(2, 2, requires_grad=True), np.zeros(2)

@@ -2,20 +2,18 @@
 
 import numpy as np
 import pytest
-from test_dqn_resume import stopped
 
-import coterie
-from coterie.config.schema import ConfigError
 from helpers.maddpg import SPACES, learn, make_learner, random_experience
-from helpers.run import assert_same_end, files, numbers, train, written
+from helpers.resume import (
+    TRAIN,
+    assert_alike_with_workers,
+    assert_refused,
+    assert_resumed_alike,
+    stopped,
+    train_all,
+)
 from helpers.small_worlds import group_spec
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
-TRAIN = """\
-train: {num_envs: 4, rollout_steps: 7, total_steps: 252, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
-        shards: 2, video: false, tensorboard: false}
-"""
 CHASE = (
     """\
 world: {name: tag, max_steps: 6, continuous_actions: true}
@@ -52,11 +50,7 @@ GAMES = {"chase": CHASE, "spread": SPREAD}
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Every game, uninterrupted: its experiment and its run."""
-    base, made = tmp_path_factory.mktemp("whole"), {}
-    for game, text in GAMES.items():
-        experiment = written(base / f"{game}.yaml", text)
-        made[game] = (experiment, train(base / f"run-{game}", experiment=experiment))
-    return made
+    return train_all(tmp_path_factory.mktemp("whole"), GAMES)
 
 
 @pytest.mark.slow
@@ -74,32 +68,23 @@ def test_learning_is_under_way_at_every_checkpoint(whole, game):
 @pytest.mark.parametrize("at", [1, 3, 6])
 @pytest.mark.parametrize("game", GAMES)
 def test_stopped_and_resumed(tmp_path, whole, game, at):
-    experiment, reference = whole[game]
-    run = stopped(tmp_path / "run", experiment, at)
-    assert coterie.resume(run.path, quiet=True)
-    assert_same_end(run, reference)
+    assert_resumed_alike(tmp_path / "run", *whole[game], at)
 
 
 @pytest.mark.slow
 def test_workers_do_not_change_the_numbers(tmp_path, whole):
-    experiment, reference = whole["chase"]
-    run = train(tmp_path / "run", "train.workers=2", experiment=experiment)
-    assert numbers(run) == numbers(reference)
-    for step in reference.steps():
-        assert files(run.checkpoint_path(step)) == files(reference.checkpoint_path(step))
+    assert_alike_with_workers(tmp_path / "run", *whole["chase"])
 
 
 def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
-    run = stopped(tmp_path / "run", whole["chase"][0], 5)
+    run = stopped(tmp_path / "run", experiment=whole["chase"][0])
     refused = {
         "groups.hunters.learner.critic.twin=false": "critic.twin cannot change",
         "groups.hunters.learner.critic.centralized=false": "critic",
         "groups.hunters.learner.critic.hidden=[5]": "critic",
         "groups.hunters.learner.replay.size=30": "replay.size",
     }
-    for word, said in refused.items():
-        with pytest.raises(ConfigError, match=said):
-            coterie.resume(run.path, [word], quiet=True)
+    assert_refused(run, refused)
 
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])

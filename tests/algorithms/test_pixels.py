@@ -31,6 +31,7 @@ def dqn_learner(parameters="shared", mixer="none", **policy):
 # Bytes ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize(
     ("space", "policy", "settings"),
@@ -80,6 +81,7 @@ def test_hints_and_perceptrons_read_floats():
     assert isinstance(ppo_learner(floats).policy.inputs(np.zeros((1, 2, 2, 36, 36), np.float32)), np.ndarray)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("mixer", ["none", "vdn"])
 def test_dqn_learns_the_same_from_bytes_as_from_floats(parameters, mixer, monkeypatch):

@@ -204,6 +204,7 @@ def test_shards_are_joined_in_their_order(tmp_path, told):
         assert np.array_equal(both.finals[here], state.finals)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("told", "parameters", "memory"), [(True, "individual", 0), (False, "shared", 3)])
 def test_a_loaded_table_goes_on_exactly(tmp_path, told, parameters, memory):
     def make():
@@ -223,7 +224,7 @@ def test_a_loaded_table_goes_on_exactly(tmp_path, told, parameters, memory):
 
 
 @pytest.mark.slow
-def test_a_whole_run_trains_and_loads(tmp_path, no_drawing):
+def test_a_whole_run_trains_and_loads(tmp_path):
     text = TABLE.format(told=True, central=True, shards=2, parameters="individual", memory=3, compiled=True)
     path = written(tmp_path / "table.yaml", text)
     run = train(tmp_path / "run", "train.total_steps=768", "train.workers=1", experiment=path)

@@ -23,6 +23,7 @@ def train(world, iterations=30, steps=4, parameters="shared", network_settings=N
     return greedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 def test_learns_a_discrete_bandit(compiled):
     payoff = np.array([0.0, 0.2, 1.0, 0.5])
@@ -30,6 +31,7 @@ def test_learns_a_discrete_bandit(compiled):
     assert (own.action == 2).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 def test_learns_a_multi_discrete_bandit(compiled):
     world = Bandit(MultiDiscrete((3, 3)), lambda a: (a[..., 0] == 2) * 1.0 + (a[..., 1] == 0))
@@ -47,6 +49,7 @@ def test_learns_a_continuous_bandit(family):
     assert np.abs((own.action - best) / [4, 10]).max() < 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_agents_with_equal_views_learn_to_act_differently(parameters, compiled):

@@ -220,6 +220,7 @@ def test_normalize_returns(learner):
     assert np.abs(off.target).mean() > 20
 
 
+@pytest.mark.slow
 def test_values_are_told_in_the_worlds_rewards(learner):
     one = learner(critic_learning_rate=0.01, learning_rate_schedule="constant", epochs=40)
     own = experience([[100.0, 100.0]] * 8, terminated=[(t, a) for t in range(8) for a in (0, 1)])

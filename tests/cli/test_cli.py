@@ -20,8 +20,6 @@ from coterie.training.run import Run
 from helpers import run as run_cases
 from helpers.run import DUEL, GRID, ODD, train, written
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
@@ -103,6 +101,7 @@ def test_ones_own_parts_are_found_in_the_present_directory(coterie_, tmp_path, m
     assert code == 0, err
 
 
+@pytest.mark.slow
 def test_a_sweep_trains_the_product(coterie_, tmp_path):
     words = ["seed=0,1", "groups.team.learner.learning_rate=1e-3,3e-4", "groups.team.policy.hidden=[4,4]"]
     base = [w for w in GRID if "hidden" not in w and "total_steps" not in w] + ["train.total_steps=32"]
@@ -171,6 +170,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks,
     run_cases.assert_same_end(Run.open(tmp_path / "run"), train(tmp_path / "whole", longer))
 
 
+@pytest.mark.slow
 def test_a_failed_start_frees_its_directory_and_leaves_other_files(coterie_, tmp_path):
     odd = written(tmp_path / "odd.yaml", ODD)
     out = tmp_path / "new"
@@ -196,6 +196,7 @@ def test_ctrl_c_ends_a_whole_sweep(coterie_, tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_signal_while_a_run_of_a_sweep_finishes_ends_the_sweep(coterie_, tmp_path, monkeypatch):
     finish = loop.finish
 
@@ -260,6 +261,7 @@ def test_a_directory_that_cannot_be_made_is_named(coterie_, tmp_path):
 # Resuming -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_says_so(coterie_, tmp_path):
     run = train(tmp_path / "run", "train.total_steps=32")
     code, out, _ = coterie_("resume", run.path)
@@ -314,6 +316,7 @@ def test_eval_prints_one_object(coterie_, trained):
     assert found == head | {"env_steps": steps, "players": {"team": f"checkpoint best ({steps} steps)"}}
 
 
+@pytest.mark.slow
 def test_eval_is_greedy_repeatable_and_takes_its_options(coterie_, trained):
     greedy = evaluated(coterie_, trained.path, "--episodes", "10")
     assert greedy == evaluated(coterie_, trained.path, "--episodes", "10")
@@ -338,6 +341,7 @@ def test_eval_for_people(coterie_, trained):
     assert "success" in out
 
 
+@pytest.mark.slow
 def test_eval_says_who_plays(coterie_, trained, tmp_path):
     def head(run, *words):
         code, out, err = coterie_("eval", run.path, *words, "--episodes", "3")
@@ -357,6 +361,7 @@ def test_eval_says_who_plays(coterie_, trained, tmp_path):
     assert head(duel, *words) == [f"{other}, {tail}", f"  cross: {other}, checkpoint last", "  ring: expert"]
 
 
+@pytest.mark.slow
 def test_eval_refusals(coterie_, trained):
     for words, code, said in [
         (["--checkpoint", "7"], 1, "has no checkpoint '7'; there are best, last and steps"),
@@ -373,6 +378,7 @@ def test_eval_refusals(coterie_, trained):
         assert said in err
 
 
+@pytest.mark.slow
 def test_eval_with_other_numbers_of_agents(coterie_, tmp_path):
     words = ["world.observation=dict", "groups.team.policy.encoder=set", "train.total_steps=32"]
     run = train(tmp_path / "run", *words)
@@ -404,6 +410,7 @@ def test_watch_in_a_terminal_and_in_a_window(coterie_, trained, monkeypatch):
     assert coterie_("watch", trained.path, "--window", "--fps", "60")[0] == 0
 
 
+@pytest.mark.slow
 def test_watch_a_world_without_pictures(coterie_, tmp_path):
     run = train(tmp_path / "run", experiment=written(tmp_path / "odd.yaml", ODD))
     code, _, err = coterie_("watch", run.path)
@@ -423,7 +430,7 @@ def test_report_command(coterie_, trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_report_of_a_sweep_lies_beside_it(coterie_, sweep, tmp_path, monkeypatch, no_drawing):
+def test_a_report_of_a_sweep_lies_beside_it(coterie_, sweep, tmp_path, monkeypatch):
     runs = sorted(file.parent for file in sweep.rglob("config.yaml"))
     for summary in sweep.rglob("summary.json"):  # curves suffice
         summary.unlink()

@@ -44,25 +44,33 @@ class Source:
 
 
 class Package:
-    """The sources of a package, read when they are first needed."""
+    """The sources of a package as they are now, parsed when they are first needed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.paths = {_module_name(root, path): path for path in root.rglob("*.py")}
+        self.paths = {_module_name(root, path): path for path in sorted(root.rglob("*.py"))}
+        self.texts = {module: path.read_bytes() for module, path in self.paths.items()}
         self.sources: dict[str, Source] = {}
         self.successors = functools.cache(self._successors)
         self.digest = functools.cache(self._digest)
 
     def __getitem__(self, module: str) -> Source:
         if module not in self.sources:
-            self.sources[module] = _read(module, self.paths[module], self.paths.keys())
+            is_package = self.paths[module].name == "__init__.py"
+            self.sources[module] = _read(module, self.texts[module], is_package, self.paths.keys())
         return self.sources[module]
+
+    @functools.cached_property
+    def text_digest(self) -> str:
+        """A hash of all sources to the letter: while it is the same, nothing needs to be parsed."""
+        hashes = (f"{module} {hashlib.sha256(text).hexdigest()}" for module, text in self.texts.items())
+        return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
     @functools.cached_property
     def fingerprints(self) -> dict[str, str]:
         """Return a hash for every top-level function that may be compiled, by `module:name`."""
         found = {}
-        for module in (module for module, path in self.paths.items() if COMPILES.search(path.read_bytes())):
+        for module in (module for module, text in self.texts.items() if COMPILES.search(text)):
             for name, nodes in self[module].definitions.items():
                 if any(isinstance(node, ast.FunctionDef) for node in nodes):
                     reached = sorted(self.reach((module, name)))
@@ -120,6 +128,8 @@ def purge(package: Package) -> list[Path]:
     manifest.parent.mkdir(exist_ok=True)
     with FileLock(manifest.with_suffix(".lock")):
         before = json.loads(manifest.read_text()) if manifest.exists() else {"numba": None, "functions": {}}
+        if before["numba"] == numba.__version__ and before.get("text") == package.text_digest:
+            return []
         known = before["functions"].items() if before["numba"] == numba.__version__ else ()
         fresh = {name for name, digest in known if package.fingerprints.get(name) == digest}
         deleted = []
@@ -128,14 +138,18 @@ def purge(package: Package) -> list[Path]:
                 path.unlink(missing_ok=True)
                 deleted.append(path)
         partial = manifest.with_suffix(".partial")
-        partial.write_text(json.dumps({"numba": numba.__version__, "functions": package.fingerprints}, indent=1))
+        now = {"numba": numba.__version__, "text": package.text_digest, "functions": package.fingerprints}
+        partial.write_text(json.dumps(now, indent=1))
         partial.replace(manifest)
     return deleted
 
 
 def purge_edited(before: Package) -> list[Path]:
     """Delete what a session may have compiled from sources that were edited after it read them into `before`."""
-    old, new = before.fingerprints, Package(before.root).fingerprints
+    after = Package(before.root)
+    if after.text_digest == before.text_digest:
+        return []
+    old, new = before.fingerprints, after.fingerprints
     edited = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
     deleted = [path for path, symbol, _ in cache_files(before.root) if ":".join(symbol) in edited]
     for path in deleted:
@@ -173,9 +187,9 @@ def _module_name(root: Path, path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _read(module: str, path: Path, modules: set[str]) -> Source:
-    tree = _Undocumented().visit(ast.parse(path.read_text()))
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+def _read(module: str, text: bytes, is_package: bool, modules: set[str]) -> Source:
+    tree = _Undocumented().visit(ast.parse(text))
+    package = module if is_package else module.rpartition(".")[0]
     definitions: dict[str, list[ast.AST]] = {LOOSE: []}
     for statement in tree.body:
         for name in _defines(statement):

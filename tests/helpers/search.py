@@ -196,6 +196,39 @@ class Told:
         self.evaluate = evaluate
 
 
+class Later:
+    """A network as on a GPU: what it is told is evaluated when it is asked for, and each part of the copies waits."""
+
+    perceptron, device = None, torch.device("cuda")
+
+    def __init__(self, evaluate, size, outputs):
+        self.evaluate, self.size, self.outputs, self.log = evaluate, size, outputs, []
+
+    def evaluation(self, rows, part):
+        return LaterEvaluation(self, rows, part)
+
+
+class LaterEvaluation:
+    def __init__(self, network, rows, part):
+        self.network, self.part, self.asked = network, part, None
+        self.x = np.full((rows, network.size), np.nan, np.float32)
+        self.out = np.full((rows, network.outputs), np.nan, np.float32)
+
+    def start(self, waiting):
+        assert self.asked is None
+        self.asked = waiting.copy(), self.x.copy()
+        self.out[:] = np.nan  # not there before `finish`
+        self.network.log.append(("start", self.part))
+
+    def finish(self):
+        waiting, x = self.asked
+        self.x[:] = np.nan  # read already
+        self.asked = None
+        logits, value = self.network.evaluate(x[waiting])
+        self.out[waiting] = np.concatenate([logits, value[:, None]], axis=1)
+        self.network.log.append(("finish", self.part))
+
+
 class Said:
     """A network for `Table`: logits and values by node."""
 

@@ -135,6 +135,7 @@ print(asked, lm.state()["budget"]["calls"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_a_resumed_run_sends_no_answered_request_again(tmp_path):
     command = [sys.executable, "-c", RESUMED, str(tmp_path / "answers.db")]

@@ -11,8 +11,9 @@ from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, Unsup
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.retry import RetrySettings
 from helpers.fault_server import FaultServer
+from helpers.needs import needs
 
-pytest.importorskip("openai", reason="needs coterie[lm]")
+pytestmark = needs("openai", "lm")
 SECRET = "sk-very-secret"
 QUICK = RetrySettings(attempts=3, wait=0.001)
 

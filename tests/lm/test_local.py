@@ -4,20 +4,19 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from coterie.lm import Sampling
+from coterie.lm.backends import decoding, scoring
+from coterie.lm.backends.local import Local, has_full_attention
+from coterie.lm.backends.local_settings import LocalSettings
 from coterie.lm.backends.packing import group_by_prefix, pack, shared_prefix_length, split_by_size
 from coterie.lm.interface import Missing, NotRecorded, Rejected
 from coterie.lm.wrappers.cache import Cache, CacheSettings
 from helpers.lm import tiny, tiny_model
+from helpers.needs import needs
 
-pytest.importorskip("transformers", reason="needs coterie[lm]")
-
-import torch
-
-from coterie.lm.backends import decoding, scoring
-from coterie.lm.backends.local import Local, has_full_attention
-from coterie.lm.backends.local_settings import LocalSettings
+pytestmark = needs("transformers", "lm")
 
 START = "A long beginning that every prompt of the batch has in common. "
 PROMPTS = [START + end for end in ("go:", "the fox is two steps above you, go:", "x", "wolves are near. go:")]

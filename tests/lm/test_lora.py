@@ -9,9 +9,10 @@ from coterie.lm.backends.local import Local
 from coterie.lm.lora import LoraAdapterSettings
 from coterie.nn import networks
 from helpers.lm import tiny
+from helpers.needs import needs
 
 PROMPTS, CHOICES = ["one way", "one more"], [[" up", " down"]] * 2
-pytest.importorskip("peft", reason="needs coterie[lm]")
+pytestmark = needs("peft", "lm")
 
 
 def adapted(base, seed=0, **settings):

@@ -45,7 +45,8 @@ def test_a_gpu_that_is_not_there_is_refused(cuda_there):
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_the_cpu_is_a_device_like_any_other(compiled):
+def test_the_cpu_is_a_device_like_any_other(cuda_there, compiled):
+    cuda_there(False)  # auto would take a GPU
     for made, train in ((ppo, network), (dqn, dqn.q_network)):
         one, other = (
             made.make_learner(policy=train(group_spec(), compiled=compiled, **fields))
@@ -92,7 +93,8 @@ def learn_alike(pair, case, tolerance):
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_maddpg_takes_the_cpu_like_any_other(compiled):
+def test_maddpg_takes_the_cpu_like_any_other(cuda_there, compiled):
+    cuda_there(False)
     pair = table_learners(MADDPG_CASES["box"], "auto", "cpu", compiled=compiled)
     assert [one.policy.device for one in pair] == [torch.device("cpu")] * 2
     assert [one.compiled for one in pair] == [compiled] * 2

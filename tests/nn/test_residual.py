@@ -44,8 +44,8 @@ def test_the_layers_by_hand():
     first, second = net.blocks[0].first, net.blocks[0].second
     inner = functional.relu(functional.conv2d(h, first.weight, first.bias, padding=1))
     h = functional.relu(h + functional.conv2d(inner, second.weight, second.bias, padding=1))
-    policy = functional.relu(functional.conv2d(h, net.policy_planes.weight, net.policy_planes.bias)).reshape(3, -1)
-    value = functional.relu(functional.conv2d(h, net.value_planes.weight, net.value_planes.bias)).reshape(3, -1)
+    policy = functional.conv2d(h, net.policy_planes.weight, net.policy_planes.bias).reshape(3, -1)
+    value = functional.conv2d(h, net.value_planes.weight, net.value_planes.bias).reshape(3, -1)
     logits = policy @ net.policy.weight.T + net.policy.bias
     hidden = functional.relu(value @ net.value_hidden.weight.T + net.value_hidden.bias)
     expected = torch.cat([logits, hidden @ net.value.weight.T + net.value.bias], dim=1)
@@ -96,3 +96,19 @@ def test_every_weight_learns():
         (net(views()) - 1).square().mean().backward()
         rate.step()
     assert all(not torch.equal(before[name], p) for name, p in net.named_parameters())
+
+
+def test_no_seed_goes_blind():
+    """Values still tell positions apart after the first, large steps; a ReLU on the heads' planes ended that."""
+    x = (torch.rand(64, 2 * 6 * 6, generator=torch.Generator().manual_seed(0)) < 0.3).float()
+    target = torch.sign(x[:, :36].sum(1) - x[:, 36:].sum(1))
+    for seed in range(6):
+        net = ResidualTower((2, 6, 6), 37, 16, 1, 16, seed)
+        optimizer = torch.optim.Adam(net.parameters(), 0.003)
+        for _ in range(25):
+            optimizer.zero_grad()
+            out = net(x)
+            ((out[:, -1].tanh() - target) ** 2).mean().backward()
+            optimizer.step()
+        assert out[:, -1].std() > 0.5, seed
+        assert net(x)[:, :-1].std(dim=0).min() > 1e-3, seed

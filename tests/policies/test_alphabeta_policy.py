@@ -37,6 +37,7 @@ def results(world, players, steps, random):
     return np.array(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", [0, 1])
 def test_minimax_never_loses_at_tic_tac_toe(column):
     world = Tictactoe(TictactoeSettings(first="random"), 64)

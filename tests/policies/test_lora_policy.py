@@ -25,11 +25,11 @@ from coterie.training.run import Run
 from coterie.training.runner import Runner
 from helpers.language import race, view_of
 from helpers.lm import embedded_file, tiny
+from helpers.needs import needs
 from helpers.run import assert_same_end, written
 from helpers.small_worlds import generator, place_in
 
-pytest.importorskip("peft", reason="needs coterie[lm]")
-pytestmark = pytest.mark.usefixtures("no_drawing")
+pytestmark = needs("peft", "lm")
 
 TABLE = """\
 world: {name: gridworld, mode: race, grid_size: 3, num_agents: 2, max_steps: 6}
@@ -277,6 +277,7 @@ def test_child_processes_play_with_the_learned_adapters(run, tmp_path):
     assert all(np.array_equal(array, ends[1][name]) for name, array in ends[0].items())
 
 
+@pytest.mark.slow
 def test_a_learned_model_is_seated_frozen(run, tmp_path):
     text = f"""\
 world: {{name: gridworld, mode: race, grid_size: 3, num_agents: 2, max_steps: 6}}

@@ -1,11 +1,16 @@
 """Search trees against a plain search written from the papers, and against cases computed by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+import torch
 
 from coterie.core.game import CompiledGame, compile_rules
 from coterie.core.types import Box, CoterieError
-from coterie.policies.search import tree
+from coterie.nn.threads import fixed_threads
+from coterie.policies.search import nodes, tree
+from coterie.policies.search.networks import PositionNetwork, PositionNetworkSettings
 from coterie.policies.search.search import RootNoiseSettings, play_out
 from coterie.worlds.boards.tictactoe import GAME as TICTACTOE
 from helpers.search import (
@@ -14,6 +19,7 @@ from helpers.search import (
     PUCT,
     PUCT_FROM_ZERO,
     THICKET,
+    Later,
     PlainSearch,
     Said,
     Table,
@@ -115,6 +121,50 @@ def test_positions_of_one_batch_do_not_influence_each_other():
             alone, _, _ = searched(search, positions[n : n + 1], 25)
             assert np.array_equal(alone.visits[0], together.visits[n])
             assert alone.value[0] == together.value[n]
+
+
+@pytest.mark.parametrize("formula", [PUCT, GUMBEL])
+@pytest.mark.parametrize("copies", [1, 7])
+def test_halves_that_wait_for_their_evaluations_in_turns_find_the_same(formula, copies):
+    """On a GPU one half of the trees grows while the other's leaves are evaluated; no visit may change."""
+    network, positions = stirred(TICTACTOE, 2), random_positions(TICTACTOE, copies, 4, 3)
+
+    def evaluate(x):  # one by one: the last digits of a product depend on how many rows it has
+        logits, values = zip(*(network.evaluate(row[None]) for row in x), strict=True)
+        return np.concatenate(logits), np.concatenate(values)
+
+    later = Later(evaluate, 18, 10)
+    with fixed_threads(1):
+        at_once, trees, _ = searched(search_of(TICTACTOE, Told(evaluate), formula), positions, 30, generator(2))
+        in_turns, others, _ = searched(search_of(TICTACTOE, later, formula), positions, 30, generator(2))
+    assert np.array_equal(at_once.visits, in_turns.visits)
+    assert np.array_equal(at_once.value, in_turns.value)
+    assert np.array_equal(trees.size, others.size)
+    first = ["start 0", "start 1", "finish 0", "start 0", "finish 1"] if copies > 1 else ["start 0", "finish 0"]
+    assert [
+        f"{what} {part}" for what, part in later.log[: len(first)]
+    ] == first  # both are under way before one is read
+    starts = [entry for entry in later.log if entry[0] == "start"]
+    assert len(later.log) == 2 * len(starts)  # every evaluation was waited for
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
+def test_a_search_on_a_gpu_finds_what_it_finds_on_a_cpu():
+    settings = PositionNetworkSettings(kind="residual", channels=8, blocks=1, device="cpu")
+    here = PositionNetwork(settings, TICTACTOE, 1)
+    there = PositionNetwork(dataclasses.replace(settings, device="cuda"), TICTACTOE, 2)
+    there.load(here.state(), "network")
+    positions = random_positions(TICTACTOE, 7, 4, 3)
+    views, evaluation = TICTACTOE.observe(positions), there.evaluation(7, 0)
+    evaluation.x[:7] = views
+    evaluation.start(np.ones(7, bool))
+    evaluation.finish()
+    logits, values = here.evaluate(views)
+    np.testing.assert_allclose(evaluation.out[:7, :-1], logits, atol=1e-4)
+    np.testing.assert_allclose(evaluation.out[:7, -1], values, atol=1e-4)
+    both = [searched(search_of(TICTACTOE, network), positions, 30)[0] for network in (here, there)]
+    assert np.array_equal(both[0].visits.sum(axis=1), both[1].visits.sum(axis=1))
+    np.testing.assert_allclose(both[0].value, both[1].value, atol=1e-3)
 
 
 # Selection --------------------------------------------------------------------------------------------
@@ -446,7 +496,7 @@ def test_lost_moves_are_never_chosen_while_others_exist(formula):
 
     for simulations in (30, 100, 600):
         found, trees, _ = searched(search_of(rules, Told(evaluate), formula), position[None], simulations)
-        lost = trees.fate[0, 0] == tree.LOST
+        lost = trees.fate[0, 0] == nodes.LOST
         assert not found.policy[0][lost].any()
         assert not lost[found.action[0]]
     assert lost.sum() >= 2
@@ -553,8 +603,8 @@ def test_a_kept_subtree_is_the_subtree(transpositions):
         if trees.solved[n, node] and not trees.legal[n, node].any():
             continue
         before, there = subtree(trees, n, node), trees.position[n, node].copy()
-        assert tree.find_position(trees, n, there) == node
-        tree.keep_subtree(trees, n, node)
+        assert nodes.find_position(trees, n, there) == node
+        nodes.keep_subtree(trees, n, node)
         kept = subtree(trees, n, 0)
         assert kept.keys() == before.keys()
         for path, columns in before.items():
@@ -563,7 +613,7 @@ def test_a_kept_subtree_is_the_subtree(transpositions):
         assert np.array_equal(trees.position[n, 0], there)
         if transpositions:
             for at in range(trees.size[n]):
-                slot = tree._slot(trees, n, trees.position[n, at], trees.depth[n, at])
+                slot = nodes.slot_of(trees, n, trees.position[n, at], trees.depth[n, at])
                 assert trees.table[n, slot] == at
 
 
@@ -587,11 +637,11 @@ def test_saved_trees_go_on_as_they_were():
         search = search_of(TICTACTOE, network, transpositions=transpositions)
         _, trees, _ = searched(search, positions, 30)
         other = search.trees(5, 30)
-        tree.load_state(other, tree.as_state(trees))
+        nodes.load_state(other, nodes.as_state(trees))
         moved = []
         for one in (trees, other):
             for n in range(5):
-                tree.keep_subtree(one, n, one.child[n, 0, one.count[n, 0].argmax()])
+                nodes.keep_subtree(one, n, one.child[n, 0, one.count[n, 0].argmax()])
             roots = search.roots(one.legal[:, 0].copy(), np.full(5, 8), None, NO_NOISE)
             moved.append(
                 search.run(one, roots, one.position[:, 0].copy(), np.zeros(0, np.int64), generator(), range(5))
@@ -617,6 +667,7 @@ def random_value(game, position):
     return float(np.mean(values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "game", [TICTACTOE, THICKET, Uncompiled(TICTACTOE)], ids=["tictactoe", "thicket", "uncompiled"]
 )

@@ -155,6 +155,7 @@ def test_a_set_network_with_text_plays_with_any_number():
 # Learning ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("network", [{}, {"memory": 4}], ids=["plain", "memory"])
 @pytest.mark.parametrize("join", ["concat", "add", "alone"])
@@ -230,6 +231,7 @@ def trained_for(iterations, **settings):
     return greedy.reward.mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("join", ["concat", "add", "alone"])
 def test_instructions_in_words_are_followed(join):
     assert trained_for(25, reads="instruction", join=join) == 1
@@ -276,7 +278,6 @@ def assert_same_play(left, right):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_drawing")
 @pytest.mark.parametrize(
     "words", [READING, LEARNING, [*LEARNING, "groups.team.policy.memory=4"]], ids=["frozen", "trained", "memory"]
 )
@@ -299,12 +300,11 @@ def test_a_run_that_was_stopped_comes_to_the_same_end(words, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_drawing")
 def test_children_read_the_same(tmp_path):
     assert_same_play(*(train(tmp_path / str(w), *LEARNING, f"train.workers={w}") for w in (0, 1)))
 
 
-@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_a_loaded_run_reads_what_it_is_shown(tmp_path):
     train(tmp_path / "run", *LEARNING)
     table = coterie.load(tmp_path / "run")

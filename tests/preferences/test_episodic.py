@@ -149,8 +149,9 @@ def test_what_is_carried_is_saved():
     assert other.running is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", ["odd", "duel"])
-def test_broken_off_and_resumed_a_run_comes_to_the_same_end(tmp_path, monkeypatch, no_drawing, game):
+def test_broken_off_and_resumed_a_run_comes_to_the_same_end(tmp_path, monkeypatch, game):
     text = (ODD if game == "odd" else DUEL).replace("{name: ppo", "{name: ppo, gamma: 1.0")
     text = text.replace("learner: {", "preference: {name: cpt, scope: episodic, reference: 3.0}, learner: {")
     file = str(written(tmp_path / "a.yaml", text))
@@ -295,6 +296,7 @@ def bet(better, worse, chance, safe, seed=0):
 PLAIN = Individual(IndividualSettings())
 
 
+@pytest.mark.slow
 def test_a_long_shot_is_taken_as_often_as_is_best():
     """It loses a little on average; prospect theory likes it, most of all a mixture that takes it 77% of the time."""
     shot = (98.9, -1.1, 0.01, 0.0)
@@ -306,6 +308,7 @@ def test_a_long_shot_is_taken_as_often_as_is_best():
     assert play(bet(*shot), PLAIN, iterations=60) < 0.25
 
 
+@pytest.mark.slow
 def test_a_gamble_with_a_gain_on_average_is_refused_out_of_loss_aversion():
     gamble = (1.5, -1.0, 0.5, 0.0)
     assert play(bet(*gamble), DEFAULT) < 0.05

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
 
 import coterie
 from coterie.config.schema import ConfigError
@@ -40,6 +39,8 @@ def sums(made, episodes):
 
 @pytest.mark.slow
 def test_the_model_ranks_episodes_that_nobody_rated_like_their_returns(rated):
+    from scipy.stats import spearmanr  # takes a second to import
+
     runs, path = rated
     made = settled(path)
     fresh = [e for run in runs for e in play(load(run), "all", 10, 99, ViewOptions(), greedy=False)]
@@ -73,6 +74,7 @@ def experience():
     return Runner(world, [Actor(where, RandomPolicy(RandomSettings(), where))], 0).play(12, 0).experiences["team"]
 
 
+@pytest.mark.slow
 def test_settings_of_the_fit_matter(rated):
     _, path = rated
     plain = settled(path)
@@ -82,7 +84,8 @@ def test_settings_of_the_fit_matter(rated):
         assert not np.allclose(other.rewards(lived), plain.rewards(lived), rtol=1e-3), change
 
 
-def test_ppo_on_ratings_improves_what_the_world_really_pays(rated, tmp_path, no_drawing):
+@pytest.mark.slow
+def test_ppo_on_ratings_improves_what_the_world_really_pays(rated, tmp_path):
     _, path = rated
     run = lights(tmp_path, "run", "groups.all.preference.name=reward_model", f"groups.all.preference.ratings={path}")
     summary = run.summary()
@@ -92,7 +95,8 @@ def test_ppo_on_ratings_improves_what_the_world_really_pays(rated, tmp_path, no_
     assert run.config().groups["all"].preference.settings.ratings == str(path)
 
 
-def test_ratings_turned_round_teach_the_opposite(rated, tmp_path, no_drawing):
+@pytest.mark.slow
+def test_ratings_turned_round_teach_the_opposite(rated, tmp_path):
     _, path = rated
     lines = path.read_text().splitlines()
     turned = [line.replace('"score": 1.0', '"score": x').replace('"score": 0.0', '"score": 1.0') for line in lines]
@@ -104,7 +108,7 @@ def test_ratings_turned_round_teach_the_opposite(rated, tmp_path, no_drawing):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_keeps_the_reward_that_it_began_with(rated, tmp_path, no_drawing, caplog):
+def test_a_resumed_run_keeps_the_reward_that_it_began_with(rated, tmp_path, caplog):
     _, path = rated
     mine = run_cases.written(tmp_path / "r.jsonl", path.read_text())
     episodes_file(mine).write_bytes(episodes_file(path).read_bytes())
@@ -124,6 +128,7 @@ def test_a_resumed_run_keeps_the_reward_that_it_began_with(rated, tmp_path, no_d
     assert bare(parts) == bare(whole)
 
 
+@pytest.mark.slow
 def test_a_state_is_the_whole_reward(rated):
     _, path = rated
     made, other = settled(path), settled(path)

@@ -326,6 +326,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(path, words, monkeypatc
     assert broken.summary()["evaluation"] == straight.summary()["evaluation"]
 
 
+@pytest.mark.slow
 def test_hints_are_given_wherever_a_run_plays(path):
     run = coterie.train(str(path), [f"{ADVISE}.use.mode=hint"], out=path.parent / "run", quiet=True)
     loaded = table.load(run.path)
@@ -336,6 +337,7 @@ def test_hints_are_given_wherever_a_run_plays(path):
     assert len(match.cross_play(players, loaded.config, 2, 0)) == 2
 
 
+@pytest.mark.slow
 def test_bare_observations_and_seats_elsewhere_bring_hints_along(path):
     run = coterie.train(str(path), [f"{ADVISE}.use.mode=hint"], out=path.parent / "run", quiet=True)
     loaded = table.load(run.path)

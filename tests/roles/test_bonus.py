@@ -148,7 +148,6 @@ def test_a_bonus_can_be_scaled_by_its_running_deviation(make):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_drawing")
 def test_killed_and_resumed_it_comes_to_the_same_end(tmp_path, monkeypatch):
     table = written(tmp_path / "table.yaml", TABLE)
     whole = train(tmp_path / "whole", experiment=table)

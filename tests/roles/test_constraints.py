@@ -269,7 +269,7 @@ def judged(run):
 
 
 @pytest.mark.slow
-def test_counting_changes_nothing_and_a_penalty_changes_what_is_learned(tmp_path, no_drawing):
+def test_counting_changes_nothing_and_a_penalty_changes_what_is_learned(tmp_path):
     longer = [
         "train.total_steps=16384",
         "train.num_envs=16",
@@ -290,7 +290,8 @@ def test_counting_changes_nothing_and_a_penalty_changes_what_is_learned(tmp_path
     assert judged(counted)[-1] > 0.1
 
 
-def test_a_vetoed_run_resumes_alike_and_never_breaks_the_rule(tmp_path, no_drawing):
+@pytest.mark.slow
+def test_a_vetoed_run_resumes_alike_and_never_breaks_the_rule(tmp_path):
     steady = "groups.team.learner.learning_rate_schedule=constant"  # a run's length is then all that is changed
     whole = run_cases.train(tmp_path / "whole", *words("veto", steady))
     assert max(judged(whole)) == 0
@@ -303,7 +304,8 @@ def test_a_vetoed_run_resumes_alike_and_never_breaks_the_rule(tmp_path, no_drawi
     assert bare(parts) == bare(whole)
 
 
-def test_a_veto_holds_wherever_the_run_plays(tmp_path, no_drawing, coterie_):
+@pytest.mark.slow
+def test_a_veto_holds_wherever_the_run_plays(tmp_path, coterie_):
     """Only to stay is left: who asks, plays, meets or responds finds that and nothing else."""
     still = words("veto")[1:] + ["groups.team.constraints.rules=['never move up, down, left or right']"]
     run = run_cases.train(tmp_path / "run", *still, "train.total_steps=32")

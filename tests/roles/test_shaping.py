@@ -55,6 +55,7 @@ def best_values(reward, chances, gamma):
     return quality
 
 
+@pytest.mark.slow
 def test_the_best_policies_are_the_same_under_any_potential():
     """Ng, Harada & Russell 1999, theorem 1, through the rewards that a learner would see."""
     world = Rounds()
@@ -231,7 +232,7 @@ def test_every_description_is_asked_about_once_and_raw_rewards_stay():
 # In a run ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_a_run_learns_from_it_and_records_raw_returns(tmp_path):
     (tmp_path / "table.yaml").write_text(TABLE)
     runs = {}

@@ -37,6 +37,7 @@ def test_the_last_policies_can_be_scored(sweep):
     assert [one.aggregates["mean"].value for one in compared(sweep, scored="last").standings] == [7.5, 1.0]
 
 
+@pytest.mark.slow
 def test_the_order_of_arguments_changes_nothing(sweep):
     there = show.to_dict(compared(sweep / "fast", sweep / "slow", threshold=5.0))["variants"]
     back = show.to_dict(compared(sweep / "slow", sweep / "fast", threshold=5.0))["variants"]
@@ -71,6 +72,7 @@ def test_several_worlds_are_put_on_one_scale(tmp_path):
     assert [row["normalised"] for row in show.as_rows(found)] == pytest.approx([0.5] * 4)
 
 
+@pytest.mark.slow
 def test_times_to_a_threshold_are_of_one_world_each(tmp_path):
     """Watched to 100 in the small world and to 400 in the large one."""
     for rate in (FAST, SLOW):
@@ -165,7 +167,8 @@ def test_bands_of_curves_draw_runs_within_their_worlds(tmp_path):
     assert (estimate.low.tolist(), estimate.high.tolist()) == ([0.0, 0.5], [0.0, 0.5])
 
 
-def test_a_sweep_as_training_leaves_it(coterie_, tmp_path, no_drawing):
+@pytest.mark.slow
+def test_a_sweep_as_training_leaves_it(coterie_, tmp_path):
     for seed in (0, 1):
         for hidden in (4, 8):
             words = (f"seed={seed}", f"groups.team.policy.hidden=[{hidden}]", "train.total_steps=64")

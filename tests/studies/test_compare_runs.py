@@ -137,6 +137,7 @@ def test_what_is_no_run_is_refused(coterie_, tmp_path):
     assert coterie_("compare")[0] == 2
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_is_refused_or_left_out_by_name(coterie_, sweep):
     left = fabricate(sweep / "fast" / "4", "seed=4", FAST, finished=False)
     code, out, err = coterie_("compare", sweep)
@@ -149,6 +150,7 @@ def test_an_unfinished_run_is_refused_or_left_out_by_name(coterie_, sweep):
     assert coterie_("compare", left.path, "--skip-unfinished")[2] == "coterie: none of these runs has finished\n"
 
 
+@pytest.mark.slow
 def test_runs_of_different_worlds_are_refused(coterie_, tmp_path, sweep):
     odd = train(tmp_path / "odd", experiment=written(tmp_path / "odd.yaml", ODD))
     code, _, err = coterie_("compare", sweep, odd.path)

@@ -12,6 +12,7 @@ from coterie.studies.compare import show
 from helpers.compare import FAST, SLOW, compared, fabricate
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_of_80_columns(coterie_, sweep):
     code, out, _ = coterie_("compare", sweep, "--threshold", "5")
     lines = out.splitlines()
@@ -36,6 +37,7 @@ def test_the_command_prints_tables_of_80_columns(coterie_, sweep):
     )
 
 
+@pytest.mark.slow
 def test_the_likelier_one_comes_first_with_its_interval(sweep):
     found = compared(sweep / "slow", sweep / "fast")
     (pair,) = found.improvement.values()
@@ -44,6 +46,7 @@ def test_the_likelier_one_comes_first_with_its_interval(sweep):
     assert show.improvement_rows(found) == [["2 over 1", f"0.88 [{', '.join(bounds)}]"]]
 
 
+@pytest.mark.slow
 def test_the_command_prints_json(coterie_, sweep):
     code, out, _ = coterie_("compare", sweep, "--threshold", "5", "--json", "--score", "last")
     plain = json.loads(out)
@@ -65,6 +68,7 @@ def table(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_row_per_run(coterie_, sweep, tmp_path):
     assert coterie_("compare", sweep, "--threshold", "5", "--csv", tmp_path / "new" / "rows.csv")[0] == 0
     rows = table(tmp_path / "new" / "rows.csv")
@@ -92,6 +96,7 @@ def test_the_command_writes_a_figure_and_a_page(coterie_, sweep, tmp_path):
     assert "<td>3/4<td>200" in text
 
 
+@pytest.mark.slow
 def test_what_is_drawn(sweep, monkeypatch):
     from matplotlib.figure import Figure
 
@@ -108,6 +113,7 @@ def test_what_is_drawn(sweep, monkeypatch):
     assert intervals.lines[0].get_xdata().tolist() == [6, 7, 8, 9]
 
 
+@pytest.mark.slow
 def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
@@ -125,6 +131,7 @@ def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch):
     assert words[2] == [[], []]
 
 
+@pytest.mark.slow
 def test_lone_runs_are_compared_without_intervals(coterie_, tmp_path):
     fabricate(tmp_path / "a", FAST, curve=(3.0,), score=3.0)
     fabricate(tmp_path / "b", SLOW, curve=(3.0,), score=3.0)
@@ -141,6 +148,7 @@ def test_lone_runs_are_compared_without_intervals(coterie_, tmp_path):
     assert all(word in both for word in ("intervals: 95%", "few runs: ", "single runs: "))
 
 
+@pytest.mark.slow
 def test_equal_runs_have_an_interval_without_width(coterie_, tmp_path):
     for seed in range(3):
         fabricate(tmp_path / str(seed), f"seed={seed}")
@@ -149,6 +157,7 @@ def test_equal_runs_have_an_interval_without_width(coterie_, tmp_path):
     assert "8.00 [8.00, 8.00]" in out
 
 
+@pytest.mark.slow
 def test_options_are_checked(coterie_, sweep):
     assert coterie_("compare", sweep, "--threshold", "high")[0] == 2
     for word in ("nan", "inf"):

@@ -18,8 +18,6 @@ from helpers import run as run_cases
 from helpers.run import ODD, train, written
 from helpers.small_worlds import generator
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 DUEL = "world: {name: tictactoe}\ngroups: {all: {policy: {name: random}}}\n"
 TAG = """\
 world: {name: tag, max_steps: 5}
@@ -253,6 +251,7 @@ def test_the_interval_covers_the_mean_as_often_as_it_says():
     assert 930 <= held <= 970
 
 
+@pytest.mark.slow
 def test_a_game_without_chance_is_one_game(tmp_path, coterie_):
     fixed = run_cases.DUEL.replace("first: random", "first: player_0")
     run = train(tmp_path / "run", experiment=written(tmp_path / "fixed.yaml", fixed))
@@ -367,6 +366,7 @@ def test_what_cannot_meet_is_refused(coterie_, runs, words, code, said):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_name_may_hold_settings(tmp_path):
     assert match.named_policy("alphabeta:depth=6,ties=first").settings == AlphabetaSettings(6, "first")
     assert match.named_policy("alphabeta").settings == AlphabetaSettings()

@@ -13,7 +13,6 @@ import yaml
 
 from coterie.config.schema import ConfigError
 from coterie.core.search_space import Real
-from coterie.studies import report
 from coterie.studies.tune import show
 from coterie.studies.tune.optuna import StudySpec, open_study
 from coterie.studies.tune.tune import Plan, tune
@@ -21,8 +20,6 @@ from coterie.training import loop
 from coterie.training.run import Run
 from helpers.run import environment, numbers, written
 from helpers.tune import SKILLS, TalentSettings, essence, plans, tiny
-
-pytestmark = pytest.mark.usefixtures("no_drawing")
 
 
 @pytest.fixture
@@ -34,9 +31,7 @@ def skills(tmp_path):
 def whole(tmp_path_factory):
     """The result of an uninterrupted study of twelve trials; shorter ones are its beginning."""
     path = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "draw_curves", lambda runs: b"")
-        return essence(tune(plans(path)(12)))
+    return essence(tune(plans(path)(12)))
 
 
 def cut(*a, **k):
@@ -53,6 +48,7 @@ def test_a_study_continued_in_parts_is_the_whole_study(skills, whole):
         assert essence(tune(skills(trials))) == whole[:trials]
 
 
+@pytest.mark.slow
 def test_a_finished_study_says_so(skills):
     first = tune(skills(3))
     lines = []
@@ -161,6 +157,7 @@ def test_ctrl_c_stops_and_names_the_command(skills, whole, monkeypatch):
     assert essence(tune(skills(5))) == whole[:5]
 
 
+@pytest.mark.slow
 def test_one_process_at_a_time(skills, tmp_path):
     tune(skills(1))
     with open(tmp_path / "s-trials" / ".lock", "w") as held:
@@ -211,6 +208,7 @@ def test_a_studys_file_may_have_any_name(skills, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == files | {"skills.yaml"}
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_study_is_refused_and_left_alone(skills, tmp_path):
     written(tmp_path / "text.db", "by no means a database, but longer than a header would be" * 20)
     with sqlite3.connect(tmp_path / "other.db") as connection:

@@ -128,7 +128,8 @@ def test_the_checkpoint_is_the_one_that_is_named_and_actions_are_drawn_if_so_ask
         rate(RatingSession(tuple(runs[:2]), "return", checkpoint="12345"), ReturnJudge(), tmp_path / "none.jsonl", 1)
 
 
-def test_a_run_that_is_advised_by_hints_can_be_rated(tmp_path, no_drawing):
+@pytest.mark.slow
+def test_a_run_that_is_advised_by_hints_can_be_rated(tmp_path):
     advised = ["groups.team.advisor.name=expert", "groups.team.advisor.use.mode=hint", "train.total_steps=64"]
     made = [str(run_cases.train(tmp_path / name, *advised, f"seed={name}").path) for name in ("1", "2")]
     given = rate(RatingSession(tuple(made), "return", episodes=2), ReturnJudge(), tmp_path / "r.jsonl", 3)
@@ -153,6 +154,7 @@ def test_runs_that_cannot_be_compared_are_refused(runs, grids, tmp_path, chosen,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_world_with_other_settings_is_another_world(runs, tmp_path, grids):
     from helpers.rating import lights
 

@@ -49,6 +49,7 @@ def test_leaving_loses_nothing_and_nothing_is_asked_twice(runs, tmp_path):
     assert not done.seen
 
 
+@pytest.mark.slow
 def test_what_was_said_survives_an_interrupt_while_it_is_read_again(runs, tmp_path, monkeypatch):
     session = RatingSession(tuple(runs), "return", episodes=4)
     kept = tmp_path / "r.jsonl"
@@ -121,6 +122,7 @@ def test_files_that_hold_no_ratings_are_refused_by_a_sentence(tmp_path, text, sa
         read_ratings(path)
 
 
+@pytest.mark.slow
 def test_places_that_cannot_hold_ratings_are_refused(runs, tmp_path):
     session = RatingSession(tuple(runs), "return", episodes=2)
     with pytest.raises(CoterieError, match="is a directory"):
@@ -150,7 +152,8 @@ def test_one_run_is_one_however_its_path_is_written(runs, tmp_path):
     assert len(rate(RatingSession(same, "return", episodes=2), ReturnJudge(), tmp_path / "r.jsonl", 3)) == 3
 
 
-def test_runs_that_went_on_are_not_mixed_in(runs, tmp_path, no_drawing):
+@pytest.mark.slow
+def test_runs_that_went_on_are_not_mixed_in(runs, tmp_path):
     from helpers.rating import lights
 
     young = lights(

@@ -30,17 +30,13 @@ def pictures(page):
 def runs(tmp_path_factory):
     """Two seeds of one experiment; the first with a film."""
     base = tmp_path_factory.mktemp("runs")
-    kept, report.draw_curves = report.draw_curves, lambda runs: b""
-    try:
-        train(base / "warm", "train.total_steps=32")  # else compiling would count as seconds of the first
-        stop = "train.stop={return_mean: 1000}"
-        return [train(base / "a", "train.video=true", stop), train(base / "b", "seed=1", stop)]
-    finally:
-        report.draw_curves = kept
+    train(base / "warm", "train.total_steps=32")  # else compiling would count as seconds of the first
+    stop = "train.stop={return_mean: 1000}"
+    return [train(base / "a", "train.video=true", stop), train(base / "b", "seed=1", stop)]
 
 
 @pytest.mark.slow
-def test_a_report_of_one_run(tmp_path, runs):
+def test_a_report_of_one_run(tmp_path, runs, curves):
     page = report.write_report(runs[:1], tmp_path / "deep" / "page.html", tmp_path / "figures" / "curves.png")
     text = page.read_text()
     assert [(media_type, image.format) for media_type, image in pictures(page)] == [
@@ -56,7 +52,7 @@ def test_a_report_of_one_run(tmp_path, runs):
     assert Image.open(tmp_path / "figures" / "curves.png").size[0] > 500
 
 
-def test_what_is_drawn(runs, monkeypatch):
+def test_what_is_drawn(runs, monkeypatch, curves):
     """Returns with their moving average and the solved line, losses, entropy."""
     from matplotlib.figure import Figure
 
@@ -83,7 +79,8 @@ def test_what_is_drawn(runs, monkeypatch):
     assert "95% interval by bootstrap" in drawn[0].get_supxlabel()
 
 
-def test_bands_are_bootstrap_intervals_of_the_mean(tmp_path, runs, monkeypatch):
+@pytest.mark.slow
+def test_bands_are_bootstrap_intervals_of_the_mean(tmp_path, runs, monkeypatch, curves):
     """Of five runs one is another: a resample with more than three of it is rarer than one in forty."""
     from matplotlib.figure import Figure
 
@@ -135,7 +132,8 @@ def drawn_panels(path, monkeypatch, learner, policy="network", **metrics):
     }
 
 
-def test_a_learner_says_which_of_its_metrics_are_drawn(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_learner_says_which_of_its_metrics_are_drawn(tmp_path, monkeypatch, curves):
     metrics = {"loss": 0.5, "policy_loss": 1.0, "q_mean": 2.0, "epsilon": 0.1, "entropy": 3.0, "surprise": 4.0}
     expected = {
         ("dqn", "q_network"): {"value loss": 0.5, "mean action value": 2.0, "exploration": 0.1},
@@ -151,7 +149,8 @@ def test_a_learner_says_which_of_its_metrics_are_drawn(tmp_path, monkeypatch):
     assert list(plain) == ["policy loss", "value loss", "mean action value", "exploration", "entropy"]
 
 
-def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):
+@pytest.mark.slow
+def test_a_report_of_several_runs_and_experiments(tmp_path, runs):
     odd = train(tmp_path / "odd", "experiment=odd <one>", experiment=written(tmp_path / "odd.yaml", ODD))
     page = report.write_report([*runs, odd], tmp_path / "page.html")
     text = page.read_text()
@@ -165,6 +164,7 @@ def test_a_report_of_several_runs_and_experiments(tmp_path, runs, no_drawing):
     assert not (tmp_path / "two.html").exists()
 
 
+@pytest.mark.slow
 def test_only_runs_that_differ_in_seed_are_pooled(tmp_path, sweep, monkeypatch):
     for summary in sweep.rglob("summary.json"):  # curves suffice
         summary.unlink()
@@ -198,7 +198,7 @@ def exploited(run, *gains, **asked):
     return found
 
 
-def test_a_page_tells_what_deviating_gains(tmp_path, no_drawing):
+def test_a_page_tells_what_deviating_gains(tmp_path):
     runs = [fabricate(tmp_path / str(seed), f"seed={seed}", finished=False) for seed in (0, 1, 2)]
     exploited(runs[0], ("a<b", "individual", (0.5, 0.25, 0.75)), ("c", "team", (-0.25, -0.5, -0.125)))
     found = exploited(
@@ -236,7 +236,7 @@ def test_a_page_tells_what_deviating_gains(tmp_path, no_drawing):
     assert told["exploit"][1] == found.to_dict()
 
 
-def test_a_page_says_nothing_of_what_nobody_asked(tmp_path, no_drawing):
+def test_a_page_says_nothing_of_what_nobody_asked(tmp_path):
     run = fabricate(tmp_path / "run", finished=False)
     assert "Exploit" not in report.write_report([run], tmp_path / "page.html").read_text()
 
@@ -251,7 +251,7 @@ def test_a_page_says_nothing_of_what_nobody_asked(tmp_path, no_drawing):
         (lambda found: found["responses"][0]["responder"].pop("steps"), "missing 1 required .* 'steps'"),
     ],
 )
-def test_damaged_findings_are_named(tmp_path, no_drawing, damage, said):
+def test_damaged_findings_are_named(tmp_path, damage, said):
     run = fabricate(tmp_path / "run", finished=False)
     plain = exploited(run, ("team", "individual", (1.0, 0.0, 2.0))).to_dict()
     damage(plain)
@@ -263,7 +263,7 @@ def test_damaged_findings_are_named(tmp_path, no_drawing, damage, said):
         report.write_report([run], tmp_path / "page.html")
 
 
-def test_an_unfinished_run_has_curves_but_no_scores(tmp_path, runs, no_drawing):
+def test_an_unfinished_run_has_curves_but_no_scores(tmp_path, runs):
     run = Run.create(tmp_path / "run", runs[0].config())
     run.metrics_file.write_text("".join(runs[0].metrics_file.read_text().splitlines(keepends=True)[:4]) + '{"iter')
     text = report.write_report([run], tmp_path / "page.html").read_text()
@@ -271,13 +271,14 @@ def test_an_unfinished_run_has_curves_but_no_scores(tmp_path, runs, no_drawing):
     assert "<img" in text
 
 
-def test_curves_of_runs_of_different_lengths(tmp_path, runs):
+@pytest.mark.slow
+def test_curves_of_runs_of_different_lengths(tmp_path, runs, curves):
     run = Run.create(tmp_path / "run", runs[0].config())
     run.metrics_file.write_text("".join(runs[0].metrics_file.read_text().splitlines(keepends=True)[:3]))
     assert report.draw_curves([runs[1], run])[:4] == b"\x89PNG"
 
 
-def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch):
+def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch, curves):
     from matplotlib.figure import Figure
 
     drawn = []

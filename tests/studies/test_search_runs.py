@@ -75,6 +75,7 @@ def test_another_network_does_not_fit_the_weights(coterie_, run):
     assert "group 'players'" in err
 
 
+@pytest.mark.slow
 def test_a_run_meets_itself_with_more_simulations(run):
     names = [str(run.path), f"{run.path}:simulations=100", f"{run.path}:play=network", "random"]
     players = open_players(names, "best")
@@ -110,6 +111,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path, monkeypatch):
 # A deeper search as a response --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_deeper_search_exploits_a_shallow_one(run, coterie_):
     """Two simulations lose to a hundred with the same network; nobody is trained."""
     arguments = ["--by", f"{run.path}:simulations=100", "--stochastic", "--episodes", 48, "--deviator", "each"]

@@ -16,8 +16,6 @@ from coterie.studies.search_section import Move, Searched, report_section, root_
 from coterie.training import build, table
 from helpers.run import ODD, train, written
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 GAME = """\
 world: {name: WORLD}
 groups:
@@ -37,11 +35,7 @@ def run_of(path, world, *words):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A moment of AlphaZero on tic-tac-toe."""
-    kept, report.draw_curves = report.draw_curves, lambda runs: b""
-    try:
-        return run_of(tmp_path_factory.mktemp("section") / "one", "tictactoe")
-    finally:
-        report.draw_curves = kept
+    return run_of(tmp_path_factory.mktemp("section") / "one", "tictactoe")
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +121,7 @@ def test_a_position_as_html():
     assert "2 legal moves<" in shown
 
 
+@pytest.mark.slow
 def test_nothing_is_shown_where_nobody_searches(run, tmp_path):
     other = train(tmp_path / "odd", experiment=written(tmp_path / "odd.yaml", ODD))
     assert list(report_section([other])) == []
@@ -134,6 +129,7 @@ def test_nothing_is_shown_where_nobody_searches(run, tmp_path):
     assert list(report_section([alone])) == []
 
 
+@pytest.mark.slow
 def test_a_game_without_pictures_is_shown_as_text(tmp_path):
     pytest.importorskip("pyspiel")
     text = "".join(report_section([run_of(tmp_path / "spiel", "openspiel/tic_tac_toe")]))

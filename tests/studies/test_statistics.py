@@ -198,6 +198,7 @@ def test_profiles_by_hand():
 # The same by rliable ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_values_equal_rliables():
     metrics = pytest.importorskip("rliable.metrics", reason="rliable is not installed: pip install -e '.[dev]'")
     library = pytest.importorskip("rliable.library")

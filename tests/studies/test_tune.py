@@ -21,7 +21,6 @@ from coterie.training.run import Run
 from helpers.run import GRID, numbers, train, written
 from helpers.tune import SKILLS, plans, tiny
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
 SKILL, MOOD = "groups.all.policy.talent.skill", "groups.all.policy.mood"
 RATE = "groups.team.learner.learning_rate"
 
@@ -106,6 +105,7 @@ def test_learning_too_slowly_is_pruned(tmp_path):
     assert tuned.best.score >= tuned.own.score
 
 
+@pytest.mark.slow
 def test_several_seeds_are_averaged(skills, monkeypatch):
     scores = {0: [1.0, 4.0, 2.0, 3.0], 1: [6.0, 0.0, 0.0, 0.0]}
 
@@ -123,6 +123,7 @@ def test_several_seeds_are_averaged(skills, monkeypatch):
     assert {path.name for path in tuned.files.trial(0).iterdir()} == {"seed0", "seed1"}
 
 
+@pytest.mark.slow
 def test_the_untrained_policies_do_not_count(skills, tmp_path):
     """A trial that never beats its step 0 is scored by its best later validation."""
     word = "groups.all.learner.forgets=0.1"
@@ -133,6 +134,7 @@ def test_the_untrained_policies_do_not_count(skills, tmp_path):
     assert alone.summary()["best_step"] == 8
 
 
+@pytest.mark.slow
 def test_held_out_seeds_choose_nothing(skills, monkeypatch):
     monkeypatch.setattr(
         tuning, "held_out_score", lambda summary, settings: -summary["evaluation"]["groups"]["all"]["return_mean"]
@@ -201,6 +203,24 @@ def test_settings_without_effect_may_change_within_a_study():
     other = schema.load("cartpole-ppo", ["world.processes=2", "train.video=false", "train.keep_checkpoints=7"])
     assert tuning.shared_settings(other) == shared
     assert tuning.shared_settings(schema.load("cartpole-ppo", ["train.threads=2"])) != shared
+
+
+@pytest.mark.parametrize(
+    "groups", ["all: {agents: 'player_*', LEARNS}", "a: {agents: player_0, LEARNS}\n  b: {agents: player_1, LEARNS}"]
+)
+def test_self_play_for_a_constant_sum_is_refused_and_leaves_nothing(tmp_path, groups):
+    """Its mean return is 0 with the worst settings and with the best."""
+    groups = groups.replace("LEARNS", "policy: {name: network, hidden: [4]}, learner: {name: ppo}")
+    game = written(tmp_path / "game.yaml", f"world: {{name: tictactoe}}\ngroups:\n  {groups}\n")
+    with pytest.raises(ConfigError, match=r"^groups: (all|a, b) win .*groups\.NAME\.policy\.run=RUN.*coterie match"):
+        tune(Plan(str(game), trials=1, study=str(tmp_path / "game.db")))
+    assert [*tmp_path.iterdir()] == [game]
+
+
+def test_learning_against_a_fixed_player_can_be_tuned(tmp_path):
+    fixed = "b: {agents: player_1, policy: random, learner: null}"
+    text = f"world: {{name: tictactoe}}\ngroups:\n  a: {{agents: player_0, learner: {{name: ppo}}}}\n  {fixed}\n"
+    tuning.refuse_constant_sum(schema.load(str(written(tmp_path / "game.yaml", text))))
 
 
 def test_who_does_not_learn_is_not_searched(tmp_path):
@@ -356,6 +376,7 @@ def test_a_long_line_is_cut_at_80_columns():
 # The loop under watch -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_watched_training_may_end_early_and_can_be_resumed(tmp_path):
     settings = schema.load("gridworld-cooperative", GRID)
     seen = []

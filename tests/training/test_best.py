@@ -9,7 +9,6 @@ from coterie.training.best import Best
 from coterie.training.evaluate import Result
 from helpers.run import DUEL, train, written
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
 SELF_PLAY = """\
 world: {name: tictactoe, first: random}
 groups: {both: {policy: {name: network, hidden: [8]}, learner: {name: ppo, learning_rate: 1e-3}}}
@@ -79,6 +78,7 @@ def test_returns_that_are_no_numbers_are_refused():
         Best("return", ["a"]).consider(result(a=[np.nan, 0]), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [DUEL, SELF_PLAY], ids=["two groups", "one group"])
 def test_self_play_ends_with_the_last_policies_and_says_so(tmp_path, text):
     run = train(tmp_path / "run", experiment=written(tmp_path / "game.yaml", text))

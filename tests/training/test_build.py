@@ -19,8 +19,6 @@ from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
 from helpers.run import train, written
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 PLAIN = "world: {name: gridworld, grid_size: 4, num_agents: 3, num_targets: 1}\ngroups:\n"
 
 
@@ -308,6 +306,7 @@ def test_a_scripted_policy_can_be_seated_too(tmp_path):
     assert isinstance(seated(tmp_path, run).policy, RandomPolicy)
 
 
+@pytest.mark.slow
 def test_a_shared_policy_of_many_takes_one_seat_as_the_agent_of_that_name(tmp_path):
     """A network that knows three agents plays one of them; its other seats are not needed."""
     tiny = ["train.total_steps=64", "train.num_envs=4", "train.rollout_steps=8", "train.evaluate_episodes=2"]
@@ -336,6 +335,7 @@ def test_a_shared_policy_of_many_takes_one_seat_as_the_agent_of_that_name(tmp_pa
         build.build_groups(schema.resolve(table, "table"), stage)
 
 
+@pytest.mark.slow
 def test_rules_come_along_with_a_group_of_an_earlier_run(tmp_path):
     """The constraints of a group hold at another table, too, unless that table sets its own."""
     text = (

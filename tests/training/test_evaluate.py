@@ -15,8 +15,6 @@ from coterie.training import build, evaluate, loop, runner
 from helpers import run as run_cases
 from helpers.run import ODD, train, written
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 
 def seated(tmp_path, num_envs, **settings):
     loaded = schema.load(str(written(tmp_path / "odd.yaml", ODD)))
@@ -62,6 +60,7 @@ def test_the_interval_by_hand():
     assert evaluate.interval(np.array([2.0])) == (2.0, 2.0, 2.0)
 
 
+@pytest.mark.slow
 def test_a_preference_does_not_touch_what_is_reported(tmp_path):
     def reported(name, *words):
         run = train(tmp_path / name, "groups.all.learner=helpers.run:Counting", *words, experiment=odd)
@@ -146,6 +145,7 @@ def test_the_summary_and_eval_agree_and_greedy_differs_from_sampling(tmp_path):
     assert coterie.load(run.path, "last").evaluate(30).to_dict() == run.summary()["last"]
 
 
+@pytest.mark.slow
 def test_a_set_network_plays_with_any_number_of_agents_and_an_mlp_says_why_not(tmp_path):
     set_words = ["world.observation=dict", "groups.team.policy.encoder=set", "train.total_steps=64"]
     run = train(tmp_path / "set", *set_words)
@@ -162,3 +162,32 @@ def test_a_result_is_frozen(tmp_path):
     world, actors = seated(tmp_path, 1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         evaluate.evaluate(world, actors, 1, seed=0).length = None
+
+
+THIRD_PARTY = (
+    "world: {name: gymnasium/CartPole-v1, native: false}\ngroups: {all: {policy: {name: network, hidden: [4]}}}\n"
+)
+
+
+@pytest.mark.parametrize("word", ["world.processes=0", pytest.param("world.processes=2", marks=pytest.mark.slow)])
+def test_third_party_episodes_are_the_same_on_any_number_of_copies(tmp_path, word):
+    config = schema.load(str(written(tmp_path / "table.yaml", THIRD_PARTY)), [word])
+    found = []
+    for copies in (3, 7):
+        world = build.build_world(config.world, copies)
+        result = evaluate.evaluate(world, [group.actor for group in build.build_groups(config, world)], 7, seed=5)
+        assert sorted(result.start) == [*range(7)]
+        found.append(result.length[np.argsort(result.start)].tolist())
+        with pytest.raises(ValueError, match="cannot be saved"):
+            world.save()
+    assert found[0] == found[1]
+    assert len(set(found[0])) > 1
+
+
+def test_third_party_environments_are_evaluated_on_few_copies(tmp_path):
+    config = schema.load(str(written(tmp_path / "table.yaml", THIRD_PARTY)))
+    more = schema.load(str(written(tmp_path / "more.yaml", THIRD_PARTY)), ["world.processes=24"])
+    native = schema.load("cartpole-ppo")
+    assert [evaluate.evaluation_envs(config.world, episodes) for episodes in (5, 100)] == [5, 16]
+    assert evaluate.evaluation_envs(more.world, 100) == 24
+    assert [evaluate.evaluation_envs(native.world, episodes) for episodes in (5, 100, 1000)] == [5, 100, 256]

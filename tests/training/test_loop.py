@@ -18,8 +18,6 @@ from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
 from helpers.run import ODD, assert_same_end, files, numbers, results, train, written
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 
 def iterations(run, key="iteration"):
     return [r["iteration"] for r in run.metrics() if key in r]
@@ -33,6 +31,7 @@ def test_the_same_config_and_seed_give_the_same_run(tmp_path):
     assert numbers(one) != numbers(other)
 
 
+@pytest.mark.slow
 def test_a_run_does_not_touch_or_read_global_random_state(tmp_path):
     np.random.seed(1)  # noqa: NPY002  # the global state is what is tested
     torch.manual_seed(1)
@@ -114,6 +113,7 @@ def test_checkpoints(tmp_path):
     assert run.steps() == [0, 96, 192, 256]
 
 
+@pytest.mark.slow
 @setting("stop")
 def test_a_solved_run_saves_and_stops(tmp_path):
     odd = written(tmp_path / "odd.yaml", ODD)
@@ -131,6 +131,7 @@ def test_a_solved_run_saves_and_stops(tmp_path):
     assert not train(tmp_path / "never", *words[:2], *never, experiment=odd).summary()["solved"]
 
 
+@pytest.mark.slow
 def test_stop_watches_the_named_group(tmp_path):
     text = ODD.replace("groups: {all: {", "groups: {rest: {agents: agent_0, policy: random}, all: {agents: agent_1, ")
     odd = written(tmp_path / "odd.yaml", text)
@@ -140,6 +141,7 @@ def test_stop_watches_the_named_group(tmp_path):
         assert run.summary()["solved"] == solved
 
 
+@pytest.mark.slow
 @setting("video", "tensorboard")
 def test_video_and_tensorboard_can_be_left_out(tmp_path):
     run = train(tmp_path / "run", "train.total_steps=32")
@@ -150,6 +152,7 @@ def test_video_and_tensorboard_can_be_left_out(tmp_path):
     assert list((run.path / "tensorboard").glob("events*"))
 
 
+@pytest.mark.slow
 @setting("best")
 def test_the_best_may_be_the_last(tmp_path):
     run = train(tmp_path / "run", "train.total_steps=1024", "groups.team.learner.learning_rate=0.01", "train.best=last")
@@ -167,6 +170,7 @@ def refuse(*_, **__):
     raise RuntimeError("no screen, no disk, no idea")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "said"),
     [
@@ -303,6 +307,7 @@ def test_rewards_that_are_no_numbers_stop_the_run_and_leave_the_good_checkpoint(
     assert not (tmp_path / "at once").exists()  # nothing was recorded
 
 
+@pytest.mark.slow
 def test_a_diverged_run_can_be_resumed_with_a_smaller_learning_rate(tmp_path):
     with pytest.raises(Diverged):
         train(tmp_path / "run", "groups.team.learner.learning_rate=1e30", "train.checkpoint_every=1")

@@ -14,16 +14,14 @@ import pytest
 
 import coterie
 from coterie.algorithms.ppo.ppo import PPO
-from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
 from coterie.studies import report
 from coterie.training import checkpoint, loop, metrics, runner
 from coterie.training import start as starting
 from coterie.training.run import Run
 from helpers import run as run_cases
+from helpers.resume import assert_refused, stopped
 from helpers.run import DUEL, GRID, assert_same_end, environment, files, numbers, results, train, written
-
-pytestmark = pytest.mark.usefixtures("no_drawing")
 
 SAVING = ("checkpoint.py", "run.py", "metrics.py")
 PROCESSES = multiprocessing.get_context("forkserver")  # children start in no time, with everything imported
@@ -163,32 +161,12 @@ def test_a_failure_anywhere_leaves_a_run_that_can_go_on(tmp_path, whole, monkeyp
     with pytest.raises(InterruptedError):
         train(tmp_path / "run")
     monkeypatch.undo()
-    monkeypatch.setattr(report, "draw_curves", lambda runs: b"")
     coterie.resume(tmp_path / "run", quiet=True)
     assert_same_end(Run.open(tmp_path / "run"), whole["grid"][1])
     assert (tmp_path / "run" / "report.html").exists()
 
 
 # What resuming does -----------------------------------------------------------------------------------------
-
-
-def stopped(path, *words, at=5):
-    """A run that broke off in an iteration."""
-    real = loop.Training.advance
-
-    def advance(self):
-        if self.iteration == at:
-            raise InterruptedError
-        return real(self)
-
-    loop.Training.advance = advance
-    try:
-        train(path, *words)
-    except InterruptedError:
-        pass
-    finally:
-        loop.Training.advance = real
-    return Run.open(path)
 
 
 def test_records_after_the_checkpoint_are_cut_and_not_doubled(tmp_path, whole):
@@ -251,6 +229,7 @@ def test_a_longer_run_goes_on(tmp_path):
     assert run_cases.files(run.checkpoint_path(256)) == run_cases.files(at_once.checkpoint_path(256))
 
 
+@pytest.mark.slow
 def test_a_solved_run_goes_on_when_more_is_asked_of_it(tmp_path):
     stop = "train.stop={return_mean: -1000, episodes: 2}"
     run = train(tmp_path / "run", stop)
@@ -259,6 +238,23 @@ def test_a_solved_run_goes_on_when_more_is_asked_of_it(tmp_path):
     assert coterie.resume(run.path, ["train.stop=null"], quiet=True)
     assert run.summary()["env_steps"] == 256
     assert not run.summary()["solved"]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_run_of_an_earlier_version_is_refused_with_the_part_that_has_changed(tmp_path, monkeypatch, workers):
+    """Tic-tac-toe of 0.2 saved `board` where there is now `position`."""
+    run = train(tmp_path / "run", experiment=written(tmp_path / "duel.yaml", DUEL))
+    read = checkpoint.load
+
+    def load(directory):
+        state = read(directory)
+        for shard in state["shards"]:
+            shard["world"]["board"] = shard["world"].pop("position")
+        return state
+
+    monkeypatch.setattr(checkpoint, "load", load)
+    with pytest.raises(CoterieError, match=r"world: its saved state has no 'position'\..*groups\.NAME\.policy\.run"):
+        coterie.resume(run.path, ["train.total_steps=512", f"train.workers={workers}"], quiet=True)
 
 
 def test_settings_that_do_not_fit_the_checkpoint_are_refused_and_nothing_is_touched(tmp_path):
@@ -272,10 +268,8 @@ def test_settings_that_do_not_fit_the_checkpoint_are_refused_and_nothing_is_touc
         "train.shards=2": "train: this run has num_envs=4 and shards=1",
         "groups={team: {agents: agent_0, learner: ppo}, more: {agents: agent_1, policy: random}}": "does not fit",
     }
-    for word, said in refused.items():
-        with pytest.raises(ConfigError, match=said):
-            coterie.resume(run.path, [word], quiet=True)
-        assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
+    assert_refused(run, refused)
+    assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
 
 
 def test_only_a_run_can_be_resumed(tmp_path):
@@ -386,6 +380,7 @@ def test_a_signalled_run_is_saved_and_resumes_exactly(tmp_path, number, code, wo
     assert files(last[0]) == files(last[1])
 
 
+@pytest.mark.slow
 def test_from_python_a_training_saves_before_sigterm_ends_the_process(tmp_path):
     words = [*GRID, "train.total_steps=1000000"]
     script = f"""

@@ -11,8 +11,6 @@ from coterie.training import checkpoint
 from coterie.training.run import Run, write_text
 from helpers.run import files, train
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 
 def state(step, best):
     return {"env_steps": step, "best_step": best, "policies": {}}
@@ -117,6 +115,7 @@ def test_every_kept_checkpoint_keeps_the_best_of_its_time(run):
     assert (run.steps(), run.steps("best")) == ([20, 30], [15])
 
 
+@pytest.mark.slow
 def test_training_keeps_as_many_as_asked_and_the_best(tmp_path):
     for keep in (1, 3):
         run = train(tmp_path / str(keep), f"train.keep_checkpoints={keep}")

@@ -11,8 +11,6 @@ from coterie.training.run import Run
 from coterie.training.runner import Runner
 from helpers.run import DUEL, GRID, train, written
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -43,6 +41,7 @@ def test_the_readme_in_a_few_lines(tmp_path):
     assert table.env_steps == run.summary()["best_step"]
 
 
+@pytest.mark.slow
 def test_a_single_override_may_be_a_string(tmp_path):
     run = coterie.train("gridworld-cooperative", [*GRID, "train.total_steps=32"], out=tmp_path / "a", quiet=True)
     assert coterie.resume(run.path, "train.total_steps=64", quiet=True)

@@ -13,8 +13,6 @@ from coterie.training.workers import WorkerError
 from helpers import run as run_cases
 from helpers.run import DUEL, ODD, assert_same_end, train, written
 
-pytestmark = pytest.mark.usefixtures("no_drawing")
-
 
 def started(tmp_path, *words, text=ODD):
     loaded = schema.load(str(written(tmp_path / "odd.yaml", text)), list(words))
@@ -57,6 +55,7 @@ def test_results_do_not_depend_on_the_number_of_workers_when_agents_take_turns(t
     assert_same_end(*(train(tmp_path / str(w), f"train.workers={w}", experiment=duel) for w in (0, 2)))
 
 
+@pytest.mark.slow
 def test_shards_are_part_of_the_experiment(tmp_path):
     one, two = (train(tmp_path / str(s), f"train.shards={s}", "train.total_steps=64") for s in (1, 2))
     assert run_cases.numbers(one) != run_cases.numbers(two)

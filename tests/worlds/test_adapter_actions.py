@@ -3,10 +3,12 @@
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import coterie
 from coterie.config import registry, schema
 from coterie.core.types import Box, CoterieError, MultiDiscrete
+from coterie.nn import distributions
 from coterie.testing import check_world
 from coterie.training.build import build_world
 from coterie.worlds.adapters import actions, batch
@@ -42,6 +44,23 @@ def test_missing_bounds_are_set_with_a_warning(low, high, ours, caplog):
     assert half.agent_types["agent"].action == Box((1,), *map(float, ours))
     assert "world.actions.limit" in caplog.text
     check_world(lambda num_envs: world(name, num_envs, options=options), steps=20)
+
+
+@pytest.mark.parametrize("family", ["beta", "gaussian"])
+@pytest.mark.parametrize(("low", "high"), [(0.0, np.inf), (-np.inf, 5.0)])
+def test_one_sided_boxes_get_a_density_on_their_range_and_no_draw_is_clipped(family, low, high):
+    """A Gaussian of deviation 10, clipped, would put a third or more of its draws on the bounds."""
+    space = actions.convert_action_space(gymnasium.spaces.Box(low, high, (1,)), ActionSettings()).space
+    made = distributions.head(space, family)
+    out = np.array([[0.3, -0.2]], np.float32).repeat(4000, 0)
+    drawn, log_prob = made.act(out, None, np.random.default_rng(0), False)
+    assert space.low < drawn.min() < drawn.max() < space.high
+    assert np.ptp(drawn) > 0.5 * (space.high - space.low)
+    grid = np.linspace(space.low, space.high, 4002, dtype=np.float32)[1:-1, None]
+    density = made.evaluate_actions(torch.from_numpy(out), torch.from_numpy(grid), None)[0].exp().sum().item()
+    assert density * (space.high - space.low) / 4001 == pytest.approx(1, abs=2e-3)
+    again = made.evaluate_actions(torch.from_numpy(out), torch.from_numpy(drawn), None)[0].numpy()
+    assert np.allclose(again, log_prob, atol=1e-4)
 
 
 def test_the_limit_is_a_setting():

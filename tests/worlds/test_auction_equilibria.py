@@ -219,6 +219,7 @@ def test_the_world_pays_prospect_theorists_less():
     assert play(settings, bid_functions)[1].mean() == pytest.approx(0.2957, abs=3e-3)
 
 
+@pytest.mark.slow
 def test_a_mixed_table_in_the_world():
     settings, told = AuctionSettings(3), table(2, 1)
     rewards, paid, efficient = play(settings, told.bidders)

@@ -170,7 +170,7 @@ def test_bidders_of_a_group_who_differ_count_each(played):
 
 
 @pytest.mark.slow
-def test_who_was_seated_from_a_run_keeps_the_taste_it_learned_with(tmp_path, no_drawing):
+def test_who_was_seated_from_a_run_keeps_the_taste_it_learned_with(tmp_path):
     moment = ["train.total_steps=4096", "train.video=false", "train.tensorboard=false"]
     coterie.train("auction-cpt", moment, out=tmp_path / "cpt", quiet=True)
     table = """\
@@ -293,7 +293,7 @@ def test_a_falling_curve_has_no_share_of_highest_winners():
 
 
 @pytest.mark.slow
-def test_the_chapter_of_a_page(played, tmp_path, no_drawing, coterie_):
+def test_the_chapter_of_a_page(played, tmp_path, coterie_):
     runs = played(
         "num_bidders: 2",
         f"one: {{agents: bidder_0, policy: expert}}, two: {{agents: bidder_1, {SHADE}share: 0.6}}}}",
@@ -316,6 +316,7 @@ def test_the_chapter_of_a_page(played, tmp_path, no_drawing, coterie_):
     assert told["groups"]["two"]["learned"]["l2_distance"]["value"] == pytest.approx(0.0577, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_what_is_drawn(played, monkeypatch):
     from matplotlib.figure import Figure
 
@@ -336,7 +337,7 @@ def test_what_is_drawn(played, monkeypatch):
 
 
 @pytest.mark.slow
-def test_sets_of_runs_are_shown_apart(played, tmp_path, no_drawing):
+def test_sets_of_runs_are_shown_apart(played, tmp_path):
     two = played("num_bidders: 2", "all: {policy: expert}", name="two")
     three = played("num_bidders: 3, rule: all_pay, rounds: 2", "all: {policy: expert}", name="three")
     config = load(str(tmp_path / "three.yaml"), ["experiment=two"])
@@ -349,13 +350,13 @@ def test_sets_of_runs_are_shown_apart(played, tmp_path, no_drawing):
     assert "Bids and numbers are those of the first of 2 rounds." in text
 
 
-def test_a_run_without_policies_is_left_out(tmp_path, no_drawing):
+def test_a_run_without_policies_is_left_out(tmp_path):
     run = Run.create(tmp_path / "run", load("auction-neutral"))
     run.metrics_file.write_text(json.dumps({"env_steps": 1, "wall_s": 1}) + "\n")
     assert "run has no policies yet" in report.write_report([run], tmp_path / "page.html").read_text()
 
 
-def test_other_worlds_have_no_chapter(tmp_path, no_drawing):
+def test_other_worlds_have_no_chapter(tmp_path):
     run = Run.create(tmp_path / "run", load("gridworld-cooperative"))
     run.metrics_file.write_text(json.dumps({"env_steps": 1, "wall_s": 1}) + "\n")
     page = tmp_path / "page.html"
@@ -365,7 +366,8 @@ def test_other_worlds_have_no_chapter(tmp_path, no_drawing):
         report.write_report([run], page, numbers=tmp_path / "numbers.json")
 
 
-def test_damaged_summaries_are_named(tmp_path, no_drawing):
+@pytest.mark.slow
+def test_damaged_summaries_are_named(tmp_path):
     run = Run.create(tmp_path / "run", load("gridworld-cooperative"))
     run.metrics_file.write_text(json.dumps({"env_steps": 1, "wall_s": 1}) + "\n")
     score = {"return_mean": 1.0, "return_ci95": [0.0, 1.0], "length_mean": 3.0}

@@ -122,6 +122,7 @@ def test_positions_differ_are_not_over_and_have_their_stones():
     assert generate_positions(1, 0, seed=0).tolist() == [[0, 0, 0]]
 
 
+@pytest.mark.slow
 def test_bad_questions_are_refused():
     with pytest.raises(ValueError, match="between 0 and 41"):
         generate_positions(1, 42, 0)

@@ -87,6 +87,7 @@ def test_evaluations_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_pa
     assert numbers[0][-1]["agent/eval/return_mean"] > 0
 
 
+@pytest.mark.slow
 def test_a_slow_evaluation_names_the_settings_that_shorten_it(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("coterie.training.loop.SLOW_EVALUATION", 0.0)
     short = ["train.total_steps=20", "train.num_envs=2", "train.rollout_steps=5", "train.evaluate_episodes=2"]

@@ -273,6 +273,7 @@ def test_rendering_without_mode_or_before_reset_is_an_error():
         parallel_env(render_mode="ansi").render()
 
 
+@pytest.mark.slow
 def test_one_window_for_all_episodes(monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     pygame = pytest.importorskip("pygame")

@@ -78,6 +78,7 @@ def steps_taken(model, episodes=40):
     return steps / episodes
 
 
+@pytest.mark.slow
 def test_the_grid_world_learns_under_rllib():
     python = ROOT / ".venv-rllib" / "bin" / "python"
     if not python.exists():

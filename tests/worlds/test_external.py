@@ -310,6 +310,7 @@ def dice(num_envs, **settings):
     return GymnasiumWorld(GymnasiumSettings("helpers.external_envs:GlobalDice-v0", **settings), num_envs)
 
 
+@pytest.mark.slow
 def test_environments_that_draw_from_global_generators_can_be_seeded(caplog):
     check_world(lambda n: dice(n, seed_globals=True), 30)
     check_world(lambda n: dice(n, seed_globals=True, fresh=True), 30)

@@ -119,6 +119,7 @@ def test_a_saved_world_is_replayed_with_its_frames():
         assert np.array_equal(seen(made.step(step)), seen(other.step(step)))
 
 
+@pytest.mark.slow
 def test_processes_show_the_same():
     settings = {"grey": True, "resize": (16, 16), "frame_stack": 4}
     apart = world(processes=2, **settings)

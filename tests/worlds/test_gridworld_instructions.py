@@ -58,6 +58,7 @@ def test_sentences_are_numbered_by_order_then_colour_then_wording():
         assert tuple(shown[at : at + count]) == list_[LAST]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LISTS)
 def test_episodes_draw_every_meaning_and_every_wording_of_their_list_alike(name):
     world = make(30000, instructions=name)

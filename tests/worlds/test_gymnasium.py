@@ -1,6 +1,7 @@
 """Gymnasium environments as worlds, and the native CartPole against Gymnasium's."""
 
 import logging
+import re
 
 import gymnasium
 import numpy as np
@@ -228,8 +229,24 @@ def test_unsupported_spaces_and_unknown_names_are_refused():
             world(name)
     with pytest.raises(CoterieError, match="actions Text"):
         actions.convert_action_space(gymnasium.spaces.Tuple([gymnasium.spaces.Text(2)]))
-    with pytest.raises(CoterieError, match="Graph"):
-        spaces.convert_observation_space(gymnasium.spaces.Graph(gymnasium.spaces.Discrete(2), None))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Graph(gymnasium.spaces.Discrete(2), None),
+        gymnasium.spaces.Sequence(gymnasium.spaces.Box(0, 1, (2,))),
+        gymnasium.spaces.OneOf([gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(3)]),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_observations_without_a_fixed_size_are_refused_with_their_name_and_space(space):
+    said = re.escape(f"{space} is not supported")
+    with pytest.raises(CoterieError, match=f"^observations: {said}"):
+        spaces.convert_observation_space(space)
+    nested = gymnasium.spaces.Dict({"seen": gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2), space])})
+    with pytest.raises(CoterieError, match=f"^entry 'seen/1' of the observations: {said}"):
+        spaces.convert_observation_space(nested)
 
 
 def test_a_missing_package_is_named_with_its_install_command(monkeypatch):

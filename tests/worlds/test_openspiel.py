@@ -184,6 +184,7 @@ def test_alphabeta_needs_compiled_rules():
         seat(world("tic_tac_toe"), "openspiel/tic_tac_toe", {}, {"name": "alphabeta"})
 
 
+@pytest.mark.slow
 def test_search_beats_random_play():
     """From both seats, by random games."""
     pytest.importorskip("pyspiel")
@@ -207,7 +208,7 @@ train: {num_envs: 4, rollout_steps: 7, total_steps: 168, evaluate_episodes: 4, c
 """
 
 
-@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_alphazero_resumes_exactly(tmp_path, monkeypatch, processes):
     """A run that broke off in the middle of games ends like one that did not, also with games in child processes."""
@@ -231,7 +232,7 @@ def test_alphazero_resumes_exactly(tmp_path, monkeypatch, processes):
     assert_same_end(run, whole)
 
 
-@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_alphazero_learns_scaled_payoffs(tmp_path):
     """Margins in dots and boxes are up to 4, the values of a network up to 1."""
     pytest.importorskip("pyspiel")

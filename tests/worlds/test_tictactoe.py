@@ -34,6 +34,7 @@ def position(text: str, mover: int, num_envs: int = 1) -> Tictactoe:
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["player_0", "random"])
 def test_keeps_the_contract(first):
     check_world(lambda num_envs: Tictactoe(TictactoeSettings(first=first), num_envs))

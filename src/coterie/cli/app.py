@@ -47,8 +47,16 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
     ] = False,
+    unsafe_local_exec: Annotated[
+        bool,
+        typer.Option("--unsafe-local-exec", help="run programs that a model wrote without a sandbox, if there is none"),
+    ] = False,
 ) -> None:
     """Options of the program itself."""
+    if unsafe_local_exec:
+        from coterie.sandbox import unsafe
+
+        unsafe.allow()
 
 
 Experiment = Annotated[

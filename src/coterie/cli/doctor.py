@@ -41,10 +41,21 @@ def examine() -> Iterator[str]:
     yield f"python        {platform.python_version()} on {platform.system()} {platform.machine()}"
     yield f"cores         {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}"
     yield f"gpu           {torch.cuda.get_device_name(0) if torch.cuda.is_available() else 'none'}"
+    yield f"sandbox       {_sandbox()}"
     for name in NEEDED:
         yield f"{name:13} {_version(name) or 'MISSING: reinstall coterie'}"
     for name, purpose in OPTIONAL.items():
         yield f"{name:13} {_version(name) or f'not installed; needed for {purpose}'}"
+
+
+def _sandbox() -> str:
+    """What isolates programs that a language model wrote."""
+    from coterie import sandbox
+
+    try:
+        return f"{sandbox.live_mechanism()} isolates programs that a model wrote"
+    except sandbox.SandboxUnavailable as error:
+        return f"none: {error}"
 
 
 def _version(name: str) -> str | None:

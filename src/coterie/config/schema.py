@@ -8,6 +8,7 @@ loop.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -352,6 +353,8 @@ def to_yaml(config: Config) -> str:
 
 
 def _interpolated(layer: dict[str, Any]) -> dict[str, Any]:
+    if "${" not in repr(layer):  # the usual case, and a hundred times as fast
+        return copy.deepcopy(layer)
     try:
         result = OmegaConf.to_container(OmegaConf.create(layer), resolve=True)
     except OmegaConfBaseException as error:

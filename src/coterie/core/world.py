@@ -98,6 +98,25 @@ class Pausable(Protocol):
 
 
 @runtime_checkable
+class NumbersEpisodes(Protocol):
+    """A world whose episodes can be numbered through all copies, where many copies are expensive."""
+
+    def number_episodes(self) -> None:
+        """From the next reset on, episode e of copy c begins like the first one of copy c + e·N in a larger world."""
+        ...
+
+
+@runtime_checkable
+class LimitsCopies(Protocol):
+    """Settings of a world of which an evaluation should not have many copies."""
+
+    @property
+    def evaluation_copies(self) -> int:
+        """At most this many copies play an evaluation."""
+        ...
+
+
+@runtime_checkable
 class HasInfo(Protocol):
     """A world with additional information about its latest step, for the `info` dicts of exported environments."""
 

@@ -1,8 +1,9 @@
 """A residual tower with a policy head and a value head, for boards (Silver et al. 2017, "Neural network architecture").
 
-Two departures from the paper. There is no batch normalisation: the second convolution of every block starts at zero, so
+Departures from the paper: there is no batch normalisation. The second convolution of every block starts at zero, so
 that the tower starts as the identity and deep ones train as well (Zhang et al. 2019), and a position's evaluation does
-not depend on the others in its batch. And the value is read from the same features by a perceptron of `value_width`.
+not depend on the others in its batch. The planes of the heads have no ReLU: the tower's features are positive, so that
+without normalisation one plane has nearly the same sign everywhere, and half of the seeds would begin, and stay, blind.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class ResidualTower(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.blocks(functional.relu(self.stem(x.view(len(x), *self.planes))))
-        policy = self.policy(functional.relu(self.policy_planes(h)).flatten(1))
-        value = functional.relu(self.value_hidden(functional.relu(self.value_planes(h)).flatten(1)))
+        policy = self.policy(self.policy_planes(h).flatten(1))
+        value = functional.relu(self.value_hidden(self.value_planes(h).flatten(1)))
         return torch.cat([policy, self.value(value)], dim=1)
 
 

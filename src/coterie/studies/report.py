@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -230,7 +231,7 @@ def draw_curves(runs: Sequence[Run]) -> bytes:
             _draw_references(axes, runs)
         html.label_panel(axes, plot.title, AXES[plot.x], plot.unit)
     if len(runs) > 1:
-        figure.supxlabel(_caption(len(runs)), fontsize=8, color="#666666")
+        figure.supxlabel(textwrap.fill(_caption(len(runs)), 150), fontsize=8, color="#666666")
     return html.as_png(figure)
 
 

@@ -19,7 +19,7 @@ from coterie.core import seeding
 from coterie.core.text import HasTextCodec
 from coterie.core.types import Array, CoterieError
 from coterie.core.world import Renderable
-from coterie.policies.search import tree
+from coterie.policies.search import nodes
 from coterie.policies.search.policy import SearchPolicy, make_search
 from coterie.policies.search.search import RootNoiseSettings
 from coterie.studies import html
@@ -107,10 +107,10 @@ def searched_game(policy: SearchPolicy, world: Any) -> list[Searched]:
     return found
 
 
-def root_moves(trees: tree.Trees, names: Sequence[str]) -> tuple[Move, ...]:
+def root_moves(trees: nodes.Trees, names: Sequence[str]) -> tuple[Move, ...]:
     """The legal moves at the root of the first tree, the most visited first."""
     count, gain, prior = trees.count[0, 0], trees.gain[0, 0], trees.prior[0, 0]
-    solved = trees.fate[0, 0] != tree.OPEN
+    solved = trees.fate[0, 0] != nodes.OPEN
     legal: Array = np.flatnonzero(trees.legal[0, 0])
     order = legal[np.lexsort((-prior[legal], -count[legal]))]
     return tuple(

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.config.schema import ConfigError
 from coterie.core.types import Array, CoterieError, State
 
 ARRAYS, VALUES, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
@@ -54,6 +55,21 @@ def save(directory: Path, state: State) -> None:
         shutil.rmtree(directory)  # the same step saved again, with the same contents
     temporary.rename(directory)
     _sync(directory.parent)
+
+
+@contextmanager
+def fitting(path: str) -> Iterator[None]:
+    """Name the part of the config, by its path, whose saved state cannot be loaded."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"the checkpoint does not fit this config: {path}: {error}") from None
+    except KeyError as error:
+        raise ConfigError(
+            f"the checkpoint does not fit this config: {path}: its saved state has no {error}. Either the config was "
+            "changed, or an earlier version of Coterie saved this run: finish it with that version, or begin a new run "
+            "from its policies (groups.NAME.policy.run=RUN)"
+        ) from None
 
 
 @contextmanager

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from coterie.config.schema import Part
 from coterie.core.group import Actor
 from coterie.core.types import Array, Counters, Decision, View
-from coterie.core.world import Pausable, World
+from coterie.core.world import LimitsCopies, NumbersEpisodes, Pausable, World
 from coterie.training.runner import Runner, play_episodes
 
-COPIES = 256  # environments at most
+COPIES = 256  # environments at most, unless the world says otherwise
 GOLDEN = 0x9E3779B97F4A7C15  # the odd number that SplitMix64 counts by
 
 
@@ -55,9 +56,9 @@ def interval(samples: Array) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def evaluation_envs(episodes: int) -> int:
+def evaluation_envs(world: Part, episodes: int) -> int:
     """The number of environments for a number of episodes."""
-    return min(episodes, COPIES)
+    return min(episodes, world.settings.evaluation_copies if isinstance(world.settings, LimitsCopies) else COPIES)
 
 
 def evaluate(
@@ -67,6 +68,8 @@ def evaluate(
 
     With `fingerprint`, the result tells equal games apart from games with equal returns.
     """
+    if isinstance(world, NumbersEpisodes):
+        world.number_episodes()
     runner = Runner(world, actors, seed, greedy=greedy)
     quota = np.full(world.num_envs, episodes // world.num_envs)
     quota[: episodes % world.num_envs] += 1

@@ -28,6 +28,7 @@ from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy
 from coterie.training import workers
 from coterie.training.best import Best
 from coterie.training.build import build_groups, build_render_world, build_world, probe_learners
+from coterie.training.checkpoint import fitting
 from coterie.training.evaluate import Result, evaluate, evaluation_envs
 from coterie.training.extras import extra
 from coterie.training.interrupt import Interruption, interruptible
@@ -52,7 +53,7 @@ class Training:
     def __init__(self, config: Config, run: Run) -> None:
         self.config, self.run = keep_answers(config, run.path), run
         config, settings = self.config, config.train
-        self.eval_world = build_world(config.world, evaluation_envs(settings.evaluate_episodes))
+        self.eval_world = build_world(config.world, evaluation_envs(config.world, settings.evaluate_episodes))
         self.groups = build_groups(config, self.eval_world)
         self.learning = [group.name for group in self.groups if group.learner is not None]
         self.with_targets: dict[str, HasTargetPolicy] = {}
@@ -226,20 +227,20 @@ class Training:
         self.step_0 = state["step_0"]
         for name, values in state["recent"].items():
             self.recent[name] = deque(values, maxlen=self.window)
-        try:
-            for group in self.groups:
+        for group in self.groups:
+            path = f"groups.{group.name}"
+            with fitting(f"{path}.policy"):
                 group.policy.load(state["policies"][group.name])
-                if group.learner is not None:
+            if group.learner is not None:
+                with fitting(f"{path}.learner"):
                     group.learner.load(state["learners"][group.name])
-                if group.preference is not None:
+            if group.preference is not None:
+                with fitting(f"{path}.preference"):
                     group.preference.load(state["preferences"][group.name])
+            with fitting(path):
                 for part, held in zip(group.actor.parts(), state["actors"][group.name], strict=True):
                     part.load(held)
-            self.workers.load(shards)
-        except ValueError as error:
-            raise ConfigError(f"the checkpoint does not fit this config: {error}") from None
-        except KeyError as error:
-            raise ConfigError(f"the checkpoint does not fit this config: it lacks {error}") from None
+        self.workers.load(shards)
 
 
 def evaluation_seed(seed: int) -> int:

@@ -127,7 +127,7 @@ class Table:
 
     def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:
         """Play whole episodes on evaluation seeds."""
-        world = build.build_world(self.config.world, evaluation_envs(episodes))
+        world = build.build_world(self.config.world, evaluation_envs(self.config.world, episodes))
         with fixed_threads(self.config.train.threads):
             return evaluate(world, [g.actor for g in self.groups], episodes, evaluation_seed(seed), greedy)
 

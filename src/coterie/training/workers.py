@@ -19,6 +19,7 @@ import numpy as np
 from coterie.config.schema import Config
 from coterie.core.group import Group
 from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
+from coterie.training.checkpoint import fitting
 from coterie.training.evaluate import actor_metrics
 from coterie.training.interrupt import SIGNALS
 from coterie.training.runner import Rollout, join_episodes
@@ -102,8 +103,9 @@ class ShardHost:
 
     def load(self, states: list[State]) -> None:
         """Return every shard to its state."""
-        for runner, state in zip(self.runners, states, strict=True):
-            runner.load(state)
+        with fitting("world"):
+            for runner, state in zip(self.runners, states, strict=True):
+                runner.load(state)
 
     def metrics(self) -> dict[str, Counters]:
         """Metrics of the actors since they were built, by group."""

@@ -171,6 +171,7 @@ class DQN:
         like = empty_transitions(0, members, size, policy.actions, self.state_size, dtype)
         self.replays = [Replay(settings.replay, like) for _ in range(1 if self.team else group_spec.parameter_sets)]
         self.pending: list[PendingSteps] = []  # made with the first experience, which shows the number of copies
+        self.extremes = np.zeros(2)  # the lowest and the highest reward of a member so far, or 0
         self.due = 0.0  # gradient steps not yet taken
 
     def make_mixer(self) -> torch.nn.Module:
@@ -218,6 +219,7 @@ class DQN:
         """Add the transitions that this experience completes to the replay buffers."""
         packed, final = self.policy.pack(own.observation), self.policy.pack(own.finals.observation)
         rewards = self.preference.rewards(own)
+        self.extremes[:] = min(self.extremes[0], rewards.min()), max(self.extremes[1], rewards.max())
         if own.mask is None:
             own = replace(own, mask=np.ones((*own.active.shape, self.policy.actions), bool))
         if self.team:
@@ -326,8 +328,20 @@ class DQN:
         best = chooser.masked_fill(~self.ordered(batch.next_mask), -torch.inf).argmax(dim=-1, keepdim=True)
         next_values = self.by_member(values.gather(-1, best)[..., 0]) * self.tensor(batch.next_active)
         total = self.mix(self.target_mixer, next_values, batch.next_state)
+        if self.mixer_flat is not None:
+            total = total.clamp(*self.possible_values())
         discount = self.tensor(batch.discount)
         return self.tensor(batch.reward) + torch.where(discount > 0, discount * total, 0)
+
+    def possible_values(self) -> tuple[float, float]:
+        """The lowest and the highest value that the rewards seen so far allow: Σ γᵗ of the extreme ones, or 0.
+
+        A mixer with free weights multiplies the errors of its members' values, and the maximum prefers high errors: in
+        simple_spread, where every value is negative, QMIX's passed zero and grew without end (Pan et al. 2021).
+        """
+        longest = np.inf if self.settings.gamma == 1 else 1 / (1 - self.settings.gamma)
+        low, high = (float(reward * longest) if reward else 0.0 for reward in self.extremes)
+        return low, high
 
     def move_target(self) -> None:
         """Update the target networks, softly or by a copy."""
@@ -394,6 +408,7 @@ class DQN:
             "replays": [replay.state() for replay in self.replays],
             "pending": [{name: a.copy() for name, a in pending._asdict().items()} for pending in self.pending],
             "due": self.due,
+            "extremes": self.extremes.copy(),
             "mixing": self.settings.mixer,
         }
 
@@ -415,3 +430,4 @@ class DQN:
             if (steps := pending.reward.shape[1]) != self.settings.n_steps:
                 raise ValueError(f"{where}: learner.n_steps cannot change from {steps} to {self.settings.n_steps}")
         self.due = state["due"]
+        self.extremes[:] = state.get("extremes", 0)  # checkpoints of 0.2 have none

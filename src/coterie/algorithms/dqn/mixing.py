@@ -28,9 +28,8 @@ class QMIX(nn.Module):
     """A network of two layers whose weights, never negative, are functions of the world's state.
 
     Rashid et al. 2018, section 4 and figure 2: the weights are absolute outputs of linear layers, the first
-    bias of a linear layer, the last of a perceptron. Weights begin near 1, are divided by the number of
-    terms they sum over, and their mean stays at most 1: the team's value begins near the mean of its members'
-    (VDN up to scale) and cannot grow far beyond it, as it does in simple_spread otherwise (Pan et al. 2021).
+    bias of a linear layer, the last of a perceptron. Weights begin near 1 and the hidden layer is averaged, so that
+    the team's value begins near the sum of its members' (VDN) and departs from it where that pays.
     """
 
     def __init__(self, members: int, state: int, width: int, seed: int) -> None:
@@ -49,16 +48,10 @@ class QMIX(nn.Module):
     def forward(self, values: Tensor, state: Tensor) -> Tensor:
         """One value `[B]` from the members' `[B, M]` and the world's state `[B, Z]`."""
         rows = state.unsqueeze(0)
-        weight = bounded(self.weight_in(rows)[0]).view(-1, self.members, self.width)
-        hidden = torch.einsum("bm,bmw->bw", values, weight / self.members) + self.bias_in(rows)[0]
-        out = (nn.functional.leaky_relu(hidden, LEAK) * bounded(self.weight_out(rows)[0])).mean(dim=-1)
+        weight = self.weight_in(rows)[0].abs().view(-1, self.members, self.width)
+        hidden = torch.einsum("bm,bmw->bw", values, weight) + self.bias_in(rows)[0]
+        out = (nn.functional.leaky_relu(hidden, LEAK) * self.weight_out(rows)[0].abs()).mean(dim=-1)
         return out + self.bias_out(torch.relu(self.bias_hidden(rows)))[0, :, 0]
-
-
-def bounded(weight: Tensor) -> Tensor:
-    """Weights `[B, n]` without their signs, whose mean is at most 1."""
-    size = weight.abs()
-    return size / size.mean(dim=1, keepdim=True).clamp(min=1)
 
 
 def mixer(name: Name, members: int, state: int, width: int, seed: int) -> nn.Module:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ class PositionNetwork:
         if self.device.type == "cuda" and settings.kind == "residual":
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.flat = networks.FlatParams(self.net, 1)
-        self._graphs: dict[int, EvaluationGraph] = {}
+        self._graphs: dict[tuple[int, int], EvaluationGraph] = {}
 
     @property
     def perceptron(self) -> Perceptron | None:
@@ -88,17 +89,55 @@ class PositionNetwork:
             out = self.outputs(torch.as_tensor(x, device=self.device)).cpu().numpy()
         return out[:, :-1], np.tanh(out[:, -1])
 
-    def graph(self, rows: int) -> EvaluationGraph:
-        """The evaluation of a fixed number of positions on a GPU, captured once."""
-        if rows not in self._graphs:
-            self._graphs[rows] = EvaluationGraph(self, rows)
-        return self._graphs[rows]
+    def evaluation(self, rows: int, part: int) -> EvaluationGraph:
+        """An evaluation of up to `rows` positions on a GPU, captured once; each part of the copies has its own."""
+        room = 1 << max(rows - 1, 0).bit_length()  # games end, and every number of them would be another graph
+        if (room, part) not in self._graphs:
+            self._graphs[room, part] = EvaluationGraph(self, room)
+        return self._graphs[room, part]
 
     def state(self) -> State:
         return networks.export(self.net)
 
     def load(self, state: State, what: str) -> None:
         networks.restore(self.net, state, what)
+
+
+class Evaluation(Protocol):
+    """Evaluates positions while its caller goes on: write `x`, `start`, do something else, `finish`, read `out`."""
+
+    @property
+    def x(self) -> Array:
+        """What the players to move see, `[R, D]`."""
+        ...
+
+    @property
+    def out(self) -> Array:
+        """Logits and the value in [−1, 1], `[R, K + 1]`; valid from `finish` to the next `start`."""
+        ...
+
+    def start(self, waiting: Array) -> None:
+        """Begin to evaluate at least those rows of `x` that are `waiting [R]`."""
+        ...
+
+    def finish(self) -> None:
+        """Return once `out` is there."""
+        ...
+
+
+class Blocking:
+    """The evaluation by a function that returns with the answer; it is given the waiting rows alone."""
+
+    def __init__(self, evaluate: Callable[[Array], tuple[Array, Array]], rows: int, size: int, outputs: int) -> None:
+        self.evaluate = evaluate
+        self.x, self.out = np.zeros((rows, size), np.float32), np.zeros((rows, outputs), np.float32)
+
+    def start(self, waiting: Array) -> None:
+        logits, value = self.evaluate(self.x[waiting])
+        self.out[waiting] = np.concatenate([logits, value[:, None]], axis=1)
+
+    def finish(self) -> None:
+        pass  # `start` has waited for it
 
 
 class EvaluationGraph:
@@ -108,13 +147,16 @@ class EvaluationGraph:
         size = int(np.prod(network.game.observation.shape))
         self._host_x = torch.zeros(rows, size, pin_memory=True)
         self._host_out = torch.zeros(rows, network.game.actions + 1, pin_memory=True)
-        self.x: Array = self._host_x.numpy()  # [R, D]: write views here, then `run`
+        self.x: Array = self._host_x.numpy()
+        self.out: Array = self._host_out.numpy()
         self._x = torch.zeros(rows, size, device=network.device)
+        self._done = torch.cuda.Event()
         half = network.settings.precision == "bfloat16"
 
         def outputs() -> torch.Tensor:
             with torch.autocast("cuda", torch.bfloat16, enabled=half, cache_enabled=False):
-                return network.outputs(self._x).float()
+                found = network.outputs(self._x).float()
+            return torch.cat([found[:, :-1], found[:, -1:].tanh()], dim=1)
 
         with torch.inference_mode():
             side = torch.cuda.Stream()
@@ -127,11 +169,13 @@ class EvaluationGraph:
             with torch.cuda.graph(self._graph):
                 self._out = outputs()
 
-    def run(self) -> Array:
-        """Logits and the value before its tanh, `[R, K + 1]`, of the views in `x`; valid until the next call."""
+    def start(self, waiting: Array) -> None:
+        """Queue the evaluation of all rows; graphs are of one size, so rows that do not wait are evaluated too."""
         with torch.inference_mode():
             self._x.copy_(self._host_x, non_blocking=True)
             self._graph.replay()
             self._host_out.copy_(self._out, non_blocking=True)
-            torch.cuda.current_stream().synchronize()
-        return self._host_out.numpy()
+            self._done.record()
+
+    def finish(self) -> None:
+        self._done.synchronize()

@@ -19,10 +19,11 @@ from coterie.core.types import Array, CoterieError, Counters, Decision, State, V
 from coterie.core.validation import at_least, positive, within
 from coterie.core.world import World
 from coterie.nn.advice import log_softmax
-from coterie.policies.search import tree
+from coterie.policies.search import nodes
 from coterie.policies.search.networks import PositionNetwork, PositionNetworkSettings
+from coterie.policies.search.nodes import Trees
 from coterie.policies.search.search import GumbelSettings, PuctSettings, RootNoiseSettings, Search
-from coterie.policies.search.tree import Trees, make_formula
+from coterie.policies.search.tree import make_formula
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class PlayoutCapSettings:
     """Fast searches between full ones while training (Wu 2019, section 3.1): more games from the same time."""
 
     full: float = 0.25  # share of moves with a full search; only these are learned from
-    simulations: int = 16  # of a fast search, which has no noise
+    simulations: int = 16  # of a fast search: no Dirichlet noise, but the Gumbel numbers that draw its move
 
     def __post_init__(self) -> None:
         within("full", self.full, 0, 1)
@@ -199,9 +200,9 @@ class SearchPolicy:
         """
         carried, room = [], trees.position.shape[1]
         for n in rows:
-            node = tree.find_position(trees, n, positions[n])
+            node = nodes.find_position(trees, n, positions[n])
             if node > 0 and np.array_equal(trees.legal[n, node], legal[n]):
-                tree.keep_subtree(trees, n, node)
+                nodes.keep_subtree(trees, n, node)
                 budget[n] = max(min(budget[n] - trees.count[n, 0].sum(), room - trees.size[n]), 0)
                 carried.append(int(n))
         return carried
@@ -225,12 +226,12 @@ class SearchPolicy:
         """The trees that the next moves in a world start from; nothing unless they are reused."""
         if not self.settings.reuse or world not in self._trees:
             return {}
-        return tree.as_state(self._trees[world])
+        return nodes.as_state(self._trees[world])
 
     def load_episode_state(self, world: World, state: State) -> None:
         self._trees.pop(world, None)
         if state:
-            tree.load_state(self._trees_of(world, len(state["size"])), state)
+            nodes.load_state(self._trees_of(world, len(state["size"])), state)
 
 
 def make_search(

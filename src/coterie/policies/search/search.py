@@ -1,8 +1,9 @@
 """One search of many positions at once: every tree takes one simulation at a time, so that leaves share a network call.
 
 With compiled rules and a perceptron (or no network) a whole search is one compiled call. A residual network is called
-once per simulation with the leaves of all trees; a game without compiled rules is played by its own methods. All of
-them use the trees of `tree.py`.
+once per simulation with the leaves of all trees; on a GPU the copies form two halves, and while it evaluates the leaves
+of one, the trees of the other grow. A game without compiled rules is played by its own methods. All of them use
+`tree.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numba
 import numpy as np
 
 from coterie.core.game import Game
@@ -19,8 +21,11 @@ from coterie.core.search_space import Real, Space
 from coterie.core.types import Array, CoterieError
 from coterie.core.validation import at_least, within
 from coterie.policies.search import tree
-from coterie.policies.search.networks import PositionNetwork
-from coterie.policies.search.tree import Formula, Roots, Trees
+from coterie.policies.search.networks import Blocking, Evaluation, PositionNetwork
+from coterie.policies.search.nodes import Trees, empty_trees
+from coterie.policies.search.tree import Evaluator, Exchange, Formula, Roots, Starts
+
+_NO_SEEDS = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Search:
 
     def trees(self, copies: int, simulations: int) -> Trees:
         """Room for the trees of a number of copies."""
-        return tree.empty_trees(copies, simulations + 1, len(self.game.start), self.game.actions, self.transpositions)
+        return empty_trees(copies, simulations + 1, len(self.game.start), self.game.actions, self.transpositions)
 
     def roots(self, legal: Array, budget: Array, random: np.random.Generator | None, noise: RootNoiseSettings) -> Roots:
         """What to do at roots with these legal actions; without `random` there is neither noise nor Gumbel numbers."""
@@ -133,20 +138,19 @@ class Search:
         trees.fault[:] = 0
         for n in carried:
             tree.mix_noise(trees, n, roots)
-        net = None if self.network is None else self.network.perceptron
-        rules, f = self.game.rules, self.formula
-        starts = np.zeros(len(positions), np.bool_)
-        starts[fresh] = True
-        if rules is not None and net is not None:
-            tree.search_with_perceptron(trees, rules, f, roots, starts, positions, net)
-        elif rules is not None and self.network is None:
+        starts = Starts(np.zeros(len(positions), np.bool_), positions)
+        starts.fresh[fresh] = True
+        rules, f, network = self.game.rules, self.formula, self.network
+        if rules is None:
+            self._run_by_methods(trees, roots, starts, random)
+        elif network is None:
             seeds = random.integers(0, 2**63, len(positions)).astype(np.uint64)
-            ends = (self.playouts, self.game.max_moves, self.size)
-            tree.search_with_playouts(trees, rules, f, roots, starts, positions, seeds, *ends)
-        elif rules is not None and self.network is not None and self.network.device.type == "cuda":
-            self._run_on_gpu(trees, roots, starts, positions)
+            evaluator = Evaluator(tree.NO_NETWORK, seeds, self.playouts, self.game.max_moves)
+            tree.search_all(trees, rules, f, roots, starts, evaluator)
+        elif network.perceptron is not None:
+            tree.search_all(trees, rules, f, roots, starts, Evaluator(network.perceptron, _NO_SEEDS, 0, 0))
         else:
-            self._run_in_python(trees, roots, starts, positions, random)
+            self._run_in_turns(trees, roots, starts, network)
         self._refuse_faults(trees, positions)
         copies, actions = roots.gumbel.shape
         policy, value = np.zeros((copies, actions), np.float32), np.zeros(copies, np.float32)
@@ -154,55 +158,55 @@ class Search:
         tree.read_roots(trees, f, roots.gumbel, policy, value, action)
         return Found(policy, value, action, trees.count[:, 0].copy())
 
-    def _run_on_gpu(self, trees: Trees, roots: Roots, starts: Array, positions: Array) -> None:
-        """Trees on all threads of the process, and one replayed CUDA graph per simulation for all copies."""
-        game, network, copies = self.game, self.network, len(trees.size)
-        assert game.rules is not None
-        assert network is not None
-        graph = network.graph(copies)
-        waiting, views, rows = starts.copy(), np.zeros((copies, self.size), np.float32), np.zeros(copies, np.int64)
-        found = tree.plant_all(trees, game.rules, starts, positions, 0, copies, rows, views)
-        graph.x[rows[:found]] = views[:found]
-        tree.attach_each(trees, waiting, graph.run(), roots)
-        for simulation in range(int(roots.budget.max(initial=0))):
-            tree.simulate_each(trees, game.rules, self.formula, roots, simulation, waiting, graph.x)
-            if waiting.any():
-                tree.attach_each(trees, waiting, graph.run(), roots)
+    def _run_in_turns(self, trees: Trees, roots: Roots, starts: Starts, network: PositionNetwork) -> None:
+        """Search with evaluations that run elsewhere: while one part of the copies waits for its own, another moves on.
 
-    def _run_in_python(
-        self, trees: Trees, roots: Roots, starts: Array, positions: Array, random: np.random.Generator
-    ) -> None:
-        """The loop over simulations, for networks in PyTorch and for games without compiled rules."""
-        game, copies = self.game, len(trees.size)
-        rows, work = np.zeros(copies, np.int64), np.zeros(game.actions)
-        x = np.zeros((copies, self.size), np.float32)
-        fresh = np.flatnonzero(starts)
-        if len(fresh):
-            if game.rules is not None:
-                tree.plant_all(trees, game.rules, starts, positions, 0, copies, rows, x)
-            else:
-                for n in fresh:
-                    tree.plant(trees, int(n), positions[n])
-                x[: len(fresh)] = self._enter(trees, fresh)
-            tree.attach_all(trees, fresh, *self._evaluate(trees, fresh, x[: len(fresh)], random), roots)
+        Trees do not see each other, so the parts change nothing but the time.
+        """
+        rules, f = self.game.rules, self.formula
+        assert rules is not None
+        parts = self._parts(network, len(trees.size))
+        threads = numba.get_num_threads() if len(parts) > 1 else 1
+        for simulation in range(-1, int(roots.budget.max(initial=0)) + 1):  # the last one only takes in answers
+            for evaluation, exchange in parts:
+                if exchange.waiting.any():
+                    evaluation.finish()
+                if threads > 1:
+                    tree.advance_in_parallel(trees, rules, f, roots, starts, simulation, exchange, 2 * threads)
+                else:
+                    tree.advance(trees, rules, f, roots, starts, simulation, exchange, 0, len(exchange.waiting))
+                if exchange.waiting.any():
+                    evaluation.start(exchange.waiting)
+
+    def _parts(self, network: PositionNetwork, copies: int) -> list[tuple[Evaluation, Exchange]]:
+        """Who evaluates whose leaves: halves of the copies where answers come later, else all copies together."""
+        spans, evaluations = [(0, copies)], list[Evaluation]()
+        if network.device.type == "cuda":
+            spans = halves(copies)
+            evaluations += [network.evaluation(last - first, part) for part, (first, last) in enumerate(spans)]
+        else:
+            evaluations.append(Blocking(network.evaluate, copies, self.size, self.game.actions + 1))
+        return [
+            (one, Exchange(first, np.zeros(last - first, np.bool_), one.x[: last - first], one.out[: last - first]))
+            for one, (first, last) in zip(evaluations, spans, strict=True)
+        ]
+
+    def _run_by_methods(self, trees: Trees, roots: Roots, starts: Starts, random: np.random.Generator) -> None:
+        """The loop over simulations for games without compiled rules."""
+        rows, fresh = np.zeros(len(trees.size), np.int64), np.flatnonzero(starts.fresh)
+        for n in fresh:
+            tree.plant(trees, int(n), starts.positions[n])
+        self._evaluate(trees, fresh, roots, random)
         for simulation in range(int(roots.budget.max(initial=0))):
-            if game.rules is not None:
-                found = tree.simulate_all(trees, game.rules, self.formula, roots, simulation, 0, copies, rows, x, work)
-                waiting = rows[:found]
-            else:
-                found = tree.descend_all(trees, self.formula, roots, simulation, rows, work)
-                waiting = self._play_leaves(trees, rows[:found])
-                x[: len(waiting)] = self._enter(trees, waiting)
-            if len(waiting):
-                evaluated = self._evaluate(trees, waiting, x[: len(waiting)], random)
-                tree.attach_all(trees, waiting, *evaluated, roots)
+            found = tree.descend_all(trees, self.formula, roots, simulation, rows)
+            self._evaluate(trees, self._play_leaves(trees, rows[:found]), roots, random)
 
     def _play_leaves(self, trees: Trees, rows: Array) -> Array:
         """Play the last action of each path by the game's own methods; returns the copies that wait for a value."""
         if not len(rows):
             return rows
-        leaves = trees.leaf[rows]
-        last = trees.path_action[rows, trees.path_length[rows] - 1]
+        leaves = trees.walk["leaf"][rows]
+        last = trees.path["action"][rows, trees.walk["length"][rows] - 1]
         positions = trees.position[rows, leaves]
         self.game.apply(positions, last)
         trees.position[rows, leaves] = positions
@@ -211,27 +215,23 @@ class Search:
             tree.finish_game(trees, n, gets.astype(np.float32))
         return rows[~over]
 
-    def _enter(self, trees: Trees, rows: Array) -> Array:
-        """Write the leaves' legal actions; returns what the players to move see."""
+    def _evaluate(self, trees: Trees, rows: Array, roots: Roots, random: np.random.Generator) -> None:
+        """Write the leaves' legal actions, and attach their logits and values."""
         if not len(rows):
-            return np.zeros((0, self.size), np.float32)
-        leaves = trees.leaf[rows]
+            return
+        leaves = trees.walk["leaf"][rows]
         positions = trees.position[rows, leaves]
         legal = self.game.legal(positions)
         trees.legal[rows, leaves] = legal
         trees.fault[rows[~legal.any(axis=1)]] = tree.NO_OUTCOME
-        return self.game.observe(positions)
-
-    def _evaluate(self, trees: Trees, rows: Array, x: Array, random: np.random.Generator) -> tuple[Array, Array]:
-        """Logits and values of the leaves."""
+        out = np.zeros((len(rows), self.game.actions + 1), np.float32)
         if self.network is not None:
-            return self.network.evaluate(x)
-        positions = trees.position[rows, trees.leaf[rows]]
-        players, value = positions[:, 0], np.zeros(len(rows), np.float32)
-        for _ in range(self.playouts):
-            payoffs = play_out(self.game, positions.copy(), random)
-            value += payoffs[np.arange(len(rows)), players] / self.playouts
-        return np.zeros((len(rows), self.game.actions), np.float32), value
+            out[:, :-1], out[:, -1] = self.network.evaluate(self.game.observe(positions))
+        else:
+            for _ in range(self.playouts):
+                payoffs = play_out(self.game, positions.copy(), random)
+                out[:, -1] += payoffs[np.arange(len(rows)), positions[:, 0]] / self.playouts
+        tree.attach_all(trees, rows, out, roots)
 
     def _refuse_faults(self, trees: Trees, positions: Array) -> None:
         """Raise for rules that cannot be searched."""
@@ -251,6 +251,12 @@ class Search:
                 f"game '{self.game.name}': a random game from the position below did not end within "
                 f"max_moves={self.game.max_moves}\n{shown}"
             )
+
+
+def halves(copies: int) -> list[tuple[int, int]]:
+    """The first and the last copy of each half; one copy is a whole."""
+    middle = (copies + 1) // 2
+    return [(0, middle), (middle, copies)][: min(copies, 2)]
 
 
 def play_out(game: Game, positions: Array, random: np.random.Generator) -> Array:

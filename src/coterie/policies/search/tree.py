@@ -1,7 +1,4 @@
-"""Search trees as arrays: selection, expansion, backup, and what the root says, compiled.
-
-Every copy has one tree of at most M nodes; node 0 is its root. A node belongs to a position, an edge to a node and one
-of K actions. All values are those of the player to move at the node that they stand at, between −1 and 1.
+"""Tree search, compiled: selection, expansion, backup, and what the root says. The trees are those of `nodes.py`.
 
 Two formulas choose edges. PUCT (Silver et al. 2018, supplement, "Search"): the edge of highest Q + U with
 
@@ -19,7 +16,7 @@ root is not searched further.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit, prange
@@ -29,68 +26,11 @@ from coterie.core.splitmix import uniform
 from coterie.core.types import Array
 from coterie.nn import kernels
 from coterie.nn.kernels import FAST
+from coterie.policies.search.nodes import KNOWN, LOST, OPEN, Trees, add_node, inlined, seen_from, slot_of, uncounted
 
 NO_OUTCOME = 1  # fault: no legal action, and the game is not over
 TOO_LONG = 2  # fault: a random game did not end within `max_moves`
 NOT_FINITE = 3  # fault: the network's evaluation of a position is not finite
-
-
-OPEN, KNOWN, LOST = 0, 1, 2  # an edge whose end is not solved; solved; solved, and lost for the one who takes it
-
-
-class Trees(NamedTuple):
-    """The trees of N copies."""
-
-    position: Array  # [N, M, S] int64
-    size: Array  # [N] int64: nodes in use
-    depth: Array  # [N, M] int32: moves from the root
-    value: Array  # [N, M] float32: the evaluation of the node's position
-    visits: Array  # [N, M] int32: 1 for the evaluation, and all visits of the node's edges
-    total: Array  # [N, M] float32: the sum of the evaluation and of what came back through the edges
-    solved: Array  # [N, M] bool: `exact` is known
-    exact: Array  # [N, M] float32: the result under best play
-    legal: Array  # [N, M, K] bool
-    logit: Array  # [N, M, K] float32: log of the prior, without noise
-    prior: Array  # [N, M, K] float32: with noise at the root
-    child: Array  # [N, M, K] int32; −1: not expanded
-    count: Array  # type: ignore[assignment]  # hides tuple.count: [N, M, K] int32, visits of the edge
-    gain: Array  # [N, M, K] float32: sum of the values that came back; where the end is solved, count times its result
-    fate: Array  # [N, M, K] int8: OPEN, KNOWN or LOST
-    table: Array  # [N, H] int32: node of a position by its hash, −1 where empty; H = 0: no transpositions
-    path_node: Array  # [N, M + 1] int32: the edges of the running simulation
-    path_action: Array  # [N, M + 1] int32
-    path_length: Array  # [N] int64
-    leaf: Array  # [N] int64: the node that waits for its evaluation
-    fault: Array  # [N] int64: 0, or why the position cannot be searched
-
-
-def empty_trees(copies: int, nodes: int, size: int, actions: int, transpositions: bool) -> Trees:
-    """Room for the trees of `copies` games of position size `size`."""
-    at, edge = (copies, nodes), (copies, nodes, actions)
-    slots = 1 << (2 * nodes - 1).bit_length() if transpositions else 0
-    return Trees(
-        position=np.zeros((*at, size), np.int64),
-        size=np.zeros(copies, np.int64),
-        depth=np.zeros(at, np.int32),
-        value=np.zeros(at, np.float32),
-        visits=np.zeros(at, np.int32),
-        total=np.zeros(at, np.float32),
-        solved=np.zeros(at, np.bool_),
-        exact=np.zeros(at, np.float32),
-        legal=np.zeros(edge, np.bool_),
-        logit=np.zeros(edge, np.float32),
-        prior=np.zeros(edge, np.float32),
-        child=np.full(edge, -1, np.int32),
-        count=np.zeros(edge, np.int32),
-        gain=np.zeros(edge, np.float32),
-        fate=np.zeros(edge, np.int8),
-        table=np.full((copies, slots), -1, np.int32),
-        path_node=np.zeros((copies, nodes + 1), np.int32),
-        path_action=np.zeros((copies, nodes + 1), np.int32),
-        path_length=np.zeros(copies, np.int64),
-        leaf=np.zeros(copies, np.int64),
-        fault=np.zeros(copies, np.int64),
-    )
 
 
 class Formula(NamedTuple):
@@ -123,61 +63,83 @@ class Roots(NamedTuple):
     halving: Array  # [N, simulations] int64: visits that the next root edge must have (sequential halving)
 
 
+class Work(NamedTuple):
+    """What one thread writes on the way: made once, because a simulation is shorter than an allocation."""
+
+    position: Array  # [S] int64: of the leaf
+    mask: Array  # [K] bool
+    payoffs: Array  # [2] float32
+    seen: Array  # [D] float32: what the player to move at the leaf sees; D = 0: nobody asks
+    scores: Array  # [K] float64
+
+
+@njit(cache=True)
+def make_work(trees: Trees, size: int) -> Work:
+    """Room for one thread, with views of `size` numbers."""
+    actions = trees.edge.shape[2]
+    return Work(
+        np.zeros(trees.position.shape[2], np.int64),
+        np.zeros(actions, np.bool_),
+        np.zeros(2, np.float32),
+        np.zeros(size, np.float32),
+        np.zeros(actions),
+    )
+
+
 # Selection -------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, inline="always")
-def _seen_from(trees: Trees, n: int, node: int, other: int, value: float) -> float:
-    """A value of `other`, for the player to move at `node`."""
-    return value if trees.position[n, node, 0] == trees.position[n, other, 0] else -value
-
-
-@njit(cache=True, error_model="numpy", fastmath=FAST, inline="always")
+@uncounted(error_model="numpy", fastmath=FAST, inline="always")
 def _select_puct(trees: Trees, n: int, node: int, f: Formula) -> int:
-    legal, prior, count = trees.legal[n, node], trees.prior[n, node], trees.count[n, node]
-    gain, fate = trees.gain[n, node], trees.fate[n, node]
-    visits = np.float32(trees.visits[n, node])
-    scale = f.scale[min(trees.visits[n, node], len(f.scale) - 1)]  # carried transpositions may have more visits
-    unvisited = trees.total[n, node] / visits if f.from_parent else np.float32(0)
+    here = trees.node[n, node]
+    visits = np.float32(here.visits)
+    scale = f.scale[min(here.visits, len(f.scale) - 1)]  # carried transpositions may have more visits
+    unvisited = here.total / visits if f.from_parent else np.float32(0)
     best, at, lost_at = np.float32(-np.inf), -1, -1
-    for a in range(len(legal)):
-        if legal[a]:
-            if fate[a] == LOST:
+    for a in range(trees.edge.shape[2]):
+        edge = trees.edge[n, node, a]
+        if edge.legal:
+            if edge.fate == LOST:
                 lost_at = a
                 continue
-            times = np.float32(count[a])
-            q = gain[a] / times if count[a] > 0 else unvisited
-            score = q + scale * prior[a] / (np.float32(1) + times)
+            times = np.float32(edge.count)
+            q = edge.gain / times if edge.count > 0 else unvisited
+            score = q + scale * edge.prior / (np.float32(1) + times)
             if score > best:
                 best, at = score, a
     return at if at >= 0 else lost_at
 
 
-@njit(cache=True, error_model="numpy")
+@inlined(error_model="numpy")
 def _mixed_value(trees: Trees, n: int, node: int) -> float:
     """v_mix (eq. 33): the evaluation, and the values of visited edges weighted by their priors."""
-    logit, count, gain = trees.logit[n, node], trees.count[n, node], trees.gain[n, node]
     visits, weight, total = 0, 0.0, 0.0
-    for a in range(len(count)):
-        if count[a] > 0:
-            prior = np.exp(logit[a])
-            visits += count[a]
-            weight += prior
-            total += prior * gain[a] / count[a]
-    return (float(trees.value[n, node]) + visits * total / max(weight, 1e-30)) / (1 + visits)
+    for a in range(trees.edge.shape[2]):
+        edge = trees.edge[n, node, a]
+        if edge.count > 0:
+            visits += edge.count
+            weight += edge.prior
+            total += edge.prior * float(edge.gain) / edge.count
+    return (float(trees.node[n, node].value) + visits * total / max(weight, 1e-30)) / (1 + visits)
 
 
-@njit(cache=True, error_model="numpy")
-def _gumbel_logits(trees: Trees, n: int, node: int, f: Formula, out: Array) -> None:
-    """logit + σ(completed Q) of the legal actions, −inf elsewhere."""
-    legal, logit, count, gain = trees.legal[n, node], trees.logit[n, node], trees.count[n, node], trees.gain[n, node]
-    mixed, most = _mixed_value(trees, n, node), count.max()
+@inlined(error_model="numpy")
+def _gumbel_logits(trees: Trees, n: int, node: int, f: Formula, out: Array) -> float:
+    """Write logit + σ(completed Q) of the legal actions, −inf elsewhere; returns σ(v_mix)."""
+    most = 0
     for a in range(len(out)):
-        if legal[a]:
-            q = gain[a] / count[a] if count[a] > 0 else mixed
-            out[a] = logit[a] + (f.c_visit + most) * f.c_scale * (q + 1) / 2
-        else:
+        most = max(most, trees.edge[n, node, a].count)
+    scale = (f.c_visit + most) * f.c_scale / 2
+    mixed = scale * (_mixed_value(trees, n, node) + 1)
+    for a in range(len(out)):
+        edge = trees.edge[n, node, a]
+        if not edge.legal:
             out[a] = -np.inf
+        elif edge.count > 0:
+            out[a] = edge.logit + scale * (float(edge.gain) / edge.count + 1)
+        else:
+            out[a] = edge.logit + mixed
+    return mixed
 
 
 @njit(cache=True, error_model="numpy")
@@ -190,38 +152,53 @@ def _softmax(row: Array) -> None:
         row[a] /= total
 
 
-@njit(cache=True, error_model="numpy")
+@inlined(error_model="numpy")
 def _select_gumbel(trees: Trees, n: int, node: int, f: Formula, work: Array) -> int:
     """argmax π'(a) − N(a) / (1 + Σ N) (eq. 14)."""
-    _gumbel_logits(trees, n, node, f, work)
-    _softmax(work)
-    legal, count, fate = trees.legal[n, node], trees.count[n, node], trees.fate[n, node]
-    best, at, lost_at = -np.inf, -1, -1
+    mixed, top, total = _gumbel_logits(trees, n, node, f, work), -np.inf, 0.0
     for a in range(len(work)):
-        if legal[a]:
-            if fate[a] == LOST:
+        top = max(top, work[a])
+    unvisited = np.exp(mixed - top)  # edges without visits share their σ: one exponential serves all of them
+    for a in range(len(work)):
+        edge = trees.edge[n, node, a]
+        work[a] = np.exp(work[a] - top) if edge.count > 0 else edge.prior * unvisited
+        total += work[a]
+    total = max(total, 1e-300)
+    best, at, lost_at = -np.inf, -1, -1
+    visits = trees.node[n, node].visits
+    for a in range(len(work)):
+        edge = trees.edge[n, node, a]
+        if edge.legal:
+            if edge.fate == LOST:
                 lost_at = a
                 continue
-            score = work[a] - count[a] / trees.visits[n, node]
+            score = work[a] / total - edge.count / visits
             if score > best:
                 best, at = score, a
     return at if at >= 0 else lost_at
 
 
-@njit(cache=True, error_model="numpy")
-def _select_halving(trees: Trees, n: int, f: Formula, gumbel: Array, wanted: int, work: Array) -> int:
-    """The root's edge in sequential halving: the highest g + logit + σ(q) among those with `wanted` visits.
+@uncounted(error_model="numpy")
+def _select_halving(trees: Trees, n: int, f: Formula, roots: Roots, simulation: int, work: Array) -> int:
+    """The root's edge in sequential halving: the highest g + logit + σ(q) among those with so many visits.
 
-    Lost edges drop out. Where that leaves none with `wanted` visits, the most visited ones compete.
+    Lost edges drop out. Where that leaves none with the visits that the schedule wants, the most visited ones compete.
     """
     _gumbel_logits(trees, n, 0, f, work)
-    competes, count = trees.legal[n, 0] & (trees.fate[n, 0] != LOST), trees.count[n, 0]
-    if not (competes & (count == wanted)).any():
-        wanted = (count * competes).max()
+    wanted, most, some = roots.halving[n, simulation], 0, False
+    for a in range(len(work)):
+        edge = trees.edge[n, 0, a]
+        if edge.legal and edge.fate != LOST:
+            most = max(most, edge.count)
+            some |= edge.count == wanted
+    if not some:
+        wanted = most
     best, at = -np.inf, -1
     for a in range(len(work)):
-        if competes[a] and count[a] == wanted and gumbel[a] + work[a] > best:
-            best, at = gumbel[a] + work[a], a
+        edge = trees.edge[n, 0, a]
+        score = roots.gumbel[n, a] + work[a]
+        if edge.legal and edge.fate != LOST and edge.count == wanted and score > best:
+            best, at = score, a
     return at
 
 
@@ -247,455 +224,416 @@ def halving_schedule(considered: int, simulations: int) -> Array:
 # Expansion -------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
-def _slot(trees: Trees, n: int, position: Array, depth: int) -> int:
-    """Where a position is in the transposition table, or where it would be put."""
-    mixed = np.uint64(depth) * np.uint64(0x9E3779B97F4A7C15)
-    for value in position:
-        mixed = (mixed ^ np.uint64(value)) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(29)
-    slots = trees.table.shape[1]
-    at = int(np.int64(mixed & np.uint64(slots - 1)))
-    while trees.table[n, at] >= 0:
-        node = trees.table[n, at]
-        if trees.depth[n, node] == depth and np.array_equal(trees.position[n, node], position):
-            break
-        at = (at + 1) & (slots - 1)
-    return at
-
-
-@njit(cache=True)
-def _add_node(trees: Trees, n: int, depth: int) -> int:
-    """Take the next node; its position was written there already."""
-    node = trees.size[n]
-    trees.size[n] += 1
-    trees.depth[n, node] = depth
-    trees.visits[n, node] = 0
-    trees.total[n, node] = 0
-    trees.solved[n, node] = False
-    legal, child, count = trees.legal[n, node], trees.child[n, node], trees.count[n, node]
-    gain, fate = trees.gain[n, node], trees.fate[n, node]
-    for a in range(len(legal)):
-        legal[a], child[a], count[a], gain[a], fate[a] = False, -1, 0, 0, OPEN
-    return node
-
-
-@njit(cache=True)
+@inlined()
 def _descend(trees: Trees, n: int, f: Formula, roots: Roots, simulation: int, node: int, work: Array) -> bool:
     """Select edges from `node` down; True if the last one has no node yet, False if a solved node was reached.
 
-    `path_node` and `path_action` hold the way; the node reached is `leaf`.
+    `path` holds the way; the node reached is `leaf`.
     """
+    walk = trees.walk[n]
     while True:
-        trees.leaf[n] = node
-        if trees.solved[n, node]:
+        walk.leaf = node
+        if trees.node[n, node].solved:
             return False
         if not f.gumbel:
             action = _select_puct(trees, n, node, f)
         elif node == 0:
-            action = _select_halving(trees, n, f, roots.gumbel[n], roots.halving[n, simulation], work)
+            action = _select_halving(trees, n, f, roots, simulation, work)
         else:
             action = _select_gumbel(trees, n, node, f, work)
-        step = trees.path_length[n]
-        trees.path_node[n, step], trees.path_action[n, step] = node, action
-        trees.path_length[n] += 1
-        end = trees.child[n, node, action]
+        step = trees.path[n, walk.length]
+        step.node, step.action = node, action
+        walk.length += 1
+        end = trees.edge[n, node, action].child
         if end < 0:
             return True
         node = end
 
 
-@njit(cache=True, error_model="numpy")
+@inlined(error_model="numpy")
 def _back_up(trees: Trees, n: int, value: float) -> None:
     """Carry the leaf's value to the root, and mark as solved what its result decides.
 
     What comes back through a solved node is its exact result.
     """
-    end = trees.leaf[n]
-    settled, source = trees.solved[n, end], end
-    for step in range(trees.path_length[n] - 1, -1, -1):
-        node, action = trees.path_node[n, step], trees.path_action[n, step]
+    end = trees.walk[n].leaf
+    settled, source = trees.node[n, end].solved, end
+    for i in range(trees.walk[n].length - 1, -1, -1):
+        step = trees.path[n, i]
+        node, edge = trees.node[n, step.node], trees.edge[n, step.node, step.action]
         if settled:
-            source, value = end, float(trees.exact[n, end])
-        seen = np.float32(_seen_from(trees, n, node, source, value))
-        trees.visits[n, node] += 1
-        trees.total[n, node] += seen
-        trees.count[n, node, action] += 1
-        trees.gain[n, node, action] += seen
+            source, value = end, float(trees.node[n, end].exact)
+        seen = np.float32(seen_from(trees, n, step.node, source, value))
+        node.visits += 1
+        node.total += seen
+        edge.count += 1
+        edge.gain += seen
         if settled:
-            settled = _settle(trees, n, node, action, end)
-        end = node
+            settled = _settle(trees, n, step.node, step.action, end)
+        end = step.node
 
 
-@njit(cache=True, error_model="numpy")
-def _settle(trees: Trees, n: int, node: int, action: int, end: int) -> bool:
+@uncounted(error_model="numpy")
+def _settle(trees: Trees, n: int, at: int, action: int, end: int) -> bool:
     """Note the exact result of an edge; the node is solved if it is a win, or if all its edges are solved."""
-    legal, count, gain, fate = trees.legal[n, node], trees.count[n, node], trees.gain[n, node], trees.fate[n, node]
-    best = _seen_from(trees, n, node, end, trees.exact[n, end])
-    trees.total[n, node] += best * count[action] - gain[action]
-    gain[action] = best * count[action]
-    fate[action] = LOST if best <= -1 else KNOWN
+    node, edge = trees.node[n, at], trees.edge[n, at, action]
+    best = seen_from(trees, n, at, end, trees.node[n, end].exact)
+    node.total += np.float32(best * edge.count - edge.gain)
+    edge.gain = np.float32(best * edge.count)
+    edge.fate = LOST if best <= -1 else KNOWN
     if best < 1:
-        for a in range(len(legal)):
-            if legal[a]:
-                if fate[a] == OPEN:
+        for a in range(trees.edge.shape[2]):
+            other = trees.edge[n, at, a]
+            if other.legal:
+                if other.fate == OPEN:
                     return False
-                other = trees.child[n, node, a]
-                best = max(best, _seen_from(trees, n, node, other, trees.exact[n, other]))
-    trees.solved[n, node] = True
-    trees.exact[n, node] = best
+                best = max(best, seen_from(trees, n, at, other.child, trees.node[n, other.child].exact))
+    node.solved = True
+    node.exact = best
     return True
 
 
-@njit(cache=True)
-def attach(trees: Trees, n: int, logits: Array, value: float, roots: Roots) -> None:
-    """Give the leaf its evaluation: logits of all actions `[K]` and a value; then back it up."""
-    leaf = trees.leaf[n]
-    trees.value[n, leaf] = value
-    trees.visits[n, leaf], trees.total[n, leaf] = 1, value
-    if leaf == 0:
-        trees.legal[n, 0] &= roots.allowed[n]
-    legal, logit, prior = trees.legal[n, leaf], trees.logit[n, leaf], trees.prior[n, leaf]
+@inlined()
+def attach(trees: Trees, n: int, out: Array, row: int, roots: Roots) -> None:
+    """Give the leaf its evaluation, row `row` of `out [R, K + 1]`: logits of all actions, a value; then back it up."""
+    leaf, actions = trees.walk[n].leaf, trees.edge.shape[2]
+    node, value = trees.node[n, leaf], out[row, actions]
+    node.value = value
+    node.visits = 1
+    node.total = value
     top, total = np.float32(-np.inf), np.float32(0)
-    for a in range(len(logits)):
-        if legal[a]:
-            top = max(top, logits[a])
-    for a in range(len(logits)):
-        prior[a] = np.exp(logits[a] - top) if legal[a] else np.float32(0)
-        total += prior[a]
-    if trees.fault[n] == 0 and not np.isfinite(total + value):
-        trees.fault[n] = NOT_FINITE
-    if trees.fault[n] != 0:
+    for a in range(actions):
+        edge = trees.edge[n, leaf, a]
+        if leaf == 0:
+            edge.legal &= roots.allowed[n, a]
+        if edge.legal:
+            top = max(top, out[row, a])
+    for a in range(actions):
+        edge = trees.edge[n, leaf, a]
+        edge.prior = np.exp(out[row, a] - top) if edge.legal else np.float32(0)
+        total += edge.prior
+    walk = trees.walk[n]
+    if walk.fault == 0 and not np.isfinite(total + value):
+        walk.fault = NOT_FINITE
+    if walk.fault != 0:
         return
-    for a in range(len(logits)):
-        prior[a] /= total
-        logit[a] = logits[a] - top - np.log(total) if legal[a] else np.float32(-np.inf)
+    log_total = np.log(total)
+    for a in range(actions):
+        edge = trees.edge[n, leaf, a]
+        edge.prior /= total
+        edge.logit = out[row, a] - top - log_total if edge.legal else np.float32(-np.inf)
     if leaf == 0:
         mix_noise(trees, n, roots)
-    _back_up(trees, n, value)
+    _back_up(trees, n, float(value))
 
 
-@njit(cache=True)
+@uncounted()
 def mix_noise(trees: Trees, n: int, roots: Roots) -> None:
     """Mix noise into the root's prior."""
     share = roots.noise_share[n]
-    for a in range(trees.prior.shape[2]):
-        if trees.legal[n, 0, a]:
-            clean = np.exp(trees.logit[n, 0, a])
-            trees.prior[n, 0, a] = (1 - share) * clean + share * roots.noise[n, a]
+    for a in range(trees.edge.shape[2]):
+        edge = trees.edge[n, 0, a]
+        if edge.legal:
+            edge.prior = (1 - share) * np.exp(edge.logit) + share * roots.noise[n, a]
 
 
-@njit(cache=True)
+@uncounted()
 def plant(trees: Trees, n: int, position: Array) -> None:
     """Start a new tree at a position; its root waits for `legal` and an evaluation."""
-    trees.size[n] = 0
-    trees.table[n] = -1
-    trees.position[n, 0] = position
-    _add_node(trees, n, 0)
+    walk = trees.walk[n]
+    walk.size = 0
+    walk.leaf = 0
+    walk.length = 0
+    for i in range(len(position)):
+        trees.position[n, 0, i] = position[i]
+    add_node(trees, n, 0)
     if trees.table.shape[1] > 0:
-        trees.table[n, _slot(trees, n, trees.position[n, 0], 0)] = 0
-    trees.leaf[n] = 0
-    trees.path_length[n] = 0
+        trees.table[n] = -1
+        trees.table[n, slot_of(trees, n, position, 0)] = 0
 
 
-@njit(cache=True)
-def grow(trees: Trees, n: int) -> int:
-    """Add the node at the end of the path, with the parent's position; its rules are applied by the caller."""
-    step = trees.path_length[n] - 1
-    parent, action = trees.path_node[n, step], trees.path_action[n, step]
-    node = trees.size[n]
-    trees.position[n, node] = trees.position[n, parent]
-    _add_node(trees, n, trees.depth[n, parent] + 1)
-    trees.child[n, parent, action] = node
-    trees.leaf[n] = node
-    return node
-
-
-@njit(cache=True)
+@uncounted()
 def finish_game(trees: Trees, n: int, payoffs: Array) -> None:
     """The leaf ends the game: its value is exact."""
-    leaf = trees.leaf[n]
-    result = payoffs[trees.position[n, leaf, 0]]
-    trees.solved[n, leaf] = True
-    trees.exact[n, leaf] = result
-    trees.value[n, leaf] = result
-    trees.visits[n, leaf], trees.total[n, leaf] = 1, result
-    _back_up(trees, n, result)
+    leaf = trees.walk[n].leaf
+    node, result = trees.node[n, leaf], payoffs[trees.position[n, leaf, 0]]
+    node.solved = True
+    node.exact = result
+    node.value = result
+    node.visits = 1
+    node.total = result
+    _back_up(trees, n, float(result))
 
 
-@njit(cache=True)
-def simulate(trees: Trees, n: int, rules: Rules, f: Formula, roots: Roots, simulation: int, work: Array) -> bool:
+@inlined()
+def _enter(trees: Trees, n: int, rules: Rules, work: Work) -> bool:
+    """Write the legal actions of the leaf, whose position is in `work`; False if there are none."""
+    leaf, some = trees.walk[n].leaf, False
+    for a in range(len(work.mask)):
+        work.mask[a] = False
+    rules.legal(work.position, work.mask)
+    for a in range(len(work.mask)):
+        trees.edge[n, leaf, a].legal = work.mask[a]
+        some |= work.mask[a]
+    if len(work.seen) > 0:
+        rules.observe(work.position, work.seen)
+    return some
+
+
+@inlined()
+def simulate(trees: Trees, n: int, rules: Rules, f: Formula, roots: Roots, simulation: int, work: Work) -> bool:
     """One simulation up to its leaf; True if the leaf needs an evaluation, False if its value was exact."""
-    payoffs = np.zeros(2, np.float32)
-    trees.path_length[n] = 0
+    walk = trees.walk[n]
+    walk.length = 0
     node = 0
     while True:
-        if not _descend(trees, n, f, roots, simulation, node, work):
-            _back_up(trees, n, float(trees.exact[n, trees.leaf[n]]))
+        if not _descend(trees, n, f, roots, simulation, node, work.scores):
+            _back_up(trees, n, float(trees.node[n, walk.leaf].exact))
             return False
-        step = trees.path_length[n] - 1
-        parent, action = trees.path_node[n, step], trees.path_action[n, step]
-        fresh = trees.position[n, trees.size[n]]
-        fresh[:] = trees.position[n, parent]
-        rules.apply(fresh, action)
+        step = trees.path[n, walk.length - 1]
+        depth = trees.node[n, step.node].depth + 1
+        for i in range(len(work.position)):
+            work.position[i] = trees.position[n, step.node, i]
+        rules.apply(work.position, step.action)
         if trees.table.shape[1] > 0:
-            slot = _slot(trees, n, fresh, trees.depth[n, parent] + 1)
+            slot = slot_of(trees, n, work.position, depth)
             known = trees.table[n, slot]
             if known >= 0:  # another order of moves led here
-                trees.child[n, parent, action] = node = known
+                trees.edge[n, step.node, step.action].child = node = known
                 continue
-            trees.table[n, slot] = trees.size[n]
-        leaf = _add_node(trees, n, trees.depth[n, parent] + 1)
-        trees.child[n, parent, action] = leaf
-        trees.leaf[n] = leaf
-        if rules.outcome(fresh, payoffs):
-            finish_game(trees, n, payoffs)
+            trees.table[n, slot] = walk.size
+        for i in range(len(work.position)):
+            trees.position[n, walk.size, i] = work.position[i]
+        walk.leaf = add_node(trees, n, depth)
+        trees.edge[n, step.node, step.action].child = walk.leaf
+        if rules.outcome(work.position, work.payoffs):
+            finish_game(trees, n, work.payoffs)
             return False
-        rules.legal(fresh, trees.legal[n, leaf])
-        if not trees.legal[n, leaf].any():
-            trees.fault[n] = NO_OUTCOME
-            finish_game(trees, n, payoffs)
+        if not _enter(trees, n, rules, work):
+            walk.fault = NO_OUTCOME
+            work.payoffs[:] = 0
+            finish_game(trees, n, work.payoffs)
             return False
         return True
 
 
-# Whole searches --------------------------------------------------------------------------------------
-
-
-@njit(cache=True)
-def needs_search(trees: Trees, n: int, roots: Roots, simulation: int) -> bool:
+@inlined()
+def _needs_search(trees: Trees, n: int, roots: Roots, simulation: int) -> bool:
     """Whether this copy takes part in a simulation."""
-    return simulation < roots.budget[n] and not trees.solved[n, 0] and trees.fault[n] == 0
+    return simulation < roots.budget[n] and not trees.node[n, 0].solved and trees.walk[n].fault == 0
 
 
-@njit(cache=True)
-def simulate_all(
-    trees: Trees,
-    rules: Rules,
-    f: Formula,
-    roots: Roots,
-    simulation: int,
-    first: int,
-    last: int,
-    rows: Array,
-    x: Array,
-    work: Array,
-) -> int:
-    """One simulation of the copies from `first` to `last`; returns how many leaves wait.
+class Starts(NamedTuple):
+    """Where new trees begin."""
 
-    `rows` lists their copies, `x` what the players to move there see.
-    """
-    found = 0
-    for n in range(first, last):
-        if needs_search(trees, n, roots, simulation) and simulate(trees, n, rules, f, roots, simulation, work):
-            rules.observe(trees.position[n, trees.leaf[n]], x[found])
-            rows[found] = n
-            found += 1
-    return found
+    fresh: Array  # [N] bool: copies that begin one
+    positions: Array  # [N, S] int64
 
 
-@njit(cache=True)
-def descend_all(trees: Trees, f: Formula, roots: Roots, simulation: int, rows: Array, work: Array) -> int:
-    """Like `simulate_all` for games without compiled rules: the leaves hold their parents' positions."""
-    found = 0
-    for n in range(len(rows)):
-        if not needs_search(trees, n, roots, simulation):
-            continue
-        trees.path_length[n] = 0
-        if _descend(trees, n, f, roots, simulation, 0, work):
-            grow(trees, n)
-            rows[found] = n
-            found += 1
-        else:
-            _back_up(trees, n, float(trees.exact[n, trees.leaf[n]]))
-    return found
+@inlined()
+def _reach_leaf(
+    trees: Trees, n: int, rules: Rules, f: Formula, roots: Roots, starts: Starts, simulation: int, work: Work
+) -> bool:
+    """Bring one copy to its next leaf; True if that needs an evaluation. Simulation −1 plants the trees."""
+    if simulation >= 0:
+        return _needs_search(trees, n, roots, simulation) and simulate(trees, n, rules, f, roots, simulation, work)
+    if not starts.fresh[n]:
+        return False
+    for i in range(len(work.position)):
+        work.position[i] = starts.positions[n, i]
+    plant(trees, n, work.position)
+    if not _enter(trees, n, rules, work):
+        trees.walk[n].fault = NO_OUTCOME
+    return True
 
 
-@njit(cache=True)
-def attach_all(trees: Trees, rows: Array, logits: Array, values: Array, roots: Roots) -> None:
-    """Evaluations of the leaves of some copies."""
-    for i in range(len(rows)):
-        attach(trees, rows[i], logits[i], float(values[i]), roots)
-
-
-@njit(cache=True, parallel=True)
-def simulate_each(
-    trees: Trees, rules: Rules, f: Formula, roots: Roots, simulation: int, waiting: Array, x: Array
-) -> None:
-    """`simulate_all` on several threads: copy n writes its own row of `x`, and `waiting[n]` says whether it did."""
-    for n in prange(len(waiting)):
-        waiting[n] = False
-        if needs_search(trees, n, roots, simulation):
-            work = np.empty(trees.count.shape[2])
-            if simulate(trees, n, rules, f, roots, simulation, work):
-                rules.observe(trees.position[n, trees.leaf[n]], x[n])
-                waiting[n] = True
-
-
-@njit(cache=True, parallel=True)
-def attach_each(trees: Trees, waiting: Array, out: Array, roots: Roots) -> None:
-    """`attach_all` on several threads: row n of a network's outputs `[N, K + 1]` belongs to copy n."""
-    for n in prange(len(waiting)):
-        if waiting[n]:
-            attach(trees, n, out[n, :-1], np.tanh(float(out[n, -1])), roots)
-
-
-@njit(cache=True)
-def plant_all(
-    trees: Trees, rules: Rules, fresh: Array, positions: Array, first: int, last: int, rows: Array, x: Array
-) -> int:
-    """New trees for the copies in `fresh`; their roots wait for an evaluation like the leaves of `simulate_all`."""
-    found = 0
-    for n in range(first, last):
-        if fresh[n]:
-            plant(trees, n, positions[n])
-            rules.legal(trees.position[n, 0], trees.legal[n, 0])
-            if not trees.legal[n, 0].any():
-                trees.fault[n] = NO_OUTCOME
-            rules.observe(trees.position[n, 0], x[found])
-            rows[found] = n
-            found += 1
-    return found
+# Whole searches in one call --------------------------------------------------------------------------
 
 
 class Perceptron(NamedTuple):
     """A network whose outputs are the logits of all actions and, through tanh, the value."""
 
     flat: Array  # [P]
-    sizes: Array
+    sizes: Array  # [layers + 1] int64; empty: there is none
     relu: bool
+
+
+NO_NETWORK = Perceptron(np.zeros(0, np.float32), np.zeros(0, np.int64), True)
+
+
+class Evaluator(NamedTuple):
+    """What evaluates leaves: a perceptron, or random games (none of them: value 0) where it is empty."""
+
+    net: Perceptron
+    random: Array  # [N] uint64: one state per copy
+    playouts: int  # random games per leaf
+    limit: int  # moves after which a random game is too long
 
 
 BLOCK = 64  # copies that search together, so that their trees stay in the cache
 
 
 @njit(cache=True, error_model="numpy")
-def _attach_evaluated(trees: Trees, rows: Array, x: Array, net: Perceptron, store: Array, roots: Roots) -> None:
-    out = kernels.forward(net.flat, net.sizes, net.relu, x, store)
-    for i in range(len(rows)):
-        attach(trees, rows[i], out[i, :-1], np.tanh(float(out[i, -1])), roots)
-
-
-@njit(cache=True, error_model="numpy")
 def _search_block(
-    trees: Trees,
-    rules: Rules,
-    f: Formula,
-    roots: Roots,
-    fresh: Array,
-    positions: Array,
-    net: Perceptron,
-    first: int,
-    last: int,
+    trees: Trees, rules: Rules, f: Formula, roots: Roots, starts: Starts, evaluator: Evaluator, first: int, last: int
 ) -> None:
     """All simulations of the copies from `first` to `last`."""
-    x = np.empty((last - first, net.sizes[0]), np.float32)
-    store = np.empty((last - first) * net.sizes[1:].sum(), np.float32)
-    rows, work = np.empty(last - first, np.int64), np.empty(trees.count.shape[2])
-    found = plant_all(trees, rules, fresh, positions, first, last, rows, x)
-    if found > 0:
-        _attach_evaluated(trees, rows[:found], x[:found], net, store, roots)
-    for simulation in range(roots.budget[first:last].max()):
-        found = simulate_all(trees, rules, f, roots, simulation, first, last, rows, x, work)
+    net, size, copies = evaluator.net, 0, last - first
+    if len(net.sizes) > 0:
+        size = net.sizes[0]
+    x, rows, work = np.empty((copies, size), np.float32), np.empty(copies, np.int64), make_work(trees, size)
+    store = np.empty(copies * net.sizes[1:].sum(), np.float32)
+    out = np.zeros((copies, trees.edge.shape[2] + 1), np.float32)
+    for simulation in range(-1, roots.budget[first:last].max()):
+        found = 0
+        for n in range(first, last):
+            if _reach_leaf(trees, n, rules, f, roots, starts, simulation, work):
+                for i in range(size):
+                    x[found, i] = work.seen[i]
+                rows[found] = n
+                found += 1
         if found > 0:
-            _attach_evaluated(trees, rows[:found], x[:found], net, store, roots)
+            if size > 0:
+                out = kernels.forward(net.flat, net.sizes, net.relu, x[:found], store)
+            for i in range(found):
+                value = np.tanh(float(out[i, -1])) if size > 0 else _play_outs(trees, rows[i], rules, evaluator, work)
+                out[i, -1] = value
+                attach(trees, rows[i], out, i, roots)
 
 
 @njit(cache=True, error_model="numpy")
-def search_with_perceptron(
-    trees: Trees, rules: Rules, f: Formula, roots: Roots, fresh: Array, positions: Array, net: Perceptron
-) -> None:
-    """Run all simulations of all copies; copies in `fresh [N]` begin a new tree at their position."""
-    copies = len(trees.size)
+def search_all(trees: Trees, rules: Rules, f: Formula, roots: Roots, starts: Starts, evaluator: Evaluator) -> None:
+    """Run all simulations of all copies."""
+    copies = len(trees.walk)
     for first in range(0, copies, BLOCK):
-        _search_block(trees, rules, f, roots, fresh, positions, net, first, min(first + BLOCK, copies))
+        _search_block(trees, rules, f, roots, starts, evaluator, first, min(first + BLOCK, copies))
 
 
-@njit(cache=True)
-def _play_out(
-    trees: Trees, n: int, rules: Rules, random: Array, limit: int, position: Array, mask: Array, payoffs: Array
-) -> float:
+@inlined()
+def _play_outs(trees: Trees, n: int, rules: Rules, evaluator: Evaluator, work: Work) -> float:
+    """The mean of random games from the leaf."""
+    value = 0.0
+    for _ in range(evaluator.playouts):
+        value += _play_out(trees, n, rules, evaluator, work) / evaluator.playouts
+    return value
+
+
+@inlined()
+def _play_out(trees: Trees, n: int, rules: Rules, evaluator: Evaluator, work: Work) -> float:
     """Play random legal moves from the leaf to the end; returns what the player to move at the leaf gets."""
-    position[:] = trees.position[n, trees.leaf[n]]
+    leaf = trees.walk[n].leaf
+    position, mask = work.position, work.mask
+    for i in range(len(position)):
+        position[i] = trees.position[n, leaf, i]
+    for a in range(len(mask)):
+        mask[a] = trees.edge[n, leaf, a].legal
     player = position[0]
-    mask[:] = trees.legal[n, trees.leaf[n]]
-    for _ in range(limit + 1):
-        choices = mask.sum()
+    for _ in range(evaluator.limit + 1):
+        choices = 0
+        for a in range(len(mask)):
+            choices += mask[a]
         if choices == 0:
-            trees.fault[n] = NO_OUTCOME
+            trees.walk[n].fault = NO_OUTCOME
             return 0.0
-        left = int(uniform(random, n) * choices)
+        left = int(uniform(evaluator.random, n) * choices)
         for a in range(len(mask)):
             if mask[a]:
                 if left == 0:
                     rules.apply(position, a)
                     break
                 left -= 1
-        if rules.outcome(position, payoffs):
-            return float(payoffs[player])
-        mask[:] = False
+        if rules.outcome(position, work.payoffs):
+            return float(work.payoffs[player])
+        for a in range(len(mask)):
+            mask[a] = False
         rules.legal(position, mask)
-    trees.fault[n] = TOO_LONG
+    trees.walk[n].fault = TOO_LONG
     return 0.0
 
 
-@njit(cache=True)
-def _attach_played_out(
-    trees: Trees, rows: Array, rules: Rules, random: Array, playouts: int, limit: int, roots: Roots, zeros: Array
-) -> None:
-    position = np.empty(trees.position.shape[2], np.int64)
-    mask, payoffs = np.zeros(len(zeros), np.bool_), np.zeros(2, np.float32)
-    for n in rows:
-        value = 0.0
-        for _ in range(playouts):
-            value += _play_out(trees, n, rules, random, limit, position, mask, payoffs) / playouts
-        attach(trees, n, zeros, value, roots)
+# Searches step by step -------------------------------------------------------------------------------
+
+
+class Exchange(NamedTuple):
+    """What some copies exchange with an evaluation that runs elsewhere; row i belongs to copy `first` + i."""
+
+    first: int
+    waiting: Array  # [R] bool: whether the copy has a leaf to evaluate
+    x: Array  # [R, D] float32: what the player to move there sees
+    out: Array  # [R, K + 1] float32: the answer: logits, and the value
 
 
 @njit(cache=True)
-def _search_block_with_playouts(
+def advance(
     trees: Trees,
     rules: Rules,
     f: Formula,
     roots: Roots,
-    fresh: Array,
-    positions: Array,
-    random: Array,
-    playouts: int,
-    limit: int,
-    size: int,
-    first: int,
-    last: int,
+    starts: Starts,
+    simulation: int,
+    exchange: Exchange,
+    begin: int,
+    end: int,
 ) -> None:
-    x, zeros = np.empty((last - first, size), np.float32), np.zeros(trees.count.shape[2], np.float32)
-    rows, work = np.empty(last - first, np.int64), np.empty(trees.count.shape[2])
-    found = plant_all(trees, rules, fresh, positions, first, last, rows, x)
-    _attach_played_out(trees, rows[:found], rules, random, playouts, limit, roots, zeros)
-    for simulation in range(roots.budget[first:last].max()):
-        found = simulate_all(trees, rules, f, roots, simulation, first, last, rows, x, work)
-        _attach_played_out(trees, rows[:found], rules, random, playouts, limit, roots, zeros)
+    """Take in the answers for rows from `begin` to `end`, then bring these copies to their next leaves."""
+    work = make_work(trees, exchange.x.shape[1])
+    for row in range(begin, end):
+        n = exchange.first + row
+        if exchange.waiting[row]:
+            attach(trees, n, exchange.out, row, roots)
+        exchange.waiting[row] = _reach_leaf(trees, n, rules, f, roots, starts, simulation, work)
+        if exchange.waiting[row]:
+            for i in range(len(work.seen)):
+                exchange.x[row, i] = work.seen[i]
 
 
-@njit(cache=True)
-def search_with_playouts(
+@njit(cache=True, parallel=True)
+def advance_in_parallel(
     trees: Trees,
     rules: Rules,
     f: Formula,
     roots: Roots,
-    fresh: Array,
-    positions: Array,
-    random: Array,
-    playouts: int,
-    limit: int,
-    size: int,
+    starts: Starts,
+    simulation: int,
+    exchange: Exchange,
+    parts: int,
 ) -> None:
-    """Like `search_with_perceptron` without a network: uniform priors, and random games (none: value 0) as values."""
-    copies = len(trees.size)
-    for first in range(0, copies, BLOCK):
-        last = min(first + BLOCK, copies)
-        _search_block_with_playouts(
-            trees, rules, f, roots, fresh, positions, random, playouts, limit, size, first, last
-        )
+    """`advance` for all rows, in parts that run on different threads."""
+    rows = len(exchange.waiting)
+    for part in prange(parts):
+        first, last = rows * part // parts, rows * (part + 1) // parts
+        advance(trees, rules, f, roots, starts, simulation, exchange, first, last)
+
+
+@njit(cache=True)
+def descend_all(trees: Trees, f: Formula, roots: Roots, simulation: int, rows: Array) -> int:
+    """One simulation for games without compiled rules: `rows` lists the copies whose leaves wait; returns how many.
+
+    The leaves are new nodes with their parents' positions: the caller plays the last action of the path.
+    """
+    found, work = 0, np.empty(trees.edge.shape[2])
+    for n in range(len(rows)):
+        if not _needs_search(trees, n, roots, simulation):
+            continue
+        walk = trees.walk[n]
+        walk.length = 0
+        if not _descend(trees, n, f, roots, simulation, 0, work):
+            _back_up(trees, n, float(trees.node[n, walk.leaf].exact))
+            continue
+        step = trees.path[n, walk.length - 1]
+        trees.position[n, walk.size] = trees.position[n, step.node]
+        walk.leaf = add_node(trees, n, trees.node[n, step.node].depth + 1)
+        trees.edge[n, step.node, step.action].child = walk.leaf
+        rows[found] = n
+        found += 1
+    return found
+
+
+@njit(cache=True)
+def attach_all(trees: Trees, rows: Array, out: Array, roots: Roots) -> None:
+    """Evaluations `[R, K + 1]` of the leaves of some copies."""
+    for i in range(len(rows)):
+        attach(trees, rows[i], out, i, roots)
 
 
 # What the root says ----------------------------------------------------------------------------------
@@ -710,107 +648,47 @@ def read_roots(trees: Trees, f: Formula, gumbel: Array, policy: Array, value: Ar
     action the one of highest g + logit + σ(q) among the most visited. In a solved root only the moves that keep its
     result count; lost moves never do while there are others.
     """
-    work = np.empty(policy.shape[1])
+    work, wanted = np.empty(policy.shape[1]), np.empty(policy.shape[1], np.bool_)
     for n in range(len(policy)):
-        legal, count = trees.legal[n, 0], trees.count[n, 0]
-        fate, solved, exact = trees.fate[n, 0], trees.solved[n, 0], trees.exact[n, 0]
-        wanted = legal & (fate != LOST)
-        if not wanted.any():
-            wanted[:] = legal
-        if solved:  # the edges that keep the result
-            for a in range(len(work)):
-                end = trees.child[n, 0, a]
-                wanted[a] &= fate[a] != OPEN and _seen_from(trees, n, 0, end, trees.exact[n, end]) >= exact
+        _choose_root_edges(trees, n, wanted)
         _gumbel_logits(trees, n, 0, f, work)
-        best, total, most = -np.inf, 0, (count * wanted).max()
+        best, total, most = -np.inf, 0, 0
+        for a in range(len(work)):
+            if wanted[a]:
+                most = max(most, trees.edge[n, 0, a].count)
         for a in range(len(work)):
             policy[n, a] = 0
             if not wanted[a]:
                 work[a] = -np.inf
                 continue
-            policy[n, a] = count[a]
-            total += count[a]
-            score = gumbel[n, a] + work[a] if f.gumbel else trees.prior[n, 0, a]
-            if count[a] == most and score > best:
+            edge = trees.edge[n, 0, a]
+            policy[n, a] = edge.count
+            total += edge.count
+            score = gumbel[n, a] + work[a] if f.gumbel else float(edge.prior)
+            if edge.count == most and score > best:
                 best, action[n] = score, a
         if f.gumbel or total == 0:  # no visits: the evaluation alone
             _softmax(work)
             policy[n] = work
         else:
             policy[n] /= total
-        value[n] = exact if solved else trees.total[n, 0] / max(trees.visits[n, 0], 1)
+        root = trees.node[n, 0]
+        value[n] = root.exact if root.solved else root.total / max(root.visits, 1)
 
 
-# Carrying a subtree over -----------------------------------------------------------------------------
-
-
-@njit(cache=True)
-def find_position(trees: Trees, n: int, position: Array) -> int:
-    """A node with this position, or −1."""
-    for node in range(trees.size[n]):
-        if np.array_equal(trees.position[n, node], position):
-            return node
-    return -1
-
-
-@njit(cache=True)
-def keep_subtree(trees: Trees, n: int, root: int) -> None:
-    """Make `root` the root of the tree: its subtree moves to the front, everything else goes."""
-    size = trees.size[n]
-    new = np.full(size, -1, np.int64)  # old node -> new node
-    order = np.empty(size, np.int64)  # new node -> old node
-    order[0], new[root], found, at = root, 0, 1, 0
-    while at < found:
-        for end in trees.child[n, order[at]]:
-            if end >= 0 and new[end] < 0:
-                new[end], order[found] = found, end
-                found += 1
-        at += 1
-    order = order[:found]
-    for per_node in (trees.value, trees.total, trees.exact):
-        per_node[n, :found] = per_node[n][order]
-    for per_edge in (trees.logit, trees.prior, trees.gain):
-        per_edge[n, :found] = per_edge[n][order]
-    trees.position[n, :found] = trees.position[n][order]
-    trees.depth[n, :found] = trees.depth[n][order] - trees.depth[n, root]
-    trees.visits[n, :found] = trees.visits[n][order]
-    trees.solved[n, :found] = trees.solved[n][order]
-    trees.legal[n, :found] = trees.legal[n][order]
-    trees.count[n, :found] = trees.count[n][order]
-    trees.fate[n, :found] = trees.fate[n][order]
-    ends = trees.child[n][order]
-    for i in range(found):
-        for a in range(ends.shape[1]):
-            trees.child[n, i, a] = new[ends[i, a]] if ends[i, a] >= 0 else -1
-    trees.size[n] = found
-    _fill_table(trees, n)
-
-
-@njit(cache=True)
-def _fill_table(trees: Trees, n: int) -> None:
-    """Write the transposition table of a tree anew."""
-    if trees.table.shape[1] > 0:
-        trees.table[n] = -1
-        for node in range(trees.size[n]):
-            trees.table[n, _slot(trees, n, trees.position[n, node], trees.depth[n, node])] = node
-
-
-_SAVED = (
-    *("position", "depth", "value", "visits", "total", "solved", "exact"),
-    *("legal", "logit", "prior", "child", "count", "gain", "fate"),
-)
-
-
-def as_state(trees: Trees) -> dict[str, Any]:
-    """The trees as they are saved: the nodes in use alone."""
-    used = int(trees.size.max(initial=0))
-    return {"size": trees.size.copy()} | {name: getattr(trees, name)[:, :used].copy() for name in _SAVED}
-
-
-def load_state(trees: Trees, state: dict[str, Any]) -> None:
-    """Restore saved trees."""
-    trees.size[:] = state["size"]
-    for name in _SAVED:
-        getattr(trees, name)[:, : state[name].shape[1]] = state[name]
-    for n in range(len(trees.size)):
-        _fill_table(trees, n)
+@uncounted()
+def _choose_root_edges(trees: Trees, n: int, wanted: Array) -> None:
+    """Which actions may be played: those that are not lost, and in a solved root those that keep its result."""
+    some = False
+    for a in range(len(wanted)):
+        edge = trees.edge[n, 0, a]
+        wanted[a] = edge.legal and edge.fate != LOST
+        some |= wanted[a]
+    for a in range(len(wanted)):
+        edge = trees.edge[n, 0, a]
+        if not some:
+            wanted[a] = edge.legal
+        if trees.node[n, 0].solved:
+            end = edge.child
+            kept = edge.fate != OPEN and seen_from(trees, n, 0, end, trees.node[n, end].exact) >= trees.node[n, 0].exact
+            wanted[a] &= kept

@@ -129,7 +129,7 @@ def cross_play(
     players: Sequence[Player], table: schema.Config, episodes: int, seed: int, greedy: bool = True
 ) -> list[list[Pairing]]:
     """Play every ordered pair of players, `episodes` in each rotation; entry [i][j] has i on the first side."""
-    world = build.build_world(table.world, evaluation_envs(episodes))
+    world = build.build_world(table.world, evaluation_envs(table.world, episodes))
     seatings = sides(table, world)
     agents = [agent for side in seatings[0] for agent in side]
     # build every player in every seat first, so that one that does not fit is refused before the first game

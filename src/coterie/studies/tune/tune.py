@@ -25,11 +25,16 @@ from coterie.config import schema as configs
 from coterie.config.schema import Config, ConfigError, Part
 from coterie.core.search_space import Range, declared
 from coterie.core.types import CoterieError
+from coterie.nn.threads import fixed_threads
 from coterie.studies.report import write_report
 from coterie.studies.tune.optuna import Pruner, Study, StudySpec, Trial, leaves, open_study
-from coterie.training import loop, start
+from coterie.training import build, loop, start
+from coterie.training.best import constants
+from coterie.training.evaluate import evaluate, evaluation_envs
 from coterie.training.interrupt import interruptible
 from coterie.training.run import Run, write_text
+
+TRIED_EPISODES = 32  # of untrained policies, which show whether a game has a constant sum
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,7 @@ def tune(plan: Plan, progress: Progress = lambda tuned, trial: None) -> Tuned:
     if files.best.resolve() == configs.find(plan.experiment).resolve():
         raise ConfigError(f"--study: the best settings would overwrite '{plan.experiment}'; choose another file")
     own, space = searched(base, plan)
+    refuse_constant_sum(base)
     horizon = base.train.iterations * base.train.iteration_steps
     spec = StudySpec(shared_settings(base), space, own, plan.seeds, plan.pruner, horizon)
     with (
@@ -137,6 +143,25 @@ def tune(plan: Plan, progress: Progress = lambda tuned, trial: None) -> Tuned:
 def ended(study: Study) -> list[Trial]:
     """The trials that are complete, pruned or failed."""
     return [trial for trial in study.trials() if trial.outcome != "running"]
+
+
+def refuse_constant_sum(base: Config) -> None:
+    """Refuse a game in which the learning groups win what each other loses: their mean return is always the same."""
+    learning = [name for name, group in base.groups.items() if group.learner is not None]
+    world = build.build_world(base.world, evaluation_envs(base.world, TRIED_EPISODES))
+    if sum(len(agent_type.agents) for agent_type in world.agent_types.values()) == 1:
+        return
+    with fixed_threads(base.train.threads):
+        actors = [group.actor for group in build.build_groups(base, world)]
+        result = evaluate(world, actors, TRIED_EPISODES, base.seed, greedy=False)
+    returns = np.concatenate([result.returns[name] for name in learning], axis=1)
+    if np.ptp(returns, axis=0).any() and any(constant is not None for constant in constants(result, learning)):
+        raise ConfigError(
+            f"groups: {', '.join(learning)} win what each other loses, so their mean return is the same with any "
+            "settings and cannot be tuned. Let one group learn against fixed players (groups.NAME.policy.run=RUN, or a "
+            "policy such as 'expert', and groups.NAME.learner=null), or train several settings and compare them with "
+            "'coterie match'"
+        )
 
 
 # Search space -------------------------------------------------------------------------------------------

@@ -163,6 +163,7 @@ class BatchArrays:
         self.elapsed_steps = self._array((num_envs,), "int64")  # of the current episode
         self.resetting = self._array((num_envs,), "bool")  # a reset has begun and has not returned
         self.paused = self._array((num_envs,), "bool")  # not stepped until the next reset of all copies
+        self.numbered = self._array((num_envs,), "bool")  # episodes are seeded by their number among all
         self.size = self._offset
 
     def _array(self, shape: tuple[int, ...], dtype: str) -> Array:
@@ -247,7 +248,9 @@ class EnvBatch:
         arrays.elapsed_steps[copy], arrays.resetting[copy] = 0, True
         # The word "guest" is part of every episode's seed: another word would change all results.
         # NumPy's legacy generators accept seeds below 2^32.
-        seed = seeding.integer(self.seed, "guest", copy, int(arrays.episode[copy])) % 2**31
+        episode = int(arrays.episode[copy])
+        place = (copy + episode * arrays.num_envs, 0) if arrays.numbered[copy] else (copy, episode)
+        seed = seeding.integer(self.seed, "guest", *place) % 2**31
         try:
             if rebuild or self.fresh:
                 self._rebuild(copy)

@@ -38,7 +38,7 @@ from coterie.core.types import (
     map_tree,
 )
 from coterie.core.validation import at_least, positive
-from coterie.core.world import Pausable, World
+from coterie.core.world import NumbersEpisodes, Pausable, World
 from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError
 from coterie.worlds.adapters.own_generators import OwnGenerators
 from coterie.worlds.adapters.workers import Worker, WorkerSpec, close_workers, start_workers
@@ -96,6 +96,11 @@ class ExternalSettings:
             at_least("max_episode_steps", self.max_episode_steps, 1)
 
     @property
+    def evaluation_copies(self) -> int:
+        """At most this many copies play an evaluation: more take time to build, and memory, and are not faster."""
+        return max(16, self.processes)
+
+    @property
     def changes_frames(self) -> bool:
         """Whether observations are stacked, made grey or resized."""
         return self.frame_stack > 1 or self.grey or self.resize is not None
@@ -125,8 +130,9 @@ def has_info_masks(settings: ExternalSettings, make: Callable[[], Any], play: Ca
 class ExternalWorld:
     """N copies of a third-party environment.
 
-    Every episode is seeded from (seed, copy, episode). A saved state holds the actions of the current episodes,
-    and `load` replays them. `restarts` counts the episodes that failed and were truncated.
+    Every episode is seeded from (seed, copy, episode), or from (seed, copy + episode·N, 0) once `number_episodes` was
+    called, so that evaluations do not depend on the number of copies N. A saved state holds the actions of the current
+    episodes, and `load` replays them. `restarts` counts the episodes that failed and were truncated.
     """
 
     agent_types: Mapping[str, AgentType]
@@ -160,6 +166,10 @@ class ExternalWorld:
             for agent_type, a in arrays.agent_types.items()
         }
         self._timestep = TimeStep(agent_steps, arrays.ended, arrays.success if self._env_spec.has_success else None)
+
+    def number_episodes(self) -> None:
+        """Number episodes through all copies from the next reset on. Such a world is not saved."""
+        self._arrays.numbered[:] = True
 
     def reset(self, seed: int) -> TimeStep:
         """Start episode 0 of every copy."""
@@ -200,8 +210,8 @@ class ExternalWorld:
     def save(self) -> State:
         """The numbers of the current episodes and the actions taken in them."""
         arrays = self._arrays
-        if arrays.paused.any():
-            raise ValueError("a world with paused copies cannot be saved; reset it first")
+        if arrays.paused.any() or arrays.numbered.any():
+            raise ValueError("a world with paused copies or numbered episodes cannot be saved")
         return {
             "seed": self._seed,
             "restarts": self.restarts,
@@ -437,6 +447,11 @@ class WorldWrapper:
         """Step every copy; a copy whose episode ends is reset at once."""
         timestep: TimeStep = self.inner.step(actions)
         return timestep
+
+    def number_episodes(self) -> None:
+        """Number episodes through all copies from the next reset on, if the inner world can."""
+        if isinstance(self.inner, NumbersEpisodes):
+            self.inner.number_episodes()
 
     def pause(self, copies: Array) -> None:
         """Stop stepping these copies until the next reset, if the inner world can."""

@@ -42,14 +42,24 @@ class GymnasiumSettings(ExternalSettings):
     agents: Literal["single", "tuple"] = "single"  # tuple: Tuple or Dict spaces hold one space for each agent
     native: bool = True  # play CartPole-v1 with default options as a native batch
 
+    @property
+    def plays_natively(self) -> bool:
+        """Whether the native batch plays instead of Gymnasium."""
+        native = self.native and self.id == "CartPole-v1" and not self.options and not self.processes
+        return native and not self.changes_frames
+
+    @property
+    def evaluation_copies(self) -> int:
+        """At most this many copies play an evaluation."""
+        return 256 if self.plays_natively else super().evaluation_copies
+
 
 class GymnasiumWorld(WorldWrapper):
     """N copies of a Gymnasium environment."""
 
     def __init__(self, settings: GymnasiumSettings, num_envs: int) -> None:
-        native = settings.native and settings.id == "CartPole-v1" and not settings.options and not settings.processes
-        native = native and not settings.changes_frames
-        super().__init__(_native_cartpole(settings, num_envs) if native else _external_world(settings, num_envs))
+        make = _native_cartpole if settings.plays_natively else _external_world
+        super().__init__(make(settings, num_envs))
 
     def text_codec(self, agent_type: str) -> TextCodec:
         """Describes observations in words."""

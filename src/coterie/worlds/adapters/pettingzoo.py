@@ -176,7 +176,33 @@ def _check_possible_agents(env: Any) -> None:
         )
 
 
-class ExternalParallelEnv:
+class _ExternalPettingZooEnv:
+    """What parallel and AEC environments have in common."""
+
+    def __init__(self, env: Any, settings: ExternalSettings, name: str, channels: Any, info_masks: bool) -> None:
+        _check_possible_agents(env)
+        self.env = env
+        env.reset(seed=0)
+        self.agents = EnvAgents(env, settings, name, channels, info_masks)
+
+    def bind(self, arrays: EnvArrays) -> None:
+        """Read actions from these arrays and write results into them from now on."""
+        self.agents.bind(arrays)
+
+    def success(self) -> bool:
+        """PettingZoo does not define success."""
+        return False
+
+    def frame(self) -> Any:
+        """The environment's picture."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+
+class ExternalParallelEnv(_ExternalPettingZooEnv):
     """One parallel environment: all present agents act together."""
 
     def __init__(
@@ -188,16 +214,9 @@ class ExternalParallelEnv:
         late: bool = False,
         info_masks: bool = False,
     ) -> None:
-        _check_possible_agents(env)
-        self.env = env
-        env.reset(seed=0)
-        self.agents = EnvAgents(env, settings, name, channels, info_masks)
+        super().__init__(env, settings, name, channels, info_masks)
         self.late = late or set(env.agents) != set(self.agents.names)
         self.env_spec = self.agents.env_spec(simultaneous=not self.late)
-
-    def bind(self, arrays: EnvArrays) -> None:
-        """Read actions from these arrays and write results into them from now on."""
-        self.agents.bind(arrays)
 
     def reset(self, seed: int) -> None:
         """Start an episode."""
@@ -248,20 +267,8 @@ class ExternalParallelEnv:
             agents.write(agent, _entry("observations", observations, agent), infos.get(agent), acting=True)
         return agents.finish_step()
 
-    def success(self) -> bool:
-        """PettingZoo does not define success."""
-        return False
 
-    def frame(self) -> Any:
-        """The environment's picture."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
-
-
-class ExternalAECEnv:
+class ExternalAECEnv(_ExternalPettingZooEnv):
     """One AEC environment: one agent acts at a time, and only it is asked for its observation.
 
     Attributes are read as rarely as possible: each read passes through all of the environment's wrappers.
@@ -276,15 +283,9 @@ class ExternalAECEnv:
         info_masks: bool = False,
         observe_all: bool = False,
     ) -> None:
-        _check_possible_agents(env)
-        self.env, self.observe_all = env, observe_all
-        env.reset(seed=0)
-        self.agents = EnvAgents(env, settings, name, channels, info_masks)
+        super().__init__(env, settings, name, channels, info_masks)
+        self.observe_all = observe_all
         self.env_spec = self.agents.env_spec(simultaneous=False)
-
-    def bind(self, arrays: EnvArrays) -> None:
-        """Read actions from these arrays and write results into them from now on."""
-        self.agents.bind(arrays)
 
     def reset(self, seed: int) -> None:
         """Start an episode."""
@@ -339,15 +340,3 @@ class ExternalAECEnv:
             if not agents.is_done(agent):
                 acts = agent == self.turn
                 agents.write(agent, env.observe(agent), env.infos.get(agent) if acts else None, acting=acts)
-
-    def success(self) -> bool:
-        """PettingZoo does not define success."""
-        return False
-
-    def frame(self) -> Any:
-        """The environment's picture."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.env.close()

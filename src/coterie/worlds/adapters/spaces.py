@@ -121,7 +121,11 @@ def _entry(path: Path, space: Any, channels: Channels, scale: Any) -> Entry:
             return Entry(path, Box(space.shape, 0.0, 1.0), space.shape, space.dtype)
         case gymnasium.spaces.Box():
             return _box_entry(path, space, channels, scale)
-    raise CoterieError(f"cannot observe {type(space).__name__} spaces ({'/'.join(map(str, path)) or 'observation'})")
+    where = f"entry '{'/'.join(map(str, path))}' of the observations" if path else "observations"
+    raise CoterieError(
+        f"{where}: {space} is not supported; only Discrete, Box, MultiDiscrete, MultiBinary, and Tuples and Dicts of "
+        "them are: pad it to a fixed size in a wrapper of the environment"
+    )
 
 
 def _text_entry(path: Path, space: Any) -> Entry:

@@ -1,0 +1,91 @@
+"""Runs inside the sandbox: sets limits that cannot be raised again, then becomes the program.
+
+It is started as a script by an isolated interpreter without Coterie, as `python -I -S boot.py SETTINGS PROGRAM`. Where
+the caller has not built walls around it, SETTINGS say how to build them here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import os
+import resource
+import struct
+import sys
+from typing import Any
+
+NO_NEW_PRIVILEGES, SECCOMP, FILTER_MODE = 38, 22, 2  # prctl
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
+PATH_BENEATH = 1
+EXECUTE, READ_FILE, READ_DIR = 1, 4, 8
+# all rights to files that a version of Landlock knows, and to networks and other processes
+FILES = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
+NETWORK, SCOPES = 0b11, 0b11
+
+
+def limit(settings: dict[str, Any]) -> None:
+    """Hard limits of this process and its children."""
+    for name, value in settings["limits"].items():
+        resource.setrlimit(getattr(resource, name), (value, value))
+
+
+def call(libc: ctypes.CDLL, number: int, *arguments: Any) -> int:
+    """A system call; raises OSError."""
+    found: int = libc.syscall(ctypes.c_long(number), *arguments)
+    if found < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return found
+
+
+def shut_files(libc: ctypes.CDLL, readable: list[str]) -> None:
+    """Landlock: files below `readable` can be read and executed; nothing else can be opened, nothing written."""
+    version = call(libc, CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    rights = FILES[min(version, 5)]
+    ruleset = struct.pack("QQQ", rights, NETWORK if version >= 4 else 0, SCOPES if version >= 6 else 0)
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    fd = call(libc, CREATE_RULESET, ctypes.c_char_p(ruleset), ctypes.c_size_t(size), ctypes.c_uint(0))
+    for path in readable:
+        allowed = EXECUTE | READ_FILE | (READ_DIR if os.path.isdir(path) else 0)
+        parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = struct.pack("=Qi", allowed, parent)
+        call(libc, ADD_RULE, ctypes.c_int(fd), ctypes.c_int(PATH_BENEATH), ctypes.c_char_p(rule), ctypes.c_uint(0))
+        os.close(parent)
+    call(libc, RESTRICT_SELF, ctypes.c_int(fd), ctypes.c_uint(0))
+    os.close(fd)
+
+
+def filter_calls(libc: ctypes.CDLL, code: bytes) -> None:
+    """Seccomp: refuse system calls by a filter."""
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
+    if libc.prctl(SECCOMP, FILTER_MODE, ctypes.c_char_p(program), 0, 0):
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def main() -> None:
+    """Set the limits, build the walls, run the program."""
+    settings = json.loads(sys.argv[1])
+    with open(sys.argv[2], encoding="utf-8") as file:
+        source = file.read()
+    sys.argv = ["program.py"]
+    limit(settings)
+    if "readable" in settings:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "no_new_privs")
+        shut_files(libc, settings["readable"])
+        filter_calls(libc, bytes.fromhex(settings["filter"]))
+    if "ready" in settings:  # says that everything up to here has worked
+        os.write(settings["ready"], b'{"ready": true}\n')
+        os.close(settings["ready"])
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8")
+    main_module = type(sys)("__main__")
+    sys.modules["__main__"] = main_module
+    exec(compile(source, "program.py", "exec"), main_module.__dict__)
+
+
+if __name__ == "__main__":
+    main()

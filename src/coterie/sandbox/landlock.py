@@ -1,0 +1,62 @@
+"""Isolation by Landlock and seccomp, where bubblewrap cannot run: one process that reads its interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from coterie.sandbox import seccomp
+from coterie.sandbox.bubblewrap import BOOT
+from coterie.sandbox.interpreter import Interpreter, boot_settings
+from coterie.sandbox.supervise import Ended, supervise
+from coterie.sandbox.verdict import Limits
+
+CREATE_RULESET, VERSION = 444, 1
+LEAST_VERSION = 6  # the first that keeps signals and abstract sockets inside
+
+
+def available() -> bool:
+    """Whether the kernel has a version of Landlock that suffices, and its system calls are known here."""
+    if not seccomp.supported():
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(VERSION))) >= (
+        LEAST_VERSION
+    )
+
+
+def run(source: str, stdin: bytes, limits: Limits, python: Interpreter) -> tuple[Ended, int | None]:
+    """Run a program; returns what was seen, and its exit code, or None where the sandbox did not come to run it."""
+    with tempfile.TemporaryDirectory(prefix="coterie-sandbox-") as folder:
+        os.chmod(folder, 0o755)
+        program, boot = Path(folder, "program.py"), Path(folder, "boot.py")
+        program.write_text(source, encoding="utf-8")
+        boot.write_bytes(BOOT.read_bytes())
+        reading, writing = os.pipe()
+        settings = boot_settings(limits) | {
+            "readable": [*python.readable, *existing("/dev/null", "/dev/zero", "/dev/urandom")],
+            "filter": seccomp.build_filter(alone=True).hex(),
+            "ready": writing,
+        }
+        try:
+            ended = supervise(
+                [python.path, "-I", "-S", "-B", str(boot), json.dumps(settings), str(program)],
+                stdin,
+                limits,
+                pass_fds=(writing,),
+                status_fd=reading,
+                started=lambda: os.close(writing),
+                drop_to=python.run_as,
+            )
+        finally:
+            os.close(reading)
+    code = ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
+    return ended, code if b"ready" in ended.status_lines else None
+
+
+def existing(*paths: str) -> list[str]:
+    """Those of the paths that are there."""
+    return [path for path in paths if os.path.exists(path)]

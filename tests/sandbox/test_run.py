@@ -1,0 +1,146 @@
+"""The sandbox's verdicts on ordinary programs, its limits, and what it says where it cannot run."""
+
+import os
+
+import pytest
+
+from coterie import sandbox
+from coterie.sandbox import execute, interpreter, unsafe
+from coterie.sandbox.supervise import Ended
+
+
+def test_a_program_reads_its_input_and_passes():
+    verdict = sandbox.run("name = input()\nprint(f'hello {name}')", "Ünal\n")
+    assert (verdict.status, verdict.stdout, verdict.exit_code) == ("pass", "hello Ünal\n", 0)
+    assert verdict.memory_mb >= 0
+    assert 0 < verdict.wall_seconds < verdict.cpu_seconds + 11
+
+
+def test_a_program_that_raises_fails_with_its_traceback():
+    verdict = sandbox.run("x = 1\nraise ValueError('no such move')")
+    assert (verdict.status, verdict.exit_code) == ("fail", 1)
+    assert 'File "program.py", line 2' in verdict.stderr
+    assert verdict.stderr.rstrip().endswith("ValueError: no such move")
+
+
+def test_a_program_is_the_main_module():
+    verdict = sandbox.run(
+        "import sys\nif __name__ == '__main__':\n    print(sys.argv, sys.modules['__main__'].y)\ny = 2"
+    )
+    assert verdict.status == "fail"  # y comes later
+    assert "AttributeError" in verdict.stderr
+    assert sandbox.run("from __future__ import annotations\nprint(1)").stdout == "1\n"
+
+
+def test_input_that_is_not_read_does_no_harm():
+    assert sandbox.run("print('done')", "x" * 1_000_000).stdout == "done\n"
+
+
+def test_long_input_arrives_whole():
+    assert sandbox.run("import sys\nprint(len(sys.stdin.read()))", "y" * 300_000).stdout == "300000\n"
+
+
+def test_exit_codes_are_those_of_a_shell():
+    assert sandbox.run("import sys\nsys.exit(5)").exit_code == 5
+    assert sandbox.run("import ctypes\nctypes.string_at(0)").exit_code == 128 + 11
+
+
+def test_many_programs_keep_their_order():
+    found = sandbox.run_many(
+        [f"print({n} + int(input()))" for n in range(5)], [str(10 * n) for n in range(5)], workers=2
+    )
+    assert [verdict.stdout for verdict in found] == [f"{11 * n}\n" for n in range(5)]
+    with pytest.raises(ValueError, match="2 programs but 1 inputs"):
+        sandbox.run_many(["", ""], [""])
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("cpu_seconds", 0), ("memory_mb", 0), ("output_bytes", 0), ("wall_seconds", -1.0)]
+)
+def test_limits_that_allow_nothing_are_refused(setting, value):
+    with pytest.raises(ValueError, match=setting):
+        sandbox.run("", **{setting: value})
+
+
+def test_the_clock_has_a_default_limit():
+    assert sandbox.Limits(cpu_seconds=2).wall == 11
+    assert sandbox.Limits(cpu_seconds=2, wall_seconds=4).wall == 4
+
+
+def test_an_unknown_mechanism_is_refused():
+    with pytest.raises(ValueError, match="mechanism must be auto, bubblewrap, landlock, unsafe, got 'docker'"):
+        sandbox.run("", mechanism="docker")
+
+
+def failing(times, then):
+    """A mechanism that fails some times."""
+    calls = []
+
+    def runner(source, stdin, limits, python):
+        calls.append(source)
+        if len(calls) <= times:
+            return Ended(stderr=b"bwrap: no namespaces today"), None
+        return then
+
+    return calls, runner
+
+
+def test_a_sandbox_that_fails_is_tried_again_and_is_never_the_programs_fault(monkeypatch):
+    calls, runner = failing(2, (Ended(stdout=b"1\n"), 0))
+    monkeypatch.setitem(execute.MECHANISMS, "bubblewrap", (lambda: True, runner))
+    assert sandbox.run("print(1)", mechanism="bubblewrap").status == "pass"
+    assert len(calls) == 3
+    calls, runner = failing(9, None)
+    monkeypatch.setitem(execute.MECHANISMS, "bubblewrap", (lambda: True, runner))
+    verdict = sandbox.run("print(1)", mechanism="bubblewrap")
+    assert (verdict.status, verdict.exit_code, len(calls)) == ("infrastructure", None, 3)
+    assert "no namespaces today" in verdict.reason
+
+
+def test_no_file_descriptors_left_is_no_fault_of_the_program_either(monkeypatch):
+    def runner(*_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setitem(execute.MECHANISMS, "bubblewrap", (lambda: True, runner))
+    assert sandbox.run("", mechanism="bubblewrap").status == "infrastructure"
+
+
+def test_without_a_mechanism_programs_are_refused_with_the_cures(monkeypatch):
+    for name in ("bubblewrap", "landlock"):
+        monkeypatch.setitem(execute.MECHANISMS, name, (lambda: False, execute.MECHANISMS[name][1]))
+    monkeypatch.delenv(unsafe.ALLOW, raising=False)
+    execute.live_mechanism.cache_clear()
+    try:
+        with pytest.raises(sandbox.SandboxUnavailable, match=r"bubblewrap.*Landlock.*--unsafe-local-exec"):
+            sandbox.run("print(1)")
+        with pytest.raises(sandbox.SandboxUnavailable, match="--unsafe-local-exec"):
+            sandbox.run("print(1)", mechanism="unsafe")
+        monkeypatch.setenv(unsafe.ALLOW, "1")
+        assert sandbox.live_mechanism() == "unsafe"
+        assert sandbox.run("print(1)").stdout == "1\n"
+        assert sandbox.run("while True: pass", cpu_seconds=0.2).status == "timeout"
+    finally:
+        execute.live_mechanism.cache_clear()
+
+
+def test_roots_programs_run_as_nobody():
+    python = interpreter.find_interpreter()
+    assert python.run_as == (65534 if os.geteuid() == 0 else None)
+    assert sandbox.run("import os\nprint(os.getuid())").stdout.strip() == (
+        "65534" if os.geteuid() == 0 or sandbox.live_mechanism() == "bubblewrap" else str(os.getuid())
+    )
+
+
+def test_two_runs_at_once_do_not_disturb_each_other():
+    slow, quick = sandbox.run_many(["import time\ntime.sleep(0.5)\nprint('slow')", "print('quick')"], workers=2)
+    assert (slow.stdout, quick.stdout) == ("slow\n", "quick\n")
+
+
+def test_the_option_of_the_command_line_allows_it(monkeypatch, capsys):
+    from coterie.cli.app import app
+
+    monkeypatch.setenv(unsafe.ALLOW, "0")
+    assert not unsafe.allowed()
+    with pytest.raises(SystemExit):
+        app(["--unsafe-local-exec", "list", "--nonsense"])
+    assert unsafe.allowed()
