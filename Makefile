@@ -78,6 +78,12 @@ bench-dqn: $(STAMP) .venv-tianshou/.installed ## DQN against Stable-Baselines3 a
 bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
 	$(BIN)/python benchmarks/mpe_stepping.py
 
+bench-teacher: $(STAMP) ## PPO with a cached teacher against a plain loop over one environment (about 2 minutes)
+	$(BIN)/python benchmarks/teacher_speed.py --out docs/results/bench-teacher.json
+
+teacher-study: $(STAMP) ## students of a teacher beside PPO alone, five seeds each, into docs/results (about two hours)
+	$(BIN)/python benchmarks/teacher.py --jobs 2
+
 bench-doorkey: $(STAMP) ## native door-key tasks against MiniGrid, stepping, and frames per second with PPO
 	$(BIN)/python benchmarks/doorkey.py --out docs/results/bench-doorkey.json
 

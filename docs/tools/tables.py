@@ -40,6 +40,10 @@ FAMILIES = {
         *("gridworld-lm", "gridworld-lm-lora", "cartpole-lm-head", "gridworld-instructed", "gridworld-advised"),
         *("doorkey5-ppo", "doorkey5-shaped", "lavagap-constrained"),
     ),
+    "Teachers": (
+        *("doorkey5-teacher", "doorkey8-teacher", "simple-doorkey-teacher", "colored-doorkey-teacher"),
+        *("lava-doorkey-teacher", "two-door-teacher", "spread-teacher", "gridworld-teacher"),
+    ),
 }
 LAST = ("tag-maddpg",)  # experiments with `train.best: last`
 AUCTIONS = {  # experiment -> its arms in auction-study.json
@@ -229,6 +233,38 @@ def advised() -> str:
         asked = ", ".join(f"{call:.0f}" for call in calls if call is not None) or "–"
         rows.append([arm, thousands(statistics.mean(steps)), ", ".join(map(thousands, steps)), asked])
     return markdown(("arm", "steps to 90% of the expert, mean", "seed by seed", "model calls"), rows)
+
+
+def taught() -> str:
+    """Students of teachers and PPO alone: steps to the threshold, and scores at the end."""
+    rows = []
+    for task in read("teacher")["tasks"].values():
+        digits = 2 if task["threshold"] < 0 else 0
+
+        def shown(values: list[float | None], digits: int = digits) -> str:
+            known = [value for value in values if value is not None]
+            if not known:
+                return "–"
+            middle = statistics.mean(known)
+            return number(middle, digits) if digits else f"{middle:.0%}"
+
+        for arm, found in task["arms"].items():
+            seeds = found["seeds"]
+            reached = [seed["steps_to_threshold"] for seed in seeds]
+            rows.append(
+                [
+                    f"{task['title']}, {arm}",
+                    thousands(found["median_steps"]),
+                    ", ".join("–" if one is None else f"{one / 1000:.0f}" for one in reached),
+                    number(found.get("ratio"), 2),
+                    shown([seed["last"]["greedy"] for seed in seeds]),
+                    shown([seed["baselines"].get("teacher") for seed in seeds]),
+                    shown([seed["step_0"]["greedy"] for seed in seeds]),
+                    shown([seed["baselines"]["random"] for seed in seeds]),
+                ]
+            )
+    head = ("task and arm", "steps to threshold, median", "seed by seed, in thousands", "of PPO alone")
+    return markdown((*head, "student at the end", "teacher alone", "step 0", "random"), rows)
 
 
 def doorkey() -> str:
@@ -468,6 +504,12 @@ ELSEWHERE = {
     },
     **dict.fromkeys(DOOR_KEY, "Its scores are in [Door and key](guides/doorkey.md#what-ppo-learns-alone).\n"),
     "doorkey5-ppo": "Its scores are listed with those of `doorkey5-shaped`, below.\n",
+    **{
+        name: "Its scores are in [Teachers](guides/teacher.md#what-it-reaches).\n"
+        for name in FAMILIES["Teachers"]
+        if name != "gridworld-teacher"
+    },
+    "gridworld-teacher": "How a team is taught: [Teachers](guides/teacher.md#teams).\n",
     "lavagap-constrained": "Its scores are in [Rules in words](guides/constraints.md#the-lava-gap).\n",
 }
 
@@ -573,6 +615,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "revenues": revenues,
     "instructed": instructed,
     "advised": advised,
+    "taught": taught,
     "doorkey": doorkey,
     "ablations": ablations,
     "match": match_matrix,

@@ -147,6 +147,27 @@ def test_a_mixtures_ratios_are_to_the_mixture(path):
     assert found["clip_fraction"] == 0
 
 
+@pytest.mark.parametrize("words", [(), ("groups.team.parameters=individual",)])
+def test_the_loss_has_the_same_slopes_on_the_compiled_path(path, words):
+    """One step of each path from the same weights: Adam's first moment is a tenth of the gradient."""
+    told = (f"{ADVISE}.use.mode=kl", f"{ADVISE}.use.strength=3", f"{ADVISE}.ask.fraction=0.5", *words)
+    gradients = []
+    for compiled in (True, False):
+        own, group = played(path, *told)
+        if not compiled:
+            group.learner.compiled_pass = group.learner.autograd_pass
+        silent = dataclasses.replace(own, advice=Advice(*(np.zeros_like(array) for array in own.advice)))
+        for experience in (own, silent):
+            _, group = played(path, *told)
+            if not compiled:
+                group.learner.compiled_pass = group.learner.autograd_pass
+            group.learner.learn(experience, joint(experience), generator())
+            gradients.append(group.policy.flat.mean.copy())
+    compiled, without, autograd, _ = gradients
+    np.testing.assert_allclose(compiled, autograd, atol=1e-6)
+    assert np.abs(compiled - without).max() > 1e-3
+
+
 class Wrong(Stateless):
     """A source that always advises action 0."""
 

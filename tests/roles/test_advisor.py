@@ -369,7 +369,8 @@ def test_every_setting_has_a_test_here():
         "fraction",
         "frames",
     }
-    assert {f.name for f in dataclasses.fields(UseSettings)} == {"mode", "strength", "final", "until", "evaluate"}
+    used = {"mode", "strength", "final", "until", "frames", "evaluate"}
+    assert {f.name for f in dataclasses.fields(UseSettings)} == used
 
 
 DUEL = """\

@@ -5,7 +5,7 @@ epochs of minibatches over the decisions whose outcome is known (`minibatches.py
 actor and critic, or have one each, stacked and trained independently. The critic sees what its agent sees, or with
 `central_critic` the whole world as well (MAPPO, Yu et al. 2022); it shares the encoder of large pictures with the
 actor. The losses are in `losses.py`. Perceptrons with discrete choices are trained by `kernels.py`; all else, and
-what learns from advice, goes through autograd.
+logits that advice biases, go through autograd.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ CHUNK = 8192  # rows evaluated at once outside minibatches: enough to be fast, f
 CHUNK_NUMBERS = 2**22  # and at most this many numbers of observations: pictures fill the memory
 PIECE_NUMBERS = {"cpu": 2**21, "cuda": 2**28}  # the same for gradients through a shared encoder
 NO_MASK = np.zeros((0, 0), bool)
+NO_ADVICE = np.zeros((0, 0), np.float32)
+NO_STRENGTH = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
@@ -323,8 +325,10 @@ class PPO:
         """
         rows, target_kl = rows_to_learn(batch), self.settings.target_kl
         advice_use = self.group_spec.advice
-        advised = advice_use is not None and changes_learning(advice_use, batch.advice)
-        run = self.compiled_pass if self.compiled and not advised else self.autograd_pass
+        if advice_use is None or not changes_learning(advice_use, batch.advice):
+            batch = batch._replace(advice=None)
+        biased = batch.advice is not None and advice_use is not None and advice_use.use.mode == "prior"
+        run = self.compiled_pass if self.compiled and not biased else self.autograd_pass
         sums, taken = np.zeros((len(rows), len(losses.NAMES))), np.zeros((len(rows), 1))
         for _ in range(self.settings.epochs):
             cuts = shuffle(rows, self.settings.minibatches, random)
@@ -353,8 +357,14 @@ class PPO:
                 batch.critic_input[i],
                 batch.action[i].reshape(len(batch.action[i]), -1),
                 NO_MASK if batch.mask is None else batch.mask[i],
-                *(array[i] for array in (batch.log_prob, batch.importance, batch.advantage)),
-                *(array[i] for array in (batch.target, batch.value, batch.weight)),
+                batch.log_prob[i],
+                batch.importance[i],
+                batch.advantage[i],
+                batch.target[i],
+                batch.value[i],
+                batch.weight[i],
+                NO_ADVICE if batch.advice is None else batch.advice.probabilities[i],
+                NO_STRENGTH if batch.advice is None else batch.advice.strength[i],
             )
             numbers = ppo_kernels.Hyperparams(
                 self.loss_settings(hyperparams)[i],

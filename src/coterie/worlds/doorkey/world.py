@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from coterie.core.skills import PlanCodec
 from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
@@ -237,6 +238,20 @@ class DoorKey:
         out = np.empty(self.num_envs, np.int64)
         skills.expert_actions(self.state, self.rules.task, self._plan, self._skill_scratch, out)
         return out[:, None]
+
+    def best_skills(self, agent_type: str) -> Array:
+        """The skill that the facts ask for, `[N, 1]`."""
+        from coterie.worlds.doorkey.plans import write_best_skills
+
+        out = np.empty(self.num_envs, np.int64)
+        write_best_skills(self.state, self.rules.task, self._plan, self._skills, out)
+        return out[:, None]
+
+    def plan_codec(self, agent_type: str) -> PlanCodec:
+        """What the choice of a skill depends on."""
+        from coterie.worlds.doorkey.plans import DoorKeyPlans
+
+        return DoorKeyPlans(self, agent_type)
 
     def text_codec(self, agent_type: str) -> TextCodec:
         """What the agent sees and holds in words, with the actions as choices."""

@@ -1,0 +1,325 @@
+"""Students of a teacher beside PPO alone: environment steps to 90% success, and what is left when the teacher is off.
+
+    python benchmarks/teacher.py --seeds 5 --jobs 2
+    python benchmarks/teacher.py --only doorkey5 spread
+
+Trains what is not there yet. Students are evaluated without their teacher (greedy, 100 validation episodes); the scores
+at the end are those of 100 held-out episodes that are the same for all seeds. PPO alone ends once two evaluations in a
+row reach the threshold; a run that never does counts as its whole length. Settings were chosen on seeds 100 to 102.
+Writes a JSON file and a picture beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the networks are small, and several runs share the machine
+
+from interleave import commit
+
+from coterie.config import schema
+from coterie.lm import plans
+from coterie.studies.html import as_png
+from coterie.training import loop
+from coterie.training.run import Run
+
+QUIET = ["train.video=false", "train.tensorboard=false"]
+COLOURS = ("#888888", "#1f77b4", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to learn a task."""
+
+    experiment: str
+    words: tuple[str, ...] = ()  # overrides
+    alone: bool = False  # without a teacher: ends early
+
+
+@dataclass(frozen=True)
+class Task:
+    """Arms to compare, the one without a teacher first."""
+
+    title: str
+    metric: str  # of metrics.jsonl: what the curves show
+    threshold: float | None  # of the metric; None: what the arm without a teacher has at its end, mean of the seeds
+    arms: dict[str, Arm]
+    tests: dict[str, Callable[[dict[str, Any]], bool]] = field(default_factory=dict)  # by name, on the arms' results
+
+
+def taught(experiment: str, group: str, **settings: Any) -> Arm:
+    """The experiment with other settings of its teacher."""
+    return Arm(experiment, tuple(f"groups.{group}.advisor.{name}={value}" for name, value in settings.items()))
+
+
+def ratio(found: dict[str, Any], arm: str) -> float:
+    """Median steps to the threshold, in parts of those of PPO alone."""
+    return found[arm]["median_steps"] / found["PPO alone"]["median_steps"]
+
+
+def greedy(found: dict[str, Any], arm: str = "teacher") -> float:
+    """The students' mean success at the end, greedy, teacher off."""
+    return statistics.mean(row["last"]["greedy"] for row in found[arm]["seeds"])
+
+
+def after(found: dict[str, Any], arm: str, off: int) -> float:
+    """Median steps to the threshold after the teacher's end, in parts of those of PPO alone."""
+    return (found[arm]["median_steps"] - off) / found["PPO alone"]["median_steps"]
+
+
+SUCCESS = "eval/success_rate"
+TASKS = {
+    "doorkey5": Task(
+        "DoorKey 5×5",
+        SUCCESS,
+        0.9,
+        {
+            "PPO alone": Arm("doorkey5", alone=True),
+            "teacher": Arm("doorkey5-teacher"),
+            "oracle": taught("doorkey5-teacher", "agent", plans="oracle"),
+            "noisy texts": taught("doorkey5-teacher", "agent", noise=0.3),
+            "noisy decisions": taught("doorkey5-teacher", "agent", noise=0.3, noise_by="decision"),
+            "adversary": taught("doorkey5-teacher", "agent", adversarial="true"),
+        },
+        {
+            "teacher <= 0.4 of PPO alone": lambda found: ratio(found, "teacher") <= 0.4,
+            "teacher asks about <= 10 texts": lambda found: found["teacher"]["distinct"] <= 10,
+            "noisy texts <= 0.6 of PPO alone": lambda found: ratio(found, "noisy texts") <= 0.6,
+            "noisy decisions <= 0.6 of PPO alone": lambda found: ratio(found, "noisy decisions") <= 0.6,
+            "adversary <= 2 times PPO alone, once off": lambda found: after(found, "adversary", 10_000) <= 2,
+        },
+    ),
+    "doorkey8": Task(
+        "DoorKey 8×8",
+        SUCCESS,
+        0.9,
+        {
+            "PPO alone": Arm("doorkey8", alone=True),
+            "teacher": Arm("doorkey8-teacher"),
+            "oracle": taught("doorkey8-teacher", "agent", plans="oracle"),
+        },
+        {
+            "teacher <= 60,000 steps": lambda found: found["teacher"]["median_steps"] <= 60_000,
+            "teacher <= 0.2 of PPO alone": lambda found: ratio(found, "teacher") <= 0.2,
+        },
+    ),
+    "lava": Task(
+        "LavaDoorKey",
+        SUCCESS,
+        0.9,
+        {"PPO alone": Arm("lava-doorkey", alone=True), "teacher": Arm("lava-doorkey-teacher")},
+        {"student >= 80%": lambda found: greedy(found) >= 0.8},
+    ),
+    "colored": Task(
+        "ColoredDoorKey",
+        SUCCESS,
+        0.9,
+        {"PPO alone": Arm("colored-doorkey", alone=True), "teacher": Arm("colored-doorkey-teacher")},
+        {"student >= 90%": lambda found: greedy(found) >= 0.9},
+    ),
+    "two-door": Task(
+        "TwoDoor",
+        SUCCESS,
+        0.9,
+        {"PPO alone": Arm("two-door", alone=True), "teacher": Arm("two-door-teacher")},
+        {"student >= 50%": lambda found: greedy(found) >= 0.5},
+    ),
+    "spread": Task(
+        "simple_spread, three agents",
+        "team/eval/return_mean",
+        None,
+        {
+            "PPO alone": Arm("spread-ippo", ("train.evaluate_every=5",)),
+            "teacher": Arm("spread-teacher"),
+            "oracle": taught("spread-teacher", "team", plans="oracle"),
+            "individual students": Arm("spread-teacher", ("groups.team.parameters=individual",)),
+        },
+        {"teacher <= 0.5 of 1,000,000": lambda found: found["teacher"]["median_steps"] <= 500_000},
+    ),
+}
+LIMITS = {"spread": 1_000_000}  # environment steps after which all runs of a task end
+
+
+def train(name: str, arm: Arm, seed: int, limit: int | None, threshold: float | None, path: Path) -> Path:
+    """Train a run, unless it is there."""
+    if is_finished(path):
+        return path
+    settings = schema.load(arm.experiment, [*arm.words, f"seed={seed}", *QUIET])
+    run = Run.create(path, settings)
+    reached: list[bool] = []
+
+    def watch(steps: int, score: float) -> bool:
+        if limit is not None and steps >= limit:
+            return True
+        if not arm.alone or threshold is None:
+            return False
+        latest = [record[SUCCESS] for record in Run.open(path).metrics() if SUCCESS in record]
+        reached.append(bool(latest) and latest[-1] >= threshold)
+        return len(reached) > 1 and all(reached[-2:])
+
+    loop.train(settings, run, quiet=True, watch=watch)
+    print(f"{name}, seed {seed}: {run.path}", file=sys.stderr, flush=True)
+    return path
+
+
+def is_finished(path: Path) -> bool:
+    """Whether there is a whole run."""
+    return (path / "summary.json").exists()
+
+
+def curve(run: Run, metric: str) -> list[tuple[int, float]]:
+    """Environment steps and scores of the policy alone."""
+    return [(record["env_steps"], record[metric]) for record in run.metrics() if metric in record]
+
+
+def score(result: dict[str, Any], metric: str) -> float:
+    """One number of an evaluation: success, or the mean return of the only group."""
+    if metric == SUCCESS:
+        return round(float(result["success_rate"]), 4)
+    (group,) = result["groups"].values()
+    return round(float(group["return_mean"]), 4)
+
+
+def measure(path: Path, metric: str, threshold: float) -> dict[str, Any]:
+    """The result of one seed."""
+    run = Run.open(path)
+    summary, points = run.summary() or {}, curve(run, metric)
+    reached = next((steps for steps, value in points if value >= threshold), None)
+    last = run.metrics()[-1]
+    rest = [value for steps, value in points if reached is not None and steps >= reached]
+    found = {
+        "seed": summary["seed"],
+        "steps_to_threshold": reached,
+        "env_steps": summary["env_steps"],
+        "lowest_afterwards": min(rest, default=None),
+        "best": {"greedy": score(summary["evaluation"], metric)},
+        "last": {"greedy": score(summary["last"], metric)},
+        "step_0": {"greedy": score(summary["step_0"], metric)},
+        "baselines": {name: score(result, metric) for name, result in summary["baselines"].items()},
+        "wall_s": summary["wall_s"],
+        "steps_per_s": summary["steps_per_s"],
+    }
+    if "drawn" in summary:
+        found["best"]["drawn"] = score(summary["drawn"], metric)
+        found["step_0"]["drawn"] = score(summary["step_0"]["drawn"], metric)
+    asked = {name.rpartition("advice/")[2]: value for name, value in last.items() if "/advice/" in name}
+    return found | {f"advice/{name}": round(value, 4) for name, value in asked.items()}
+
+
+def summarize(task: Task, runs: dict[str, list[Path]]) -> dict[str, Any]:
+    """The results of all arms, and which tests pass."""
+    threshold = task.threshold
+    if threshold is None:
+        finals = [curve(Run.open(path), task.metric)[-1][1] for path in runs["PPO alone"]]
+        threshold = statistics.mean(finals)
+    found: dict[str, Any] = {}
+    for name, paths in runs.items():
+        rows = [measure(path, task.metric, threshold) for path in paths]
+        steps = [row["steps_to_threshold"] or row["env_steps"] for row in rows]
+        found[name] = {
+            "experiment": " ".join(["coterie train", task.arms[name].experiment, *task.arms[name].words]),
+            "median_steps": statistics.median(steps),
+            "never_reached": sum(row["steps_to_threshold"] is None for row in rows),
+            "distinct": max((row.get("advice/distinct", 0) for row in rows), default=0),
+            "seeds": rows,
+        }
+        if "PPO alone" in found:
+            found[name]["ratio"] = round(ratio(found, name), 4)
+    tests = {}
+    for name, test in task.tests.items():
+        try:
+            tests[name] = test(found)
+        except KeyError:
+            tests[name] = None  # an arm was left out
+    return {"title": task.title, "threshold": round(threshold, 4), "tests": tests, "arms": found}
+
+
+def draw(results: dict[str, Any], runs: dict[str, dict[str, list[Path]]], path: Path) -> None:
+    """One panel per task: every seed's curve, and the threshold."""
+    from matplotlib.figure import Figure
+
+    rows = -(-len(results) // 2)
+    figure = Figure(figsize=(11, 3.4 * rows), layout="constrained")
+    for place, (name, result) in enumerate(results.items(), 1):
+        axes = figure.add_subplot(rows, 2 if len(results) > 1 else 1, place)
+        colours = dict(zip(TASKS[name].arms, COLOURS, strict=False))
+        for arm, paths in runs[name].items():
+            for number, each in enumerate(paths):
+                steps, values = zip(*curve(Run.open(each), TASKS[name].metric), strict=True)
+                axes.plot(steps, values, color=colours[arm], linewidth=0.9, label=arm if not number else None)
+        axes.axhline(result["threshold"], color="#444444", linestyle=":", linewidth=1)
+        axes.set(xlabel="environment steps", ylabel="success, greedy" if TASKS[name].metric == SUCCESS else "return")
+        if TASKS[name].metric == SUCCESS:
+            axes.set_xscale("symlog", linthresh=10_000)
+            axes.set_xlim(left=0)
+        else:
+            axes.set_ylim(bottom=-20)
+        axes.set_title(f"{result['title']}, teacher off", fontsize=10)
+        axes.legend(fontsize=7, loc="upper left")
+        axes.grid(alpha=0.2)
+    path.write_bytes(as_png(figure))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", choices=list(TASKS), default=list(TASKS), help="tasks (default: all)")
+    parser.add_argument("--arms", nargs="*", help="arms (default: all)")
+    parser.add_argument("--summarize", action="store_true", help="train nothing; leave out arms without all runs")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--runs", type=Path, default=Path("runs/teacher"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/teacher.json"))
+    given = parser.parse_args()
+    runs: dict[str, dict[str, list[Path]]] = {
+        task: {
+            arm: [given.runs / task / f"{arm.replace(' ', '-')}-seed={s}" for s in range(given.seeds)]
+            for arm in made.arms
+            if given.arms is None or arm in given.arms
+        }
+        for task, made in TASKS.items()
+        if task in given.only
+    }
+    if given.summarize:
+        done = {path for arms in runs.values() for paths in arms.values() for path in paths if is_finished(path)}
+        runs = {
+            task: {arm: paths for arm, paths in arms.items() if done.issuperset(paths)} for task, arms in runs.items()
+        }
+        runs = {task: arms for task, arms in runs.items() if arms}
+    work = [
+        partial(train, f"{task}, {arm}", TASKS[task].arms[arm], seed, LIMITS.get(task), TASKS[task].threshold, path)
+        for task, arms in runs.items()
+        for arm, paths in arms.items()
+        for seed, path in enumerate(paths)
+    ]
+    with ProcessPoolExecutor(given.jobs) as pool:
+        for future in [pool.submit(each) for each in work]:
+            future.result()
+    results = {task: summarize(TASKS[task], arms) for task, arms in runs.items()}
+    tables = {path.stem: len(json.loads(path.read_text())["plans"]) for path in sorted(plans.FOLDER.glob("*.json"))}
+    written = {
+        "command": f"python benchmarks/teacher.py --seeds {given.seeds} --only {' '.join(results)}",
+        "commit": commit(),
+        "model_answers_in_tables": tables,
+        "tasks": results,
+    }
+    given.out.write_text(json.dumps(written, indent=1) + "\n")
+    draw(results, runs, given.out.with_suffix(".png"))
+    for task, result in results.items():
+        print(f"{task}: {result['tests']}")
+        for arm, each in result["arms"].items():
+            reached = [row["steps_to_threshold"] for row in each["seeds"]]
+            print(f"  {arm:20} median {each['median_steps']:>9,.0f}  ratio {each.get('ratio')}  {reached}")
+
+
+if __name__ == "__main__":
+    main()

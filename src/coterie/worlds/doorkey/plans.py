@@ -1,0 +1,47 @@
+"""The door-key tasks to planners: numbers of text states, and the right skill of each state."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from coterie.core.types import Array, Tree
+from coterie.worlds.doorkey.layouts import COLORED, RoomState
+from coterie.worlds.doorkey.skills import FACT_SIZES, Facts, read_facts
+from coterie.worlds.doorkey.text import Scene, SkillText, describe_facts
+from coterie.worlds.doorkey.world import DoorKey
+
+SIZES = tuple(FACT_SIZES)
+
+
+class DoorKeyPlans:
+    """The texts of `SkillText`; the number of a text state is that of the facts which the observation tells."""
+
+    def __init__(self, world: DoorKey, agent_type: str) -> None:
+        self.scene, self.text = Scene(world), SkillText(world, agent_type)
+        self.prompt = self.text.prompt
+
+    def states(self, observation: Tree) -> Array:
+        assert not isinstance(observation, dict)
+        facts = self.scene.facts(observation.reshape(len(observation), -1))
+        return np.ravel_multi_index(tuple(facts), SIZES)
+
+    def describe(self, number: int) -> str:
+        index = np.unravel_index(number, SIZES)
+        return describe_facts(self.scene.task, Facts(*map(int, index)))  # type: ignore[arg-type]
+
+    def samples(self) -> list[str]:
+        return self.text.samples()
+
+
+@njit(cache=True)
+def write_best_skills(state: RoomState, task: int, table: Array, skills: Array, out: Array) -> None:
+    """Write the place of the planned skill among `skills` into `out` [N]."""
+    facts = np.zeros(6, np.int64)
+    for n in range(len(out)):
+        read_facts(state, n, task == COLORED, facts)
+        planned = table[facts[0], facts[1], facts[2], facts[3], facts[4], facts[5]]
+        out[n] = -1
+        for i in range(len(skills)):
+            if skills[i] == planned:
+                out[n] = i
