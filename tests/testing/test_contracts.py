@@ -27,7 +27,8 @@ WORLD_BOUND = ("expert", "minimax", "alphabeta", "search", "language", "lora")  
 RANDOM_WHEN_GREEDY = ("random", "expert", "minimax", "alphabeta")
 OFF_POLICY = ("dqn", "maddpg")
 DISCRETE_ONLY = ("q_network", "dqn")
-LEARNERS = [name for name in registry.LEARNERS if name != "alphazero"]  # it needs a world: test_alphazero.py
+WITH_OWN_TESTS = ("alphazero", "bc")  # they need a world or files: test_alphazero.py, test_bc.py
+LEARNERS = [name for name in registry.LEARNERS if name not in WITH_OWN_TESTS]
 PLAYED_BY = {  # no real model here
     "search": {"simulations": 6, "network": PositionNetworkSettings(kind="mlp", hidden=(8,))},
     "language": {"lm": LMSettings("helpers.language:COPIER"), "temperature": 1.0},

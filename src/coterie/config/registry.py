@@ -24,6 +24,7 @@ POLICIES = {
     "network": "coterie.policies.network:NetworkPolicy",
     "q_network": "coterie.policies.q_network:QNetworkPolicy",
     "deterministic": "coterie.policies.deterministic:DeterministicPolicy",
+    "ensemble": "coterie.policies.ensemble:EnsemblePolicy",
     "random": "coterie.policies.scripted:RandomPolicy",
     "expert": "coterie.policies.scripted:ExpertPolicy",
     "minimax": "coterie.policies.alphabeta:MinimaxPolicy",
@@ -39,6 +40,7 @@ LEARNERS = {
     "dqn": "coterie.algorithms.dqn.dqn:DQN",
     "maddpg": "coterie.algorithms.maddpg.maddpg:MADDPG",
     "alphazero": "coterie.algorithms.alphazero.alphazero:AlphaZero",
+    "bc": "coterie.algorithms.imitation.bc:BC",
 }
 ADVISORS = {
     "language": "coterie.roles.advisor:LanguageAdvisor",

@@ -271,6 +271,13 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> A
         raise ConfigError(f"groups.{group_spec.group}.learner: {error}") from None
 
 
+def needs_play(config: Config) -> bool:
+    """Whether training plays at all: some learner needs it, or nobody learns."""
+    learners = [group.learner.name for group in config.groups.values() if group.learner is not None]
+    wanted = [getattr(lookup.look_up(registry.LEARNERS, name), "needs_play", True) for name in learners]
+    return not wanted or any(wanted)
+
+
 def check_scope(group: GroupConfig, preference: Preference, group_spec: GroupSpec) -> None:
     """Raise if the group's learner does not support the scope of the preference."""
     assert group.learner is not None
