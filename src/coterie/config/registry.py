@@ -13,6 +13,7 @@ WORLDS = {
     "othello": "coterie.worlds.boards.othello:Othello",
     "spread": "coterie.worlds.mpe.world:Spread",
     "tag": "coterie.worlds.mpe.world:Tag",
+    "doorkey": "coterie.worlds.doorkey.world:DoorKey",
     "auction": "coterie.worlds.auction.world:Auction",
     "gymnasium/": "coterie.worlds.adapters.gymnasium:GymnasiumWorld",
     "minigrid/": "coterie.worlds.adapters.minigrid:MinigridWorld",

@@ -229,7 +229,8 @@ def _carried(view: AgentView) -> str:
 
 
 def _position(found: GridObject) -> str:
-    parts = [(found.forward, "forward"), (abs(found.right), "right" if found.right > 0 else "left")]
+    ahead = (abs(found.forward), "forward" if found.forward > 0 else "back")
+    parts = [ahead, (abs(found.right), "right" if found.right > 0 else "left")]
     steps = " and ".join(f"{count} step{'s' * (count > 1)} {word}" for count, word in parts if count)
     subject = "Lava" if found.name == "lava" else f"The {found.label}"
     return f"{subject} is {found.state + ', ' if found.state else ''}{steps}."
