@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from coterie import __version__
 
 ORDER = (  # of the commands in `coterie --help`
-    *("train", "resume", "eval", "watch"),
+    *("train", "resume", "eval", "plans", "watch"),
     *("demonstrate", "clone"),
     *("match", "compare", "exploit", "tune", "rate", "report"),
     *("check", "config", "list", "doctor"),

@@ -73,7 +73,10 @@ def print_outcome(run: Run) -> bool:
     )
     print(f"greedy play, {summary['episodes']} held-out episodes:")
     last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
-    rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"], "step 0": summary["step_0"]}
+    rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"]}
+    rows |= {"trained, drawn": summary["drawn"]} if "drawn" in summary else {}
+    rows |= {"step 0": summary["step_0"]}
+    rows |= {"step 0, drawn": summary["step_0"]["drawn"]} if "drawn" in summary["step_0"] else {}
     for name, result in (rows | summary["baselines"]).items():
         print_result(name, result)
     if last:
@@ -132,14 +135,17 @@ def evaluate(
     stochastic: Stochastic = False,
     as_json: AsJson = False,
     checkpoint: Checkpoint = "best",
+    policy: Annotated[
+        str | None, typer.Option(help="who plays instead of the groups that learned: teacher, random, expert, …")
+    ] = None,
 ) -> None:
-    """Evaluate a run's policies on held-out episodes."""
+    """Evaluate a run's policies, or its teacher, on held-out episodes."""
     from coterie.core.types import as_metrics
     from coterie.training import table
     from coterie.training.evaluate import actor_metrics
     from coterie.training.language_models import actors_unanswered, refuse_silent_models
 
-    loaded = table.load(run, checkpoint, overrides)
+    loaded = table.load(run, checkpoint, overrides, policy)
     actors = [group.actor for group in loaded.groups]
     result = loaded.evaluate(episodes, seed, greedy=not stochastic).to_dict()
     unanswered = actors_unanswered(actors)
@@ -161,6 +167,22 @@ def evaluate(
         print(f"  {group}: {player}")
     print_result(mode, result)
     print_unanswered(unanswered)
+
+
+@app.command()
+def plans(
+    experiment: Experiment,
+    overrides: Overrides = None,
+    out: Annotated[str, typer.Option(help="JSON file to write")] = "plans.json",
+    episodes: Annotated[int, typer.Option(min=1, help="episodes of each kind of play")] = 100,
+    group: Annotated[str | None, typer.Option(help="the group that is taught (default: the only one)")] = None,
+) -> None:
+    """Ask an experiment's teacher about what it meets in play, and write its plans as a table."""
+    from coterie.training.plans import find_plans
+
+    table = find_plans(experiment, overrides, episodes, group)
+    table.write(out)
+    print(f"{len(table.plans)} text states, {len(table.skills)} skills: {out}")
 
 
 @app.command()

@@ -46,6 +46,7 @@ LEARNERS = {
 ADVISORS = {
     "language": "coterie.roles.advisor:LanguageAdvisor",
     "expert": "coterie.roles.advisor:ExpertAdvisor",
+    "teacher": "coterie.roles.teacher:TeacherAdvisor",
 }
 SHIELDS = {
     "language": "coterie.roles.constraints:LanguageShield",

@@ -34,6 +34,11 @@ class AskSettings:
         if self.frames is not None:
             at_least("frames", self.frames, 1)
 
+    @property
+    def reads_policy(self) -> bool:
+        """Whether the selection depends on the policy's probabilities."""
+        return self.entropy is not None or self.disagreement
+
     def due(self, view: View) -> bool:
         """Whether advice is asked for at this step; `frames` does not limit evaluations."""
         past = self.frames is not None and view.progress is not None and view.frames >= self.frames
@@ -48,11 +53,18 @@ class UseSettings:
     strength: float = 1.0  # mixture: fraction of advised actions; kl: weight of the loss; prior: factor; hint: unused
     final: float = 0.0  # the strength at the end
     until: float = 1.0  # fraction of the run in which the strength changes linearly to `final`
+    frames: int | None = None  # the same in environment steps, whatever the length of the run; None: `until` counts
     evaluate: bool | None = None  # advise in evaluations too, with the initial strength; None: only hints
 
     def __post_init__(self) -> None:
         positive("until", self.until)
         within("until", self.until, 0, 1)
+        if self.frames is not None:
+            at_least("frames", self.frames, 1)
+            if self.until != 1:
+                raise ValueError(
+                    f"until and frames both end the schedule; leave one out, got {self.until:g}, {self.frames}"
+                )
         if self.mode != "hint" and not self.strength and not self.final:
             raise ValueError("strength and final are both 0: advice would be asked for and never used")
         for name in ("strength", "final"):
@@ -66,11 +78,16 @@ class UseSettings:
         """Whether evaluations are advised."""
         return self.mode == "hint" if self.evaluate is None else self.evaluate
 
-    def at(self, progress: float | None) -> float:
-        """The strength at this fraction of the run; a hint always has strength 1."""
+    def at(self, progress: float | None, frames: int = 0) -> float:
+        """The strength at this fraction of the run and after so many environment steps; a hint's is always 1.
+
+        Outside of training (`progress` is None) it is the initial strength.
+        """
         if self.mode == "hint":
             return 1.0
-        along = min((progress or 0.0) / self.until, 1.0)
+        if progress is None:
+            return self.strength
+        along = min(progress / self.until if self.frames is None else frames / self.frames, 1.0)
         return self.strength + (self.final - self.strength) * along
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, runti
 import numpy as np
 
 from coterie.core.types import (
+    Advice,
     AgentType,
     Array,
     Counters,
@@ -123,6 +124,17 @@ class Advisor(Stateful, Protocol):
 
     def advise(self, view: View, policy: Policy) -> View:
         """The view with `advice` filled in."""
+        ...
+
+
+@runtime_checkable
+class HasSuggestions(Protocol):
+    """An advisor that could act by itself."""
+
+    scored_alone: bool  # the summary of a run shows how well it does alone
+
+    def suggest(self, view: View) -> Advice:
+        """What it would do, for every agent that acts; rows without an answer are not given."""
         ...
 
 

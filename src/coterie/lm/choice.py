@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
-from coterie.core.types import Array
+from coterie.core.types import Array, State
 from coterie.lm import calibration as calibrate
 from coterie.lm.interface import (
     BudgetDenied,
@@ -25,6 +27,7 @@ from coterie.lm.interface import (
     NotRecorded,
     Rejected,
     RetriesExhausted,
+    Sampling,
     TooManyAbstentions,
     Unavailable,
 )
@@ -40,6 +43,13 @@ MAX_REMEMBERED = 200_000  # answers in memory; the model's own cache keeps all
 MIN_QUESTIONS = 20  # the share of abstentions counts as if there were at least this many questions
 WINDOW = 10_000  # questions over which the share of abstentions is taken, about: a server may fail late in a run
 MAX_SKIPS = 64  # largest number of calls for which a failing server is skipped
+
+
+@dataclass(frozen=True)
+class Illegal:
+    """A completion that names no legal choice."""
+
+    text: str
 
 
 class Backoff:
@@ -154,8 +164,13 @@ class ChoiceScorer:
         samples: Sequence[str] = (),
         calibration: Calibration = "none",
         normalize: Normalize = "sum",
+        sampling: tuple[int, Sampling] | None = None,
     ) -> None:
-        """`samples` are descriptions of various states, for `calibration: batch`."""
+        """`samples` are descriptions of various states, for `calibration: batch`.
+
+        With `sampling`, scores are frequencies among so many samples instead; such models have no calibration.
+        """
+        self.sampling = sampling
         self.settings, self.template, self.words, self.normalize = lm, template, tuple(words), normalize
         self.calibration = calibration
         self.samples: Sequence[str] = {"none": (), "content_free": CONTENT_FREE, "batch": samples}[calibration]
@@ -195,6 +210,25 @@ class ChoiceScorer:
             return {}
         return self.counter.metrics() | (self.lm.metrics() if "lm" in vars(self) else {})  # not loaded for its metrics
 
+    def state(self) -> State:
+        """Return the answers and, if the model is loaded, its usage and budget."""
+        asked = "lm" in vars(self)  # a cached property; reading it would load the model
+        return {
+            "texts": list(self.known),
+            "scores": np.array(list(self.known.values()), np.float64).reshape(len(self.known), len(self.words)),
+            "refused": sorted(self.answers.refused),
+            "limits": repr(self.settings.budget),
+            "lm": self.lm.state() if asked else None,
+        }
+
+    def load(self, state: State) -> None:
+        """Return to a saved state."""
+        self.answers.known = dict(zip(state["texts"], state["scores"], strict=True))
+        same = state["limits"] == repr(self.settings.budget)
+        self.answers.refused = set(state["refused"]) if same else set()  # a larger budget may cover them
+        if state["lm"] is not None:
+            self.lm.load(state["lm"])
+
     def _log_probs(self, texts: Sequence[str]) -> Array:
         self.answers.ask([*self.samples, *texts])
         unknown = np.full(len(self.words), np.nan)
@@ -218,5 +252,32 @@ class ChoiceScorer:
 
     def _score(self, texts: Sequence[str]) -> Array:
         """Ask the model for scores `[R, C]`."""
+        if self.sampling is not None:
+            return self._count_samples(texts, *self.sampling)
         words = [f" {word}" for word in self.words]
         return self.lm.score([self.template.prompt(text) for text in texts], [words] * len(texts), self.normalize)
+
+    def _count_samples(self, texts: Sequence[str], count: int, sampling: Sampling) -> Array:
+        """Return the logarithms of the words' frequencies among samples `[R, C]`; NaN where no sample names a word."""
+        said = self.lm.complete([self.template.prompt(text) for text in texts], count, sampling)
+        found = np.zeros((len(texts), len(self.words)))
+        everything = np.ones(len(self.words), bool)
+        for row, samples in zip(found, said, strict=True):
+            for sample in samples:
+                named = parse_choice(sample.text, self.words, everything)
+                if not isinstance(named, Illegal):
+                    row[named] += 1
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(found / found.sum(axis=1, keepdims=True))
+
+
+def parse_choice(text: str, choices: Sequence[str], legal: Array) -> int | Illegal:
+    """Return the legal choice that a text names first; of several at one position, the longest."""
+    found = []
+    for number, word in enumerate(choices):
+        named = re.search(rf"(?<![\w.]){re.escape(word)}(?![\w]|\.\d)", text, re.IGNORECASE)
+        if named:
+            found.append((named.start(), -len(word), number))
+    if not found or not legal[min(found)[2]]:
+        return Illegal(text)
+    return min(found)[2]

@@ -7,7 +7,6 @@ failure is never turned into a number. This policy does not learn; `lora.py` has
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -33,7 +32,7 @@ from coterie.core.validation import at_least, positive
 from coterie.core.world import HasExpert
 from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
-from coterie.lm.choice import AnswerMemo, Calibration, ChoiceScorer
+from coterie.lm.choice import AnswerMemo, Calibration, ChoiceScorer, Illegal, parse_choice
 from coterie.lm.interface import Sampling
 from coterie.lm.loading import LMSettings, LoadedModel
 
@@ -60,13 +59,6 @@ class LanguageSettings:
         at_least("temperature", self.temperature, 0)
         positive("max_tokens", self.max_tokens)
         at_least("retries", self.retries, 0)
-
-
-@dataclass(frozen=True)
-class Illegal:
-    """A completion that names no legal choice."""
-
-    text: str
 
 
 Answer = int | Illegal | None  # the index of a choice; None: the model abstained
@@ -265,18 +257,6 @@ def good_actions(codec: TextCodec, group_spec: GroupSpec, action: Array, view: V
         expert = view.world.expert(view.agent_type, random)[:, view.columns]
         found["agreement"] = (expert == action)[view.acting]
     return found
-
-
-def parse_choice(text: str, choices: Sequence[str], legal: Array) -> int | Illegal:
-    """Return the legal choice that a text names first; of several at one position, the longest."""
-    found = []
-    for number, word in enumerate(choices):
-        named = re.search(rf"(?<![\w.]){re.escape(word)}(?![\w]|\.\d)", text, re.IGNORECASE)
-        if named:
-            found.append((named.start(), -len(word), number))
-    if not found or not legal[min(found)[2]]:
-        return Illegal(text)
-    return min(found)[2]
 
 
 def _greedy_logits(logits: Array) -> Array:

@@ -24,7 +24,16 @@ from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
 from coterie.lm.loading import LMSettings
 
-COUNTS = ("decisions", "asked", "advised", "agreed", "kl", "judged", "optimal")  # sums since the advisor was built
+COUNTS = (
+    "decisions",
+    "asked",
+    "advised",
+    "measured",
+    "agreed",
+    "kl",
+    "judged",
+    "optimal",
+)  # sums since the advisor was built
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,9 @@ class AdviceSource(Protocol):
 class SourcedAdvisor:
     """Adds advice from a source to the decisions that the settings select, and counts agreement."""
 
+    measure_every = 1  # steps between measurements of the policy's agreement, which need its probabilities
+    scored_alone = False  # summaries of runs show how well the advisor does by itself
+
     def __init__(
         self, ask: AskSettings, use: UseSettings, smoothing: float, group_spec: GroupSpec, source: AdviceSource
     ) -> None:
@@ -107,43 +119,58 @@ class SourcedAdvisor:
     def advise(self, view: View, policy: Policy) -> View:
         """Return the view with advice for the selected decisions; abstentions are marked as not given."""
         assert isinstance(policy, HasLogProbs)  # the build step has checked it
-        lead, actions = view.acting.size, self.advice_use.actions
-        given, probabilities = np.zeros(lead, bool), np.zeros((lead, actions), np.float32)
-        strength = self.advice_use.use.at(view.progress)
+        strength = self.advice_use.use.at(view.progress, view.frames)
         self.counts["decisions"] += int(view.acting.sum())
+        if strength <= 0 or not self.ask.due(view):
+            return replace(view, advice=self.advice(view, np.zeros(0, np.int64), strength))
+        measured = view.step_count % self.measure_every == 0
+        log_probs = None
+        if measured or self.ask.reads_policy:
+            log_probs = policy.log_probs(view).reshape(view.acting.size, -1)  # [N·A, K]
+        rows = self.select(view, log_probs)
+        advice = self.advice(view, rows, strength)
+        advised = np.flatnonzero(advice.given)
+        self.counts["asked"] += len(rows)
+        self.counts["advised"] += len(advised)
+        shown = replace(view, advice=advice)
+        if measured and len(advised) and log_probs is not None:
+            if self.advice_use.hint_size:  # a policy that reads hints is compared as it acts with them
+                log_probs = policy.log_probs(shown).reshape(log_probs.shape)
+            found = advice.probabilities.reshape(log_probs.shape)[advised]
+            self.count_agreement(view, advised, found, log_probs[advised])
+        return shown
 
-        def shown() -> View:
-            weight = np.where(given, np.float32(strength), np.float32(0))
-            parts = (given, probabilities, weight)
-            return replace(view, advice=Advice(*(part.reshape(*view.acting.shape, *part.shape[1:]) for part in parts)))
-
-        if strength > 0 and self.ask.due(view):
-            log_probs = policy.log_probs(view).reshape(lead, -1)  # [N·A, K]
-            rows = self.select(view, log_probs)
+    def advice(self, view: View, rows: Array, strength: float) -> Advice:
+        """Return advice for these decisions, indices `[R]`; the others, and those of abstentions, have none."""
+        lead, actions = view.acting.shape, self.advice_use.actions
+        given, probabilities = np.zeros(view.acting.size, bool), np.zeros((view.acting.size, actions), np.float32)
+        if len(rows):
             found = self.source.weights(view, rows)
             legal = legal_actions(view, rows, actions)
             found = np.where(legal, found, 0 * found)  # NaN stays
             answered = found.sum(axis=1) > 0  # some legal action has weight
-            self.counts["asked"] += len(rows)
             rows, found, legal = rows[answered], found[answered], legal[answered]
-            if len(rows):
-                found = found / found.sum(axis=1, keepdims=True)
-                even = legal / legal.sum(axis=1, keepdims=True)
-                found = (1 - self.smoothing) * found + self.smoothing * even
-                given[rows], probabilities[rows] = True, found
-                if self.advice_use.hint_size:  # a policy that reads hints is compared as it acts with them
-                    log_probs = policy.log_probs(shown()).reshape(log_probs.shape)
-                self.count_agreement(view, rows, found, log_probs[rows])
-        return shown()
+            found = found / found.sum(axis=1, keepdims=True)
+            even = legal / legal.sum(axis=1, keepdims=True)
+            given[rows], probabilities[rows] = True, (1 - self.smoothing) * found + self.smoothing * even
+        weight = np.where(given, np.float32(strength), np.float32(0))
+        return Advice(given.reshape(lead), probabilities.reshape(*lead, actions), weight.reshape(lead))
 
-    def select(self, view: View, log_probs: Array) -> Array:
-        """Return the indices `[R]` of the decisions to advise, given the policy's log-probabilities `[N·A, K]`."""
+    def suggest(self, view: View) -> Advice:
+        """Return what the advisor itself would do, for every agent that acts; whatever the settings say of asking."""
+        return self.advice(view, np.flatnonzero(view.acting), 1.0)
+
+    def select(self, view: View, log_probs: Array | None) -> Array:
+        """Return the indices `[R]` of the decisions to advise, given the policy's log-probabilities `[N·A, K]`.
+
+        They are None only where the settings do not read the policy.
+        """
         wanted = view.acting.reshape(-1).copy()
-        if self.ask.entropy is not None:
+        if self.ask.entropy is not None and log_probs is not None:
             wanted &= -(np.exp(log_probs) * log_probs).sum(axis=1) > self.ask.entropy
         if self.ask.fraction < 1:
             wanted &= view.random.random(len(wanted)) < self.ask.fraction
-        if self.ask.disagreement:
+        if self.ask.disagreement and log_probs is not None:
             rows = np.flatnonzero(wanted)
             # −1 (unknown) equals no action.
             wanted[rows] = self.source.known(view, rows) != log_probs[rows].argmax(axis=1)
@@ -156,7 +183,7 @@ class SourcedAdvisor:
         best = found.argmax(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             each = np.where(found > 0, found * (np.log(found) - log_probs), 0.0)
-        self.counts["advised"] += len(rows)
+        self.counts["measured"] += len(rows)
         self.counts["agreed"] += int((best == log_probs.argmax(axis=1)).sum())
         self.counts["kl"] += float(each.sum())
         if self.oracle is None or view.world is None or view.columns is None:
@@ -176,8 +203,8 @@ class SourcedAdvisor:
         shares = {
             "share": (c["advised"], c["decisions"]),
             "abstentions": (c["asked"] - c["advised"], c["asked"]),
-            "agreement": (c["agreed"], c["advised"]),
-            "kl": (c["kl"], c["advised"]),
+            "agreement": (c["agreed"], c["measured"]),
+            "kl": (c["kl"], c["measured"]),
             "optimal": (c["optimal"], c["judged"]),
         }
         means = {name: Mean(part, whole) for name, (part, whole) in shares.items()}
@@ -187,7 +214,7 @@ class SourcedAdvisor:
         return {"counts": dict(self.counts), "source": self.source.state()}
 
     def load(self, state: State) -> None:
-        self.counts = dict(state["counts"])
+        self.counts |= state["counts"]
         self.source.load(state["source"])
 
 
@@ -277,24 +304,10 @@ class LanguageSource:
 
     def state(self) -> State:
         """Return the answers and, if the model is loaded, its usage and budget."""
-        known = self.scorer.known
-        asked = "lm" in vars(self.scorer)  # a cached property; reading it would load the model
-        scores = np.array(list(known.values()), np.float64).reshape(len(known), len(self.scorer.words))
-        return {
-            "texts": list(known),
-            "scores": scores,
-            "refused": sorted(self.scorer.answers.refused),
-            "limits": repr(self.scorer.settings.budget),
-            "lm": self.scorer.lm.state() if asked else None,
-        }
+        return self.scorer.state()
 
     def load(self, state: State) -> None:
-        answers = self.scorer.answers
-        answers.known = dict(zip(state["texts"], state["scores"], strict=True))
-        same = state["limits"] == repr(self.scorer.settings.budget)
-        answers.refused = set(state["refused"]) if same else set()  # a larger budget may cover them
-        if state["lm"] is not None:
-            self.scorer.lm.load(state["lm"])
+        self.scorer.load(state)
 
 
 # Scripted expert --------------------------------------------------------------------------------------------

@@ -143,6 +143,8 @@ def _scores(runs: Sequence[Run]) -> Iterable[str]:
     yield "<table><tr><th>policy<th>seed<th>group<th>return<th>95% interval<th>length<th>success</tr>"
     for run, summary in finished:
         rows = {"best": ["evaluation"], "last": ["last"], "step 0": ["step_0"]}
+        if "drawn" in summary:  # of taught groups
+            rows |= {"best, actions drawn": ["drawn"], "step 0, actions drawn": ["step_0", "drawn"]}
         rows |= {name: ["baselines", name] for name in entry(run, summary, "baselines")}
         for policy, place in rows.items():
             yield from _score_rows(policy, run, summary, place)

@@ -19,10 +19,11 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError
 from coterie.core import seeding
-from coterie.core.group import Actor, CanFinish, GroupSpec, HasTargetPolicy, Policy
-from coterie.core.types import Joint, State, as_metrics, merge_counters
+from coterie.core.group import Actor, CanFinish, Group, GroupSpec, HasSuggestions, HasTargetPolicy, Policy
+from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
 from coterie.core.world import HasExpert
 from coterie.nn.threads import fixed_threads
+from coterie.policies.advisor import AdvisorPolicy
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.training import workers
 from coterie.training.best import Best
@@ -32,6 +33,7 @@ from coterie.training.extras import extra
 from coterie.training.interrupt import Interruption, interruptible
 from coterie.training.language_models import count_unanswered, keep_answers
 from coterie.training.metrics import Progress, Recorder
+from coterie.training.plans import write_plans
 from coterie.training.run import Run, write_text
 from coterie.training.runner import Episodes
 from coterie.training.video import warn_undrawable
@@ -140,12 +142,12 @@ class Training:
 
     # Evaluation ---------------------------------------------------------------------------------------
 
-    def evaluate(self, purpose: str, actors: list[Actor] | None = None) -> Result:
-        """Play greedy episodes on the seeds of `validate` or `evaluate`."""
+    def evaluate(self, purpose: str, actors: list[Actor] | None = None, greedy: bool = True) -> Result:
+        """Play episodes on the seeds of `validate` or `evaluate`."""
         seed = seeding.integer(self.config.seed, purpose) if purpose == "validate" else evaluation_seed(0)
         chosen = actors or [group.actor for group in self.groups]
         episodes, start = self.config.train.evaluate_episodes, time.perf_counter()
-        result = evaluate(self.eval_world, chosen, episodes, seed)
+        result = evaluate(self.eval_world, chosen, episodes, seed, greedy)
         took = time.perf_counter() - start
         if took > SLOW_EVALUATION and not self.said_slow:
             self.said_slow = True
@@ -172,7 +174,7 @@ class Training:
         return metrics
 
     def baselines(self) -> dict[str, Any]:
-        """Scores of random play and the scripted expert in place of the learning groups, on the evaluation seeds."""
+        """Scores of random play, the scripted expert and teachers in place of the learning groups."""
 
         def score(make: Callable[[GroupSpec], Policy]) -> dict[str, Any]:
             specs = [group.actor.group_spec for group in self.groups]
@@ -180,10 +182,17 @@ class Training:
             pairs = zip(self.groups, stand_ins, strict=True)
             return self.evaluate("evaluate", [s if g.learner is not None else g.actor for g, s in pairs]).to_dict()
 
+        def play_teachers(greedy: bool) -> dict[str, Any]:
+            actors = [teacher_actor(g.actor) if is_taught(g) else g.actor for g in self.groups]
+            return self.evaluate("evaluate", actors, greedy).to_dict()
+
         found = {"random": score(lambda spec: RandomPolicy(RandomSettings(), spec))}
         if isinstance(self.eval_world, HasExpert):
             with extra("score of the expert"):
                 found["expert"] = score(lambda spec: ExpertPolicy(ExpertSettings(), spec))
+        if any(map(is_taught, self.groups)):
+            with extra("score of the teacher"):
+                found |= {"teacher": play_teachers(True), "teacher, drawn": play_teachers(False)}
         return found
 
     # State --------------------------------------------------------------------------------------------
@@ -316,6 +325,8 @@ def loop(
 
     if training.best.step < 0:  # a new run, not one resumed from its step 0
         training.step_0 = training.evaluate("evaluate").to_dict()
+        if any(map(is_taught, training.groups)):  # a taught policy may draw well and choose badly, or the reverse
+            training.step_0["drawn"] = training.evaluate("evaluate", greedy=False).to_dict()
         record(training.validate())
         training.save()
     wall_before = training.wall
@@ -361,13 +372,30 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         "step_0": training.step_0,
         "baselines": training.baselines(),
     }
+    if "drawn" in training.step_0:
+        summary["drawn"] = training.evaluate("evaluate", greedy=False).to_dict()
     unanswered = count_unanswered(training.reports())
     summary |= {"unanswered": unanswered} if unanswered else {}
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
+    with extra("plan table"):
+        write_plans(training.groups, run.path)
     if training.config.train.video:
         with extra("video", "; train.video=false makes none"):
             film(training)
     return {"finished": True} | summary
+
+
+def is_taught(group: Group) -> bool:
+    """Whether a group learns from an advisor whose own score belongs into the summary."""
+    advisor = group.actor.advisor
+    return group.learner is not None and isinstance(advisor, HasSuggestions) and advisor.scored_alone
+
+
+def teacher_actor(actor: Actor) -> Actor:
+    """The group's advisor in the place of its policy."""
+    if not isinstance(actor.advisor, HasSuggestions):
+        raise CoterieError(f"group '{actor.group_spec.group}' has no advisor that can act by itself")
+    return Actor(actor.group_spec, AdvisorPolicy(actor.advisor), actor.members, shield=actor.shield)
 
 
 def film(training: Training) -> None:

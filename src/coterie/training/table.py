@@ -26,10 +26,11 @@ from coterie.core.types import (
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
 from coterie.training.evaluate import Result, evaluate, evaluation_envs
-from coterie.training.loop import evaluation_seed
+from coterie.training.loop import evaluation_seed, teacher_actor
 from coterie.training.run import Run
 
 log = logging.getLogger("coterie")
+TEACHER = "teacher"  # instead of a policy's name: the group's advisor
 ROUNDING = 1e-5  # how far beyond a bound, relative to it, an observation may lie
 
 
@@ -184,15 +185,28 @@ def _form(observations: Tree) -> str:
     return f"a dict of {', '.join(observations)}" if isinstance(observations, dict) else "one array"
 
 
-def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | str | None = None) -> Table:
+def load(
+    path: str | Path,
+    checkpoint: str = "best",
+    overrides: list[str] | str | None = None,
+    policy: str | None = None,
+) -> Table:
     """Load the table of a run. A group whose policy is overridden with another one starts untrained.
 
-    Overrides change the world and who plays in it; settings of training are refused.
+    Overrides change the world and who plays in it; settings of training are refused. `policy` seats somebody else in
+    the groups that learned: `teacher`, the group's own advisor, or a policy that needs no training, such as `random`.
     """
     run = Run.open(path)
+    trained = run.config()
+    if policy is not None and policy != TEACHER:
+        if policy not in registry.UNTRAINED:
+            known = ", ".join((TEACHER, *registry.UNTRAINED))
+            raise CoterieError(f"--policy: expected one of {known}, got '{policy}'")
+        given = [overrides] if isinstance(overrides, str) else list(overrides or [])
+        learned = [name for name, group in trained.groups.items() if group.learner is not None]
+        overrides = [*given, *(f"groups.{name}.policy={policy}" for name in learned)]
     settings = run.config(overrides)
     _demand_effect(schema.parse_overrides(overrides or []))
-    trained = run.config()
     saved: State = run.load_checkpoint(str(checkpoint))
     groups = build.build_groups(settings, build.build_world(settings.world, 1), learning=False, training=False)
     players = {}
@@ -207,6 +221,12 @@ def load(path: str | Path, checkpoint: str = "best", overrides: list[str] | str 
             group.policy.load(saved["policies"][group.name])
         except ValueError as error:
             raise CoterieError(str(error)) from None
+    if policy == TEACHER:
+        taught = [group.name for group in groups if group.actor.advisor is not None]
+        if not taught:
+            raise CoterieError(f"--policy teacher: no group of {path} has an advisor")
+        groups = [Group(teacher_actor(g.actor)) if g.name in taught else g for g in groups]
+        players |= dict.fromkeys(taught, TEACHER)
     return Table(settings, groups, saved["env_steps"], players)
 
 

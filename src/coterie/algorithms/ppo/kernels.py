@@ -12,6 +12,7 @@ from numba import njit
 
 from coterie.algorithms.ppo.losses import NAMES, LossSettings, normalize, policy_loss, value_loss
 from coterie.core.types import Array
+from coterie.nn.advice import add_advice_slopes
 from coterie.nn.kernels import (
     BLOCK,
     OptimizedParams,
@@ -37,6 +38,8 @@ class Decisions(NamedTuple):
     target: Array  # [M]
     value: Array  # [M]
     weight: Array  # [M]
+    advice: Array  # [M, outputs] float32: probabilities that a loss pulls the policy to; [0, 0]: there is no such loss
+    strength: Array  # [M] float32: weight of that loss; 0 where no advice was given
 
 
 class Hyperparams(NamedTuple):
@@ -61,7 +64,7 @@ def _policy_slopes(
     out: Array, decisions: Decisions, block: Block, choices: Array, settings: LossSettings, totals: Array
 ) -> None:
     """Replace logits `out [B, outputs]` by the slopes of the policy loss and add to `totals`."""
-    masked = decisions.mask.shape[0] > 0
+    masked, advised = decisions.mask.shape[0] > 0, decisions.advice.shape[0] > 0
     legal = decisions.mask[0] if masked else np.zeros(0, np.bool_)
     probability = np.empty(out.shape[1], np.float32)
     entropy = np.empty(len(choices), np.float32)
@@ -79,6 +82,8 @@ def _policy_slopes(
             log_prob, entropy.sum(), old, importance, advantage, weight, settings, totals
         )
         categorical_slopes(out[i], choices, action, probability, entropy, slope, entropy_slope)
+        if advised and decisions.strength[r] > 0:
+            add_advice_slopes(out[i], probability, decisions.advice[r], decisions.strength[r], weight)
 
 
 @njit(cache=True, error_model="numpy")

@@ -5,7 +5,7 @@ epochs of minibatches over the decisions whose outcome is known (`minibatches.py
 actor and critic, or have one each, stacked and trained independently. The critic sees what its agent sees, or with
 `central_critic` the whole world as well (MAPPO, Yu et al. 2022); it shares the encoder of large pictures with the
 actor. The losses are in `losses.py`. Perceptrons with discrete choices are trained by `kernels.py`; all else, and
-what learns from advice, goes through autograd.
+logits that advice biases, go through autograd.
 """
 
 from __future__ import annotations
@@ -50,6 +50,19 @@ CHUNK = 8192  # rows evaluated at once outside minibatches: enough to be fast, f
 CHUNK_NUMBERS = 2**22  # and at most this many numbers of observations: pictures fill the memory
 PIECE_NUMBERS = {"cpu": 2**21, "cuda": 2**28}  # the same for gradients through a shared encoder
 NO_MASK = np.zeros((0, 0), bool)
+NO_ADVICE = np.zeros((0, 0), np.float32)
+NO_STRENGTH = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True)
+class HandOverSettings:
+    """How a policy that was trained before, such as a clone, goes on under PPO without being spoilt at first."""
+
+    warm_up: int = 10  # iterations in which only the critic learns: advantages of a new critic are noise
+    keep_statistics: bool = True  # observations stay normalised as the policy learned to see them
+
+    def __post_init__(self) -> None:
+        at_least("warm_up", self.warm_up, 0)
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,7 @@ class PPOSettings:
     target_kl: float | None = None  # after a pass, end the iteration if its last minibatch's KL is above this
     central_critic: bool = False  # the critic also sees the world's state, or all agents' observations
     share_encoder: bool | None = None  # one encoder for actor and critic; None: with encoders nature and impala
+    hand_over: HandOverSettings | None = None  # for a policy of an earlier run; None: all learn from the first iteration
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "learning_rate": Real(1e-5, 1e-2, log=True),
@@ -183,7 +197,10 @@ class PPO:
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         own, metrics = self.apply_preference(own)
-        hyperparams = self.schedule(joint.progress)
+        hyperparams, hand_over = self.schedule(joint.progress), s.hand_over
+        warming = hand_over is not None and joint.iteration <= hand_over.warm_up
+        if warming:
+            hyperparams = hyperparams._replace(learning_rate=0.0)  # Adam's moments are ready when the actor begins
 
         actor_input, x = self.policy.learning_inputs(own.observation)
         state = table_state(joint) if s.central_critic else None
@@ -199,7 +216,8 @@ class PPO:
             critic_input = self.shared.split(critic_input)[1]
         batch = make_batch(self.policy, own, targets, self.add_hints(actor_input, own), critic_input)
         found = self.improve(self.scale_returns(batch), hyperparams, random)
-        self.update_statistics(own, state, valid)
+        keep = hand_over is not None and (warming or hand_over.keep_statistics)
+        self.update_statistics(own, state, valid, keep)
         means = (self.policy.normalizer.mean, self.state_normalizer.mean)
         demand_finite(self.group_spec.group, found, means, (self.policy.flat.array, self.critic_flat.array))
         return found | {
@@ -305,9 +323,12 @@ class PPO:
         out.weight.data.mul_(old_scale / new_scale)
         out.bias.data.mul_(old_scale / new_scale).add_((old_shift - new_shift) / new_scale)
 
-    def update_statistics(self, own: Experience, state: StateRows | None, valid: Array) -> None:
-        """Update the running statistics of observations, after learning: acting and learning see the same numbers."""
-        if self.policy.normalizer.enabled:
+    def update_statistics(self, own: Experience, state: StateRows | None, valid: Array, keep: bool = False) -> None:
+        """Update the running statistics of observations, after learning: acting and learning see the same numbers.
+
+        With `keep`, those of the policy stay as they are.
+        """
+        if self.policy.normalizer.enabled and not keep:
             rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
             chosen = valid_rows(valid, self.group_spec.parameter_sets)
             self.policy.normalizer.update([mine[index] for mine, index in zip(rows, chosen, strict=True)])
@@ -323,8 +344,10 @@ class PPO:
         """
         rows, target_kl = rows_to_learn(batch), self.settings.target_kl
         advice_use = self.group_spec.advice
-        advised = advice_use is not None and changes_learning(advice_use, batch.advice)
-        run = self.compiled_pass if self.compiled and not advised else self.autograd_pass
+        if advice_use is None or not changes_learning(advice_use, batch.advice):
+            batch = batch._replace(advice=None)
+        biased = batch.advice is not None and advice_use is not None and advice_use.use.mode == "prior"
+        run = self.compiled_pass if self.compiled and not biased else self.autograd_pass
         sums, taken = np.zeros((len(rows), len(losses.NAMES))), np.zeros((len(rows), 1))
         for _ in range(self.settings.epochs):
             cuts = shuffle(rows, self.settings.minibatches, random)
@@ -353,8 +376,14 @@ class PPO:
                 batch.critic_input[i],
                 batch.action[i].reshape(len(batch.action[i]), -1),
                 NO_MASK if batch.mask is None else batch.mask[i],
-                *(array[i] for array in (batch.log_prob, batch.importance, batch.advantage)),
-                *(array[i] for array in (batch.target, batch.value, batch.weight)),
+                batch.log_prob[i],
+                batch.importance[i],
+                batch.advantage[i],
+                batch.target[i],
+                batch.value[i],
+                batch.weight[i],
+                NO_ADVICE if batch.advice is None else batch.advice.probabilities[i],
+                NO_STRENGTH if batch.advice is None else batch.advice.strength[i],
             )
             numbers = ppo_kernels.Hyperparams(
                 self.loss_settings(hyperparams)[i],

@@ -114,6 +114,30 @@ def target_distances(grid: GridState, n: int, k: int, blocked: Array, distance: 
 
 
 @njit(cache=True)
+def _plan(
+    grid: GridState,
+    instruction: InstructionState,
+    instruction_rules: InstructionRules,
+    rules: Rules,
+    n: int,
+    distance: Array,
+    goals: Array,
+) -> None:
+    """Write the target that each agent of copy n walks to, `goals` [A], and the distances to the targets [K, …]."""
+    agents, targets = grid.agents.shape[1], grid.targets.shape[1]
+    queue = np.empty(rules.size * rules.size, np.int32)
+    to_target = np.empty((agents, targets), np.int32)
+    allowed, blocked = np.empty(targets, np.bool_), np.empty((rules.size, rules.size), np.bool_)
+    collectable_targets(grid, instruction, instruction_rules, n, allowed, blocked)
+    for k in range(targets):
+        target_distances(grid, n, k, blocked, distance[k], queue)
+        for a in range(agents):
+            steps = distance[k, grid.agents[n, a, 0], grid.agents[n, a, 1]]
+            to_target[a, k] = steps if steps >= 0 else FAR
+    _choose_goals(rules.mode, to_target, allowed, goals)
+
+
+@njit(cache=True)
 def expert_moves(
     grid: GridState, instruction: InstructionState, instruction_rules: InstructionRules, rules: Rules, moves: Array
 ) -> None:
@@ -121,23 +145,56 @@ def expert_moves(
 
     The team follows its instruction if any agent can; an agent enclosed by targets it must not collect yet waits.
     """
-    agents, targets = grid.agents.shape[1], grid.targets.shape[1]
-    distance = np.empty((targets, rules.size, rules.size), np.int32)
-    queue = np.empty(rules.size * rules.size, np.int32)
-    to_target = np.empty((agents, targets), np.int32)
-    goals = np.empty(agents, np.int64)
-    allowed, blocked = np.empty(targets, np.bool_), np.empty((rules.size, rules.size), np.bool_)
+    distance = np.empty((grid.targets.shape[1], rules.size, rules.size), np.int32)
+    goals = np.empty(grid.agents.shape[1], np.int64)
     for n in range(len(grid.time)):
-        collectable_targets(grid, instruction, instruction_rules, n, allowed, blocked)
-        for k in range(targets):
-            target_distances(grid, n, k, blocked, distance[k], queue)
-            for a in range(agents):
-                steps = distance[k, grid.agents[n, a, 0], grid.agents[n, a, 1]]
-                to_target[a, k] = steps if steps >= 0 else FAR
-        _choose_goals(rules.mode, to_target, allowed, goals)
-        for a in range(agents):
+        _plan(grid, instruction, instruction_rules, rules, n, distance, goals)
+        for a in range(len(goals)):
             me = grid.agents[n, a]
             moves[n, a] = STAY if goals[a] < 0 else _step_towards(distance[goals[a]], me[0], me[1])
+
+
+@njit(cache=True)
+def expert_goals(
+    grid: GridState, instruction: InstructionState, instruction_rules: InstructionRules, rules: Rules, goals: Array
+) -> None:
+    """Write the target that the expert sends each agent to into `goals` [N, A]; −1 where none is left."""
+    distance = np.empty((grid.targets.shape[1], rules.size, rules.size), np.int32)
+    for n in range(len(grid.time)):
+        _plan(grid, instruction, instruction_rules, rules, n, distance, goals[n])
+
+
+@njit(cache=True)
+def walks(grid: GridState, rules: Rules, moves: Array) -> None:
+    """Write the probabilities of the moves on shortest ways to each target, `moves` [N, A, K, 5].
+
+    All moves that shorten the way are equally likely; on its target an agent stays. A target that is gone, out of sight
+    or out of reach has a row of zeros.
+    """
+    agents, targets, size = grid.agents.shape[1], grid.targets.shape[1], rules.size
+    distance, queue = np.empty((size, size), np.int32), np.empty(size * size, np.int32)
+    for n in range(len(grid.time)):
+        for k in range(targets):
+            moves[n, :, k] = 0
+            if not grid.present[n, k]:
+                continue
+            goal = grid.targets[n, k]
+            flood_fill(grid.walls[n], goal[0], goal[1], distance, queue)
+            for a in range(agents):
+                row, column = grid.agents[n, a, 0], grid.agents[n, a, 1]
+                hidden = max(abs(goal[0] - row), abs(goal[1] - column)) > rules.sight
+                if (hidden and rules.sight >= 0) or distance[row, column] < 0:
+                    continue
+                ways = 0
+                for move in range(4):
+                    r, c = row + MOVES[move, 0], column + MOVES[move, 1]
+                    if 0 <= r < size and 0 <= c < size and 0 <= distance[r, c] < distance[row, column]:
+                        moves[n, a, k, move] = 1
+                        ways += 1
+                if ways:
+                    moves[n, a, k] /= ways
+                else:
+                    moves[n, a, k, STAY] = 1
 
 
 @njit(cache=True)

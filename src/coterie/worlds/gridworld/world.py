@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from coterie.core.seeding import entropy
+from coterie.core.skills import PlanCodec
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, MultiDiscrete, State, TimeStep, Tree
 from coterie.core.validation import at_least, fits_in_memory, whole
@@ -210,6 +211,7 @@ class Gridworld:
         self._layout, self._instruction_rules = spec.layout, spec.instruction_rules
         self._out = self._empty_output(spec.width)
         self._timestep = self._view_as_time_step(spec)
+        self._walks: Array | None = None  # what `skill_actions` writes to
 
     def _empty_output(self, width: int) -> kernels.StepOutput:
         n, a = self.num_envs, self.settings.num_agents
@@ -318,6 +320,31 @@ class Gridworld:
         moves = np.zeros((self.num_envs, self.settings.num_agents), np.int64)
         expert.expert_moves(self.grid, self.instruction, self._instruction_rules, self._rules, moves)
         return np.stack([moves, np.zeros_like(moves)], axis=-1) if self.settings.messages else moves
+
+    def skills(self, agent_type: str) -> tuple[str, ...]:
+        """One skill for each target, named by its colour: walk there."""
+        from coterie.worlds.gridworld.plans import skill_names
+
+        return skill_names(self)
+
+    def skill_actions(self, agent_type: str) -> Array:
+        """The shortest ways to every target, `[N, A, K, 5]`; a collected target has zeros."""
+        if self._walks is None:
+            self._walks = np.zeros((self.num_envs, self.settings.num_agents, self.settings.targets, 5), np.float32)
+        expert.walks(self.grid, self._rules, self._walks)
+        return self._walks
+
+    def best_skills(self, agent_type: str) -> Array:
+        """The target that the scripted expert sends each agent to, `[N, A]`."""
+        goals = np.zeros((self.num_envs, self.settings.num_agents), np.int64)
+        expert.expert_goals(self.grid, self.instruction, self._instruction_rules, self._rules, goals)
+        return goals
+
+    def plan_codec(self, agent_type: str) -> PlanCodec:
+        """The plan codec of the grid world."""
+        from coterie.worlds.gridworld.plans import GridworldPlans
+
+        return GridworldPlans(self, agent_type)
 
     def info(self, agent: str, copy: int) -> dict[str, Any]:
         """The instruction and whether it is broken; after the last step of an episode, those of that episode."""

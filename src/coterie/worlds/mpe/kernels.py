@@ -335,6 +335,51 @@ def cover(particles: ParticleState, rules: Rules, desired: Array) -> None:
 
 
 @njit(cache=True)
+def ways(particles: ParticleState, rules: Rules, actions: Array) -> None:
+    """Skills of simple_spread: write the discrete action that steers each agent to each landmark, `[N, A, L, 5]`."""
+    desired = np.empty(particles.position.shape)
+    for n in range(len(particles.time)):
+        for a in range(particles.position.shape[1]):
+            for k in range(particles.landmarks.shape[1]):
+                _steer_to(particles, rules, n, a, particles.landmarks[n, k], desired)
+                axis = 0 if abs(desired[n, a, 0]) >= abs(desired[n, a, 1]) else 1
+                push, action = desired[n, a, axis], 0
+                if abs(push) > 0.5:
+                    action = 1 + 2 * axis + (push > 0)
+                actions[n, a, k] = 0
+                actions[n, a, k, action] = 1
+
+
+@njit(cache=True)
+def assign(particles: ParticleState, goals: Array) -> None:
+    """Write the assignment of agents to landmarks, `goals` [N, A], of the least sum of distances.
+
+    Agents are assigned one after the other; `least` holds the least sum for every set of landmarks in use.
+    """
+    agents = particles.position.shape[1]
+    sets = 1 << agents
+    least, last = np.empty(sets), np.empty(sets, np.int64)
+    distance = np.empty((agents, agents))
+    for n in range(len(particles.time)):
+        for a in range(agents):
+            for k in range(agents):
+                offset = particles.position[n, a] - particles.landmarks[n, k]
+                distance[a, k] = np.hypot(offset[0], offset[1])
+        least[:], least[0] = np.inf, 0.0
+        for used in range(1, sets):
+            a = -1  # the agent that comes last
+            for k in range(agents):
+                a += used >> k & 1
+            for k in range(agents):
+                if used >> k & 1 and least[used ^ (1 << k)] + distance[a, k] < least[used]:
+                    least[used], last[used] = least[used ^ (1 << k)] + distance[a, k], k
+        used = sets - 1
+        for a in range(agents - 1, -1, -1):
+            goals[n, a] = last[used]
+            used ^= 1 << goals[n, a]
+
+
+@njit(cache=True)
 def _nearest(particles: ParticleState, n: int, x: float, y: float, team: tuple[int, int]) -> tuple[int, float]:
     """The agent with an index in `range(*team)` that is nearest to a point, and its distance."""
     nearest, least = team[0], np.inf

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.skills import PlanCodec
 from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, whole, within
 from coterie.core.world import rebuild
+from coterie.worlds.assignments import goal_names
 from coterie.worlds.mpe import kernels, render
 
 
@@ -186,6 +188,8 @@ class _ParticleWorld:
 class Spread(_ParticleWorld):
     """N copies of simple_spread. An episode succeeds if at its end an agent covers the centre of each landmark."""
 
+    settings: SpreadSettings
+
     def __init__(self, settings: SpreadSettings, num_envs: int) -> None:
         self.settings = settings
         agents = settings.num_agents
@@ -214,6 +218,31 @@ class Spread(_ParticleWorld):
         desired = np.zeros_like(self._force)
         kernels.cover(self.particles, self._rules, desired)
         return self._as_actions(agent_type, desired)
+
+    def skills(self, agent_type: str) -> tuple[str, ...]:
+        """One skill for each landmark, named by a colour: go there and rest."""
+        if self.settings.continuous_actions:
+            raise ValueError("skills have probabilities of discrete actions; set world.continuous_actions=false")
+        return goal_names(self.settings.num_agents)
+
+    def skill_actions(self, agent_type: str) -> Array:
+        """The ways to every landmark, `[N, A, L, 5]`, one action each."""
+        agents = self.settings.num_agents
+        actions = np.zeros((self.num_envs, agents, agents, 5), np.float32)
+        kernels.ways(self.particles, self._rules, actions)
+        return actions
+
+    def best_skills(self, agent_type: str) -> Array:
+        """Each agent's landmark in the assignment of the least sum of distances, `[N, A]`."""
+        goals = np.zeros((self.num_envs, self.settings.num_agents), np.int64)
+        kernels.assign(self.particles, goals)
+        return goals
+
+    def plan_codec(self, agent_type: str) -> PlanCodec:
+        """The plan codec of simple_spread."""
+        from coterie.worlds.mpe.plans import SpreadPlans
+
+        return SpreadPlans(self, agent_type)
 
 
 class Tag(_ParticleWorld):

@@ -1,0 +1,69 @@
+"""Plan tables of teachers: found by play, and written so that experiments replay them without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from coterie.config import schema
+from coterie.config.schema import ConfigError
+from coterie.core.group import Actor, Group, HasSuggestions
+from coterie.lm.plans import PlanTable
+from coterie.policies.advisor import AdvisorPolicy
+from coterie.training import build
+from coterie.training.evaluate import evaluate, evaluation_envs
+
+EXPLORATION = (0.0, 0.3, 1.0)  # probabilities of random actions in the episodes that look for text states
+
+
+@runtime_checkable
+class HasPlans(Protocol):
+    """An advisor whose plans can be written as a table."""
+
+    def plan_table(self) -> PlanTable:
+        """The plans of all text states met so far; empty where the world is the planner."""
+        ...
+
+
+def write_plans(groups: Sequence[Group], folder: Path) -> list[Path]:
+    """Write the plans of every group's teacher into a folder, `plans-GROUP.json`; groups without plans are left out."""
+    written: list[Path] = []
+    for group in groups:
+        table = group.actor.advisor.plan_table() if isinstance(group.actor.advisor, HasPlans) else None
+        if table is not None and table.plans:
+            written.append(folder / f"plans-{group.name}.json")
+            table.write(written[-1])
+    return written
+
+
+def find_plans(
+    experiment: str, overrides: list[str] | None = None, episodes: int = 100, group: str | None = None
+) -> PlanTable:
+    """Play an experiment's teacher, with more and less random actions, and return the plans of what it met."""
+    config = schema.load(experiment, overrides)
+    world = build.build_world(config.world, evaluation_envs(episodes))
+    groups = build.build_groups(config, world)
+    taught: dict[str, HasPlans] = {}
+    for each in groups:
+        if isinstance(each.actor.advisor, HasPlans):
+            taught[each.name] = each.actor.advisor
+    if group not in taught and (group is not None or len(taught) != 1):
+        named = ", ".join(taught) or "none"
+        raise ConfigError(f"--group: expected a group with the advisor 'teacher' (there are: {named}), got {group}")
+    advisor = taught[group or next(iter(taught))]
+    for exploration in EXPLORATION:
+        actors = [_explorer(g.actor, exploration) for g in groups]
+        evaluate(world, actors, episodes, config.seed, greedy=False)
+    table = advisor.plan_table()
+    if not table.plans:
+        raise ConfigError("the teacher has no plans to write: its planner is the world (plans=oracle)")
+    return table
+
+
+def _explorer(actor: Actor, exploration: float) -> Actor:
+    """The actor, played by its teacher if it has one."""
+    if not isinstance(actor.advisor, HasSuggestions):
+        return actor
+    policy = AdvisorPolicy(actor.advisor, exploration)
+    return Actor(actor.group_spec, policy, actor.members, shield=actor.shield)

@@ -1,0 +1,25 @@
+"""simple_spread to planners: a skill is the way to one landmark; texts say which landmarks are near and free."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coterie.core.types import Array, Tree
+from coterie.worlds.assignments import AssignmentText, number_states
+from coterie.worlds.mpe.world import Spread
+
+
+class SpreadPlans(AssignmentText):
+    """Text states of observations."""
+
+    def __init__(self, world: Spread, agent_type: str) -> None:
+        self.agents = world.settings.num_agents
+        super().__init__(self.agents)
+
+    def states(self, observation: Tree) -> Array:
+        assert isinstance(observation, np.ndarray)
+        rows, count = len(observation), self.agents
+        goals = observation[:, 4 : 4 + 2 * count].reshape(rows, count, 2)
+        others = observation[:, 4 + 2 * count : 2 + 4 * count].reshape(rows, count - 1, 2)
+        away = np.square(goals[:, None] - others[:, :, None]).sum(axis=-1)  # [R, B, L]
+        return number_states(np.square(goals).sum(axis=-1), away, np.ones((rows, count), np.bool_))
