@@ -25,6 +25,10 @@ def demonstrate(
         str | None,
         typer.Option(help="who demonstrates: expert, random, alphabeta:depth=4, a run, package.module:Name"),
     ] = None,
+    lm: Annotated[
+        str | None, typer.Option(help="a language model demonstrates: embedded, a directory, http://…")
+    ] = None,
+    plan: Annotated[str, typer.Option(help="with --lm: step by step, or a whole plan at once (step, whole)")] = "step",
     episodes: Annotated[int, typer.Option(min=1, help="number of episodes in all")] = 20,
     group: Annotated[str | None, typer.Option(help="group that is recorded (default: all groups that learn)")] = None,
     readable: Annotated[int, typer.Option(min=0, help="episodes to write as readable JSON too")] = 3,
@@ -42,6 +46,10 @@ def demonstrate(
 
     if not out:
         raise ConfigError("--out: name the directory of the demonstrations, such as --out demonstrations/first")
+    if lm is not None:
+        if policy is not None:
+            raise ConfigError("--lm and --policy both say who demonstrates; name one")
+        policy = f"planner:lm={lm},plan={plan}"
     spec = record.DemonstrationSpec(source, policy, episodes, seed, not stochastic, checkpoint, group)
 
     def show(part: Demonstrations) -> None:

@@ -31,11 +31,19 @@ POLICIES = {
     "minimax": "coterie.policies.alphabeta:MinimaxPolicy",
     "alphabeta": "coterie.policies.alphabeta:AlphabetaPolicy",
     "language": "coterie.policies.language:LanguagePolicy",
+    "planner": "coterie.policies.planner:PlannerPolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
     "search": "coterie.policies.search.policy:SearchPolicy",
 }
 SCRIPTED = ("random", "expert")  # policies that follow a rule
-UNTRAINED = (*SCRIPTED, "minimax", "alphabeta", "search", "language")  # policies that play without having been trained
+UNTRAINED = (
+    *SCRIPTED,
+    "minimax",
+    "alphabeta",
+    "search",
+    "language",
+    "planner",
+)  # policies that play without having been trained
 LEARNERS = {
     "ppo": "coterie.algorithms.ppo.ppo:PPO",
     "dqn": "coterie.algorithms.dqn.dqn:DQN",

@@ -86,7 +86,9 @@ class PPOSettings:
     target_kl: float | None = None  # after a pass, end the iteration if its last minibatch's KL is above this
     central_critic: bool = False  # the critic also sees the world's state, or all agents' observations
     share_encoder: bool | None = None  # one encoder for actor and critic; None: with encoders nature and impala
-    hand_over: HandOverSettings | None = None  # for a policy of an earlier run; None: all learn from the first iteration
+    hand_over: HandOverSettings | None = (
+        None  # for a policy of an earlier run; None: all learn from the first iteration
+    )
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "learning_rate": Real(1e-5, 1e-2, log=True),
