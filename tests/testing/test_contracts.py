@@ -27,7 +27,7 @@ WORLD_BOUND = ("expert", "minimax", "alphabeta", "search", "language", "lora")  
 RANDOM_WHEN_GREEDY = ("random", "expert", "minimax", "alphabeta")
 OFF_POLICY = ("dqn", "maddpg")
 DISCRETE_ONLY = ("q_network", "dqn")
-WITH_OWN_TESTS = ("alphazero", "bc")  # they need a world or files: test_alphazero.py, test_bc.py
+WITH_OWN_TESTS = ("alphazero", "bc", "dagger")  # they need a world, files or an advisor: test_alphazero.py …
 LEARNERS = [name for name in registry.LEARNERS if name not in WITH_OWN_TESTS]
 PLAYED_BY = {  # no real model here
     "search": {"simulations": 6, "network": PositionNetworkSettings(kind="mlp", hidden=(8,))},

@@ -50,10 +50,12 @@ LEARNERS = {
     "maddpg": "coterie.algorithms.maddpg.maddpg:MADDPG",
     "alphazero": "coterie.algorithms.alphazero.alphazero:AlphaZero",
     "bc": "coterie.algorithms.imitation.bc:BC",
+    "dagger": "coterie.algorithms.imitation.dagger:DAgger",
 }
 ADVISORS = {
     "language": "coterie.roles.advisor:LanguageAdvisor",
     "expert": "coterie.roles.advisor:ExpertAdvisor",
+    "policy": "coterie.roles.advisor:PolicyAdvisor",
     "teacher": "coterie.roles.teacher:TeacherAdvisor",
 }
 SHIELDS = {

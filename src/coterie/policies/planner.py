@@ -69,15 +69,15 @@ class PlannerPolicy:
         self.plan_codec: PlanCodec | None = None
         self.text_codec: TextCodec | None = None
         self.of_choice: Array | None = None  # [C]: the action of each choice; None: choices are skills
-        if s.codec == "auto" and isinstance(world, HasSkills) and isinstance(world, HasPlanCodec):
-            self.plan_codec = world.plan_codec(group_spec.agent_type)
-            self.choices = world.skills(group_spec.agent_type)
+        skills = skills_of(group_spec)
+        if s.codec == "auto" and skills is not None and isinstance(world, HasPlanCodec):
+            self.plan_codec, self.choices = world.plan_codec(group_spec.agent_type), skills
             prompt, samples = self.plan_codec.prompt, self.plan_codec.samples()
         else:
             self.text_codec = find_text_codec(s.codec, group_spec)
             self.choices = tuple(self.text_codec.choices)
             prompt, samples = self.text_codec.prompt, self.text_codec.samples()
-            if not (isinstance(world, HasSkills) and self.choices == world.skills(group_spec.agent_type)):
+            if self.choices != skills:
                 self.of_choice = self.text_codec.actions(np.arange(len(self.choices)))
         if s.plan == "step":
             template = prompts.read(s.template, s.examples, prompt, None)
@@ -212,3 +212,13 @@ class PlannerPolicy:
 
     def load(self, state: State) -> None:
         """Nothing to restore: answers are kept in the cache."""
+
+
+def skills_of(group_spec: GroupSpec) -> tuple[str, ...] | None:
+    """The skills of the group's agents; None where the world has none, or none in its present settings."""
+    if not isinstance(group_spec.world, HasSkills):
+        return None
+    try:
+        return group_spec.world.skills(group_spec.agent_type)
+    except ValueError:
+        return None

@@ -143,6 +143,7 @@ def recorded_so_far(folder: Path, played: PlayedTable, players: dict[str, str]) 
 def play_batch(world: World, seated: SeatedTable, played: PlayedTable, seed: int) -> list[Demonstrations]:
     """The first episode of every copy of the world, for each recorded group."""
     runner = Runner(world, seated.actors, seed, greedy=played.greedy)
+    runner.keep_views = True
     own = [actor for actor in seated.actors if actor.group_spec.group in seated.players]
     recorders = [GroupRecorder(actor, world.num_envs) for actor in own]
     episodes: list[EpisodeInfo | None] = [None] * world.num_envs
