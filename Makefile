@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 EXTRAS := worlds,openspiel,window,tensorboard,tune,lm,server,bench,docs,dev
 
-.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-pixels bench-dqn bench-mpe bench-auction auction-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
+.PHONY: help install sync demo lm test test-fast coverage check docs format pre-commit bench-grid bench-ppo bench-pixels bench-dqn bench-mpe bench-auction auction-study expert-study bench-spread bench-maddpg bench-search bench-lm peers learning ablations worlds same-numbers clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -76,6 +76,10 @@ bench-dqn: $(STAMP) .venv-tianshou/.installed ## DQN against Stable-Baselines3 a
 
 bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
 	$(BIN)/python benchmarks/mpe_stepping.py
+
+expert-study: $(STAMP) ## what demonstrations save on DoorKey 5x5 and 8x8, five seeds each, into docs/results (about an hour)
+	$(BIN)/python benchmarks/expert.py --size 5
+	$(BIN)/python benchmarks/expert.py --size 8 --steps 300000 --after 30000 --arms scratch transfer expert-20 lm-20
 
 auction-study: $(STAMP) ## bidders with and without a taste for risk, five seeds each, into docs/results
 	$(BIN)/python benchmarks/auction_study.py

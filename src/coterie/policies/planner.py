@@ -66,6 +66,7 @@ class PlannerPolicy:
         if not isinstance(space, Discrete):
             raise ValueError(f"policy 'planner' needs one discrete action per decision; these agents act in {space}")
         self.settings, self.group_spec, self.actions = s, group_spec, space.n
+        self.choices: tuple[str, ...]
         self.plan_codec: PlanCodec | None = None
         self.text_codec: TextCodec | None = None
         self.of_choice: Array | None = None  # [C]: the action of each choice; None: choices are skills
@@ -93,15 +94,16 @@ class PlannerPolicy:
     def act(self, view: View) -> Decision:
         shape = view.acting.shape
         possible = self.possible(view)  # [N·A, C, K]
+        allowed: Array = np.any(possible, axis=2)
         chosen = np.full(view.acting.size, -1)
         rows = np.flatnonzero(view.acting)
         memory = None
         if self.settings.plan == "step":
-            chosen[rows] = self.choose(self.describe(view, rows), possible[rows].any(axis=2), view)
+            chosen[rows] = self.choose(self.describe(view, rows), allowed[rows], view)
         else:
             assert view.memory is not None
             memory = view.memory.reshape(view.acting.size, -1).copy()
-            chosen[rows] = self.follow(memory, rows, possible.any(axis=2), view)
+            chosen[rows] = self.follow(memory, rows, allowed, view)
             memory = memory.reshape(*shape, -1)
         unknown = chosen < 0
         weights = possible[np.arange(len(chosen)), np.maximum(chosen, 0)]  # [N·A, K]
@@ -186,7 +188,7 @@ class PlannerPolicy:
             for i in going:
                 said = "".join(f" {self.choices[word]}," for word in plans[i])
                 questions.append(f"{texts[i]}{SAID}{said}")
-                legal = np.append(possible[i] if not length else np.ones(len(self.choices), bool), length > 0)
+                legal = np.append(np.ones(len(self.choices), bool) if length else possible[i], length > 0)
                 if plans[i] and self.of_choice is None:
                     legal[plans[i][-1]] = False  # a skill that has ended is not begun at once
                 allowed.append(legal)
