@@ -64,7 +64,10 @@ class PlannerPolicy:
         s, world = settings, group_spec.world
         space = group_spec.spaces.action
         if not isinstance(space, Discrete):
-            raise ValueError(f"policy 'planner' needs one discrete action per decision; these agents act in {space}")
+            raise ValueError(
+                f"policy 'planner' needs a discrete action space, but these agents act in {space}; "
+                "use policy 'network' with learner 'ppo'"
+            )
         self.settings, self.group_spec, self.actions = s, group_spec, space.n
         self.choices: tuple[str, ...]
         self.plan_codec: PlanCodec | None = None
@@ -105,7 +108,7 @@ class PlannerPolicy:
             memory = view.memory.reshape(view.acting.size, -1).copy()
             chosen[rows] = self.follow(memory, rows, allowed, view)
             memory = memory.reshape(*shape, -1)
-        unknown = chosen < 0
+        unknown = (chosen < 0) & view.acting.reshape(-1)
         weights = possible[np.arange(len(chosen)), np.maximum(chosen, 0)]  # [N·A, K]
         legal = np.ones((len(chosen), self.actions), bool) if view.mask is None else view.mask.reshape(len(chosen), -1)
         weights = np.where(unknown[:, None], legal, weights)
