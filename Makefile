@@ -87,6 +87,10 @@ teacher-study: $(STAMP) ## students of a teacher beside PPO alone, five seeds ea
 bench-doorkey: $(STAMP) ## native door-key tasks against MiniGrid, stepping, and frames per second with PPO
 	$(BIN)/python benchmarks/doorkey.py --out docs/results/bench-doorkey.json
 
+expert-study: $(STAMP) ## what demonstrations save on DoorKey 5x5 and 8x8, five seeds each, into docs/results (about an hour)
+	$(BIN)/python benchmarks/expert.py --size 5
+	$(BIN)/python benchmarks/expert.py --size 8 --steps 300000 --after 30000 --arms scratch transfer expert-20 lm-20
+
 auction-study: $(STAMP) ## bidders with and without a taste for risk, five seeds each, into docs/results
 	$(BIN)/python benchmarks/auction_study.py
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie import worlds
-    from coterie.api import Table, load, resume, train
+    from coterie.api import Table, clone, load, resume, train
     from coterie.studies.exploit.deviations import ExploitSpec
     from coterie.studies.exploit.exploit import exploit
     from coterie.studies.exploit.results import ExploitResult
 
 __version__ = "0.2.0"
-__all__ = ["ExploitResult", "ExploitSpec", "Table", "exploit", "load", "resume", "train", "worlds"]
+__all__ = ["ExploitResult", "ExploitSpec", "Table", "clone", "exploit", "load", "resume", "train", "worlds"]
 
 
 def __getattr__(name: str) -> Any:
-    homes = dict.fromkeys(("Table", "load", "resume", "train"), "coterie.api")
+    homes = dict.fromkeys(("Table", "clone", "load", "resume", "train"), "coterie.api")
     homes |= {
         "ExploitResult": "coterie.studies.exploit.results",
         "ExploitSpec": "coterie.studies.exploit.deviations",

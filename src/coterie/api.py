@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.studies import report
+from coterie.training import clone as cloning
 from coterie.training import start
 from coterie.training.run import Run
 from coterie.training.table import Table, load
 
-__all__ = ["Table", "load", "resume", "train"]
+__all__ = ["Table", "clone", "load", "resume", "train"]
 
 
 def train(
@@ -20,6 +22,17 @@ def train(
     `overrides` are settings as on the command line: `["seed=1", "train.total_steps=10000"]`, or a single `"seed=1"`.
     """
     return start.train(experiment, overrides, out, quiet, report.write_report)
+
+
+def clone(
+    experiment: str,
+    demonstrations: Sequence[str | Path],
+    overrides: list[str] | str | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Train an experiment's policies to imitate demonstrations, and write a run: what `coterie clone` does."""
+    return cloning.clone(experiment, demonstrations, overrides, out, quiet, report.write_report)
 
 
 def resume(path: str | Path, overrides: list[str] | str | None = None, quiet: bool = False) -> bool:

@@ -282,4 +282,5 @@ def test_every_setting_has_a_test_here():
     tested |= {"normalize_advantages", "normalize_returns", "target_kl"}
     tested |= {"central_critic"}  # in test_ppo_central.py
     tested |= {"share_encoder"}  # in test_pixels.py
+    tested |= {"hand_over"}  # in test_hand_over.py
     assert {field.name for field in dataclasses.fields(PPOSettings)} == tested

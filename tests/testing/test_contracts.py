@@ -23,14 +23,16 @@ OBSERVATIONS = {
     "dict": Dict({"own": Box((2,), -1.0, 1.0), "others": Box((3, 2), -1.0, 1.0)}, (("others",),)),
 }
 SPACES = [(name, False) for name in ACTIONS] + [("discrete", True)]
-WORLD_BOUND = ("expert", "minimax", "alphabeta", "search", "language", "lora")  # need a world
+WORLD_BOUND = ("expert", "minimax", "alphabeta", "search", "language", "planner", "lora")  # need a world
 RANDOM_WHEN_GREEDY = ("random", "expert", "minimax", "alphabeta")
 OFF_POLICY = ("dqn", "maddpg")
-DISCRETE_ONLY = ("q_network", "dqn")
-LEARNERS = [name for name in registry.LEARNERS if name != "alphazero"]  # it needs a world: test_alphazero.py
+DISCRETE_ONLY = ("q_network", "dqn", "planner")
+WITH_OWN_TESTS = ("alphazero", "bc", "dagger")  # they need a world, files or an advisor: test_alphazero.py …
+LEARNERS = [name for name in registry.LEARNERS if name not in WITH_OWN_TESTS]
 PLAYED_BY = {  # no real model here
     "search": {"simulations": 6, "network": PositionNetworkSettings(kind="mlp", hidden=(8,))},
     "language": {"lm": LMSettings("helpers.language:COPIER"), "temperature": 1.0},
+    "planner": {"lm": LMSettings("helpers.language:COPIER"), "calibration": "none"},
     "lora": {"lm": LMSettings("helpers.lm:tiny")},
 }
 AT_ONCE = {

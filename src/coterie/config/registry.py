@@ -25,25 +25,37 @@ POLICIES = {
     "network": "coterie.policies.network:NetworkPolicy",
     "q_network": "coterie.policies.q_network:QNetworkPolicy",
     "deterministic": "coterie.policies.deterministic:DeterministicPolicy",
+    "ensemble": "coterie.policies.ensemble:EnsemblePolicy",
     "random": "coterie.policies.scripted:RandomPolicy",
     "expert": "coterie.policies.scripted:ExpertPolicy",
     "minimax": "coterie.policies.alphabeta:MinimaxPolicy",
     "alphabeta": "coterie.policies.alphabeta:AlphabetaPolicy",
     "language": "coterie.policies.language:LanguagePolicy",
+    "planner": "coterie.policies.planner:PlannerPolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
     "search": "coterie.policies.search.policy:SearchPolicy",
 }
 SCRIPTED = ("random", "expert")  # policies that follow a rule
-UNTRAINED = (*SCRIPTED, "minimax", "alphabeta", "search", "language")  # policies that play without having been trained
+UNTRAINED = (
+    *SCRIPTED,
+    "minimax",
+    "alphabeta",
+    "search",
+    "language",
+    "planner",
+)  # policies that play without having been trained
 LEARNERS = {
     "ppo": "coterie.algorithms.ppo.ppo:PPO",
     "dqn": "coterie.algorithms.dqn.dqn:DQN",
     "maddpg": "coterie.algorithms.maddpg.maddpg:MADDPG",
     "alphazero": "coterie.algorithms.alphazero.alphazero:AlphaZero",
+    "bc": "coterie.algorithms.imitation.bc:BC",
+    "dagger": "coterie.algorithms.imitation.dagger:DAgger",
 }
 ADVISORS = {
     "language": "coterie.roles.advisor:LanguageAdvisor",
     "expert": "coterie.roles.advisor:ExpertAdvisor",
+    "policy": "coterie.roles.advisor:PolicyAdvisor",
     "teacher": "coterie.roles.teacher:TeacherAdvisor",
 }
 SHIELDS = {

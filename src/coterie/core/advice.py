@@ -12,7 +12,7 @@ from typing import Literal
 from coterie.core.types import View
 from coterie.core.validation import at_least, positive, within
 
-Mode = Literal["mixture", "kl", "prior", "hint"]
+Mode = Literal["mixture", "kl", "prior", "hint", "label"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,12 @@ class AskSettings:
 class UseSettings:
     """How advice is used."""
 
-    mode: Mode = "kl"  # mixture: some actions are the advisor's; kl: a loss; prior: added to logits; hint: an input
-    strength: float = 1.0  # mixture: fraction of advised actions; kl: weight of the loss; prior: factor; hint: unused
+    # mixture: some actions are the advisor's; kl: a loss; prior: added to logits; hint: an input;
+    # label: as mixture, and asked for at any strength, for a learner that imitates the advisor
+    mode: Mode = "kl"
+    strength: float = (
+        1.0  # mixture, label: fraction of advised actions; kl: weight of the loss; prior: factor; hint: unused
+    )
     final: float = 0.0  # the strength at the end
     until: float = 1.0  # fraction of the run in which the strength changes linearly to `final`
     frames: int | None = None  # the same in environment steps, whatever the length of the run; None: `until` counts
@@ -65,12 +69,12 @@ class UseSettings:
                 raise ValueError(
                     f"until and frames both end the schedule; leave one out, got {self.until:g}, {self.frames}"
                 )
-        if self.mode != "hint" and not self.strength and not self.final:
+        if self.mode not in ("hint", "label") and not self.strength and not self.final:
             raise ValueError("strength and final are both 0: advice would be asked for and never used")
         for name in ("strength", "final"):
             value = getattr(self, name)
             at_least(name, value, 0)
-            if self.mode == "mixture":
+            if self.mode in ("mixture", "label"):
                 within(name, value, 0, 1)
 
     @property
@@ -106,4 +110,4 @@ class AdviceUse:
     @property
     def changes_actions(self) -> bool:
         """Whether actions are drawn from another distribution than the policy's own."""
-        return self.use.mode in ("mixture", "prior")
+        return self.use.mode in ("mixture", "prior", "label")

@@ -157,7 +157,11 @@ class ActionShield(Stateful, Protocol):
 
 
 class Learner(Stateful, Protocol):
-    """Improves a group's policy from experience; its state is everything besides the policy's own."""
+    """Improves a group's policy from experience; its state is everything besides the policy's own.
+
+    A class that learns from files alone sets the class attribute `needs_play = False`; where no group needs play, its
+    experience has no rows, and `joint.steps` says how much to learn.
+    """
 
     policy: Policy
 
@@ -180,6 +184,16 @@ class HasPanels(Protocol):
     """A learner class that says which of its metrics a report draws."""
 
     panels: ClassVar[tuple[Panel, ...]]
+
+
+@runtime_checkable
+class CanFinish(Protocol):
+    """A learner that knows when there is nothing more to learn."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run may end before its last iteration."""
+        ...
 
 
 @runtime_checkable

@@ -317,6 +317,7 @@ class Joint:
     state: StateRows | None = None  # where the world has one
     ahead: float = 0.0  # fraction of the run's total steps taken when this iteration is over
     target_policies: Mapping[str, TargetPolicy] = field(default_factory=dict)  # by group, as the iteration began
+    steps: int = 0  # environment steps of this iteration; where nothing is played, decisions to read
 
 
 # Trees ------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def behaviour_logits(advice_use: AdviceUse, out: Array, mask: Array | None, advi
     """Logits `[…, K]` of the distribution that actions are drawn from: the policy's, mixed or biased by advice."""
     if advice_use.use.mode == "prior":
         return out + log_prior(advice)
-    if advice_use.use.mode != "mixture":
+    if advice_use.use.mode not in ("mixture", "label"):
         return out
     weight = advice.strength[..., None]
     mixed = (1 - weight) * np.exp(log_softmax(out, mask)) + weight * advice.probabilities

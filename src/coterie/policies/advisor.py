@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from coterie.core.demonstrations import UNLABELLED
 from coterie.core.group import HasSuggestions
 from coterie.core.types import Counters, Decision, Mean, State, View
 from coterie.nn.advice import LEAST
@@ -33,10 +34,11 @@ class AdvisorPolicy:
         random = ~advice.given  # where greedy play would take the first legal action
         if self.exploration:
             random |= view.random.random(random.shape) < self.exploration
+        trace = {UNLABELLED: ~advice.given}
         if random.any():
             other, _ = head.act(0 * logits, view.mask, view.random, greedy=False)
-            return Decision(np.where(random, other, action))
-        return Decision(action, log_prob)
+            return Decision(np.where(random, other, action), trace=trace)
+        return Decision(action, log_prob, trace=trace)
 
     def metrics(self) -> Counters:
         """The decisions taken, and the share in which the advisor abstained."""

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from coterie.core import seeding
+from coterie.core.demonstrations import UNLABELLED
 from coterie.core.group import GroupSpec
 from coterie.core.text import Oracle, TextCodec, find_text_codec
 from coterie.core.types import (
@@ -84,6 +85,7 @@ class LanguagePolicy:
         self.texts: AnswerMemo[str, list[str]] = AnswerMemo(lambda new: self._sample(new, 1, 0.0, 0))
         self.counts = dict.fromkeys(COUNTS, 0)
         self.judged: dict[str, list[int]] = {}  # oracle -> [good, all]
+        self.by_chance = np.zeros(0, bool)  # [R]: of the latest decisions, those that the model did not take
 
     @property
     def lm(self) -> LoadedModel:
@@ -105,17 +107,25 @@ class LanguagePolicy:
         self.counts["decisions"] += len(asked)
         action = self._actions(chosen, asked, rows.shape)
         if view.mask is not None and unnamed.any():
+            self.by_chance = self.by_chance | unnamed
             left = view.mask.reshape(rows.size, -1)[asked[unnamed]]
             action.reshape(-1)[asked[unnamed]] = left.argmax(axis=1)
             self.counts["fallbacks"] += int(unnamed.sum())
             if log_prob is not None:
                 log_prob[unnamed] = 0.0
         self._judge(action, view)
+        trace = {UNLABELLED: self._by_chance(asked, rows.shape)}
         if log_prob is None:
-            return Decision(action)
+            return Decision(action, trace=trace)
         whole = np.zeros(rows.size, np.float32)
         whole[asked] = log_prob
-        return Decision(action, whole.reshape(rows.shape))
+        return Decision(action, whole.reshape(rows.shape), trace=trace)
+
+    def _by_chance(self, asked: Array, shape: tuple[int, ...]) -> Array:
+        """Which decisions chance took in place of the model, `[N, A]`."""
+        whole = np.zeros(int(np.prod(shape)), bool)
+        whole[asked] = self.by_chance
+        return whole.reshape(shape)
 
     def _legal(self, view: View) -> Array:
         """Return which choices are legal, `[N, A, C]` bool."""
@@ -139,6 +149,7 @@ class LanguagePolicy:
         """Return choices `[R]` and their log-probabilities; abstentions are drawn uniformly."""
         logits = self.log_probs(described)  # [R, C], NaN where the model abstained
         abstained = np.isnan(logits).any(axis=1)
+        self.by_chance = abstained
         self.counts["abstentions"] += int(abstained.sum())
         self.counts["fallbacks"] += int(abstained.sum())
         logits[abstained] = 0.0
@@ -175,6 +186,7 @@ class LanguagePolicy:
                     answers[i] = better
         missing = sum(answer is None for answer in answers)
         self.scorer.counter.add(len(answers), missing, self.texts.failure)
+        self.by_chance = np.array([not isinstance(answer, int) for answer in answers], bool)
         return np.array([self._settle(a, may, view.random) for a, may in zip(answers, legal, strict=True)], np.int64)
 
     def _settle(self, answer: Answer, legal: Array, random: np.random.Generator) -> int:

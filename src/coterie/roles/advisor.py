@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from coterie.core.advice import AdviceUse, AskSettings, UseSettings
-from coterie.core.group import GroupSpec, HasLogProbs, Policy
+from coterie.core.group import Actor, GroupSpec, HasLogProbs, Policy
 from coterie.core.memoize import Memoized
 from coterie.core.text import Oracle, find_text_codec
 from coterie.core.types import Advice, Array, Counters, Discrete, Mean, State, View, map_tree
@@ -121,7 +121,8 @@ class SourcedAdvisor:
         assert isinstance(policy, HasLogProbs)  # the build step has checked it
         strength = self.advice_use.use.at(view.progress, view.frames)
         self.counts["decisions"] += int(view.acting.sum())
-        if strength <= 0 or not self.ask.due(view):
+        wanted = strength > 0 or self.advice_use.use.mode == "label"
+        if not wanted or not self.ask.due(view):
             return replace(view, advice=self.advice(view, np.zeros(0, np.int64), strength))
         measured = view.step_count % self.measure_every == 0
         log_probs = None
@@ -351,3 +352,64 @@ class ExpertSource:
 
     def load(self, state: State) -> None:
         """Nothing to restore: scripted experts have no state."""
+
+
+# Any policy -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PolicyAdvisorSettings:
+    """Settings of the advisor 'policy'."""
+
+    policy: str = "expert"  # a run, or a policy that needs no training: expert, alphabeta:depth=4, package.module:Name
+    checkpoint: str = "best"  # of a run
+    smoothing: float = 0.0  # fraction of the probability spread evenly over the legal actions
+    ask: AskSettings = field(default_factory=AskSettings)  # which decisions are advised
+    use: UseSettings = field(default_factory=UseSettings)  # how the learner uses the advice
+
+    def __post_init__(self) -> None:
+        check_smoothing(self.smoothing, self.use)
+
+
+class PolicyAdvisor(SourcedAdvisor):
+    """Advice from another policy: an earlier run such as the clone that a group began with, a script, a search."""
+
+    takes_actor = True  # the build step seats `settings.policy`
+
+    def __init__(self, settings: PolicyAdvisorSettings, group_spec: GroupSpec, actor: Actor) -> None:
+        s = settings
+        if actor.policy.memory_size:
+            raise ValueError(f"policy: '{s.policy}' remembers earlier decisions; only policies without memory advise")
+        super().__init__(s.ask, s.use, s.smoothing, group_spec, PolicySource(count_actions(group_spec), actor))
+
+
+class PolicySource:
+    """A policy's probabilities of actions, or all probability on the action that it would take."""
+
+    def __init__(self, actions: int, actor: Actor) -> None:
+        self.actions, self.actor = actions, actor
+        self.asked: tuple[View, Array] | None = None  # the latest view and the probabilities in it
+
+    def known(self, view: View, rows: Array) -> Array:
+        return self.weights(view, rows).argmax(axis=1)
+
+    def weights(self, view: View, rows: Array) -> Array:
+        if self.asked is None or self.asked[0] is not view:  # one draw per view, so `known` and `weights` agree
+            members = view.agents if self.actor.members is None else self.actor.members[view.agents]
+            shown = replace(view, agents=members, greedy=True, memory=None, advice=None)
+            policy = self.actor.policy
+            if isinstance(policy, HasLogProbs):
+                found = np.exp(policy.log_probs(shown))
+            else:
+                found = np.arange(self.actions) == policy.act(shown).action[..., None]
+            self.asked = view, found.reshape(view.acting.size, self.actions).astype(np.float64)
+        return self.asked[1][rows]
+
+    def metrics(self) -> Counters:
+        return {}
+
+    def state(self) -> State:
+        return {}
+
+    def load(self, state: State) -> None:
+        """Nothing to restore: the policy does not change."""

@@ -103,12 +103,28 @@ def build_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> tuple
     ):
         if chosen is not None:
             try:
-                parts[name] = lookup.look_up(table, chosen.name)(chosen.settings, group_spec)
+                made = lookup.look_up(table, chosen.name)
+                others = [advising_actor(chosen.settings, group_spec)] if getattr(made, "takes_actor", False) else []
+                parts[name] = made(chosen.settings, group_spec, *others)
             except ValueError as error:
                 raise ConfigError(f"groups.{group_spec.group}.{key}: {error}") from None
     if "advisor" in parts:
         group_spec = dataclasses.replace(group_spec, advice=parts["advisor"].advice_use)
     return group_spec, parts
+
+
+def advising_actor(settings: Any, group_spec: GroupSpec) -> Actor:
+    """Seat the policy that an advisor asks; its class sets the class attribute `takes_actor`."""
+    from coterie.training.players import seated_policy
+
+    assert group_spec.world is not None
+    try:
+        chosen = seated_policy(settings.policy, settings.checkpoint)
+    except ConfigError:
+        raise
+    except CoterieError as error:
+        raise ConfigError(f"groups.{group_spec.group}.advisor.policy: {error}") from None
+    return build_group_actor(chosen, dataclasses.replace(group_spec, learns=False), group_spec.world, learns=False)
 
 
 def check_advice(group: GroupConfig, name: str, mode: str) -> None:
@@ -269,6 +285,13 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> A
         return made(group.learner.settings, policy, group_spec, preference)
     except (ValueError, MemoryError) as error:
         raise ConfigError(f"groups.{group_spec.group}.learner: {error}") from None
+
+
+def needs_play(config: Config) -> bool:
+    """Whether training plays at all: some learner needs it, or nobody learns."""
+    learners = [group.learner.name for group in config.groups.values() if group.learner is not None]
+    wanted = [getattr(lookup.look_up(registry.LEARNERS, name), "needs_play", True) for name in learners]
+    return not wanted or any(wanted)
 
 
 def check_scope(group: GroupConfig, preference: Preference, group_spec: GroupSpec) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError
 from coterie.core import seeding
-from coterie.core.group import Actor, Group, GroupSpec, HasSuggestions, HasTargetPolicy, Policy
+from coterie.core.group import Actor, CanFinish, Group, GroupSpec, HasSuggestions, HasTargetPolicy, Policy
 from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
 from coterie.core.world import HasExpert
 from coterie.nn.threads import fixed_threads
@@ -85,14 +85,17 @@ class Training:
         progress, ahead = settings.progress(self.iteration), settings.progress(self.iteration + 1)
         spaces = {group.name: group.actor.group_spec.spaces for group in self.groups}
         target_policies = {name: learner.target_policy() for name, learner in self.with_targets.items()}
-        joint = Joint(rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, target_policies)
+        steps = settings.iteration_steps
+        joint = Joint(
+            rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, target_policies, steps
+        )
         metrics = self.count(rollout.episodes)
         for group in self.groups:
             if group.learner is not None:
                 random = seeding.generator(self.config.seed, "learn", self.iteration, group.name)
                 learned = group.learner.learn(rollout.experiences[group.name], joint, random)
                 metrics |= {f"{group.name}/{name}": value for name, value in learned.items()}
-        self.env_steps += settings.iteration_steps
+        self.env_steps += steps
         return metrics
 
     def count(self, episodes: Episodes) -> dict[str, float]:
@@ -131,6 +134,12 @@ class Training:
             return False
         latest = self.recent[self.watched]
         return len(latest) == stop.episodes and float(np.mean(latest)) >= stop.return_mean
+
+    @property
+    def converged(self) -> bool:
+        """Whether every learner says that there is nothing more to learn."""
+        learners = [group.learner for group in self.groups if group.learner is not None]
+        return bool(learners) and all(isinstance(learner, CanFinish) and learner.finished for learner in learners)
 
     # Evaluation ---------------------------------------------------------------------------------------
 
@@ -322,9 +331,9 @@ def loop(
         record(training.validate())
         training.save()
     wall_before = training.wall
-    while training.iteration < total and not training.solved:
+    while training.iteration < total and not training.solved and not training.converged:
         metrics = training.advance()
-        last = training.iteration == total or training.solved
+        last = training.iteration == total or training.solved or training.converged
         if last or training.iteration % settings.evaluate_every == 0:
             metrics |= training.validate()
             last = (watch is not None and watch(training.env_steps, training.score)) or last

@@ -134,6 +134,7 @@ class Runner:
         self.progress: float | None = None  # fraction of the run's total steps taken; None outside of training
         self.step_count, self.frames_per_step = 0, world.num_envs * shards
         self.world, self.actors, self.seed, self.shard, self.greedy = world, actors, seed, shard, greedy
+        self.keep_views = False  # views outlive the step: they hold copies of the world's arrays, which it writes over
         self.timestep = world.reset(seeding.integer(seed, "world", shard))
         self.tally = Tally(world.num_envs, [actor.group_spec for actor in actors])
         self.pending: dict[str, PendingTransitions] = {}
@@ -223,6 +224,9 @@ class Runner:
         """A group's view of the present time step."""
         group_spec, agent_step = actor.group_spec, self.timestep.agent_types[actor.group_spec.agent_type]
         pick = picker(group_spec)
+        if self.keep_views:
+            part = pick
+            pick = lambda array: part(array).copy()  # noqa: E731
         return View(
             observation=map_tree(pick, agent_step.observation),
             acting=pick(agent_step.acting),

@@ -81,9 +81,10 @@ class ShardHost:
 
     def __init__(self, config: Config, shards: Sequence[int], groups: Sequence[Group] | None = None) -> None:
         """`groups`: those that learn in this process; None: build groups that only play."""
-        from coterie.training.build import build_groups, build_runner, build_world
+        from coterie.training.build import build_groups, build_runner, build_world, needs_play
 
         self.settings = config.train
+        self.steps = config.train.rollout_steps if needs_play(config) else 0
         if groups is None:
             groups = build_groups(config, build_world(config.world, 1), learning=False)
         self.actors = [group.actor for group in groups]
@@ -95,7 +96,7 @@ class ShardHost:
             if weights and actor.group_spec.group in weights:
                 actor.policy.load(weights[actor.group_spec.group])
         progress = self.settings.progress(iteration)
-        return [runner.play(self.settings.rollout_steps, iteration, progress) for runner in self.runners]
+        return [runner.play(self.steps, iteration, progress) for runner in self.runners]
 
     def save(self) -> list[State]:
         """The state of every shard."""

@@ -55,6 +55,17 @@ NO_STRENGTH = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
+class HandOverSettings:
+    """How a policy that was trained before, such as a clone, goes on under PPO without being spoilt at first."""
+
+    warm_up: int = 10  # iterations in which only the critic learns: advantages of a new critic are noise
+    keep_statistics: bool = True  # observations stay normalised as the policy learned to see them
+
+    def __post_init__(self) -> None:
+        at_least("warm_up", self.warm_up, 0)
+
+
+@dataclass(frozen=True)
 class PPOSettings:
     """Settings of PPO."""
 
@@ -75,6 +86,9 @@ class PPOSettings:
     target_kl: float | None = None  # after a pass, end the iteration if its last minibatch's KL is above this
     central_critic: bool = False  # the critic also sees the world's state, or all agents' observations
     share_encoder: bool | None = None  # one encoder for actor and critic; None: with encoders nature and impala
+    hand_over: HandOverSettings | None = (
+        None  # for a policy of an earlier run; None: all learn from the first iteration
+    )
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "learning_rate": Real(1e-5, 1e-2, log=True),
@@ -185,7 +199,10 @@ class PPO:
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         own, metrics = self.apply_preference(own)
-        hyperparams = self.schedule(joint.progress)
+        hyperparams, hand_over = self.schedule(joint.progress), s.hand_over
+        warming = hand_over is not None and joint.iteration <= hand_over.warm_up
+        if warming:
+            hyperparams = hyperparams._replace(learning_rate=0.0)  # Adam's moments are ready when the actor begins
 
         actor_input, x = self.policy.learning_inputs(own.observation)
         state = table_state(joint) if s.central_critic else None
@@ -201,7 +218,8 @@ class PPO:
             critic_input = self.shared.split(critic_input)[1]
         batch = make_batch(self.policy, own, targets, self.add_hints(actor_input, own), critic_input)
         found = self.improve(self.scale_returns(batch), hyperparams, random)
-        self.update_statistics(own, state, valid)
+        keep = hand_over is not None and (warming or hand_over.keep_statistics)
+        self.update_statistics(own, state, valid, keep)
         means = (self.policy.normalizer.mean, self.state_normalizer.mean)
         demand_finite(self.group_spec.group, found, means, (self.policy.flat.array, self.critic_flat.array))
         return found | {
@@ -307,9 +325,12 @@ class PPO:
         out.weight.data.mul_(old_scale / new_scale)
         out.bias.data.mul_(old_scale / new_scale).add_((old_shift - new_shift) / new_scale)
 
-    def update_statistics(self, own: Experience, state: StateRows | None, valid: Array) -> None:
-        """Update the running statistics of observations, after learning: acting and learning see the same numbers."""
-        if self.policy.normalizer.enabled:
+    def update_statistics(self, own: Experience, state: StateRows | None, valid: Array, keep: bool = False) -> None:
+        """Update the running statistics of observations, after learning: acting and learning see the same numbers.
+
+        With `keep`, those of the policy stay as they are.
+        """
+        if self.policy.normalizer.enabled and not keep:
             rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
             chosen = valid_rows(valid, self.group_spec.parameter_sets)
             self.policy.normalizer.update([mine[index] for mine, index in zip(rows, chosen, strict=True)])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from coterie.training import build
 from coterie.training.evaluate import Result, evaluate, evaluation_envs, interval
 from coterie.training.language_models import actors_unanswered, refuse_silent_models
 from coterie.training.loop import evaluation_seed
-from coterie.training.run import Run
+from coterie.training.players import named_policy, named_run
 from coterie.training.table import Table, load
 
 
@@ -171,28 +170,6 @@ def join(parts: Sequence[Pairing]) -> Pairing:
         np.concatenate([part.game for part in parts]),
         np.concatenate([np.full(len(part.length), rotation) for rotation, part in enumerate(parts)]),
     )
-
-
-def named_policy(name: str) -> schema.Part:
-    """The policy and settings that a player's name says: `alphabeta`, or `alphabeta:depth=6,ties=first`."""
-    policy, _, settings = name.partition(":")
-    values = schema.parse_overrides(settings.split(",")) if settings else {}
-    return schema.part(registry.POLICIES, {"name": policy} | values, f"player '{policy}'")
-
-
-def named_run(name: str) -> tuple[str, list[str]] | None:
-    """Directory and changed settings of a player that is a run: `runs/four`, or `runs/four:simulations=400`.
-
-    The settings are those of the policies that learned, as overrides; None if no such run exists.
-    """
-    for path, _, settings in ((name, "", ""), name.rpartition(":")):
-        if path and (Path(path) / "config.yaml").is_file():
-            if not settings:
-                return path, []
-            groups = Run.open(path).config().groups
-            learned = [group for group in groups if groups[group].learner is not None] or list(groups)
-            return path, [f"groups.{group}.policy.{word}" for group in learned for word in settings.split(",")]
-    return None
 
 
 def open_players(names: Sequence[str], checkpoint: str) -> list[Player]:

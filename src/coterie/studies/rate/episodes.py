@@ -94,6 +94,7 @@ def _play_one(
 ) -> Episode:
     own = next(actor for actor in actors if actor.group_spec.group == group)
     runner = Runner(world, actors, seed, greedy=greedy)
+    runner.keep_views = True
     drawn = world if view_options.frames and isinstance(world, Renderable) else None
     frames = [] if drawn is None else [drawn.ansi(0)]
     rows: list[Row] = []

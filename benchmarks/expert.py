@@ -1,0 +1,176 @@
+"""What demonstrations save: DoorKey by PPO alone, from another task's policy, and from clones of 5 and 20 episodes.
+
+    python benchmarks/expert.py --size 5 --seeds 5 --runs runs/expert
+
+Every arm trains `doorkey-expert-ppo`. `scratch` starts with random weights, `transfer` with those of PPO on a grid of
+another size, `expert-N` and `lm-N` with a clone of N episodes of the scripted expert, or of those that the embedded
+language model planned. Frames count demonstrations, and for `transfer` not the other task's. Writes
+docs/results/expert-doorkey-SIZE.json and .png (curves with the range over seeds; below, where each arm goes), and one
+video of each arm next to the runs. What is already trained is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from interleave import commit
+
+import coterie
+from coterie.core import demonstrations
+from coterie.studies.demonstrate.record import DemonstrationSpec, record
+from coterie.training.build import build_render_world, build_world
+from coterie.training.loop import evaluation_seed
+from coterie.training.run import Run
+from coterie.training.runner import Runner, play_episodes
+from coterie.training.table import load
+from coterie.training.video import write_video
+
+EXPERIMENT = "doorkey-expert-ppo"
+PLANNER = "planner:lm=embedded,plan=whole,codec=coterie.worlds.doorkey.text:SkillText"
+PLAIN = ["train.video=false", "train.tensorboard=false"]
+CLONE = [  # few decisions are learned by heart within seconds: noise and a short run keep the policy soft
+    "groups.agent.learner.noise=0.2",
+    "groups.agent.learner.weight_decay=0.3",
+    "train.total_steps=20480",
+]
+HAND_OVER = ["groups.agent.learner.hand_over.warm_up=1", "groups.agent.learner.entropy_coefficient=0.003"]
+SOLVED = 0.9  # greedy success
+
+
+def demonstrate(name: str, size: int, folder: Path) -> Path:
+    """Demonstrations of an arm, such as `lm-20`: the first episodes are the same in all of them."""
+    who, _, count = name.partition("-")
+    path = folder / f"demonstrations-{name}"
+    policy = {"expert": "expert", "lm": PLANNER}[who]
+    record(DemonstrationSpec(EXPERIMENT, policy, int(count)), path, [f"world.size={size}"])
+    return path
+
+
+def train(arm: str, seed: int, size: int, steps: int, folder: Path) -> tuple[Run, int]:
+    """The run of one arm and seed, trained if need be, and the frames of its demonstrations."""
+    out, words, frames = folder / arm / f"seed={seed}", [f"world.size={size}", f"seed={seed}", *PLAIN], 0
+    start: list[str] = []
+    if arm == "transfer":
+        other = folder / "other" / f"seed={seed}"
+        if not (other / "summary.json").exists():
+            another = [f"world.size={5 if size > 5 else 6}", f"seed={seed}", *PLAIN, f"train.total_steps={steps}"]
+            coterie.train(EXPERIMENT, another, other, quiet=True)
+        start = [f"groups.agent.policy.run={other}"]
+    elif arm != "scratch":
+        shown = demonstrate(arm, size, folder)
+        frames = demonstrations.load(shown).frames
+        clone = folder / f"{arm}-clone" / f"seed={seed}"
+        if not (clone / "summary.json").exists():
+            coterie.clone(EXPERIMENT, [shown], [*words, *CLONE], clone, quiet=True)
+        start = [f"groups.agent.policy.run={clone}"]
+    if not (out / "summary.json").exists():
+        extra = [*start, *HAND_OVER] if start else []
+        coterie.train(EXPERIMENT, [*words, *extra, f"train.total_steps={steps}"], out, quiet=True)
+    return Run.open(out), frames
+
+
+def curve(run: Run, frames: int) -> tuple[list[int], list[float]]:
+    """Frames, demonstrations included, and greedy success on validation episodes."""
+    found = [(r["env_steps"] + frames, r["eval/success_rate"]) for r in run.metrics() if "eval/success_rate" in r]
+    return [step for step, _ in found], [value for _, value in found]
+
+
+def solved_at(steps: list[int], values: list[float]) -> int | None:
+    """The frames after which success is at least SOLVED for the first time; None: never."""
+    return next((step for step, value in zip(steps, values, strict=True) if value >= SOLVED), None)
+
+
+def visits(run: Run, size: int) -> np.ndarray:
+    """How often each cell is visited in 100 episodes of greedy play, as a share of all steps."""
+    table, counts = load(run.path), np.zeros((size, size))
+    world = build_world(table.config.world, 100)
+    runner = Runner(world, [group.actor for group in table.groups], evaluation_seed(0), greedy=True)
+    open_ = np.ones(100, bool)
+    for _ in play_episodes(runner):
+        open_ &= ~runner.timestep.ended
+        np.add.at(counts, (world.state.agent[open_, 1], world.state.agent[open_, 0]), 1)
+        if not open_.any():
+            break
+    return counts / max(counts.sum(), 1)
+
+
+def draw(arms: dict[str, dict[str, Any]], maps: dict[str, np.ndarray], path: Path) -> None:
+    """Curves over all seeds above, visits below."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, len(arms), figsize=(2.6 * len(arms), 5.2), sharex="row", sharey="row")
+    for number, (arm, found) in enumerate(arms.items()):
+        steps = np.array(found["curves"][0]["frames"])
+        values = np.array([one["success"][: len(steps)] for one in found["curves"]])
+        upper = axes[0][number]
+        upper.fill_between(steps, values.min(axis=0), values.max(axis=0), alpha=0.25)
+        upper.plot(steps, np.median(values, axis=0))
+        upper.axhline(SOLVED, color="grey", linewidth=0.5)
+        upper.set_title(arm)
+        upper.set_xlabel("frames")
+        axes[1][number].imshow(maps[arm])
+        axes[1][number].set_axis_off()
+    axes[0][0].set_ylabel("greedy success")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=100_000, help="frames of PPO in scratch and transfer")
+    parser.add_argument("--after", type=int, default=12_000, help="frames of PPO after cloning")
+    parser.add_argument("--arms", nargs="+", default=["scratch", "transfer", "expert-5", "expert-20", "lm-5", "lm-20"])
+    parser.add_argument("--runs", type=Path, default=Path("runs/expert"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    options = parser.parse_args()
+    folder, arms, maps = options.runs / f"size-{options.size}", {}, {}
+    for arm in options.arms:
+        steps = options.steps if arm in ("scratch", "transfer") else options.after
+        rows, curves = [], []
+        for seed in range(options.seeds):
+            run, frames = train(arm, seed, options.size, steps, folder)
+            summary = run.summary() or {}
+            at, values = curve(run, frames)
+            curves.append({"frames": at, "success": values})
+            rows.append(
+                {
+                    "seed": seed,
+                    "demonstration_frames": frames,
+                    "step_0": summary["step_0"]["success_rate"],
+                    "greedy": summary["evaluation"]["success_rate"],
+                    "last": summary["last"]["success_rate"],
+                    "frames_to_90": solved_at(at, values),
+                }
+            )
+            print(arm, json.dumps(rows[-1]), flush=True)
+        arms[arm] = {"seeds": rows, "curves": curves}
+        maps[arm] = visits(run, options.size)
+        table = load(run.path)
+        world = build_render_world(table.config.world)
+        write_video(world, [g.actor for g in table.groups], evaluation_seed(0), folder / f"{arm}.gif")
+    name = f"expert-doorkey-{options.size}"
+    result = {"command": " ".join(["python", *sys.argv]), "commit": commit(), "arms": arms}
+    (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    draw(arms, maps, options.out / f"{name}.png")
+    print(f"{'arm':12} {'step 0':>7} {'greedy':>7} {'frames to 90%, median (range)':>32}")
+    for arm, found in arms.items():
+        rows = found["seeds"]
+        reached = sorted(row["frames_to_90"] or 10**9 for row in rows)
+        shown = [f"{value:,}" if value < 10**9 else "never" for value in (statistics.median_low(reached), *reached)]
+        scores = [statistics.median(row[key] for row in rows) for key in ("step_0", "greedy")]
+        print(f"{arm:12} {scores[0]:7.0%} {scores[1]:7.0%} {shown[0]:>12} ({shown[1]} to {shown[-1]})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Imitation: behavioural cloning, and DAgger."""

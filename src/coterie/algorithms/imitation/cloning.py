@@ -1,0 +1,184 @@
+"""One gradient step of imitation: the likelihood of a demonstrator's actions, for every kind of head.
+
+Discrete actions: cross-entropy over the legal ones. Continuous ones: negative log-likelihood of the policy's
+distribution. Action values (`q_network`) are taken as logits, so that the demonstrated action gets the highest value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.algorithms.imitation.labels import Labels
+from coterie.core import lookup
+from coterie.core.types import Array, Box, Metrics
+from coterie.core.validation import at_least, positive
+from coterie.nn import networks
+from coterie.nn.distributions import Choices, Head
+from coterie.nn.packing import PixelRows, Rows, bounds, map_rows
+from coterie.policies.ensemble import EnsemblePolicy
+from coterie.policies.network import NetworkPolicy
+from coterie.policies.q_network import QNetworkPolicy
+
+CHUNK = 4096  # rows evaluated at once
+LEAST_VARIANCE = 1e-6  # numbers that vary less in the demonstrations are not scaled by their deviation
+
+Clonable = NetworkPolicy | QNetworkPolicy
+
+
+@dataclass(frozen=True)
+class CloningSettings:
+    """How a network imitates labels."""
+
+    learning_rate: float = 1e-3  # of Adam
+    batch_size: int = 64  # decisions per gradient step
+    weight_decay: float = 1e-4  # share of a weight that is lost per unit of learning rate
+    max_grad_norm: float = 1.0  # gradients are scaled to at most this norm
+    noise: float = 0.0  # deviation of noise on observations, in units of the network's inputs
+    symmetries: bool = False  # board games: see each position through a random symmetry
+    extra_loss: str | None = None  # package.module:function(ExtraLossInput) -> [S, M]: added to the loss
+    extra_weight: float = 1.0  # of the extra loss
+
+    def __post_init__(self) -> None:
+        positive("learning_rate", self.learning_rate)
+        at_least("batch_size", self.batch_size, 1)
+        at_least("weight_decay", self.weight_decay, 0)
+        positive("max_grad_norm", self.max_grad_norm)
+        at_least("noise", self.noise, 0)
+        if self.extra_loss is not None:
+            try:
+                lookup.look_up({}, self.extra_loss)
+            except LookupError as error:
+                raise ValueError(f"extra_loss: {error}") from None
+
+
+class ExtraLossInput(NamedTuple):
+    """What an extra loss may depend on; tensors `[S, M, …]` over parameter sets and decisions."""
+
+    inputs: Any  # the network's inputs
+    outputs: Tensor  # the network's outputs: logits, parameters of a distribution, or action values
+    action: Tensor  # the demonstrated actions
+    log_prob: Tensor  # of the demonstrated actions
+    entropy: Tensor
+
+
+def members(policy: NetworkPolicy | QNetworkPolicy | EnsemblePolicy) -> list[Clonable]:
+    """The networks that imitate: one, or those of an ensemble."""
+    return list(policy.members) if isinstance(policy, EnsemblePolicy) else [policy]
+
+
+class Cloner:
+    """Trains one network on labels."""
+
+    def __init__(self, settings: CloningSettings, policy: Clonable) -> None:
+        if policy.memory_size:
+            raise ValueError(
+                f"imitation learns single decisions: set policy.memory=0, got policy.memory={policy.memory_size}"
+            )
+        if policy.reader is not None and policy.net.reader is not None:
+            raise ValueError("imitation keeps vectors, not texts: set policy.text.trainable=false")
+        self.settings, self.policy = settings, policy
+        space = policy.group_spec.spaces.action
+        self.head: Head = policy.head if isinstance(policy, NetworkPolicy) else Choices((policy.actions,), single=True)
+        self.half_range = bounds(space)[1] if isinstance(space, Box) else None
+        self.extra: Callable[[ExtraLossInput], Tensor] | None = None
+        if settings.extra_loss is not None:
+            self.extra = lookup.look_up({}, settings.extra_loss)
+
+    def measure_observations(self, labels: list[Labels]) -> None:
+        """Take the statistics of observations from the labels, unless the policy already has some."""
+        normalizer = self.policy.normalizer
+        if not normalizer.enabled or normalizer.count.any():
+            return
+        normalizer.update([mine.observation for mine in labels])
+        state = normalizer.state()
+        normalizer.load(state | {"square": np.where(state["square"] < LEAST_VARIANCE, 1.0, state["square"])})
+
+    def step(self, batch: list[Labels], rate: float, random: np.random.Generator) -> Array:
+        """One gradient step of every parameter set on its own rows `[M]`; returns (loss, accuracy or error)."""
+        s = self.settings
+        joined = Labels(*(np.stack(columns) for columns in zip(*batch, strict=True)))
+        x = self.inputs(joined)
+        if s.noise:
+            x = map_rows(lambda part: _noisy(part, s.noise, random), x)
+        loss, score = self.loss(x, joined)
+        networks.adam_step([self.policy.flat], loss.mean(dim=1).sum(), rate, s.max_grad_norm)
+        if s.weight_decay:
+            self.policy.flat.value.mul_(1 - rate * s.weight_decay)
+        return np.array([float(loss.detach().mean()), score])
+
+    def evaluate(self, labels: Labels, parameter_set: int) -> Array:
+        """Mean (loss, accuracy or error) of one parameter set on labels."""
+        sums = np.zeros(2)
+        for first in range(0, labels.size, CHUNK):
+            part = labels.rows(np.arange(first, min(first + CHUNK, labels.size)))
+            sets = self.policy.group_spec.parameter_sets
+            repeated = Labels(*(np.stack([column] * sets) for column in part))
+            with torch.no_grad():
+                loss, score = self.loss(self.inputs(repeated), repeated, parameter_set)
+            sums += part.size * np.array([float(loss[parameter_set].mean()), score])
+        return sums / max(labels.size, 1)
+
+    def loss(self, x: Rows, labels: Labels, parameter_set: int | None = None) -> tuple[Tensor, float]:
+        """The loss of each label `[S, M]`, and the mean accuracy, or error of continuous actions in half ranges."""
+        policy = self.policy
+        out = policy.net.unroll(x, None)
+        if isinstance(policy, QNetworkPolicy):
+            out = policy.values(out)
+        action = torch.as_tensor(labels.action, device=policy.device)
+        mask = torch.as_tensor(labels.mask, device=policy.device) if labels.mask.shape[-1] else None
+        log_prob, entropy = self.head.evaluate_actions(out, action, mask)
+        loss = -log_prob
+        if self.extra is not None:
+            extra = self.extra(ExtraLossInput(x, out, action, log_prob, entropy))
+            loss = loss + self.settings.extra_weight * extra
+        return loss, self.score(out.detach().cpu().numpy(), labels, parameter_set)
+
+    def score(self, out: Array, labels: Labels, parameter_set: int | None) -> float:
+        """The share of demonstrated actions among greedy ones; of continuous ones their mean error in half ranges."""
+        mask = labels.mask if labels.mask.shape[-1] else None
+        greedy = self.head.act(np.ascontiguousarray(out), mask, np.random.default_rng(0), greedy=True)[0]
+        chosen = slice(None) if parameter_set is None else parameter_set
+        if self.half_range is not None:
+            error = np.abs(greedy - labels.action).reshape(*out.shape[:2], -1) / self.half_range
+            return float(error[chosen].mean())
+        same = (greedy == labels.action).reshape(*out.shape[:2], -1).all(axis=-1)
+        return float(same[chosen].mean())
+
+    def inputs(self, labels: Labels) -> Rows:
+        """Network inputs for stacked labels `[S, M, …]`."""
+        policy = self.policy
+        identity = np.eye(len(policy.group_spec.agents), policy.identities, dtype=np.float32)[labels.agent]
+        if policy.bytes:
+            rows: Rows = PixelRows(labels.observation, identity)
+        else:
+            normalized = policy.normalizer(labels.observation).astype(np.float32, copy=False)
+            rows = np.concatenate([normalized, identity], axis=-1) if policy.identities else normalized
+        return map_rows(lambda part: torch.as_tensor(part, device=policy.device), rows)
+
+    @property
+    def score_name(self) -> str:
+        return "accuracy" if self.half_range is None else "action_error"
+
+
+def _noisy(part: Tensor, deviation: float, random: np.random.Generator) -> Tensor:
+    if part.dtype != torch.float32 or not part.shape[-1]:
+        return part  # pictures in bytes stay as they are
+    noise = random.standard_normal(tuple(part.shape), np.float32) * np.float32(deviation)
+    return part + torch.as_tensor(noise, device=part.device)
+
+
+def draw_rows(count: int, wanted: int, random: np.random.Generator) -> Array:
+    """`wanted` of `count` rows: whole passes over all of them in random order, the last one cut short."""
+    passes = -(-wanted // count)
+    return np.concatenate([random.permutation(count) for _ in range(passes)])[:wanted]
+
+
+def as_metrics(cloner: Cloner, numbers: Array, prefix: str = "") -> Metrics:
+    """Loss and accuracy, or error, by name."""
+    return {f"{prefix}loss": float(numbers[0]), f"{prefix}{cloner.score_name}": float(numbers[1])}

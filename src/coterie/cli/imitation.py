@@ -1,0 +1,135 @@
+"""Commands of imitation learning: demonstrate, clone. Each imports heavy modules when it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli.app import AsJson, Checkpoint, Experiment, Overrides, Quiet, Seed, Stochastic, app
+from coterie.cli.stop import Stopped, stoppable
+from coterie.cli.train import print_outcome
+
+if TYPE_CHECKING:
+    from coterie.core.demonstrations import Demonstrations
+
+
+@app.command()
+def demonstrate(
+    source: Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN", help="an experiment or a run: the table")],
+    overrides: Overrides = None,
+    out: Annotated[str, typer.Option(help="directory of the demonstrations; one that exists is continued")] = "",
+    policy: Annotated[
+        str | None,
+        typer.Option(help="who demonstrates: expert, random, alphabeta:depth=4, a run, package.module:Name"),
+    ] = None,
+    lm: Annotated[
+        str | None, typer.Option(help="a language model demonstrates: embedded, a directory, http://…")
+    ] = None,
+    plan: Annotated[str, typer.Option(help="with --lm: step by step, or a whole plan at once (step, whole)")] = "step",
+    episodes: Annotated[int, typer.Option(min=1, help="number of episodes in all")] = 20,
+    group: Annotated[str | None, typer.Option(help="group that is recorded (default: all groups that learn)")] = None,
+    readable: Annotated[int, typer.Option(min=0, help="episodes to write as readable JSON too")] = 3,
+    seed: Seed = 0,
+    stochastic: Stochastic = False,
+    checkpoint: Checkpoint = "best",
+    minari: Annotated[str | None, typer.Option(help="also write a Minari dataset of this id")] = None,
+    from_minari: Annotated[str | None, typer.Option(help="read a Minari dataset instead of playing")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Record demonstrations by any policy."""
+    from coterie.config.schema import ConfigError
+    from coterie.studies.demonstrate import record
+
+    if not out:
+        raise ConfigError("--out: name the directory of the demonstrations, such as --out demonstrations/first")
+    if lm is not None:
+        if policy is not None:
+            raise ConfigError("--lm and --policy both say who demonstrates; name one")
+        policy = f"planner:lm={lm},plan={plan}"
+    spec = record.DemonstrationSpec(source, policy, episodes, seed, not stochastic, checkpoint, group)
+
+    def show(part: Demonstrations) -> None:
+        if not quiet and not as_json:
+            print(f"  {len(part)}/{episodes} episodes, {part.frames:,} steps{outcome(part)}", flush=True)
+
+    if from_minari is not None:
+        from coterie.core import demonstrations
+        from coterie.studies.demonstrate.minari import from_minari as read
+
+        parts = [read(from_minari, source, overrides)]
+        demonstrations.save(out, parts)
+    else:
+        parts = record.record(spec, out, overrides, show)
+    write_readable(Path(out), parts, readable)
+    if minari is not None:
+        from coterie.studies.demonstrate.minari import to_minari
+
+        to_minari(parts[0], minari)
+    if as_json:
+        print(json.dumps({"out": out, "groups": {part.group: summary(part) for part in parts}}))
+        return
+    for part in parts:
+        print(
+            f"{out}, {part.group}: {len(part)} episodes by {part.policy}, {len(part.action):,} decisions{outcome(part)}"
+        )
+
+
+@app.command()
+def clone(
+    experiment: Experiment,
+    overrides: Overrides = None,
+    demonstrations: Annotated[
+        list[str] | None, typer.Option(help="directory of demonstrations; may be given several times")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="directory of the run (default: runs/EXPERIMENT/TIME-seedN)")] = None,
+    ensemble: Annotated[int | None, typer.Option(min=2, help="networks that learn and decide together")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train an experiment's policies to imitate demonstrations, and write a run."""
+    from coterie import api
+    from coterie.training.clone import ensemble_overrides
+
+    words = overrides or []
+    if ensemble is not None:
+        words = [*ensemble_overrides(experiment, ensemble), *words]
+    with stoppable() as interrupted:
+        if not print_outcome(api.clone(experiment, demonstrations or [], words, out, quiet)):
+            raise Stopped(interrupted.exit_code)
+
+
+def outcome(part: Demonstrations) -> str:
+    """Mean return, successes and missing labels, in words."""
+    about = summary(part)
+    success = "" if about["successes"] is None else f", {about['successes']} succeeded"
+    missing = "" if not about["unlabelled"] else f", {about['unlabelled']:,} decisions by chance"
+    return f", return {about['return_mean']:.2f}{success}{missing}"
+
+
+def summary(part: Demonstrations) -> dict[str, int | float | str | None]:
+    """The numbers of a recording."""
+    known = [episode.success for episode in part.episodes if episode.success is not None]
+    return {
+        "policy": part.policy,
+        "episodes": len(part),
+        "frames": part.frames,
+        "decisions": len(part.action),
+        "unlabelled": int((~part.labelled).sum()),
+        "return_mean": float(part.returns().mean()),
+        "successes": sum(known) if known else None,
+    }
+
+
+def write_readable(folder: Path, parts: list[Demonstrations], count: int) -> None:
+    """Write a few episodes of each group as `GROUP.json`: successes first, then failures."""
+    from coterie.studies.demonstrate import record
+    from coterie.training.run import write_text
+
+    for part in parts if count else ():
+        failed = [episode.success is False for episode in part.episodes]
+        order = sorted(range(len(part)), key=failed.__getitem__)
+        episodes = record.describe(part, sorted(order[:count]))
+        write_text(folder / f"{part.group}.json", json.dumps(episodes, indent=1, ensure_ascii=False) + "\n")

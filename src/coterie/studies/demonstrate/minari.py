@@ -1,0 +1,166 @@
+"""Demonstrations as Minari datasets, and Minari datasets as demonstrations, where the package `minari` is installed.
+
+A Minari episode is one agent's trajectory. What Minari has no field for goes into the infos of its steps: the mask of
+legal actions, whether the action is the demonstrator's own, success, and the agent's index.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from coterie.config import schema
+from coterie.core.demonstrations import Demonstrations, EpisodeInfo, PlayedTable
+from coterie.core.group import GroupSpec
+from coterie.core.types import (
+    Array,
+    Box,
+    CoterieError,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    ObservationSpace,
+    Tree,
+    action_dtype,
+    map_tree,
+)
+from coterie.studies.demonstrate.record import recorded_groups
+from coterie.training import build
+
+
+def to_minari(part: Demonstrations, dataset_id: str) -> Any:
+    """Write a Minari dataset, such as `coterie/doorkey/expert-v0`; returns it."""
+    minari = _minari()
+    buffer_type = importlib.import_module("minari.data_collector").EpisodeBuffer
+    buffers: list[Any] = []
+    episode = part.episode
+    for e, about in enumerate(part.episodes):
+        for a in range(len(part.agents)):
+            rows = np.flatnonzero((episode == e) & (part.agent == a))
+            if len(rows):
+                last = map_tree(lambda array, e=e, a=a: array[e, a][None], part.final_observation)
+                seen = map_tree(
+                    lambda array, end, rows=rows: np.concatenate([array[rows], end]), part.observation, last
+                )
+                buffers.append(_buffer(buffer_type, part, rows, seen, about, a, len(buffers)))
+    try:
+        return minari.create_dataset_from_buffers(
+            dataset_id,
+            buffers,
+            algorithm_name=part.policy,
+            observation_space=_gymnasium_space(part.observation_space),
+            action_space=_gymnasium_space(part.action_space),
+            description=f"{part.table.experiment}: {len(part)} episodes of {part.table.world['name']} by {part.policy}",
+        )
+    except ValueError as error:
+        raise CoterieError(f"Minari refuses the dataset '{dataset_id}': {error}") from None
+
+
+def _buffer(buffer_type: Any, part: Demonstrations, rows: Array, seen: Tree, about: EpisodeInfo, a: int, n: int) -> Any:
+    """One agent's trajectory; its last row ends it, also where the agent left before the episode's end."""
+    count = len(rows)
+    terminated, truncated = part.terminated[rows], part.truncated[rows].copy()
+    truncated[-1] |= not terminated[-1]
+    infos = {
+        "labelled": np.append(part.labelled[rows], False),
+        "success": np.full(count + 1, -1 if about.success is None else int(about.success)),
+        "agent": np.full(count + 1, a),
+        "length": np.full(count + 1, about.length),
+    }
+    if part.mask is not None:
+        infos["mask"] = np.concatenate([part.mask[rows], np.zeros_like(part.mask[:1])])
+    action = part.action[rows]
+    return buffer_type(n, about.seed % 2**31, None, seen, action, part.reward[rows], terminated, truncated, infos)
+
+
+def from_minari(dataset_id: str, experiment: str, overrides: list[str] | None = None) -> Demonstrations:
+    """Read a Minari dataset of a single agent as demonstrations at an experiment's table."""
+    minari = _minari()
+    try:
+        dataset = minari.load_dataset(dataset_id)
+    except (FileNotFoundError, ValueError) as error:
+        raise CoterieError(f"no Minari dataset '{dataset_id}': {error}") from None
+    config = schema.load(experiment, overrides)
+    world = build.build_world(config.world, 1)
+    spec = build.build_group_specs(config, world)[recorded_groups(config, None)[0]]
+    table = PlayedTable(config.experiment, schema.to_dict(config)["world"], type(world).__name__, True, 0)
+    rows: dict[str, list[Any]] = {}
+    episodes, counts, finals = [], [], []
+    for number, episode in enumerate(dataset.iterate_episodes()):
+        seen = _observation(spec, episode.observations, dataset_id)
+        count, infos = len(episode.rewards), episode.infos or {}
+        columns = {
+            "observation": map_tree(lambda array: array[:-1], seen),
+            "action": np.asarray(episode.actions).astype(action_dtype(spec.spaces.action)),
+            "reward": np.asarray(episode.rewards, np.float32),
+            "terminated": np.asarray(episode.terminations, bool),
+            "truncated": np.asarray(episode.truncations, bool),
+            "labelled": np.asarray(infos.get("labelled", np.ones(count + 1)), bool)[:count],
+            "agent": np.asarray(infos.get("agent", np.zeros(count + 1)), np.int64)[:count],
+            "step": np.arange(count),
+        }
+        if "mask" in infos:
+            columns["mask"] = np.asarray(infos["mask"], bool)[:count]
+        for name, column in columns.items():
+            rows.setdefault(name, []).append(column)
+        if columns["agent"].any():
+            raise CoterieError(f"'{dataset_id}' has several agents; only datasets of one agent can be read")
+        success = int(np.ravel(infos.get("success", [-1]))[0])
+        returns = {spec.group: (float(columns["reward"].sum()),)}
+        episodes.append(EpisodeInfo(0, number, count, None if success < 0 else bool(success), returns))
+        finals.append(map_tree(lambda array: array[-1:], seen))
+        counts.append(count)
+    joined: dict[str, Any] = {name: map_tree(lambda *a: np.concatenate(a), *parts) for name, parts in rows.items()}
+    found = Demonstrations(
+        table,
+        spec.group,
+        f"Minari dataset {dataset_id}",
+        spec.agents[:1],
+        spec.spaces.observation,
+        spec.spaces.action,
+        tuple(episodes),
+        np.cumsum([0, *counts]),
+        final_observation=map_tree(lambda *a: np.stack(a), *finals),
+        **joined,
+    )
+    return replace(found, mask=joined.get("mask"))
+
+
+def _observation(spec: GroupSpec, value: Any, dataset_id: str) -> Tree:
+    """A trajectory's observations in the group's space."""
+    space = spec.spaces.observation
+    parts = space.entries if isinstance(space, Dict) else {"": space}
+    found = {}
+    for name, part in parts.items():
+        array = np.asarray(value[name] if name else value)
+        shape = part.shape if isinstance(part, Box) else ()
+        if array.shape[1:] != shape:
+            raise CoterieError(f"'{dataset_id}' has observations {array.shape[1:]}, this world has {shape}")
+        found[name] = array.astype(part.dtype if isinstance(part, Box) else np.int64)
+    return found if isinstance(space, Dict) else found[""]
+
+
+def _gymnasium_space(space: ObservationSpace | Any) -> Any:
+    """One of our spaces as Gymnasium's."""
+    spaces = importlib.import_module("gymnasium.spaces")
+    match space:
+        case Discrete(n):
+            return spaces.Discrete(n)
+        case MultiDiscrete(sizes):
+            return spaces.MultiDiscrete(sizes)
+        case Box(shape, low, high, dtype):
+            bounds = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (low, high))
+            return spaces.Box(*bounds, shape, np.dtype(dtype))
+        case Dict(entries):
+            return spaces.Dict({name: _gymnasium_space(part) for name, part in entries.items()})
+
+
+def _minari() -> ModuleType:
+    try:
+        return importlib.import_module("minari")
+    except ModuleNotFoundError:
+        raise CoterieError("Minari datasets need the package minari: pip install 'coterie[minari]'") from None

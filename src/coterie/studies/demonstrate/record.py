@@ -1,0 +1,286 @@
+"""Records demonstrations: whole episodes of any policies, batch by batch, so that a recording can be continued.
+
+A batch plays several copies of the world at once and keeps the first episode of each, so that short episodes are not
+favoured. Its seed derives from the number of episodes before it, apart from the seeds of evaluations; a recording that
+was stopped goes on where it was and ends with the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.config import registry, schema
+from coterie.core import demonstrations, seeding
+from coterie.core.demonstrations import UNLABELLED, Demonstrations, EpisodeInfo, PlayedTable
+from coterie.core.group import Actor
+from coterie.core.text import HasTextCodec, TextCodec
+from coterie.core.types import Array, CoterieError, Decision, View, map_tree
+from coterie.core.world import Pausable, World
+from coterie.nn.threads import fixed_threads
+from coterie.training import build
+from coterie.training.language_models import keep_answers
+from coterie.training.players import seated_policy
+from coterie.training.rollout import picker
+from coterie.training.run import Run
+from coterie.training.runner import Runner, play_episodes
+from coterie.training.table import load
+
+BATCH = 16  # episodes played together
+
+Progress = Callable[[Demonstrations], None]  # called after each batch with all episodes of the first group so far
+
+
+@dataclass(frozen=True)
+class DemonstrationSpec:
+    """What to record."""
+
+    source: str  # an experiment, or a run
+    policy: str | None = None  # who demonstrates: see `seated_policy`; None: the policies of the run or experiment
+    episodes: int = 20
+    seed: int = 0
+    greedy: bool = True
+    checkpoint: str = "best"
+    group: str | None = None  # whose decisions are recorded; None: of every group that learns
+
+
+@dataclass(frozen=True)
+class SeatedTable:
+    """A table with its players seated."""
+
+    config: schema.Config
+    actors: list[Actor]
+    players: dict[str, str]  # recorded group -> who plays, in words
+
+
+def seat(spec: DemonstrationSpec, overrides: list[str] | str | None, folder: Path) -> SeatedTable:
+    """Seat the demonstrator in the recorded groups; answers of language models are kept in `folder`."""
+    is_run = (Path(spec.source) / "config.yaml").is_file()
+    config = Run.open(spec.source).config(overrides) if is_run else schema.load(spec.source, overrides)
+    recorded = recorded_groups(config, spec.group)
+    if spec.policy is None and is_run:
+        table = load(spec.source, spec.checkpoint, overrides)
+        players = {group: f"{spec.source}, {table.players[group]}" for group in recorded}
+        return SeatedTable(config, [group.actor for group in table.groups], players)
+    chosen = None if spec.policy is None else seated_policy(spec.policy, spec.checkpoint)
+    groups = {name: replace(group, learner=None, advisor=None) for name, group in config.groups.items()}
+    players = {}
+    for name in recorded:
+        policy = groups[name].policy if chosen is None else chosen
+        groups[name] = replace(groups[name], policy=policy)
+        own = policy.run if isinstance(policy, schema.SeatedRun) else policy.name
+        players[name] = spec.policy or own
+    config = keep_answers(replace(config, groups=groups), folder)
+    world = build.build_world(config.world, 1)
+    built = build.build_groups(config, world, learning=False, training=False)
+    return SeatedTable(config, [group.actor for group in built], players)
+
+
+def recorded_groups(config: schema.Config, name: str | None) -> list[str]:
+    """The groups whose decisions are recorded."""
+    if name is not None:
+        if name not in config.groups:
+            raise CoterieError(f"--group: no group '{name}'; there are {', '.join(config.groups)}")
+        return [name]
+    learning = [group for group, settings in config.groups.items() if settings.learner is not None]
+    return learning or list(config.groups)
+
+
+def record(
+    spec: DemonstrationSpec,
+    out: str | Path,
+    overrides: list[str] | str | None = None,
+    progress: Progress | None = None,
+) -> list[Demonstrations]:
+    """Record episodes into a directory; one that already holds some of them is continued."""
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    seated = seat(spec, overrides, folder)
+    world_settings = schema.to_dict(seated.config)["world"]
+    played = PlayedTable(
+        seated.config.experiment, world_settings, "", spec.greedy, spec.seed
+    )  # the class is known once the world is built
+    parts = recorded_so_far(folder, played, seated.players)
+    with fixed_threads(seated.config.train.threads):
+        while (done := len(parts[0]) if parts else 0) < spec.episodes:
+            world = build.build_world(seated.config.world, min(BATCH, spec.episodes - done))
+            played = replace(played, world_class=type(world).__name__)
+            seed = seeding.integer(spec.seed, "demonstrate", done)
+            batch = play_batch(world, seated, played, seed)
+            parts = [demonstrations.join(pair) for pair in zip(parts, batch)] if parts else batch
+            demonstrations.save(folder, parts)
+            if progress is not None:
+                progress(parts[0])
+    return parts
+
+
+def recorded_so_far(folder: Path, played: PlayedTable, players: dict[str, str]) -> list[Demonstrations]:
+    """The demonstrations that a directory already holds; an error if they are of something else."""
+    if not (folder / demonstrations.INDEX).exists():
+        return []
+    parts = [demonstrations.load(folder, group) for group in demonstrations.groups(folder)]
+    before = replace(parts[0].table, world_class="")
+    players_before = {part.group: part.policy for part in parts}
+    for what, old, new in (
+        *((name, getattr(before, name), getattr(played, name)) for name in ("experiment", "world", "greedy", "seed")),
+        ("policy", players_before, players),
+    ):
+        if old != new:
+            raise CoterieError(
+                f"'{folder}' holds demonstrations of another recording: {what} was {old}, and is {new} now; "
+                "choose another --out"
+            )
+    return parts
+
+
+# Playing ----------------------------------------------------------------------------------------------
+
+
+def play_batch(world: World, seated: SeatedTable, played: PlayedTable, seed: int) -> list[Demonstrations]:
+    """The first episode of every copy of the world, for each recorded group."""
+    runner = Runner(world, seated.actors, seed, greedy=played.greedy)
+    runner.keep_views = True
+    own = [actor for actor in seated.actors if actor.group_spec.group in seated.players]
+    recorders = [GroupRecorder(actor, world.num_envs) for actor in own]
+    episodes: list[EpisodeInfo | None] = [None] * world.num_envs
+    for acted in play_episodes(runner):
+        live = np.array([episode is None for episode in episodes])
+        for recorder in recorders:
+            recorder.decided(*acted[recorder.name], live)
+            recorder.arrived(runner, live)
+        if not runner.timestep.ended.any():
+            continue
+        ended = runner.tally.drain()
+        for i, copy in enumerate(ended.copy.tolist()):
+            if episodes[copy] is None:
+                success = None if ended.success is None else bool(ended.success[i])
+                returns = {r.name: tuple(ended.returns[r.name][i].tolist()) for r in recorders}
+                episodes[copy] = EpisodeInfo(seed, copy, int(ended.length[i]), success, returns)
+        finished = np.array([episode is not None for episode in episodes])
+        if finished.all():
+            break
+        if isinstance(world, Pausable):
+            world.pause(finished)
+    known = tuple(episode for episode in episodes if episode is not None)
+    return [recorder.finish(played, seated.players[recorder.name], known) for recorder in recorders]
+
+
+class GroupRecorder:
+    """Collects the decisions of one group in the first episode of each copy."""
+
+    def __init__(self, actor: Actor, num_envs: int) -> None:
+        self.group_spec = actor.group_spec
+        self.name = actor.group_spec.group
+        self.rows: list[list[list[dict[str, Any]]]] = [[[] for _ in self.group_spec.agents] for _ in range(num_envs)]
+        self.steps = np.zeros(num_envs, np.int64)
+        self.finals: list[Any] = [None] * num_envs
+
+    def decided(self, view: View, decision: Decision, live: Array) -> None:
+        """Store what acting agents saw and did in the copies that are still recorded."""
+        chance = None if decision.trace is None else decision.trace.get(UNLABELLED)
+        for n, a in np.argwhere(view.acting & live[:, None]).tolist():
+            row = {
+                "observation": map_tree(lambda array, n=n, a=a: array[n, a].copy(), view.observation),
+                "action": decision.action[n, a].copy(),
+                "mask": None if view.mask is None else view.mask[n, a].copy(),
+                "labelled": chance is None or not chance[n, a],
+                "agent": a,
+                "step": int(self.steps[n]),
+                "reward": np.float32(0),
+                "terminated": False,
+                "truncated": False,
+            }
+            self.rows[n][a].append(row)
+
+    def arrived(self, runner: Runner, live: Array) -> None:
+        """Add rewards and ends to the latest decision of each agent, and keep the last observations."""
+        pick = picker(self.group_spec)
+        agent_step = runner.timestep.agent_types[self.group_spec.agent_type]
+        reward, terminated, truncated = (
+            pick(array) for array in (agent_step.reward, agent_step.terminated, agent_step.truncated)
+        )
+        for n in np.flatnonzero(live).tolist():
+            for a, rows in enumerate(self.rows[n]):
+                if rows:
+                    rows[-1]["reward"] += reward[n, a]
+                    rows[-1]["terminated"] |= bool(terminated[n, a])
+                    rows[-1]["truncated"] |= bool(truncated[n, a])
+            if runner.timestep.ended[n]:
+                self.finals[n] = map_tree(lambda array, n=n: pick(array)[n].copy(), agent_step.final_observation)
+        self.steps += 1
+
+    def finish(self, played: PlayedTable, player: str, episodes: tuple[EpisodeInfo, ...]) -> Demonstrations:
+        """All episodes as arrays."""
+        by_episode = [[row for rows in agents for row in rows] for agents in self.rows]
+        every = [row for rows in by_episode for row in rows]
+
+        def column(name: str, dtype: Any = None) -> Array:
+            return np.array([row[name] for row in every], dtype)
+
+        spaces = self.group_spec.spaces
+        return Demonstrations(
+            played,
+            self.name,
+            player,
+            self.group_spec.agents,
+            spaces.observation,
+            spaces.action,
+            episodes,
+            np.cumsum([0, *map(len, by_episode)]),
+            map_tree(lambda *a: np.stack(a), *(row["observation"] for row in every)),
+            column("action"),
+            column("reward", np.float32),
+            column("terminated", bool),
+            column("truncated", bool),
+            column("labelled", bool),
+            column("agent", np.int64),
+            column("step", np.int64),
+            map_tree(lambda *a: np.stack(a), *self.finals),
+            None if every[0]["mask"] is None else column("mask", bool),
+        )
+
+
+def describe(part: Demonstrations, wanted: Sequence[int]) -> list[dict[str, Any]]:
+    """Some episodes as plain values that a person can read; observations in words where the world has a codec."""
+    settings = schema.part(registry.WORLDS, dict(part.table.world), "world")
+    world = build.build_world(settings, 1)
+    agent_type = next(name for name, spaces in world.agent_types.items() if part.agents[0] in spaces.agents)
+    try:
+        codec = world.text_codec(agent_type) if isinstance(world, HasTextCodec) else None
+    except ValueError:  # this world describes itself only where actions are choices
+        codec = None
+    words = {} if codec is None else _words(codec)
+    found = []
+    for e in wanted:
+        episode, steps = part.episodes[e], []
+        for row in range(int(part.starts[e]), int(part.starts[e + 1])):
+            action = part.action[row]
+            step: dict[str, Any] = {"step": int(part.step[row])}
+            if len(part.agents) > 1:
+                step["agent"] = part.agents[part.agent[row]]
+            if codec is not None:
+                seen = map_tree(lambda array, row=row: array[row : row + 1], part.observation)
+                step["sees"] = codec.describe(seen)[0]
+            step["action"] = words.get(_key(action), action.tolist())
+            if part.reward[row]:
+                step["reward"] = round(float(part.reward[row]), 4)
+            if not part.labelled[row]:
+                step["labelled"] = False
+            steps.append(step)
+        about = {"episode": e, "success": episode.success, "length": episode.length}
+        found.append(about | {"returns": list(episode.returns[part.group]), "steps": steps})
+    return found
+
+
+def _words(codec: TextCodec) -> dict[tuple[float, ...], str]:
+    words = {} if codec.idle is None else {_key(np.asarray(codec.idle)): "none"}
+    actions = codec.actions(np.arange(len(codec.choices)))
+    return words | dict(zip(map(_key, actions), codec.choices, strict=True))
+
+
+def _key(action: Array) -> tuple[float, ...]:
+    return tuple(np.ravel(action).tolist())

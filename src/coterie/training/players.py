@@ -1,0 +1,44 @@
+"""Players by name: a policy that needs no training, with settings, or an earlier run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coterie.config import registry, schema
+from coterie.core.types import CoterieError
+from coterie.training.run import Run
+
+
+def named_policy(name: str) -> schema.Part:
+    """The policy and settings that a player's name says: `alphabeta`, or `alphabeta:depth=6,ties=first`."""
+    policy, _, settings = name.partition(":")
+    values = schema.parse_overrides(settings.split(",")) if settings else {}
+    return schema.part(registry.POLICIES, {"name": policy} | values, f"player '{policy}'")
+
+
+def named_run(name: str) -> tuple[str, list[str]] | None:
+    """Directory and changed settings of a player that is a run: `runs/four`, or `runs/four:simulations=400`.
+
+    The settings are those of the policies that learned, as overrides; None if no such run exists.
+    """
+    for path, _, settings in ((name, "", ""), name.rpartition(":")):
+        if path and (Path(path) / "config.yaml").is_file():
+            if not settings:
+                return path, []
+            groups = Run.open(path).config().groups
+            learned = [group for group in groups if groups[group].learner is not None] or list(groups)
+            return path, [f"groups.{group}.policy.{word}" for group in learned for word in settings.split(",")]
+    return None
+
+
+def seated_policy(name: str, checkpoint: str = "best") -> schema.Part | schema.SeatedRun:
+    """The policy of a group in which a player sits: a run's, one that needs no training, or `package.module:Name`."""
+    if (Path(name) / "config.yaml").is_file():
+        return schema.SeatedRun(str(Path(name).absolute()), checkpoint)
+    head = name.partition(":")[0]
+    if head in registry.UNTRAINED:
+        return named_policy(name)
+    if "." in head and ":" in name and "/" not in head:
+        return schema.part(registry.POLICIES, {"name": name}, f"player '{name}'")
+    untrained = ", ".join(registry.UNTRAINED)
+    raise CoterieError(f"'{name}' is neither a run nor a policy that needs no training ({untrained})")

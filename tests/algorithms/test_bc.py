@@ -1,0 +1,244 @@
+"""Behavioural cloning: exact losses, what it learns from, when it ends, and runs that are killed and resumed."""
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.algorithms.imitation.bc import BC, BCSettings
+from coterie.algorithms.imitation.cloning import Cloner, CloningSettings
+from coterie.algorithms.imitation.labels import Labels, turn
+from coterie.config import schema
+from coterie.core import demonstrations
+from coterie.core.types import Box, Discrete, Joint
+from coterie.policies.ensemble import DISAGREEMENT, EnsemblePolicy, EnsembleSettings
+from coterie.policies.network import NetworkPolicy, NetworkSettings
+from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
+from coterie.training.build import build_world
+from coterie.training.run import Run
+from helpers.demonstrations import FAST, GRID, expert
+from helpers.run import numbers, results
+from helpers.small_worlds import ACTIONS, generator, group_spec, network, place_in
+
+LEARNED = "groups.team.learner"
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    return expert(tmp_path_factory.mktemp("demonstrations") / "grid", 6)
+
+
+def labels(spec, rows=6, mask=None, seed=0):
+    """Random observations with random actions."""
+    random = generator(seed)
+    space = spec.spaces.action
+    if isinstance(space, Box):
+        action = random.uniform(space.low, space.high, (rows, *space.shape)).astype(np.float32)
+    elif isinstance(space, Discrete):
+        action = random.integers(space.n, size=rows)
+    else:
+        action = random.integers(space.sizes, size=(rows, len(space.sizes)))
+    mask = np.zeros((rows, 0), bool) if mask is None else mask
+    observation = random.standard_normal((rows, spec.spaces.observation.shape[0])).astype(np.float32)
+    return Labels(observation, np.arange(rows) % len(spec.agents), action, mask)
+
+
+def stacked(labels):
+    return Labels(*(column[None] for column in labels))
+
+
+# The loss -------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_the_cross_entropy_over_legal_actions():
+    spec = group_spec()
+    cloner = Cloner(CloningSettings(), network(spec))
+    mask = np.ones((6, spec.spaces.action.n), bool)
+    mask[:, 0] = False
+    given = labels(spec, mask=mask)._replace(action=np.ones(6, np.int64))
+    x = cloner.inputs(stacked(given))
+    loss = cloner.loss(x, stacked(given))[0].detach().numpy()[0]
+    out = cloner.policy.net.unroll(x, None).detach().numpy()[0].astype(np.float64)
+    exact = np.log(np.exp(out[:, 1:]).sum(axis=1)) - out[:, 1]
+    np.testing.assert_allclose(loss, exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("action", list(ACTIONS))
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+def test_every_head_learns_its_labels(action, parameters):
+    spec = group_spec(ACTIONS[action], parameters=parameters)
+    cloner = Cloner(CloningSettings(weight_decay=0), network(spec))
+    whole = labels(spec)
+    mine = [whole.rows(np.flatnonzero(whole.agent == i)) for i in range(2)] if parameters == "individual" else [whole]
+    first = [cloner.evaluate(each, i)[0] for i, each in enumerate(mine)]
+    for _ in range(60):
+        cloner.step(mine, 1e-2, generator())
+    assert all(cloner.evaluate(each, i)[0] < before - 0.3 for i, (each, before) in enumerate(zip(mine, first)))
+
+
+def test_values_of_a_q_network_become_highest_for_the_labels():
+    spec = group_spec()
+    cloner = Cloner(CloningSettings(), QNetworkPolicy(QNetworkSettings(hidden=(16,)), spec))
+    given = labels(spec)
+    for _ in range(150):
+        cloner.step([given], 1e-2, generator())
+    assert cloner.evaluate(given, 0)[1] == 1.0
+
+
+def twice(given):
+    return 2 * torch.ones_like(given.log_prob)
+
+
+def test_an_extra_loss_is_added_by_name():
+    spec = group_spec()
+    given = stacked(labels(spec))
+    plain = Cloner(CloningSettings(), network(spec))
+    more = Cloner(CloningSettings(extra_loss=f"{__name__}:twice", extra_weight=0.5), network(spec))
+    x = plain.inputs(given)
+    np.testing.assert_allclose((more.loss(x, given)[0] - plain.loss(x, given)[0]).detach(), 1.0, atol=1e-6)
+    with pytest.raises(ValueError, match=r"extra_loss: .*no_such"):
+        CloningSettings(extra_loss=f"{__name__}:no_such")
+
+
+def test_weight_decay_and_noise_change_what_is_learned():
+    spec = group_spec()
+    found = []
+    for settings in (CloningSettings(weight_decay=0), CloningSettings(weight_decay=0.5), CloningSettings(noise=1.0)):
+        cloner = Cloner(settings, network(spec))
+        for _ in range(5):
+            cloner.step([labels(spec)], 1e-1, generator())
+        found.append(cloner.policy.flat.array.copy())
+    assert np.abs(found[1]).sum() < np.abs(found[0]).sum()
+    assert not np.allclose(found[2], found[0])
+
+
+def test_boards_are_turned_together_with_their_moves():
+    board = np.arange(9, dtype=np.float32)[None].repeat(40, axis=0)
+    moves = np.array([0, 1, 4, 8] * 10)
+    cells = np.array([np.arange(9), np.arange(9).reshape(3, 3).T.ravel()])  # the identity and a transposition
+    mask = np.eye(9, dtype=bool)[moves]
+    turned = turn(Labels(board, np.zeros(40, np.int64), moves, mask), (cells, cells), generator())
+    assert len(np.unique(turned.observation, axis=0)) == 2
+    seen = np.take_along_axis(turned.observation, turned.action[:, None], axis=1)[:, 0]
+    np.testing.assert_array_equal(seen, moves)  # the turned move is on the same cell
+    assert np.take_along_axis(turned.mask, turned.action[:, None], axis=1).all()
+
+
+# What it learns from --------------------------------------------------------------------------------------
+
+
+def learner(paths, policy=None, **settings):
+    world = build_world(schema.load("gridworld-cooperative", GRID).world, 2)
+    spec = place_in(world)
+    policy = NetworkPolicy(NetworkSettings(hidden=(16,)), spec) if policy is None else policy(spec)
+    return BC(BCSettings(demonstrations=tuple(map(str, paths)), **settings), policy, spec, None)
+
+
+def with_success(source, target, success):
+    part = demonstrations.load(source)
+    episodes = [type(e)(e.seed, e.copy, e.length, s, e.returns) for e, s in zip(part.episodes, success, strict=True)]
+    demonstrations.save(target, [demonstrations.replace(part, episodes=tuple(episodes))])
+    return target
+
+
+def test_failed_episodes_are_left_out_unless_wanted(grid, tmp_path):
+    some = with_success(grid, tmp_path / "some", [True, False, True, False, False, True])
+    assert learner([some], validation=0).episodes == 3
+    assert learner([some], validation=0, only_successful=False).episodes == 6
+    none = with_success(grid, tmp_path / "none", [False] * 6)
+    with pytest.raises(ValueError, match=r"none of 6 episodes succeeded.*only_successful=false"):
+        learner([none])
+    unknown = with_success(grid, tmp_path / "unknown", [None] * 6)
+    assert learner([unknown, grid], validation=0).episodes == 12
+    with pytest.raises(ValueError, match="min_return: no episode has a return of 1000"):
+        learner([grid], min_return=1000.0)
+
+
+def test_decisions_by_chance_are_no_labels(grid, tmp_path):
+    part = demonstrations.load(grid)
+    labelled = np.arange(len(part.action)) % 2 == 0
+    demonstrations.save(tmp_path, [demonstrations.replace(part, labelled=labelled)])
+    assert sum(mine.size for mine in learner([tmp_path], validation=0).labels) == labelled.sum()
+    demonstrations.save(tmp_path, [demonstrations.replace(part, labelled=labelled & False)])
+    with pytest.raises(ValueError, match="chance decided them all"):
+        learner([tmp_path])
+
+
+def test_demonstrations_that_do_not_fit_are_refused(grid, tmp_path):
+    with pytest.raises(ValueError, match="name at least one"):
+        learner([])
+    with pytest.raises(ValueError, match="nowhere"):
+        learner([tmp_path / "nowhere"])
+    other = expert(tmp_path / "other", 1, overrides=["world.grid_size=4", "world.observation=dict"])
+    with pytest.raises(ValueError, match=r"demonstrations in '.*other' are of another world"):
+        learner([other])
+    spread = expert(tmp_path / "spread", 1, "spread-ippo", ["world.max_steps=2"])
+    with pytest.raises(ValueError, match="another world, 'spread'"):
+        learner([spread])
+
+
+def test_held_out_episodes_are_whole_and_validated(grid):
+    one = learner([grid], validation=0.5)
+    assert one.episodes == 3
+    rows = [sum(mine.size for mine in part) for part in (one.labels, one.held_out)]
+    assert sum(rows) == len(demonstrations.load(grid).action)
+    metrics = one.learn(None, Joint({}, 1, 0.0, steps=64), generator())
+    assert {"loss", "accuracy", "validation_loss", "validation_accuracy"} <= metrics.keys()
+
+
+def test_it_ends_once_the_validation_loss_does_not_improve(grid):
+    one = learner([grid], validation=0.5, patience=2, learning_rate=1e-9)
+    one.best_loss = -1.0  # nothing can be better
+    for iteration in range(2):
+        assert not one.finished
+        one.learn(None, Joint({}, iteration, 0.0, steps=64), generator())
+    assert one.finished
+
+
+def test_an_ensemble_acts_by_its_mean_and_knows_where_it_disagrees(grid):
+    one = learner([grid], lambda spec: EnsemblePolicy(EnsembleSettings(3, NetworkSettings(hidden=(8,))), spec))
+    one.learn(None, Joint({}, 1, 0.0, steps=640), generator())
+    weights = [member.flat.array for member in one.policy.members]
+    assert not np.allclose(weights[0], weights[1])
+    from coterie.testing.sampling import decide, random_view
+
+    view = random_view(one.group_spec, generator(), False, 0)
+    each = np.stack([np.exp(member.log_probs(view)) for member in one.policy.members])
+    np.testing.assert_allclose(np.exp(one.policy.log_probs(view)), each.mean(axis=0), atol=1e-6)
+    decision = decide(one.policy, view, 0, greedy=True)
+    np.testing.assert_array_equal(decision.action, each.mean(axis=0).argmax(axis=-1))
+    np.testing.assert_allclose(decision.trace[DISAGREEMENT], one.policy.disagreement(view))
+    for member in one.policy.members[1:]:
+        member.load(one.policy.members[0].state())
+    np.testing.assert_allclose(one.policy.disagreement(view), 0, atol=1e-6)
+
+
+# Runs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_clone_is_a_run_that_resumes_exactly(grid, tmp_path):
+    words = [*GRID, *FAST, f"{LEARNED}.validation=0.5", f"{LEARNED}.noise=0.1"]
+    whole = coterie.clone("gridworld-cooperative", [grid], words, tmp_path / "whole", quiet=True)
+    assert [record["env_steps"] for record in whole.metrics()][-1] == 512
+    assert whole.metrics()[-1]["episodes"] == 0  # nothing was played
+    assert results(whole)["evaluation"]["groups"]["team"]
+    half = coterie.clone("gridworld-cooperative", [grid], words, tmp_path / "half", quiet=True)
+    half.cut(448)  # as if it had been killed in its last iteration
+    coterie.resume(half.path, quiet=True)
+    assert numbers(half) == numbers(whole)
+    one, other = (run.load_checkpoint("last")["policies"]["team"]["net"] for run in (whole, half))
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_the_command_clones_and_names_what_is_wrong(coterie_, grid, tmp_path):
+    words = (*GRID[:2], *FAST, "--out", tmp_path / "run", "--ensemble", "2", "--quiet")
+    code, said, errors = coterie_("clone", "gridworld-cooperative", "--demonstrations", grid, *words)
+    assert code == 0, errors
+    assert "greedy play" in said
+    assert "team/disagreement" in Run.open(tmp_path / "run").metrics()[-1]
+    code, _, errors = coterie_("clone", "gridworld-cooperative", "--demonstrations", tmp_path / "none")
+    assert code
+    assert "none" in errors
+    assert "demonstrations.json" in errors

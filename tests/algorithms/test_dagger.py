@@ -1,0 +1,99 @@
+"""DAgger: who acts, what is labelled, how labels add up, and runs that are killed and resumed."""
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config import schema
+from coterie.config.schema import ConfigError
+from coterie.training import start
+from coterie.training.build import build_groups, build_world
+from coterie.training.runner import Runner
+from helpers.demonstrations import GRID, expert
+from helpers.run import numbers
+
+WORDS = [
+    *GRID,
+    "groups.team.learner={name: dagger, updates: 3, batch_size: 16}",
+    "groups.team.advisor={name: policy, policy: expert, use: {mode: label, strength: 0.5, until: 0.5}}",
+    *("train.num_envs=4", "train.rollout_steps=8", "train.total_steps=128", "train.evaluate_episodes=2"),
+    *("train.evaluate_every=2", "train.checkpoint_every=1", "train.video=false", "train.tensorboard=false"),
+]
+USE = "groups.team.advisor.use"
+
+
+def rollout(*words, progress=0.0):
+    config = schema.load("gridworld-cooperative", [*WORDS, *words])
+    world = build_world(config.world, 4)
+    group = build_groups(config, world)[0]
+    runner = Runner(world, [group.actor], 0)
+    return group, runner.play(8, 1, progress).experiences["team"]
+
+
+def test_the_expert_labels_every_decision_whoever_acts():
+    group, own = rollout(f"{USE}.strength=1")
+    labels = own.advice.probabilities.argmax(axis=-1)
+    assert own.advice.given[own.active].all()
+    np.testing.assert_array_equal(own.action[own.active], labels[own.active])  # β = 1: the expert acts
+    group, own = rollout(progress=0.9)
+    assert own.advice.given[own.active].all()  # β = 0, and labelled all the same
+    labels = own.advice.probabilities.argmax(axis=-1)
+    assert (own.action != labels)[own.active].any()
+    found = group.learner.new_labels(own)
+    np.testing.assert_array_equal(found.action, labels[own.active & own.advice.given])
+    np.testing.assert_array_equal(found.agent, np.nonzero(own.active)[2])
+
+
+def test_labels_add_up_to_a_limit(tmp_path):
+    group, own = rollout("groups.team.learner.max_labels=70")
+    first = group.learner.new_labels(own)
+    group.learner.add(first)
+    assert group.learner.count == first.size == own.active.sum() == 64
+    group.learner.add(group.learner.new_labels(own))
+    assert group.learner.count == 70
+    paths = expert(tmp_path / "grid", 3)
+    group, own = rollout(f"groups.team.learner.demonstrations=[{paths}]")
+    assert group.learner.count > 0
+
+
+def test_it_needs_an_expert_that_labels():
+    for words, named in (
+        ([f"{USE}.mode=kl"], "use.mode=kl needs a learner"),
+        (["groups.team.advisor.policy=nobody"], r"advisor\.policy: 'nobody'"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            start.check("gridworld-cooperative", [*WORDS, *words])
+    alone = [word for word in WORDS if not word.startswith("groups.team.advisor")]
+    with pytest.raises(ConfigError, match=r"advisor\.use\.mode=label"):
+        start.check("gridworld-cooperative", alone)
+
+
+@pytest.mark.slow
+def test_a_run_is_killed_and_resumed_exactly(tmp_path):
+    whole = coterie.train("gridworld-cooperative", WORDS, out=tmp_path / "whole", quiet=True)
+    half = coterie.train("gridworld-cooperative", WORDS, out=tmp_path / "half", quiet=True)
+    half.cut(96)
+    coterie.resume(half.path, quiet=True)
+    assert numbers(half) == numbers(whole)
+    assert whole.metrics()[-1]["team/labels"] == whole.metrics()[-1]["team/advice/advised"] > 0
+    one, other = (run.load_checkpoint("last") for run in (whole, half))
+    np.testing.assert_array_equal(
+        one["learners"]["team"]["labels"][0]["observation"], other["learners"]["team"]["labels"][0]["observation"]
+    )
+
+
+@pytest.mark.slow
+def test_a_run_advises_the_policy_that_began_as_its_copy(tmp_path):
+    """KL to the clone: the advisor is the run whose weights the policy starts with, so both agree at first."""
+    run = coterie.clone("gridworld-cooperative", [expert(tmp_path / "grid", 3)], [*GRID, *WORDS[-4:]], tmp_path / "run")
+    words = [
+        *(word for word in WORDS if not word.startswith("groups") and "hidden" not in word),
+        f"groups.team.policy.run={run.path}",
+        f"groups.team.advisor={{name: policy, policy: {run.path}, use: {{mode: kl, strength: 1}}}}",
+        "groups.team.learner.hand_over.warm_up=1",
+    ]
+    went_on = coterie.train("gridworld-cooperative", words, out=tmp_path / "on", quiet=True)
+    record = went_on.metrics()[1]
+    assert record["team/advice/kl"] == pytest.approx(0, abs=1e-6)
+    assert record["team/advice/agreement"] == 1.0
+    assert went_on.metrics()[-1]["team/advice/kl"] > 0

@@ -1,0 +1,98 @@
+"""Demonstrations on disk: every field survives, and what is missing or damaged is named."""
+
+import json
+
+import numpy as np
+import pytest
+
+from coterie.core import demonstrations
+from coterie.core.demonstrations import Demonstrations, EpisodeInfo, PlayedTable
+from coterie.core.types import Box, CoterieError, Dict, Discrete, MultiDiscrete, map_tree
+
+SPACE = Dict({"own": Box((2,), np.array([-np.inf, 0.0], np.float32), 1.0), "level": Discrete(4)}, (("own",),))
+
+
+def tiny(group="team", success=(True, False), mask=True):
+    """Two episodes of two agents: 3 and 2 decisions."""
+    table = PlayedTable("tiny", {"name": "gridworld", "grid_size": 4}, "Gridworld", True, 7)
+    episodes = tuple(EpisodeInfo(9, i, 2, s, {group: (1.0 + i, 3.0)}) for i, s in enumerate(success))
+    return Demonstrations(
+        table,
+        group,
+        "expert",
+        ("agent_0", "agent_1"),
+        SPACE,
+        Discrete(3),
+        episodes,
+        np.array([0, 3, 5]),
+        {"own": np.arange(10, dtype=np.float32).reshape(5, 2), "level": np.arange(5) % 4},
+        np.array([0, 1, 2, 0, 1]),
+        np.arange(5, dtype=np.float32),
+        np.array([False, True, True, False, True]),
+        np.zeros(5, bool),
+        np.array([True, True, False, True, True]),
+        np.array([0, 0, 1, 0, 1]),
+        np.array([0, 1, 0, 0, 0]),
+        {"own": np.zeros((2, 2, 2), np.float32), "level": np.zeros((2, 2), np.int64)},
+        np.ones((5, 3), bool) if mask else None,
+    )
+
+
+def assert_same(one, other):
+    for name in (*demonstrations.COLUMNS, "starts"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), name)
+        assert getattr(one, name).dtype == getattr(other, name).dtype
+    for name in demonstrations.TREES:
+        map_tree(np.testing.assert_array_equal, getattr(one, name), getattr(other, name))
+    assert (one.mask is None) == (other.mask is None)
+    for name in ("table", "group", "policy", "agents", "observation_space", "action_space", "episodes"):
+        assert getattr(one, name) == getattr(other, name)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_what_is_saved_is_loaded(tmp_path, mask):
+    demonstrations.save(tmp_path, [tiny(mask=mask)])
+    assert_same(demonstrations.load(tmp_path), tiny(mask=mask))
+    index = json.loads((tmp_path / "demonstrations.json").read_text())
+    assert [row["success"] for row in index["episodes"]] == [True, False]
+
+
+@pytest.mark.parametrize("space", [SPACE, Discrete(5), MultiDiscrete((2, 3)), Box((3, 2), 0.0, 255.0, "uint8")])
+def test_spaces_survive_json(space):
+    stored = json.loads(json.dumps(demonstrations.space_to_dict(space), allow_nan=False))
+    assert demonstrations.space_from_dict(stored) == space
+
+
+def test_selected_and_joined_episodes_keep_their_rows():
+    whole = tiny()
+    parts = [whole.select([1]), whole.select([0])]
+    assert parts[0].action.tolist() == [0, 1]
+    assert parts[0].episodes[0].returns == {"team": (2.0, 3.0)}
+    assert_same(demonstrations.join(parts[::-1]), whole)
+    assert whole.episode.tolist() == [0, 0, 0, 1, 1]
+    assert whole.frames == 4
+    assert whole.returns().tolist() == [2.0, 2.5]
+
+
+def test_arrays_of_a_recording_that_was_killed_hold_more_than_the_index(tmp_path):
+    demonstrations.save(tmp_path, [tiny()])
+    arrays = (tmp_path / "team.npz").read_bytes()
+    demonstrations.save(tmp_path, [tiny().select([0])])
+    (tmp_path / "team.npz").write_bytes(arrays)
+    assert_same(demonstrations.load(tmp_path), tiny().select([0]))
+
+
+def test_what_cannot_be_loaded_is_named(tmp_path):
+    with pytest.raises(CoterieError, match="nowhere"):
+        demonstrations.load(tmp_path / "nowhere")
+    demonstrations.save(tmp_path, [tiny("a"), tiny("b")])
+    with pytest.raises(CoterieError, match="a, b"):
+        demonstrations.load(tmp_path)
+    with pytest.raises(CoterieError, match=r"'c'.*a, b"):
+        demonstrations.load(tmp_path, "c")
+    (tmp_path / "a.npz").write_bytes(b"PK and nothing more")
+    with pytest.raises(CoterieError, match=r"a\.npz"):
+        demonstrations.load(tmp_path, "a")
+    (tmp_path / "demonstrations.json").write_text("{}")
+    with pytest.raises(CoterieError, match=r"demonstrations\.json.*schema"):
+        demonstrations.load(tmp_path)

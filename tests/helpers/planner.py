@@ -1,0 +1,38 @@
+"""Models that plan for door-key worlds by a rule."""
+
+from coterie.lm.backends.scripted import Scripted
+from coterie.lm.interface import BudgetDenied
+
+PLAN = ["explore", "go to key", "pick up", "go to door", "open", "go to goal", "explore", "go to goal", "done"]
+
+
+def next_of_plan(prompt):
+    """The right plan, word by word: what was said so far is at the prompt's end."""
+    return PLAN[min(str(prompt).rpartition("Plan:")[2].count(","), len(PLAN) - 1)]
+
+
+def next_skill(prompt):
+    """The right skill for the last description."""
+    seen = str(prompt).strip().split("\n")[-2]
+    if "open" in seen:
+        return "explore" if "no goal" in seen else "go to goal"
+    if "hold a key" in seen:
+        return "open" if "face" in seen else "explore" if "no door" in seen else "go to door"
+    return "pick up" if "face" in seen else "explore" if "no key" in seen else "go to key"
+
+
+def planner(rule, name):
+    return Scripted(lambda prompt, random: rule(prompt), lambda p, choice: -10.0 * (choice.strip() != rule(p)), name)
+
+
+WHOLE, STEP = planner(next_of_plan, "whole plans"), planner(next_skill, "steps")
+
+
+class Silent(Scripted):
+    """Answers nothing."""
+
+    def scores(self, prompts, choices):
+        raise BudgetDenied("no more")
+
+
+SILENT = Silent(lambda prompt, random: "", lambda prompt, choice: 0.0, "silent")

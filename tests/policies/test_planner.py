@@ -1,0 +1,40 @@
+"""A language model that plans: scored choices over what is possible, whole plans, and answers that are missing."""
+
+import pytest
+
+from coterie.core import demonstrations
+from coterie.studies.demonstrate.record import DemonstrationSpec, record
+
+DOORKEY = """\
+world: {name: doorkey, task: doorkey, size: 5}
+groups: {agent: {policy: {name: network, hidden: [8]}, learner: {name: ppo}}}
+train: {num_envs: 2, rollout_steps: 8, total_steps: 16, video: false, tensorboard: false}
+"""
+CODEC = "codec=coterie.worlds.doorkey.text:SkillText"
+
+
+def play(tmp_path, player, episodes=4):
+    path = tmp_path / "doorkey.yaml"
+    path.write_text(DOORKEY)
+    return record(DemonstrationSpec(str(path), player, episodes), tmp_path / "d")[0]
+
+
+@pytest.mark.parametrize("plan", ["whole", "step"])
+def test_plans_over_skills_reach_the_goal(tmp_path, plan):
+    part = play(tmp_path, f"planner:lm=helpers.planner:{plan.upper()},plan={plan},calibration=none,{CODEC}")
+    assert all(episode.success for episode in part.episodes)
+    assert part.labelled.all()
+    assert (tmp_path / "d" / "answers.sqlite").exists()  # nothing is asked again after a restart
+
+
+def test_answers_that_are_missing_are_never_labels(tmp_path):
+    words = "lm.name=helpers.planner:SILENT,lm.max_abstentions=1"
+    part = play(tmp_path, f"planner:{words},calibration=none,{CODEC}", 1)
+    assert len(part.action)
+    assert not demonstrations.load(tmp_path / "d").labelled.any()
+
+
+def test_a_world_without_skills_is_planned_in_actions(tmp_path):
+    spec = DemonstrationSpec("gridworld-race", "planner:lm=helpers.language:COPIER,calibration=none", 2)
+    part = record(spec, tmp_path / "d", ["world.max_steps=6"])[0]
+    assert part.labelled.all()

@@ -1,0 +1,126 @@
+"""Recording demonstrations: what policies saw and did, episode by episode, and how a recording goes on."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from coterie.config import schema
+from coterie.core import demonstrations
+from coterie.core.demonstrations import UNLABELLED, PlayedTable
+from coterie.core.group import Actor
+from coterie.core.types import CoterieError, Decision
+from coterie.studies.demonstrate import record
+from helpers.demonstrations import GRID, expert
+from helpers.run import GRID as RUN
+from helpers.run import train
+from helpers.small_worlds import Rounds, place_in
+
+
+class Counting:
+    """Plays 0, 1, 2, … and says that every third decision was left to chance."""
+
+    memory_size = 0
+
+    def __init__(self):
+        self.calls = 0
+
+    def act(self, view):
+        self.calls += 1
+        action = np.full(view.acting.shape, self.calls % 5)
+        return Decision(action, trace={UNLABELLED: np.full(view.acting.shape, self.calls % 3 == 0)})
+
+    def metrics(self):
+        return {}
+
+
+def test_rewards_belong_to_the_latest_decision_and_chance_is_no_label():
+    world = Rounds(num_envs=2, agents=2, length=5)
+    seated = record.SeatedTable(None, [Actor(place_in(world), Counting())], {"team": "counting"})
+    found = record.play_batch(world, seated, PlayedTable("t", {"name": "rounds"}, "Rounds", True, 0), 0)[0]
+    # copy 0 starts at clock 0: agents 0 and 1 decide in turn at steps 0, 2, 4 and 1, 3
+    assert [episode.length for episode in found.episodes] == [5, 4]
+    first = found.select([0])
+    assert first.agent.tolist() == [0, 0, 0, 1, 1]
+    assert first.step.tolist() == [0, 2, 4, 1, 3]
+    assert first.action.tolist() == [1, 3, 0, 2, 4]
+    assert first.labelled.tolist() == [True, False, True, True, True]
+    # rewards are 100·agent + clock at every tick: those of tick 0 reach agent 1 before it has decided anything
+    assert first.reward.tolist() == [0 + 1, 2 + 3, 4, 101 + 102, 103 + 104]
+    assert first.truncated.tolist() == [False, False, True, False, False]
+    assert first.terminated.tolist() == [False, False, False, False, True]
+    assert first.observation[:, 1].tolist() == [0, 2, 4, 1, 3]
+    assert found.final_observation.shape == (2, 2, 3)
+
+
+def test_a_recording_can_be_stopped_and_continued(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "BATCH", 2)
+    expert(tmp_path / "whole", 5)
+    expert(tmp_path / "parts", 2)
+    expert(tmp_path / "parts", 5)
+    one, other = (demonstrations.load(tmp_path / name) for name in ("whole", "parts"))
+    for name in (*demonstrations.COLUMNS, "starts"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert one.episodes == other.episodes
+    with pytest.raises(CoterieError, match=r"policy was .*expert.*random"):
+        expert(tmp_path / "parts", 6, policy="random")
+    with pytest.raises(CoterieError, match="world was"):
+        expert(tmp_path / "parts", 6, overrides=[*GRID[1:]])
+
+
+def test_demonstrations_are_the_episodes_that_the_policies_play(tmp_path):
+    run = train(tmp_path / "run")
+    part = demonstrations.load(expert(tmp_path / "own", 3, str(run.path), [], policy=None))
+    again = demonstrations.load(expert(tmp_path / "seated", 3, overrides=RUN[:3], policy=str(run.path)))
+    assert part.group == "team"
+    np.testing.assert_array_equal(part.action, again.action)  # the run at its own table, and seated at another
+    for e, episode in enumerate(part.episodes):
+        rows = part.select([e])
+        per_agent = [float(rows.reward[rows.agent == a].sum()) for a in range(2)]
+        assert per_agent == pytest.approx(episode.returns["team"], abs=1e-4)
+
+
+def test_the_command_records_and_writes_readable_episodes(coterie_, tmp_path):
+    out = tmp_path / "demonstrations"
+    words = (*GRID, "--policy", "expert", "--episodes", "3", "--out", out)
+    code, said, errors = coterie_("demonstrate", "gridworld-cooperative", *words)
+    assert code == 0, errors
+    assert "3 episodes by expert" in said
+    episodes = json.loads((out / "team.json").read_text())
+    assert len(episodes) == 3
+    assert episodes[0]["success"] is True
+    assert "target" in episodes[0]["steps"][0]["sees"]
+    assert isinstance(episodes[0]["steps"][0]["action"], str)
+    for words, named in ((("--policy", "nobody"), "nobody"), (("--group", "none"), "--group: no group 'none'")):
+        code, _, errors = coterie_("demonstrate", "gridworld-cooperative", *words, "--out", tmp_path / "other")
+        assert code
+        assert named in errors
+
+
+def test_minari_is_asked_for_by_name(monkeypatch, tmp_path):
+    from coterie.studies.demonstrate.minari import to_minari
+
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(CoterieError, match=r"coterie\[minari\]"):
+        to_minari(demonstrations.load(expert(tmp_path, 1)), "coterie/grid-v0")
+
+
+def test_minari_datasets_hold_the_same_decisions(monkeypatch, tmp_path):
+    pytest.importorskip("minari")
+    from coterie.studies.demonstrate.minari import from_minari, to_minari
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    one = ["world.num_agents=1", *GRID]
+    part = demonstrations.load(expert(tmp_path / "own", 2, overrides=one))
+    to_minari(part, "coterie/grid-v0")
+    again = from_minari("coterie/grid-v0", "gridworld-cooperative", one)
+    for name in demonstrations.COLUMNS:
+        np.testing.assert_array_equal(getattr(part, name), getattr(again, name))
+    assert [e.success for e in again.episodes] == [e.success for e in part.episodes]
+
+
+def test_groups_that_learn_are_recorded_unless_one_is_named():
+    config = schema.load("tag-ppo")
+    assert record.recorded_groups(config, None) == [n for n, g in config.groups.items() if g.learner is not None]
+    assert record.recorded_groups(config, next(iter(config.groups))) == [next(iter(config.groups))]
