@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from coterie.config.schema import ConfigError
 from coterie.core.types import Array, CoterieError, State
 
 ARRAYS, VALUES, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
@@ -60,6 +59,8 @@ def save(directory: Path, state: State) -> None:
 @contextmanager
 def fitting(path: str) -> Iterator[None]:
     """Name the part of the config, by its path, whose saved state cannot be loaded."""
+    from coterie.config.schema import ConfigError  # what reads checkpoints does without pydantic and OmegaConf
+
     try:
         yield
     except ValueError as error:

@@ -42,7 +42,7 @@ def find_plans(
 ) -> PlanTable:
     """Play an experiment's teacher, with more and less random actions, and return the plans of what it met."""
     config = schema.load(experiment, overrides)
-    world = build.build_world(config.world, evaluation_envs(episodes))
+    world = build.build_world(config.world, evaluation_envs(config.world, episodes))
     groups = build.build_groups(config, world)
     taught: dict[str, HasPlans] = {}
     for each in groups:
