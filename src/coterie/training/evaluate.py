@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.config.schema import Part
 from coterie.core.group import Actor
 from coterie.core.types import Array, Counters, Decision, View
 from coterie.core.world import LimitsCopies, NumbersEpisodes, Pausable, World
 from coterie.training.runner import Runner, play_episodes
+
+if TYPE_CHECKING:
+    from coterie.config.schema import Part
 
 COPIES = 256  # environments at most, unless the world says otherwise
 GOLDEN = 0x9E3779B97F4A7C15  # the odd number that SplitMix64 counts by
