@@ -35,6 +35,7 @@ FAMILIES = {
     ),
     "Particle worlds": ("spread-ippo", "spread-mappo", "spread-qmix", "spread-maddpg", "tag-ppo", "tag-maddpg"),
     "Board games": ("tictactoe-alphazero", "connect-four-alphazero", "othello6-alphazero"),
+    "Imitation": ("lunarlander-continuous-bc", "doorkey-expert", "doorkey-expert-ppo"),
     "Auctions": ("auction-pair", "auction-neutral", "auction-ppo", "auction-cpt", "auction-mixed"),
     "Language models": (
         *("gridworld-lm", "gridworld-lm-lora", "cartpole-lm-head", "gridworld-instructed", "gridworld-advised"),
@@ -509,6 +510,7 @@ ELSEWHERE = {
         for name in FAMILIES["Teachers"]
         if name != "gridworld-teacher"
     },
+    **dict.fromkeys(FAMILIES["Imitation"], "What clones reach: [Imitation](guides/imitation.md).\n"),
     "gridworld-teacher": "How a team is taught: [Teachers](guides/teacher.md#teams).\n",
     "lavagap-constrained": "Its scores are in [Rules in words](guides/constraints.md#the-lava-gap).\n",
 }
