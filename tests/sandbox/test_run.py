@@ -55,9 +55,13 @@ def test_many_programs_keep_their_order():
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("cpu_seconds", 0), ("memory_mb", 0), ("output_bytes", 0), ("wall_seconds", -1.0)]
+    ("setting", "value"),
+    [
+        *(("cpu_seconds", 0), ("memory_mb", 0), ("output_bytes", 0), ("wall_seconds", -1.0)),
+        *(("cpu_seconds", float("inf")), ("wall_seconds", float("inf")), ("memory_mb", 1.5), ("files_mb", 2**43)),
+    ],
 )
-def test_limits_that_allow_nothing_are_refused(setting, value):
+def test_limits_that_allow_nothing_or_anything_are_refused(setting, value):
     with pytest.raises(ValueError, match=setting):
         sandbox.run("", **{setting: value})
 

@@ -67,7 +67,7 @@ def filter_calls(libc: ctypes.CDLL, code: bytes) -> None:
 def main() -> None:
     """Set the limits, build the walls, run the program."""
     settings = json.loads(sys.argv[1])
-    with open(sys.argv[2], encoding="utf-8") as file:
+    with open(sys.argv[2], "rb") as file:
         source = file.read()
     sys.argv = ["program.py"]
     limit(settings)
@@ -77,14 +77,14 @@ def main() -> None:
             raise OSError(ctypes.get_errno(), "no_new_privs")
         shut_files(libc, settings["readable"])
         filter_calls(libc, bytes.fromhex(settings["filter"]))
-    if "ready" in settings:  # says that everything up to here has worked
-        os.write(settings["ready"], b'{"ready": true}\n')
+    if "ready" in settings:  # says that everything up to here has worked: what follows is the program's doing
+        os.write(settings["ready"], b"ready")
         os.close(settings["ready"])
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8")
     main_module = type(sys)("__main__")
     sys.modules["__main__"] = main_module
-    exec(compile(source, "program.py", "exec"), main_module.__dict__)
+    exec(compile(source.decode(), "program.py", "exec"), main_module.__dict__)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coterie.core.types import CoterieError
-from coterie.core.validation import at_least, positive
+from coterie.core.validation import positive, whole, within
 
+MOST = 10**9  # of anything; the kernel's counters hold that many megabytes in bytes
 Status = Literal["pass", "fail", "timeout", "memory", "output", "infrastructure"]
 
 
@@ -27,11 +28,12 @@ class Limits:
     files_mb: int = 16  # of the private /tmp (bubblewrap; elsewhere nothing can be written)
 
     def __post_init__(self) -> None:
-        positive("cpu_seconds", self.cpu_seconds)
-        if self.wall_seconds is not None:
-            positive("wall_seconds", self.wall_seconds)
+        for name, value in (("cpu_seconds", self.cpu_seconds), ("wall_seconds", self.wall)):
+            positive(name, value)
+            within(name, value, 0, MOST)
         for name in ("memory_mb", "output_bytes", "processes", "files_mb"):
-            at_least(name, getattr(self, name), 1)
+            whole(name, getattr(self, name))
+            within(name, getattr(self, name), 1, MOST)
 
     @property
     def wall(self) -> float:
