@@ -11,11 +11,12 @@ import io
 import json
 import os
 import resource
+import signal
 import struct
 import sys
 from typing import Any
 
-NO_NEW_PRIVILEGES, SECCOMP, FILTER_MODE = 38, 22, 2  # prctl
+PARENT_DEATH_SIGNAL, NO_NEW_PRIVILEGES, SECCOMP, FILTER_MODE = 1, 38, 22, 2  # prctl
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
 PATH_BENEATH = 1
 EXECUTE, READ_FILE, READ_DIR = 1, 4, 8
@@ -73,8 +74,8 @@ def main() -> None:
     limit(settings)
     if "readable" in settings:
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "no_new_privs")
+        if libc.prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0) or libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl")
         shut_files(libc, settings["readable"])
         filter_calls(libc, bytes.fromhex(settings["filter"]))
     if "ready" in settings:  # says that everything up to here has worked: what follows is the program's doing

@@ -15,6 +15,7 @@ _X32 = 0x40000000  # calls of the x32 ABI have their own numbers, which would sl
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWTIME
 _THREAD = 0x00010000  # CLONE_THREAD
 _SHARED_ANONYMOUS = 0x21  # MAP_SHARED, MAP_ANONYMOUS
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _UNIX, _STREAM, _SOCKET_TYPE = 1, 1, 0xF  # AF_UNIX, SOCK_STREAM; a socket's type without its flags
 
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -110,6 +111,7 @@ _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 _MMAP = (9, 222)
 _SOCKETPAIR = (53, 199)
+_PRCTL = (157, 167)
 
 
 def supported() -> bool:
@@ -164,6 +166,14 @@ def build_filter(alone: bool) -> bytes:
         (_LOAD, 0, 0, _ARGUMENT[1]),
         (_AND, 0, 0, _SOCKET_TYPE),
         (_EQUAL, 1, 0, _STREAM),
+        refuse,
+        allow,
+    )
+    # what ends a program when Coterie is killed
+    code += _on(
+        _PRCTL[column],
+        (_LOAD, 0, 0, _ARGUMENT[0]),
+        (_EQUAL, 0, 1, _PARENT_DEATH_SIGNAL),
         refuse,
         allow,
     )
