@@ -24,7 +24,7 @@ class Limits:
     wall_seconds: float | None = None  # time on the clock; None: 3 · cpu_seconds + 5
     memory_mb: int = 256  # resident memory; also the address space of each process, with 64 MB more for Python itself
     output_bytes: int = 1_000_000  # of standard output, and of standard error
-    processes: int = 16  # processes and threads at a time (bubblewrap; the other mechanisms allow one process)
+    processes: int = 16  # processes and threads at a time (Landlock: threads of its one process)
     files_mb: int = 16  # of the private /tmp (bubblewrap; elsewhere nothing can be written)
 
     def __post_init__(self) -> None:
