@@ -154,6 +154,90 @@ for name in ('RLIMIT_AS', 'RLIMIT_CPU', 'RLIMIT_NPROC', 'RLIMIT_FSIZE'):
 """,
         {"pass"},
     ),
+    "memory that belongs to no process": (
+        """
+import ctypes, mmap, os
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.memfd_create(b'x', 0) >= 0: print('BROKEN memfd')
+for get in ('shmget', 'msgget', 'semget'):
+    arguments = {'shmget': (0, 4096, 0o1600), 'msgget': (0, 0o1600), 'semget': (0, 1, 0o1600)}[get]
+    if getattr(libc, get)(*arguments) >= 0: print('BROKEN', get)
+if libc.mq_open(b'/x', 0o102, 0o600, None) >= 0: print('BROKEN mq_open')
+for file in (-1, '/dev/zero'):
+    try:
+        held = mmap.mmap(file if file == -1 else os.open(file, os.O_RDWR), 4096, mmap.MAP_SHARED)
+        print('BROKEN', file)
+    except OSError: pass
+""",
+        {"pass"},
+    ),
+    "the machine's host": (
+        """
+import socket
+for family in (40, socket.AF_NETLINK, socket.AF_UNIX):
+    try:
+        socket.socket(family, socket.SOCK_STREAM if family == 40 else socket.SOCK_DGRAM)
+        print('BROKEN', family)
+    except OSError: pass
+try:
+    socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    print('BROKEN pair')
+except OSError: pass
+""",
+        {"pass"},
+    ),
+    "modes and times of files": (
+        """
+import os
+for change in (lambda: os.chmod('HOST', 0o777), lambda: os.utime('HOST', (1, 1)), lambda: os.chown('HOST', -1, -1),
+               lambda: os.setxattr('HOST', 'user.x', b'x')):
+    try:
+        change()
+        print('BROKEN')
+    except OSError: pass
+""",
+        {"pass"},
+    ),
+    "slowing the parent down": (
+        """
+import os
+for change in (lambda: os.sched_setscheduler(PARENT, os.SCHED_IDLE, os.sched_param(0)),
+               lambda: os.setpriority(os.PRIO_PROCESS, PARENT, 19)):
+    try:
+        change()
+        print('BROKEN')
+    except OSError: pass
+""",
+        {"pass"},
+    ),
+    "children that nobody waits for": (
+        """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(4):
+    child = os.fork()
+    while child == 0:
+        if time.process_time() > 0.2: os._exit(0)
+    while os.path.exists(f'/proc/{child}'): time.sleep(0.01)
+print('BROKEN')
+""",
+        {"timeout", "fail"},
+    ),
+    "threads with small stacks": (
+        "import threading, time\nthreading.stack_size(32768)\n"
+        "while True: threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()",
+        {"fail"},
+    ),
+    "breaking its first process": (
+        """
+import os
+memory = os.open('/proc/1/mem', os.O_RDWR)
+for line in open('/proc/1/maps'):
+    begin, end = (int(number, 16) for number in line.split()[0].split('-'))
+    if 'r-xp' in line and '[' not in line: os.pwrite(memory, b'\\xcc' * (end - begin), begin)
+""",
+        {"fail"},
+    ),
     "becoming root": (
         "import os\nfor f in (os.setuid, os.setgid):\n    try: f(0); print('BROKEN')\n    except OSError: pass",
         {"pass"},

@@ -1,17 +1,29 @@
 """Programs that try to break out, to take everything, or to survive: each is contained, and has the right verdict."""
 
 import os
+import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from coterie import sandbox
+from coterie.sandbox.interpreter import find_interpreter
 from helpers.attacks import ATTACKS, prepared
 
 SECRET = "COTERIE_TEST_SECRET"
-FORKS = ("fork bomb", "memory bomb, many processes", "daemon", "children that outlive it")
+FORKS = (
+    "fork bomb",
+    "memory bomb, many processes",
+    "daemon",
+    "children that outlive it",
+    "children that nobody waits for",
+)
 
 
 @pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
@@ -30,6 +42,16 @@ def port():
         yield server.getsockname()[1]
 
 
+@pytest.fixture
+def host():
+    """A folder of this machine that belongs to the user of the programs."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        if (user := find_interpreter().run_as) is not None:
+            os.chown(folder, user, user)
+        yield Path(folder)
+
+
 def running(mark):
     """Processes of this machine whose command line has a mark."""
     found = []
@@ -44,12 +66,12 @@ def running(mark):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
-def test_attack_is_contained(name, mechanism, port, tmp_path, monkeypatch):
+def test_attack_is_contained(name, mechanism, port, host, monkeypatch):
     allowed = ATTACKS[name][1]
     monkeypatch.setenv(SECRET, "EXPECTED-ANSWER")
     memory = 96 + list(ATTACKS).index(name)  # also the mark of this run's processes
     verdict = sandbox.run(
-        prepared(name, port, str(tmp_path), os.getpid()),
+        prepared(name, port, str(host), os.getpid()),
         cpu_seconds=0.4,
         wall_seconds=1.5,
         memory_mb=memory,
@@ -59,7 +81,7 @@ def test_attack_is_contained(name, mechanism, port, tmp_path, monkeypatch):
     assert verdict.status in allowed, verdict
     assert "BROKEN" not in verdict.stdout, verdict
     assert len(verdict.stdout) <= 100_000
-    assert not list(tmp_path.iterdir())
+    assert not list(host.iterdir())
     assert not running(f'"RLIMIT_AS": {(memory + 64) * 2**20}'.encode())
     if name == "an exit code of one's own":
         assert verdict.exit_code == 3
@@ -72,3 +94,24 @@ def test_attack_is_contained(name, mechanism, port, tmp_path, monkeypatch):
 
 def test_some_mechanism_runs_here():
     assert sandbox.live_mechanism() in ("bubblewrap", "landlock")
+
+
+@pytest.mark.slow
+def test_a_program_ends_with_a_caller_that_is_killed(mechanism, host):
+    program = "import ctypes, time; ctypes.CDLL(None).prctl(1, 0); print(1, flush=True); time.sleep(1e6)"
+    code = f"from coterie import sandbox; sandbox.run({program!r}, memory_mb=777, mechanism={mechanism!r})"
+    mark = f'"RLIMIT_AS": {(777 + 64) * 2**20}'.encode()
+    environment = os.environ | {"PYTHONPATH": str(Path(sandbox.__file__).parents[2]), "TMPDIR": str(host)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as caller:
+        wait_until(lambda: running(mark))
+        time.sleep(0.3)  # for the program to begin
+        caller.send_signal(signal.SIGKILL)
+    wait_until(lambda: not running(mark))
+
+
+def wait_until(condition):
+    """Raises after some seconds."""
+    give_up = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)

@@ -1,11 +1,13 @@
 """The sandbox's verdicts on ordinary programs, its limits, and what it says where it cannot run."""
 
 import os
+import signal
+import subprocess
 
 import pytest
 
 from coterie import sandbox
-from coterie.sandbox import execute, interpreter, unsafe
+from coterie.sandbox import bubblewrap, execute, interpreter, landlock, supervise, unsafe
 from coterie.sandbox.supervise import Ended
 
 
@@ -21,6 +23,45 @@ def test_a_program_that_raises_fails_with_its_traceback():
     assert (verdict.status, verdict.exit_code) == ("fail", 1)
     assert 'File "program.py", line 2' in verdict.stderr
     assert verdict.stderr.rstrip().endswith("ValueError: no such move")
+
+
+@pytest.fixture(params=["bubblewrap", "landlock"])
+def mechanism(request):
+    if not sandbox.MECHANISMS[request.param][0]():
+        pytest.skip(f"this machine has no {request.param}")
+    return request.param
+
+
+def test_text_that_is_no_text_is_the_programs_fault(mechanism):
+    verdict = sandbox.run("print('\ud800')", mechanism=mechanism)
+    assert (verdict.status, verdict.exit_code) == ("fail", 1)
+    assert "UnicodeDecodeError" in verdict.stderr
+    assert sandbox.run("import sys\nprint(len(sys.stdin.buffer.read()))", "\ud800", mechanism=mechanism).stdout == "3\n"
+
+
+def test_threads_and_asyncio_run(mechanism):
+    program = """
+import asyncio, threading, time
+threads = [threading.Thread(target=time.sleep, args=(0.05,)) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(asyncio.run(asyncio.sleep(0, "done")))
+"""
+    assert sandbox.run(program, mechanism=mechanism).stdout == "done\n"
+
+
+def test_memory_that_forked_processes_share_counts_once():
+    if sandbox.live_mechanism() != "bubblewrap":
+        pytest.skip("fork needs bubblewrap")
+    program = """
+import os, time
+data = bytearray(b"x") * (60 << 20)
+children = [os.fork() for _ in range(2)]
+if 0 in children: time.sleep(0.1)
+else: print([os.waitpid(child, 0)[1] for child in children])
+"""
+    verdict = sandbox.run(program, memory_mb=100)
+    assert (verdict.status, verdict.stdout) == ("pass", "[0, 0]\n"), verdict
 
 
 def test_a_program_is_the_main_module():
@@ -55,9 +96,13 @@ def test_many_programs_keep_their_order():
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("cpu_seconds", 0), ("memory_mb", 0), ("output_bytes", 0), ("wall_seconds", -1.0)]
+    ("setting", "value"),
+    [
+        *(("cpu_seconds", 0), ("memory_mb", 0), ("output_bytes", 0), ("wall_seconds", -1.0)),
+        *(("cpu_seconds", float("inf")), ("wall_seconds", float("inf")), ("memory_mb", 1.5), ("files_mb", 2**43)),
+    ],
 )
-def test_limits_that_allow_nothing_are_refused(setting, value):
+def test_limits_that_allow_nothing_or_anything_are_refused(setting, value):
     with pytest.raises(ValueError, match=setting):
         sandbox.run("", **{setting: value})
 
@@ -103,6 +148,45 @@ def test_no_file_descriptors_left_is_no_fault_of_the_program_either(monkeypatch)
 
     monkeypatch.setitem(execute.MECHANISMS, "bubblewrap", (lambda: True, runner))
     assert sandbox.run("", mechanism="bubblewrap").status == "infrastructure"
+
+
+def test_a_sandbox_that_cannot_start_a_process_leaves_nothing_open(monkeypatch, mechanism):
+    def no_process(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    interpreter.find_interpreter()
+    monkeypatch.setattr(supervise.subprocess, "Popen", no_process)
+    before = os.listdir("/proc/self/fd")
+    assert sandbox.run("", mechanism=mechanism).status == "infrastructure"
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_an_interpreter_that_does_not_come_to_the_program_is_no_fault_of_it(monkeypatch, mechanism, tmp_path):
+    broken = tmp_path / "boot.py"
+    broken.write_text("raise SystemExit('no such library')")
+    for module in (bubblewrap, landlock):
+        monkeypatch.setattr(module, "BOOT", broken)
+    verdict = sandbox.run("print(1)", mechanism=mechanism)
+    assert verdict.status == "infrastructure"
+    assert "no such library" in verdict.reason
+
+
+def test_a_process_with_a_number_used_again_is_not_killed():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        found = supervise.read_process(process.pid)
+        supervise._kill(process.pid, found.start - 1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.05)
+        supervise._kill(process.pid, found.start)
+        assert process.wait(5) == -signal.SIGKILL
+
+
+def test_an_interpreter_in_a_home_does_not_show_the_home(tmp_path):
+    for folder in ("bin", "lib", "secrets"):
+        (tmp_path / folder).mkdir()
+    found = interpreter.describe(str(tmp_path / "bin" / "python3"), None).readable
+    assert {str(tmp_path / "bin"), str(tmp_path / "lib")} <= set(found)
+    assert not any(str(tmp_path / "secrets").startswith(f"{folder}/") for folder in found)
 
 
 def test_without_a_mechanism_programs_are_refused_with_the_cures(monkeypatch):

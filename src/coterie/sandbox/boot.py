@@ -11,11 +11,12 @@ import io
 import json
 import os
 import resource
+import signal
 import struct
 import sys
 from typing import Any
 
-NO_NEW_PRIVILEGES, SECCOMP, FILTER_MODE = 38, 22, 2  # prctl
+PARENT_DEATH_SIGNAL, NO_NEW_PRIVILEGES, SECCOMP, FILTER_MODE = 1, 38, 22, 2  # prctl
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
 PATH_BENEATH = 1
 EXECUTE, READ_FILE, READ_DIR = 1, 4, 8
@@ -67,24 +68,24 @@ def filter_calls(libc: ctypes.CDLL, code: bytes) -> None:
 def main() -> None:
     """Set the limits, build the walls, run the program."""
     settings = json.loads(sys.argv[1])
-    with open(sys.argv[2], encoding="utf-8") as file:
+    with open(sys.argv[2], "rb") as file:
         source = file.read()
     sys.argv = ["program.py"]
     limit(settings)
     if "readable" in settings:
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "no_new_privs")
+        if libc.prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0) or libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl")
         shut_files(libc, settings["readable"])
         filter_calls(libc, bytes.fromhex(settings["filter"]))
-    if "ready" in settings:  # says that everything up to here has worked
-        os.write(settings["ready"], b'{"ready": true}\n')
+    if "ready" in settings:  # says that everything up to here has worked: what follows is the program's doing
+        os.write(settings["ready"], b"ready")
         os.close(settings["ready"])
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8")
     main_module = type(sys)("__main__")
     sys.modules["__main__"] = main_module
-    exec(compile(source, "program.py", "exec"), main_module.__dict__)
+    exec(compile(source.decode(), "program.py", "exec"), main_module.__dict__)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.sandbox import seccomp
-from coterie.sandbox.interpreter import Interpreter, boot_settings
-from coterie.sandbox.supervise import Ended, supervise
+from coterie.sandbox.interpreter import ENVIRONMENT, Interpreter, boot_settings
+from coterie.sandbox.supervise import Ended, arrived, exit_code, pipe, supervise
 from coterie.sandbox.verdict import Limits
 
 BOOT = Path(__file__).with_name("boot.py")
@@ -34,7 +33,7 @@ def readable_as_file(data: bytes) -> Iterator[int]:
 
 
 def arguments(python: Interpreter, limits: Limits, source: int, boot: int, calls: int, status: int) -> list[str]:
-    """The command line: an empty root, the interpreter's files, a private /tmp, and nothing that leads out."""
+    """Bubblewrap's command line: an empty root, the interpreter's files, a private /tmp, and nothing that leads out."""
     binds = [word for path in python.readable for word in ("--ro-bind", path, path)]
     links = [word for link, target in python.links for word in ("--symlink", target, link)]
     return [
@@ -44,42 +43,32 @@ def arguments(python: Interpreter, limits: Limits, source: int, boot: int, calls
         *binds,
         *links,
         *("--proc", "/proc", "--dev", "/dev", "--size", str(limits.files_mb * 2**20), "--tmpfs", "/tmp"),
-        *(
-            "--remount-ro",
-            "/dev",
-            "--ro-bind-data",
-            str(source),
-            "/program.py",
-            "--ro-bind-data",
-            str(boot),
-            "/boot.py",
-        ),
+        *("--dev-bind", "/dev/null", "/dev/zero"),  # mapped, zeros are shared memory that nobody counts
+        *("--remount-ro", "/dev"),
+        *("--ro-bind-data", str(source), "/program.py", "--ro-bind-data", str(boot), "/boot.py"),
         *("--remount-ro", "/", "--chdir", "/tmp", "--setenv", "PATH", "/usr/bin:/bin", "--setenv", "HOME", "/tmp"),
+        *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)),
         *("--seccomp", str(calls), "--json-status-fd", str(status)),
-        *(python.path, "-I", "-S", "-B", "/boot.py", json.dumps(boot_settings(limits)), "/program.py"),
     ]
 
 
-def run(source: str, stdin: bytes, limits: Limits, python: Interpreter) -> tuple[Ended, int | None]:
+def run(source: bytes, stdin: bytes, limits: Limits, python: Interpreter) -> tuple[Ended, int | None]:
     """Run a program; returns what was seen, and its exit code, or None where the sandbox did not come to run it."""
-    reading, writing = os.pipe()
-    try:
-        with (
-            readable_as_file(source.encode()) as program,
-            readable_as_file(BOOT.read_bytes()) as boot,
-            readable_as_file(seccomp.build_filter(alone=False)) as calls,
-        ):
-            command = arguments(python, limits, program, boot, calls, writing)
-            ended = supervise(
-                command,
-                stdin,
-                limits,
-                pass_fds=(program, boot, calls, writing),
-                status_fd=reading,
-                started=lambda: os.close(writing),
-                drop_to=python.run_as,
-            )
-    finally:
-        os.close(reading)
-    codes = [json.loads(line).get("exit-code") for line in ended.status_lines.splitlines()]
-    return ended, next((code for code in codes if code is not None), None)
+    with (
+        pipe() as (status, report),
+        pipe() as (started, ready),
+        readable_as_file(source) as program,
+        readable_as_file(BOOT.read_bytes()) as boot,
+        readable_as_file(seccomp.build_filter(alone=False)) as calls,
+    ):
+        settings = json.dumps(boot_settings(limits) | {"ready": ready})
+        command = [
+            *arguments(python, limits, program, boot, calls, report),
+            *(python.path, "-I", "-S", "-B", "/boot.py", settings, "/program.py"),
+        ]
+        ended = supervise(command, stdin, limits, (program, boot, calls, report, ready), python.run_as)
+        if not arrived(started):
+            return ended, None
+        codes = [json.loads(line).get("exit-code") for line in arrived(status).splitlines()]
+    # without a report the program has brought down the first process of its namespace, which reports
+    return ended, next((code for code in codes if code is not None), exit_code(ended))

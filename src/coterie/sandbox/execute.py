@@ -15,7 +15,7 @@ from coterie.sandbox.supervise import Ended
 from coterie.sandbox.verdict import Limits, SandboxUnavailable, Status, Verdict
 
 Mechanism = Literal["bubblewrap", "landlock", "unsafe"]
-Runner = Callable[[str, bytes, Limits, Interpreter], tuple[Ended, "int | None"]]
+Runner = Callable[[bytes, bytes, Limits, Interpreter], tuple[Ended, "int | None"]]
 MECHANISMS: dict[str, tuple[Callable[[], bool], Runner]] = {  # in the order of preference
     "bubblewrap": (bubblewrap.available, bubblewrap.run),
     "landlock": (landlock.available, landlock.run),
@@ -68,10 +68,12 @@ def run(
     available, runner = MECHANISMS[name]
     if not available():
         raise SandboxUnavailable(f"mechanism={name}: {UNAVAILABLE[name]}")
+    # half a character of UTF-16 cannot be written in UTF-8: the program is to fail on it, not its caller
+    program, data = (text.encode(errors="surrogatepass") for text in (source, stdin))
     reason = ""
     for _ in range(ATTEMPTS):
         try:
-            ended, exit_code = runner(source, stdin.encode(), limits, find_interpreter())
+            ended, exit_code = runner(program, data, limits, find_interpreter())
         except OSError as error:  # no process, no memory, no file: nothing that the program did
             reason = f"{type(error).__name__}: {error}"
             continue

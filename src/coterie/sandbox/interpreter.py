@@ -16,6 +16,8 @@ from coterie.sandbox.verdict import Limits, SandboxUnavailable
 NOBODY = 65534
 PYTHON_MB = 64  # address space that an interpreter maps before it runs anything
 LIBRARIES = ("/usr", "/lib", "/lib64", "/bin")
+# one heap for all threads: each further one takes 64 MB of address space, so that a few threads would pass the limit
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,12 @@ def runs(path: str, user: int) -> bool:
 
 def describe(path: str, run_as: int | None) -> Interpreter:
     """An interpreter with the folders that it needs."""
-    prefix = str(Path(path).parent.parent)
     links = tuple((name, os.readlink(name)) for name in LIBRARIES if os.path.islink(name))
     folders = [name for name in LIBRARIES if os.path.isdir(name) and not os.path.islink(name)]
-    if not any(prefix == folder or prefix.startswith(f"{folder}/") for folder in folders):
-        folders.append(prefix)
+    prefix = Path(path).parent.parent  # not all of it: that of ~/bin/python is a home
+    for folder in (str(prefix / name) for name in ("bin", "lib", "lib64")):
+        if os.path.isdir(folder) and not any(f"{folder}/".startswith(f"{known}/") for known in folders):
+            folders.append(folder)
     return Interpreter(path, tuple(folders), links, run_as)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from coterie.sandbox import seccomp
 from coterie.sandbox.bubblewrap import BOOT
 from coterie.sandbox.interpreter import Interpreter, boot_settings
-from coterie.sandbox.supervise import Ended, supervise
+from coterie.sandbox.supervise import Ended, arrived, exit_code, pipe, supervise
 from coterie.sandbox.verdict import Limits
 
 CREATE_RULESET, VERSION = 444, 1
@@ -28,33 +28,22 @@ def available() -> bool:
     )
 
 
-def run(source: str, stdin: bytes, limits: Limits, python: Interpreter) -> tuple[Ended, int | None]:
+def run(source: bytes, stdin: bytes, limits: Limits, python: Interpreter) -> tuple[Ended, int | None]:
     """Run a program; returns what was seen, and its exit code, or None where the sandbox did not come to run it."""
-    with tempfile.TemporaryDirectory(prefix="coterie-sandbox-") as folder:
+    with tempfile.TemporaryDirectory(prefix="coterie-sandbox-") as folder, pipe() as (started, ready):
         os.chmod(folder, 0o755)
         program, boot = Path(folder, "program.py"), Path(folder, "boot.py")
-        program.write_text(source, encoding="utf-8")
+        program.write_bytes(source)
         boot.write_bytes(BOOT.read_bytes())
-        reading, writing = os.pipe()
         settings = boot_settings(limits) | {
             "readable": [*python.readable, *existing("/dev/null", "/dev/zero", "/dev/urandom")],
             "filter": seccomp.build_filter(alone=True).hex(),
-            "ready": writing,
+            "ready": ready,
         }
-        try:
-            ended = supervise(
-                [python.path, "-I", "-S", "-B", str(boot), json.dumps(settings), str(program)],
-                stdin,
-                limits,
-                pass_fds=(writing,),
-                status_fd=reading,
-                started=lambda: os.close(writing),
-                drop_to=python.run_as,
-            )
-        finally:
-            os.close(reading)
-    code = ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
-    return ended, code if b"ready" in ended.status_lines else None
+        del settings["limits"]["RLIMIT_NPROC"]  # it would count all processes and threads of this user
+        command = [python.path, "-I", "-S", "-B", str(boot), json.dumps(settings), str(program)]
+        ended = supervise(command, stdin, limits, (ready,), python.run_as)
+        return ended, exit_code(ended) if arrived(started) else None
 
 
 def existing(*paths: str) -> list[str]:

@@ -8,16 +8,17 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from coterie.sandbox.interpreter import ENVIRONMENT
 from coterie.sandbox.verdict import Limits, Status
 
 POLL_SECONDS = 0.01  # between looks at the tree
 GIVE_UP_SECONDS = 10.0  # for killed processes to end
 CHUNK = 65536
 TICKS = os.sysconf("SC_CLK_TCK")
-PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @dataclass
@@ -32,7 +33,22 @@ class Ended:
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
     memory_mb: float = 0.0
-    status_lines: bytes = b""  # what was written to the status pipe, if there was one
+
+
+def exit_code(ended: Ended) -> int:
+    """The exit code as a shell says it: 128 + n for signal n."""
+    return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
+
+
+class Process(NamedTuple):
+    """A process as the kernel shows it. Numbers are used again; number and start together are not."""
+
+    pid: int
+    start: int  # in clock ticks since the machine's
+    running: bool  # False: it has ended and its parent has not noticed
+    seconds: float  # of processor time
+    waited: float  # of children that it has waited for
+    threads: int
 
 
 @dataclass
@@ -40,42 +56,61 @@ class Usage:
     """Processor time and memory of a tree of processes. Time of processes that ended is kept."""
 
     cpu_seconds: float = 0.0
-    memory_mb: float = 0.0  # now
-    most_memory_mb: float = 0.0
-    seen: dict[int, float] = field(default_factory=dict)  # process -> its seconds, and those of children it waited for
+    memory_mb: float = 0.0  # the most that was seen
+    threads: int = 0  # now, of the process with most of them
+    seen: dict[tuple[int, int], float] = field(default_factory=dict)  # (number, start) of a process -> its own seconds
 
-    def look(self, root: int) -> None:
+    def look(self, root: int, memory_limit: float) -> None:
         """Read the tree below a process, itself included."""
-        self.memory_mb = 0.0
+        living: dict[int, Process] = {}
         waiting = [root]
         while waiting:
             pid = waiting.pop()
-            found = read_process(pid)
-            if found is None:
-                continue
-            self.seen[pid], resident = max(self.seen.get(pid, 0.0), found[0]), found[1]
-            self.memory_mb += resident
-            waiting += children(pid)
-        self.most_memory_mb = max(self.most_memory_mb, self.memory_mb)
-        # a parent's time includes that of children it has waited for: the largest sum over time is a lower bound
-        self.cpu_seconds = max(self.cpu_seconds, sum(self.seen.values()) - self.counted_twice(root))
+            if pid not in living and (found := read_process(pid)) is not None:
+                living[pid] = found
+                self.seen[pid, found.start] = found.seconds
+                waiting += children(pid)
+        self.threads = max((process.threads for process in living.values()), default=0)
+        memory = sum(map(private_memory, living))
+        if memory > memory_limit:  # pages that a fork has copied to nobody yet are in it several times
+            memory = sum(map(proportional_memory, living))
+        self.memory_mb = max(self.memory_mb, memory)
+        # two lower bounds: children that ended too soon to be seen are in their parents' times; where a parent does not
+        # care for its children they are nowhere but in what was seen
+        waited_for = sum(process.seconds + process.waited for process in living.values())
+        self.cpu_seconds = max(self.cpu_seconds, waited_for, sum(self.seen.values()))
 
-    def counted_twice(self, root: int) -> float:
-        """Seconds of ended children that their parents' times contain as well."""
-        gone = [pid for pid in self.seen if pid != root and not os.path.exists(f"/proc/{pid}")]
-        return sum(self.seen[pid] for pid in gone)
 
-
-def read_process(pid: int) -> tuple[float, float] | None:
-    """Processor seconds of a process with those of children it has waited for, and its own memory in MB."""
+def read_process(pid: int) -> Process | None:
+    """A process; None where there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            resident, shared = (int(n) for n in file.read().split()[1:3])
-    except (OSError, ValueError):
-        return None  # it has ended
-    return sum(int(fields[i]) for i in (11, 12, 13, 14)) / TICKS, (resident - shared) * PAGE_MB
+    except OSError:
+        return None
+    ticks = [int(n) / TICKS for n in fields[11:15]]
+    own, waited = ticks[0] + ticks[1], ticks[2] + ticks[3]
+    return Process(pid, int(fields[19]), fields[0] not in (b"Z", b"X"), own, waited, int(fields[17]))
+
+
+def private_memory(pid: int) -> float:
+    """MB that a process holds and that no file holds, without asking who else holds them; 0 once it has ended."""
+    return _sum_of_lines(f"/proc/{pid}/status", (b"RssAnon:", b"RssShmem:", b"VmSwap:")) or 0.0
+
+
+def proportional_memory(pid: int) -> float:
+    """The same, with each page divided by the number of its holders. It takes the kernel some time."""
+    found = _sum_of_lines(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
+    return private_memory(pid) if found is None else found
+
+
+def _sum_of_lines(path: str, names: tuple[bytes, ...]) -> float | None:
+    """The sum in MB of lines such as `VmSwap: 12 kB`; None where the file cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith(names)) / 1024
+    except OSError:
+        return None
 
 
 def children(pid: int) -> list[int]:
@@ -97,19 +132,31 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+@contextlib.contextmanager
+def pipe() -> Iterator[tuple[int, int]]:
+    """The reading and the writing end of a pipe."""
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def arrived(fd: int) -> bytes:
+    """What a pipe holds, without waiting for more."""
+    os.set_blocking(fd, False)
+    return _read(fd) or b""
+
+
 def supervise(
     command: Sequence[str],
     stdin: bytes,
     limits: Limits,
     pass_fds: Sequence[int] = (),
-    status_fd: int | None = None,
-    started: Callable[[], None] = lambda: None,
     drop_to: int | None = None,
 ) -> Ended:
-    """Run a command with an empty environment. `status_fd` is the reading end of a pipe that is collected as well.
-
-    `started` is called once the process runs, to close what only it needs; `drop_to` is the user it runs as.
-    """
+    """Run a command with next to no environment, as the user `drop_to`."""
     begin = time.monotonic()
     user = {} if drop_to is None else {"user": drop_to, "group": drop_to, "extra_groups": []}
     process = subprocess.Popen(
@@ -117,25 +164,24 @@ def supervise(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={},
+        env=ENVIRONMENT,
         cwd="/",
         pass_fds=pass_fds,
         start_new_session=True,
         **user,  # type: ignore[call-overload]
     )
-    started()
     ended, usage = Ended(), Usage()
     try:
-        _follow(process, stdin, limits, status_fd, begin, ended, usage)
+        _follow(process, stdin, limits, begin, ended, usage)
     finally:
-        _kill_tree(process, set(usage.seen))
+        _kill_tree(process, usage.seen)
         for pipe in (process.stdin, process.stdout, process.stderr):
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):  # what could not be written any more
                 pipe.close()
     ended.returncode = process.returncode
     ended.wall_seconds = time.monotonic() - begin
-    ended.cpu_seconds, ended.memory_mb = usage.cpu_seconds, usage.most_memory_mb
+    ended.cpu_seconds, ended.memory_mb = usage.cpu_seconds, usage.memory_mb
     return ended
 
 
@@ -143,7 +189,6 @@ def _follow(
     process: subprocess.Popen[bytes],
     stdin: bytes,
     limits: Limits,
-    status_fd: int | None,
     begin: float,
     ended: Ended,
     usage: Usage,
@@ -153,8 +198,6 @@ def _follow(
     assert process.stdout is not None
     assert process.stderr is not None
     kept: dict[int, bytearray] = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-    if status_fd is not None:
-        kept[status_fd] = bytearray()
     left, feeding = memoryview(stdin), process.stdin.fileno()
     with selectors.DefaultSelector() as selector:
         for pipe in kept:
@@ -169,11 +212,11 @@ def _follow(
                     if not left:
                         selector.unregister(key.fd)
                         process.stdin.close()
-                elif not (data := _read(key.fd)):
+                elif (data := _read(key.fd)) == b"":
                     selector.unregister(key.fd)
-                else:
+                elif data is not None:
                     kept[key.fd] += data
-            usage.look(process.pid)
+            usage.look(process.pid, limits.memory_mb)
             ended.stopped, ended.reason = _passed(kept, limits, usage, time.monotonic() - begin)
             if process.poll() is not None:
                 for fd in kept:  # what was written last
@@ -183,8 +226,6 @@ def _follow(
                 break
     out, err = (bytes(kept[pipe.fileno()][: limits.output_bytes]) for pipe in (process.stdout, process.stderr))
     ended.stdout, ended.stderr = out, err
-    if status_fd is not None:
-        ended.status_lines = bytes(kept[status_fd])
 
 
 def _feed(fd: int, left: memoryview) -> memoryview:
@@ -197,51 +238,64 @@ def _feed(fd: int, left: memoryview) -> memoryview:
         return memoryview(b"")
 
 
-def _read(fd: int) -> bytes:
-    """What the pipe has; empty at its end."""
+def _read(fd: int) -> bytes | None:
+    """What the pipe has; empty at its end, None where there is nothing yet."""
     try:
         return os.read(fd, CHUNK)
     except BlockingIOError:
-        return b""
+        return None
 
 
 def _passed(kept: dict[int, bytearray], limits: Limits, usage: Usage, seconds: float) -> tuple[Status | None, str]:
     """The limit that has been passed, and the reason in words."""
-    if any(len(data) > limits.output_bytes for data in list(kept.values())[:2]):
+    if any(len(data) > limits.output_bytes for data in kept.values()):
         return "output", f"wrote more than {limits.output_bytes:,} bytes"
-    if usage.memory_mb > limits.memory_mb or usage.most_memory_mb > limits.memory_mb:
-        return "memory", f"its processes used {usage.most_memory_mb:.0f} MB, more than {limits.memory_mb}"
+    if usage.memory_mb > limits.memory_mb:
+        return "memory", f"its processes used {usage.memory_mb:.0f} MB, more than {limits.memory_mb}"
     if usage.cpu_seconds > limits.cpu_seconds:
         return "timeout", f"used more than {limits.cpu_seconds:g} s of processor time"
+    if usage.threads > limits.processes:
+        return "fail", f"ran {usage.threads} threads at a time, more than {limits.processes}"
     if seconds > limits.wall:
         return "timeout", f"took longer than {limits.wall:g} s"
     return None, ""
 
 
-def _kill_tree(process: subprocess.Popen[bytes], seen: set[int]) -> None:
+def _kill_tree(process: subprocess.Popen[bytes], seen: Iterable[tuple[int, int]]) -> None:
     """Kill a process and all its descendants, those in new sessions too, and return when they have ended.
 
-    A process namespace goes with its first process, which has ended only once all others have. Its number is among
-    those that were `seen`.
+    A process namespace goes with its first process, which has ended only once all others have. It is among those that
+    were `seen`.
     """
-    below = seen.union(descendants(process.pid)) - {process.pid}
-    if process.poll() is None:
+    below = {one for one in seen if one[0] != process.pid}
+    if process.poll() is None:  # else its number may be another's by now
+        below.update((one.pid, one.start) for one in map(read_process, descendants(process.pid)) if one is not None)
         process.kill()
     process.wait()
     give_up = time.monotonic() + GIVE_UP_SECONDS
-    while left := [pid for pid in below if _alive(pid)]:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+    while left := {one for one in below if _runs(*one)}:
+        for one in left:
+            _kill(*one)
         if time.monotonic() > give_up:
-            raise OSError(f"processes {left} of a sandbox do not end")
+            raise OSError(f"processes {sorted(pid for pid, _ in left)} of a sandbox do not end")
         time.sleep(POLL_SECONDS / 10)
 
 
-def _alive(pid: int) -> bool:
+def _runs(pid: int, start: int) -> bool:
     """Whether a process still runs; one that only waits for its parent to notice has ended."""
+    found = read_process(pid)
+    return found is not None and found.start == start and found.running
+
+
+def _kill(pid: int, start: int) -> None:
+    """Kill this process and no other: if it still has its number after the handle was opened, the handle is its own."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if _runs(pid, start):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+    finally:
+        os.close(handle)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coterie.sandbox.bubblewrap import BOOT
 from coterie.sandbox.interpreter import Interpreter, boot_settings
-from coterie.sandbox.supervise import Ended, supervise
+from coterie.sandbox.supervise import Ended, exit_code, supervise
 from coterie.sandbox.verdict import Limits
 
 ALLOW = "COTERIE_UNSAFE_LOCAL_EXEC"  # in the environment, so that worker processes inherit it
@@ -25,16 +25,16 @@ def allowed() -> bool:
     return os.environ.get(ALLOW) == "1"
 
 
-def run(source: str, stdin: bytes, limits: Limits, python: Interpreter) -> tuple[Ended, int | None]:
+def run(source: bytes, stdin: bytes, limits: Limits, python: Interpreter) -> tuple[Ended, int | None]:
     """Run a program; returns what was seen, and its exit code, or None where the program did not start."""
     settings = boot_settings(limits)
     del settings["limits"]["RLIMIT_NPROC"]  # it would count all processes of this user
     with tempfile.TemporaryDirectory(prefix="coterie-unsafe-") as folder:
         os.chmod(folder, 0o755)
         program = Path(folder, "program.py")
-        program.write_text(source, encoding="utf-8")
+        program.write_bytes(source)
         boot = Path(folder, "boot.py")
         boot.write_bytes(BOOT.read_bytes())
         command = [python.path, "-I", "-S", "-B", str(boot), json.dumps(settings), str(program)]
         ended = supervise(command, stdin, limits, drop_to=python.run_as)
-    return ended, ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
+    return ended, exit_code(ended)

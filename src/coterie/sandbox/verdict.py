@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coterie.core.types import CoterieError
-from coterie.core.validation import at_least, positive
+from coterie.core.validation import positive, whole, within
 
+MOST = 10**9  # of anything; the kernel's counters hold that many megabytes in bytes
 Status = Literal["pass", "fail", "timeout", "memory", "output", "infrastructure"]
 
 
@@ -23,15 +24,16 @@ class Limits:
     wall_seconds: float | None = None  # time on the clock; None: 3 · cpu_seconds + 5
     memory_mb: int = 256  # resident memory; also the address space of each process, with 64 MB more for Python itself
     output_bytes: int = 1_000_000  # of standard output, and of standard error
-    processes: int = 16  # processes and threads at a time (bubblewrap; the other mechanisms allow one process)
+    processes: int = 16  # processes and threads at a time (Landlock: threads of its one process)
     files_mb: int = 16  # of the private /tmp (bubblewrap; elsewhere nothing can be written)
 
     def __post_init__(self) -> None:
-        positive("cpu_seconds", self.cpu_seconds)
-        if self.wall_seconds is not None:
-            positive("wall_seconds", self.wall_seconds)
+        for name, value in (("cpu_seconds", self.cpu_seconds), ("wall_seconds", self.wall)):
+            positive(name, value)
+            within(name, value, 0, MOST)
         for name in ("memory_mb", "output_bytes", "processes", "files_mb"):
-            at_least(name, getattr(self, name), 1)
+            whole(name, getattr(self, name))
+            within(name, getattr(self, name), 1, MOST)
 
     @property
     def wall(self) -> float:
