@@ -32,7 +32,7 @@ from coterie.training.table import load
 from coterie.training.video import write_video
 
 EXPERIMENT = "doorkey-expert-ppo"
-PLANNER = "planner:lm=embedded,plan=whole,codec=coterie.worlds.doorkey.text:SkillText"
+PLANNER = "planner:lm=embedded"
 PLAIN = ["train.video=false", "train.tensorboard=false"]
 CLONE = [  # few decisions are learned by heart within seconds: noise and a short run keep the policy soft
     "groups.agent.learner.noise=0.2",

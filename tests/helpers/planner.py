@@ -14,11 +14,13 @@ def next_of_plan(prompt):
 def next_skill(prompt):
     """The right skill for the last description."""
     seen = str(prompt).strip().split("\n")[-2]
-    if "open" in seen:
-        return "explore" if "no goal" in seen else "go to goal"
+    if "only explore" in seen:
+        return "explore"
+    if "is open" in seen:
+        return "go to goal"
     if "hold a key" in seen:
-        return "open" if "face" in seen else "explore" if "no door" in seen else "go to door"
-    return "pick up" if "face" in seen else "explore" if "no key" in seen else "go to key"
+        return "open" if "in front" in seen else "go to door"
+    return "pick up" if "in front" in seen else "go to key"
 
 
 def planner(rule, name):
