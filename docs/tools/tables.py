@@ -422,6 +422,27 @@ def gpu() -> str:
     return markdown(("device", "steps/s", "playing alone", "learning alone"), rows)
 
 
+def demonstrated(size: str) -> str:
+    """PPO from scratch and from clones of demonstrations on DoorKey: every seed beside the median and the mean."""
+    rows = []
+    for name, arm in read(f"expert-doorkey-{size}")["arms"].items():
+        seeds = arm["seeds"]
+        frames = [one["frames_to_90"] for one in seeds]
+        median = sorted(frames, key=lambda count: float("inf") if count is None else count)[len(frames) // 2]
+        rows.append(
+            [
+                name,
+                f"{statistics.mean(one['step_0'] for one in seeds):.0%}",
+                f"{statistics.mean(one['greedy'] for one in seeds):.0%}",
+                ", ".join(f"{100 * one['greedy']:.0f}" for one in seeds),
+                "never" if median is None else thousands(median),
+                ", ".join("–" if count is None else f"{count / 1000:.0f}" for count in frames),
+            ]
+        )
+    head = ("arm", "step 0, mean", "at the end, mean", "seed by seed, %", "frames to 90%, median", "in thousands")
+    return markdown(head, rows)
+
+
 def attacks() -> str:
     """The verdict on every attack by each mechanism."""
     told = read("bench-sandbox")["attacks"]
@@ -628,6 +649,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "replay-peers": replay_peers,
     "gpu": gpu,
     "attacks": attacks,
+    "demonstrated": demonstrated,
     "sandbox-speed": sandbox_speed,
     "gallery": gallery,
     "summary": summary,
