@@ -3,7 +3,7 @@
 Departures from the paper: there is no batch normalisation. The second convolution of every block starts at zero, so
 that the tower starts as the identity and deep ones train as well (Zhang et al. 2019), and a position's evaluation does
 not depend on the others in its batch. The planes of the heads have no ReLU: the tower's features are positive, so that
-without normalisation one plane has nearly the same sign everywhere, and half of the seeds would begin, and stay, blind.
+without normalisation one plane has nearly the same sign everywhere, and with some seeds it would be, and stay, 0.
 """
 
 from __future__ import annotations
