@@ -12,7 +12,7 @@ BELOW = {  # package -> packages it may import
     "core": set(),
     "nn": {"core"},
     "preferences": {"core", "nn"},
-    "worlds": {"core", "preferences"},
+    "worlds": {"core", "preferences", "sandbox"},
     "lm": {"core"},
     "policies": {"core", "nn", "lm"},
     "roles": {"core", "nn", "lm", "preferences"},

@@ -15,6 +15,7 @@ WORLDS = {
     "tag": "coterie.worlds.mpe.world:Tag",
     "doorkey": "coterie.worlds.doorkey.world:DoorKey",
     "auction": "coterie.worlds.auction.world:Auction",
+    "plan_path": "coterie.worlds.tasks.plan_path:PlanPath",
     "gymnasium/": "coterie.worlds.adapters.gymnasium:GymnasiumWorld",
     "minigrid/": "coterie.worlds.adapters.minigrid:MinigridWorld",
     "pettingzoo/": "coterie.worlds.adapters.pettingzoo:PettingZooWorld",

@@ -118,14 +118,21 @@ class Dict:
         return hash((tuple(self.entries), self.sets))
 
 
-ObservationSpace = Box | Discrete | Dict
-ActionSpace = Discrete | MultiDiscrete | Box
+@dataclass(frozen=True)
+class Text:
+    """A string of at most `max_length` characters; arrays of texts have the dtype object."""
+
+    max_length: int
+
+
+ObservationSpace = Box | Discrete | Dict | Text
+ActionSpace = Discrete | MultiDiscrete | Box | Text
 
 
 def action_shape(space: ActionSpace) -> tuple[int, ...]:
     """The shape of one agent's action."""
     match space:
-        case Discrete():
+        case Discrete() | Text():
             return ()
         case MultiDiscrete(sizes):
             return (len(sizes),)
@@ -134,8 +141,8 @@ def action_shape(space: ActionSpace) -> tuple[int, ...]:
 
 
 def action_dtype(space: ActionSpace) -> str:
-    """Integers for choices, floats for boxes."""
-    return "float32" if isinstance(space, Box) else "int64"
+    """Integers for choices, floats for boxes, objects for texts."""
+    return "float32" if isinstance(space, Box) else "object" if isinstance(space, Text) else "int64"
 
 
 def sampling_bounds(space: Box) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.core.types import AgentType, Array, CoterieError, State, TimeStep
+from coterie.core.types import AgentType, Array, CoterieError, Counters, State, TimeStep
 
 
 class World(Protocol):
@@ -85,6 +85,45 @@ class HasExpert(Protocol):
 
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """Return the expert's action for every agent of a type, `[N, A, …]`."""
+        ...
+
+
+@runtime_checkable
+class HasGuess(Protocol):
+    """A world of text actions that can make up a well-formed answer, as a baseline that knows the format alone."""
+
+    def guess(self, agent_type: str, random: np.random.Generator) -> Array:
+        """Return a random well-formed text for every agent of a type, `[N, A]` of str."""
+        ...
+
+
+@runtime_checkable
+class Forkable(Protocol):
+    """A world whose copies can be split, to try several actions from one state."""
+
+    def fork(self, index: Array) -> World:
+        """Return a world of `len(index)` copies for one step; copy j starts as copy `index[j]`, random state included.
+
+        Stepping it changes nothing here. An action has the same outcome in a fork and in the world itself.
+        """
+        ...
+
+
+@runtime_checkable
+class HasEvaluationSettings(Protocol):
+    """Settings of a world that differ in evaluations: held-out instances, for example."""
+
+    def for_evaluation(self) -> Any:
+        """Return the settings for evaluations, matches and videos."""
+        ...
+
+
+@runtime_checkable
+class HasCounters(Protocol):
+    """A world that counts what happened since its last reset, for logs and evaluations."""
+
+    def counters(self) -> Counters:
+        """Counts and means by name."""
         ...
 
 

@@ -1,0 +1,66 @@
+"""EnvWorkers: apply answers to states, in this process or in child processes, each distinct answer once.
+
+Answers are applied twice in training, in a fork that scores them and in the world that goes on with one of them, and
+samples repeat: outcomes are memoised by content.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from coterie.worlds.tasks.task import Outcome, Task
+
+REMEMBERED = 20_000  # outcomes
+Answer = tuple[Any, str, str]  # state, role, text
+
+_task: Task | None = None  # of a child process
+
+
+class EnvWorkers:
+    """Applies batches of answers."""
+
+    def __init__(self, task: Task, count: int) -> None:
+        self.task, self.count = task, count
+        self.known: OrderedDict[Answer, Outcome] = OrderedDict()
+        self._pool: ProcessPoolExecutor | None = None
+
+    def apply(self, answers: Sequence[Answer]) -> list[Outcome]:
+        """The outcome of every answer; equal answers are applied once."""
+        new = [answer for answer in dict.fromkeys(answers) if answer not in self.known]
+        for answer, outcome in zip(new, self._apply(new), strict=True):
+            self.known[answer] = outcome
+        found = []
+        for answer in answers:
+            self.known.move_to_end(answer)
+            found.append(self.known[answer])
+        while len(self.known) > REMEMBERED:
+            self.known.popitem(last=False)
+        return found
+
+    def _apply(self, answers: Sequence[Answer]) -> list[Outcome]:
+        if not self.count or len(answers) < 2:
+            return [self.task.apply(*answer) for answer in answers]
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.count, context, _start, (self.task,))
+        return list(self._pool.map(_apply, answers, chunksize=max(1, len(answers) // (4 * self.count))))
+
+    def close(self) -> None:
+        """End the child processes."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+def _start(task: Task) -> None:
+    global _task
+    _task = task
+
+
+def _apply(answer: Answer) -> Outcome:
+    assert _task is not None
+    return _task.apply(*answer)
