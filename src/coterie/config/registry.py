@@ -35,6 +35,7 @@ POLICIES = {
     "planner": "coterie.policies.planner:PlannerPolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
     "search": "coterie.policies.search.policy:SearchPolicy",
+    "causal_lm": "coterie.policies.teams.policy:CausalLMPolicy",
 }
 SCRIPTED = ("random", "expert")  # policies that follow a rule
 UNTRAINED = (
@@ -52,6 +53,8 @@ LEARNERS = {
     "alphazero": "coterie.algorithms.alphazero.alphazero:AlphaZero",
     "bc": "coterie.algorithms.imitation.bc:BC",
     "dagger": "coterie.algorithms.imitation.dagger:DAgger",
+    "at_grpo": "coterie.algorithms.at_grpo.at_grpo:ATGRPO",
+    "sft": "coterie.algorithms.imitation.sft:SFT",
 }
 ADVISORS = {
     "language": "coterie.roles.advisor:LanguageAdvisor",

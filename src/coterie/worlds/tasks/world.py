@@ -53,7 +53,7 @@ class TaskWorld:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         if num_envs % settings.group_size:
             raise ValueError(
-                f"group_size ({settings.group_size}) must divide the copies of a shard (train.num_envs / train.shards), "
+                f"group_size ({settings.group_size}) must divide the copies of a shard (num_envs / shards), "
                 f"which are {num_envs}"
             )
         self.settings, self.num_envs, self.task = settings, num_envs, task
@@ -79,7 +79,7 @@ class TaskWorld:
         self._answers = np.zeros((len(self.roles), 2))  # by role: answers, unreadable ones
         self._episodes, self._turns = 0, 0.0
         self._begin(range(self.num_envs))
-        return self._present()
+        return self.observe()
 
     def _begin(self, copies: Any) -> None:
         """Draw the next instance of these copies; copies of one group draw the same one."""
@@ -119,7 +119,7 @@ class TaskWorld:
             timestep.success[n] = outcome.solved
         self._answers[column] += len(outcomes), sum(not outcome.readable for outcome in outcomes)
         self._end(timestep, turn)
-        return self._observed(timestep)
+        return timestep if self._is_fork else self._observed(timestep)  # nobody plays on from a fork
 
     def reward(self, outcome: Outcome) -> float:
         """The acting role's reward: alpha · team + local, or alpha · team where rewards are sparse."""
@@ -156,15 +156,14 @@ class TaskWorld:
 
     def _observed(self, timestep: TimeStep) -> TimeStep:
         """Fill in who acts and what they read."""
-        if self._is_fork:
-            return timestep  # nobody plays on from a fork
         step, column = timestep.agent_types[AGENT_TYPE], self._position % len(self.roles)
         step.acting[:, column] = ~self._waiting
         for n in np.flatnonzero(~self._waiting):
             step.observation[n, column] = self._prompt(n, self.roles[column])  # type: ignore[index]  # an array
         return timestep
 
-    def _present(self) -> TimeStep:
+    def observe(self) -> TimeStep:
+        """The present time step, without rewards and episode ends."""
         return self._observed(self._empty())
 
     def _prompt(self, copy: int, role: str) -> str:
@@ -259,7 +258,7 @@ class TaskWorld:
         self._states = [self.task.state_type(**_tuples(one)) for one in json.loads(state["states"])]
         self._said = [tuple(Said(**one) for one in said) for said in json.loads(state["said"])]
         self._final = [(None, ())] * self.num_envs
-        return self._present()
+        return self.observe()
 
 
 def draw_instance(task: Task, split: str, seed: int, number: int) -> Any:

@@ -1,0 +1,1 @@
+"""AT-GRPO: agent- and turn-wise group relative policy optimisation, and plain GRPO as its baseline."""

@@ -1,0 +1,176 @@
+"""AT-GRPO (Zhao et al. 2025): language models of a team learn by comparing answers to one and the same prompt.
+
+The policy draws K candidates for every agent and turn, scores each on a fork and goes on with one (`policies/teams`);
+this learner compares the candidates within (instance, agent, turn) and raises the probability of the better ones, token
+by token, with PPO's clip. `groups: episode` is plain GRPO: episodes of one instance are compared by their returns. Each
+set of weights has an UpdateWorker of its own and learns from the answers of its own agents alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+
+from coterie.algorithms.at_grpo.groups import PAD, Baseline, Found, by_episode, by_turn
+from coterie.algorithms.at_grpo.loss import Normalize
+from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
+from coterie.algorithms.divergence import demand_finite
+from coterie.core.group import GroupSpec, Panel, Preference
+from coterie.core.search_space import Choice, Real, Space
+from coterie.core.types import Experience, Joint, Metrics, State
+from coterie.core.validation import at_least, positive, whole
+from coterie.policies.teams.policy import CausalLMPolicy
+
+Groups = Literal["turn", "episode"]
+Schedule = Literal["constant", "linear"]
+
+
+@dataclass(frozen=True)
+class ATGRPOSettings:
+    """Settings of AT-GRPO and of plain GRPO."""
+
+    groups: Groups = "turn"  # what is compared: candidates of one agent and turn, or episodes of one instance
+    baseline: Baseline = "std"  # advantage (R − mean) / std of the group, or mean: R − mean
+    learning_rate: float = 1e-4  # of Adam
+    learning_rate_schedule: Schedule = "constant"  # linear: to 0 at the run's end
+    clip: float = 0.2  # ε of the clipped ratio
+    kl: float = 0.0  # weight of the KL to the model as it was when learning began
+    normalize: Normalize = "token"  # mean over tokens, over answers (sequence), or by the longest possible answer
+    epochs: int = 1  # passes over the answers of an iteration
+    minibatch_size: int = 64  # prompts per optimiser step
+    microbatch_size: int = 64  # prompts per forward and backward pass; gradients accumulate
+    max_grad_norm: float = 1.0  # gradients are scaled to at most this norm
+    weight_decay: float = 0.0  # of AdamW
+    token_budget: int | None = None  # the run ends once so many tokens were sampled; None: at train.total_steps
+
+    SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
+        "learning_rate": Real(1e-5, 1e-2, log=True),
+        "clip": Choice((0.1, 0.2, 0.3)),
+        "minibatch_size": Choice((16, 32, 64, 128)),
+        "epochs": Choice((1, 2, 4)),
+    }
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "clip", "max_grad_norm"):
+            positive(name, getattr(self, name))
+        for name in ("kl", "weight_decay"):
+            at_least(name, getattr(self, name), 0)
+        for name in ("epochs", "minibatch_size", "microbatch_size", "token_budget"):
+            if (value := getattr(self, name)) is not None:
+                whole(name, value)
+                at_least(name, value, 1)
+        options: Mapping[str, tuple[str, ...]] = {
+            "groups": get_args(Groups),
+            "baseline": get_args(Baseline),
+            "normalize": get_args(Normalize),
+            "learning_rate_schedule": get_args(Schedule),
+        }
+        for name, allowed in options.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+
+
+class ATGRPO:
+    """Improves language models that write their answers."""
+
+    teaches = CausalLMPolicy
+    scopes = ("step",)
+    panels = (
+        Panel("score of sampled answers", "reward", ("score", "chosen_score")),
+        Panel("groups without a better answer", "share of groups", ("flat_groups",)),
+        Panel("entropy", "nats per token", ("token_entropy",)),
+        Panel("clipped tokens", "share of tokens", ("clip_fraction",)),
+    )
+
+    def __init__(
+        self, settings: ATGRPOSettings, policy: CausalLMPolicy, group_spec: GroupSpec, preference: Preference
+    ) -> None:
+        branches = policy.settings.candidates > 1
+        if settings.groups == "turn" and not branches:
+            raise ValueError("groups=turn compares candidates: set policy.candidates to 2 or more, got 1")
+        if settings.groups == "episode" and branches:
+            raise ValueError(
+                f"groups=episode compares whole episodes: set policy.candidates=1, got {policy.settings.candidates}"
+            )
+        self.settings, self.policy, self.group_spec = settings, policy, group_spec
+        sets = range(policy.router.sets)
+        self.workers = [UpdateWorker(policy.weights(number), settings.weight_decay) for number in sets]
+        self.tokens = 0  # sampled so far
+
+    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+        s = self.settings
+        found = (by_turn if s.groups == "turn" else by_episode)(own, s.baseline)
+        self.tokens += found.tokens
+        spec = self._spec(joint)
+        metrics = self._scores(own) | self._sizes(found)
+        steps: dict[str, list[float]] = {}
+        for number, worker in enumerate(self.workers):
+            if s.kl and worker.reference is None:
+                worker.keep_reference()
+            mine = np.flatnonzero(self.policy.router.of_agent[found.answers.agents] == number)
+            if len(mine):
+                for name, values in worker.update(found.answers.take(mine), spec, random).items():
+                    steps.setdefault(name, []).extend(values)
+        metrics |= {name: float(np.mean(values)) for name, values in steps.items()}
+        metrics["updates"] = float(len(steps.get("loss", ())))
+        demand_finite(self.group_spec.group, metrics, [], self._parameters())
+        return metrics
+
+    def _spec(self, joint: Joint) -> UpdateSpec:
+        s = self.settings
+        rate = s.learning_rate * (max(1 - joint.progress, 0.0) if s.learning_rate_schedule == "linear" else 1.0)
+        sizes = (s.minibatch_size, min(s.microbatch_size, s.minibatch_size))
+        temperature = self.policy.settings.temperature
+        return UpdateSpec(rate, s.clip, s.kl, s.normalize, *sizes, s.epochs, s.max_grad_norm, temperature)
+
+    def _sizes(self, found: Found) -> Metrics:
+        return {
+            "groups": float(found.groups),
+            "flat_groups": found.flat / max(found.groups, 1),
+            "tokens": float(self.tokens),
+        }
+
+    def _scores(self, own: Experience) -> Metrics:
+        """Mean scores of all candidates and of the chosen ones, in all and by agent."""
+        assert own.trace is not None
+        metrics: Metrics = {}
+        scores, chosen = own.trace["scores"], own.trace["chosen"]
+        branches = scores.shape[-1] > 1
+        for column, agent in [(None, ""), *enumerate(self.group_spec.agents)]:
+            rows = own.active if column is None else own.active & (np.arange(own.active.shape[2]) == column)
+            if not rows.any():
+                continue
+            prefix = f"{agent}/" if agent else ""
+            if branches:
+                metrics[f"{prefix}score"] = float(scores[rows].mean())
+                taken = np.take_along_axis(scores[rows], chosen[rows][:, None], axis=1)
+                metrics[f"{prefix}chosen_score"] = float(taken.mean())
+            else:
+                metrics[f"{prefix}score"] = float(own.reward[rows].mean())
+            lengths = (own.trace["tokens"][rows] != PAD).sum(axis=-1)
+            metrics[f"{prefix}answer_tokens"] = float(lengths.mean())
+        return metrics
+
+    def _parameters(self) -> list[np.ndarray]:
+        return [p.detach().cpu().numpy() for worker in self.workers for p in worker.parameters]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the token budget is spent."""
+        return self.settings.token_budget is not None and self.tokens >= self.settings.token_budget
+
+    def metrics(self) -> Metrics:
+        return {}  # `learn` returns them
+
+    def state(self) -> State:
+        return {"tokens": self.tokens, "workers": [worker.state() for worker in self.workers]}
+
+    def load(self, state: State) -> None:
+        if len(state["workers"]) != len(self.workers):
+            raise ValueError(f"the saved learner has {len(state['workers'])} workers, this one {len(self.workers)}")
+        self.tokens = state["tokens"]
+        for worker, saved in zip(self.workers, state["workers"], strict=True):
+            worker.load(saved)

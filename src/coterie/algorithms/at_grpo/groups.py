@@ -1,0 +1,126 @@
+"""Groups of answers that are compared with each other, and their advantages.
+
+A group holds answers to one and the same prompt. `turn`: the candidates of one agent in one turn of one instance
+(AT-GRPO, Zhao et al. 2025, eq. 3–4), each with the reward of its own outcome. `episode`: whole episodes of one instance
+(GRPO, Shao et al. 2024, eq. 3), each with its return; all answers of an episode share its advantage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from coterie.core.types import Array, Experience
+
+PAD = -1  # in arrays of tokens: no token
+Baseline = Literal["std", "mean"]
+EPSILON = 1e-6  # rewards that differ by less are equal
+
+
+class Answers(NamedTuple):
+    """Answers to learn from: G prompts, K answers each, of up to L tokens."""
+
+    prompts: Array  # [G, P] int32, PAD after the end
+    tokens: Array  # [G, K, L] int32
+    log_probs: Array  # [G, K, L] float32: when they were sampled
+    advantages: Array  # [G, K] float32
+    agents: Array  # [G] int: index within the group of agents
+
+    def take(self, rows: Array) -> Answers:
+        """Some of the prompts."""
+        return Answers(*(array[rows] for array in self))
+
+
+class Found(NamedTuple):
+    """The answers of a rollout that teach something, and how many do not."""
+
+    answers: Answers
+    groups: int  # compared
+    flat: int  # groups in which every answer is equally good: skipped
+    tokens: int  # sampled, those of skipped groups included
+
+
+def advantages(rewards: Array, baseline: Baseline) -> Array:
+    """(R − mean) / std within each group `[G, K]`, or R − mean."""
+    centred = rewards - rewards.mean(axis=1, keepdims=True)
+    if baseline == "mean":
+        return centred.astype(np.float32)
+    deviation = rewards.std(axis=1, keepdims=True)
+    return np.where(deviation > EPSILON, centred / np.maximum(deviation, EPSILON), 0.0).astype(np.float32)
+
+
+def by_turn(own: Experience, baseline: Baseline) -> Found:
+    """Groups of candidates: every decision is one group."""
+    trace = _trace(own)
+    t, n, a = np.nonzero(own.active & (trace["prompt"][..., 0] != PAD))
+    scores = trace["scores"][t, n, a].astype(np.float64)
+    if scores.shape[1] < 2:
+        raise ValueError("groups=turn compares candidates: set policy.candidates to 2 or more")
+    uneven = np.ptp(scores, axis=1) > EPSILON
+    found = Answers(
+        trace["prompt"][t, n, a],
+        trace["tokens"][t, n, a],
+        trace["log_probs"][t, n, a],
+        advantages(scores, baseline),
+        a,
+    )
+    return Found(found.take(np.flatnonzero(uneven)), len(t), int((~uneven).sum()), int((found.tokens != PAD).sum()))
+
+
+def by_episode(own: Experience, baseline: Baseline) -> Found:
+    """Groups of episodes that began with the same prompt; their decisions share the episode's advantage."""
+    trace = _trace(own)
+    episodes = _episodes(own)
+    together: dict[bytes, list[tuple[Array, float]]] = defaultdict(list)
+    for rows, value in episodes:
+        t, n, a = rows[0]
+        together[hashlib.sha256(trace["prompt"][t, n, a].tobytes()).digest()].append((rows, value))
+    if episodes and max(map(len, together.values())) < 2:
+        raise ValueError("groups=episode compares episodes of one instance: set world.group_size to 2 or more")
+    kept: list[tuple[Array, float]] = []
+    flat = 0
+    for members in together.values():
+        each = advantages(np.array([[value for _, value in members]]), baseline)[0]
+        if np.ptp([value for _, value in members]) <= EPSILON:
+            flat += 1
+            continue
+        kept += [(rows, advantage) for (rows, _), advantage in zip(members, each, strict=True)]
+    rows = np.concatenate([r for r, _ in kept]) if kept else np.zeros((0, 3), np.int64)
+    t, n, a = rows.T
+    advantage = np.repeat([v for _, v in kept], [len(r) for r, _ in kept]) if kept else np.zeros(0)
+    answers = Answers(
+        trace["prompt"][t, n, a],
+        trace["tokens"][t, n, a][:, :1],
+        trace["log_probs"][t, n, a][:, :1],
+        advantage.astype(np.float32)[:, None],
+        a,
+    )
+    tokens = sum(int((trace["tokens"][tuple(r.T)] != PAD).sum()) for r, _ in episodes)
+    return Found(answers, len(together), flat, tokens)
+
+
+def _episodes(own: Experience) -> list[tuple[Array, float]]:
+    """The decisions `[R, 3]` (t, n, a) of every finished episode, and its return over all of the group's agents."""
+    found = []
+    reward, ends = own.reward.sum(axis=2, dtype=np.float64), own.ends.any(axis=2)
+    readable: Array = np.not_equal(_trace(own)["prompt"][..., 0], PAD)
+    for n in range(own.active.shape[1]):
+        first = 0
+        for last in np.flatnonzero(ends[:, n]).tolist():
+            part = own.active[first : last + 1, n] & readable[first : last + 1, n]
+            t, a = np.nonzero(part)
+            if len(t):
+                rows = np.stack([t + first, np.full(len(t), n), a], axis=1)
+                found.append((rows, float(reward[first : last + 1, n].sum())))
+            first = last + 1
+    return found
+
+
+def _trace(own: Experience) -> Mapping[str, Array]:
+    if own.trace is None or "scores" not in own.trace:
+        raise ValueError("the experience holds no candidates; learner 'at_grpo' needs policy 'causal_lm'")
+    return own.trace

@@ -1,0 +1,113 @@
+"""UpdateWorkers: improve one set of weights, with an optimiser and a reference of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.algorithms.at_grpo.groups import PAD, Answers
+from coterie.algorithms.at_grpo.loss import Normalize, token_loss, token_weights
+from coterie.algorithms.at_grpo.optimizer import Optimizer
+from coterie.core.types import Array, State
+from coterie.policies.teams.weights import Weights
+
+
+class UpdateSpec(NamedTuple):
+    """How a set of weights is improved in one iteration."""
+
+    learning_rate: float
+    clip: float
+    kl: float
+    normalize: Normalize
+    minibatch: int  # prompts of one optimiser step
+    microbatch: int  # prompts of one forward and backward pass
+    epochs: int
+    max_grad_norm: float
+    temperature: float
+
+
+class UpdateWorker:
+    """Improves one set of weights."""
+
+    def __init__(self, weights: Weights, weight_decay: float) -> None:
+        self.weights = weights
+        self.parameters = weights.parameters()
+        self.optimizer = Optimizer(self.parameters, weight_decay)
+        self.reference: list[Tensor] | None = None  # the parameters that the KL is measured from
+
+    def keep_reference(self) -> None:
+        """Take the present parameters as the reference."""
+        self.reference = [parameter.detach().clone() for parameter in self.parameters]
+
+    def update(self, answers: Answers, spec: UpdateSpec, random: np.random.Generator) -> dict[str, list[float]]:
+        """Go over the answers; returns the metrics of every optimiser step."""
+        found: dict[str, list[float]] = {}
+        for _ in range(spec.epochs):
+            order = random.permutation(len(answers.agents))
+            for first in range(0, len(order), spec.minibatch):
+                for name, value in self._step(answers.take(order[first : first + spec.minibatch]), spec).items():
+                    found.setdefault(name, []).append(value)
+        return found
+
+    def _step(self, answers: Answers, spec: UpdateSpec) -> dict[str, float]:
+        """One optimiser step, its gradient accumulated over micro-batches."""
+        device = self.parameters[0].device
+        weights = token_weights(torch.from_numpy(answers.tokens != PAD).to(device), spec.normalize)
+        sums = torch.zeros(4, device=device)
+        for first in range(0, len(answers.agents), spec.microbatch):
+            now = np.arange(first, min(first + spec.microbatch, len(answers.agents)))
+            part = answers.take(now)
+            weight = weights[torch.from_numpy(now).to(device)]
+            prompts = [row[row != PAD].tolist() for row in part.prompts]
+            graded = self.weights.grade(prompts, part.tokens, spec.temperature)
+            old, advantage = (torch.from_numpy(array).to(device) for array in (part.log_probs, part.advantages))
+            reference = self._reference_log_probs(prompts, part.tokens, spec) if spec.kl else None
+            losses = token_loss(graded.log_probs, old, advantage, spec.clip, reference, spec.kl)
+            loss = (losses.loss * weight).sum()
+            loss.backward()
+            share = graded.valid.float()
+            parts = (loss.detach(), (losses.clipped * share).sum(), (losses.divergence * share).sum())
+            sums += torch.stack([*parts, (graded.entropy * share).sum()])
+        norm = self.optimizer.step(spec.learning_rate, spec.max_grad_norm)
+        tokens = max(1, int((answers.tokens != PAD).sum()))
+        loss_sum, clipped, divergence, entropy = sums.tolist()
+        return {
+            "loss": loss_sum,
+            "clip_fraction": clipped / tokens,
+            "kl_reference": divergence / tokens,
+            "token_entropy": entropy / tokens,
+            "grad_norm": norm,
+        }
+
+    @torch.no_grad()
+    def _reference_log_probs(self, prompts: Sequence[Sequence[int]], tokens: Array, spec: UpdateSpec) -> Tensor:
+        """Log-probabilities by the reference parameters, which take the place of the present ones for a moment."""
+        assert self.reference is not None
+        present = [parameter.detach().clone() for parameter in self.parameters]
+        self._set(self.reference)
+        try:
+            return self.weights.grade(prompts, tokens, spec.temperature).log_probs
+        finally:
+            self._set(present)
+
+    @torch.no_grad()
+    def _set(self, values: Sequence[Tensor]) -> None:
+        for parameter, value in zip(self.parameters, values, strict=True):
+            parameter.copy_(value)
+
+    def state(self) -> State:
+        """Moments of the optimiser, and the reference."""
+        reference = None if self.reference is None else [value.cpu().numpy().copy() for value in self.reference]
+        return {"moments": self.optimizer.state(), "reference": reference}
+
+    def load(self, state: State) -> None:
+        """Return to a saved state."""
+        self.optimizer.load(state["moments"])
+        self.reference = None
+        if state["reference"] is not None:
+            pairs = zip(self.parameters, state["reference"], strict=True)
+            self.reference = [torch.from_numpy(array.copy()).to(parameter) for parameter, array in pairs]

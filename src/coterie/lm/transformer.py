@@ -1,0 +1,261 @@
+"""A decoder-only transformer of the Llama family, written out: small ones from scratch, larger ones from weights.
+
+Rotary positions (Su et al. 2021, eq. 34), RMS normalisation (Zhang and Sennrich 2019, eq. 4), SwiGLU layers (Shazeer
+2020, eq. 6), grouped-query attention. Projections that read the same input are one matrix. Low-rank adapters
+(Hu et al. 2021, eq. 3) hang on every projection: W x + (alpha / r) B A x, one pair (A, B) per adapter, so that several
+roles share the base weights in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coterie.core.validation import positive, whole
+
+
+@dataclass(frozen=True)
+class TransformerShape:
+    """Sizes of a transformer."""
+
+    vocabulary: int
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    kv_heads: int = 4  # heads of keys and values; fewer than `heads`: grouped-query attention
+    hidden: int = 128  # of the feed-forward layers
+    context: int = 256  # positions
+    rope_theta: float = 10_000.0
+    epsilon: float = 1e-5  # of the normalisation
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "layers", "width", "heads", "kv_heads", "hidden", "context"):
+            whole(name, getattr(self, name))
+            positive(name, getattr(self, name))
+        if self.width % self.heads or self.heads % self.kv_heads or self.width // self.heads % 2:
+            raise ValueError(
+                f"width ({self.width}) must be an even multiple of heads ({self.heads}), and heads a multiple of "
+                f"kv_heads ({self.kv_heads})"
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Numbers per head."""
+        return self.width // self.heads
+
+
+class Projection(nn.Module):
+    """A linear map without bias, and its adapters."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.lora_a, self.lora_b = nn.ParameterList(), nn.ParameterList()  # of each adapter: A [r, in], B [out, r]
+        self.scale = 0.0
+
+    def forward(self, x: Tensor, adapter: int | None) -> Tensor:
+        out = F.linear(x, self.weight)
+        if adapter is None:
+            return out
+        return out + self.scale * F.linear(F.linear(x, self.lora_a[adapter]), self.lora_b[adapter])
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward network, each on normalised inputs and added to them."""
+
+    def __init__(self, shape: TransformerShape) -> None:
+        super().__init__()
+        self.shape = shape
+        own, shared = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+        self.attention_norm, self.feed_norm = (nn.Parameter(torch.ones(shape.width)) for _ in range(2))
+        self.query_key_value = Projection(shape.width, own + 2 * shared)
+        self.output = Projection(own, shape.width)
+        self.gate_up = Projection(shape.width, 2 * shape.hidden)
+        self.down = Projection(shape.hidden, shape.width)
+
+    def forward(self, x: Tensor, turn: Rotation, adapter: int | None, cache: Cache | None = None) -> Tensor:
+        rows, length, _ = x.shape
+        shape, size = self.shape, self.shape.head_size
+        heads = self.query_key_value(rms_norm(x, self.attention_norm, shape.epsilon), adapter)
+        heads = heads.view(rows, length, shape.heads + 2 * shape.kv_heads, size).transpose(1, 2)
+        query, key, value = heads.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=1)
+        query, key = rotate(query, turn), rotate(key, turn)
+        if cache is not None:
+            key, value = cache.extend(key, value)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=turn.mask, is_causal=turn.mask is None, enable_gqa=shape.kv_heads < shape.heads
+        )
+        x = x + self.output(mixed.transpose(1, 2).reshape(rows, length, -1), adapter)
+        gate, up = self.gate_up(rms_norm(x, self.feed_norm, shape.epsilon), adapter).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up, adapter)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotations of the positions `[R or 1, 1, L, head_size]`, and who may look at whom."""
+
+    cosine: Tensor
+    sine: Tensor
+    mask: Tensor | None  # [R, 1, L, S] bool; None: every position looks back at all earlier ones
+
+
+class Cache(Protocol):
+    """Keys and values of one layer."""
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add positions; returns all so far."""
+        ...
+
+
+class LayerCache:
+    """Keys and values of one layer, `[R, kv_heads, S, head_size]`, filled from the left."""
+
+    def __init__(self, rows: int, shape: TransformerShape, size: int, like: Tensor) -> None:
+        self.key = like.new_zeros((rows, shape.kv_heads, size, shape.head_size))
+        self.value = torch.zeros_like(self.key)
+        self.filled = 0
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add positions; returns all so far."""
+        end = self.filled + key.shape[2]
+        self.key[:, :, self.filled : end], self.value[:, :, self.filled : end] = key, value
+        self.filled = end
+        return self.key[:, :, :end], self.value[:, :, :end]
+
+    def repeated(self, times: int, rows: Tensor | None = None) -> LayerCache:
+        """A cache in which every row stands `times` times; or these rows alone."""
+        twin = LayerCache.__new__(LayerCache)
+        pick = (lambda a: a.repeat_interleave(times, dim=0)) if rows is None else (lambda a: a[rows])
+        twin.key, twin.value, twin.filled = pick(self.key), pick(self.value), self.filled
+        return twin
+
+
+class Transformer(nn.Module):
+    """Token ids to the logits of the next token; input and output embeddings are the same matrix."""
+
+    def __init__(self, shape: TransformerShape, seed: int = 0) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Parameter(torch.empty(shape.vocabulary, shape.width))
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = nn.Parameter(torch.ones(shape.width))
+        self.adapters = 0
+        self._initialise(seed)
+        pairs = torch.arange(0, shape.head_size, 2, dtype=torch.float64) / shape.head_size
+        angles = torch.arange(shape.context, dtype=torch.float64)[:, None] * shape.rope_theta**-pairs
+        angles = torch.cat([angles, angles], dim=1)
+        self.register_buffer("cosine", angles.cos().float(), persistent=False)
+        self.register_buffer("sine", angles.sin().float(), persistent=False)
+
+    def _initialise(self, seed: int) -> None:
+        """Normal weights; those that add to the residual stream are smaller, as in GPT-2."""
+        random = torch.Generator().manual_seed(seed)
+        nn.init.normal_(self.embedding, std=0.02, generator=random)
+        for name, module in self.named_modules():
+            if isinstance(module, Projection):
+                small = math.sqrt(2 * self.shape.layers) if name.endswith(("output", "down")) else 1.0
+                nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5 / small, generator=random)
+
+    def projections(self) -> Iterator[Projection]:
+        """All linear maps of the layers."""
+        for module in self.modules():
+            if isinstance(module, Projection):
+                yield module
+
+    def add_adapters(self, count: int, rank: int, alpha: float, seeds: list[int]) -> None:
+        """Freeze the base and hang adapters on every projection; a new adapter changes nothing (B = 0)."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(False)
+        self.adapters = count
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        for projection in self.projections():
+            outputs, inputs = projection.weight.shape
+            projection.scale = alpha / rank
+            for random in generators:
+                down = torch.empty(rank, inputs).uniform_(-(inputs**-0.5), inputs**-0.5, generator=random)
+                projection.lora_a.append(nn.Parameter(down.to(projection.weight)))
+                projection.lora_b.append(nn.Parameter(projection.weight.new_zeros((outputs, rank))))
+
+    def adapter_parameters(self, adapter: int) -> list[nn.Parameter]:
+        """The parameters of one adapter."""
+        return [pair[adapter] for p in self.projections() for pair in (p.lora_a, p.lora_b)]
+
+    def forward(
+        self,
+        tokens: Tensor,  # [R, L]
+        adapter: int | None = None,
+        positions: Tensor | None = None,  # [R, L]; None: 0, 1, …
+        mask: Tensor | None = None,  # [R, 1, L, S] bool
+        caches: Sequence[Cache] | None = None,
+    ) -> Tensor:
+        """Return the hidden states `[R, L, width]`; `logits` makes logits of them."""
+        if positions is None:
+            cosine, sine = (table[None, None, : tokens.shape[1]] for table in (self.cosine, self.sine))  # type: ignore[index]  # buffers
+        else:
+            cosine, sine = (table[positions].unsqueeze(1) for table in (self.cosine, self.sine))  # type: ignore[index]
+        x = F.embedding(tokens, self.embedding)
+        turn = Rotation(cosine.to(x.dtype), sine.to(x.dtype), mask)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, turn, adapter, None if caches is None else caches[i])
+        return rms_norm(x, self.norm, self.shape.epsilon)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of the next token, in float32."""
+        return F.linear(hidden, self.embedding).float()
+
+    def new_caches(self, rows: int, size: int) -> list[LayerCache]:
+        """Empty caches for all layers."""
+        return [LayerCache(rows, self.shape, size, self.embedding) for _ in self.layers]
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """x / sqrt(mean(x²) + epsilon) · weight."""
+    return F.rms_norm(x, weight.shape, weight, epsilon)
+
+
+def rotate(x: Tensor, turn: Rotation) -> Tensor:
+    """Rotate pairs (i, i + size/2) of every head by its position's angles."""
+    first, second = x.chunk(2, dim=-1)
+    return x * turn.cosine + torch.cat([-second, first], dim=-1) * turn.sine
+
+
+def from_hugging_face(model: Any) -> Transformer:
+    """A transformer with the weights of a Hugging Face Llama model; others are refused."""
+    config = model.config
+    if config.model_type != "llama" or getattr(config, "attention_bias", False) or not config.tie_word_embeddings:
+        raise ValueError(f"expected a Llama model with tied embeddings and without biases, got '{config.model_type}'")
+    rope = getattr(config, "rope_parameters", None) or {}
+    shape = TransformerShape(
+        vocabulary=config.vocab_size,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        hidden=config.intermediate_size,
+        context=config.max_position_embeddings,
+        rope_theta=float(rope.get("rope_theta", getattr(config, "rope_theta", 10_000.0))),
+        epsilon=config.rms_norm_eps,
+    )
+    made = Transformer(shape)
+    own, theirs = made.state_dict(), model.state_dict()
+
+    def copy(name: str, *sources: str) -> None:
+        own[name].copy_(torch.cat([theirs[source] for source in sources]))
+
+    copy("embedding", "model.embed_tokens.weight")
+    copy("norm", "model.norm.weight")
+    for i in range(shape.layers):
+        here, there = f"layers.{i}", f"model.layers.{i}"
+        copy(f"{here}.attention_norm", f"{there}.input_layernorm.weight")
+        copy(f"{here}.feed_norm", f"{there}.post_attention_layernorm.weight")
+        copy(f"{here}.query_key_value.weight", *(f"{there}.self_attn.{name}_proj.weight" for name in "qkv"))
+        copy(f"{here}.output.weight", f"{there}.self_attn.o_proj.weight")
+        copy(f"{here}.gate_up.weight", *(f"{there}.mlp.{name}_proj.weight" for name in ("gate", "up")))
+        copy(f"{here}.down.weight", f"{there}.mlp.down_proj.weight")
+    return made

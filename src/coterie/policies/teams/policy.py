@@ -1,0 +1,287 @@
+"""The policy `causal_lm`: a language model that writes its answers, token by token, and that a learner can train.
+
+A group's agents share one set of weights or have one each (`parameters`), and a set is a whole model or low-rank
+adapters over a base that all sets share (`weights`). In training it may branch: draw several candidates, score all,
+go on with one. Token ids and log-probabilities of all candidates are kept in the decision's trace; the learner never
+tokenises a text again. A prompt that is too long for the model is refused and counted: the answer is "".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+
+from coterie.core import seeding
+from coterie.core.group import GroupSpec
+from coterie.core.types import Array, Counters, Decision, Mean, State, Text, View
+from coterie.core.validation import at_least, positive, whole
+from coterie.lm.characters import CharacterTokenizer
+from coterie.lm.pretrained import Tokenizer, load_pretrained
+from coterie.lm.sampling import PAD, Samples, SampleSpec
+from coterie.lm.transformer import Transformer, TransformerShape
+from coterie.policies.teams.branching import Choose, choose, score_candidates
+from coterie.policies.teams.rollout_worker import RolloutWorker
+from coterie.policies.teams.router import Router
+from coterie.policies.teams.weights import Weights
+
+TINY = "tiny"
+ADAPTER = ".lora_"  # in the names of weights
+Kind = Literal["full", "lora"]
+
+
+@dataclass(frozen=True)
+class TinySettings:
+    """Sizes of a small transformer that reads characters and starts from random weights."""
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    hidden: int = 128  # width of the feed-forward layers
+    context: int = 256  # characters of prompt and answer
+
+
+@dataclass(frozen=True)
+class CausalLMSettings:
+    """Settings of the policy 'causal_lm'."""
+
+    model: str = TINY  # tiny: from scratch; embedded: the shipped one; or a directory or GGUF file of a Llama model
+    tiny: TinySettings = field(default_factory=TinySettings)  # sizes, where the model is tiny
+    weights: Kind = "full"  # train all weights, or lora: low-rank adapters over a base that the group's agents share
+    rank: int = 16  # of the adapters
+    alpha: float = 32.0  # adapters are scaled by alpha / rank
+    temperature: float = 1.0  # of sampling; greedy decisions take the most likely token
+    max_tokens: int = 32  # of an answer
+    max_prompt_tokens: int = 192  # longer prompts are refused
+    candidates: int = 1  # answers drawn from one state in training; 1: no branching
+    choose: Choose = "best"  # the candidate to go on with: best, random or first
+    device: str = "auto"  # auto, cpu or cuda
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "max_tokens", "max_prompt_tokens", "candidates"):
+            whole(name, getattr(self, name))
+            at_least(name, getattr(self, name), 1)
+        positive("alpha", self.alpha)
+        positive("temperature", self.temperature)
+        for name, hint in (("weights", Kind), ("choose", Choose)):
+            if getattr(self, name) not in get_args(hint):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(hint))}, got {getattr(self, name)!r}")
+        if self.model == TINY and self.max_prompt_tokens + self.max_tokens > self.tiny.context:
+            raise ValueError(
+                f"max_prompt_tokens + max_tokens must be at most tiny.context ({self.tiny.context}), "
+                f"got {self.max_prompt_tokens} + {self.max_tokens}"
+            )
+
+
+class Rows(NamedTuple):
+    """The decisions of one step: R agents that act."""
+
+    copies: Array  # [R]
+    columns: Array  # [R]: which of the view's agents
+    agents: Array  # [R]: which of the policy's agents
+    prompts: list[list[int]]  # token ids; [] where the prompt is refused
+
+
+class CausalLMPolicy:
+    """Acts for a group of agents by writing."""
+
+    memory_size = 0
+
+    def __init__(self, settings: CausalLMSettings, group_spec: GroupSpec) -> None:
+        spaces = group_spec.spaces
+        if not isinstance(spaces.observation, Text) or not isinstance(spaces.action, Text):
+            raise ValueError("policy 'causal_lm' reads and writes texts; this world has other observations or actions")
+        if group_spec.advice is not None:
+            raise ValueError("policy 'causal_lm' does not support an advisor; remove the advisor")
+        self.settings, self.group_spec = settings, group_spec
+        self.router = Router(group_spec)
+        self.device = _device(settings.device)
+        self.networks, self.tokenizer = self._build()
+        self.workers = [RolloutWorker(self.weights(number)) for number in range(self.router.sets)]
+        self.counts = np.zeros(
+            (len(group_spec.agents), 2, 3)
+        )  # by agent, (training, evaluation): answers, tokens, refused
+        self.entropy = np.zeros(2)  # of training answers: sum, number
+
+    def _build(self) -> tuple[list[Transformer], Tokenizer]:
+        """The networks: one per set of weights, or one base with an adapter per set."""
+        s, sets = self.settings, self.router.sets
+        copies = 1 if s.weights == "lora" else sets
+        tokenizer: Tokenizer
+        if s.model == TINY:
+            tokenizer = CharacterTokenizer()
+            tiny = asdict(s.tiny)
+            shape = TransformerShape(tokenizer.size, kv_heads=s.tiny.heads, **tiny)
+            networks = [Transformer(shape, self._seed("weights", number)) for number in range(copies)]
+        else:
+            networks, tokenizer = load_pretrained(s.model, copies)
+            context = networks[0].shape.context
+            if s.max_prompt_tokens + s.max_tokens > context:
+                raise ValueError(f"max_prompt_tokens + max_tokens must be at most {context}, the context of {s.model}")
+        if s.weights == "lora":
+            networks[0].add_adapters(sets, s.rank, s.alpha, [self._seed("adapters", n) for n in range(sets)])
+        return [network.to(self.device) for network in networks], tokenizer
+
+    def _seed(self, purpose: str, number: int) -> int:
+        return seeding.integer(self.group_spec.seed, purpose, self.group_spec.group, number)
+
+    def weights(self, number: int) -> Weights:
+        """A set of weights by its number."""
+        lora = self.settings.weights == "lora"
+        return Weights(self.networks[0 if lora else number], number if lora else None)
+
+    # Acting -------------------------------------------------------------------------------------------
+
+    def act(self, view: View) -> Decision:
+        training = view.progress is not None
+        s = self.settings
+        rows = self._rows(view)
+        count = s.candidates if training and view.world is not None else 1
+        samples = self._sample(rows, count, view)
+        texts = np.full((len(rows.copies), count), "", object)
+        for row, k in np.ndindex(texts.shape):
+            texts[row, k] = self.decode(samples.tokens[row, k])
+        scores = score_candidates(view, rows.copies, rows.columns, texts) if count > 1 else np.zeros(texts.shape, "f4")
+        chosen = choose(scores, s.choose, view.random)
+        self._count(rows, samples, training)
+        shape = view.acting.shape
+        action = np.full(shape, "", object)
+        action[rows.copies, rows.columns] = texts[np.arange(len(texts)), chosen]
+        log_prob = np.zeros(shape, np.float32)
+        taken = samples.log_probs[np.arange(len(texts)), chosen]
+        log_prob[rows.copies, rows.columns] = taken.sum(axis=1)
+        trace = self._trace(shape, rows, samples, scores, chosen) if training else None
+        return Decision(action, log_prob, trace=trace)
+
+    def _rows(self, view: View) -> Rows:
+        """Who acts, and the tokens that they read."""
+        copies, columns = np.nonzero(view.acting)
+        observation = view.observation
+        assert isinstance(observation, np.ndarray)
+        prompts = [self.tokenizer.encode(text) for text in observation[copies, columns]]
+        longest = self.settings.max_prompt_tokens
+        prompts = [prompt if 0 < len(prompt) <= longest else [] for prompt in prompts]
+        return Rows(copies, columns, view.agents[columns], prompts)
+
+    def _sample(self, rows: Rows, count: int, view: View) -> Samples:
+        """Candidates `[R, K, L]` of every row, each by the weights of its agent; none where the prompt is refused."""
+        s, total = self.settings, len(rows.copies)
+        spec = SampleSpec(count, s.max_tokens, 0.0 if view.greedy else s.temperature, self.tokenizer.end)
+        noise = view.random.random((total, count, s.max_tokens), np.float32)
+        shape = (total, count, s.max_tokens)
+        whole = Samples(np.full(shape, PAD, np.int32), np.zeros(shape, "f4"), np.zeros(shape[:2], "f4"))
+        for number, mine in self.router.route(rows.agents):
+            read = [row for row in mine if rows.prompts[row]]
+            if not read:
+                continue
+            found = self.workers[number].sample([rows.prompts[row] for row in read], spec, noise[read])
+            for into, array in zip(whole, found, strict=True):
+                into[read] = array
+        return whole
+
+    def _trace(
+        self, shape: tuple[int, ...], rows: Rows, samples: Samples, scores: Array, chosen: Array
+    ) -> dict[str, Array]:
+        """What the learner needs of all candidates, `[N, A, …]`."""
+        prompt = np.full((len(rows.copies), self.settings.max_prompt_tokens), PAD, np.int32)
+        for row, tokens in enumerate(rows.prompts):
+            prompt[row, : len(tokens)] = tokens
+
+        def placed(values: Array) -> Array:
+            whole = np.full((*shape, *values.shape[1:]), PAD if values.dtype == np.int32 else 0, values.dtype)
+            whole[rows.copies, rows.columns] = values
+            return whole
+
+        return {
+            "prompt": placed(prompt),
+            "tokens": placed(samples.tokens),
+            "log_probs": placed(samples.log_probs),
+            "scores": placed(scores.astype(np.float32)),
+            "chosen": placed(chosen.astype(np.int64)),
+        }
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of answers, ended; for learners that imitate texts."""
+        longest = self.settings.max_tokens - 1
+        return [[*self.tokenizer.encode(text)[:longest], self.tokenizer.end] for text in texts]
+
+    def decode(self, tokens: Array) -> str:
+        """The text of an answer's tokens, up to the end."""
+        kept = tokens[(tokens != PAD) & (tokens != self.tokenizer.end)]
+        return self.tokenizer.decode(kept.tolist())
+
+    # Metrics and state --------------------------------------------------------------------------------
+
+    def _count(self, rows: Rows, samples: Samples, training: bool) -> None:
+        tokens = (samples.tokens != PAD).sum(axis=(1, 2))
+        refused = np.array([not prompt for prompt in rows.prompts], float)
+        column = 0 if training else 1
+        np.add.at(self.counts[:, column], rows.agents, np.stack([np.ones(len(tokens)), tokens, refused], axis=1))
+        if training:
+            self.entropy += samples.entropy.sum(), samples.entropy.size
+
+    def metrics(self) -> Counters:
+        """By agent: answers, tokens and refused prompts, of training and of evaluations; entropy of sampled tokens."""
+        found: dict[str, float | Mean] = {"entropy": Mean(*self.entropy)}
+        for agent, both in zip(self.group_spec.agents, self.counts, strict=True):
+            for prefix, (answers, tokens, refused) in zip(("", "eval/"), both, strict=True):
+                found |= {
+                    f"{prefix}{agent}/answers": float(answers),
+                    f"{prefix}{agent}/tokens": float(tokens),
+                    f"{prefix}{agent}/refused": float(refused),
+                }
+        return found
+
+    def state(self) -> State:
+        """All weights; of a pretrained base under adapters the adapters alone, since the base never changes."""
+        return {
+            "networks": [
+                {
+                    name: w.detach().cpu().numpy().copy()
+                    for name, w in network.state_dict().items()
+                    if self._is_saved(name)
+                }
+                for network in self.networks
+            ]
+        }
+
+    def _is_saved(self, name: str) -> bool:
+        return self.settings.weights == "full" or self.settings.model == TINY or ADAPTER in name
+
+    def load(self, state: State) -> None:
+        self._check_count(state, (len(self.networks),))
+        for network, saved in zip(self.networks, state["networks"], strict=True):
+            _copy_weights(network, saved, lambda name: self._is_saved(name))
+
+    def start_from(self, state: State) -> None:
+        """Begin with the weights of another policy: one network serves all sets, adapters start anew on it."""
+        self._check_count(state, (1, len(self.networks)))
+        for number, network in enumerate(self.networks):
+            saved = state["networks"][number % len(state["networks"])]
+            _copy_weights(
+                network, {n: a for n, a in saved.items() if ADAPTER not in n}, lambda name: ADAPTER not in name
+            )
+
+    def _check_count(self, state: State, allowed: tuple[int, ...]) -> None:
+        if len(state["networks"]) not in allowed:
+            raise ValueError(f"the saved policy has {len(state['networks'])} networks, this one {len(self.networks)}")
+
+
+def _copy_weights(network: Transformer, saved: State, wanted: Callable[[str], bool]) -> None:
+    """Copy saved arrays into a network; they must be the wanted ones and have their shapes."""
+    own = {name: tensor for name, tensor in network.state_dict().items() if wanted(name)}
+    if different := own.keys() ^ saved.keys():
+        raise ValueError(f"the saved policy and this one differ in the weights '{min(different)}'")
+    for name, array in saved.items():
+        if tuple(own[name].shape) != array.shape:
+            raise ValueError(f"saved weights '{name}' have shape {array.shape}, this policy's {tuple(own[name].shape)}")
+        own[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+
+
+def _device(name: str) -> Any:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)

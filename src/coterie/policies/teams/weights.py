@@ -1,0 +1,29 @@
+"""One set of weights of a group's language model, as learners see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from coterie.core.types import Array
+from coterie.lm.sampling import Graded, grade
+from coterie.lm.transformer import Transformer
+
+
+class Weights(NamedTuple):
+    """A network, and which of its adapters; None: the network itself."""
+
+    network: Transformer
+    adapter: int | None
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What a learner may change."""
+        return (
+            list(self.network.parameters()) if self.adapter is None else self.network.adapter_parameters(self.adapter)
+        )
+
+    def grade(self, prompts: Sequence[Sequence[int]], answers: Array, temperature: float = 1.0) -> Graded:
+        """Log-probabilities of answers `[P, K, L]` with gradients, K to every prompt."""
+        return grade(self.network, prompts, answers, temperature, self.adapter)
