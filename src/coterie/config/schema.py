@@ -140,6 +140,7 @@ class GroupConfig:
     parameters: Parameters = "shared"  # shared, or individual: one set for each agent
     advisor: Part | None = None  # suggests actions while the group learns
     constraints: Part | None = None  # rules in words that restrict the group's actions
+    start: SeatedRun | None = None  # an earlier run whose weights the policy begins training with; None: its own
 
 
 @dataclass(frozen=True)
@@ -332,6 +333,7 @@ def to_dict(config: Config) -> dict[str, Any]:
             "preference": written(group.preference),
             "advisor": written(group.advisor),
             "constraints": written(group.constraints),
+            "start": written(group.start),
         }
         for name, group in config.groups.items()
     }
@@ -365,16 +367,14 @@ def _interpolated(layer: dict[str, Any]) -> dict[str, Any]:
 def _group(value: Any, path: str) -> GroupConfig:
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: expected the settings of a group, got {value!r}")
-    _only(value, ("agents", "parameters", "policy", "learner", "preference", "advisor", "constraints"), path)
+    _only(value, ("agents", "parameters", "policy", "learner", "preference", "advisor", "constraints", "start"), path)
     agents = value.get("agents", "*")
     agents = (agents,) if isinstance(agents, str) else agents
     if not agents:
         raise ConfigError(f"{path}.agents: no agents are named; '*' matches all agents")
     policy = value.get("policy") or {}
     if isinstance(policy, dict) and "run" in policy:
-        earlier: SeatedRun = settings_from(SeatedRun, policy, f"{path}.policy")
-        # an absolute path, so that the saved config does not depend on the working directory
-        chosen: Part | SeatedRun = dataclasses.replace(earlier, run=str(Path(earlier.run).absolute()))
+        chosen: Part | SeatedRun = _seated_run(policy, f"{path}.policy")
     else:
         chosen = part(registry.POLICIES, policy, f"{path}.policy")
 
@@ -390,7 +390,22 @@ def _group(value: Any, path: str) -> GroupConfig:
         _value(Parameters, value.get("parameters", "shared"), f"{path}.parameters"),
         optional(registry.ADVISORS, "advisor"),
         optional(registry.SHIELDS, "constraints"),
+        _start(value.get("start"), chosen, f"{path}.start"),
     )
+
+
+def _seated_run(value: dict[str, Any], path: str) -> SeatedRun:
+    """An earlier run; its path is made absolute, so that the saved config does not depend on the working directory."""
+    earlier: SeatedRun = settings_from(SeatedRun, value, path)
+    return dataclasses.replace(earlier, run=str(Path(earlier.run).absolute()))
+
+
+def _start(value: Any, policy: Part | SeatedRun, path: str) -> SeatedRun | None:
+    if value in (None, "none"):
+        return None
+    if isinstance(policy, SeatedRun):
+        raise ConfigError(f"{path}: the policy is that of a run already (policy.run={policy.run}); remove one of them")
+    return _seated_run({"run": value} if isinstance(value, str) else value, path)
 
 
 def part(table: dict[str, str], value: Any, path: str) -> Part:

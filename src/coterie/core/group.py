@@ -215,6 +215,15 @@ class HasLogProbs(Protocol):
 
 
 @runtime_checkable
+class StartsFrom(Protocol):
+    """A policy that can begin with the weights of one that is built otherwise."""
+
+    def start_from(self, state: State) -> None:
+        """Take over what fits of another policy's state."""
+        ...
+
+
+@runtime_checkable
 class HasEpisodeState(Protocol):
     """A policy that keeps something from one decision to the next in each world, besides its memory."""
 

@@ -13,7 +13,7 @@ from coterie.config import registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.core import lookup
 from coterie.core.game import NoGame
-from coterie.core.group import Actor, Group, GroupSpec, HasProbe, Policy, Preference, Risk
+from coterie.core.group import Actor, Group, GroupSpec, HasProbe, Policy, Preference, Risk, StartsFrom
 from coterie.core.types import CoterieError, UnknownName
 from coterie.core.world import World, check_methods, state_size_of
 from coterie.nn.packing import joined_size
@@ -207,6 +207,31 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
     known = before.agents
     members = [known.index(a) if a in known else i % len(known) for i, a in enumerate(group_spec.agents)]
     return Actor(group_spec, policy, np.array(members), **parts)
+
+
+def start_groups(config: Config, groups: Sequence[Group]) -> None:
+    """Give the policies of groups with a `start` the weights of that run.
+
+    A policy with `start_from` decides itself what it takes; others take the whole state, which must fit.
+    """
+    from coterie.training import run
+
+    for group in groups:
+        chosen, path = config.groups[group.name].start, f"groups.{group.name}.start"
+        if chosen is None:
+            continue
+        try:
+            directory = run.Run.open(chosen.run)
+            name = source_group(chosen, group.actor.group_spec, directory.config())
+            saved = directory.load_checkpoint(chosen.checkpoint)["policies"][name]
+            take = group.policy.start_from if isinstance(group.policy, StartsFrom) else group.policy.load
+            take(saved)
+        except ConfigError:
+            raise
+        except (CoterieError, ValueError) as error:
+            raise ConfigError(f"{path}: {error}") from None
+        except KeyError as error:
+            raise ConfigError(f"{path}: {chosen.run} has another kind of policy: no {error} in its state") from None
 
 
 def inherited_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, dict[str, Any]]:

@@ -27,7 +27,7 @@ from coterie.policies.advisor import AdvisorPolicy
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.training import workers
 from coterie.training.best import Best
-from coterie.training.build import build_groups, build_render_world, build_world, probe_learners
+from coterie.training.build import build_groups, build_render_world, build_world, probe_learners, start_groups
 from coterie.training.checkpoint import fitting
 from coterie.training.evaluate import Result, evaluate, evaluation_envs
 from coterie.training.extras import extra
@@ -273,7 +273,9 @@ def train(
     with fixed_threads(config.train.threads), interruptible() as interrupted, discarding(run):
         training = Training(config, run)
         try:
-            if state is not None:
+            if state is None:
+                start_groups(config, training.groups)
+            else:
                 training.restore(state)  # a config that does not fit is refused before any file is changed
             run.cut(-1 if state is None else training.env_steps)
             run.write_config(config)

@@ -106,7 +106,8 @@ def by_episode(own: Experience, baseline: Baseline) -> Found:
 def _episodes(own: Experience) -> list[tuple[Array, float]]:
     """The decisions `[R, 3]` (t, n, a) of every finished episode, and its return over all of the group's agents."""
     found = []
-    reward, ends = own.reward.sum(axis=2, dtype=np.float64), own.ends.any(axis=2)
+    reward: Array = own.reward.sum(axis=2, dtype=np.float64)
+    ends: Array = own.ends.max(axis=2)
     readable: Array = np.not_equal(_trace(own)["prompt"][..., 0], PAD)
     for n in range(own.active.shape[1]):
         first = 0
