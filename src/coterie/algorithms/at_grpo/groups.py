@@ -1,7 +1,7 @@
 """Groups of answers that are compared with each other, and their advantages.
 
 A group holds answers to one and the same prompt. `turn`: the candidates of one agent in one turn of one instance
-(AT-GRPO, Zhao et al. 2025, eq. 3–4), each with the reward of its own outcome. `episode`: whole episodes of one instance
+(AT-GRPO, Zhao et al. 2025), each with the reward of its own outcome. `episode`: whole episodes of one instance
 (GRPO, Shao et al. 2024, eq. 3), each with its return; all answers of an episode share its advantage.
 """
 

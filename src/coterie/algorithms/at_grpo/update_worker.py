@@ -63,9 +63,10 @@ class UpdateWorker:
             part = answers.take(now)
             weight = weights[torch.from_numpy(now).to(device)]
             prompts = [row[row != PAD].tolist() for row in part.prompts]
+            # The reference takes the parameters' place for a moment, so it comes before the pass with gradients.
+            reference = self._reference_log_probs(prompts, part.tokens, spec) if spec.kl else None
             graded = self.weights.grade(prompts, part.tokens, spec.temperature)
             old, advantage = (torch.from_numpy(array).to(device) for array in (part.log_probs, part.advantages))
-            reference = self._reference_log_probs(prompts, part.tokens, spec) if spec.kl else None
             losses = token_loss(graded.log_probs, old, advantage, spec.clip, reference, spec.kl)
             loss = (losses.loss * weight).sum()
             loss.backward()

@@ -1,0 +1,254 @@
+"""AT-GRPO: groups, advantages and gradients against references written from the papers, and whose weights change."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.algorithms.at_grpo.at_grpo import ATGRPOSettings
+from coterie.algorithms.at_grpo.groups import PAD, advantages, by_episode, by_turn
+from coterie.algorithms.at_grpo.loss import token_loss, token_weights
+from helpers.teams import iterate, team
+
+
+def weights(policy):
+    return {f"{i}/{n}": a for i, part in enumerate(policy.state()["networks"]) for n, a in part.items()}
+
+
+def changed(before, after):
+    return {name for name, array in after.items() if not np.array_equal(array, before[name])}
+
+
+def first_prompt(own, copy):
+    return own.observation[int(np.flatnonzero(own.active[:, copy, 0])[0]), copy, 0]
+
+
+# Groups and advantages ----------------------------------------------------------------------------------
+
+
+def test_advantages_are_hand_computed():
+    rewards = np.array([[0.0, 1.0, 1.0, 2.0], [3.0, 3.0, 3.0, 3.0]])
+    deviation = np.sqrt(0.5)
+    assert np.allclose(advantages(rewards, "std"), [[-1 / deviation, 0, 0, 1 / deviation], [0, 0, 0, 0]])
+    assert np.allclose(advantages(rewards, "mean"), [[-1, 0, 0, 1], [0, 0, 0, 0]])
+
+
+def test_every_decision_is_a_group_of_its_own_candidates():
+    runner, _ = team(num_envs=6)
+    own = runner.play(2, 1, 0.0).experiences["writers"]
+    found = by_turn(own, "std")
+    t, n, a = np.nonzero(own.active)
+    scores = own.trace["scores"][t, n, a]
+    uneven = np.flatnonzero(np.ptp(scores, axis=1) > 1e-6)
+    assert found.groups == 12 and found.flat == 12 - len(uneven)
+    for row, group in zip(uneven, range(len(uneven)), strict=True):
+        wanted = (scores[row] - scores[row].mean()) / scores[row].std()
+        assert np.allclose(found.answers.advantages[group], wanted, atol=1e-5)
+        assert found.answers.agents[group] == a[row]
+        assert (found.answers.tokens[group] == own.trace["tokens"][t[row], n[row], a[row]]).all()
+    assert len(uneven) and found.tokens == (own.trace["tokens"][t, n, a] != PAD).sum()
+
+
+def test_each_candidate_is_scored_by_its_own_outcome_and_the_chosen_one_is_what_happens():
+    for choose in ("best", "random", "first"):
+        runner, _ = team(num_envs=16, choose=choose)
+        own = runner.play(2, 1, 0.0).experiences["writers"]
+        t, n, a = np.nonzero(own.active)
+        scores, chosen = own.trace["scores"][t, n, a], own.trace["chosen"][t, n, a]
+        assert np.allclose(own.reward[t, n, a], scores[np.arange(len(t)), chosen])
+        assert np.ptp(scores, axis=1).max() > 0
+        if choose == "best":
+            assert (scores[np.arange(len(t)), chosen] == scores.max(axis=1)).all()
+        if choose == "first":
+            assert (chosen == 0).all()
+        if choose == "random":
+            assert len(set(chosen.tolist())) > 1
+
+
+def test_the_second_role_reads_what_the_first_wrote_in_the_same_turn():
+    runner, _ = team(num_envs=8)
+    own = runner.play(2, 1, 0.0).experiences["writers"]
+    for n in range(8):
+        t = int(np.flatnonzero(own.active[:, n, 0])[0])
+        said = own.action[t, n, 0][:1] or "-"
+        assert own.observation[t + 1, n, 1].startswith(said)
+
+
+def test_episodes_of_one_instance_share_a_group_and_its_advantage_goes_to_every_answer():
+    runner, _ = team(num_envs=8, candidates=1, world={"group_size": 4}, learner={"groups": "episode"})
+    own = runner.play(2, 1, 0.0).experiences["writers"]
+    found = by_episode(own, "mean")
+    assert 1 <= found.groups <= 2
+    returns = own.reward.sum(axis=(0, 2))
+    prompts = [first_prompt(own, n) for n in range(8)]
+    wanted = {}
+    for n in range(8):
+        peers = [m for m in range(8) if prompts[m] == prompts[n]]
+        wanted[n] = returns[n] - np.mean(returns[peers])
+    total = sorted(round(float(v), 4) for v in found.answers.advantages[:, 0])
+    kept = [n for n in range(8) if np.ptp([returns[m] for m in range(8) if prompts[m] == prompts[n]]) > 1e-6]
+    assert total == sorted(round(float(wanted[n]), 4) for n in kept for _ in range(2))
+
+
+def test_groups_that_cannot_be_compared_are_refused():
+    with pytest.raises(ValueError, match=r"candidates to 2"):
+        team(candidates=1)
+    with pytest.raises(ValueError, match=r"candidates=1, got 4"):
+        team(learner={"groups": "episode"})
+    runner, _ = team(num_envs=1, candidates=1, learner={"groups": "episode"})
+    with pytest.raises(ValueError, match=r"world\.group_size"):
+        by_episode(runner.play(2, 1, 0.0).experiences["writers"], "std")
+
+
+# The loss -----------------------------------------------------------------------------------------------
+
+
+def test_the_token_loss_is_hand_computed():
+    log_probs = torch.tensor([[[0.0, 0.5], [0.1, -0.9]]], requires_grad=True)
+    old = torch.zeros(1, 2, 2)
+    found = token_loss(log_probs, old, torch.tensor([[2.0, -1.0]]), clip=0.2)
+    up = np.exp(0.5)
+    wanted = [[-2.0, -2 * 1.2], [np.exp(0.1), 0.8]]
+    assert up > 1.2 and np.allclose(found.loss.detach().numpy()[0], wanted)
+    assert found.clipped.tolist() == [[[False, True], [False, True]]]
+    found.loss.sum().backward()
+    assert np.allclose(log_probs.grad.numpy()[0], [[-2.0, 0.0], [np.exp(0.1), 0.0]])
+
+
+def test_the_reference_pulls_back():
+    log_probs = torch.tensor([[[-1.0]]], requires_grad=True)
+    found = token_loss(log_probs, log_probs.detach(), torch.zeros(1, 1), 0.2, torch.tensor([[[-1.5]]]), kl=0.5)
+    assert np.allclose(found.divergence.item(), np.exp(-0.5) - 1 + 0.5)
+    found.loss.sum().backward()
+    assert np.allclose(log_probs.grad.item(), 0.5 * (1 - np.exp(-0.5)))  # less likely again
+
+
+def test_weights_of_tokens():
+    valid = torch.tensor([[[True, False, False], [True, True, True]]])
+    assert np.allclose(token_weights(valid, "token").sum(-1).numpy(), [[0.25, 0.75]])
+    assert np.allclose(token_weights(valid, "sequence").sum(-1).numpy(), [[0.5, 0.5]])
+    assert np.allclose(token_weights(valid, "constant").sum(-1).numpy(), [[1 / 6, 3 / 6]])
+
+
+def test_one_update_equals_a_reference_written_from_the_papers():
+    """A naive loop over answers and tokens, plain forward passes, Adam by hand."""
+    runner, learner = team(num_envs=6, learner={"minibatch_size": 100, "learning_rate": 0.01})
+    own = runner.play(2, 1, 0.0).experiences["writers"]
+    policy = learner.policy
+    twin = copy.deepcopy(policy.networks[0])
+    learner.learn(own, _joint(own), np.random.default_rng(0))
+    losses, tokens = [], 0
+    for t, n, a in zip(*np.nonzero(own.active), strict=True):
+        scores = own.trace["scores"][t, n, a].astype(np.float64)
+        if np.ptp(scores) < 1e-6:
+            continue
+        prompt = own.trace["prompt"][t, n, a]
+        prompt = prompt[prompt != PAD].tolist()
+        for k, answer in enumerate(own.trace["tokens"][t, n, a]):
+            advantage = (scores[k] - scores.mean()) / scores.std()
+            kept = answer[answer != PAD].tolist()
+            logits = twin.logits(twin(torch.tensor([prompt + kept])))[0].log_softmax(-1)
+            for i, token in enumerate(kept):
+                ratio = (logits[len(prompt) + i - 1, token] - float(own.trace["log_probs"][t, n, a, k, i])).exp()
+                losses.append(-torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage))
+                tokens += 1
+    (sum(losses) / tokens).backward()
+    norm = torch.sqrt(sum((p.grad**2).sum() for p in twin.parameters()))
+    for (name, parameter), mine in zip(twin.named_parameters(), policy.networks[0].parameters(), strict=True):
+        gradient = parameter.grad * min(1.0, 1.0 / (float(norm) + 1e-6))
+        wanted = parameter - 0.01 * gradient / (gradient.abs() + 1e-8)  # Adam's first step: m / sqrt(v)
+        close = torch.isclose(mine, wanted, atol=1e-4) | (gradient.abs() < 1e-6)
+        assert close.all(), name
+
+
+def test_gradients_accumulate_over_microbatches():
+    found = []
+    for micro in (100, 1):
+        runner, learner = team(num_envs=6, learner={"minibatch_size": 100, "microbatch_size": micro})
+        iterate(runner, learner, 1)
+        found.append(weights(learner.policy))
+    assert all(np.allclose(found[0][name], found[1][name], atol=2e-5) for name in found[0])
+
+
+def _joint(own):
+    from coterie.core.types import Joint
+
+    return Joint({"writers": own}, 1, 0.0)
+
+
+# Whose weights change -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "mine"), [("full", "1/"), ("lora", ".1")])
+def test_an_update_of_one_role_leaves_the_other_roles_weights_untouched(kind, mine):
+    runner, learner = team(num_envs=8, parameters="individual", weights=kind, rank=2)
+    iterate(runner, learner, 2)  # both optimisers have momentum now
+    before = weights(learner.policy)
+    own = runner.play(2, 3, 0.0).experiences["writers"]
+    second = replace(own, active=own.active & np.array([False, True]))  # only the second role has decided anything
+    learner.learn(second, _joint(second), np.random.default_rng(0))
+    found = changed(before, weights(learner.policy))
+    assert found and all(name.startswith(mine) or name.endswith(mine) for name in found)
+
+
+def test_roles_share_weights_where_parameters_are_shared():
+    runner, learner = team(num_envs=8)
+    assert len(learner.policy.networks) == len(learner.workers) == 1
+    before = weights(learner.policy)
+    iterate(runner, learner, 1)
+    assert changed(before, weights(learner.policy)) == set(before)
+
+
+def test_the_kl_to_the_reference_holds_the_model_back():
+    distance = []
+    for kl in (0.0, 50.0):
+        runner, learner = team(num_envs=16, learner={"kl": kl, "learning_rate": 3e-3, "minibatch_size": 8})
+        before = weights(learner.policy)
+        iterate(runner, learner, 6)
+        after = weights(learner.policy)
+        distance.append(sum(float(np.abs(after[name] - before[name]).sum()) for name in before))
+    assert distance[1] < 0.8 * distance[0]
+
+
+# Learning -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+def test_a_team_learns_the_echo_task_from_nothing(parameters):
+    runner, learner = team(
+        num_envs=32, parameters=parameters, max_tokens=1, candidates=8, learner={"learning_rate": 3e-3, "minibatch_size": 16}
+    )
+    first = iterate(runner, learner, 1)["score"]
+    last = iterate(runner, learner, 80, first=2)["score"]
+    assert first < -0.2 and last > 0.9
+
+
+def test_state_and_load_continue_exactly():
+    runner, learner = team(learner={"kl": 0.1, "learning_rate": 3e-3})
+    iterate(runner, learner, 2)
+    saved = copy.deepcopy((runner.save(), learner.policy.state(), learner.state()))
+    iterate(runner, learner, 2, first=3)
+    wanted = weights(learner.policy)
+    again, other = team(learner={"kl": 0.1, "learning_rate": 3e-3})
+    again.load(saved[0])
+    other.policy.load(saved[1])
+    other.load(saved[2])
+    iterate(again, other, 2, first=3)
+    assert not changed(wanted, weights(other.policy)) and other.tokens == learner.tokens
+
+
+def test_the_token_budget_ends_the_run():
+    runner, learner = team(learner={"token_budget": 50})
+    assert not learner.finished
+    metrics = iterate(runner, learner, 3)
+    assert learner.finished and metrics["tokens"] == learner.tokens >= 50
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("groups", "team"), ("clip", 0.0), ("kl", -1.0), ("epochs", 0), ("token_budget", 0)]
+)
+def test_wrong_settings_are_refused(setting, value):
+    with pytest.raises(ValueError, match=setting):
+        ATGRPOSettings(**{setting: value})
