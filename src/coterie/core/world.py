@@ -108,6 +108,10 @@ class Forkable(Protocol):
         """
         ...
 
+    def observe(self) -> TimeStep:
+        """Return the present time step, without rewards and episode ends."""
+        ...
+
 
 @runtime_checkable
 class HasEvaluationSettings(Protocol):

@@ -314,6 +314,8 @@ def check_fork(world_factory: WorldFactory, rollout: Rollout) -> None:
     outcomes = {"reward", "terminated", "truncated", "ended", "success"}
     for step, actions in enumerate(rollout.actions, 1):
         index = random.integers(world.num_envs, size=2 * world.num_envs)
+        present = _snapshot(world.observe())
+        _compare("observe", step - 1, world, _after_reset(rollout.snapshots[step - 1]), present)
         twin, other = world.fork(index), world.fork(np.arange(world.num_envs))
         expect(twin.num_envs == len(index), "fork", f"{len(index)} copies", twin.num_envs)
         got = _snapshot(twin.step({name: action[index] for name, action in actions.items()}))

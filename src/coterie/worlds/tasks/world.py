@@ -56,8 +56,8 @@ class TaskWorld:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         if num_envs % settings.group_size:
             raise ValueError(
-                f"group_size ({settings.group_size}) must divide the copies of a shard (train.num_envs / "
-                f"train.shards), which are {num_envs}"
+                f"group_size ({settings.group_size}) must divide the copies of a shard (num_envs / shards), "
+                f"which are {num_envs}"
             )
         self.settings, self.num_envs, self.task = settings, num_envs, task
         self.roles = chosen_roles(settings, task)
@@ -84,7 +84,7 @@ class TaskWorld:
         self._answers = np.zeros((len(self.roles), 2))  # by role: answers, unreadable ones
         self._episodes, self._turns = 0, 0.0
         self._begin(range(self.num_envs))
-        return self._present()
+        return self.observe()
 
     def _begin(self, copies: Any) -> None:
         """Draw the next instance of these copies; copies of one group draw the same one."""
@@ -129,7 +129,7 @@ class TaskWorld:
         for n, answer, outcome in zip(active, answers, outcomes, strict=True):
             self._answered(timestep, n, answer, outcome)
         self._end(timestep)
-        return self._observed(timestep)
+        return timestep if self._is_fork else self._observed(timestep)  # nobody plays on from a fork
 
     def _answered(self, timestep: TimeStep, copy: int, answer: str, outcome: Outcome) -> None:
         """Write what one answer did into the time step, the counts and the transcript."""
@@ -185,8 +185,6 @@ class TaskWorld:
 
     def _observed(self, timestep: TimeStep) -> TimeStep:
         """Fill in who acts and what they read."""
-        if self._is_fork:
-            return timestep  # nobody plays on from a fork
         step, columns = timestep.agent_types[AGENT_TYPE], self._position % len(self.roles)
         observation: Any = step.observation
         for n in np.flatnonzero(self._acting).tolist():
@@ -194,7 +192,8 @@ class TaskWorld:
             observation[n, columns[n]] = self._prompt(n, self.roles[columns[n]])
         return timestep
 
-    def _present(self) -> TimeStep:
+    def observe(self) -> TimeStep:
+        """The present time step, without rewards and episode ends."""
         return self._observed(self._empty())
 
     def _prompt(self, copy: int, role: str) -> str:
@@ -290,7 +289,7 @@ class TaskWorld:
         self._states = [self.task.state_type(**_tuples(one)) for one in json.loads(state["states"])]
         self._said = [tuple(Said(**one) for one in said) for said in json.loads(state["said"])]
         self._final = [(None, ())] * self.num_envs
-        return self._present()
+        return self.observe()
 
 
 def draw_instance(task: Task, split: str, key: tuple[int, ...]) -> Any:
