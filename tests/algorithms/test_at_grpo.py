@@ -218,7 +218,11 @@ def test_the_kl_to_the_reference_holds_the_model_back():
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_a_team_learns_the_echo_task_from_nothing(parameters):
     runner, learner = team(
-        num_envs=32, parameters=parameters, max_tokens=1, candidates=8, learner={"learning_rate": 3e-3, "minibatch_size": 16}
+        num_envs=32,
+        parameters=parameters,
+        max_tokens=1,
+        candidates=8,
+        learner={"learning_rate": 3e-3, "minibatch_size": 16},
     )
     first = iterate(runner, learner, 1)["score"]
     last = iterate(runner, learner, 80, first=2)["score"]

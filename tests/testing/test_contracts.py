@@ -10,7 +10,7 @@ from coterie.algorithms.maddpg.maddpg import CriticSettings, MADDPGSettings, Mem
 from coterie.algorithms.replay import ReplaySettings
 from coterie.config import registry
 from coterie.core import lookup
-from coterie.core.types import Box, Decision, Dict, Discrete, Experience
+from coterie.core.types import Box, Decision, Dict, Discrete, Experience, Text
 from coterie.lm.loading import LMSettings
 from coterie.policies.search.networks import PositionNetworkSettings as PositionNetworkSettings
 from coterie.testing import ContractError, check_learner, check_policy, check_world
@@ -23,8 +23,10 @@ OBSERVATIONS = {
     "dict": Dict({"own": Box((2,), -1.0, 1.0), "others": Box((3, 2), -1.0, 1.0)}, (("others",),)),
 }
 SPACES = [(name, False) for name in ACTIONS] + [("discrete", True)]
-WORLD_BOUND = ("expert", "minimax", "alphabeta", "search", "language", "planner", "lora")  # need a world
-RANDOM_WHEN_GREEDY = ("random", "expert", "minimax", "alphabeta")
+WORLD_BOUND = ("expert", "guess", "minimax", "alphabeta", "search", "language", "writer", "planner", "lora")  # need one
+RANDOM_WHEN_GREEDY = ("random", "expert", "guess", "minimax", "alphabeta")
+OF_TEXT = ("random", "expert", "guess", "writer")  # policies that play in worlds of texts
+TEXT_ONLY = ("writer",)
 OFF_POLICY = ("dqn", "maddpg")
 DISCRETE_ONLY = ("q_network", "dqn", "planner")
 WITH_OWN_TESTS = ("alphazero", "bc", "dagger")  # they need a world, files or an advisor: test_alphazero.py …
@@ -32,6 +34,7 @@ LEARNERS = [name for name in registry.LEARNERS if name not in WITH_OWN_TESTS]
 PLAYED_BY = {  # no real model here
     "search": {"simulations": 6, "network": PositionNetworkSettings(kind="mlp", hidden=(8,))},
     "language": {"lm": LMSettings("helpers.language:COPIER"), "temperature": 1.0},
+    "writer": {"lm": LMSettings("helpers.language:FICKLE"), "temperature": 1.0},
     "planner": {"lm": LMSettings("helpers.language:COPIER"), "calibration": "none"},
     "lora": {"lm": LMSettings("helpers.lm:tiny")},
 }
@@ -72,7 +75,12 @@ def learner_maker(name, preference="individual", scope="step"):
 
 
 def is_refused(make, name, where):
-    """Whether the class supports only discrete actions and the group has others; asserts that it then raises."""
+    """Whether the class does not support the group's actions; asserts that it then raises."""
+    text = isinstance(where.spaces.action, Text)
+    if (text and name not in OF_TEXT) or (not text and name in TEXT_ONLY):
+        with pytest.raises(ValueError, match="writer"):
+            make(where)
+        return True
     if name not in DISCRETE_ONLY or isinstance(where.spaces.action, Discrete):
         return False
     with pytest.raises(ValueError, match=r"needs a discrete action space.*'ppo'"):

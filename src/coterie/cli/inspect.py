@@ -32,6 +32,9 @@ def check_world_(
 
     try:
         found = check_world(lambda num_envs: build.build_world(part, num_envs), steps, report=report)
+        held_out = build.evaluation_part(part)
+        if held_out != part:
+            check_world(lambda num_envs: build.build_world(held_out, num_envs), steps, report=report)
     except ContractError as error:
         if getattr(part.settings, "fresh", True):  # a setting of third-party environments
             raise

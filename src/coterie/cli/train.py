@@ -103,9 +103,24 @@ def print_result(name: str, result: dict[str, Any]) -> None:
     """Print one line for each group of an evaluation."""
     for group, score in result["groups"].items():
         low, high = score["return_ci95"]
-        success = "" if result["success_rate"] is None else f"  success {result['success_rate']:.1%}"
+        success = _success(result)
         numbers = f"{score['return_mean']:7.2f} [{low:.2f}, {high:.2f}]  length {score['length_mean']:.1f}{success}"
         print(f"  {name:14} {group:8} {numbers}")
+
+
+def _success(result: dict[str, Any]) -> str:
+    """The success rate with its interval; "" where there is none."""
+    if result["success_rate"] is None:
+        return ""
+    bounds = result.get("success_ci95")  # summaries of earlier versions have none
+    between = "" if bounds is None else f" [{bounds[0]:.1%}, {bounds[1]:.1%}]"
+    return f"  success {result['success_rate']:.1%}{between}"
+
+
+def print_counters(counters: dict[str, float]) -> None:
+    """Print what the world counted, one number a line."""
+    for name, value in counters.items():
+        print(f"  {name:24} {value:.3g}")
 
 
 @app.command()
@@ -166,6 +181,7 @@ def evaluate(
     for group, player in loaded.players.items() if not told else ():
         print(f"  {group}: {player}")
     print_result(mode, result)
+    print_counters(result.get("counters", {}))
     print_unanswered(unanswered)
 
 

@@ -29,21 +29,24 @@ POLICIES = {
     "ensemble": "coterie.policies.ensemble:EnsemblePolicy",
     "random": "coterie.policies.scripted:RandomPolicy",
     "expert": "coterie.policies.scripted:ExpertPolicy",
+    "guess": "coterie.policies.scripted:GuessPolicy",
     "minimax": "coterie.policies.alphabeta:MinimaxPolicy",
     "alphabeta": "coterie.policies.alphabeta:AlphabetaPolicy",
     "language": "coterie.policies.language:LanguagePolicy",
+    "writer": "coterie.policies.writer:WriterPolicy",
     "planner": "coterie.policies.planner:PlannerPolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
     "search": "coterie.policies.search.policy:SearchPolicy",
     "causal_lm": "coterie.policies.teams.policy:CausalLMPolicy",
 }
-SCRIPTED = ("random", "expert")  # policies that follow a rule
+SCRIPTED = ("random", "expert", "guess")  # policies that follow a rule
 UNTRAINED = (
     *SCRIPTED,
     "minimax",
     "alphabeta",
     "search",
     "language",
+    "writer",
     "planner",
 )  # policies that play without having been trained
 LEARNERS = {

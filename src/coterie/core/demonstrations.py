@@ -1,9 +1,9 @@
 """Demonstrations: recorded episodes of one group's agents, to learn from by imitation, and their files.
 
 A directory of demonstrations holds `demonstrations.json` (what was played by whom, one entry per episode) and one
-`GROUP.npz` per recorded group (arrays). Nothing is pickled. Failed episodes are kept and marked, and so are decisions
-that are not the demonstrator's own answer: `labelled` is False where a language model abstained and chance decided.
-`docs/guides/imitation.md` describes every field.
+`GROUP.npz` per recorded group (arrays; texts as JSON). Nothing is pickled. Failed episodes are kept and marked, and so
+are decisions that are not the demonstrator's own answer: `labelled` is False where a language model abstained and
+chance decided. `docs/guides/imitation.md` describes every field.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from coterie.core.types import (
     Discrete,
     MultiDiscrete,
     ObservationSpace,
+    Text,
     Tree,
     map_tree,
 )
@@ -35,6 +36,7 @@ SCHEMA = 1
 INDEX = "demonstrations.json"
 UNLABELLED = "unlabelled"  # in a decision's trace, [N, A] bool: chance decided in place of the policy
 SHIPPED = Path(__file__).parent.parent / "experiments" / "demonstrations"
+TEXTS = ".json"  # ends the names of arrays of texts in the files
 TREES = ("observation", "final_observation")
 COLUMNS = ("action", "reward", "terminated", "truncated", "labelled", "agent", "step")  # one row per decision
 
@@ -215,6 +217,7 @@ def save(path: str | Path, parts: Sequence[Demonstrations]) -> None:
             arrays |= entries
         if part.mask is not None:
             arrays["mask"] = part.mask
+        arrays = dict(map(_encoded, arrays.items()))
         temporary = folder / f".{part.group}.npz"
         with open(temporary, "wb") as file:
             np.savez_compressed(file, **arrays)
@@ -263,9 +266,28 @@ def _read_index(folder: Path) -> dict[str, Any]:
 def _read_arrays(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+            return dict(_decoded(name, stored[name]) for name in stored.files)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise CoterieError(f"'{path}' cannot be read: {error}") from None
+
+
+def _encoded(entry: tuple[str, Array]) -> tuple[str, Array]:
+    """An array of texts as the bytes of a JSON list, under a name that says so; other arrays as they are."""
+    name, array = entry
+    if array.dtype != object:
+        return name, array
+    written = json.dumps({"shape": list(array.shape), "texts": array.ravel().tolist()})
+    return f"{name}{TEXTS}", np.frombuffer(written.encode(), np.uint8)
+
+
+def _decoded(name: str, array: Array) -> tuple[str, Array]:
+    """The inverse of `_encoded`."""
+    if not name.endswith(TEXTS):
+        return name, array
+    held = json.loads(array.tobytes())
+    texts = np.empty(len(held["texts"]), object)
+    texts[:] = held["texts"]
+    return name.removesuffix(TEXTS), texts.reshape(held["shape"])
 
 
 def _parse(index: dict[str, Any], group: str, arrays: dict[str, Array]) -> Demonstrations:
@@ -315,6 +337,8 @@ def space_to_dict(space: ObservationSpace | ActionSpace) -> dict[str, Any]:
         case Dict(entries, sets):
             parts = {name: space_to_dict(part) for name, part in entries.items()}
             return {"type": "Dict", "entries": parts, "sets": [list(names) for names in sets]}
+        case Text(max_length):
+            return {"type": "Text", "max_length": max_length}
 
 
 def space_from_dict(value: Mapping[str, Any]) -> ObservationSpace | ActionSpace:
@@ -324,6 +348,8 @@ def space_from_dict(value: Mapping[str, Any]) -> ObservationSpace | ActionSpace:
             return Discrete(value["n"])
         case "MultiDiscrete":
             return MultiDiscrete(tuple(value["sizes"]))
+        case "Text":
+            return Text(value["max_length"])
         case "Box":
             low, high = (_bound_from_json(value[name]) for name in ("low", "high"))
             return Box(tuple(value["shape"]), low, high, value["dtype"])

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from coterie.core import lookup
 from coterie.core.group import GroupSpec
-from coterie.core.types import Array, ObservationSpace, Tree
+from coterie.core.types import Array, ObservationSpace, Text, Tree
 
 
 class TextCodec(Protocol):
@@ -114,6 +114,8 @@ def find_text_codec(name: str, group_spec: GroupSpec) -> TextCodec:
     world = group_spec.world
     if world is None:
         raise ValueError("a language model needs a world that describes what its agents see")
+    if isinstance(group_spec.spaces.action, Text):
+        raise ValueError("this world's actions are text, not choices; use policy 'writer', which completes the prompt")
     if name != "auto":
         try:
             codec: TextCodec = lookup.look_up({}, name)(world, group_spec.agent_type)

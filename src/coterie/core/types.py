@@ -48,6 +48,20 @@ def merge_counters(parts: Iterable[Counters]) -> dict[str, float | Mean]:
     return merged
 
 
+def counted_since(before: Counters, now: Counters) -> dict[str, float | Mean]:
+    """What was counted between two readings of the same counters."""
+    found: dict[str, float | Mean] = {}
+    for name, value in now.items():
+        earlier = before.get(name, Mean(0.0, 0.0) if isinstance(value, Mean) else 0.0)
+        if isinstance(value, Mean) and isinstance(earlier, Mean):
+            found[name] = Mean(value.total - earlier.total, value.weight - earlier.weight)
+        elif not isinstance(value, Mean) and not isinstance(earlier, Mean):
+            found[name] = value - earlier
+        else:
+            raise TypeError(f"'{name}' was a mean in one reading and is a count in another")
+    return found
+
+
 def as_metrics(counters: Counters) -> Metrics:
     """Counters as numbers; means of nothing are left out."""
     plain = {name: v.total / v.weight if isinstance(v, Mean) and v.weight else v for name, v in counters.items()}
@@ -145,12 +159,29 @@ def action_dtype(space: ActionSpace) -> str:
     return "float32" if isinstance(space, Box) else "object" if isinstance(space, Text) else "int64"
 
 
+def blank(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An array of zeros, or of empty texts."""
+    return np.full(shape, "", object) if np.dtype(dtype) == object else np.zeros(shape, dtype)
+
+
 def sampling_bounds(space: Box) -> tuple[Array, Array]:
     """Bounds to draw uniform numbers from; a missing bound lies 10 beyond 0, or beyond the other bound."""
     low, high = (np.broadcast_to(np.asarray(bound, np.float64), space.shape) for bound in (space.low, space.high))
     lowest = np.where(np.isfinite(low), low, np.minimum(np.where(np.isfinite(high), high, 0), 0) - 10)
     highest = np.where(np.isfinite(high), high, np.maximum(np.where(np.isfinite(low), low, 0), 0) + 10)
     return lowest, highest
+
+
+RANDOM_TEXT = 32  # characters that a random text has at most
+
+
+def random_texts(space: Text, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+    """Texts of printable characters, of random lengths up to `RANDOM_TEXT`."""
+    texts = blank(shape, object)
+    for index in np.ndindex(shape):
+        length = int(random.integers(min(space.max_length, RANDOM_TEXT) + 1))
+        texts[index] = "".join(map(chr, random.integers(32, 127, length).tolist()))
+    return texts
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.types import ActionSpace, Array, Box, Discrete, MultiDiscrete
+from coterie.core.types import ActionSpace, Array, Box, Discrete, MultiDiscrete, Text
+from coterie.nn.packing import TextError
 
 IMPOSSIBLE = -1e9  # a masked logit: finite, so that no 0·∞ arises in the entropy
 EDGE = 1e-6  # bounded actions keep this fraction of the range away from the bounds
@@ -160,3 +161,5 @@ def head(space: ActionSpace, continuous: Literal["beta", "gaussian"]) -> Head:
             return Choices(sizes, single=False)
         case Box():
             return Beta(space) if continuous == "beta" else SquashedGaussian(space)
+        case Text():
+            raise TextError("actions")

@@ -20,6 +20,7 @@ from coterie.core.types import (
     MultiDiscrete,
     ObservationSpace,
     StateRows,
+    Text,
     Tree,
 )
 
@@ -84,8 +85,20 @@ def append_columns(rows: Rows, *columns: Array) -> Rows:
     return np.concatenate([rows, *columns], axis=-1)
 
 
+class TextError(ValueError):
+    """Text was given to something that reads numbers."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"networks have numbers as {what}, and this world's are text; choose a policy that reads and writes text: "
+            "'causal_lm', 'writer', 'expert' or 'guess'"
+        )
+
+
 def layout(space: ObservationSpace) -> Layout:
     """Lay out a space in one row."""
+    if isinstance(space, Text):
+        raise TextError("observations")
     spaces = space.entries if isinstance(space, Dict) else {"": space}
     sets = space.sets if isinstance(space, Dict) else ()
     members = {name for names in sets for name in names}
@@ -153,6 +166,8 @@ def encoded_size(space: ActionSpace) -> int:
             return sum(sizes)
         case Box(shape):
             return math.prod(shape)
+        case Text():
+            raise TextError("actions")
 
 
 def bounds(space: Box) -> tuple[Array, Array]:
@@ -186,10 +201,14 @@ def encode(space: ActionSpace, action: Array) -> Array:
             centre, half = bounds(space)
             flat = action.reshape(*action.shape[: action.ndim - len(shape)], len(centre))
             return ((flat - centre) / half).astype(np.float32, copy=False)
+        case Text():
+            raise TextError("actions")
 
 
 def joined_size(agent_types: Mapping[str, AgentType]) -> int:
-    """The length of all agents' packed observations, concatenated."""
+    """The length of all agents' packed observations, concatenated; 0 where some are text."""
+    if any(isinstance(agent_type.observation, Text) for agent_type in agent_types.values()):
+        return 0
     return sum(layout(agent_type.observation).size * len(agent_type.agents) for agent_type in agent_types.values())
 
 

@@ -16,12 +16,23 @@ from torch import Tensor
 
 from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
-from coterie.core.types import Array, Box, Decision, Discrete, MultiDiscrete, State, TargetPolicy, View, action_shape
+from coterie.core.types import (
+    Array,
+    Box,
+    Decision,
+    Discrete,
+    MultiDiscrete,
+    State,
+    TargetPolicy,
+    Text,
+    View,
+    action_shape,
+)
 from coterie.core.validation import at_least
 from coterie.nn import kernels, networks
 from coterie.nn.devices import Device
 from coterie.nn.distributions import IMPOSSIBLE, Choices
-from coterie.nn.packing import bounds, encoded_size, pack
+from coterie.nn.packing import TextError, bounds, encoded_size, pack
 from coterie.policies.network import NeuralPolicy, check_widths
 
 
@@ -75,6 +86,8 @@ class DeterministicPolicy(NeuralPolicy):
                 self.low, self.high = (
                     np.broadcast_to(np.asarray(bound, np.float32), space.shape).flatten() for bound in (low, high)
                 )
+            case Text():
+                raise TextError("actions")
         self.choices = np.array(self.head.sizes if self.head else (), np.int64)
 
     # Acting -------------------------------------------------------------------------------------------

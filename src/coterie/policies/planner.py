@@ -17,7 +17,7 @@ from coterie.core.demonstrations import UNLABELLED
 from coterie.core.group import GroupSpec
 from coterie.core.skills import HasPlanCodec, HasSkills, PlanCodec
 from coterie.core.text import TextCodec, find_text_codec
-from coterie.core.types import Array, Counters, Decision, Discrete, State, Tree, View, map_tree
+from coterie.core.types import Array, Counters, Decision, Discrete, State, Text, Tree, View, map_tree
 from coterie.core.validation import at_least
 from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
@@ -63,6 +63,8 @@ class PlannerPolicy:
     def __init__(self, settings: PlannerSettings, group_spec: GroupSpec) -> None:
         s, world = settings, group_spec.world
         space = group_spec.spaces.action
+        if isinstance(space, Text):
+            raise ValueError("this world's actions are text, not choices; use policy 'writer', such as writer:lm=NAME")
         if not isinstance(space, Discrete):
             raise ValueError(
                 f"policy 'planner' needs a discrete action space, but these agents act in {space}; "

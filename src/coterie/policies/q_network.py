@@ -11,9 +11,10 @@ from torch import Tensor
 
 from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
-from coterie.core.types import Array, Decision, Discrete, State, View
+from coterie.core.types import Array, Decision, Discrete, State, Text, View
 from coterie.nn import kernels, networks
 from coterie.nn.devices import Device
+from coterie.nn.packing import TextError
 from coterie.policies.network import NeuralPolicy, check_widths
 from coterie.policies.text_encoder import TextEncoder, TextSettings
 
@@ -58,6 +59,8 @@ class QNetworkPolicy(NeuralPolicy):
 
     def __init__(self, settings: QNetworkSettings, group_spec: GroupSpec) -> None:
         s, space = settings, group_spec.spaces.action
+        if isinstance(space, Text):
+            raise TextError("actions")
         if not isinstance(space, Discrete):
             raise ValueError(
                 f"policy 'q_network' needs a discrete action space, but '{group_spec.agents[0]}' acts in {space}; "

@@ -1,4 +1,4 @@
-"""Policies that do not learn: uniform random actions, and the world's scripted expert."""
+"""Policies that do not learn: random actions, random answers in the right form, and the world's scripted expert."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core.group import GroupSpec, Stateless
-from coterie.core.types import Box, Decision, Discrete, MultiDiscrete, View, leading, sampling_bounds
-from coterie.core.world import HasExpert
+from coterie.core.types import (
+    Box,
+    Decision,
+    Discrete,
+    MultiDiscrete,
+    Text,
+    View,
+    leading,
+    random_texts,
+    sampling_bounds,
+)
+from coterie.core.world import HasExpert, HasGuess
 from coterie.nn.distributions import Choices
 
 
@@ -18,7 +28,7 @@ class RandomSettings:
 
 
 class RandomPolicy(Stateless):
-    """Draws legal actions uniformly; see `sampling_bounds` for boxes without bounds."""
+    """Draws legal actions uniformly; see `sampling_bounds` for boxes without bounds, `random_texts` for texts."""
 
     memory_size = 0
 
@@ -32,6 +42,8 @@ class RandomPolicy(Stateless):
                 head = Choices((n,), single=True)
             case MultiDiscrete(sizes):
                 head = Choices(sizes, single=False)
+            case Text():
+                return Decision(random_texts(self.space, lead, view.random))
             case Box(shape):
                 low, high = (bound.astype(np.float32) for bound in sampling_bounds(self.space))
                 drawn = (low + view.random.random((*lead, *shape)) * (high - low)).astype(np.float32)
@@ -66,3 +78,23 @@ class ExpertPolicy(Stateless):
                 allowed = even.act(zeros, view.mask, view.random, greedy=False)[0]
                 action = np.where(barred & view.acting, allowed, action)
         return Decision(action)
+
+
+@dataclass(frozen=True)
+class GuessSettings:
+    """No settings."""
+
+
+class GuessPolicy(Stateless):
+    """Writes random answers in the form that the world asks for: what knowing the form alone is worth."""
+
+    memory_size = 0
+    needs = HasGuess
+
+    def __init__(self, settings: GuessSettings, group_spec: GroupSpec) -> None:
+        self.group_spec = group_spec
+
+    def act(self, view: View) -> Decision:
+        if not isinstance(view.world, HasGuess) or view.columns is None:
+            raise ValueError("policy 'guess' needs the state of the world; it cannot act on observations alone")
+        return Decision(view.world.guess(view.agent_type, view.random)[:, view.columns])

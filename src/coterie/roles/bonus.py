@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.core.group import GroupSpec
 from coterie.core.text import Graded, Instructing, TextCodec, find_text_codec
-from coterie.core.types import Array, Box, Dict, Discrete, Experience, Metrics, State, Tree
+from coterie.core.types import Array, Box, Dict, Discrete, Experience, Metrics, State, Text, Tree, blank
 from coterie.core.validation import at_least
 from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
@@ -259,7 +259,9 @@ def _done(text: str, word: str) -> str:
 def _blank(group_spec: GroupSpec) -> Tree:
     """Return an observation `[1, …]` of zeros."""
 
-    def zeros(space: Box | Discrete) -> Array:
+    def zeros(space: Box | Discrete | Text) -> Array:
+        if isinstance(space, Text):
+            return blank((1,), object)
         return np.zeros((1, *space.shape), space.dtype) if isinstance(space, Box) else np.zeros(1, np.int64)
 
     space = group_spec.spaces.observation

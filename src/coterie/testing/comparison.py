@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.types import Array, CoterieError, State
+from coterie.core.types import Array, CoterieError, State, Text
 from coterie.training import checkpoint
 
 
@@ -50,6 +50,12 @@ def check_array(location: str, name: str, array: Any, shape: tuple[Any, ...], dt
     expect(isinstance(array, np.ndarray), location, f"{name} to be an array", type(array).__name__)
     expect(array.shape == shape, location, f"{name} of shape {shape}", array.shape)
     expect(array.dtype == np.dtype(dtype), location, f"{name} of type {dtype}", array.dtype)
+
+
+def text_valid(space: Text, array: Array) -> Array:
+    """Which entries of an array are texts inside the space."""
+    valid = [isinstance(text, str) and len(text) <= space.max_length for text in array.ravel().tolist()]
+    return np.array(valid, bool).reshape(array.shape)
 
 
 def leaves(tree: Any, path: str = "") -> dict[str, Array]:

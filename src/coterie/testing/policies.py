@@ -10,9 +10,28 @@ import numpy as np
 
 from coterie.core import seeding
 from coterie.core.group import GroupSpec, Policy
-from coterie.core.types import Array, Box, Decision, Discrete, MultiDiscrete, View, action_dtype, action_shape, map_tree
+from coterie.core.types import (
+    Array,
+    Box,
+    Decision,
+    Discrete,
+    MultiDiscrete,
+    Text,
+    View,
+    action_dtype,
+    action_shape,
+    map_tree,
+)
 from coterie.core.world import World
-from coterie.testing.comparison import Location, check_array, expect, expect_equal, leaves, through_checkpoint
+from coterie.testing.comparison import (
+    Location,
+    check_array,
+    expect,
+    expect_equal,
+    leaves,
+    text_valid,
+    through_checkpoint,
+)
 from coterie.testing.sampling import decide, random_view
 
 DRAWS = 4000  # actions drawn from one observation, to compare frequencies with probabilities
@@ -60,6 +79,8 @@ def _check_decision(group_spec: GroupSpec, view: View, decision: Decision, memor
             valid = (decision.action >= 0) & (decision.action < sizes)
         case Discrete(n):
             valid = (decision.action >= 0) & (decision.action < n)
+        case Text():
+            valid = text_valid(space, decision.action)
     if isinstance(space, Discrete) and view.mask is not None and valid.all():
         valid = np.take_along_axis(view.mask, decision.action[..., None], axis=-1)[..., 0]
     idle = ~view.acting.reshape(*rows, *[1] * (valid.ndim - 2))
@@ -80,7 +101,7 @@ def _check_log_prob(group_spec: GroupSpec, policy: Policy, view: View) -> None:
     parts: dict[str, Any] = {name: getattr(view, name) for name in ("observation", "acting", "mask", "memory")}
     parts = {name: tree if tree is None else map_tree(_repeat_first_copy, tree) for name, tree in parts.items()}
     decision = decide(policy, replace(view, **parts), 3)
-    if decision.log_prob is None:
+    if decision.log_prob is None or isinstance(group_spec.spaces.action, Text):
         return
     space = group_spec.spaces.action
     for a, agent in enumerate(group_spec.agents):

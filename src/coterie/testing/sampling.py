@@ -22,9 +22,11 @@ from coterie.core.types import (
     Finals,
     MultiDiscrete,
     ObservationSpace,
+    Text,
     TimeStep,
     View,
     map_tree,
+    random_texts,
     sampling_bounds,
 )
 from coterie.core.world import World
@@ -50,6 +52,8 @@ def _actions(agent_type: AgentType, agent_step: AgentStep, random: np.random.Gen
             return random.integers(sizes, size=(*rows, len(sizes)))
         case Box(shape):
             return random.uniform(*sampling_bounds(agent_type.action), size=(*rows, *shape)).astype(np.float32)
+        case Text():
+            return random_texts(agent_type.action, rows, random)
 
 
 def random_observation(space: ObservationSpace, rows: tuple[int, ...], random: np.random.Generator) -> Any:
@@ -61,6 +65,8 @@ def random_observation(space: ObservationSpace, rows: tuple[int, ...], random: n
             return random.integers(n, size=rows)
         case Box(shape, dtype=dtype):
             return random.uniform(*sampling_bounds(space), size=(*rows, *shape)).astype(dtype)
+        case Text():
+            return random_texts(space, rows, random)
 
 
 def random_view(

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.types import AgentType, Array, Box, CoterieError, Dict, Discrete, TimeStep
-from coterie.core.world import World, state_size_of
-from coterie.testing.comparison import ContractError, Location, check_array, expect
+from coterie.core.types import AgentType, Array, Box, CoterieError, Dict, Discrete, Text, TimeStep
+from coterie.core.world import Forkable, World, state_size_of
+from coterie.testing.comparison import ContractError, Location, check_array, expect, text_valid
 from coterie.testing.games import check_game
 from coterie.testing.sampling import NUM_ENVS, random_actions
 
@@ -44,12 +44,14 @@ def check_world(
     check_agent_types(first)
     world: World = TimedWorld(first, progress)
     rollout = record(world, steps, seed)
+    check_somebody_acts(world, rollout)
     check_episodes(world, rollout)
     replay("same seed, new world", timed_factory(NUM_ENVS), rollout)
     replay("same seed, used world", world, rollout)
     check_idle_actions_ignored(timed_factory, rollout)
     check_save(timed_factory, rollout)
     check_copies_independent(timed_factory, rollout)
+    check_fork(world_factory, rollout)
     check_game(world_factory(NUM_ENVS), steps, seed)
     episodes = sum(int(snapshot["", "ended"].sum()) for snapshot in rollout.snapshots)
     return Summary(episodes, progress.seconds / max(progress.env_steps, 1))
@@ -158,7 +160,7 @@ def check_agent_types(world: World) -> None:
 
 
 def check_time_step(world: World, timestep: TimeStep, step: int) -> None:
-    """Every array has its declared shape and type and lies inside its bounds; every copy has an acting agent."""
+    """Every array has its declared shape and type and lies inside its bounds."""
     where = f"step {step}"
     expect(
         set(timestep.agent_types) == set(world.agent_types),
@@ -183,8 +185,6 @@ def check_time_step(world: World, timestep: TimeStep, step: int) -> None:
         _check_observation(location, "final_observation", agent_type, agent_step.final_observation, timestep.ended)
         if agent_step.mask is not None:
             _check_mask(location, agent_type, agent_step.mask, agent_step.acting)
-    any_acting = np.any([agent_step.acting.any(1) for agent_step in timestep.agent_types.values()], axis=0)
-    expect(any_acting.all(), f"{where}, copy {any_acting.argmin()}", "an acting agent", "none")
 
 
 def _check_state(where: str, world: World, timestep: TimeStep) -> None:
@@ -215,6 +215,10 @@ def _check_observation(location: Location, name: str, agent_type: AgentType, tre
     expect(set(parts) == set(spaces), str(location), f"{name} with entries {[*spaces]}", [*parts])
     for key, part in spaces.items():
         array, rows, label = parts[key], (len(valid), len(location.agents)), f"{name} {key}".strip()
+        if isinstance(part, Text):
+            check_array(str(location), label, array, rows, "object")
+            location.expect_all(text_valid(part, array) | ~valid[:, None], f"{label} inside {part}", array)
+            continue
         if isinstance(part, Box):
             check_array(str(location), label, array, rows + part.shape, part.dtype)
             low, high = (np.asarray(bound).astype(part.dtype) for bound in (part.low, part.high))
@@ -247,13 +251,23 @@ def check_episodes(world: World, rollout: Rollout) -> None:
             )
 
 
+def check_somebody_acts(world: World, rollout: Rollout) -> None:
+    """Every copy has an acting agent, except between the end of an episode and the beginning of the next."""
+    between = np.zeros(world.num_envs, bool)
+    for step, snapshot in enumerate(rollout.snapshots):
+        acting = np.any([snapshot[name, "acting"].any(axis=1) for name in world.agent_types], axis=0)
+        between = (between | snapshot["", "ended"]) & ~acting
+        missing = ~(acting | between)
+        expect(not missing.any(), f"step {step}, copy {missing.argmax()}", "an acting agent", "none")
+
+
 def check_idle_actions_ignored(world_factory: WorldFactory, rollout: Rollout) -> None:
     """Actions of idle agents have no effect."""
     actions = []
     for snapshot, given in zip(rollout.snapshots[:-1], rollout.actions, strict=True):
         actions.append({name: action.copy() for name, action in given.items()})
         for name, action in actions[-1].items():
-            action[~snapshot[name, "acting"]] = 0
+            action[~snapshot[name, "acting"]] = "" if action.dtype == object else 0
     replay("zeros in idle rows", world_factory(NUM_ENVS), replace(rollout, actions=actions))
 
 
@@ -289,6 +303,27 @@ def check_copies_independent(world_factory: WorldFactory, rollout: Rollout) -> N
         for key, array in rollout.snapshots[step].items():
             got[key][0] = array[0]  # copy 0 may differ, the others may not
         _compare("other actions in copy 0", step, world, rollout.snapshots[step], got)
+
+
+def check_fork(world_factory: WorldFactory, rollout: Rollout) -> None:
+    """In a fork, an action has the outcome that it has in the world; stepping the fork leaves the world as it is."""
+    world, random = world_factory(NUM_ENVS), seeding.generator(rollout.seed, "fork")
+    if not isinstance(world, Forkable):
+        return
+    timestep = world.reset(rollout.seed)
+    outcomes = {"reward", "terminated", "truncated", "ended", "success"}
+    for step, actions in enumerate(rollout.actions, 1):
+        index = random.integers(world.num_envs, size=2 * world.num_envs)
+        present = _snapshot(world.observe())
+        _compare("observe", step - 1, world, _after_reset(rollout.snapshots[step - 1]), present)
+        twin, other = world.fork(index), world.fork(np.arange(world.num_envs))
+        expect(twin.num_envs == len(index), "fork", f"{len(index)} copies", twin.num_envs)
+        got = _snapshot(twin.step({name: action[index] for name, action in actions.items()}))
+        other.step(random_actions(timestep, world.agent_types, random))
+        wanted = {key: a[index] for key, a in rollout.snapshots[step].items() if key[1] in outcomes}
+        _compare("fork", step, world, wanted, {key: a for key, a in got.items() if key[1] in outcomes})
+        timestep = world.step(actions)
+        _compare("after a fork", step, world, rollout.snapshots[step], _snapshot(timestep))
 
 
 # Comparing ----------------------------------------------------------------------------------------------

@@ -15,9 +15,10 @@ from coterie.core import lookup
 from coterie.core.game import NoGame
 from coterie.core.group import Actor, Group, GroupSpec, HasProbe, Policy, Preference, Risk, StartsFrom
 from coterie.core.types import CoterieError, UnknownName
-from coterie.core.world import World, check_methods, state_size_of
+from coterie.core.world import HasEvaluationSettings, World, check_methods, state_size_of
 from coterie.nn.packing import joined_size
 from coterie.policies.scripted import RandomPolicy, RandomSettings
+from coterie.training.evaluate import evaluation_envs
 from coterie.training.language_models import refuse_split_budgets, refuse_unknown_models
 from coterie.training.runner import Runner
 
@@ -38,9 +39,20 @@ def build_world(part: Part, num_envs: int) -> World:
     return world
 
 
+def build_evaluation_world(part: Part, episodes: int) -> World:
+    """Build a config's world to play a number of episodes that nobody learns from: with held-out instances."""
+    return build_world(evaluation_part(part), evaluation_envs(part, episodes))
+
+
+def evaluation_part(part: Part) -> Part:
+    """A config's world with its settings for evaluations, where it has such."""
+    settings = part.settings
+    return Part(part.name, settings.for_evaluation()) if isinstance(settings, HasEvaluationSettings) else part
+
+
 def build_render_world(part: Part) -> World:
     """Build one environment for rendering; external environments render only if they are created for it."""
-    settings = part.settings
+    settings = evaluation_part(part).settings
     if any(spec.name == "render" for spec in dataclasses.fields(settings)):
         settings = dataclasses.replace(settings, render=True)
     return build_world(Part(part.name, settings), 1)

@@ -1,4 +1,4 @@
-"""Atomic checkpoints: safetensors for arrays, JSON for the rest, checksums for both; never pickle.
+"""Atomic checkpoints: safetensors for arrays of numbers, JSON for texts and the rest, checksums for both; never pickle.
 
 A checkpoint is a directory. It is written under a temporary name, synced to disk, then renamed, so a
 directory with its final name is complete. A manifest holds the SHA-256 of each file; a mismatch is an error that names
@@ -112,6 +112,8 @@ def _split(value: Any, path: str, arrays: dict[str, Array]) -> Any:
     """Move the arrays of a nested state into a flat dict, leaving placeholders."""
     if isinstance(value, dict):
         return {key: _split(item, f"{path}/{key}", arrays) for key, item in value.items()}
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return {"$texts": _texts(value, path), "shape": list(value.shape)}
     if isinstance(value, np.ndarray):
         arrays[path] = np.ascontiguousarray(value)
         return {"$array": path, "shape": list(value.shape)}  # contiguity turns a scalar into a vector
@@ -122,8 +124,21 @@ def _split(value: Any, path: str, arrays: dict[str, Array]) -> Any:
     raise TypeError(f"{path}: a checkpoint holds arrays and JSON values, not {type(value).__name__}")
 
 
+def _texts(array: Array, path: str) -> list[str]:
+    """The texts of an array, in order; other objects are refused."""
+    found = array.ravel().tolist()
+    for item in found:
+        if not isinstance(item, str):
+            raise TypeError(f"{path}: a checkpoint holds arrays of numbers and of texts, not of {type(item).__name__}")
+    return found
+
+
 def _join(value: Any, path: str, arrays: dict[str, Array]) -> Any:
     if isinstance(value, dict):
+        if "$texts" in value:
+            texts = np.empty(len(value["$texts"]), object)
+            texts[:] = value["$texts"]
+            return texts.reshape(value["shape"])
         if "$array" in value:
             return arrays[value["$array"]].reshape(value["shape"])
         return {key: _join(item, f"{path}/{key}", arrays) for key, item in value.items()}

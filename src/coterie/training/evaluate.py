@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coterie.core.group import Actor
-from coterie.core.types import Array, Counters, Decision, View
-from coterie.core.world import LimitsCopies, NumbersEpisodes, Pausable, World
+from coterie.core.types import Array, Counters, Decision, View, as_metrics
+from coterie.core.world import HasCounters, LimitsCopies, NumbersEpisodes, Pausable, World
 from coterie.training.runner import Runner, play_episodes
 
 if TYPE_CHECKING:
@@ -30,13 +31,14 @@ class Result:
     success: Array | None  # [E]
     start: Array  # [E] int: which episode it is; those of two evaluations with one seed begin alike
     game: Array | None = None  # [E] uint64: equal in episodes in which everything was seen and done alike
+    counters: Counters = field(default_factory=dict)  # what the world counted
 
     def score(self, groups: Sequence[str]) -> float:
         """The mean return of the given groups, which chooses the best checkpoint."""
         return float(np.mean([self.returns[g].mean() for g in groups]))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: mean return with its 95% interval per group, and the success rate."""
+        """As JSON: mean return per group and success rate with their 95% intervals, and what the world counted."""
         groups = {}
         for name, returns in self.returns.items():
             mean, low, high = interval(returns.mean(axis=1))
@@ -45,10 +47,11 @@ class Result:
                 "return_ci95": [low, high],
                 "length_mean": float(self.length.mean()),
             }
-        return {
-            "groups": groups,
-            "success_rate": None if self.success is None else float(self.success.mean()),
-        }
+        plain: dict[str, Any] = {"groups": groups, "success_rate": None}
+        if self.success is not None:
+            plain["success_rate"] = float(self.success.mean())
+            plain["success_ci95"] = list(wilson(int(self.success.sum()), len(self.success)))
+        return plain | ({"counters": as_metrics(self.counters)} if self.counters else {})
 
 
 def interval(samples: Array) -> tuple[float, float, float]:
@@ -56,6 +59,15 @@ def interval(samples: Array) -> tuple[float, float, float]:
     mean = float(samples.mean())
     half = 1.96 * float(samples.std(ddof=1)) / math.sqrt(len(samples)) if len(samples) > 1 else 0.0
     return mean, mean - half, mean + half
+
+
+def wilson(successes: int, episodes: int) -> tuple[float, float]:
+    """The 95% interval of a success rate (Wilson 1927), which is sound near 0 and 1 too."""
+    z, rate = 1.96, successes / episodes
+    scale = 1 + z * z / episodes
+    centre = (rate + z * z / (2 * episodes)) / scale
+    half = z * math.sqrt(rate * (1 - rate) / episodes + z * z / (4 * episodes * episodes)) / scale
+    return centre - half if successes else 0.0, centre + half if successes < episodes else 1.0
 
 
 def evaluation_envs(world: Part, episodes: int) -> int:
@@ -100,6 +112,7 @@ def evaluate(
         np.concatenate(success) if success else None,
         np.concatenate([start[i] for start, (_, i) in zip(starts, parts, strict=True)]),
         np.concatenate([game[i] for game, (_, i) in zip(games, parts, strict=True)]) if fingerprint else None,
+        dict(world.counters()) if isinstance(world, HasCounters) else {},
     )
 
 
@@ -108,11 +121,20 @@ def _fingerprint(prints: Array, acted: Mapping[str, tuple[View, Decision]]) -> N
     for _, (view, decision) in sorted(acted.items()):
         seen = view.observation.values() if isinstance(view.observation, dict) else [view.observation]
         shape = view.acting.shape + (1,) * (decision.action.ndim - 2)
-        for array in (*seen, np.where(view.acting.reshape(shape), decision.action, 0)):
-            rows = np.ascontiguousarray(array).reshape(len(prints), -1).view(np.uint8)
-            rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))).view(np.uint64)
+        nothing = "" if decision.action.dtype == object else 0
+        for array in (*seen, np.where(view.acting.reshape(shape), decision.action, nothing)):
+            rows = _words(array.reshape(len(prints), -1))
             prints *= np.uint64(GOLDEN)
             prints += _mixed(rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * np.uint64(GOLDEN)).sum(axis=1)
+
+
+def _words(rows: Array) -> Array:
+    """Rows of numbers or texts `[N, K]` as rows of 64-bit words; a text becomes a hash."""
+    if rows.dtype == object:
+        digests = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in rows.flat]
+        return np.frombuffer(b"".join(digests), np.uint64).reshape(rows.shape)
+    raw = np.ascontiguousarray(rows).view(np.uint8)
+    return np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8))).view(np.uint64)
 
 
 def _mixed(z: Array) -> Array:

@@ -21,15 +21,28 @@ from coterie.config.schema import Config, ConfigError
 from coterie.core import seeding
 from coterie.core.group import Actor, CanFinish, Group, GroupSpec, HasSuggestions, HasTargetPolicy, Policy
 from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
-from coterie.core.world import HasExpert
+from coterie.core.world import HasExpert, HasGuess
 from coterie.nn.threads import fixed_threads
 from coterie.policies.advisor import AdvisorPolicy
-from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
+from coterie.policies.scripted import (
+    ExpertPolicy,
+    ExpertSettings,
+    GuessPolicy,
+    GuessSettings,
+    RandomPolicy,
+    RandomSettings,
+)
 from coterie.training import workers
 from coterie.training.best import Best
-from coterie.training.build import build_groups, build_render_world, build_world, probe_learners, start_groups
+from coterie.training.build import (
+    build_evaluation_world,
+    build_groups,
+    build_render_world,
+    probe_learners,
+    start_groups,
+)
 from coterie.training.checkpoint import fitting
-from coterie.training.evaluate import Result, evaluate, evaluation_envs
+from coterie.training.evaluate import Result, evaluate
 from coterie.training.extras import extra
 from coterie.training.interrupt import Interruption, interruptible
 from coterie.training.language_models import count_unanswered, keep_answers
@@ -53,7 +66,7 @@ class Training:
     def __init__(self, config: Config, run: Run) -> None:
         self.config, self.run = keep_answers(config, run.path), run
         config, settings = self.config, config.train
-        self.eval_world = build_world(config.world, evaluation_envs(config.world, settings.evaluate_episodes))
+        self.eval_world = build_evaluation_world(config.world, settings.evaluate_episodes)
         self.groups = build_groups(config, self.eval_world)
         self.learning = [group.name for group in self.groups if group.learner is not None]
         self.with_targets: dict[str, HasTargetPolicy] = {}
@@ -90,6 +103,7 @@ class Training:
             rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, target_policies, steps
         )
         metrics = self.count(rollout.episodes)
+        metrics |= {f"world/{name}": value for name, value in as_metrics(rollout.counters).items()}
         for group in self.groups:
             if group.learner is not None:
                 random = seeding.generator(self.config.seed, "learn", self.iteration, group.name)
@@ -172,10 +186,10 @@ class Training:
         metrics["eval/length_mean"] = float(result.length.mean())
         if plain["success_rate"] is not None:
             metrics["eval/success_rate"] = plain["success_rate"]
-        return metrics
+        return metrics | {f"eval/{name}": value for name, value in as_metrics(result.counters).items()}
 
     def baselines(self) -> dict[str, Any]:
-        """Scores of random play, the scripted expert and teachers in place of the learning groups."""
+        """Scores of random play, guesses, the scripted expert and teachers in place of the learning groups."""
 
         def score(make: Callable[[GroupSpec], Policy]) -> dict[str, Any]:
             specs = [group.actor.group_spec for group in self.groups]
@@ -188,6 +202,9 @@ class Training:
             return self.evaluate("evaluate", actors, greedy).to_dict()
 
         found = {"random": score(lambda spec: RandomPolicy(RandomSettings(), spec))}
+        if isinstance(self.eval_world, HasGuess):
+            with extra("score of guesses"):
+                found["guess"] = score(lambda spec: GuessPolicy(GuessSettings(), spec))
         if isinstance(self.eval_world, HasExpert):
             with extra("score of the expert"):
                 found["expert"] = score(lambda spec: ExpertPolicy(ExpertSettings(), spec))

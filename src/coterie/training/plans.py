@@ -12,7 +12,7 @@ from coterie.core.group import Actor, Group, HasSuggestions
 from coterie.lm.plans import PlanTable
 from coterie.policies.advisor import AdvisorPolicy
 from coterie.training import build
-from coterie.training.evaluate import evaluate, evaluation_envs
+from coterie.training.evaluate import evaluate
 
 EXPLORATION = (0.0, 0.3, 1.0)  # probabilities of random actions in the episodes that look for text states
 
@@ -42,7 +42,7 @@ def find_plans(
 ) -> PlanTable:
     """Play an experiment's teacher, with more and less random actions, and return the plans of what it met."""
     config = schema.load(experiment, overrides)
-    world = build.build_world(config.world, evaluation_envs(config.world, episodes))
+    world = build.build_evaluation_world(config.world, episodes)
     groups = build.build_groups(config, world)
     taught: dict[str, HasPlans] = {}
     for each in groups:

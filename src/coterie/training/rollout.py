@@ -24,6 +24,7 @@ from coterie.core.types import (
     View,
     action_dtype,
     action_shape,
+    blank,
     map_tree,
 )
 
@@ -36,11 +37,11 @@ class RolloutBuffer:
         shape = (rows, num_envs, len(group_spec.agents))
         self.group_spec = group_spec
         self.observation = map_tree(
-            lambda a: np.zeros((rows + 1, num_envs, len(group_spec.agents), *a.shape[2:]), a.dtype),
+            lambda a: blank((rows + 1, num_envs, len(group_spec.agents), *a.shape[2:]), a.dtype),
             first.observation,
         )
         space = group_spec.spaces.action
-        self.action = np.zeros((*shape, *action_shape(space)), action_dtype(space))
+        self.action = blank((*shape, *action_shape(space)), action_dtype(space))
         self.log_prob = np.zeros(shape, np.float32)
         self.reward = np.zeros(shape, np.float32)
         self.active = np.zeros(shape, bool)
@@ -88,11 +89,11 @@ class RolloutBuffer:
                 into[t] = array
 
     def _trace(self, t: int, trace: dict[str, Array] | None) -> None:
-        """Stack a decision's trace; rows without one stay zero."""
+        """Stack a decision's trace; rows without one stay blank."""
         if trace is None:
             return
         if self.trace is None:
-            self.trace = {name: np.zeros((len(self.active), *a.shape), a.dtype) for name, a in trace.items()}
+            self.trace = {name: blank((len(self.active), *a.shape), a.dtype) for name, a in trace.items()}
         if trace.keys() != self.trace.keys():
             raise ValueError(f"a policy's trace must always have the same keys, got {sorted(trace)}")
         for name, array in trace.items():

@@ -8,7 +8,7 @@ loop behind evaluation, matches, ratings, exploitability and videos.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from coterie.core.types import (
     Advice,
     Array,
     CoterieError,
+    Counters,
     Decision,
     Experience,
     PendingTransitions,
@@ -27,10 +28,12 @@ from coterie.core.types import (
     View,
     action_dtype,
     action_shape,
+    blank,
+    counted_since,
     map_tree,
     open_decisions,
 )
-from coterie.core.world import World
+from coterie.core.world import HasCounters, World
 from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
 
 EPISODE_LIMIT = 100_000  # steps after which an episode counts as endless
@@ -71,6 +74,7 @@ class Rollout:
     experiences: Mapping[str, Experience]
     episodes: Episodes
     state: StateRows | None = None
+    counters: Counters = field(default_factory=dict)  # of this iteration alone
 
 
 class Tally:
@@ -149,6 +153,7 @@ class Runner:
         self.begin(iteration)
         self.progress, self.step_count = progress, (iteration - 1) * steps
         offset = 0 if self.world.simultaneous else 1
+        before = self.counters()
         writers = {}
         for actor in self.actors:
             name = actor.group_spec.group
@@ -171,7 +176,11 @@ class Runner:
         if not self.world.simultaneous:
             self.pending = {name: open_decisions(e) for name, e in experiences.items()}
         state = None if states is None or self.timestep.state is None else states.finish(self.timestep.state)
-        return Rollout(experiences, self.tally.drain(), state)
+        return Rollout(experiences, self.tally.drain(), state, counted_since(before, self.counters()))
+
+    def counters(self) -> Counters:
+        """What the world has counted since its reset."""
+        return dict(self.world.counters()) if isinstance(self.world, HasCounters) else {}
 
     def begin(self, iteration: int) -> None:
         """Derive the random streams of an iteration."""
@@ -202,7 +211,7 @@ class Runner:
                 if group_spec.agent_type not in actions:
                     space = group_spec.spaces.action
                     shape = (self.world.num_envs, len(group_spec.spaces.agents), *action_shape(space))
-                    actions[group_spec.agent_type] = np.zeros(shape, action_dtype(space))
+                    actions[group_spec.agent_type] = blank(shape, action_dtype(space))
                 actions[group_spec.agent_type][:, group_spec.columns] = decision.action
         self.timestep = self.world.step(actions)
         self.tally.add(self.timestep)

@@ -19,13 +19,14 @@ from coterie.core.types import (
     Discrete,
     ObservationSpace,
     State,
+    Text,
     Tree,
     View,
     leading,
 )
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
-from coterie.training.evaluate import Result, evaluate, evaluation_envs
+from coterie.training.evaluate import Result, evaluate
 from coterie.training.loop import evaluation_seed, teacher_actor
 from coterie.training.run import Run
 
@@ -69,10 +70,11 @@ class Table:
         _demand_shape(agent, group_spec.spaces.observation, observations)
         _demand_values(agent, group_spec.spaces.observation, observations, bounded="/" not in self.config.world.name)
         members = np.arange(len(group_spec.agents)) if group.actor.members is None else group.actor.members
+        kind = object if isinstance(group_spec.spaces.observation, Text) else None
         one = (
             {k: np.asarray(v)[:, None] for k, v in observations.items()}
             if isinstance(observations, dict)
-            else np.asarray(observations)[:, None]
+            else np.asarray(observations, kind)[:, None]
         )
         count = len(leading(one))
         if agent not in self._random:
@@ -127,7 +129,7 @@ class Table:
 
     def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:
         """Play whole episodes on evaluation seeds."""
-        world = build.build_world(self.config.world, evaluation_envs(self.config.world, episodes))
+        world = build.build_evaluation_world(self.config.world, episodes)
         with fixed_threads(self.config.train.threads):
             return evaluate(world, [g.actor for g in self.groups], episodes, evaluation_seed(seed), greedy)
 
@@ -142,7 +144,7 @@ def _demand_shape(agent: str, space: ObservationSpace, observations: Tree) -> No
         raise CoterieError(f"'{agent}' sees {form}, got {_form(observations)}")
     for name, entry in wanted.items():
         own = np.shape(observations[name] if isinstance(observations, dict) else observations)
-        shape = () if isinstance(entry, Discrete) else entry.shape
+        shape = () if isinstance(entry, Discrete | Text) else entry.shape
         if own[1:] != shape or not own:
             what = f"'{agent}'" + (f", '{name}'" if name else "")
             asked = ", ".join(map(str, ("B", *shape)))
@@ -154,6 +156,10 @@ def _demand_values(agent: str, space: ObservationSpace, observations: Tree, boun
     for name, entry in (space.entries if isinstance(space, Dict) else {"": space}).items():
         given = np.asarray(observations[name] if isinstance(observations, dict) else observations)
         what = f"'{agent}'" + (f", '{name}'" if name else "")
+        if isinstance(entry, Text):
+            if not all(isinstance(text, str) for text in given.tolist()):
+                raise CoterieError(f"{what}: observations must be texts, got {given.dtype}")
+            continue
         if given.dtype.kind not in "biuf":
             raise CoterieError(f"{what}: observations must be numbers, got {given.dtype}")
         if not len(given):

@@ -62,6 +62,7 @@ def join(rollouts: list[Rollout]) -> Rollout:
         {name: merge([r.experiences[name] for r in rollouts]) for name in names},
         join_episodes([r.episodes for r in rollouts]),
         join_states([r.state for r in rollouts if r.state is not None]),
+        merge_counters(r.counters for r in rollouts),
     )
 
 

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.worlds import auction, gridworld
     from coterie.worlds.boards import connect_four, othello, tictactoe
+    from coterie.worlds.tasks import plan_path
 
 _HOMES = {
     "auction": "coterie.worlds.auction",
     "connect_four": "coterie.worlds.boards.connect_four",
     "gridworld": "coterie.worlds.gridworld",
     "othello": "coterie.worlds.boards.othello",
+    "plan_path": "coterie.worlds.tasks.plan_path",
     "tictactoe": "coterie.worlds.boards.tictactoe",
 }
-__all__ = ["auction", "connect_four", "gridworld", "othello", "tictactoe"]
+__all__ = ["auction", "connect_four", "gridworld", "othello", "plan_path", "tictactoe"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from coterie.core import demonstrations, seeding
 from coterie.core.demonstrations import UNLABELLED, Demonstrations, EpisodeInfo, PlayedTable
 from coterie.core.group import Actor
 from coterie.core.text import HasTextCodec, TextCodec
-from coterie.core.types import Array, CoterieError, Decision, View, map_tree
+from coterie.core.types import Array, CoterieError, Decision, Text, View, map_tree
 from coterie.core.world import Pausable, World
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
@@ -184,8 +184,8 @@ class GroupRecorder:
         chance = None if decision.trace is None else decision.trace.get(UNLABELLED)
         for n, a in np.argwhere(view.acting & live[:, None]).tolist():
             row = {
-                "observation": map_tree(lambda array, n=n, a=a: array[n, a].copy(), view.observation),
-                "action": decision.action[n, a].copy(),
+                "observation": map_tree(lambda array, n=n, a=a: array[n : n + 1, a].copy(), view.observation),
+                "action": decision.action[n : n + 1, a].copy(),
                 "mask": None if view.mask is None else view.mask[n, a].copy(),
                 "labelled": chance is None or not chance[n, a],
                 "agent": a,
@@ -231,8 +231,8 @@ class GroupRecorder:
             spaces.action,
             episodes,
             np.cumsum([0, *map(len, by_episode)]),
-            map_tree(lambda *a: np.stack(a), *(row["observation"] for row in every)),
-            column("action"),
+            map_tree(lambda *a: np.concatenate(a), *(row["observation"] for row in every)),
+            np.concatenate([row["action"] for row in every]),
             column("reward", np.float32),
             column("terminated", bool),
             column("truncated", bool),
@@ -265,7 +265,10 @@ def describe(part: Demonstrations, wanted: Sequence[int]) -> list[dict[str, Any]
             if codec is not None:
                 seen = map_tree(lambda array, row=row: array[row : row + 1], part.observation)
                 step["sees"] = codec.describe(seen)[0]
-            step["action"] = words.get(_key(action), action.tolist())
+            if isinstance(part.observation_space, Text):
+                step["sees"] = str(part.observation[row])  # type: ignore[index]  # an array
+            text = isinstance(action, str)
+            step["action"] = action if text else words.get(_key(action), action.tolist())
             if part.reward[row]:
                 step["reward"] = round(float(part.reward[row]), 4)
             if not part.labelled[row]:

@@ -19,7 +19,7 @@ from coterie.core.types import Array, CoterieError
 from coterie.core.world import World
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
-from coterie.training.evaluate import Result, evaluate, evaluation_envs, interval
+from coterie.training.evaluate import Result, evaluate, interval
 from coterie.training.language_models import actors_unanswered, refuse_silent_models
 from coterie.training.loop import evaluation_seed
 from coterie.training.players import named_policy, named_run
@@ -128,7 +128,7 @@ def cross_play(
     players: Sequence[Player], table: schema.Config, episodes: int, seed: int, greedy: bool = True
 ) -> list[list[Pairing]]:
     """Play every ordered pair of players, `episodes` in each rotation; entry [i][j] has i on the first side."""
-    world = build.build_world(table.world, evaluation_envs(table.world, episodes))
+    world = build.build_evaluation_world(table.world, episodes)
     seatings = sides(table, world)
     agents = [agent for side in seatings[0] for agent in side]
     # build every player in every seat first, so that one that does not fit is refused before the first game

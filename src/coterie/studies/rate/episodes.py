@@ -14,7 +14,7 @@ import numpy as np
 from coterie.config import schema
 from coterie.core.group import Actor
 from coterie.core.text import TextCodec, find_text_codec
-from coterie.core.types import Array, CoterieError, Tree, map_tree
+from coterie.core.types import Array, CoterieError, Text, Tree, map_tree
 from coterie.core.world import Renderable
 from coterie.nn.packing import encode, layout, pack
 from coterie.nn.threads import fixed_threads
@@ -81,7 +81,12 @@ def play(
 ) -> list[Episode]:
     """Play whole episodes with a run's policies, each from its own seed."""
     settings = table.config.world
-    world = build.build_render_world(settings) if view_options.frames else build.build_world(settings, 1)
+    own = next(g.actor.group_spec.spaces for g in table.groups if g.name == group)
+    if isinstance(own.observation, Text):
+        raise CoterieError(
+            f"'{settings.name}' has observations in text; 'coterie rate' keeps episodes in numbers: use eval or match"
+        )
+    world = build.build_render_world(settings) if view_options.frames else build.build_evaluation_world(settings, 1)
     actors = [g.actor for g in table.groups]
     with fixed_threads(table.config.train.threads):
         return [

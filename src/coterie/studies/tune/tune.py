@@ -30,7 +30,7 @@ from coterie.studies.report import write_report
 from coterie.studies.tune.optuna import Pruner, Study, StudySpec, Trial, leaves, open_study
 from coterie.training import build, loop, start
 from coterie.training.best import constants
-from coterie.training.evaluate import evaluate, evaluation_envs
+from coterie.training.evaluate import evaluate
 from coterie.training.interrupt import interruptible
 from coterie.training.run import Run, write_text
 
@@ -148,7 +148,7 @@ def ended(study: Study) -> list[Trial]:
 def refuse_constant_sum(base: Config) -> None:
     """Refuse a game in which the learning groups win what each other loses: their mean return is always the same."""
     learning = [name for name, group in base.groups.items() if group.learner is not None]
-    world = build.build_world(base.world, evaluation_envs(base.world, TRIED_EPISODES))
+    world = build.build_evaluation_world(base.world, TRIED_EPISODES)
     if sum(len(agent_type.agents) for agent_type in world.agent_types.values()) == 1:
         return
     with fixed_threads(base.train.threads):

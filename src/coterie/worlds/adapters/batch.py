@@ -26,6 +26,7 @@ from coterie.core.types import (
     Dict,
     Discrete,
     ObservationSpace,
+    Text,
     Tree,
     action_dtype,
     action_shape,
@@ -201,6 +202,8 @@ class BatchArrays:
                 return self._array((*rows, *shape), dtype)
             case Discrete():
                 return self._array(rows, "int64")
+            case Text():
+                raise ValueError("third-party environments have no text spaces; their texts are rows of bytes")
 
     def of_copy(self, copy: int) -> EnvArrays:
         """Views of one copy's rows."""

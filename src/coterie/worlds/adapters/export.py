@@ -7,6 +7,7 @@ A world resets itself when an episode ends. The environments hide that: the last
 from __future__ import annotations
 
 import dataclasses
+import string
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from coterie.core.types import (
     Dict,
     Discrete,
     MultiDiscrete,
+    Text,
     TimeStep,
     Tree,
     action_dtype,
@@ -45,7 +47,18 @@ def settings_from_kwargs(settings_type: type[Settings], kwargs: Mapping[str, Any
     return settings_type(**kwargs)
 
 
-def gymnasium_space(space: Box | Discrete | MultiDiscrete | Dict) -> gymnasium.Space:
+class AnyText(gymnasium.spaces.Text):
+    """Texts of any characters; Gymnasium's own space allows those of a charset alone, from which this one samples."""
+
+    def __init__(self, max_length: int) -> None:
+        super().__init__(max_length, min_length=0, charset=string.printable)
+
+    def contains(self, x: Any) -> bool:
+        """Whether this is a text that is not too long."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+
+def gymnasium_space(space: Box | Discrete | MultiDiscrete | Dict | Text) -> gymnasium.Space:
     """Gymnasium's space for one of ours."""
     match space:
         case Box(shape, low, high, dtype):
@@ -58,6 +71,8 @@ def gymnasium_space(space: Box | Discrete | MultiDiscrete | Dict) -> gymnasium.S
             return gymnasium.spaces.MultiDiscrete(list(sizes))
         case Dict(entries):
             return gymnasium.spaces.Dict({key: gymnasium_space(entry) for key, entry in entries.items()})
+        case Text(max_length):
+            return AnyText(max_length)
 
 
 class Display:

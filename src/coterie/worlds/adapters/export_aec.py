@@ -1,7 +1,8 @@
 """Our turn-based worlds as PettingZoo AEC environments, as `pettingzoo.classic` has them.
 
-An observation is a dict of `observation` and `action_mask`; the mask is all zero for an agent that is not to move. The
-agents end together. An illegal action raises ValueError and changes nothing.
+An observation is a dict of `observation` and `action_mask`; the mask is all zero for an agent that is not to move. In
+worlds of text it is a dict of `prompt`, "" for an agent that is not to move (PettingZoo's own tests have no place for a
+bare text), and an action is any text. The agents end together. An illegal action raises ValueError and changes nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import numpy as np
 from pettingzoo import AECEnv
 
 from coterie.core.seeding import generator
-from coterie.core.types import Array, CoterieError, Discrete, TimeStep
-from coterie.core.world import World
+from coterie.core.types import Array, CoterieError, Discrete, ObservationSpace, Text, TimeStep, action_dtype, blank
+from coterie.core.world import HasInfo, World
 from coterie.worlds.adapters.export import RENDER_MODES, Display, gymnasium_space, settings_from_kwargs
+
+PROMPT = "prompt"  # the key of observations in worlds of text
 
 
 class PettingZooAECEnv(AECEnv):
-    """A PettingZoo AEC environment around a turn-based world of one copy whose agents choose among actions."""
+    """A PettingZoo AEC environment around a turn-based world of one copy whose agents choose or write."""
 
     def __init__(self, world: World, name: str, render_mode: str | None = None) -> None:
         super().__init__()
@@ -30,8 +33,8 @@ class PettingZooAECEnv(AECEnv):
                 f"simultaneous={world.simultaneous} and {len(world.agent_types)} agent types"
             )
         ((self._agent_type, spaces),) = world.agent_types.items()
-        if not isinstance(spaces.action, Discrete):
-            raise ValueError(f"expected discrete actions, got {spaces.action}")
+        if not isinstance(spaces.action, Discrete | Text):
+            raise ValueError(f"expected discrete actions or texts, got {spaces.action}")
         self.metadata: dict[str, Any] = {
             "name": f"{name}_v0",
             "render_modes": list(RENDER_MODES),
@@ -42,14 +45,20 @@ class PettingZooAECEnv(AECEnv):
         self._display = Display(world, self.metadata["name"], render_mode, self.metadata["render_fps"])
         self.possible_agents = list(spaces.agents)
         self.agents: list[str] = []
-        mask = gymnasium.spaces.Box(0, 1, (spaces.action.n,), np.int8)
-        self.observation_spaces = {
-            agent: gymnasium.spaces.Dict({"observation": gymnasium_space(spaces.observation), "action_mask": mask})
-            for agent in spaces.agents
-        }
-        self.action_spaces = {agent: gymnasium.spaces.Discrete(spaces.action.n) for agent in spaces.agents}
+        self._empty = blank((1, len(spaces.agents)), action_dtype(spaces.action))  # actions of nobody
+
+        self._choices = spaces.action.n if isinstance(spaces.action, Discrete) else 0  # 0: agents write
+        self.observation_spaces = {agent: self._observed(spaces.observation) for agent in spaces.agents}
+        self.action_spaces = {agent: gymnasium_space(spaces.action) for agent in spaces.agents}
         self._seeds: np.random.Generator | None = None  # draws the seeds of episodes that are reset without one
         self._timestep: TimeStep | None = None  # views of the world's arrays
+
+    def _observed(self, space: ObservationSpace) -> gymnasium.Space:
+        seen = gymnasium_space(space)
+        if not self._choices:
+            return gymnasium.spaces.Dict({PROMPT: seen})
+        mask: gymnasium.Space = gymnasium.spaces.Box(0, 1, (self._choices,), np.int8)
+        return gymnasium.spaces.Dict({"observation": seen, "action_mask": mask})
 
     def observation_space(self, agent: str) -> gymnasium.Space:
         """The agent's observation space, always the same object."""
@@ -78,12 +87,14 @@ class PettingZooAECEnv(AECEnv):
         if self.render_mode == "human":
             self.render()
 
-    def observe(self, agent: str) -> dict[str, Array]:
+    def observe(self, agent: str) -> dict[str, Any]:
         """What the agent sees now, and which actions it may take; after the end, the final observation and none."""
         assert self._timestep is not None  # PettingZoo's wrappers require a reset
         step, column = self._timestep.agent_types[self._agent_type], self.possible_agents.index(agent)
         seen = step.final_observation if self._ended else step.observation
-        mask = np.zeros(self.action_spaces[agent].n, np.int8)
+        if not self._choices:
+            return {PROMPT: str(seen[0, column])}  # type: ignore[index]  # an array
+        mask = np.zeros(self._choices, np.int8)
         if not self._ended and step.acting[0, column]:
             mask[:] = 1 if step.mask is None else step.mask[0, column]
         return {"observation": seen[0, column].copy(), "action_mask": mask}  # type: ignore[index]  # an array
@@ -98,7 +109,7 @@ class PettingZooAECEnv(AECEnv):
             return
         if not self.action_spaces[agent].contains(action):
             raise ValueError(f"{agent}: action {action!r} is outside {self.action_spaces[agent]}")
-        actions = np.zeros((1, len(self.possible_agents)), np.int64)
+        actions = self._empty.copy()
         actions[0, self.possible_agents.index(agent)] = action
         self._timestep = self.world.step({self._agent_type: actions})
         self._ended = bool(self._timestep.ended[0])
@@ -108,6 +119,7 @@ class PettingZooAECEnv(AECEnv):
             self.rewards[other] = float(step.reward[0, column])
             self.terminations[other] = bool(step.terminated[0, column])
             self.truncations[other] = bool(step.truncated[0, column])
+            self.infos[other] = self.world.info(other, 0) if isinstance(self.world, HasInfo) else {}
         self._accumulate_rewards()
         following = (self.possible_agents.index(agent) + 1) % len(self.possible_agents)
         self.agent_selection = self.possible_agents[following] if self._ended else self._mover()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.core.types import Array, Box, Dict, Discrete, Tree
+from coterie.core.types import Array, Box, Dict, Discrete, Text, Tree
 from coterie.core.world import World
 from coterie.worlds.adapters.external import ExternalWorld, WorldWrapper
 from coterie.worlds.cartpole.world import CartPole
@@ -31,6 +31,7 @@ class ObservationText:
             name
             for name, space in entries.items()
             if name not in self.texts
+            and not isinstance(space, Text)
             and (isinstance(space, Discrete) or (space.dtype != "uint8" and int(np.prod(space.shape)) <= MAX_NUMBERS))
         )
         if not self.texts and (not isinstance(spaces.observation, Box) or not self.numbers):

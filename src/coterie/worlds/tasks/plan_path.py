@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from coterie.core.validation import at_least, whole, within
 from coterie.worlds.tasks.programs import find_program, output_of
 from coterie.worlds.tasks.task import Outcome, TaskSettings
 from coterie.worlds.tasks.world import TaskWorld
+
+if TYPE_CHECKING:
+    from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 WORDS = {"UP": "U", "DOWN": "D", "LEFT": "L", "RIGHT": "R"}
@@ -121,7 +124,7 @@ def parse_moves(answer: str) -> str | None:
 class PlanPathTask:
     """The rules of Plan-Path."""
 
-    roles = ("tool", "planner")
+    roles: tuple[str, ...] = ("tool", "planner")
     state_type = PathState
 
     def __init__(self, settings: PlanPathSettings) -> None:
@@ -211,6 +214,13 @@ def grid_text(state: PathState) -> str:
     cells = list(state.walls)
     cells[state.goal], cells[state.at] = "G", "S"
     return "\n".join("".join(cells[row : row + state.size]) for row in range(0, len(cells), state.size))
+
+
+def env(render_mode: str | None = None, **settings: Any) -> PettingZooAECEnv:
+    """Plan-Path as a PettingZoo AEC environment; `settings` are those of `PlanPathSettings`."""
+    from coterie.worlds.adapters.export_aec import make_env
+
+    return make_env(PlanPath, PlanPathSettings, "plan_path", render_mode, settings)
 
 
 class PlanPath(TaskWorld):

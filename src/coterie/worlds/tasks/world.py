@@ -1,9 +1,10 @@
 """`TaskWorld`: N copies of a text task as a turn-based world with text observations and text actions.
 
-In a turn the roles answer one after the other; a role reads its prompt when it is its turn and reads "" otherwise. All
-copies are at the same role of the same turn, so that one batch serves them all: a copy whose episode is over waits for
-the others. Instances are drawn from (seed, number of the instance). Whether an instance is for training or for tests
-depends on what it is, not on when it was drawn, so the two never overlap.
+In a turn the roles answer one after the other; a role reads its prompt when it is its turn and reads "" otherwise. With
+`wait`, all copies are at the same role of the same turn, so that one batch serves them all: a copy whose episode is
+over waits until the longest possible one would be. Instances are drawn from (seed, copy, number of the episode).
+Whether an instance is for training or for tests depends on what it is, not on when it was drawn, so the two never
+overlap.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from coterie.core import seeding
 from coterie.core.types import AgentStep, AgentType, Array, Counters, Mean, State, Text, TimeStep
 from coterie.core.world import rebuild
 from coterie.worlds.tasks.env_workers import EnvWorkers
+from coterie.worlds.tasks.render import draw_text
 from coterie.worlds.tasks.task import Outcome, Task, TaskSettings, chosen_roles, chosen_templates
 
 AGENT_TYPE = "team"
@@ -47,6 +49,7 @@ class TaskWorld:
 
     simultaneous = False
     state_size = 0
+    draws_final = True
 
     def __init__(self, settings: TaskSettings, num_envs: int, task: Task) -> None:
         if num_envs < 1:
@@ -63,16 +66,18 @@ class TaskWorld:
         }
         self.workers = EnvWorkers(task, settings.env_workers)
         self.templates = chosen_templates(settings, task, task.generate(seeding.generator(0, "template")))
-        self._is_fork = False
+        self._is_fork, self._numbered = False, False
         self.reset(0)  # a new world is valid before its first reset
 
     # Episodes -----------------------------------------------------------------------------------------
 
     def reset(self, seed: int) -> TimeStep:
         """Start a new instance in every copy."""
-        self._seed, self._position = seed, 0
+        self._seed = seed
+        self._position = np.zeros(self.num_envs, np.int64)  # [N] answers and waits since the episode began
         self._drawn = np.zeros(self.num_envs, np.int64)  # [N] instances begun
         self._waiting = np.zeros(self.num_envs, bool)  # [N] the episode is over, the next one has not begun
+        self._paused = np.zeros(self.num_envs, bool)  # [N] nothing happens until the next reset
         self._states: list[Any] = [None] * self.num_envs
         self._said: list[tuple[Said, ...]] = [()] * self.num_envs
         self._final: list[tuple[Any, tuple[Said, ...]]] = [(None, ())] * self.num_envs
@@ -83,15 +88,29 @@ class TaskWorld:
 
     def _begin(self, copies: Any) -> None:
         """Draw the next instance of these copies; copies of one group draw the same one."""
-        group_size = self.settings.group_size
+        size, drawn = self.settings.group_size, {}
         for copy in copies:
-            number = copy // group_size + int(self._drawn[copy]) * (self.num_envs // group_size)
-            self._states[copy] = draw_instance(self.task, self.settings.split, self._seed, number)
+            group, episode = copy // size, int(self._drawn[copy])
+            if self._numbered:
+                group, episode = group + episode * (self.num_envs // size), 0
+            if (group, episode) not in drawn:
+                drawn[group, episode] = draw_instance(self.task, self.settings.split, (self._seed, group, episode))
+            self._states[copy] = drawn[group, episode]
             self._said[copy] = ()
             self._drawn[copy] += 1
 
     def number_episodes(self) -> None:
-        """Nothing to do: instances are numbered through all copies."""
+        """Number the episodes through all copies, from the next reset on."""
+        self._numbered = True
+
+    def pause(self, copies: Array) -> None:
+        """Leave these copies as they are until the next reset."""
+        self._paused |= copies
+
+    @property
+    def _acting(self) -> Array:
+        """[N] copies in which a role is to answer."""
+        return ~(self._waiting | self._paused)
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Apply the answers of the role whose turn it is."""
@@ -100,49 +119,59 @@ class TaskWorld:
             raise ValueError(
                 f"actions of '{AGENT_TYPE}' must have shape {(self.num_envs, len(self.roles))}, got {given.shape}"
             )
-        turn, column = divmod(self._position, len(self.roles))
-        role, active = self.roles[column], np.flatnonzero(~self._waiting)
-        answers = [str(text)[: self.settings.max_answer] for text in given[active, column]]
-        outcomes = self.workers.apply([(self._states[n], role, a) for n, a in zip(active, answers, strict=True)])
-        last = self._position == len(self.roles) * self.settings.turns - 1
+        active = np.flatnonzero(self._acting).tolist()
+        columns = (self._position % len(self.roles)).tolist()
+        answers = [str(given[n, columns[n]])[: self.settings.max_answer] for n in active]
+        outcomes = self.workers.apply(
+            [(self._states[n], self.roles[columns[n]], answer) for n, answer in zip(active, answers, strict=True)]
+        )
         timestep = self._empty()
-        step = timestep.agent_types[AGENT_TYPE]
         for n, answer, outcome in zip(active, answers, outcomes, strict=True):
-            reward = self.reward(outcome)
-            step.reward[n, column] = reward
-            said = Said(turn, role, self._prompt(n, role), answer, reward, outcome.readable, outcome.note)
-            self._states[n], self._said[n] = outcome.state, (*self._said[n], said)
-            step.terminated[n] = outcome.solved or outcome.failed
-            step.truncated[n] = last and not step.terminated[n, 0]
-            timestep.ended[n] = step.terminated[n, 0] | step.truncated[n, 0]
-            assert timestep.success is not None
-            timestep.success[n] = outcome.solved
-        self._answers[column] += len(outcomes), sum(not outcome.readable for outcome in outcomes)
-        self._end(timestep, turn)
+            self._answered(timestep, n, answer, outcome)
+        self._end(timestep)
         return timestep if self._is_fork else self._observed(timestep)  # nobody plays on from a fork
+
+    def _answered(self, timestep: TimeStep, copy: int, answer: str, outcome: Outcome) -> None:
+        """Write what one answer did into the time step, the counts and the transcript."""
+        step, last = timestep.agent_types[AGENT_TYPE], self._position[copy] == self._longest - 1
+        turn, column = divmod(int(self._position[copy]), len(self.roles))
+        role, reward = self.roles[column], self.reward(outcome)
+        said = Said(turn, role, self._prompt(copy, role), answer, reward, outcome.readable, outcome.note)
+        self._states[copy], self._said[copy] = outcome.state, (*self._said[copy], said)
+        self._answers[column] += 1, not outcome.readable
+        over = outcome.solved or outcome.failed
+        step.reward[copy, column] = reward
+        step.terminated[copy], step.truncated[copy] = over, last and not over
+        timestep.ended[copy] = over or last
+        assert timestep.success is not None
+        timestep.success[copy] = outcome.solved
+
+    @property
+    def _longest(self) -> int:
+        """Answers of the longest possible episode."""
+        return len(self.roles) * self.settings.turns
 
     def reward(self, outcome: Outcome) -> float:
         """The acting role's reward: alpha · team + local, or alpha · team where rewards are sparse."""
         local = outcome.local if self.settings.reward == "dense" else 0.0
         return self.settings.alpha * outcome.team + local
 
-    def _end(self, timestep: TimeStep, turn: int) -> None:
+    def _end(self, timestep: TimeStep) -> None:
         """Keep the ends of finished episodes and move on to the next role; begin new episodes when it is time."""
-        over = np.flatnonzero(timestep.ended)
-        self._position += 1
+        over = np.flatnonzero(timestep.ended).tolist()
+        final: Any = timestep.agent_types[AGENT_TYPE].final_observation
         for n in over:
             self._final[n] = self._states[n], self._said[n]
-            next_role = self.roles[self._position % len(self.roles)]
-            timestep.agent_types[AGENT_TYPE].final_observation[n, :] = self._prompt(n, next_role)  # type: ignore[call-overload]  # an array
-        self._waiting[over] = True
+            final[n] = [self._prompt(n, role) for role in self.roles]
+            self._turns += self._position[n] // len(self.roles) + 1
         self._episodes += len(over)
-        self._turns += float(len(over) * (turn + 1))
+        self._waiting |= timestep.ended
+        self._position += 1
         if self._is_fork:
             return
         self._begin(over)
-        everyone = bool(self._waiting.all()) and not self.settings.wait
-        if everyone or self._position == len(self.roles) * self.settings.turns:
-            self._position, self._waiting = 0, np.zeros(self.num_envs, bool)
+        begins = self._waiting & ((self._position == self._longest) | (not self.settings.wait))
+        self._position[begins], self._waiting[begins] = 0, False
 
     # Time steps ---------------------------------------------------------------------------------------
 
@@ -156,10 +185,11 @@ class TaskWorld:
 
     def _observed(self, timestep: TimeStep) -> TimeStep:
         """Fill in who acts and what they read."""
-        step, column = timestep.agent_types[AGENT_TYPE], self._position % len(self.roles)
-        step.acting[:, column] = ~self._waiting
-        for n in np.flatnonzero(~self._waiting):
-            step.observation[n, column] = self._prompt(n, self.roles[column])  # type: ignore[index]  # an array
+        step, columns = timestep.agent_types[AGENT_TYPE], self._position % len(self.roles)
+        observation: Any = step.observation
+        for n in np.flatnonzero(self._acting).tolist():
+            step.acting[n, columns[n]] = True
+            observation[n, columns[n]] = self._prompt(n, self.roles[columns[n]])
         return timestep
 
     def observe(self) -> TimeStep:
@@ -177,7 +207,8 @@ class TaskWorld:
         twin.num_envs, twin._is_fork = len(index), True
         twin._states, twin._said = [self._states[i] for i in index], [self._said[i] for i in index]
         twin._final = [(None, ())] * len(index)
-        twin._waiting, twin._drawn = self._waiting[index].copy(), self._drawn[index].copy()
+        for name in ("_waiting", "_paused", "_drawn", "_position"):
+            setattr(twin, name, getattr(self, name)[index].copy())
         twin._answers = self._answers.copy()
         return twin
 
@@ -191,9 +222,9 @@ class TaskWorld:
 
     def _written(self, write: Any) -> Array:
         texts = np.full((self.num_envs, len(self.roles)), "", object)
-        column = self._position % len(self.roles)
-        for n in np.flatnonzero(~self._waiting):
-            texts[n, column] = write(self._states[n], self.roles[column])
+        columns = self._position % len(self.roles)
+        for n in np.flatnonzero(self._acting).tolist():
+            texts[n, columns[n]] = write(self._states[n], self.roles[columns[n]])
         return texts
 
     def counters(self) -> Counters:
@@ -215,18 +246,16 @@ class TaskWorld:
 
     def ansi(self, copy: int, final: bool = False) -> str:
         """The state in text, and the latest answer."""
-        state, said = (
-            self._final[copy]
-            if final and self._final[copy][0] is not None
-            else (
-                self._states[copy],
-                self._said[copy],
-            )
-        )
+        ended = final and self._final[copy][0] is not None
+        state, said = self._final[copy] if ended else (self._states[copy], self._said[copy])
         lines = [self.task.draw(state)]
         if said:
             lines.append(f"{said[-1].role}: {said[-1].answer.strip()}  [{said[-1].note or 'ok'}]")
         return "\n".join(lines)
+
+    def frame(self, copy: int, final: bool = False) -> Array:
+        """The same as a picture of text."""
+        return draw_text(self.ansi(copy, final))
 
     # State --------------------------------------------------------------------------------------------
 
@@ -237,8 +266,10 @@ class TaskWorld:
         """Instances, turns and counts."""
         return {
             "seed": self._seed,
-            "position": self._position,
+            "numbered": self._numbered,
+            "position": self._position.copy(),
             "drawn": self._drawn.copy(),
+            "paused": self._paused.copy(),
             "waiting": self._waiting.copy(),
             "answers": self._answers.copy(),
             "episodes": self._episodes,
@@ -251,9 +282,9 @@ class TaskWorld:
         """Restore a saved state."""
         if len(state["drawn"]) != self.num_envs:
             raise ValueError(f"state holds {len(state['drawn'])} copies, this world has {self.num_envs}")
-        self._seed, self._position = state["seed"], state["position"]
-        self._drawn, self._waiting = state["drawn"].copy(), state["waiting"].copy()
-        self._answers = state["answers"].copy()
+        self._seed, self._numbered = state["seed"], state["numbered"]
+        for name in ("position", "drawn", "waiting", "paused", "answers"):
+            setattr(self, f"_{name}", state[name].copy())
         self._episodes, self._turns = state["episodes"], state["turns"]
         self._states = [self.task.state_type(**_tuples(one)) for one in json.loads(state["states"])]
         self._said = [tuple(Said(**one) for one in said) for said in json.loads(state["said"])]
@@ -261,9 +292,9 @@ class TaskWorld:
         return self.observe()
 
 
-def draw_instance(task: Task, split: str, seed: int, number: int) -> Any:
-    """Draw instance `number` of a split; "auto" is the one for training."""
-    random = seeding.generator(seed, "instance", number)
+def draw_instance(task: Task, split: str, key: tuple[int, ...]) -> Any:
+    """Draw the instance of a split that a key (a seed and further numbers) stands for; "auto" is training's."""
+    random = seeding.generator(key[0], "instance", *key[1:])
     for _ in range(ATTEMPTS):
         state = task.generate(random)
         if split_of(task, state) == ("train" if split == "auto" else split):
