@@ -8,6 +8,7 @@ known only outside.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -69,10 +70,8 @@ def serve(settings: dict[str, Any]) -> bool:
         signal.setitimer(signal.ITIMER_REAL, settings["wall"])
         _, status = os.waitpid(child, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)  # what the program has left behind; this process is spared
-        except ProcessLookupError:
-            pass
         if not report(status, late, settings["output"]):
             break
     return False
@@ -90,7 +89,7 @@ def start(source: str) -> int:
         print(stop.code, file=sys.stderr)
         return 1
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # there is one
+        sys.excepthook(*sys.exc_info())
         return 1
     return 0
 
@@ -114,5 +113,5 @@ if __name__ == "__main__":
     if serve(SETTINGS):
         program = SETTINGS["program"]
         del SETTINGS
-        sys.stdin = open(0, encoding="utf-8", closefd=False)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays open as long as the program runs
         end(start(program))

@@ -60,8 +60,8 @@ def to_problem(record: Mapping[str, Any]) -> Problem:
     if "public_tests" in record or "private_tests" in record:
         return _from_code_contests(record)
     raise ValueError(
-        "the form is not known: it needs 'statement' (Coterie), 'input_output' (APPS) or 'public_tests' (CodeContests); "
-        f"it has {', '.join(map(repr, record)) or 'nothing'}"
+        "unknown form: it needs 'statement' (Coterie), 'input_output' (APPS) or 'public_tests' (CodeContests), "
+        f"but has {', '.join(map(repr, record)) or 'nothing'}"
     )
 
 
@@ -144,9 +144,7 @@ def _reference(solutions: Any) -> str:
     return min((s for s in solutions if isinstance(s, str) and s.strip()), key=len, default="")
 
 
-def _problem(
-    record: Mapping[str, Any], statement: str, tests: tuple[tuple[Test, ...], ...], reference: str
-) -> Problem:
+def _problem(record: Mapping[str, Any], statement: str, tests: tuple[tuple[Test, ...], ...], reference: str) -> Problem:
     public, hidden, spare = tests
     if not reference:
         raise Unusable("it has no Python 3 solution; tests are checked against one")

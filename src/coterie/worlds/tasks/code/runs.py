@@ -87,8 +87,7 @@ def _parse(lines: str) -> list[Ran]:
 
 
 def _run_each(source: str, inputs: tuple[str, ...], seconds: float) -> list[sandbox.Verdict]:
-    limits = {"cpu_seconds": seconds, "output_bytes": OUTPUT_BYTES}
-    return sandbox.run_many([source] * len(inputs), inputs, **limits)
+    return sandbox.run_many([source] * len(inputs), inputs, cpu_seconds=seconds, output_bytes=OUTPUT_BYTES)
 
 
 def _run_alone(verdict: sandbox.Verdict) -> Ran:

@@ -1,8 +1,8 @@
 """Code: solve a programming problem that has public and hidden tests.
 
 The tester reads the problem and writes tests; the coder reads the problem and the tests and writes a program, which is
-run on all tests. Both then see the program and the tests that it failed, hidden ones excepted, until it passes all public
-and hidden tests.
+run on all tests. Both then see the program and the tests that it failed, hidden ones excepted, until it passes all
+public and hidden tests.
 
 Rewards: the team's is the share of hidden tests that the coder's program passes; the coder's own is for a program that
 builds, ends without an error and passes the public tests; the tester's own is for tests that are new and right by the
@@ -38,8 +38,8 @@ TESTER = (
     "Examples:\n{examples}\n{tests}{feedback}Write each test as in the examples.\n"
 )
 CODER = (
-    "You are the coder. Write a Python program that solves this problem. It reads standard input and prints to standard "
-    "output.\n{statement}\nExamples:\n{examples}\n{tests}{feedback}Write the program.\n```python\n"
+    "You are the coder. Write a Python program that solves this problem. It reads standard input and prints to "
+    "standard output.\n{statement}\nExamples:\n{examples}\n{tests}{feedback}Write the program.\n```python\n"
 )
 
 
@@ -83,7 +83,7 @@ class CodeState:
 class CodeTask:
     """The rules of the code task."""
 
-    roles = ("tester", "coder")
+    roles: tuple[str, ...] = ("tester", "coder")
     state_type = CodeState
 
     def __init__(self, settings: CodeSettings) -> None:
