@@ -21,7 +21,6 @@ from coterie.worlds.tasks.mathematics.expressions import (
     Expression,
     NotAnExpression,
     Number,
-    bounded,
     parse,
     split,
 )
@@ -345,10 +344,13 @@ def _proportional(a: Expression, b: Expression, positive: bool) -> bool:
     first = next(((x, y) for x, y in pairs if x != 0 and y != 0), None)
     if first is None:
         return False
-    ratio = first[1] / first[0]
-    if positive and not (isinstance(ratio, Fraction | float) and ratio > 0):
+    try:
+        ratio = first[1] / first[0]
+        if positive and not (isinstance(ratio, Fraction | float) and ratio > 0):
+            return False
+        return all(_near(x * ratio, y, NOISE) for x, y in pairs)
+    except OverflowError:  # a fraction that no floating-point number can hold, times one
         return False
-    return all(_near(x * ratio, y, NOISE) for x, y in pairs)
 
 
 def _same_value(expected: Expression, given: Expression, tolerance: float) -> bool:
@@ -366,14 +368,10 @@ def _same_value(expected: Expression, given: Expression, tolerance: float) -> bo
     if _near_number(one, other, expected.rounded or given.rounded, tolerance):
         return True
     if expected.percent and not given.percent:  # what percentage is it? 50
-        return _near_number(_times_100(one), other, True, tolerance)
-    if given.percent and not expected.percent and abs(one) >= 1:
-        return _near_number(one, _times_100(other), True, tolerance)
+        return _near_number(one * 100, other, True, tolerance)
+    if given.percent and not expected.percent and not (isinstance(one, Fraction | float) and -1 < one < 1):
+        return _near_number(one, other * 100, True, tolerance)
     return False
-
-
-def _times_100(value: Number) -> Number:
-    return bounded(value * 100)
 
 
 def _near_number(expected: Number, given: Number, rounded: bool, tolerance: float) -> bool:

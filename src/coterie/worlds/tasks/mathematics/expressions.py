@@ -53,21 +53,24 @@ class Expression:
         return evaluate(self.tree, values or {})
 
 
-def _is_number(tree: Any, percent: bool = False) -> bool:
-    if isinstance(tree, Fraction):
-        return True
+def _is_number(tree: Any, percent: bool) -> bool:
     if not isinstance(tree, tuple):
-        return False
+        return isinstance(tree, Fraction)
     function, *parts = tree
     if function is operator.neg:
         return _is_number(parts[0], percent)
-    literals = [_literal(part) for part in parts]
-    if function is operator.truediv and None not in literals:
-        over, under = literals
-        return percent or (under != 1 and under == (over / under).denominator)  # type: ignore[operator]  # no None
-    if function is power:
-        return parts[0] == 10 and literals[1] is not None
-    return function is operator.mul and literals[0] is not None and _is_number(parts[1]) and parts[1][0] is power
+    if function is operator.mul:
+        return _literal(parts[0]) is not None and _is_power_of_ten(parts[1])
+    if function is operator.truediv:
+        over, under = map(_literal, parts)
+        if over is None or not under:
+            return False
+        return percent or (abs(under) != 1 and abs(under) == (over / under).denominator)
+    return _is_power_of_ten(tree)
+
+
+def _is_power_of_ten(tree: Any) -> bool:
+    return isinstance(tree, tuple) and tree[0] is power and tree[1] == 10 and _literal(tree[2]) is not None
 
 
 def _literal(tree: Any) -> Fraction | None:
