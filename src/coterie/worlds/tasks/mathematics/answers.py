@@ -143,6 +143,13 @@ def read(text: str) -> Answer:
     return _read(plain(text[: MAX_LENGTH + 1])) if len(text) <= MAX_LENGTH else Words(text)
 
 
+def is_mathematical(answer: Answer) -> bool:
+    """Whether it has no words in it, units excepted."""
+    if isinstance(answer, Several):
+        return all(map(is_mathematical, answer.items))
+    return is_mathematical(answer.answer) if isinstance(answer, Assigned) else not isinstance(answer, Words)
+
+
 def _read(text: str, depth: int = 0) -> Answer:
     if depth > 4:
         return Words(text)

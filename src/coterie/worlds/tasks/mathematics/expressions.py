@@ -31,7 +31,11 @@ TOKEN = re.compile(
 
 
 class NotAnExpression(ValueError):
-    """The text has another form, or has no value within the limits."""
+    """The text has another form, or is longer or deeper than the limits allow."""
+
+
+class NoValue(NotAnExpression):
+    """An expression has no value, or none within the limits."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def evaluate(tree: Any, values: Mapping[str, Number]) -> Number:
     try:
         return _evaluate(tree, values)
     except (ArithmeticError, ValueError, TypeError) as error:
-        raise NotAnExpression(f"no value: {error}") from None
+        raise NoValue(f"no value: {error}") from None
 
 
 def _evaluate(tree: Any, values: Mapping[str, Number]) -> Number:
@@ -134,7 +138,7 @@ def root(value: Number, degree: Number = Fraction(2)) -> Number:
             if None not in whole:
                 return sign * Fraction(*whole)  # type: ignore[arg-type]  # neither is None
             return sign * float(abs(value)) ** (1 / float(degree))
-    return complex(value) ** (1 / complex(degree))
+    return cmath.sqrt(complex(value)) if degree == 2 else complex(value) ** (1 / complex(degree))
 
 
 def _whole_root(value: int, degree: int) -> int | None:

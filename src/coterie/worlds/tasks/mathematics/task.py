@@ -19,8 +19,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from coterie.core.validation import at_least, whole, within
-from coterie.worlds.tasks.mathematics.answers import TOLERANCE, Words, equal, read, repeats
-from coterie.worlds.tasks.mathematics.expressions import NotAnExpression, calculate
+from coterie.worlds.tasks.mathematics.answers import TOLERANCE, equal, is_mathematical, read, repeats
+from coterie.worlds.tasks.mathematics.expressions import NotAnExpression, NoValue, calculate
 from coterie.worlds.tasks.mathematics.generate import Kind, Numbers, Operation, Question, draw_question
 from coterie.worlds.tasks.programs import find_program, run_program
 from coterie.worlds.tasks.records import Unusable, field_of, read_records, text_of
@@ -144,9 +144,12 @@ class MathTask:
 
     def _calculated(self, state: MathState, answer: str) -> Outcome:
         lines = [line.strip() for line in answer.splitlines() if line.strip()]
-        expression = re.sub(r"^expression\s*:", "", lines[0], flags=re.I).strip().rstrip("=") if lines else ""
+        expression = re.sub(r"^expression\s*:", "", lines[0], flags=re.I).strip(" =") if lines else ""
         try:
             value = calculate(expression)
+        except NoValue as error:
+            after = replace(state, output=_short(f"{expression} has {error}"))
+            return Outcome(after, local=FAILED, note=str(error))
         except NotAnExpression as error:
             return _unreadable(state, str(error))
         return self._said(state, value if value == expression else f"{expression} = {value}", value)
@@ -202,7 +205,7 @@ def find_answer(text: str) -> str | None:
         found = lines[-1]
     else:
         found = next((line.strip() for line in text.splitlines() if line.strip()), None)
-        if found is not None and isinstance(read(found), Words) and not re.fullmatch(r"[\w'-]+", found):
+        if found is not None and not is_mathematical(read(found)) and not re.fullmatch(r"[\w'-]+", found):
             return None  # a sentence
     return found if found and len(found) <= LONGEST else None
 
@@ -242,7 +245,7 @@ def to_question(record: Mapping[str, Any]) -> Question:
     """A record with a question and an answer, or a solution that ends in \\boxed{…} or after ####."""
     text, given = text_of(record, QUESTION_FIELDS), field_of(record, ANSWER_FIELDS)
     if isinstance(given, list):
-        given = ", ".join(str(part) for part in given)
+        given = ", ".join(str(part).strip("$ ") for part in given)
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise ValueError(f"the answer must be a text or a number, got {given!r:.80}")
     answer = str(given).strip()
