@@ -92,7 +92,7 @@ def test_rewards_of_the_reasoner(answer, reward, readable, solved):
         (" Expression: 9 / 3 =\nand so on", (1, 0.5), "9 / 3 = 3"),
         ("12 * 4", (0, 0.1), "12 * 4 = 48"),
         ("x + 1", (0, -0.5), ""),
-        ("1 / 0", (0, -0.25), "1 / 0 has no value: Fraction(1, 0)"),
+        ("1 / 0", (0, -0.25), "1 / 0 has no value: division by zero"),
         ("9**9**9", (0, -0.25), "9**9**9 has no value: the number is too large"),
         ("__import__('os').getcwd()", (0, -0.5), ""),
     ],

@@ -108,6 +108,11 @@ def _passed_limit(run: Ran) -> bool:
     return run.status not in ("pass", "fail")
 
 
+def gave_up(runs: list[Ran]) -> bool:
+    """Whether so many runs passed a limit that the program is not to be tried again."""
+    return sum(map(_passed_limit, runs)) >= PATIENCE
+
+
 def _check(verdict: sandbox.Verdict) -> None:
     if verdict.status == "infrastructure":
         raise CoterieError(f"the sandbox failed: {verdict.reason}")

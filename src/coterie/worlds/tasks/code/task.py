@@ -19,7 +19,7 @@ import numpy as np
 
 from coterie.core.validation import at_least, positive, whole
 from coterie.worlds.tasks.code.problems import Problem, Test, load_problems
-from coterie.worlds.tasks.code.runs import Ran, run_on
+from coterie.worlds.tasks.code.runs import Ran, gave_up, run_on
 from coterie.worlds.tasks.programs import find_program
 from coterie.worlds.tasks.task import Outcome, TaskSettings
 from coterie.worlds.tasks.world import TaskWorld
@@ -107,14 +107,14 @@ class CodeTask:
 
     def fields(self, state: CodeState, role: str) -> Mapping[str, str]:
         problem = self._problem(state)
-        tests = f"Tests of the tester:\n{tests_text(state.tests)}\n" if state.tests else ""
+        tests = f"Tests of the tester:\n{format_tests(state.tests)}\n" if state.tests else ""
         feedback = ""
         if state.program:
             failed = "".join(state.failures) or "It passed these tests, but not all hidden ones.\n"
             feedback = f"The last program:\n```python\n{state.program.strip()}\n```\n{failed}\n"
         return {
             "statement": problem.statement,
-            "examples": tests_text(problem.public),
+            "examples": format_tests(problem.public),
             "tests": tests,
             "feedback": feedback,
             "count": str(self.settings.tests),
@@ -162,7 +162,7 @@ class CodeTask:
         public = runs[: len(problem.public)]
         passed = sum(map(passes, problem.public, public))
         ended = sum(ran.status == "pass" for ran in public)
-        hidden = sum(map(passes, problem.hidden, self._run(program, problem.hidden)))
+        hidden = 0 if gave_up(runs) else sum(map(passes, problem.hidden, self._run(program, problem.hidden)))
         solved = passed == len(public) and hidden == len(problem.hidden)
         note = f"public {passed}/{len(public)}, hidden {hidden}/{len(problem.hidden)}"
         local = (ENDED * ended + PASSED * passed) / len(public)
@@ -179,14 +179,14 @@ class CodeTask:
         problem = self._problem(state)
         if role == "coder":
             return problem.reference
-        return tests_text((problem.spare or problem.public)[: self.settings.tests])
+        return format_tests((problem.spare or problem.public)[: self.settings.tests])
 
     def guess(self, state: CodeState, role: str, random: np.random.Generator) -> str:
         public = self._problem(state).public
         given, expected = (public[int(random.integers(len(public)))][part] for part in range(2))
         if role == "coder":
             return f"```python\nprint({expected.rstrip()!r})\n```"
-        return tests_text([(given, expected)])
+        return format_tests([(given, expected)])
 
     def draw(self, state: CodeState) -> str:
         parts = self.fields(state, "coder")
@@ -197,7 +197,7 @@ class CodeTask:
 
 
 def parse_tests(answer: str) -> tuple[Test, ...]:
-    """The tests of an answer, as `tests_text` writes them."""
+    """The tests of an answer, as `format_tests` writes them."""
     text = answer.replace("\r\n", "\n").replace("```", "") + "\n"
     found = ((_ended(given), _ended(expected)) for given, expected in BLOCK.findall(text))
     return tuple((given, expected) for given, expected in found if given.strip() or expected.strip())
@@ -208,7 +208,7 @@ def _ended(text: str) -> str:
     return text.rstrip() + "\n"
 
 
-def tests_text(tests: Iterable[Test]) -> str:
+def format_tests(tests: Iterable[Test]) -> str:
     """Tests as prompts show them."""
     return "".join(f"Input:\n{_short(given)}\nOutput:\n{_short(expected)}\n" for given, expected in tests)
 

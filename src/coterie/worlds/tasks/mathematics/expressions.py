@@ -91,6 +91,8 @@ def evaluate(tree: Any, values: Mapping[str, Number]) -> Number:
     """The value of a tree; exact as long as all values are."""
     try:
         return _evaluate(tree, values)
+    except ZeroDivisionError:
+        raise NoValue("no value: division by zero") from None
     except (ArithmeticError, ValueError, TypeError) as error:
         raise NoValue(f"no value: {error}") from None
 
