@@ -218,7 +218,7 @@ for folder in ("/", "/tmp", "/proc/self", f"/proc/{os.getppid()}"):
         except OSError:
             pass
 text = "".join(found) + input()
-at = text.find("SEC" + "RET")
+at = text.find("".join(("SEC", "RET")))
 print(text[at : at + 250] if at >= 0 else text[-250:])
 """
 
