@@ -16,6 +16,8 @@ WORLDS = {
     "doorkey": "coterie.worlds.doorkey.world:DoorKey",
     "auction": "coterie.worlds.auction.world:Auction",
     "plan_path": "coterie.worlds.tasks.plan_path:PlanPath",
+    "math": "coterie.worlds.tasks.mathematics.task:Mathematics",
+    "code": "coterie.worlds.tasks.code.task:CodeProblems",
     "gymnasium/": "coterie.worlds.adapters.gymnasium:GymnasiumWorld",
     "minigrid/": "coterie.worlds.adapters.minigrid:MinigridWorld",
     "pettingzoo/": "coterie.worlds.adapters.pettingzoo:PettingZooWorld",

@@ -8,10 +8,13 @@ from coterie import sandbox
 from coterie.core.types import CoterieError
 
 FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+OPENING = re.compile(r"```(?:python|py)\b")
 
 
 def find_program(answer: str, started: bool = False) -> str | None:
     """The program of an answer, between fences; where the prompt has opened the fence, all up to the next one."""
+    if started and not OPENING.search(answer) and answer.count("```") % 2:
+        return answer.partition("```")[0]  # the first fence closes the prompt's
     found = FENCED.search(answer)
     if found is not None:
         return found.group(1)

@@ -1,0 +1,1 @@
+"""Mathematics: a tool calculates, a reasoner answers, the answer is verified."""

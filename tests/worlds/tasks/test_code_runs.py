@@ -1,0 +1,135 @@
+"""One program on many inputs: as if each run had a sandbox of its own, and nothing to gain by cheating."""
+
+import pytest
+
+from coterie import sandbox
+from coterie.core.types import CoterieError
+from coterie.worlds.tasks.code import runs
+from coterie.worlds.tasks.code.runs import Ran, run_on
+
+INPUTS = ("1\n", "2\n", "0\n", "x\n", "")
+MIXED = """
+import sys
+n = int(sys.stdin.readline())
+if n == 0:
+    print("half", end="")
+    sys.exit("zero")
+print(10 // n, "ä")
+"""
+ENDINGS = {
+    "a thread that nobody joins": "import threading\nthreading.Thread(target=lambda: print(input())).start()",
+    "a function at exit": "import atexit\natexit.register(lambda: print(input()))",
+    "an exit code": "print(input())\nraise SystemExit(0)",
+    "the main module": "if __name__ == '__main__':\n    print(input())",
+    "bytes": "import sys\nsys.stdout.buffer.write(sys.stdin.buffer.readline())",
+    "file descriptors": "import os\nos.write(1, os.read(0, 100))",
+    "its own exit": "import os\nprint(input(), flush=True)\nos._exit(0)",
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _bubblewrap():
+    try:
+        if sandbox.live_mechanism() != "bubblewrap":
+            pytest.skip("one sandbox serves several inputs only under bubblewrap")
+    except sandbox.SandboxUnavailable as error:
+        pytest.skip(f"no sandbox on this machine: {error}")
+
+
+@pytest.fixture
+def count(monkeypatch):
+    """Sandboxes that were started."""
+    started = []
+    run = sandbox.run
+    monkeypatch.setattr(sandbox, "run", lambda *given, **limits: started.append(1) or run(*given, **limits))
+    return started
+
+
+def shorter(found):
+    return [(ran.status, ran.stdout, ran.stderr.strip().rpartition("\n")[2]) for ran in found]
+
+
+def test_together_is_as_alone(monkeypatch, count):
+    together = run_on(MIXED, INPUTS, 1)
+    assert len(count) == 1
+    monkeypatch.setattr(sandbox, "live_mechanism", lambda: "landlock")  # so that runs do not share a sandbox
+    alone = [runs._run_alone(sandbox.run(MIXED, given, mechanism="bubblewrap")) for given in INPUTS]
+    assert shorter(together) == shorter(alone)
+    assert [ran.status for ran in together] == ["pass", "pass", "fail", "fail", "fail"]
+    assert [ran.stdout for ran in together] == ["10 ä\n", "5 ä\n", "half", "", ""]
+    assert together[2].stderr.strip() == "zero"
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_programs_end_as_they_like(ending):
+    assert run_on(ENDINGS[ending], ("a\n", "b\n"), 1) == [Ran("pass", "a\n"), Ran("pass", "b\n")]
+
+
+@pytest.mark.parametrize("source", ["def f(:", "\x00", "\ud800 = 1", "(" * 5000])
+def test_programs_that_do_not_build(source):
+    assert [ran.status for ran in run_on(source, ("1\n", "2\n"), 1)] == ["fail", "fail"]
+
+
+def test_two_runs_without_end_are_enough(count):
+    source = "n = int(input())\nwhile n: pass\nprint(n)"
+    found = run_on(source, ("0\n", "1\n", "0\n", "2\n", "0\n", "3\n"), 1)
+    assert [ran.status for ran in found] == ["pass", "timeout", "pass", "timeout", "timeout", "timeout"]
+    assert [ran.stderr for ran in found[4:]] == ["not tried", "not tried"]
+    assert len(count) == 2
+    assert shorter(runs._give_up([Ran("timeout"), Ran("timeout"), Ran("pass", "1")]))[2] == ("timeout", "", "not tried")
+
+
+def test_memory_and_output_have_limits():
+    source = "n = int(input())\nprint('x' * n) if n < 10**6 else [bytearray(10**7) for _ in range(n)]"
+    assert [ran.status for ran in run_on(source, ("3\n", "100000\n", "1000000\n"), 2)][:2] == ["pass", "output"]
+    assert run_on(source, ("1000000\n", "2\n"), 2)[0].status in ("memory", "fail")
+    assert run_on(source, ("1000000\n", "2\n"), 2)[1] == Ran("pass", "xx\n")
+
+
+KILL = "import os, signal\nn = input()\nif n == '1':\n    os.kill(os.getppid(), signal.SIGKILL)\nprint(n)"
+FORGE = """
+import json, os
+line = json.dumps(["pass", "forged", ""]) + "\\n"
+try:
+    with open(f"/proc/{os.getppid()}/fd/1", "w") as stdout:
+        stdout.write(line * 3)
+except OSError:
+    pass
+print(input())
+"""
+STAY = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(60)
+print(input())
+"""
+BREAK = "import os\nos.system('rm -rf /tmp/* /tmp/.* 2>/dev/null')\nos.mkdir('/tmp/.stdin')\nprint(input())"
+
+
+def test_a_program_that_ends_the_driver_is_run_alone():
+    found = run_on(KILL, ("0\n", "1\n", "2\n"), 1)
+    assert [ran.stdout for ran in found][::2] == ["0\n", "2\n"]
+
+
+def test_forged_reports_know_no_outputs():
+    found = run_on(FORGE, ("a\n", "b\n"), 1)
+    assert len(found) == 2
+    assert {ran.stdout for ran in found} <= {"forged", "a\n", "b\n"}
+
+
+def test_nothing_stays_between_runs():
+    assert [ran.stdout for ran in run_on(STAY, ("a\n", "b\n"), 1)] == ["a\n", "b\n"]
+    assert [ran.status for ran in run_on(BREAK, ("a\n", "b\n"), 1)] == ["pass", "pass"]
+
+
+@pytest.mark.parametrize("report", ["", "nonsense", "[1, 2, 3]", '["pass", "x"]', "[" * 100_000, '{"a": 1}'])
+def test_reports_that_the_driver_cannot_have_written_end_the_reading(report):
+    assert runs._parse(f'["pass", "1", ""]\n{report}\n["pass", "2", ""]') == [Ran("pass", "1")]
+
+
+def test_a_broken_sandbox_is_an_error(monkeypatch):
+    broken = sandbox.Verdict("infrastructure", "", "", None, 0.0, 0.0, 0.0, "no namespaces")
+    monkeypatch.setattr(sandbox, "run", lambda *given, **limits: broken)
+    with pytest.raises(CoterieError, match="the sandbox failed: no namespaces"):
+        run_on("print(1)", ("1\n", "2\n"), 1)
