@@ -42,13 +42,15 @@ def test_every_decision_is_a_group_of_its_own_candidates():
     t, n, a = np.nonzero(own.active)
     scores = own.trace["scores"][t, n, a]
     uneven = np.flatnonzero(np.ptp(scores, axis=1) > 1e-6)
-    assert found.groups == 12 and found.flat == 12 - len(uneven)
+    assert found.groups == 12
+    assert found.flat == 12 - len(uneven)
     for row, group in zip(uneven, range(len(uneven)), strict=True):
         wanted = (scores[row] - scores[row].mean()) / scores[row].std()
         assert np.allclose(found.answers.advantages[group], wanted, atol=1e-5)
         assert found.answers.agents[group] == a[row]
         assert (found.answers.tokens[group] == own.trace["tokens"][t[row], n[row], a[row]]).all()
-    assert len(uneven) and found.tokens == (own.trace["tokens"][t, n, a] != PAD).sum()
+    assert len(uneven)
+    assert found.tokens == (own.trace["tokens"][t, n, a] != PAD).sum()
 
 
 def test_each_candidate_is_scored_by_its_own_outcome_and_the_chosen_one_is_what_happens():
@@ -111,7 +113,8 @@ def test_the_token_loss_is_hand_computed():
     found = token_loss(log_probs, old, torch.tensor([[2.0, -1.0]]), clip=0.2)
     up = np.exp(0.5)
     wanted = [[-2.0, -2 * 1.2], [np.exp(0.1), 0.8]]
-    assert up > 1.2 and np.allclose(found.loss.detach().numpy()[0], wanted)
+    assert up > 1.2
+    assert np.allclose(found.loss.detach().numpy()[0], wanted)
     assert found.clipped.tolist() == [[[False, True], [False, True]]]
     found.loss.sum().backward()
     assert np.allclose(log_probs.grad.numpy()[0], [[-2.0, 0.0], [np.exp(0.1), 0.0]])
@@ -190,7 +193,8 @@ def test_an_update_of_one_role_leaves_the_other_roles_weights_untouched(kind, mi
     second = replace(own, active=own.active & np.array([False, True]))  # only the second role has decided anything
     learner.learn(second, _joint(second), np.random.default_rng(0))
     found = changed(before, weights(learner.policy))
-    assert found and all(name.startswith(mine) or name.endswith(mine) for name in found)
+    assert found
+    assert all(name.startswith(mine) or name.endswith(mine) for name in found)
 
 
 def test_roles_share_weights_where_parameters_are_shared():
@@ -226,7 +230,8 @@ def test_a_team_learns_the_echo_task_from_nothing(parameters):
     )
     first = iterate(runner, learner, 1)["score"]
     last = iterate(runner, learner, 80, first=2)["score"]
-    assert first < -0.2 and last > 0.9
+    assert first < -0.2
+    assert last > 0.9
 
 
 def test_state_and_load_continue_exactly():
@@ -240,14 +245,16 @@ def test_state_and_load_continue_exactly():
     other.policy.load(saved[1])
     other.load(saved[2])
     iterate(again, other, 2, first=3)
-    assert not changed(wanted, weights(other.policy)) and other.tokens == learner.tokens
+    assert not changed(wanted, weights(other.policy))
+    assert other.tokens == learner.tokens
 
 
 def test_the_token_budget_ends_the_run():
     runner, learner = team(learner={"token_budget": 50})
     assert not learner.finished
     metrics = iterate(runner, learner, 3)
-    assert learner.finished and metrics["tokens"] == learner.tokens >= 50
+    assert learner.finished
+    assert metrics["tokens"] == learner.tokens >= 50
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def test_answers_end_with_the_end_token_and_do_not_depend_on_the_other_rows():
     assert ended.any()
     for answer in found.tokens[ended]:
         end = int(np.flatnonzero(answer == 0)[0])
-        assert (answer[end + 1 :] == PAD).all() and (answer[:end] > 0).all()
+        assert (answer[end + 1 :] == PAD).all()
+        assert (answer[:end] > 0).all()
     random = np.random.default_rng(0)
     [random.integers(1, 31, size=n) for n in (5, 9, 1, 7)]
     noise = random.random((16, 30))
@@ -131,7 +132,8 @@ def test_adapters_change_nothing_at_first_and_only_themselves_later():
         net.logits(net(torch.tensor([[1, 2, 3]]), adapter=0)).square().sum().backward()
         optimizer.step()
     changed = {name for name, value in net.state_dict().items() if not torch.equal(value, before[name])}
-    assert changed and all(".lora_" in name and name.endswith(".0") for name in changed)
+    assert changed
+    assert all(".lora_" in name and name.endswith(".0") for name in changed)
     assert all(parameter.grad is None for parameter in second)
     assert torch.equal(net.logits(net(torch.tensor([[1, 2, 3]]), adapter=1)), plain)
 

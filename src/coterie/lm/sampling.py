@@ -133,7 +133,7 @@ class Graded(NamedTuple):
     """Log-probabilities of answers, with gradients."""
 
     log_probs: Tensor  # [P, K, L]; 0 where there is no token
-    entropy: Tensor  # [P, K, L], without gradients
+    entropy: Tensor  # [P, K, L]: of the distributions that the tokens were drawn from
     valid: Tensor  # [P, K, L] bool: there is a token
 
 
@@ -155,8 +155,7 @@ def grade(
     picked = valid[..., :length]
     log_probs = F.log_softmax(network.logits(hidden[picked]) / (temperature or 1.0), dim=-1)  # [M, V]: real tokens only
     chosen = log_probs.gather(1, tokens[..., :length][picked][:, None])[:, 0]
-    with torch.no_grad():
-        spread = -(log_probs.exp() * log_probs).sum(dim=-1)
+    spread = -(log_probs.exp() * log_probs).sum(dim=-1)
     zeros = torch.zeros(valid.shape, device=device)
     return Graded(zeros.masked_scatter(valid, chosen), zeros.masked_scatter(valid, spread), valid)
 

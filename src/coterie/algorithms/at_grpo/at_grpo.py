@@ -38,6 +38,7 @@ class ATGRPOSettings:
     learning_rate_schedule: Schedule = "constant"  # linear: to 0 at the run's end
     clip: float = 0.2  # ε of the clipped ratio
     kl: float = 0.0  # weight of the KL to the model as it was when learning began
+    entropy: float = 0.0  # weight of the tokens' entropy, which keeps answers varied
     normalize: Normalize = "token"  # mean over tokens, over answers (sequence), or by the longest possible answer
     epochs: int = 1  # passes over the answers of an iteration
     minibatch_size: int = 64  # prompts per optimiser step
@@ -56,7 +57,7 @@ class ATGRPOSettings:
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip", "max_grad_norm"):
             positive(name, getattr(self, name))
-        for name in ("kl", "weight_decay"):
+        for name in ("kl", "entropy", "weight_decay"):
             at_least(name, getattr(self, name), 0)
         for name in ("epochs", "minibatch_size", "microbatch_size", "token_budget"):
             if (value := getattr(self, name)) is not None:
@@ -124,7 +125,7 @@ class ATGRPO:
         rate = s.learning_rate * (max(1 - joint.progress, 0.0) if s.learning_rate_schedule == "linear" else 1.0)
         sizes = (s.minibatch_size, min(s.microbatch_size, s.minibatch_size))
         temperature = self.policy.settings.temperature
-        return UpdateSpec(rate, s.clip, s.kl, s.normalize, *sizes, s.epochs, s.max_grad_norm, temperature)
+        return UpdateSpec(rate, s.clip, s.kl, s.entropy, s.normalize, *sizes, s.epochs, s.max_grad_norm, temperature)
 
     def _sizes(self, found: Found) -> Metrics:
         return {

@@ -22,6 +22,7 @@ class UpdateSpec(NamedTuple):
     learning_rate: float
     clip: float
     kl: float
+    entropy: float
     normalize: Normalize
     minibatch: int  # prompts of one optimiser step
     microbatch: int  # prompts of one forward and backward pass
@@ -68,11 +69,11 @@ class UpdateWorker:
             graded = self.weights.grade(prompts, part.tokens, spec.temperature)
             old, advantage = (torch.from_numpy(array).to(device) for array in (part.log_probs, part.advantages))
             losses = token_loss(graded.log_probs, old, advantage, spec.clip, reference, spec.kl)
-            loss = (losses.loss * weight).sum()
+            loss = ((losses.loss - spec.entropy * graded.entropy) * weight).sum()
             loss.backward()
             share = graded.valid.float()
             parts = (loss.detach(), (losses.clipped * share).sum(), (losses.divergence * share).sum())
-            sums += torch.stack([*parts, (graded.entropy * share).sum()])
+            sums += torch.stack([*parts, (graded.entropy.detach() * share).sum()])
         norm = self.optimizer.step(spec.learning_rate, spec.max_grad_norm)
         tokens = max(1, int((answers.tokens != PAD).sum()))
         loss_sum, clipped, divergence, entropy = sums.tolist()
