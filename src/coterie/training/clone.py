@@ -27,7 +27,7 @@ def clone(
     quiet: bool = False,
     report: Report | None = None,
 ) -> Run:
-    """Train an experiment's policies by behavioural cloning of demonstrations; returns the run."""
+    """Train an experiment's policies to imitate demonstrations; returns the run."""
     if not paths:
         raise schema.ConfigError("--demonstrations: name at least one directory that 'coterie demonstrate' has written")
     given = [overrides] if isinstance(overrides, str) else list(overrides or [])
@@ -55,7 +55,8 @@ def cloning_overrides(experiment: str, paths: Sequence[str | Path]) -> list[str]
     listed = json.dumps([str(folder) for folder in folders])
     for name, group in config.groups.items():
         if name in cloned:
-            words += [f"groups.{name}.learner.name=bc", f"groups.{name}.learner.demonstrations={listed}"]
+            learner = f"groups.{name}.learner"
+            words += [f"{learner}.name={_imitator(group.policy)}", f"{learner}.demonstrations={listed}"]
         elif group.learner is not None:
             log.warning("group '%s' has no demonstrations; it keeps the policy it begins with", name)
             words.append(f"groups.{name}.learner=none")
@@ -68,6 +69,11 @@ def cloning_overrides(experiment: str, paths: Sequence[str | Path]) -> list[str]
         *("train.num_envs=1", "train.shards=1", "train.workers=0", f"train.rollout_steps={steps}"),
         *(f"train.total_steps={PASSES * steps}", "train.evaluate_every=5", "train.checkpoint_every=5"),
     ]
+
+
+def _imitator(policy: schema.Part | schema.SeatedRun) -> str:
+    """The learner that imitates: of texts for language models that write, else of actions."""
+    return "sft" if isinstance(policy, schema.Part) and policy.name == "causal_lm" else "bc"
 
 
 def ensemble_overrides(experiment: str, members: int) -> list[str]:

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from coterie.algorithms.at_grpo.groups import PAD, Baseline, Found, by_episode, by_turn
+from coterie.algorithms.at_grpo.groups import Baseline, Found, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import Normalize
 from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
 from coterie.algorithms.divergence import demand_finite
@@ -151,8 +151,6 @@ class ATGRPO:
                 metrics[f"{prefix}chosen_score"] = float(taken.mean())
             else:
                 metrics[f"{prefix}score"] = float(own.reward[rows].mean())
-            lengths = (own.trace["tokens"][rows] != PAD).sum(axis=-1)
-            metrics[f"{prefix}answer_tokens"] = float(lengths.mean())
         return metrics
 
     def _parameters(self) -> list[np.ndarray]:

@@ -224,15 +224,13 @@ class CausalLMPolicy:
             self.entropy += samples.entropy.sum(), samples.entropy.size
 
     def metrics(self) -> Counters:
-        """By agent: answers, tokens and refused prompts, of training and of evaluations; entropy of sampled tokens."""
+        """Since the last call, by agent: tokens per answer and refused prompts; the entropy of sampled tokens."""
         found: dict[str, float | Mean] = {"entropy": Mean(*self.entropy)}
         for agent, both in zip(self.group_spec.agents, self.counts, strict=True):
             for prefix, (answers, tokens, refused) in zip(("", "eval/"), both, strict=True):
-                found |= {
-                    f"{prefix}{agent}/answers": float(answers),
-                    f"{prefix}{agent}/tokens": float(tokens),
-                    f"{prefix}{agent}/refused": float(refused),
-                }
+                found[f"{prefix}{agent}/answer_tokens"] = Mean(float(tokens), float(answers))
+                found[f"{prefix}{agent}/refused"] = Mean(float(refused), float(answers))
+        self.counts[:], self.entropy[:] = 0, 0
         return found
 
     def state(self) -> State:
