@@ -16,6 +16,8 @@ WORLDS = {
     "doorkey": "coterie.worlds.doorkey.world:DoorKey",
     "auction": "coterie.worlds.auction.world:Auction",
     "plan_path": "coterie.worlds.tasks.plan_path:PlanPath",
+    "sokoban": "coterie.worlds.tasks.sokoban:Sokoban",
+    "sudoku": "coterie.worlds.tasks.sudoku:Sudoku",
     "gymnasium/": "coterie.worlds.adapters.gymnasium:GymnasiumWorld",
     "minigrid/": "coterie.worlds.adapters.minigrid:MinigridWorld",
     "pettingzoo/": "coterie.worlds.adapters.pettingzoo:PettingZooWorld",
