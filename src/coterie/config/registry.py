@@ -18,6 +18,8 @@ WORLDS = {
     "plan_path": "coterie.worlds.tasks.plan_path:PlanPath",
     "math": "coterie.worlds.tasks.mathematics.task:Mathematics",
     "code": "coterie.worlds.tasks.code.task:CodeProblems",
+    "sokoban": "coterie.worlds.tasks.sokoban:Sokoban",
+    "sudoku": "coterie.worlds.tasks.sudoku:Sudoku",
     "gymnasium/": "coterie.worlds.adapters.gymnasium:GymnasiumWorld",
     "minigrid/": "coterie.worlds.adapters.minigrid:MinigridWorld",
     "pettingzoo/": "coterie.worlds.adapters.pettingzoo:PettingZooWorld",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.worlds import auction, gridworld
     from coterie.worlds.boards import connect_four, othello, tictactoe
-    from coterie.worlds.tasks import plan_path
+    from coterie.worlds.tasks import plan_path, sokoban, sudoku
 
 _HOMES = {
     "auction": "coterie.worlds.auction",
@@ -16,9 +16,11 @@ _HOMES = {
     "gridworld": "coterie.worlds.gridworld",
     "othello": "coterie.worlds.boards.othello",
     "plan_path": "coterie.worlds.tasks.plan_path",
+    "sokoban": "coterie.worlds.tasks.sokoban",
+    "sudoku": "coterie.worlds.tasks.sudoku",
     "tictactoe": "coterie.worlds.boards.tictactoe",
 }
-__all__ = ["auction", "connect_four", "gridworld", "othello", "plan_path", "tictactoe"]
+__all__ = ["auction", "connect_four", "gridworld", "othello", "plan_path", "sokoban", "sudoku", "tictactoe"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,6 @@ for an impossible move or an answer that cannot be read. A proposal is rewarded 
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,15 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from coterie.core.validation import at_least, whole, within
-from coterie.worlds.tasks.programs import find_program, output_of
+from coterie.worlds.tasks.moves import MOVES, read_moves
 from coterie.worlds.tasks.task import Outcome, TaskSettings
 from coterie.worlds.tasks.world import TaskWorld
 
 if TYPE_CHECKING:
     from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 
-MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
-WORDS = {"UP": "U", "DOWN": "D", "LEFT": "L", "RIGHT": "R"}
 DETOUR = 0.5  # the team's reward at the goal falls to this, times …, for endless detours
 INVALID, UNREADABLE = -0.25, -0.5  # local rewards
 PROGRESS = 0.5  # local reward for the whole distance
@@ -110,17 +107,6 @@ def step(size: int, walls: str, cell: int, letter: str) -> int | None:
     return row * size + column
 
 
-def parse_moves(answer: str) -> str | None:
-    """The letters of an answer such as "RRD" or "right, down"; None where it has another form."""
-    text = answer.strip().upper()
-    text = re.sub(r"^(PATH|MOVES)\s*:", "", text).strip()
-    line = text.split("\n")[0]
-    for word, letter in WORDS.items():
-        line = re.sub(rf"\b{word}\b", letter, line)
-    letters = re.sub(r"[\s,.\-\[\]>]+", "", line)
-    return letters if letters and set(letters) <= set(MOVES) else None
-
-
 class PlanPathTask:
     """The rules of Plan-Path."""
 
@@ -173,8 +159,7 @@ class PlanPathTask:
 
     def _read(self, state: PathState, role: str, answer: str) -> str | None:
         """The moves of an answer; a program is run to get them."""
-        program = find_program(answer, started=self.settings.tool == "program") if role == "tool" else None
-        return parse_moves(answer if program is None else output_of(program, grid_text(state) + "\n"))
+        return read_moves(answer, grid_text(state), role == "tool", self.settings.tool == "program")
 
     def _limited(self, moves: str) -> str:
         return moves[: self.settings.max_moves] if self.settings.max_moves else moves

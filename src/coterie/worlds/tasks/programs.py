@@ -8,17 +8,14 @@ from coterie import sandbox
 from coterie.core.types import CoterieError
 
 FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
-OPENING = re.compile(r"```(?:python|py)\b")
 
 
 def find_program(answer: str, started: bool = False) -> str | None:
     """The program of an answer, between fences; where the prompt has opened the fence, all up to the next one."""
-    if started and not OPENING.search(answer) and answer.count("```") % 2:
-        return answer.partition("```")[0]  # the first fence closes the prompt's
+    if started and not answer.lstrip().startswith("```"):  # a model may open the fence again
+        return answer.partition("```")[0]
     found = FENCED.search(answer)
-    if found is not None:
-        return found.group(1)
-    return answer.partition("```")[0] if started else None
+    return None if found is None else found.group(1)
 
 
 def run_program(source: str, stdin: str = "", cpu_seconds: float = 2.0) -> sandbox.Verdict:

@@ -1,0 +1,154 @@
+"""Plan-Path: rewards by hand, how answers are read, programs in the sandbox, splits that cannot be filled."""
+
+from dataclasses import replace
+
+import pytest
+
+from coterie.core import seeding
+from coterie.worlds.tasks.moves import parse_moves
+from coterie.worlds.tasks.plan_path import PathState, PlanPathSettings, PlanPathTask, distances, grid_text
+from coterie.worlds.tasks.world import AGENT_TYPE, draw_instance, split_of
+from helpers.tasks import make
+
+# S..
+# ##.
+# G..   the goal is 6 moves away
+STATE = PathState(3, "...##....", at=0, goal=6, start=0)
+
+
+@pytest.fixture
+def task():
+    return PlanPathTask(PlanPathSettings(size=3))
+
+
+def test_distances_and_the_picture():
+    assert distances(3, STATE.walls, 6) == (6, 5, 4, -1, -1, 3, 0, 1, 2)
+    assert grid_text(STATE) == "S..\n##.\nG.."
+
+
+@pytest.mark.parametrize(
+    ("answer", "team", "local", "at", "solved"),
+    [
+        ("RRDDLL", 1.0, 0.5, 6, True),  # the shortest way
+        ("RR", 0.0, 0.5 * 2 / 6, 2, False),  # two moves closer
+        ("RRU", 0.0, 0.5 * 2 / 6 - 0.25, 2, False),  # then out of the grid
+        ("D", 0.0, -0.25, 0, False),  # into a wall
+        ("RLRRDDLL", 1 - 0.5 * (1 - 6 / 8), 0.5, 6, True),  # a detour of two moves
+        ("RRDDLLRR", 1.0, 0.5, 6, True),  # the goal ends the walk
+        ("no idea", 0.0, -0.5, 0, False),  # cannot be read
+    ],
+)
+def test_rewards_by_hand(task, answer, team, local, at, solved):
+    outcome = task.apply(STATE, "planner", answer)
+    assert (outcome.team, outcome.local) == (pytest.approx(team), pytest.approx(local))
+    assert (outcome.state.at, outcome.solved) == (at, solved)
+    assert outcome.readable == (answer != "no idea")
+
+
+def test_a_proposal_is_rewarded_for_what_following_it_would_do_and_moves_nobody(task):
+    outcome = task.apply(STATE, "tool", "RRDDLL")
+    assert (outcome.team, outcome.local, outcome.solved) == (1.0, 0.5, False)
+    assert outcome.state == replace(STATE, proposal="RRDDLL")
+    assert "RRDDLL" in task.templates["planner"].format_map(task.fields(outcome.state, "planner"))
+    assert task.apply(outcome.state, "planner", "RR").state.proposal == ""  # used up
+
+
+def test_the_prompt_shows_the_present_state(task):
+    after = task.apply(STATE, "planner", "RR").state
+    assert task.fields(after, "tool")["grid"] == "..S\n##.\nG.."
+
+
+def test_moves_of_one_turn_are_limited():
+    task = PlanPathTask(PlanPathSettings(size=3, max_moves=2))
+    outcome = task.apply(STATE, "planner", "RRDDLL")
+    assert outcome.state.at == 2
+    assert task.solve(outcome.state, "planner") == "DD"
+
+
+@pytest.mark.parametrize(
+    ("answer", "moves"),
+    [
+        ("RRD", "RRD"),
+        (" right, down\nbecause", "RD"),
+        ("Moves: R -> D", "RD"),
+        ("path", None),
+        ("", None),
+        ("RXD", None),
+    ],
+)
+def test_forms_of_answers(answer, moves):
+    assert parse_moves(answer) == moves
+
+
+def test_a_program_of_the_tool_runs_in_the_sandbox(live_sandbox):
+    task = PlanPathTask(PlanPathSettings(size=3, tool="program"))
+    assert task.templates["tool"].endswith("```python\n")
+    written = "import sys\ngrid = sys.stdin.read().split()\nprint('RRDDLL' if grid[0] == 'S..' else 'L')\n```\nDone."
+    assert task.apply(STATE, "tool", written).state.proposal == "RRDDLL"
+    for failing in ("print(open('/etc/passwd').read())\n```", "while True: pass\n```", "raise ValueError\n```"):
+        outcome = task.apply(STATE, "tool", failing)
+        assert not outcome.readable
+        assert outcome.state.proposal == ""
+
+
+class OneInstance(PlanPathTask):
+    """A task that always draws the same instance."""
+
+    def generate(self, random):
+        return STATE
+
+
+def test_a_task_without_instances_of_a_split_is_named():
+    task = OneInstance(PlanPathSettings(size=3))
+    missing = "train" if split_of(task, STATE) == "test" else "test"
+    with pytest.raises(ValueError, match=rf"split={missing}.*larger"):
+        draw_instance(task, missing, (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"size": 1}, "size"),
+        ({"walls": 0.9}, "walls"),
+        ({"min_distance": 99}, "min_distance"),
+        ({"tool": "magic"}, "tool.*magic"),
+        ({"turns": 0}, "turns"),
+        ({"split": "both"}, "split.*both"),
+    ],
+)
+def test_wrong_settings_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        PlanPathSettings(**settings)
+
+
+def test_unknown_roles_and_uneven_groups_are_named():
+    with pytest.raises(ValueError, match=r"no role 'cook'.*tool, planner"):
+        make("plan_path", roles=("cook",))
+    with pytest.raises(ValueError, match=r"group_size \(3\)"):
+        make("plan_path", 4, group_size=3)
+
+
+def test_answers_are_applied_alike_in_child_processes():
+    one, two, random = make("plan_path"), make("plan_path", env_workers=1), seeding.generator(0, "workers")
+    try:
+        for _ in range(2):
+            given = {AGENT_TYPE: one.guess(AGENT_TYPE, random)}
+            rewards = [world.step(given).agent_types[AGENT_TYPE].reward.tolist() for world in (one, two)]
+            assert rewards[0] == rewards[1]
+    finally:
+        two.workers.close()
+
+
+def test_a_copy_that_is_done_waits_for_the_longest_episode():
+    world = make("plan_path", 2, turns=2)
+    texts = world.expert(AGENT_TYPE, None)
+    world.step({AGENT_TYPE: texts})
+    texts = world.expert(AGENT_TYPE, None)
+    texts[1] = "?"
+    first = world.step({AGENT_TYPE: texts})
+    assert first.ended.tolist() == [True, False]
+    acting = [first.agent_types[AGENT_TYPE].acting.any(axis=1).tolist()]
+    for _ in range(2):
+        step = world.step({AGENT_TYPE: texts})
+        acting.append(step.agent_types[AGENT_TYPE].acting.any(axis=1).tolist())
+    assert acting == [[False, True], [False, True], [True, True]]
