@@ -1,6 +1,7 @@
 """The code task: the shipped problems, rewards as written down, nothing hidden in prompts, files of problems."""
 
 import json
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -46,7 +47,7 @@ def write(path, *lines):
 
 @pytest.fixture
 def task(tmp_path):
-    return CodeTask(CodeSettings(problems=write(tmp_path / "sum.jsonl", SUM), seconds=1))
+    return CodeTask(CodeSettings(problems=write(tmp_path / "sum.jsonl", SUM)))
 
 
 # The shipped problems ---------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ def test_the_shipped_problems_are_complete():
 
 
 def test_solver_and_guesses_in_the_world():
-    settings, random = CodeSettings(turns=1, seconds=1), np.random.default_rng(0)
+    settings, random = CodeSettings(turns=1), np.random.default_rng(0)
     for answers, solved in (("expert", 6), ("guess", 0)):
         world = CodeProblems(settings, 6)
         world.reset(0)
@@ -137,7 +138,8 @@ def test_rewards_of_the_tester(task, answer, local, note):
 def test_outputs_of_the_reference_are_kept(task, monkeypatch):
     state = task.generate(np.random.default_rng(0))
     task.apply(state, "tester", block("2 2", 4))
-    monkeypatch.setattr(sandbox, "run_many", lambda *_, **__: pytest.fail("it was run again"))
+    for name in ("run", "run_many"):
+        monkeypatch.setattr(sandbox, name, lambda *_, **__: pytest.fail("it was run again"))
     assert task.apply(state, "tester", block("2 2", 5)).local == pytest.approx(-1 / 6)
 
 
@@ -357,3 +359,9 @@ def test_a_missing_file_is_an_error(tmp_path):
 def test_wrong_settings(settings, message):
     with pytest.raises(ValueError, match=message):
         CodeTask(CodeSettings(**settings))
+
+
+def test_a_task_can_be_sent_to_another_process(task):
+    state = task.generate(np.random.default_rng(0))
+    twin = pickle.loads(pickle.dumps(task))
+    assert twin.apply(state, "coder", "print(8)") == task.apply(state, "coder", "print(8)")
