@@ -210,18 +210,26 @@ def test_prompts_show_the_present_state(task):
 
 
 SPY = """
-import gc, os, sys
-found = [repr(sys.argv), repr(os.environ), repr(globals()), repr(gc.get_objects())]
+import os, re
+word, found = b"".join((b"SEC", b"RET")), [input().encode()]
+for process in ("self", os.getppid()):
+    try:
+        with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/mem", "rb", 0) as memory:
+            for line in maps:
+                first, last = (int(n, 16) for n in line.split()[0].split("-"))
+                if " rw" in line and last - first < 10**8:
+                    memory.seek(first)
+                    found += re.findall(word + b"[-_](?:IN|OUT|NAME)", memory.read(last - first))
+    except OSError:
+        pass
 for folder in ("/", "/tmp", "/proc/self", f"/proc/{os.getppid()}"):
     for name in sorted(os.listdir(folder)):
         try:
             with open(os.path.join(folder, name), "rb") as file:
-                found.append(repr(file.read(100000)))
+                found += re.findall(word + b"[-_](?:IN|OUT|NAME)", file.read(100000))
         except OSError:
             pass
-text = "".join(found) + input()
-at = text.find("".join(("SEC", "RET")))
-print(text[at : at + 250] if at >= 0 else text[-250:])
+print(found)
 """
 
 
@@ -239,9 +247,9 @@ def test_hidden_tests_and_the_reference_stay_hidden(tmp_path):
             seen += [*prompts(task, state), task.draw(state)]
             state = task.apply(state, role, text).state
     seen += prompts(task, state)
-    assert any("gc.get_objects" in text for text in seen)
+    assert any("It printed:\n[b'open-" in text for text in seen)
     assert not [text for text in seen if "SECRET" in text]
-    assert "SECRET" in run_on(SPY, ("SECRET\n", "open\n"), 1)[0].stdout, "it finds what there is"
+    assert "SECRET" in run_on(SPY, ("open\n", "SECRET-IN-1234\n"), 1)[0].stdout, "it finds what is in its sandbox"
 
 
 # Files ------------------------------------------------------------------------------------------------
