@@ -12,10 +12,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from pathlib import Path
 from unittest.mock import patch
 
-from interleave import commit, write
+from interleave import write
 
 from coterie import sandbox
 from coterie.core import seeding
@@ -43,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answers", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out")
     options = parser.parse_args()
     task = CodeTask(CodeSettings())
     contestants = {"env_workers 0": 0, "env_workers 2": 2, "a sandbox per test, env_workers 0": 0}
@@ -60,8 +59,7 @@ def main() -> None:
     medians = {name: round(statistics.median(values), 1) for name, values in found.items()}
     for name, value in medians.items():
         print(f"{name:>36}: {value:6.1f} answers/s  ({', '.join(f'{v:.1f}' for v in found[name])})")
-    if options.out is not None:
-        write(options.out, {"commit": commit(), "answers": options.answers, "per_second": medians, "all": found})
+    write({"answers": options.answers, "per_second": medians, "all": found}, options.out)
 
 
 if __name__ == "__main__":

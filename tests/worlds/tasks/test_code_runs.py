@@ -36,6 +36,11 @@ def _bubblewrap():
         pytest.skip(f"no sandbox on this machine: {error}")
 
 
+@pytest.fixture(autouse=True)
+def _forget():
+    runs._known.clear()
+
+
 @pytest.fixture
 def count(monkeypatch):
     """Sandboxes that were started."""
@@ -77,6 +82,17 @@ def test_two_runs_without_end_are_enough(count):
     assert [ran.stderr for ran in found[4:]] == ["not tried", "not tried"]
     assert len(count) == 2
     assert shorter(runs._give_up([Ran("timeout"), Ran("timeout"), Ran("pass", "1")]))[2] == ("timeout", "", "not tried")
+
+
+def test_runs_are_remembered(count):
+    source = "n = int(input())\nwhile n == 9: pass\nprint(n)"
+    first = run_on(source, ("1\n", "2\n", "1\n"), 1)
+    assert run_on(source, ("2\n", "1\n"), 1) == [first[1], first[0]]
+    assert len(count) == 1
+    assert [ran.stdout for ran in run_on(source, ("3\n", "2\n", "4\n"), 1)] == ["3\n", "2\n", "4\n"]
+    assert len(count) == 2
+    run_on(source + "\n", ("1\n", "2\n"), 1)
+    assert len(count) == 3
 
 
 def test_memory_and_output_have_limits():

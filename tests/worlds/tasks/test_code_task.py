@@ -1,6 +1,7 @@
 """The code task: the shipped problems, rewards as written down, nothing hidden in prompts, files of problems."""
 
 import json
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -46,7 +47,7 @@ def write(path, *lines):
 
 @pytest.fixture
 def task(tmp_path):
-    return CodeTask(CodeSettings(problems=write(tmp_path / "sum.jsonl", SUM), seconds=1))
+    return CodeTask(CodeSettings(problems=write(tmp_path / "sum.jsonl", SUM)))
 
 
 # The shipped problems ---------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ def test_the_shipped_problems_are_complete():
 
 
 def test_solver_and_guesses_in_the_world():
-    settings, random = CodeSettings(turns=1, seconds=1), np.random.default_rng(0)
+    settings, random = CodeSettings(turns=1), np.random.default_rng(0)
     for answers, solved in (("expert", 6), ("guess", 0)):
         world = CodeProblems(settings, 6)
         world.reset(0)
@@ -137,7 +138,8 @@ def test_rewards_of_the_tester(task, answer, local, note):
 def test_outputs_of_the_reference_are_kept(task, monkeypatch):
     state = task.generate(np.random.default_rng(0))
     task.apply(state, "tester", block("2 2", 4))
-    monkeypatch.setattr(sandbox, "run_many", lambda *_, **__: pytest.fail("it was run again"))
+    for name in ("run", "run_many"):
+        monkeypatch.setattr(sandbox, name, lambda *_, **__: pytest.fail("it was run again"))
     assert task.apply(state, "tester", block("2 2", 5)).local == pytest.approx(-1 / 6)
 
 
@@ -208,18 +210,26 @@ def test_prompts_show_the_present_state(task):
 
 
 SPY = """
-import gc, os, sys
-found = [repr(sys.argv), repr(os.environ), repr(globals()), repr(gc.get_objects())]
+import os, re
+word, found = b"".join((b"SEC", b"RET")), [input().encode()]
+for process in ("self", os.getppid()):
+    try:
+        with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/mem", "rb", 0) as memory:
+            for line in maps:
+                first, last = (int(n, 16) for n in line.split()[0].split("-"))
+                if " rw" in line and last - first < 10**8:
+                    memory.seek(first)
+                    found += re.findall(word + b"[-_](?:IN|OUT|NAME)", memory.read(last - first))
+    except OSError:
+        pass
 for folder in ("/", "/tmp", "/proc/self", f"/proc/{os.getppid()}"):
     for name in sorted(os.listdir(folder)):
         try:
             with open(os.path.join(folder, name), "rb") as file:
-                found.append(repr(file.read(100000)))
+                found += re.findall(word + b"[-_](?:IN|OUT|NAME)", file.read(100000))
         except OSError:
             pass
-text = "".join(found) + input()
-at = text.find("".join(("SEC", "RET")))
-print(text[at : at + 250] if at >= 0 else text[-250:])
+print(found)
 """
 
 
@@ -237,9 +247,9 @@ def test_hidden_tests_and_the_reference_stay_hidden(tmp_path):
             seen += [*prompts(task, state), task.draw(state)]
             state = task.apply(state, role, text).state
     seen += prompts(task, state)
-    assert any("gc.get_objects" in text for text in seen)
+    assert any("It printed:\n[b'open-" in text for text in seen)
     assert not [text for text in seen if "SECRET" in text]
-    assert "SECRET" in run_on(SPY, ("SECRET\n", "open\n"), 1)[0].stdout, "it finds what there is"
+    assert "SECRET" in run_on(SPY, ("open\n", "SECRET-IN-1234\n"), 1)[0].stdout, "it finds what is in its sandbox"
 
 
 # Files ------------------------------------------------------------------------------------------------
@@ -357,3 +367,9 @@ def test_a_missing_file_is_an_error(tmp_path):
 def test_wrong_settings(settings, message):
     with pytest.raises(ValueError, match=message):
         CodeTask(CodeSettings(**settings))
+
+
+def test_a_task_can_be_sent_to_another_process(task):
+    state = task.generate(np.random.default_rng(0))
+    twin = pickle.loads(pickle.dumps(task))
+    assert twin.apply(state, "coder", "print(8)") == task.apply(state, "coder", "print(8)")

@@ -18,6 +18,9 @@ from coterie.core.types import CoterieError
 
 DRIVER = Path(__file__).with_name("driver.py")
 OUTPUT_BYTES = 65_536  # of one run
+NOT_TRIED = "not tried"
+REMEMBERED = 20_000  # runs
+SHORT = 20_000  # characters of a program, its input and its output that are worth it
 PATIENCE = 2  # runs that may pass a limit; the inputs after that are not tried
 
 
@@ -30,36 +33,53 @@ class Ran:
     stderr: str = ""  # its end, or why the sandbox ended the run
 
 
+_known: dict[tuple[str, str, int], Ran] = {}  # program, input, seconds; the oldest first
+
+
 def run_on(source: str, inputs: tuple[str, ...], seconds: float) -> list[Ran]:
-    """Run a program on every input, with so many seconds of processor time for each.
+    """Run a program on every input, with so many seconds of processor time for each (in whole seconds, rounded up).
 
     After two runs that pass a limit the rest counts as failed in the same way: a program that never ends costs no more.
-    A failure of the sandbox itself is raised, since it says nothing of the program.
+    How a program did on an input is remembered. A failure of the sandbox itself is raised, since it says nothing of the
+    program.
     """
+    limit = math.ceil(seconds)
+    new = tuple(given for given in dict.fromkeys(inputs) if (source, given, limit) not in _known)
+    tried = dict(zip(new, _run(source, new, limit), strict=True)) if new else {}
+    found = [tried[given] if given in tried else _known[source, given, limit] for given in inputs]
+    for given, ran in tried.items():
+        if ran.stderr != NOT_TRIED and len(source) + len(given) + len(ran.stdout) <= SHORT:
+            _known[source, given, limit] = ran
+    while len(_known) > REMEMBERED:
+        del _known[next(iter(_known))]
+    return _give_up(found)
+
+
+def _run(source: str, inputs: tuple[str, ...], seconds: int) -> list[Ran]:
     if sandbox.live_mechanism() != "bubblewrap" or len(inputs) == 1:
-        return _give_up([_run_alone(verdict) for verdict in _run_each(source, inputs, seconds)])
+        return [_run_alone(verdict) for verdict in _run_each(source, inputs, seconds)]
     done: list[Ran] = []
     passed_limits = 0
     while len(done) < len(inputs) and passed_limits < PATIENCE:
         found = _run_together(source, inputs[len(done) :], seconds)
         passed_limits += bool(found) and _passed_limit(found[-1])
         done += found
-    return done + [Ran(done[-1].status, "", "not tried")] * (len(inputs) - len(done))
+    return done + [Ran(done[-1].status, "", NOT_TRIED)] * (len(inputs) - len(done))
 
 
-def _run_together(source: str, inputs: tuple[str, ...], seconds: float) -> list[Ran]:
+def _run_together(source: str, inputs: tuple[str, ...], seconds: int) -> list[Ran]:
     """Run on the inputs up to the first that passes a limit."""
     work = {
         "program": source,
         "inputs": inputs,
-        "cpu": math.ceil(seconds),
-        "wall": 3 * seconds + 2,
+        "cpu": seconds,
+        "wall": 3 * seconds + 5,
         "output": OUTPUT_BYTES,
     }
     verdict = sandbox.run(
         DRIVER.read_text(),
         json.dumps(work),
-        cpu_seconds=math.ceil(seconds) * len(inputs) + 1,
+        cpu_seconds=seconds * len(inputs) + 1,
         output_bytes=8 * OUTPUT_BYTES * len(inputs),
     )
     _check(verdict)
@@ -86,7 +106,7 @@ def _parse(lines: str) -> list[Ran]:
     return found
 
 
-def _run_each(source: str, inputs: tuple[str, ...], seconds: float) -> list[sandbox.Verdict]:
+def _run_each(source: str, inputs: tuple[str, ...], seconds: int) -> list[sandbox.Verdict]:
     return sandbox.run_many([source] * len(inputs), inputs, cpu_seconds=seconds, output_bytes=OUTPUT_BYTES)
 
 
@@ -101,7 +121,7 @@ def _give_up(runs: list[Ran]) -> list[Ran]:
     if len(late) < PATIENCE:
         return runs
     last = late[PATIENCE - 1]
-    return runs[: last + 1] + [Ran(runs[last].status, "", "not tried")] * (len(runs) - last - 1)
+    return runs[: last + 1] + [Ran(runs[last].status, "", NOT_TRIED)] * (len(runs) - last - 1)
 
 
 def _passed_limit(run: Ran) -> bool:

@@ -57,8 +57,8 @@ class CodeSettings(TaskSettings):
     tests: int = 3
     # Hidden tests of a problem that are run at most.
     hidden_tests: int = 20
-    # Processor time of a program for one test.
-    seconds: float = 2.0
+    # Processor time of a program for one test, rounded up to whole seconds.
+    seconds: float = 1.0
     # Characters that an answer may have.
     max_answer: int = 4000
 
