@@ -41,6 +41,11 @@ FAMILIES = {
         *("gridworld-lm", "gridworld-lm-lora", "cartpole-lm-head", "gridworld-instructed", "gridworld-advised"),
         *("doorkey5-ppo", "doorkey5-shaped", "lavagap-constrained"),
     ),
+    "Teams of language models": tuple(
+        f"{task}-{kind}"
+        for task in ("plan-path", "sokoban", "sudoku", "math", "code")
+        for kind in ("shared", "separate", "adapters")
+    ),
     "Teachers": (
         *("doorkey5-teacher", "doorkey8-teacher", "simple-doorkey-teacher", "colored-doorkey-teacher"),
         *("lava-doorkey-teacher", "two-door-teacher", "spread-teacher", "gridworld-teacher"),
@@ -531,6 +536,7 @@ ELSEWHERE = {
         for name in FAMILIES["Teachers"]
         if name != "gridworld-teacher"
     },
+    **dict.fromkeys(FAMILIES["Teams of language models"], "What teams reach: [AT-GRPO](guides/at-grpo.md).\n"),
     **dict.fromkeys(FAMILIES["Imitation"], "What clones reach: [Imitation](guides/imitation.md).\n"),
     "gridworld-teacher": "How a team is taught: [Teachers](guides/teacher.md#teams).\n",
     "lavagap-constrained": "Its scores are in [Rules in words](guides/constraints.md#the-lava-gap).\n",

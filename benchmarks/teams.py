@@ -1,0 +1,153 @@
+"""Teams of tiny language models on Plan-Path 4x4: AT-GRPO beside plain GRPO and a single agent, at the same tokens.
+
+    python benchmarks/teams.py --seeds 0 1 2 --tokens 3000000 --runs runs/teams
+
+Every arm starts from a warm start of its own roles (transcripts of the scripted solver, `coterie clone`) and trains
+until so many tokens were sampled. Scores are greedy on 200 held-out instances. Writes docs/results/teams-plan-path.json
+and .png. What is already trained is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from interleave import commit
+
+from coterie.training.run import Run
+
+PLAIN = ["train.video=false", "train.tensorboard=false"]
+TEAM = "groups.team"
+EPISODES = [f"{TEAM}.learner.groups=episode", f"{TEAM}.policy.candidates=1"]
+ALONE = ["world.roles=[planner]"]
+ONE_TURN = [*ALONE, "world.turns=1", "world.max_moves=0", "train.rollout_steps=1", "train.num_envs=320"]
+MULTI_TURN = [*ALONE, "train.rollout_steps=5", "train.num_envs=128"]
+ARMS: dict[str, tuple[str, list[str]]] = {  # name -> experiment, overrides
+    "AT-GRPO, shared": ("plan-path-shared", []),
+    "AT-GRPO, separate": ("plan-path-separate", []),
+    "AT-GRPO, adapters": ("plan-path-adapters", []),
+    "plain GRPO": ("plan-path-shared", [*EPISODES, "world.group_size=8"]),
+    "single agent": ("plan-path-shared", ONE_TURN),
+    "single agent, multi-turn": ("plan-path-shared", MULTI_TURN),
+    "single agent, multi-turn, plain GRPO": ("plan-path-shared", [*MULTI_TURN, *EPISODES, "world.group_size=8"]),
+    "first branch": ("plan-path-shared", [f"{TEAM}.policy.choose=first"]),
+    "best branch": ("plan-path-shared", [f"{TEAM}.policy.choose=best"]),
+    "sparse rewards": ("plan-path-shared", ["world.reward=sparse"]),
+}
+DEMONSTRATIONS = 300  # episodes of the solver
+WARM_UP = 6400  # answers read
+
+
+def coterie(*words: str) -> None:
+    """Run the command line; its output is shown if it fails."""
+    done = subprocess.run([sys.executable, "-c", "from coterie.cli import main; main()", *words], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"coterie {' '.join(words)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def kind_of_start(words: list[str]) -> list[str]:
+    """The overrides that change what a warm start learns: who plays, and how."""
+    return [word for word in words if word.startswith(("world.roles", "world.turns", "world.max_moves"))]
+
+
+def warm_start(words: list[str], seed: int, folder: Path) -> Path:
+    """A clone of the scripted solver's answers, for this seed and these roles."""
+    kind = kind_of_start(words)
+    name = "-".join(word.partition("=")[2].strip("[]") for word in kind) or "team"
+    demos, out = folder / f"demonstrations-{name}-{seed}", folder / f"warm-{name}-{seed}"
+    if not (out / "summary.json").exists():
+        common = ["plan-path-shared", *kind]
+        coterie(
+            *("demonstrate", *common, "--policy", "expert", "--episodes", str(DEMONSTRATIONS)),
+            *("--seed", str(1000 + seed), "--out", str(demos), "--quiet"),
+        )
+        steps = [f"train.total_steps={WARM_UP}", f"train.rollout_steps={WARM_UP}", f"seed={seed}", *PLAIN]
+        coterie("clone", *common, *steps, "--demonstrations", str(demos), "--out", str(out), "--quiet")
+    return out
+
+
+def train(arm: str, seed: int, tokens: int, folder: Path) -> dict[str, Any]:
+    """Train one arm, if need be, and read its results."""
+    experiment, words = ARMS[arm]
+    out = folder / arm.replace(", ", "-").replace(" ", "-") / f"seed={seed}"
+    start = warm_start(words, seed, folder)
+    command = [experiment, *words, f"{TEAM}.start={start}", f"{TEAM}.learner.token_budget={tokens}"]
+    if not (out / "summary.json").exists():
+        more = [f"seed={seed}", "train.total_steps=100000000", "train.best=last", *PLAIN]
+        coterie("train", *command, *more, "--out", str(out), "--quiet")
+    run = Run.open(out)
+    summary, records = run.summary(), list(run.metrics())
+    assert summary is not None
+    curve = [
+        (r["team/tokens"], r["eval/success_rate"]) for r in records if "eval/success_rate" in r and "team/tokens" in r
+    ]
+    return {
+        "arm": arm,
+        "seed": seed,
+        "step_0": summary["step_0"]["success_rate"],
+        "success": summary["last"]["success_rate"],
+        "random": summary["baselines"]["random"]["success_rate"],
+        "guess": summary["baselines"]["guess"]["success_rate"],
+        "expert": summary["baselines"]["expert"]["success_rate"],
+        "tokens": records[-1]["team/tokens"],
+        "seconds": summary["wall_s"],
+        "curve": curve,
+    }
+
+
+def draw(found: list[dict[str, Any]], path: Path) -> None:
+    """Success against sampled tokens: the mean over seeds of each arm."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for number, arm in enumerate(dict.fromkeys(one["arm"] for one in found)):
+        curves = [np.array(one["curve"]) for one in found if one["arm"] == arm and one["curve"]]
+        if not curves:
+            continue
+        grid = np.linspace(0, min(curve[-1, 0] for curve in curves), 60)
+        mean = np.mean([np.interp(grid, curve[:, 0], curve[:, 1]) for curve in curves], axis=0)
+        axes.plot(grid / 1e6, mean, label=f"{arm} ({len(curves)})", color=f"C{number}")
+    axes.set(xlabel="sampled tokens (millions)", ylabel="greedy success, validation instances", ylim=(0, 1))
+    figure.legend(loc="outside right upper", frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--tokens", type=int, default=3_000_000)
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--runs", type=Path, default=Path("runs/teams"))
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/teams-plan-path.json"))
+    options = parser.parse_args()
+    jobs = [(arm, seed) for seed in options.seeds for arm in options.arms]
+    for _, seed in jobs:
+        warm_start(ARMS[options.arms[0]][1], seed, options.runs)
+    found: list[dict[str, Any]] = []
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for one in pool.map(lambda job: train(*job, options.tokens, options.runs), jobs):
+            found.append(one)
+            shown = {k: one[k] for k in ("arm", "seed", "step_0", "success", "tokens", "seconds")}
+            print(f"{time.perf_counter() - begun:6.0f} s", shown, flush=True)
+            command = (
+                f"python benchmarks/teams.py --seeds {' '.join(map(str, options.seeds))} --tokens {options.tokens}"
+            )
+            about = {"command": command, "commit": commit(), "results": found}
+            options.out.write_text(json.dumps(about, indent=1) + "\n")
+    draw(found, options.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Supervised fine-tuning on transcripts of a scripted solver, and the start of a team from it."""
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config.schema import ConfigError
+from helpers.run import written
+
+TEAM = """\
+world: {name: "helpers.teams:EchoWorld", turns: 2}
+groups:
+  writers:
+    policy: {name: causal_lm, tiny: {layers: 1, width: 16, heads: 2, hidden: 16, context: 16}, max_tokens: 2,
+             max_prompt_tokens: 8, candidates: 3}
+    learner: {name: at_grpo, learning_rate: 1.0e-3}
+train: {num_envs: 4, rollout_steps: 4, total_steps: 32, evaluate_episodes: 20, video: false, tensorboard: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """An experiment, demonstrations of its solver, and a run that imitated them."""
+    from coterie.studies.demonstrate import record
+
+    base = tmp_path_factory.mktemp("warm")
+    experiment = str(written(base / "team.yaml", TEAM))
+    record.record(record.DemonstrationSpec(experiment, "expert", 60), base / "demos")
+    words = ["train.total_steps=20480", "train.rollout_steps=2048", "groups.writers.learner.learning_rate=0.01"]
+    return experiment, base / "demos", coterie.clone(experiment, [base / "demos"], words, out=base / "run", quiet=True)
+
+
+def weights(run, checkpoint="last"):
+    return run.load_checkpoint(checkpoint)["policies"]["writers"]["networks"]
+
+
+def test_a_clone_writes_as_the_solver_does(warm):
+    _, _, run = warm
+    summary = run.summary()
+    assert summary["step_0"]["success_rate"] < 0.2
+    assert summary["evaluation"]["success_rate"] > 0.9
+    losses = [record["writers/validation_loss"] for record in run.metrics() if "writers/validation_loss" in record]
+    assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.mark.parametrize("kind", ["shared", "individual", "lora"])
+def test_a_team_starts_from_the_clone(tmp_path, warm, kind):
+    experiment, _, run = warm
+    words = [f"groups.writers.start={run.path}"]
+    if kind != "shared":
+        words.append("groups.writers.parameters=individual")
+    if kind == "lora":
+        words.append("groups.writers.policy.weights=lora")
+    team = coterie.train(experiment, words, out=tmp_path / "run", quiet=True)
+    assert team.summary()["step_0"]["success_rate"] > 0.9  # 0 without the start
+    assert len(weights(team)) == (2 if kind == "individual" else 1)
+    if kind == "lora":
+        base = {name: a for name, a in weights(team)[0].items() if ".lora_" not in name}
+        best = weights(run, "best")[0]
+        assert base.keys() == best.keys() and all(np.array_equal(base[name], best[name]) for name in base)
+
+
+def test_demonstrations_of_one_role_alone_are_not_enough_for_models_of_their_own(warm):
+    experiment, demos, _ = warm
+    words = ["groups.writers.policy.max_prompt_tokens=2"]
+    with pytest.raises(ConfigError, match=r"max_prompt_tokens.*got 2"):
+        coterie.clone(experiment, [demos], words, quiet=True)
+
+
+def test_a_start_that_does_not_fit_is_refused(tmp_path, warm):
+    experiment, _, run = warm
+    for words, said in (
+        ([f"groups.writers.start={tmp_path}/none"], r"groups\.writers\.start"),
+        ([f"groups.writers.start={run.path}", "groups.writers.policy.tiny.width=8"], r"groups\.writers\.start.*shape"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            coterie.train(experiment, words, out=tmp_path / "run", quiet=True)

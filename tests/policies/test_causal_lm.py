@@ -1,0 +1,104 @@
+"""The policy `causal_lm`: who answers, branching in training alone, refused prompts, wrong settings."""
+
+import numpy as np
+import pytest
+
+from coterie.core.types import CoterieError
+from coterie.core.world import Forkable
+from coterie.policies.teams.branching import demand_same_prompts
+from coterie.policies.teams.policy import CausalLMSettings, TinySettings
+from helpers.teams import EchoSettings, EchoWorld, iterate, team
+
+
+def test_evaluation_never_branches():
+    class Unforkable(EchoWorld):
+        def fork(self, index):
+            raise AssertionError("an evaluation forked its world")
+
+    runner, _ = team(num_envs=4)
+    runner.world = Unforkable(EchoSettings(), 4)
+    runner.timestep = runner.world.reset(0)
+    runner.begin(1)
+    for _ in range(4):
+        decision = runner.step()["writers"][1]
+        assert decision.trace is None
+    runner.progress = 0.0
+    with pytest.raises(AssertionError, match="forked"):
+        runner.step()
+
+
+def test_greedy_answers_are_the_likeliest_and_repeat():
+    runner, learner = team(num_envs=4)
+    runner.greedy = True
+    runner.begin(1)
+    view = runner.view(runner.actors[0])
+    first, again = (learner.policy.act(view).action for _ in range(2))
+    assert (first == again).all()
+
+
+def test_a_prompt_that_is_too_long_is_refused_and_counted():
+    runner, learner = team(num_envs=4, max_prompt_tokens=2)
+    own = runner.play(2, 1, 0.0).experiences["writers"]
+    assert (own.action[own.active] == "").all()
+    assert learner.policy.metrics()["first/refused"] == (4.0, 4.0)
+    assert iterate(runner, learner, 1, first=2)["updates"] == 0
+
+
+def test_each_agent_is_served_by_its_own_weights():
+    runner, learner = team(num_envs=2, parameters="individual")
+    served = []
+    for number, worker in enumerate(learner.policy.workers):
+        real = worker.sample
+        worker.sample = lambda prompts, *rest, real=real, number=number: served.append(number) or real(prompts, *rest)
+    runner.play(2, 1, 0.0)
+    assert served == [0, 1]
+    states = learner.policy.state()["networks"]
+    assert not np.array_equal(states[0]["embedding"], states[1]["embedding"])
+
+
+def test_metrics_start_anew_after_each_call():
+    runner, learner = team(num_envs=2)
+    runner.play(2, 1, 0.0)
+    assert learner.policy.metrics()["second/answer_tokens"].weight == 2
+    assert learner.policy.metrics()["second/answer_tokens"].weight == 0
+
+
+def test_candidates_that_answer_different_prompts_are_an_error():
+    demand_same_prompts(np.array(["a", "a", "b", "b"], object), 2)
+    with pytest.raises(AssertionError, match="group 1"):
+        demand_same_prompts(np.array(["a", "a", "b", "c"], object), 2)
+
+
+def test_a_fork_has_the_outcomes_of_the_world_and_leaves_it_alone():
+    world = EchoWorld(EchoSettings(), 3)
+    assert isinstance(world, Forkable)
+    world.reset(4)
+    before = world.save()
+    actions = {"team": np.array([["a", ""], ["b", ""], ["", ""]], object)}
+    tried = world.fork(np.array([2, 0])).step({"team": actions["team"][[2, 0]]}).agent_types["team"].reward
+    assert world.save()["states"] == before["states"]
+    done = world.step(actions).agent_types["team"].reward
+    assert (tried == done[[2, 0]]).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"candidates": 0}, "candidates"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"weights": "half"}, "weights"),
+        ({"choose": "worst"}, "choose"),
+        ({"tiny": TinySettings(context=32), "max_tokens": 32}, r"tiny\.context \(32\)"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        CausalLMSettings(**settings)
+
+
+def test_worlds_without_texts_are_refused():
+    import coterie
+
+    words = ["groups.team.policy.name=causal_lm", "groups.team.learner=none"]
+    with pytest.raises(CoterieError, match=r"groups\.team\.policy.*texts"):
+        coterie.train("gridworld-cooperative", words, quiet=True)
