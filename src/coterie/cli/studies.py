@@ -30,7 +30,7 @@ def match(
 ) -> None:
     """Play runs against each other in all seats."""
     from coterie.config import schema
-    from coterie.studies import html
+    from coterie.studies import figures
     from coterie.studies.match import match, show
     from coterie.training.run import Run
 
@@ -42,7 +42,7 @@ def match(
         raise schema.ConfigError("--world: policies without a run need a table; name an experiment")
     matrix = match.cross_play(opened, table, episodes, seed, greedy=not stochastic)
     if figure is not None:
-        html.write_png(Path(figure), show.draw_heatmap(opened, matrix))
+        figures.write_png(Path(figure), show.draw_heatmap(opened, matrix))
     if as_json:
         print(json.dumps(show.to_dict(opened, matrix, episodes, seed)))
     else:
@@ -67,7 +67,7 @@ def compare(
     out: Annotated[str | None, typer.Option(help="HTML file for tables and figure")] = None,
 ) -> None:
     """Compare runs: IQM, probability of improvement, steps to a score."""
-    from coterie.studies import html
+    from coterie.studies import figures
     from coterie.studies.compare import compare, show
     from coterie.studies.compare.runs import gather, read
 
@@ -76,7 +76,7 @@ def compare(
     if csv is not None:
         show.write_csv(comparison, Path(csv))
     if figure is not None:
-        html.write_png(Path(figure), show.draw(comparison))
+        figures.write_png(Path(figure), show.draw(comparison))
     if out is not None:
         show.write_page(comparison, score, Path(out), skipped)
     if as_json:

@@ -35,6 +35,7 @@ from coterie.training.interrupt import Interruption, interruptible
 from coterie.training.language_models import count_unanswered, keep_answers
 from coterie.training.metrics import Progress, Recorder
 from coterie.training.plans import write_plans
+from coterie.training.provenance import locked, note_start
 from coterie.training.run import Run, write_text
 from coterie.training.runner import Episodes
 from coterie.training.video import warn_undrawable
@@ -270,13 +271,14 @@ def train(
     `watch` is called with every validation score but step 0's. `report` is called for a finished run. Returns the
     summary; `finished` says whether there is one, `interrupted` whether a signal came.
     """
-    with fixed_threads(config.train.threads), interruptible() as interrupted, discarding(run):
+    with fixed_threads(config.train.threads), interruptible() as interrupted, locked(run), discarding(run):
         training = Training(config, run)
         try:
             if state is not None:
                 training.restore(state)  # a config that does not fit is refused before any file is changed
             run.cut(-1 if state is None else training.env_steps)
             run.write_config(config)
+            note_start(run, resumed=state is not None)
             if config.train.video:
                 warn_undrawable(config.world)
             recorder = Recorder(run, config.train.tensorboard, 0 if state is None else training.env_steps + 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.studies import html
+from coterie.studies import figures
 from coterie.studies.match.elo import tally
 from coterie.studies.match.match import Pairing, Player
 
@@ -87,18 +87,17 @@ def draw_heatmap(players: Sequence[Player], matrix: list[list[Pairing]]) -> byte
     labels = [name if len(name) <= 24 else f"…{name[-23:]}" for name in names]
     means = np.array([[entry.first.mean() for entry in row] for row in matrix])
     size = 2.5 + 0.9 * len(players)
-    figure = Figure(figsize=(size + 1.5, size), layout="constrained")
+    figure = Figure(figsize=(size + 1.8, size), layout="constrained")
     axes = figure.add_subplot()
-    image = axes.imshow(means, cmap="RdYlGn")
+    image = axes.imshow(means, cmap=figures.HEAT)
     axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right")
     axes.set_yticks(range(len(labels)), labels)
-    axes.set(xlabel="second side", ylabel="first side", title="mean return of the first side")
+    figures.label_panel(axes, "mean return of the first side", "second side", "first side")
+    axes.grid(visible=False)
     for i, row in enumerate(matrix):
         for j, entry in enumerate(row):
             shade = (means[i, j] - means.min()) / (np.ptp(means) or 1.0)
-            colour = "black" if 0.2 < shade < 0.8 else "white"
-            axes.text(
-                j, i, _mean_and_half_width(entry, "\n").strip(), ha="center", va="center", fontsize=9, color=colour
-            )
-    figure.colorbar(image, shrink=0.8)
-    return html.as_png(figure)
+            words, ink = _mean_and_half_width(entry, "\n").strip(), figures.ink_on(shade)
+            axes.text(j, i, words, ha="center", va="center", fontsize=9, color=ink)
+    figure.colorbar(image, shrink=0.8, label="mean return")
+    return figures.as_png(figure)
