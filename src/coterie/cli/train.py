@@ -191,7 +191,7 @@ def watch(
     overrides: Overrides = None,
     window: Annotated[bool, typer.Option("--window", help="play in a window")] = False,
     terminal: Annotated[bool, typer.Option("--terminal", help="play in this terminal")] = False,
-    out: Annotated[str | None, typer.Option(help="GIF file to write (default: in RUN/videos)")] = None,
+    out: Annotated[str | None, typer.Option(help=".gif or .mp4 file to write (default: in RUN/videos)")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="number of episodes")] = 1,
     seed: Seed = 0,
     stochastic: Stochastic = False,
@@ -199,19 +199,24 @@ def watch(
     checkpoint: Checkpoint = "best",
 ) -> None:
     """Show a run's policies in a video, a terminal or a window."""
-    from coterie.training import build, table, video
+    from coterie.training import build, mp4, table, video
     from coterie.training.language_models import actors_unanswered
     from coterie.training.loop import evaluation_seed
+    from coterie.training.players import policy_kind
 
     loaded = table.load(run, checkpoint, overrides)
     world = build.build_render_world(loaded.config.world)
     actors = [group.actor for group in loaded.groups]
-    start, greedy = evaluation_seed(seed), not stochastic
+    kinds = {name: policy_kind(group) for name, group in loaded.config.groups.items()}
+    start, showing = evaluation_seed(seed), video.Showing(episodes, not stochastic, fps, kinds)
     if window:
-        video.show_in_window(world, actors, start, episodes, greedy, fps)
+        video.show_in_window(world, actors, start, showing)
     elif terminal:
-        video.show_in_terminal(world, actors, start, episodes, greedy, fps)
+        video.show_in_terminal(world, actors, start, showing)
     else:
-        path = Path(out) if out else Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif"
-        print(video.write_video(world, actors, start, path, episodes, greedy, fps))
+        paths = [Path(out)] if out else video.beside(Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif")
+        video.write_video(world, actors, start, paths, showing)
+        print("\n".join(map(str, paths)))
+        if not mp4.available():
+            print(f"for an MP4 beside the GIF: {mp4.CURE}")
     print_unanswered(actors_unanswered(actors))

@@ -80,11 +80,11 @@ def _pooled(rows: Sequence[Row]) -> Row:
     if np.ptp(means) < 1e-9:
         return rows[0]
     found = statistics.stratified_bootstrap([means], statistics.mean, statistics.bootstrap_stream())
-    bounds = [None if bound is None else float(bound) for bound in (found.low, found.high)]
+    low, high = (None if bound is None else float(bound) for bound in (found.low, found.high))
     rates = [row.success for row in rows if row.success is not None]
     success = float(np.mean(rates)) if rates else None
     length = float(np.mean([row.length for row in rows]))
-    return Row(rows[0].policy, rows[0].group, float(found.value), *bounds, length, success)
+    return Row(rows[0].policy, rows[0].group, float(found.value), low, high, length, success)
 
 
 def _caption(finished: Sequence[Finished], runs: int) -> Iterable[str]:

@@ -62,7 +62,8 @@ def with_defaults(config: Config) -> Config:
     groups = {}
     for name, group in config.groups.items():
         parts = {key.name: getattr(group, key.name) for key in dataclasses.fields(group)}
-        groups[name] = dataclasses.replace(group, **{k: _default(v) for k, v in parts.items() if isinstance(v, Part)})
+        changed: dict[str, Any] = {key: _default(part) for key, part in parts.items() if isinstance(part, Part)}
+        groups[name] = dataclasses.replace(group, **changed)
     return dataclasses.replace(config, world=_default(config.world), groups=groups, train=TrainSettings())
 
 

@@ -404,12 +404,15 @@ def teacher_actor(actor: Actor) -> Actor:
 def film(training: Training) -> None:
     """Write a video of one episode of the best policies, if the world can be drawn."""
     from coterie.core.world import Renderable
-    from coterie.training.video import write_video
+    from coterie.training.players import policy_kind
+    from coterie.training.video import Showing, beside, write_video
 
     world = build_render_world(training.config.world)
     if isinstance(world, Renderable):
         path = training.run.path / "videos" / "eval" / f"step-{training.best.step:012d}.gif"
-        write_video(world, [group.actor for group in training.groups], evaluation_seed(0), path)
+        kinds = {name: policy_kind(group) for name, group in training.config.groups.items()}
+        actors = [group.actor for group in training.groups]
+        write_video(world, actors, evaluation_seed(0), beside(path), Showing(episodes=None, kinds=kinds))
 
 
 def describe(training: Training) -> str:

@@ -165,6 +165,7 @@ class Run:
         for video in self.videos():
             if int(video.stem.split("-")[1]) > step:
                 video.unlink()
+                video.with_suffix(".mp4").unlink(missing_ok=True)
         self.summary_file.unlink(missing_ok=True)
 
 
