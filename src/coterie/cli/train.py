@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from coterie.cli.app import AsJson, Checkpoint, Experiment, Overrides, Quiet, RunPath, Seed, Stochastic, app
+from coterie.cli.outcome import print_outcome, print_results, print_sweep, print_unanswered
 from coterie.cli.stop import Stopped, stoppable
-
-if TYPE_CHECKING:
-    from coterie.training.run import Run
 
 
 @app.command()
@@ -33,16 +31,21 @@ def train(
     directories = sweep_directories(out, words, combinations) if multirun else [out]
     for combination in combinations if multirun else ():
         start.check(experiment, combination)  # refuse the last combination before the first one trains
+    runs = []
     with stoppable() as interrupted:
         for number, (combination, directory) in enumerate(zip(combinations, directories, strict=True)):
             if multirun:
-                print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
-            finished = print_outcome(api.train(experiment, combination, directory, quiet))
+                swept = [word for word in combination if word not in words] or combination
+                print(f"[{number + 1}/{len(combinations)}] {' '.join(swept)}")
+            runs.append(api.train(experiment, combination, directory, quiet))
+            finished = print_outcome(runs[-1])
             left = combinations[number + 1 :]
             if not finished or (interrupted.is_set() and left):
                 if left:
                     print(f"{len(left)} of {len(combinations)} runs have not begun, the first is {' '.join(left[0])}")
                 raise Stopped(interrupted.exit_code)
+    if multirun:
+        print_sweep(runs, out)
 
 
 def sweep_directories(out: str | None, words: list[str], combinations: list[list[str]]) -> list[str | None]:
@@ -59,53 +62,6 @@ def sweep_directories(out: str | None, words: list[str], combinations: list[list
             name += "-2"
         names.append(name)
     return [None if out is None else str(Path(out) / name) for name in names]
-
-
-def print_outcome(run: Run) -> bool:
-    """Print a run's scores and files; False when a signal stopped it early."""
-    summary = run.summary()
-    if summary is None:
-        print(f"stopped and saved at {max(run.steps(), default=0):,} steps; continue with: coterie resume {run.path}")
-        return False
-    solved = ", solved" if summary["solved"] else ""
-    print(
-        f"{summary['env_steps']:,} steps in {summary['wall_s']:.0f} s, {summary['steps_per_s']:,.0f} per second{solved}"
-    )
-    print(f"greedy play, {summary['episodes']} held-out episodes:")
-    last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
-    rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"]}
-    rows |= {"trained, drawn": summary["drawn"]} if "drawn" in summary else {}
-    rows |= {"step 0": summary["step_0"]}
-    rows |= {"step 0, drawn": summary["step_0"]["drawn"]} if "drawn" in summary["step_0"] else {}
-    for name, result in (rows | summary["baselines"]).items():
-        print_result(name, result)
-    if last:
-        print(f"best     {summary['best_reason']}")
-    print(f"run      {run.path}")
-    for video in run.videos()[-1:]:
-        print(f"video    {video}")
-    if (run.path / "report.html").exists():
-        print(f"report   {run.path / 'report.html'}")
-    print_unanswered(summary.get("unanswered", {}))
-    return True
-
-
-def print_unanswered(found: dict[str, dict[str, int]]) -> None:
-    """Print which language models left questions without an answer; raise an error for one that answered none."""
-    from coterie.training.language_models import describe_unanswered, refuse_silent_models
-
-    refuse_silent_models(found)
-    for line in describe_unanswered(found):
-        print(line)
-
-
-def print_result(name: str, result: dict[str, Any]) -> None:
-    """Print one line for each group of an evaluation."""
-    for group, score in result["groups"].items():
-        low, high = score["return_ci95"]
-        success = "" if result["success_rate"] is None else f"  success {result['success_rate']:.1%}"
-        numbers = f"{score['return_mean']:7.2f} [{low:.2f}, {high:.2f}]  length {score['length_mean']:.1f}{success}"
-        print(f"  {name:14} {group:8} {numbers}")
 
 
 @app.command()
@@ -165,7 +121,7 @@ def evaluate(
     print(f"{run}, {told}{mode}, {episodes} episodes, seed {seed}")
     for group, player in loaded.players.items() if not told else ():
         print(f"  {group}: {player}")
-    print_result(mode, result)
+    print_results({mode: result})
     print_unanswered(unanswered)
 
 

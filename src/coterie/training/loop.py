@@ -65,7 +65,7 @@ class Training:
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
         self.score = -np.inf  # of the latest validation
-        self.said_slow = False
+        self.evaluations, self.said_slow = 0, False  # the first one compiles: it says little about later ones
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
         self.recent_success: deque[bool] = deque(maxlen=self.window)  # for the progress line only; not saved
         self.step_0: dict[str, Any] = {}
@@ -151,7 +151,8 @@ class Training:
         episodes, start = self.config.train.evaluate_episodes, time.perf_counter()
         result = evaluate(self.eval_world, chosen, episodes, seed, greedy)
         took = time.perf_counter() - start
-        if took > SLOW_EVALUATION and not self.said_slow:
+        self.evaluations += 1
+        if took > SLOW_EVALUATION and self.evaluations > 1 and not self.said_slow:
             self.said_slow = True
             log.warning(
                 "an evaluation of %d episodes takes %.0f s; lower train.evaluate_episodes, or raise "

@@ -96,7 +96,7 @@ def write_video(
     from coterie.training.gif import GifWriter
 
     drawn = renderable(world)
-    writers = {".gif": GifWriter, ".mp4": mp4.Mp4Writer}
+    writers: dict[str, type[GifWriter] | type[mp4.Mp4Writer]] = {".gif": GifWriter, ".mp4": mp4.Mp4Writer}
     for path in paths:
         if path.suffix.lower() not in writers:
             raise CoterieError(f"'{path}': videos are written as .gif or .mp4")
@@ -104,7 +104,9 @@ def write_video(
     remarks = [sign for sign in captions.signs(world) if not sign.text]
     captioned = captions.Captioned(captions.who_is_who(world, actors, showing.kinds), remarks)
     with ExitStack() as stack:
-        films = [stack.enter_context(writers[path.suffix.lower()](path)) for path in paths]
+        films: list[GifWriter | mp4.Mp4Writer] = [
+            stack.enter_context(writers[path.suffix.lower()](path)) for path in paths
+        ]
         for number in _episode_numbers(showing, films[0]):
             runner = Runner(world, actors, seed + number, greedy=showing.greedy)
             for step, final in enumerate(scenes(runner)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -13,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from coterie.studies import figures, html, interactive, statistics
+from coterie.studies.columns import Row, columns, fold
 from coterie.studies.compare.compare import Comparison, Standing, area, curves, frames, strata
 from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.statistics import Estimate
 
-NAME_WIDTH = 30
 FEW = 20  # runs of a world; with fewer, bootstrap intervals are too narrow: docs/guides/statistics.md has measurements
-Row = list[str]
 
 
 # Text -------------------------------------------------------------------------------------------------
@@ -138,30 +136,6 @@ def as_table(comparison: Comparison, scored: str, skipped: Sequence[Path] = ()) 
         lines += ["", "probability that a run of one beats a run of the other (a tie counts half)"]
         lines += columns(IMPROVEMENT_HEAD, improvement_rows(comparison))
     return "\n".join(lines)
-
-
-def columns(head: Row, rows: list[Row]) -> list[str]:
-    """Rows below their head; a name that is too long gets its own line."""
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    widths[0] = min(widths[0], NAME_WIDTH)
-
-    def line(row: Row) -> str:
-        rest = "".join(f"  {word:>{width}}" for word, width in zip(row[1:], widths[1:], strict=True))
-        return f"{row[0]:{widths[0]}}{rest}".rstrip()
-
-    lines = [line(head)]
-    for row in rows:
-        if len(row[0]) > widths[0]:
-            lines += [*fold(row[0]), line(["", *row[1:]])]
-        else:
-            lines.append(line(row))
-    return lines
-
-
-def fold(text: str) -> list[str]:
-    """Wrap a long line at 80 columns."""
-    lines = textwrap.wrap(text, 80, subsequent_indent="   ", break_on_hyphens=False, drop_whitespace=True)
-    return lines or [text]
 
 
 # JSON and files --------------------------------------------------------------------------------------
