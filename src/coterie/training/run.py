@@ -18,7 +18,7 @@ from coterie.training import checkpoint
 
 log = logging.getLogger("coterie")
 MISSING = object()  # stands for a value that a summary lacks
-PROVENANCE, LOCK = "provenance.json", ".lock"  # of `provenance.py`
+PROVENANCE, LOCK = "provenance.json", "run.lock"  # of `provenance.py`
 
 
 @dataclass(frozen=True)
