@@ -158,7 +158,7 @@ def main() -> None:
         maps[arm] = visits(run, options.size)
         table = load(run.path)
         world = build_render_world(table.config.world)
-        write_video(world, [g.actor for g in table.groups], evaluation_seed(0), folder / f"{arm}.gif")
+        write_video(world, [g.actor for g in table.groups], evaluation_seed(0), [folder / f"{arm}.gif"])
     name = f"expert-doorkey-{options.size}"
     result = {"command": " ".join(["python", *sys.argv]), "commit": commit(), "arms": arms}
     (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -13,7 +13,7 @@ import torch
 import coterie
 from coterie.cli import main
 from coterie.lm.backends import wheels
-from coterie.studies import report
+from coterie.studies import interactive, report
 from helpers import numba_cache
 from helpers.compare import fabricate_sweep
 from helpers.dqn import make_learner as make_q_learner
@@ -60,7 +60,7 @@ def _weights_need_a_marker(request, monkeypatch, empty_folder):
         monkeypatch.setattr(wheels, "download", refuse)
 
 
-DRAW_CURVES = report.draw_curves
+DRAW_CURVES, DRAW_CHART = report.draw_curves, report.draw_chart
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -68,6 +68,8 @@ def _no_curves():
     """Leave curves out of reports, those of module fixtures too: drawing takes longer than a tiny training."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "draw_curves", lambda runs: b"")
+        patch.setattr(report, "draw_chart", lambda chart: b"")
+        patch.setattr(interactive, "scripts", lambda: "")  # two megabytes for every page
         yield
 
 
@@ -75,6 +77,7 @@ def _no_curves():
 def curves(monkeypatch):
     """Draw the curves of reports in this test."""
     monkeypatch.setattr(report, "draw_curves", DRAW_CURVES)
+    monkeypatch.setattr(report, "draw_chart", DRAW_CHART)
 
 
 @pytest.fixture(params=["compiled", "autograd"])

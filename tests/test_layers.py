@@ -35,7 +35,7 @@ EXCEPTIONS: dict[str, set[str]] = {  # importing module -> imported modules, and
         "training.table",
     },
     # The auction's section of a report draws these metrics in the style of the other sections.
-    "worlds.auction.report": {"studies.html", "studies.statistics", "training.run"},
+    "worlds.auction.report": {"studies.figures", "studies.html", "studies.statistics", "training.run"},
 }
 REGISTRY = {"worlds", "preferences", "policies", "roles", "algorithms"}  # packages whose classes the name tables list
 

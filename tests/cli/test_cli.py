@@ -15,7 +15,7 @@ import coterie
 from coterie.cli import app
 from coterie.cli.train import sweep_directories
 from coterie.config import schema
-from coterie.training import loop
+from coterie.training import loop, mp4
 from coterie.training.run import Run
 from helpers import run as run_cases
 from helpers.run import DUEL, GRID, ODD, train, written
@@ -346,7 +346,7 @@ def test_eval_says_who_plays(coterie_, trained, tmp_path):
     def head(run, *words):
         code, out, err = coterie_("eval", run.path, *words, "--episodes", "3")
         assert code == 0, err
-        return out[: out.index("  greedy")].splitlines()
+        return out[: out.index("  policy")].splitlines()
 
     steps = trained.summary()["best_step"]
     tail = "greedy, 3 episodes, seed 0"
@@ -393,19 +393,23 @@ def test_eval_with_other_numbers_of_agents(coterie_, tmp_path):
 def test_watch_writes_a_film(coterie_, trained, tmp_path):
     code, out, _ = coterie_("watch", trained.path)
     assert code == 0
-    assert out.strip() == str(trained.path / "videos" / "best-seed0.gif")
-    assert Image.open(out.strip()).n_frames > 1
+    film, *more = out.splitlines()
+    assert film == str(trained.path / "videos" / "best-seed0.gif")
+    assert Image.open(film).n_frames > 1
+    beside = film.replace(".gif", ".mp4") if mp4.available() else f"for an MP4 beside the GIF: {mp4.CURE}"
+    assert more == [beside]
     code, out, _ = coterie_("watch", trained.path, "--out", tmp_path / "a.gif", "--checkpoint", "last", "--stochastic")
     assert code == 0
     assert Image.open(tmp_path / "a.gif").n_frames > 1
-    code, _, err = coterie_("watch", trained.path, "--out", tmp_path / "a.mp4")
-    assert (code, err) == (1, f"coterie: '{tmp_path / 'a.mp4'}': videos are written as .gif\n")
+    code, _, err = coterie_("watch", trained.path, "--out", tmp_path / "a.avi")
+    assert (code, err) == (1, f"coterie: '{tmp_path / 'a.avi'}': videos are written as .gif or .mp4\n")
 
 
 def test_watch_in_a_terminal_and_in_a_window(coterie_, trained, monkeypatch):
     code, out, _ = coterie_("watch", trained.path, "--terminal")
     assert code == 0
-    assert "episode 1, step 1" in out
+    assert "episode 1   step 1   return  team -0.10" in out
+    assert "team: agent_0, agent_1 (network, ppo)" in out
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     assert coterie_("watch", trained.path, "--window", "--fps", "60")[0] == 0
 
@@ -423,7 +427,7 @@ def test_report_command(coterie_, trained, tmp_path):
     assert (code, out.strip()) == (0, str(trained.path / "report.html"))
     code, out, _ = coterie_("report", trained.path, trained.path, "--out", tmp_path / "twice.html")
     assert code == 0
-    assert (tmp_path / "twice.html").read_text().count("<td>best<td>0<td>team") == 1  # it is one run
+    assert (tmp_path / "twice.html").read_text().count("<td>trained (best)<td>team") == 1  # it is one run
     empty = Run.create(tmp_path / "empty", trained.config())
     code, _, err = coterie_("report", empty.path)
     assert (code, err) == (1, f"coterie: '{empty.path}' has no records yet\n")

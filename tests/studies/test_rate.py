@@ -246,6 +246,23 @@ def test_keys_of_a_person():
     assert max(len(line) for text in said for line in text.splitlines()) <= 80
 
 
+def test_a_person_sees_both_sides_and_where_they_are_and_how_to_answer():
+    judge, said = person("what", "a")
+    judge.begin(2, 20)
+    assert "18 pairs of episodes" in said[1]
+    assert "2 are rated already" in said[1]
+    assert "a  A is better" in said[2]
+    judge.compare(episode(frames=("x.", ".x")), episode(frames=("o..", ".o.", "..o")))
+    assert "\npair 3 of 20: Which is nicer?" in said
+    assert "pair 3 of 20\nA: step 1 of 1 (over)   |   B: step 2 of 2 (over)\n.x                      |   ..o" in said
+    assert said[-1] == judges.HELP  # for a key that means nothing
+
+
+def test_sides_that_are_too_wide_are_below_each_other():
+    assert judges.side_by_side(["a", "bb"], ["c"]) == ["a    |   c", "bb   |"]
+    assert judges.side_by_side(["a" * 60], ["c" * 60]) == ["a" * 60, "", "c" * 60]
+
+
 def test_a_person_rates_in_the_terminal(grids, tmp_path, coterie_, monkeypatch):
     words = ["rate", *grids, "--pairs", "4", "--episodes", "2", "--ratings", tmp_path / "r.jsonl"]
     answers = iter(["a", "s", "q"])
@@ -254,6 +271,8 @@ def test_a_person_rates_in_the_terminal(grids, tmp_path, coterie_, monkeypatch):
     code, out, _ = coterie_(*words)
     assert code == 0
     assert "Move: " in out
+    assert "pair 1 of 4" in out
+    assert "pair 3 of 4" in out
     assert "1 pair compared by person, 1 skipped" in out
     assert "2 of 4 are open" in out
     assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 3

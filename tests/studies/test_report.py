@@ -39,13 +39,12 @@ def runs(tmp_path_factory):
 def test_a_report_of_one_run(tmp_path, runs, curves):
     page = report.write_report(runs[:1], tmp_path / "deep" / "page.html", tmp_path / "figures" / "curves.png")
     text = page.read_text()
-    assert [(media_type, image.format) for media_type, image in pictures(page)] == [
-        ("image/png", "PNG"),
-        ("image/gif", "GIF"),
-    ]
+    found = [(media_type, image.format) for media_type, image in pictures(page)]
+    assert found == [("image/png", "PNG")] * (len(found) - 1) + [("image/gif", "GIF")]
+    assert len(found) > 6  # a picture of every chart
     summary = runs[0].summary()
-    for policy in ("best", "last", "step 0", "random", "expert"):
-        assert f"<td>{policy}<td>0<td>team" in text
+    for policy in ("trained (best)", "trained (last)", "step 0", "random", "expert"):
+        assert text.count(f"<td>{policy}<td>team") == 1
     assert f"<td>{summary['evaluation']['groups']['team']['return_mean']:.2f}" in text
     assert "grid_size: 4" in text
     assert "://" not in text  # nothing is fetched; a picture in base64 may well spell http
@@ -59,11 +58,11 @@ def test_what_is_drawn(runs, monkeypatch, curves):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
     report.draw_curves(runs)
-    panels = {axes.get_title(): axes for axes in drawn[0].axes}
+    panels = {axes.get_title("left"): axes for axes in drawn[0].axes}
     assert panels.keys() >= {"return", "success", "policy loss", "value loss", "entropy", "return against time"}
     labels = panels["return"].get_legend_handles_labels()[1]
     assert labels == [
-        *("team, training, 100-episode average", "team, greedy", "solved", "random", "expert"),
+        *("team, greedy", "team, training (100 episodes)", "random", "expert", "solved"),
     ]
     curve = panels["entropy"].lines[0]
     expected = [[r["team/entropy"] for r in run.metrics() if "team/entropy" in r] for run in runs]
@@ -128,7 +127,8 @@ def drawn_panels(path, monkeypatch, learner, policy="network", **metrics):
     run.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
     report.draw_curves([run])
     return {
-        axes.get_title(): {line.get_label(): line.get_ydata().tolist() for line in axes.lines} for axes in drawn[0].axes
+        axes.get_title("left"): {line.get_label(): line.get_ydata().tolist() for line in axes.lines}
+        for axes in drawn[0].axes
     }
 
 
@@ -154,9 +154,10 @@ def test_a_report_of_several_runs_and_experiments(tmp_path, runs):
     odd = train(tmp_path / "odd", "experiment=odd <one>", experiment=written(tmp_path / "odd.yaml", ODD))
     page = report.write_report([*runs, odd], tmp_path / "page.html")
     text = page.read_text()
-    assert text.count("<h2>Scores</h2>") == text.count("<table>") == 2
-    assert "<td>best<td>0<td>team" in text
-    assert "<td>best<td>1<td>team" in text
+    assert text.count("<h2>Scores</h2>") == text.count("<summary class=large>") == 2
+    for seed in (0, 1):  # folded below the mean
+        assert f"<td>{seed}<td>trained (best)<td>team" in text
+    assert text.count("<td>random<td>team") == 1
     assert "odd &lt;one&gt;" in text
     assert "odd <one>" not in text
     with pytest.raises(CoterieError, match="--figure shows runs of one setting"):
@@ -169,14 +170,14 @@ def test_only_runs_that_differ_in_seed_are_pooled(tmp_path, sweep, monkeypatch):
     for summary in sweep.rglob("summary.json"):  # curves suffice
         summary.unlink()
     drawn = []
-    monkeypatch.setattr(report, "draw_curves", lambda runs: drawn.append([run.path for run in runs]) or b"")
+    monkeypatch.setattr(report.curves, "charts", lambda runs: drawn.append([run.path for run in runs]) or [])
     runs = [Run.open(file.parent) for file in sorted(sweep.rglob("config.yaml"))]
     rates = {run.config().groups["team"].learner.settings.learning_rate for run in runs}
     page = report.write_report(runs, tmp_path / "page.html").read_text()
     assert len(rates) == len(drawn) == 2
     assert sorted(path for paths in drawn for path in paths) == sorted(run.path for run in runs)
     for rate in rates:
-        assert re.search(rf"<h1>\S+ learner.learning_rate={rate:g}</h1>", page)
+        assert re.search(rf"<summary class=large>\S+ learner.learning_rate={rate:g}</summary>", page)
     assert page.count("mean of 4 runs") == 2
     assert "8 runs of 2 settings" in page
 
@@ -206,7 +207,7 @@ def test_a_page_tells_what_deviating_gains(tmp_path):
     )
     numbers = tmp_path / "deep" / "numbers.json"
     text = report.write_report(runs, tmp_path / "page.html", numbers=numbers).read_text()
-    (head, *rows) = re.findall(r"<tr>(.*?)</tr>", text.split("<h2>Exploitability</h2>")[1])
+    (head, *rows) = re.findall(r"<tr>(.*?)</tr>", text.split("<h2>Exploitability</h2>")[1].split("<h2>")[0])
     assert re.split("<th>", head)[1:] == ["seed", "deviator", "own return", "best response", "gain", "by", "responder"]
     assert [re.split("<td>", row)[1:] for row in rows] == [
         [
@@ -284,7 +285,7 @@ def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch, curves):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
     report.draw_curves([fabricate(tmp_path / str(seed), f"seed={seed}", start=9.0 * seed) for seed in (0, 1)])
-    words = {axes.get_title(): [text.get_text() for text in axes.texts] for axes in drawn[0].axes}
+    words = {axes.get_title("left"): [text.get_text() for text in axes.texts] for axes in drawn[0].axes}
     assert words == {"return": [], "return against time": ["no seconds that all runs share"], "entropy": []}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from coterie.config import schema
 from coterie.core.types import CoterieError
-from coterie.training.metrics import Progress, Recorder
+from coterie.training.metrics import Progress, Recorder, counted
 from coterie.training.run import Run
 
 
@@ -44,7 +44,14 @@ def test_progress_says_something_now_and_then(capsys):
         progress.show(step, wall, "team 3.50")
     progress.close()
     said = capsys.readouterr().err.splitlines()
-    assert said == ["1k steps  team 3.50  0 s", "3k steps  team 3.50  11 s", "100k steps  team 3.50  12 s"]
+    assert said == [
+        *("  1k of 100k steps  team 3.50  0 s", "  3k of 100k steps  team 3.50  11 s"),
+        "100k of 100k steps  team 3.50  12 s",
+    ]
+
+
+def test_few_steps_are_counted_one_by_one():
+    assert (counted(5, 9_999), counted(5, 10_000)) == ("    5 of 9,999", " 0k of 10k")
 
 
 def test_quiet_progress_says_nothing(capsys):

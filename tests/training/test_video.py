@@ -10,7 +10,7 @@ from PIL import Image
 from coterie.config import registry, schema
 from coterie.core.global_random import global_state
 from coterie.core.types import CoterieError
-from coterie.training import build, loop, video
+from coterie.training import build, captions, loop, mp4, video
 from coterie.training.gif import GifWriter
 from coterie.training.runner import Runner
 from helpers import run as run_cases
@@ -35,32 +35,37 @@ def odd():
 
 def test_a_film_has_every_step_of_the_episode(tmp_path, grid):
     world, actors = grid
-    path = video.write_video(world, actors, seed=1, path=tmp_path / "new" / "a.gif", fps=5)
-    film = Image.open(path)
+    video.write_video(world, actors, 1, [tmp_path / "new" / "a.gif"], video.Showing(fps=5))
+    film = Image.open(tmp_path / "new" / "a.gif")
     scenes = len(list(video.scenes(Runner(world, actors, 1, greedy=True))))
     assert scenes == 7  # before each of six steps, and the end
-    assert 1 < film.n_frames <= scenes + 1  # equal frames in a row become one that lasts longer
+    assert film.n_frames == scenes  # every caption has its step
     assert film.info["duration"] % 200 == 0
     lasting = 0
     for number in range(film.n_frames):
         film.seek(number)
         lasting += film.info["duration"]
     assert lasting == 200 * (scenes + 1)
-    assert film.size == world.frame(0).shape[1::-1]
+    width, height = film.size
+    assert width >= captions.SMALLEST > max(world.frame(0).shape)  # enlarged
+    assert height > width  # captions above and below a square
 
 
 def test_several_episodes_are_longer_and_differ(tmp_path, grid):
     world, actors = grid
-    one = Image.open(video.write_video(world, actors, 1, tmp_path / "one.gif"))
-    two = Image.open(video.write_video(world, actors, 1, tmp_path / "two.gif", episodes=2))
-    assert two.n_frames > one.n_frames
+    lengths = []
+    for episodes in (1, 2, None):  # None: a second one, since one is over in seven frames
+        video.write_video(world, actors, 1, [tmp_path / "a.gif"], video.Showing(episodes))
+        lengths.append(Image.open(tmp_path / "a.gif").n_frames)
+    assert lengths == [7, 14, 14]
 
 
 def test_the_same_seed_gives_the_same_film(tmp_path, grid):
     world, actors = grid
-    films = [
-        video.write_video(world, actors, seed, tmp_path / f"{i}.gif").read_bytes() for i, seed in enumerate((1, 1, 2))
-    ]
+    films = []
+    for seed in (1, 1, 2):
+        video.write_video(world, actors, seed, [tmp_path / "a.gif"])
+        films.append((tmp_path / "a.gif").read_bytes())
     assert films[0] == films[1] != films[2]
 
 
@@ -81,12 +86,28 @@ def test_a_world_that_can_shows_its_end(grid):
 
 def test_a_terminal_shows_frames_and_returns(grid, capsys):
     world, actors = grid
-    video.show_in_terminal(world, actors, seed=1, episodes=2, greedy=True, fps=60)
+    showing = video.Showing(2, fps=60, kinds={"team": "random"})
+    video.show_in_terminal(world, actors, 1, showing)
     said = capsys.readouterr().out
-    assert "episode 1, step 0" in said
-    assert "episode 2, step 5" in said
+    assert "episode 1 of 2   step 0   return  team 0.00" in said
+    assert "episode 2 of 2   step 5   return  team -" in said
     assert said.count("team: return") == 2
-    assert "\x1b[2J" not in said  # not a terminal: frames below each other
+    assert "team: agent_0, agent_1 (random)\n0 agent_0   1 agent_1   * target   # wall   + several agents" in said
+    assert "\x1b" not in said  # not a terminal: frames below each other, without colours
+
+
+def test_a_terminal_shows_colours_where_it_can(grid, capsys, monkeypatch):
+    world, actors = grid
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    video.show_in_terminal(world, actors, 1, video.Showing(fps=60))
+    said = capsys.readouterr().out
+    blue = captions.paint("0", (0, 114, 178))
+    assert blue in said
+    assert f"{blue} agent_0" in said  # the legend
+    assert "step 0" in said  # not a sign: it stands in a line of words
+    monkeypatch.setenv("NO_COLOR", "1")
+    video.show_in_terminal(world, actors, 1, video.Showing(fps=60))
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_a_window_opens_and_closes(grid, monkeypatch):
@@ -95,8 +116,10 @@ def test_a_window_opens_and_closes(grid, monkeypatch):
     shown = []
     monkeypatch.setattr(pygame.display, "flip", lambda: shown.append(pygame.display.get_surface().get_size()))
     world, actors = grid
-    video.show_in_window(world, actors, seed=1, episodes=1, greedy=True, fps=60)
-    assert shown == [world.frame(0).shape[1::-1]] * 7
+    video.show_in_window(world, actors, 1, video.Showing(fps=60))
+    assert len(shown) == 7
+    assert len(set(shown)) == 1
+    assert min(shown[0]) >= captions.SMALLEST
     assert not pygame.display.get_init()
 
 
@@ -105,14 +128,81 @@ def test_a_window_that_nobody_could_see_is_refused(grid, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "offscreen")
     world, actors = grid
     with pytest.raises(CoterieError, match=r"no window can be opened here \(no screen\); 'coterie watch RUN' writes"):
-        video.show_in_window(world, actors, seed=1, episodes=1, greedy=True, fps=60)
+        video.show_in_window(world, actors, 1, video.Showing(fps=60))
     assert not pygame.display.get_init()
 
 
 def test_a_world_without_pictures_says_so(odd, tmp_path):
     world, actors = odd
     with pytest.raises(CoterieError, match="'odd' cannot be drawn"):
-        video.write_video(world, actors, 0, tmp_path / "a.gif")
+        video.write_video(world, actors, 0, [tmp_path / "a.gif"])
+
+
+def test_a_film_of_another_kind_is_refused(grid, tmp_path):
+    world, actors = grid
+    with pytest.raises(CoterieError, match=r"a.avi': videos are written as .gif or .mp4"):
+        video.write_video(world, actors, 0, [tmp_path / "a.avi"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_mp4_lies_beside_the_gif_and_lasts_as_long(grid, tmp_path):
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    world, actors = grid
+    paths = video.beside(tmp_path / "a.gif")
+    assert [path.name for path in paths] == ["a.gif", "a.mp4"]
+    video.write_video(world, actors, 1, paths, video.Showing(fps=2))
+    frames, seconds = ffmpeg.count_frames_and_secs(str(paths[1]))
+    assert frames == 9  # seven, a pause, and how long the last one lasts
+    assert seconds == pytest.approx(4.0, abs=0.3)  # as the GIF
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gif", "a.mp4"]
+
+
+def test_without_ffmpeg_a_gif_is_all_and_an_mp4_says_what_it_needs(grid, tmp_path, monkeypatch):
+    world, actors = grid
+    monkeypatch.setattr(mp4, "available", lambda: False)
+    assert video.beside(tmp_path / "a.gif") == [tmp_path / "a.gif"]
+    with pytest.raises(CoterieError, match=r"a.mp4': MP4 files need imageio-ffmpeg: pip install 'coterie\[video\]'"):
+        video.write_video(world, actors, 0, [tmp_path / "a.mp4"])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("frames", "fps"), [(2, 0.5), (8, 2), (16, 4), (60, 4), (150, 10), (900, 30)])
+def test_the_pace_suits_the_length(frames, fps):
+    assert video.pace(frames) == fps
+
+
+def test_captions_name_agents_and_kinds_and_fit_the_picture():
+    world = build.build_world(schema.load("auction-mixed", ["world.num_bidders=6"]).world, 1)
+    config = schema.load("auction-mixed", ["world.num_bidders=6"])
+    actors = [group.actor for group in build.build_groups(config, world)]
+    lines = captions.who_is_who(world, actors, {"prospect": "a kind of " + "long " * 20})
+    assert lines[0].words.startswith("prospect: bidder_0, bidder_2, bidder_4 (a kind of long")
+    assert lines[1].words == "neutral: bidder_1, bidder_3, bidder_5"
+    assert [len(line.colours) for line in lines] == [3, 3]
+    made = captions.Captioned(lines)
+    world.reset(0)
+    sizes = {made.frame(world.frame(0), words).shape for words in ("short", "longer " * 9)}
+    assert len(sizes) == 1
+    assert all(side % 2 == 0 for side in sizes.pop()[:2])
+    assert len(made.wrapped) > 2
+
+
+def test_an_auctions_bars_stay_where_they_are():
+    """The item of the last round stays in the right half of the picture, when its result appears in the left one."""
+    config = schema.load("auction-neutral")
+    world = build.build_world(config.world, 1)
+    actors = [group.actor for group in build.build_groups(config, world)]
+    before, after = (world.frame(0, final) for final in video.scenes(Runner(world, actors, 0)))
+    half = before.shape[1] // 2
+    assert np.array_equal(before[:, half:], after[:, half:])
+    assert not np.array_equal(before[:, :half], after[:, :half])
+
+
+@pytest.mark.parametrize("name", ["tictactoe", "spread", "tag", "doorkey", "auction", "gridworld"])
+def test_every_sign_of_an_agent_has_its_name(name):
+    world = build.build_world(schema.part(registry.WORLDS, {"name": name}, "world"), 1)
+    agents = {agent for spaces in world.agent_types.values() for agent in spaces.agents}
+    assert agents <= {sign.meaning for sign in world.legend()}
 
 
 def test_a_film_is_written_frame_by_frame(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ ORDER = (  # of the commands in `coterie --help`
     *("train", "resume", "eval", "plans", "watch"),
     *("demonstrate", "clone"),
     *("match", "compare", "exploit", "tune", "rate", "report"),
-    *("check", "config", "list", "doctor"),
+    *("runs", "check", "config", "list", "doctor"),
 )
 
 
@@ -28,7 +29,7 @@ app = typer.Typer(
     cls=Commands,
     help="Multi-agent reinforcement learning in which any kind of agent sits at the same table.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 check_app = typer.Typer(help="Run the conformance tests on a world.", no_args_is_help=True)
@@ -60,11 +61,31 @@ def _options(
         unsafe.allow()
 
 
+def _complete_experiment(begun: str) -> list[str]:
+    """Names of experiments and YAML files that begin like this, for shell completion; imports nothing heavy."""
+    folder = Path(__file__).parent.parent / "experiments"
+    names = [str(file.relative_to(folder).with_suffix("")) for file in sorted(folder.rglob("*.yaml"))]
+    files = [str(file) for file in sorted(Path(begun).parent.glob("*.yaml"))]
+    return [name for name in [*names, *files] if name.startswith(begun)]
+
+
+def _complete_run(begun: str) -> list[str]:
+    """Directories that begin like this."""
+    folder, last = (Path(begun), "") if begun.endswith("/") else (Path(begun).parent, Path(begun).name)
+    found = [one for one in sorted(folder.glob(f"{last}*")) if one.is_dir()] if folder.is_dir() else []
+    return [f"{one}/" if not (one / "config.yaml").is_file() else str(one) for one in found]
+
+
 Experiment = Annotated[
-    str, typer.Argument(metavar="EXPERIMENT|FILE", help="a name from 'coterie list', or a YAML file")
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT|FILE",
+        help="a name from 'coterie list', or a YAML file",
+        autocompletion=_complete_experiment,
+    ),
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(help="settings as key=value, such as seed=1")]
-RunPath = Annotated[str, typer.Argument(metavar="RUN", help="the directory of a run")]
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="the directory of a run", autocompletion=_complete_run)]
 Checkpoint = Annotated[str, typer.Option("--checkpoint", help="best, last or a step")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of the episodes")]
 Stochastic = Annotated[bool, typer.Option("--stochastic", help="sample actions instead of acting greedily")]

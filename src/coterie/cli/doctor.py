@@ -1,51 +1,113 @@
-"""Examines this machine: versions, cores, GPU, optional packages."""
+"""Examines this machine: versions, cores, GPU, disk, extras with their packages, fetched models and caches."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
+import shutil
+import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
+NAME, WIDTH = 14, 80
 NEEDED = (
-    "numpy",
-    "numba",
-    "scipy",
-    "threadpoolctl",
-    "torch",
-    "safetensors",
-    "pydantic",
-    "omegaconf",
-    "typer",
-    "rich",
-    "matplotlib",
-    "pillow",
+    *("numpy", "numba", "scipy", "threadpoolctl", "torch", "safetensors", "pydantic", "omegaconf", "pyyaml"),
+    *("typer", "rich", "matplotlib", "pillow"),
 )
-OPTIONAL = {
-    "gymnasium": "worlds named gymnasium/…, Gymnasium export of worlds (coterie[worlds])",
-    "Box2D": "gymnasium/LunarLander-v3 and other Box2D worlds (coterie[worlds])",
-    "pettingzoo": "worlds named pettingzoo/…, PettingZoo export of worlds (coterie[worlds])",
-    "mpe2": "worlds named mpe/… (coterie[worlds])",
-    "open_spiel": "worlds named openspiel/… (coterie[openspiel])",
-    "minigrid": "worlds named minigrid/… (coterie[worlds])",
-    "pygame-ce": "windows (coterie[window])",
-    "tensorboard": "TensorBoard files (coterie[tensorboard])",
-    "optuna": "coterie tune (coterie[tune])",
+EXTRAS = {  # extra -> what it is for, and its packages, as in pyproject.toml
+    "worlds": (
+        "worlds named gymnasium/…, pettingzoo/…, mpe/…, minigrid/…, and exports",
+        ("gymnasium", "Box2D", "pettingzoo", "mpe2", "minigrid"),
+    ),
+    "openspiel": ("worlds named openspiel/…", ("open_spiel",)),
+    "window": ("windows: watch --window, render_mode='human'", ("pygame-ce",)),
+    "tensorboard": ("TensorBoard files", ("tensorboard",)),
+    "video": ("MP4 beside GIF", ("imageio-ffmpeg",)),
+    "charts": ("charts of reports that can be zoomed", ("plotly",)),
+    "tune": ("coterie tune", ("optuna",)),
+    "lm": ("language models in PyTorch, and servers", ("transformers", "gguf", "accelerate", "peft", "openai")),
+    "server": ("llama.cpp: quick completions, a local server", ("xllamacpp",)),
+    "minari": ("demonstrations as Minari datasets", ("minari",)),
 }
 
 
 def examine() -> Iterator[str]:
-    """One line for each finding."""
+    """The findings, line by line, in 80 columns."""
     import torch
 
-    yield f"python        {platform.python_version()} on {platform.system()} {platform.machine()}"
-    yield f"cores         {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}"
-    yield f"gpu           {torch.cuda.get_device_name(0) if torch.cuda.is_available() else 'none'}"
-    yield f"sandbox       {_sandbox()}"
+    import coterie
+
+    yield "machine"
+    yield from line("coterie", f"{coterie.__version__}, {Path(coterie.__file__).parent}")
+    yield from line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield from line("cores", str(cores))
+    yield from line("gpu", torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none")
+    yield from line("sandbox", _sandbox())
+    disk = shutil.disk_usage(Path.cwd())
+    yield from line("disk", f"{disk.free / 1e9:.0f} GB free of {disk.total / 1e9:.0f} GB at {Path.cwd()}")
+    yield "packages"
     for name in NEEDED:
-        yield f"{name:13} {_version(name) or 'MISSING: reinstall coterie'}"
-    for name, purpose in OPTIONAL.items():
-        yield f"{name:13} {_version(name) or f'not installed; needed for {purpose}'}"
+        yield from line(name, version(name) or "MISSING: reinstall coterie")
+    yield "extras"
+    for extra, (purpose, packages) in EXTRAS.items():
+        yield from line(extra, describe_extra(extra, purpose, packages))
+    yield "models"
+    yield from models()
+    yield "caches and runs"
+    yield from caches()
+
+
+def line(name: str, text: str) -> list[str]:
+    """A name and a text beside it, folded below each other where it is long."""
+    margin = " " * (NAME + 3)
+    folded = textwrap.wrap(
+        text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False, break_long_words=False
+    ) or [margin]
+    return [f"  {name:{NAME}} {folded[0].strip()}".rstrip(), *folded[1:]]
+
+
+def describe_extra(extra: str, purpose: str, packages: tuple[str, ...]) -> str:
+    """Whether an extra is installed, with versions; or what is missing and how to get it."""
+    known = {name: version(name) for name in packages}
+    missing = [name for name, found in known.items() if found is None]
+    if not missing:
+        return ", ".join(f"{name} {found}" for name, found in known.items())
+    lacks = f" (missing: {', '.join(missing)})" if missing and len(missing) < len(packages) else ""
+    return f"not installed{lacks}: {purpose}; pip install 'coterie[{extra}]'"
+
+
+def models() -> Iterator[str]:
+    """The built-in models: fetched, or how large the download is."""
+    from coterie.lm.backends import embedded, minilm, wheels
+
+    known = {"embedded": (embedded.FOLDER, "93 MB"), "minilm": (minilm.FOLDER, "84 MB")}
+    for name, (folder, download) in known.items():
+        path = wheels.cache_folder() / folder
+        told = (
+            f"{megabytes(path)} at {path}" if path.exists() else f"not fetched: {download}, by 'make lm' or first use"
+        )
+        yield from line(name, told)
+
+
+def caches() -> Iterator[str]:
+    """What fills the disk besides packages: compiled code, runs, answers of language models among them."""
+    import coterie
+
+    compiled = [file for file in Path(coterie.__file__).parent.rglob("*.nb[ci]") if file.is_file()]
+    told = f"{sum(file.stat().st_size for file in compiled) / 1e6:.0f} MB in {len(compiled)} files"
+    yield from line("compiled code", f"{told}; made anew when missing")
+    runs = Path("runs")
+    count = len(list(runs.rglob("config.yaml"))) if runs.is_dir() else 0
+    told = f"{megabytes(runs)} in {count} runs; 'coterie runs' lists them" if count else "none below runs/"
+    yield from line("runs", told)
+
+
+def megabytes(folder: Path) -> str:
+    """The size of a folder."""
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return f"{size / 1e6:,.0f} MB"
 
 
 def _sandbox() -> str:
@@ -58,7 +120,8 @@ def _sandbox() -> str:
         return f"none: {error}"
 
 
-def _version(name: str) -> str | None:
+def version(name: str) -> str | None:
+    """The installed version of a package; None without it."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

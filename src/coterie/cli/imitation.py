@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli.app import AsJson, Checkpoint, Experiment, Overrides, Quiet, Seed, Stochastic, app
+from coterie.cli.outcome import print_outcome
 from coterie.cli.stop import Stopped, stoppable
-from coterie.cli.train import print_outcome
 
 if TYPE_CHECKING:
     from coterie.core.demonstrations import Demonstrations

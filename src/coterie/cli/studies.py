@@ -27,10 +27,12 @@ def match(
     as_json: AsJson = False,
     figure: Annotated[str | None, typer.Option(help="PNG file for a heat map of the matrix")] = None,
     checkpoint: Checkpoint = "best",
+    quiet: Quiet = False,
 ) -> None:
     """Play runs against each other in all seats."""
+    from coterie.cli.progress import Tasks
     from coterie.config import schema
-    from coterie.studies import html
+    from coterie.studies import figures
     from coterie.studies.match import match, show
     from coterie.training.run import Run
 
@@ -40,9 +42,12 @@ def match(
         table = Run.open(world).config() if (Path(world) / "config.yaml").is_file() else schema.load(world)
     if table is None:
         raise schema.ConfigError("--world: policies without a run need a table; name an experiment")
-    matrix = match.cross_play(opened, table, episodes, seed, greedy=not stochastic)
+    with Tasks(len(opened) ** 2, "pairings", quiet or as_json) as tasks:
+        matrix = match.cross_play(
+            opened, table, episodes, seed, not stochastic, lambda one, other: tasks.advance(f"{one} with {other}")
+        )
     if figure is not None:
-        html.write_png(Path(figure), show.draw_heatmap(opened, matrix))
+        figures.write_png(Path(figure), show.draw_heatmap(opened, matrix))
     if as_json:
         print(json.dumps(show.to_dict(opened, matrix, episodes, seed)))
     else:
@@ -67,7 +72,7 @@ def compare(
     out: Annotated[str | None, typer.Option(help="HTML file for tables and figure")] = None,
 ) -> None:
     """Compare runs: IQM, probability of improvement, steps to a score."""
-    from coterie.studies import html
+    from coterie.studies import figures
     from coterie.studies.compare import compare, show
     from coterie.studies.compare.runs import gather, read
 
@@ -76,7 +81,7 @@ def compare(
     if csv is not None:
         show.write_csv(comparison, Path(csv))
     if figure is not None:
-        html.write_png(Path(figure), show.draw(comparison))
+        figures.write_png(Path(figure), show.draw(comparison))
     if out is not None:
         show.write_page(comparison, score, Path(out), skipped)
     if as_json:
@@ -136,6 +141,7 @@ def tune(
     seeds: Annotated[int, typer.Option(min=1, help="trainings per trial; its score is their mean")] = 1,
     pruner: Annotated[str, typer.Option(help="rule that ends bad trials: median, halving or none")] = "median",
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Search for better settings; continues a stopped study."""
     from importlib.util import find_spec
@@ -147,8 +153,10 @@ def tune(
         raise CoterieError("'coterie tune' needs Optuna: pip install 'coterie[tune]'")
     if pruner not in ("median", "halving", "none"):
         raise ConfigError(f"--pruner: expected 'median', 'halving' or 'none', got '{pruner}'")
+    from coterie.cli.progress import Tasks
     from coterie.studies.tune import show
     from coterie.studies.tune import tune as tuning
+    from coterie.studies.tune.optuna import Trial
 
     plan = tuning.Plan(experiment, tuple(overrides or ()), trials, study, tuple(only or ()), seeds, pruner)  # type: ignore[arg-type]  # checked above
     with stoppable() as interrupted:
@@ -156,7 +164,16 @@ def tune(
             tuned = tuning.tune(plan)
             print(json.dumps(show.to_dict(tuned)))
         else:
-            tuned = tuning.tune(plan, lambda tuned, trial: print(show.progress(tuned, trial)))
+            with Tasks(trials, "trials", quiet) as tasks:
+
+                def told(tuned: tuning.Tuned, trial: Trial | None) -> None:
+                    tasks.done = len(tuned.trials) - (trial is not None)
+                    if trial is not None:
+                        tasks.advance()
+                    if not quiet:
+                        print(show.progress(tuned, trial), flush=True)
+
+                tuned = tuning.tune(plan, told)
             print("\n".join(show.conclusion(tuned)))
         if tuned.interrupted:
             raise Stopped(interrupted.exit_code)

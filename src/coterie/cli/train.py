@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from coterie.cli.app import AsJson, Checkpoint, Experiment, Overrides, Quiet, RunPath, Seed, Stochastic, app
+from coterie.cli.outcome import print_counters, print_outcome, print_results, print_sweep, print_unanswered
 from coterie.cli.stop import Stopped, stoppable
-
-if TYPE_CHECKING:
-    from coterie.training.run import Run
 
 
 @app.command()
@@ -33,16 +31,21 @@ def train(
     directories = sweep_directories(out, words, combinations) if multirun else [out]
     for combination in combinations if multirun else ():
         start.check(experiment, combination)  # refuse the last combination before the first one trains
+    runs = []
     with stoppable() as interrupted:
         for number, (combination, directory) in enumerate(zip(combinations, directories, strict=True)):
             if multirun:
-                print(f"[{number + 1}/{len(combinations)}] {' '.join(combination)}")
-            finished = print_outcome(api.train(experiment, combination, directory, quiet))
+                swept = [word for word in combination if word not in words] or combination
+                print(f"[{number + 1}/{len(combinations)}] {' '.join(swept)}")
+            runs.append(api.train(experiment, combination, directory, quiet))
+            finished = print_outcome(runs[-1])
             left = combinations[number + 1 :]
             if not finished or (interrupted.is_set() and left):
                 if left:
                     print(f"{len(left)} of {len(combinations)} runs have not begun, the first is {' '.join(left[0])}")
                 raise Stopped(interrupted.exit_code)
+    if multirun:
+        print_sweep(runs, out)
 
 
 def sweep_directories(out: str | None, words: list[str], combinations: list[list[str]]) -> list[str | None]:
@@ -59,68 +62,6 @@ def sweep_directories(out: str | None, words: list[str], combinations: list[list
             name += "-2"
         names.append(name)
     return [None if out is None else str(Path(out) / name) for name in names]
-
-
-def print_outcome(run: Run) -> bool:
-    """Print a run's scores and files; False when a signal stopped it early."""
-    summary = run.summary()
-    if summary is None:
-        print(f"stopped and saved at {max(run.steps(), default=0):,} steps; continue with: coterie resume {run.path}")
-        return False
-    solved = ", solved" if summary["solved"] else ""
-    print(
-        f"{summary['env_steps']:,} steps in {summary['wall_s']:.0f} s, {summary['steps_per_s']:,.0f} per second{solved}"
-    )
-    print(f"greedy play, {summary['episodes']} held-out episodes:")
-    last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
-    rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"]}
-    rows |= {"trained, drawn": summary["drawn"]} if "drawn" in summary else {}
-    rows |= {"step 0": summary["step_0"]}
-    rows |= {"step 0, drawn": summary["step_0"]["drawn"]} if "drawn" in summary["step_0"] else {}
-    for name, result in (rows | summary["baselines"]).items():
-        print_result(name, result)
-    if last:
-        print(f"best     {summary['best_reason']}")
-    print(f"run      {run.path}")
-    for video in run.videos()[-1:]:
-        print(f"video    {video}")
-    if (run.path / "report.html").exists():
-        print(f"report   {run.path / 'report.html'}")
-    print_unanswered(summary.get("unanswered", {}))
-    return True
-
-
-def print_unanswered(found: dict[str, dict[str, int]]) -> None:
-    """Print which language models left questions without an answer; raise an error for one that answered none."""
-    from coterie.training.language_models import describe_unanswered, refuse_silent_models
-
-    refuse_silent_models(found)
-    for line in describe_unanswered(found):
-        print(line)
-
-
-def print_result(name: str, result: dict[str, Any]) -> None:
-    """Print one line for each group of an evaluation."""
-    for group, score in result["groups"].items():
-        low, high = score["return_ci95"]
-        success = _success(result)
-        numbers = f"{score['return_mean']:7.2f} [{low:.2f}, {high:.2f}]  length {score['length_mean']:.1f}{success}"
-        print(f"  {name:14} {group:8} {numbers}")
-
-
-def _success(result: dict[str, Any]) -> str:
-    """The success rate with its interval; "" where there is none."""
-    if result["success_rate"] is None:
-        return ""
-    bounds = result.get("success_ci95")  # summaries of earlier versions have none
-    between = "" if bounds is None else f" [{bounds[0]:.1%}, {bounds[1]:.1%}]"
-    return f"  success {result['success_rate']:.1%}{between}"
-
-
-def print_counters(counters: dict[str, float]) -> None:
-    """Print what the world counted, one number a line."""
-    for name, value in counters.items():
-        print(f"  {name:24} {value:.3g}")
 
 
 @app.command()
@@ -180,7 +121,7 @@ def evaluate(
     print(f"{run}, {told}{mode}, {episodes} episodes, seed {seed}")
     for group, player in loaded.players.items() if not told else ():
         print(f"  {group}: {player}")
-    print_result(mode, result)
+    print_results({mode: result})
     print_counters(result.get("counters", {}))
     print_unanswered(unanswered)
 
@@ -207,7 +148,7 @@ def watch(
     overrides: Overrides = None,
     window: Annotated[bool, typer.Option("--window", help="play in a window")] = False,
     terminal: Annotated[bool, typer.Option("--terminal", help="play in this terminal")] = False,
-    out: Annotated[str | None, typer.Option(help="GIF file to write (default: in RUN/videos)")] = None,
+    out: Annotated[str | None, typer.Option(help=".gif or .mp4 file to write (default: in RUN/videos)")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="number of episodes")] = 1,
     seed: Seed = 0,
     stochastic: Stochastic = False,
@@ -215,19 +156,24 @@ def watch(
     checkpoint: Checkpoint = "best",
 ) -> None:
     """Show a run's policies in a video, a terminal or a window."""
-    from coterie.training import build, table, video
+    from coterie.training import build, mp4, table, video
     from coterie.training.language_models import actors_unanswered
     from coterie.training.loop import evaluation_seed
+    from coterie.training.players import policy_kind
 
     loaded = table.load(run, checkpoint, overrides)
     world = build.build_render_world(loaded.config.world)
     actors = [group.actor for group in loaded.groups]
-    start, greedy = evaluation_seed(seed), not stochastic
+    kinds = {name: policy_kind(group) for name, group in loaded.config.groups.items()}
+    start, showing = evaluation_seed(seed), video.Showing(episodes, not stochastic, fps, kinds)
     if window:
-        video.show_in_window(world, actors, start, episodes, greedy, fps)
+        video.show_in_window(world, actors, start, showing)
     elif terminal:
-        video.show_in_terminal(world, actors, start, episodes, greedy, fps)
+        video.show_in_terminal(world, actors, start, showing)
     else:
-        path = Path(out) if out else Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif"
-        print(video.write_video(world, actors, start, path, episodes, greedy, fps))
+        paths = [Path(out)] if out else video.beside(Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif")
+        video.write_video(world, actors, start, paths, showing)
+        print("\n".join(map(str, paths)))
+        if not mp4.available():
+            print(f"for an MP4 beside the GIF: {mp4.CURE}")
     print_unanswered(actors_unanswered(actors))

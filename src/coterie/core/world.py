@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -184,6 +184,23 @@ class Renderable(Protocol):
 
     def ansi(self, copy: int, final: bool = False) -> str:
         """Return the same scene as text for a terminal."""
+        ...
+
+
+class Sign(NamedTuple):
+    """What a picture or a text of a world shows: how it is drawn, and what it means."""
+
+    text: str  # in `Renderable.ansi`; empty: a remark on pictures
+    meaning: str  # an agent's name, or words
+    colour: tuple[int, int, int] = (110, 110, 110)  # red, green, blue
+
+
+@runtime_checkable
+class HasLegend(Protocol):
+    """A renderable world that explains its pictures."""
+
+    def legend(self) -> tuple[Sign, ...]:
+        """Return the signs of its texts and pictures, those of agents with the agent's name."""
         ...
 
 

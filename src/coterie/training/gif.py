@@ -11,7 +11,7 @@ from PIL import GifImagePlugin, Image
 
 from coterie.core.types import Array
 
-COLOURS = 64  # of one frame
+COLOURS = 128  # of one frame
 LOOP = b"!\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"  # repeat without end
 
 
@@ -65,11 +65,11 @@ class GifWriter:
         self.count += 1
         self._lasting[-1][1] += 1
 
-    def finish(self, fps: int) -> None:
+    def finish(self, fps: float) -> None:
         """Write how long frames last, and give the file its name."""
         self._file.write(b";")
         for position, frames in self._lasting:
             self._file.seek(position)
-            self._file.write(min(frames * (1000 // fps) // 10, 65535).to_bytes(2, "little"))
+            self._file.write(min(round(frames * 100 / fps), 65535).to_bytes(2, "little"))
         self._file.close()
         os.replace(self.partial, self.path)

@@ -48,6 +48,7 @@ from coterie.training.interrupt import Interruption, interruptible
 from coterie.training.language_models import count_unanswered, keep_answers
 from coterie.training.metrics import Progress, Recorder
 from coterie.training.plans import write_plans
+from coterie.training.provenance import locked, note_start
 from coterie.training.run import Run, write_text
 from coterie.training.runner import Episodes
 from coterie.training.video import warn_undrawable
@@ -77,7 +78,7 @@ class Training:
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
         self.score = -np.inf  # of the latest validation
-        self.said_slow = False
+        self.evaluations, self.said_slow = 0, False  # the first one compiles: it says little about later ones
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
         self.recent_success: deque[bool] = deque(maxlen=self.window)  # for the progress line only; not saved
         self.step_0: dict[str, Any] = {}
@@ -164,7 +165,8 @@ class Training:
         episodes, start = self.config.train.evaluate_episodes, time.perf_counter()
         result = evaluate(self.eval_world, chosen, episodes, seed, greedy)
         took = time.perf_counter() - start
-        if took > SLOW_EVALUATION and not self.said_slow:
+        self.evaluations += 1
+        if took > SLOW_EVALUATION and self.evaluations > 1 and not self.said_slow:
             self.said_slow = True
             log.warning(
                 "an evaluation of %d episodes takes %.0f s; lower train.evaluate_episodes, or raise "
@@ -287,7 +289,7 @@ def train(
     `watch` is called with every validation score but step 0's. `report` is called for a finished run. Returns the
     summary; `finished` says whether there is one, `interrupted` whether a signal came.
     """
-    with fixed_threads(config.train.threads), interruptible() as interrupted, discarding(run):
+    with fixed_threads(config.train.threads), interruptible() as interrupted, locked(run), discarding(run):
         training = Training(config, run)
         try:
             if state is None:
@@ -296,6 +298,7 @@ def train(
                 training.restore(state)  # a config that does not fit is refused before any file is changed
             run.cut(-1 if state is None else training.env_steps)
             run.write_config(config)
+            note_start(run, resumed=state is not None)
             if config.train.video:
                 warn_undrawable(config.world)
             recorder = Recorder(run, config.train.tensorboard, 0 if state is None else training.env_steps + 1)
@@ -421,12 +424,15 @@ def teacher_actor(actor: Actor) -> Actor:
 def film(training: Training) -> None:
     """Write a video of one episode of the best policies, if the world can be drawn."""
     from coterie.core.world import Renderable
-    from coterie.training.video import write_video
+    from coterie.training.players import policy_kind
+    from coterie.training.video import Showing, beside, write_video
 
     world = build_render_world(training.config.world)
     if isinstance(world, Renderable):
         path = training.run.path / "videos" / "eval" / f"step-{training.best.step:012d}.gif"
-        write_video(world, [group.actor for group in training.groups], evaluation_seed(0), path)
+        kinds = {name: policy_kind(group) for name, group in training.config.groups.items()}
+        actors = [group.actor for group in training.groups]
+        write_video(world, actors, evaluation_seed(0), beside(path), Showing(episodes=None, kinds=kinds))
 
 
 def describe(training: Training) -> str:

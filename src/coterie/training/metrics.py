@@ -113,7 +113,7 @@ class Progress:
 
     def show(self, step: int, wall: float, words: str) -> None:
         """Show the progress."""
-        line = "  ".join(filter(None, [f"{step / 1e3:,.0f}k steps", words]))
+        line = "  ".join(filter(None, [f"{counted(step, self.total)} steps", words]))
         if self.bar is not None:
             self.bar.update(self.task, completed=step, description=line)
         elif not self.quiet and (wall >= self.next_line or step >= self.total):
@@ -123,3 +123,9 @@ class Progress:
     def close(self) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+def counted(step: int, total: int) -> str:
+    """Steps and their total, in thousands where there are many; every step of a run is written equally wide."""
+    done, whole = (f"{step:,}", f"{total:,}") if total < 10_000 else (f"{step / 1e3:,.0f}k", f"{total / 1e3:,.0f}k")
+    return f"{done:>{len(whole)}} of {whole}"

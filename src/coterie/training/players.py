@@ -31,6 +31,15 @@ def named_run(name: str) -> tuple[str, list[str]] | None:
     return None
 
 
+def policy_kind(group: schema.GroupConfig) -> str:
+    """What plays in a group, in a few words: `network, ppo`, `language (embedded)`, `run runs/four`."""
+    if isinstance(group.policy, schema.SeatedRun):
+        return f"run {Path(group.policy.run).name}"
+    model = getattr(group.policy.settings, "lm", None)  # of policies that ask a language model
+    name = group.policy.name if model is None else f"{group.policy.name} ({Path(model.name).name})"
+    return name if group.learner is None else f"{name}, {group.learner.name}"
+
+
 def seated_policy(name: str, checkpoint: str = "best") -> schema.Part | schema.SeatedRun:
     """The policy of a group in which a player sits: a run's, one that needs no training, or `package.module:Name`."""
     if (Path(name) / "config.yaml").is_file():

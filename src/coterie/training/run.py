@@ -18,6 +18,7 @@ from coterie.training import checkpoint
 
 log = logging.getLogger("coterie")
 MISSING = object()  # stands for a value that a summary lacks
+PROVENANCE, LOCK = "provenance.json", "run.lock"  # of `provenance.py`
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Run:
             return
         for directory in (self.checkpoints, self.path / "tensorboard"):
             shutil.rmtree(directory, ignore_errors=True)
-        for file in (self.metrics_file, self.config_file):
+        for file in (self.metrics_file, self.config_file, self.path / PROVENANCE, self.path / LOCK):
             file.unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()
@@ -164,6 +165,7 @@ class Run:
         for video in self.videos():
             if int(video.stem.split("-")[1]) > step:
                 video.unlink()
+                video.with_suffix(".mp4").unlink(missing_ok=True)
         self.summary_file.unlink(missing_ok=True)
 
 

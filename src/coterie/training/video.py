@@ -1,4 +1,4 @@
-"""Show episodes: as GIF files, in a terminal, in a window."""
+"""Show episodes: as GIF and MP4 files, in a terminal, in a window; captions are in `captions.py`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,35 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from coterie.config.schema import Part
 from coterie.core.global_random import global_state, set_global_state
 from coterie.core.group import Actor
-from coterie.core.types import CoterieError
+from coterie.core.types import Array, CoterieError
 from coterie.core.world import Renderable, World
+from coterie.training import captions, mp4
 from coterie.training.build import build_render_world
 from coterie.training.runner import Runner, play_episodes
 
 log = logging.getLogger("coterie")
 LIMIT = 1000  # frames per video at most
+SHORT, MOST_EPISODES = 12, 6  # a video of fewer frames has further episodes, at most this many in all
+SHORTEST, LONGEST = 4, 15  # seconds that a video should last
+
+
+@dataclass(frozen=True)
+class Showing:
+    """How episodes are shown."""
+
+    episodes: int | None = 1  # None: one, or several where one is over in a few steps
+    greedy: bool = True
+    fps: float | None = None  # frames per second; None: a pace that suits the length
+    kinds: Mapping[str, str] = field(default_factory=dict)  # group -> the kind of its policy, for captions
 
 
 def scenes(runner: Runner) -> Iterator[bool]:
@@ -68,54 +84,89 @@ def warn_undrawable(part: Part) -> None:
         set_global_state(before)
 
 
+def beside(path: Path) -> list[Path]:
+    """The files of a video: the GIF, and an MP4 next to it where that can be written."""
+    return [path, path.with_suffix(".mp4")] if mp4.available() else [path]
+
+
 def write_video(
-    world: World,
-    actors: Sequence[Actor],
-    seed: int,
-    path: Path,
-    episodes: int = 1,
-    greedy: bool = True,
-    fps: int | None = None,
-) -> Path:
-    """Write episodes into a GIF; without `fps`, the pace fits long episodes into about 15 seconds."""
+    world: World, actors: Sequence[Actor], seed: int, paths: Sequence[Path], showing: Showing = Showing()
+) -> None:
+    """Write episodes into a GIF, an MP4, or both at once."""
     from coterie.training.gif import GifWriter
 
     drawn = renderable(world)
-    if path.suffix.lower() != ".gif":
-        raise CoterieError(f"'{path}': videos are written as .gif")
+    writers: dict[str, type[GifWriter] | type[mp4.Mp4Writer]] = {".gif": GifWriter, ".mp4": mp4.Mp4Writer}
+    for path in paths:
+        if path.suffix.lower() not in writers:
+            raise CoterieError(f"'{path}': videos are written as .gif or .mp4")
     draw_without_screen()
-    with GifWriter(path) as film:
-        for number in range(episodes):
-            for final in scenes(Runner(world, actors, seed + number, greedy=greedy)):
-                film.add(drawn.frame(0, final))
-            film.repeat()  # a pause between episodes
-        film.finish(fps or min(max(film.count // 15, 4), 30))
-    return path
+    remarks = [sign for sign in captions.signs(world) if not sign.text]
+    captioned = captions.Captioned(captions.who_is_who(world, actors, showing.kinds), remarks)
+    with ExitStack() as stack:
+        films: list[GifWriter | mp4.Mp4Writer] = [
+            stack.enter_context(writers[path.suffix.lower()](path)) for path in paths
+        ]
+        for number in _episode_numbers(showing, films[0]):
+            runner = Runner(world, actors, seed + number, greedy=showing.greedy)
+            for step, final in enumerate(scenes(runner)):
+                episode = (number + 1, showing.episodes)
+                words = captions.describe_step(episode, step, running_returns(runner, final))
+                for film in films:
+                    film.add(captioned.frame(drawn.frame(0, final), words))
+            for film in films:
+                film.repeat()  # a pause between episodes
+        for film in films:
+            film.finish(showing.fps or pace(film.count))
 
 
-def show_in_terminal(
-    world: World, actors: Sequence[Actor], seed: int, episodes: int, greedy: bool, fps: int | None
-) -> None:
+def _episode_numbers(showing: Showing, film: Any) -> Iterator[int]:
+    """The episodes of a video: as many as asked for, or until it is long enough."""
+    number = 0
+    while number < showing.episodes if showing.episodes is not None else number < MOST_EPISODES:
+        yield number
+        number += 1
+        if showing.episodes is None and film.count >= SHORT:
+            return
+
+
+def pace(frames: int) -> float:
+    """Frames per second: four, fewer for a few frames that would be over at once, more for many."""
+    return min(max(frames / LONGEST, min(4.0, frames / SHORTEST)), 30.0)
+
+
+def running_returns(runner: Runner, final: bool) -> dict[str, float]:
+    """Each group's mean return in the running episode; after its last step, in the one that has ended."""
+    if final:
+        return {group: float(rows[-1][0].mean()) for group, rows in runner.tally.returns.items() if rows}
+    return {group: float(running[0].mean()) for group, running in runner.tally.running.items()}
+
+
+def show_in_terminal(world: World, actors: Sequence[Actor], seed: int, showing: Showing = Showing()) -> None:
     """Play episodes in the terminal; if the output is not a terminal, frames are printed one below the other."""
     drawn = renderable(world)
-    fps = fps or 4
-    live = sys.stdout.isatty()
-    for number in range(episodes):
-        runner = Runner(world, actors, seed + number, greedy=greedy)
+    live, colour = sys.stdout.isatty(), captions.in_colour()
+    legend = captions.signs(world)
+    below = captions.legend_lines(legend, captions.who_is_who(world, actors, showing.kinds), colour)
+    for number in range(showing.episodes or 1):
+        runner = Runner(world, actors, seed + number, greedy=showing.greedy)
         for step, final in enumerate(scenes(runner)):
             if live:
                 print("\x1b[H\x1b[2J", end="")
-            print(f"episode {number + 1}, step {step}\n{drawn.ansi(0, final)}\n", flush=True)
+            head = captions.describe_step((number + 1, showing.episodes), step, running_returns(runner, final))
+            scene = drawn.ansi(0, final)
+            print(f"{head}\n\n{captions.coloured(scene, legend) if colour else scene}\n")
+            if live or step == 0:
+                print("\n".join(below), end="\n\n")
+            sys.stdout.flush()
             if live:
-                time.sleep(1 / fps)
+                time.sleep(1 / (showing.fps or 4))
         for name, returns in runner.tally.drain().returns.items():
             for row in returns:
                 print(f"{name}: return {', '.join(f'{value:.1f}' for value in row)}")
 
 
-def show_in_window(
-    world: World, actors: Sequence[Actor], seed: int, episodes: int, greedy: bool, fps: int | None
-) -> None:
+def show_in_window(world: World, actors: Sequence[Actor], seed: int, showing: Showing = Showing()) -> None:
     """Play episodes in a window until it is closed."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
@@ -123,23 +174,32 @@ def show_in_window(
     except ModuleNotFoundError:
         raise CoterieError("a window needs pygame: pip install 'coterie[window]'") from None
     drawn = renderable(world)
+    remarks = [sign for sign in captions.signs(world) if not sign.text]
+    captioned = captions.Captioned(captions.who_is_who(world, actors, showing.kinds), remarks)
+
+    def picture(number: int, step: int, runner: Runner, final: bool) -> Array:
+        words = captions.describe_step((number + 1, showing.episodes), step, running_returns(runner, final))
+        return captioned.frame(drawn.frame(0, final), words).swapaxes(0, 1)
+
     try:
         pygame.display.init()  # not pygame.init(), which also opens audio devices
         if pygame.display.get_driver() == "offscreen":  # SDL's fallback, which shows nothing
             raise pygame.error("no screen")
-        screen = pygame.display.set_mode(drawn.frame(0).shape[1::-1])
+        size = picture(0, 0, Runner(world, actors, seed, greedy=showing.greedy), False).shape[:2]
+        screen = pygame.display.set_mode(size)
     except pygame.error as error:
         pygame.display.quit()
         raise CoterieError(f"no window can be opened here ({error}); 'coterie watch RUN' writes a video file") from None
     pygame.display.set_caption("coterie")
     clock = pygame.time.Clock()
     try:
-        for number in range(episodes):
-            for final in scenes(Runner(world, actors, seed + number, greedy=greedy)):
+        for number in range(showing.episodes or 1):
+            runner = Runner(world, actors, seed + number, greedy=showing.greedy)
+            for step, final in enumerate(scenes(runner)):
                 if any(event.type == pygame.QUIT for event in pygame.event.get()):
                     return
-                pygame.surfarray.blit_array(screen, drawn.frame(0, final).swapaxes(0, 1))
+                pygame.surfarray.blit_array(screen, picture(number, step, runner, final))
                 pygame.display.flip()
-                clock.tick(fps or 4)
+                clock.tick(showing.fps or 4)
     finally:
         pygame.display.quit()

@@ -6,6 +6,9 @@ a request for three samples after one for a single sample asks for two more, and
 
 Modes: `replay` uses stored answers, asks for the others and stores them; `record` asks for everything and overwrites
 stored answers; `replay-only` asks for nothing and raises `NotRecorded` for an answer that is not stored.
+
+Answers are stored under hashes. Of a few requests, the first, second, fourth, eighth … that is asked, the words are
+stored as well, as *samples* for people who want to read what a model was asked.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -68,6 +71,7 @@ class Cache(LanguageModel):
         self.store = store or SqliteStore(settings.path)
         self.usage = usage or UsageCounter()
         self.memory: dict[bytes, bytes] = {}
+        self.asked = 0  # prompts that were not stored, by this process
 
     @property
     def identity(self) -> str:
@@ -100,6 +104,7 @@ class Cache(LanguageModel):
         self._check_may_ask(prompts, rows)
         numbers = list(rows)
         found = self.inner.complete([prompts[i] for i in numbers], len(samples), sampling, samples[0])
+        self._sample([prompts[i] for i in numbers], lambda row: {"completion": found[row][0].text})
         pairs = ((key, sample) for number, row in zip(numbers, found) for key, sample in zip(rows[number], row))
         return self._put({key: json.dumps(asdict(sample)).encode() for key, sample in pairs})
 
@@ -136,6 +141,10 @@ class Cache(LanguageModel):
     ) -> tuple[dict[bytes, bytes], np.ndarray]:
         numbers = list(missing)
         found = self.inner.scores([prompts[i] for i in numbers], [list(missing[i].values()) for i in numbers])
+        self._sample(
+            [prompts[i] for i in numbers],
+            lambda row: {"choices": [*missing[numbers[row]].values()], "logprobs": found.logprobs[row].tolist()},
+        )
         answers = {
             key: SCORE.pack(float(found.logprobs[row, place]), int(found.tokens[row, place]))
             for row, number in enumerate(numbers)
@@ -208,6 +217,18 @@ class Cache(LanguageModel):
                 answers = self._select(list(answers))
             self._remember(answers)
         return answers
+
+    def _sample(self, prompts: Sequence[Prompt], answer: Callable[[int], dict[str, Any]]) -> None:
+        """Store the words of those requests whose number is a power of two."""
+        kept = []
+        for row, prompt in enumerate(prompts):
+            self.asked += 1
+            if self.asked & (self.asked - 1) == 0:
+                words = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
+                kept.append((json.dumps({"prompt": words} | answer(row)),))
+        if kept:
+            with self.store.transaction() as connection:
+                connection.executemany("insert into samples (value) values (?)", kept)
 
     def _remember(self, answers: dict[bytes, bytes]) -> None:
         if len(self.memory) + len(answers) > self.settings.memory_entries:

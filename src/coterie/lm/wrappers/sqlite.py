@@ -17,6 +17,7 @@ create table if not exists answers (key blob primary key, value blob not null) w
 create table if not exists accounts (name text primary key, calls integer, tokens integer, money real);
 create table if not exists reservations (id integer primary key, account text, calls integer, tokens integer,
                                          money real);
+create table if not exists samples (number integer primary key, value text not null);
 """
 BUSY_TIMEOUT = 60.0  # seconds to wait for another process that is writing
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from coterie.studies import html, statistics
+from coterie.studies import figures, html, interactive, statistics
+from coterie.studies.columns import Row, columns, fold
 from coterie.studies.compare.compare import Comparison, Standing, area, curves, frames, strata
+from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.statistics import Estimate
 
-NAME_WIDTH = 30
 FEW = 20  # runs of a world; with fewer, bootstrap intervals are too narrow: docs/guides/statistics.md has measurements
-Row = list[str]
 
 
 # Text -------------------------------------------------------------------------------------------------
@@ -139,30 +138,6 @@ def as_table(comparison: Comparison, scored: str, skipped: Sequence[Path] = ()) 
     return "\n".join(lines)
 
 
-def columns(head: Row, rows: list[Row]) -> list[str]:
-    """Rows below their head; a name that is too long gets its own line."""
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    widths[0] = min(widths[0], NAME_WIDTH)
-
-    def line(row: Row) -> str:
-        rest = "".join(f"  {word:>{width}}" for word, width in zip(row[1:], widths[1:], strict=True))
-        return f"{row[0]:{widths[0]}}{rest}".rstrip()
-
-    lines = [line(head)]
-    for row in rows:
-        if len(row[0]) > widths[0]:
-            lines += [*fold(row[0]), line(["", *row[1:]])]
-        else:
-            lines.append(line(row))
-    return lines
-
-
-def fold(text: str) -> list[str]:
-    """Wrap a long line at 80 columns."""
-    lines = textwrap.wrap(text, 80, subsequent_indent="   ", break_on_hyphens=False, drop_whitespace=True)
-    return lines or [text]
-
-
 # JSON and files --------------------------------------------------------------------------------------
 
 
@@ -253,48 +228,143 @@ def write_csv(comparison: Comparison, path: Path) -> None:
 
 
 def write_page(comparison: Comparison, scored: str, path: Path, skipped: Sequence[Path] = ()) -> Path:
-    """Write the tables and the figure as one HTML file."""
+    """Write the tables and the charts as one HTML file."""
     labels = ", ".join(one.variant.label for one in comparison.standings)
-    parts = ["<h1>Comparison</h1>", *(f"<p class=quiet>{escape(n)}" for n in notes(comparison, scored, skipped))]
-    parts += ["<h2>Scores</h2>", html.table(SCORE_HEAD, score_rows(comparison))]
-    if comparison.threshold is not None:
-        parts.append("<h2>Steps to the threshold</h2>")
-    for world in comparison.standings[0].reaching:
-        parts.append(f"<p class=quiet>{escape(reaching_note(comparison, world))}")
-        parts.append(html.table(REACHING_HEAD, reaching_rows(comparison, world)))
-    if comparison.improvement:
-        parts += ["<h2>Probability of improvement</h2>", html.table(IMPROVEMENT_HEAD, improvement_rows(comparison))]
-    words = "learning curves, performance profile and interquartile means with 95% intervals"
-    parts += ["<h2>Curves</h2>", html.image(draw(comparison), "image/png", words)]
+    parts = ["<h1>Comparison</h1>", *page_parts(comparison, scored, skipped), interactive.scripts()]
     return html.write_page(path, labels, parts)
+
+
+def page_parts(comparison: Comparison, scored: str, skipped: Sequence[Path] = ()) -> Iterable[str]:
+    """Tables and charts of a comparison as HTML."""
+    explained = [f"<p class=quiet>{escape(note)}</p>" for note in notes(comparison, scored, skipped)]
+    yield html.table(SCORE_HEAD, score_rows(comparison))
+    yield html.folded("What these numbers are", explained)
+    if comparison.threshold is not None:
+        yield "<h3>Steps to the threshold</h3>"
+    for world in comparison.standings[0].reaching:
+        yield f"<p class=quiet>{escape(reaching_note(comparison, world))}</p>"
+        yield html.table(REACHING_HEAD, reaching_rows(comparison, world))
+    yield "<div class=charts>"
+    for chart in charts(comparison):
+        picture = html.image(draw_chart(chart), "image/png", f"{chart.title} against {chart.x}")
+        yield interactive.figure(chart, picture)
+    yield "</div>"
+    words = "learning curves, performance profile and interquartile means with 95% intervals"
+    picture = html.wide_image(draw(comparison), "image/png", words)
+    yield html.folded("Intervals, profiles and every variant's own band", [picture], len(comparison.standings) <= 12)
+    if comparison.improvement:
+        table = html.table(IMPROVEMENT_HEAD, improvement_rows(comparison))
+        words = "Probability that a run of one beats a run of the other (a tie counts half)"
+        yield html.folded(words, [table], len(comparison.standings) <= figures.MANY)
 
 
 # Figure -----------------------------------------------------------------------------------------------
 
 
+def charts(comparison: Comparison) -> list[Chart]:
+    """The learning curves against steps and seconds, as charts of a page."""
+    unit = "normalised return" if comparison.normalised else "return"
+    references = tuple(_references(comparison))
+    found = []
+    for axis, label in (("steps", figures.STEPS), ("wall", figures.SECONDS)):
+        series = tuple(one for one in _series(comparison, axis, named=True) if len(one.x))
+        note = "" if series else f"no {'steps' if axis == 'steps' else 'seconds'} that all runs share"
+        title = f"validation {unit}" + (" against time" if axis == "wall" else "")
+        found.append(Chart(title, label, f"IQM of {unit}", series, references, note=note))
+    return found
+
+
+def draw_chart(chart: Chart) -> bytes:
+    """One chart of a page as a PNG."""
+    return figures.chart_as_png(chart)
+
+
+def _series(comparison: Comparison, axis: str, named: bool = False) -> list[Series]:
+    """The variants' curves; each has its colour, and dashes once colours repeat."""
+    found, names = [], short_labels(comparison, 60)
+    for place, one in enumerate(comparison.standings):
+        points, estimate = curves(one.variant, comparison.scales, axis)
+        label = names[place] if named else ""
+        dashes = place // len(figures.COLOURS)
+        found.append(Series(label, figures.colour(place), points, estimate, dash=dashes))
+    return found
+
+
+def _references(comparison: Comparison) -> Iterable[Reference]:
+    """The baselines and the threshold."""
+    for name, value in comparison.references.items():
+        yield Reference(name, value)
+    if comparison.threshold is not None:
+        yield Reference("threshold", comparison.threshold, threshold=True)
+
+
 def draw(comparison: Comparison) -> bytes:
-    """Curves against steps and seconds, performance profiles and interquartile means, as a PNG."""
+    """Curves against steps and seconds, performance profiles and interquartile means, as a PNG.
+
+    The bands of more than a few variants would hide each other: then every variant has a small panel with its own.
+    """
     from matplotlib.figure import Figure
 
-    coloured = list(zip(comparison.standings, html.COLOURS * len(comparison.standings), strict=False))
-    figure = Figure(figsize=(11, 7.5 + 0.25 * len(coloured)), layout="constrained")
+    count = len(comparison.standings)
+    small = -(-count // 4) if count > figures.MANY else 0  # rows of small panels
+    names = -(-count // (1 + (count > 4)))  # lines of the legend
+    heights = [3.4, 3.4, *[2.0] * small]
+    figure = Figure(figsize=(12, sum(heights) + 0.3 * names + 0.5), layout="constrained")
+    rows = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     unit = "normalised return" if comparison.normalised else "return"
-    _draw_curves(figure.add_subplot(2, 2, 1), comparison, coloured, "steps")
-    html.label_panel(figure.axes[-1], f"validation {unit} against steps", html.STEPS, f"IQM of {unit}")
-    _draw_curves(figure.add_subplot(2, 2, 2), comparison, coloured, "wall")
-    html.label_panel(figure.axes[-1], f"validation {unit} against time", html.SECONDS, f"IQM of {unit}")
-    axes = figure.add_subplot(2, 2, 3)
-    for one, colour in coloured:
-        html.draw_estimate(axes, comparison.thresholds, one.profile, "", colour, staircase=True)
-    html.label_panel(axes, "performance profile", f"{unit} τ", "share of runs that score above τ")
-    _draw_intervals(figure.add_subplot(2, 2, 4), comparison, coloured)
-    html.label_panel(figure.axes[-1], "held-out score", f"{unit} (line: IQM, bar: 95% interval, dots: runs)", "variant")
-    names = [figure.axes[0].plot([], [], color=colour, linewidth=3)[0] for _, colour in coloured]
-    labels = [shortened(f"{place}  {one.variant.label}", 90) for place, (one, _) in enumerate(coloured, 1)]
-    figure.legend(names, labels, loc="outside upper center", frameon=False, fontsize=9, ncols=1 + (len(labels) > 4))
+    above, below = rows[0].subgridspec(1, 2), rows[1].subgridspec(1, 2)
+    _draw_curves(figure.add_subplot(above[0]), comparison, "steps")
+    figures.label_panel(figure.axes[-1], f"validation {unit} against steps", figures.STEPS, f"IQM of {unit}")
+    _draw_curves(figure.add_subplot(above[1]), comparison, "wall")
+    figures.label_panel(figure.axes[-1], f"validation {unit} against time", figures.SECONDS, f"IQM of {unit}")
+    axes = figure.add_subplot(below[0])
+    for place, one in enumerate(comparison.standings):
+        line = Series("", figures.colour(place), comparison.thresholds, one.profile, dash=place // len(figures.COLOURS))
+        figures.draw_series(axes, line, band=count <= figures.MANY, staircase=True)
+    figures.label_panel(axes, "performance profile", f"{unit} τ", "share of runs above τ")
+    axes.set_ylim(-0.03, 1.03)
+    _draw_intervals(figure.add_subplot(below[1]), comparison)
+    words = f"{unit} (line: IQM, bar: 95% interval, dots: runs)"
+    figures.label_panel(figure.axes[-1], "held-out score", words, "variant")
+    for row in range(small):
+        _draw_small(figure, rows[2 + row].subgridspec(1, 4), comparison, range(4 * row, min(4 * row + 4, count)))
+    _draw_names(figure, comparison)
     caption = f"Lines: interquartile means. Bands: 95% by stratified bootstrap, {statistics.REPETITIONS:,} resamples."
-    figure.supxlabel("\n".join([caption, *few_runs_note(comparison)]), fontsize=8, color="#666666")
-    return html.as_png(figure)
+    figure.supxlabel("\n".join([caption, *few_runs_note(comparison)]), fontsize=8, color=figures.TEXT)
+    return figures.as_png(figure)
+
+
+def _draw_small(figure: Any, grid: Any, comparison: Comparison, places: Iterable[int]) -> None:
+    """One panel for each of some variants: its curve with its band, the others in grey."""
+    every = _series(comparison, "steps")
+    for column, place in enumerate(places):
+        axes = figure.add_subplot(grid[column])
+        for one in every:
+            axes.plot(one.x, one.estimate.value, color="#cccccc", linewidth=0.8)
+        figures.draw_series(axes, every[place])
+        figures.label_panel(axes, f"{place + 1}", figures.STEPS, "")
+        axes.tick_params(labelsize=7)
+
+
+def _draw_names(figure: Any, comparison: Comparison) -> None:
+    """The variants and the references, above all panels."""
+    handles, labels = [], short_labels(comparison, 80)
+    for place in range(len(labels)):
+        style = {"color": figures.colour(place), "linestyle": figures.dash(place)}
+        handles.append(figure.axes[0].plot([], [], linewidth=3, **style)[0])
+    known = [pair for pair in zip(*figure.axes[0].get_legend_handles_labels(), strict=True) if pair[1]]
+    handles += [handle for handle, _ in known]
+    labels += [label for _, label in known]
+    columns = 2 if len(labels) > 4 else 1
+    figure.legend(handles, labels, loc="outside upper left", frameon=False, fontsize=9, ncols=columns)
+
+
+def short_labels(comparison: Comparison, limit: int) -> list[str]:
+    """The variants' numbers and labels, without the experiment where all share it."""
+    names = [one.variant.label.partition(" ") for one in comparison.standings]
+    same = len({name for name, _, _ in names}) == 1 and all(rest for _, _, rest in names)
+    labels = [rest if same else " ".join(filter(None, (name, rest))) for name, _, rest in names]
+    return [shortened(f"{place}  {label}", limit) for place, label in enumerate(labels, 1)]
 
 
 def shortened(text: str, limit: int) -> str:
@@ -302,37 +372,27 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _draw_curves(axes: Any, comparison: Comparison, coloured: Iterable[tuple[Standing, str]], axis: str) -> None:
+def _draw_curves(axes: Any, comparison: Comparison, axis: str) -> None:
     """Draw the variants' curves; a text names those whose runs have no steps or seconds in common."""
-    missing = []
-    for place, (one, colour) in enumerate(coloured, 1):
-        points, estimate = curves(one.variant, comparison.scales, axis)
-        html.draw_estimate(axes, points, estimate, "", colour)
-        missing += [] if len(points) else [str(place)]
+    every = _series(comparison, axis)
+    for one in every:
+        figures.draw_series(axes, one, band=len(every) <= figures.MANY)
+    missing = [str(place) for place, one in enumerate(every, 1) if not len(one.x)]
     if missing:
-        of_which = "" if len(missing) == len(comparison.standings) else f" of {', '.join(missing)}"
-        html.annotate_panel(axes, f"no {'steps' if axis == 'steps' else 'seconds'} that all runs{of_which} share")
-    _draw_references(axes, comparison)
+        of_which = "" if len(missing) == len(every) else f" of {', '.join(missing)}"
+        figures.annotate_panel(axes, f"no {'steps' if axis == 'steps' else 'seconds'} that all runs{of_which} share")
+    figures.draw_references(axes, list(_references(comparison)))
 
 
-def _draw_references(axes: Any, comparison: Comparison) -> None:
-    """Draw lines for the baselines and the threshold."""
-    for dash, (name, value) in zip(html.DASHES, comparison.references.items(), strict=False):
-        axes.axhline(value, color="#888888", linestyle=dash, linewidth=1, label=name)
-    if comparison.threshold is not None:
-        axes.axhline(comparison.threshold, color="#3a7d44", linestyle="--", linewidth=1, label="threshold")
-
-
-def _draw_intervals(axes: Any, comparison: Comparison, coloured: Iterable[tuple[Standing, str]]) -> None:
+def _draw_intervals(axes: Any, comparison: Comparison) -> None:
     """Draw interquartile means with their intervals, and every run as a dot."""
-    places = []
-    for place, (one, colour) in enumerate(coloured):
-        iqm = one.aggregates["iqm"]
+    places = range(len(comparison.standings))
+    for place, one in enumerate(comparison.standings):
+        iqm, colour = one.aggregates["iqm"], figures.colour(place)
         runs = np.concatenate(strata(one.variant, comparison.scales, lambda run: run.score))
         axes.plot(runs, np.full(len(runs), place + 0.22), ".", color=colour, alpha=0.6, markersize=6)
         if iqm.low is not None and iqm.high is not None:
             axes.plot([iqm.low, iqm.high], [place, place], color=colour, linewidth=7, alpha=0.35, solid_capstyle="butt")
         axes.plot(iqm.value, place, "|", color=colour, markersize=16, markeredgewidth=2.5)
-        places.append(place)
     axes.set_yticks(places, [str(place + 1) for place in places])
     axes.set_ylim(len(places) - 0.4, -0.6)

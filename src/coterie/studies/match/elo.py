@@ -33,9 +33,10 @@ class Tally:
         score = min(max(self.score, least), 1 - least)
         return 400 * math.log10(score / (1 - score))
 
-    def __str__(self) -> str:
+    def cells(self) -> list[str]:
+        """Wins, draws, losses and the Elo difference as words; `>` or `<` marks a bound."""
         bound = ">" if self.score == 1 else "<" if self.score == 0 else ""
-        return f"won {self.wins}, drew {self.draws}, lost {self.losses}   Elo {bound}{self.elo:+.0f}"
+        return [str(self.wins), str(self.draws), str(self.losses), f"{bound}{self.elo:+.0f}"]
 
 
 def tally(entry: Pairing) -> Tally | None:

@@ -8,7 +8,7 @@ in `show.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,8 +124,16 @@ def sides(table: schema.Config, world: World) -> list[tuple[list[str], list[str]
     return [(seats[: len(first)], seats[len(first) :]) for seats in rotations]
 
 
+Met = Callable[[str, str], None]  # called with the names of two players who have met
+
+
 def cross_play(
-    players: Sequence[Player], table: schema.Config, episodes: int, seed: int, greedy: bool = True
+    players: Sequence[Player],
+    table: schema.Config,
+    episodes: int,
+    seed: int,
+    greedy: bool = True,
+    met: Met = lambda one, other: None,
 ) -> list[list[Pairing]]:
     """Play every ordered pair of players, `episodes` in each rotation; entry [i][j] has i on the first side."""
     world = build.build_evaluation_world(table.world, episodes)
@@ -134,16 +142,18 @@ def cross_play(
     # build every player in every seat first, so that one that does not fit is refused before the first game
     seated = [{agent: player.actor(agent, world, table.seed) for agent in agents} for player in players]
 
-    def meet(one: Mapping[str, Actor], other: Mapping[str, Actor]) -> Pairing:
-        parts = []
+    def meet(i: int, j: int) -> Pairing:
+        one, other, parts = seated[i], seated[j], []
         for first, second in seatings:
             seats = [one[agent] for agent in first] + [other[agent] for agent in second]
             result = evaluate(world, seats, episodes, evaluation_seed(seed), greedy, fingerprint=True)
             parts.append(pairing(result, first, second))
+        met(players[i].name, players[j].name)
         return join(parts)
 
     with fixed_threads(table.train.threads):
-        matrix = [[meet(one, other) for other in seated] for one in seated]
+        every = range(len(players))
+        matrix = [[meet(i, j) for j in every] for i in every]
     for player, mine in zip(players, seated):
         silent = actors_unanswered(list(mine.values()))
         refuse_silent_models({f"{player.name}, {where}": count for where, count in silent.items()})

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from coterie.studies import html
+from coterie.studies import figures
+from coterie.studies.columns import columns
 from coterie.studies.match.elo import tally
 from coterie.studies.match.match import Pairing, Player
+
+NAME_WIDTH = 22
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -23,25 +26,35 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def as_table(players: Sequence[Player], matrix: list[list[Pairing]]) -> str:
-    """The matrix as text: mean return of the row player with its 95% interval."""
+    """The matrix as text: mean return of the row player with its 95% interval, one block for each row player."""
     names = short_names([player.name for player in players])
-    width = min(32, max(len(name) for name in names))
-    lines = ["mean return on the first side against the players below, ± half the 95% interval"]
-    for name, row in zip(names, matrix, strict=True):
+    rows = [[_cells(shortened(other), entry) for other, entry in zip(names, row, strict=True)] for row in matrix]
+    head = ["with", "return", "± half 95%", "success", "won", "drew", "lost", "Elo", "distinct"]
+    used = [i for i in range(len(head)) if i < 2 or any(cells[i] for row in rows for cells in row)]
+    table = columns([head[i] for i in used], [[cells[i] for i in used] for row in rows for cells in row])
+    lines = ["mean return on the first side, with each player on the second", f"  {table[0]}"]
+    for number, name in enumerate(names):
         lines.append(name)
-        for other, entry in zip(names, row, strict=True):
-            success = "" if entry.success is None else f"  success {entry.success.mean():.0%}"
-            few = entry.distinct_games < len(np.unique(entry.start))
-            games = f"  {_count(entry.distinct_games)}" if few else ""
-            lines.append(f"    {other[:width]:{width}} {_mean_and_half_width(entry, ' ')}{success}{games}")
-            counted = tally(entry)
-            if counted is not None:
-                lines.append(f"        {counted}")
+        lines += [f"  {line}" for line in table[1 + number * len(names) : 1 + (number + 1) * len(names)]]
+    if "distinct" in table[0]:
+        lines.append("distinct: different games among the episodes, where one was played again and again")
     return "\n".join(lines)
 
 
-def _count(games: int) -> str:
-    return "1 distinct game" if games == 1 else f"{games} distinct games"
+def shortened(name: str) -> str:
+    """A name cut at its beginning, for a column."""
+    return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"
+
+
+def _cells(other: str, entry: Pairing) -> list[str]:
+    """What the table says of one pairing; empty where it does not apply."""
+    mean, bounds = entry.interval(entry.first)
+    half = "" if bounds is None else f"± {(bounds[1] - bounds[0]) / 2:.2f}"
+    success = "" if entry.success is None else f"{entry.success.mean():.0%}"
+    counted = tally(entry)
+    scores = ["", "", "", ""] if counted is None else counted.cells()
+    few = entry.distinct_games < len(np.unique(entry.start))
+    return [other, f"{mean:.2f}", half, success, *scores, str(entry.distinct_games) if few else ""]
 
 
 def _mean_and_half_width(entry: Pairing, between: str) -> str:
@@ -87,18 +100,17 @@ def draw_heatmap(players: Sequence[Player], matrix: list[list[Pairing]]) -> byte
     labels = [name if len(name) <= 24 else f"…{name[-23:]}" for name in names]
     means = np.array([[entry.first.mean() for entry in row] for row in matrix])
     size = 2.5 + 0.9 * len(players)
-    figure = Figure(figsize=(size + 1.5, size), layout="constrained")
+    figure = Figure(figsize=(size + 1.8, size), layout="constrained")
     axes = figure.add_subplot()
-    image = axes.imshow(means, cmap="RdYlGn")
+    image = axes.imshow(means, cmap=figures.HEAT)
     axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right")
     axes.set_yticks(range(len(labels)), labels)
-    axes.set(xlabel="second side", ylabel="first side", title="mean return of the first side")
+    figures.label_panel(axes, "mean return of the first side", "second side", "first side")
+    axes.grid(visible=False)
     for i, row in enumerate(matrix):
         for j, entry in enumerate(row):
             shade = (means[i, j] - means.min()) / (np.ptp(means) or 1.0)
-            colour = "black" if 0.2 < shade < 0.8 else "white"
-            axes.text(
-                j, i, _mean_and_half_width(entry, "\n").strip(), ha="center", va="center", fontsize=9, color=colour
-            )
-    figure.colorbar(image, shrink=0.8)
-    return html.as_png(figure)
+            words, ink = _mean_and_half_width(entry, "\n").strip(), figures.ink_on(shade)
+            axes.text(j, i, words, ha="center", va="center", fontsize=9, color=ink)
+    figure.colorbar(image, shrink=0.8, label="mean return")
+    return figures.as_png(figure)

@@ -7,10 +7,11 @@ or second position cancels out (Zheng et al. 2023, section 3.4, swap and average
 from __future__ import annotations
 
 import hashlib
+import itertools
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,11 @@ from coterie.studies.rate.episodes import Episode, ViewOptions
 from coterie.studies.rate.rate import Judge, StopRating
 
 WIDTH = 78
+GAP = "   |   "
+CLEAR = "\x1b[H\x1b[2J"
+HELP = """\
+  a  A is better        t  a tie          r  show both again
+  b  B is better        s  skip it        q  stop; the same command continues"""
 TIE_MARGIN = 0.02  # a model's probability this close to 1/2 is a tie
 KEYS = {"a": 1.0, "b": 0.0, "t": 0.5, "s": None}
 USED_OPTIONS = {"return": (), "person": ("instruction", "moments")}  # options that a judge uses; models: all
@@ -118,14 +124,23 @@ class PersonJudge:
         self, instruction: str, moments: int, ask: Callable[[str], str] = input, say: Callable[[str], None] = print
     ) -> None:
         self.view_options = ViewOptions(words=True, frames=True, moments=moments)
-        self.instruction, self.ask, self.say, self.number = instruction, ask, say, 0
+        self.instruction, self.ask, self.say = instruction, ask, say
+        self.number, self.total = 0, 0  # of the pair, and of all pairs
+
+    def begin(self, done: int, total: int) -> None:
+        """Say what is asked and how to answer, before the first pair."""
+        self.number, self.total = done, total
+        self.say(textwrap.fill(self.instruction, WIDTH))
+        earlier = f" {done} are rated already." if done else ""
+        self.say(f"{total - done} pairs of episodes, A on the left and B on the right.{earlier} Answer with a key:")
+        self.say(HELP)
 
     def compare(self, first: Episode, second: Episode) -> float | None:
         self.number += 1
         self.show(first, second)
         while True:
             try:
-                word = self.ask("a, b, tie, skip, replay or quit: ").strip().lower()
+                word = self.ask(f"{self.place}, a b t s r q ? > ").strip().lower()
             except (EOFError, KeyboardInterrupt):
                 raise StopRating from None
             if word[:1] in KEYS:
@@ -134,19 +149,43 @@ class PersonJudge:
                 raise StopRating
             if word[:1] == "r":
                 self.show(first, second)
+            else:
+                self.say(HELP)
+
+    @property
+    def place(self) -> str:
+        """Which pair this is: `pair 1 of 20`."""
+        return f"pair {self.number}" + (f" of {self.total}" if self.total else "")
 
     def show(self, first: Episode, second: Episode) -> None:
-        """Print both episodes, one after the other."""
-        self.say(f"\npair {self.number}: {textwrap.fill(self.instruction, WIDTH)}")
+        """Print both episodes side by side, step by step; where they are too wide, one below the other."""
+        self.say(f"\n{self.place}: {textwrap.fill(self.instruction, WIDTH)}")
+        if first.frames and second.frames:
+            last = max(len(first.frames), len(second.frames)) - 1
+            live = sys.stdout.isatty()
+            shown = range(last + 1) if live else sorted({0, last // 2, last})
+            for step in shown:
+                scene = "\n".join(side_by_side(self._scene(first, "A", step), self._scene(second, "B", step)))
+                self.say(f"{CLEAR if live else ''}{self.place}\n{scene}")
+                if live:
+                    time.sleep(max(0.05, min(0.25, 8 / (last + 1))))
         for name, episode in (("A", first), ("B", second)):
-            if episode.frames and sys.stdout.isatty():
-                for step, frame in enumerate(episode.frames):
-                    self.say(f"\x1b[H\x1b[2Jepisode {name}, step {step} of {len(episode.frames) - 1}\n{frame}")
-                    time.sleep(max(0.05, min(0.25, 8 / len(episode.frames))))
-            elif episode.frames:
-                for step in sorted({0, len(episode.frames) // 2, len(episode.frames) - 1}):
-                    self.say(f"episode {name}, step {step} of {len(episode.frames) - 1}\n{episode.frames[step]}")
-            elif not episode.description:
+            if not episode.frames and not episode.description:
                 raise CoterieError("this world can neither be rendered nor described in words; set --judge return")
             for line in episode.description:
                 self.say(textwrap.fill(line, WIDTH, initial_indent=f"{name}  ", subsequent_indent="   "))
+
+    def _scene(self, episode: Episode, name: str, step: int) -> list[str]:
+        """One side: its letter, the step, and the frame; an episode that is over keeps its last frame."""
+        last = len(episode.frames) - 1
+        over = " (over)" if step >= last else ""
+        head = f"{name}: step {min(step, last)} of {last}{over}"
+        return [head, *episode.frames[min(step, last)].splitlines()]
+
+
+def side_by_side(left: Sequence[str], right: Sequence[str]) -> list[str]:
+    """Two texts next to each other, in 80 columns; where they do not fit, one below the other."""
+    wide = max(map(len, left))
+    if wide + len(GAP) + max(map(len, right)) > WIDTH:
+        return [*left, "", *right]
+    return [f"{one:{wide}}{GAP}{other}".rstrip() for one, other in itertools.zip_longest(left, right, fillvalue="")]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -38,6 +38,15 @@ class Judge(Protocol):
 
     def compare(self, first: Episode, second: Episode) -> float | None:
         """1: the first is better, 0: the second, 0.5: a tie; None: skipped. Raises `StopRating` to end the session."""
+        ...
+
+
+@runtime_checkable
+class HasBeginning(Protocol):
+    """A judge who is told how many pairs there are."""
+
+    def begin(self, done: int, total: int) -> None:
+        """Called before the first pair of a session: how many were rated earlier, and how many there are in all."""
         ...
 
 
@@ -90,6 +99,8 @@ def rate(session: RatingSession, judge: Judge, path: Path, wanted: int) -> list[
         names = ", ".join(dict.fromkeys(groups))
         raise CoterieError(f"groups {names} differ in their observations or actions; choose one --group")
     _keep_episodes(path, episodes, new=not file.ratings)
+    if isinstance(judge, HasBeginning) and len(file.ratings) < min(wanted, max_pairs(session)):
+        judge.begin(len(file.ratings), min(wanted, max_pairs(session)))
     done = {frozenset((rating.pair.first, rating.pair.second)) for rating in file.ratings}
     for pair in pairs(len(session.runs), session.episodes, session.seed):
         if len(file.ratings) >= wanted:

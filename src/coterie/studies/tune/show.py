@@ -9,6 +9,8 @@ from coterie.core.search_space import Range, written
 from coterie.studies.tune.optuna import Trial
 from coterie.studies.tune.tune import Tuned
 
+HEAD = f"{'trial':>5}  {'outcome':8}  {'score':>8}  settings"
+
 
 def progress(tuned: Tuned, trial: Trial | None) -> str:
     """A line for an ended trial, or, without one, for a study that is opened."""
@@ -16,7 +18,8 @@ def progress(tuned: Tuned, trial: Trial | None) -> str:
         return trial_line(trial, tuned.space)
     done, planned = len(tuned.trials), tuned.plan.trials
     if done < planned:
-        return f"{tuned.experiment}: {len(tuned.space)} settings to search, {done} of {planned} trials done"
+        opened = f"{tuned.experiment}: {len(tuned.space)} settings to search, {done} of {planned} trials done"
+        return f"{opened}\n{HEAD}"
     return f"{tuned.files.study} has its {done} trials; more: --trials N"
 
 
@@ -27,8 +30,8 @@ def trial_line(trial: Trial, space: dict[str, Range]) -> str:
     else:
         names = short_names(list(space))
         detail = " ".join(f"{names[path]}={short_value(value)}" for path, value in trial.values.items())
-    score = f"{'':>9}" if trial.score is None else f"{trial.score:9.2f}"
-    text = f"{trial.number:4d}  {trial.outcome:8}  {score}  {detail}"
+    score = f"{'':>8}" if trial.score is None else f"{trial.score:8.2f}"
+    text = f"{trial.number:5d}  {trial.outcome:8}  {score}  {detail}"
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 

@@ -1,7 +1,8 @@
 """Images and text renderings of auctions, in NumPy alone.
 
 A light bar shows a bidder's valuation between 0 and 1, the dark bar inside it the bid. The left half shows the latest
-round, with a golden mark over the winner and the price as a line; the right half shows the item on sale now.
+round, with a golden mark over the winner and the price as a line; the right half shows the item on sale now, and after
+the last round the item of that round, so that bars do not jump from one half to the other.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.core.types import Array
+from coterie.core.world import Sign
 from coterie.worlds.auction.kernels import Round
 
 HEIGHT, SIDE = 288, 288  # pixels of one half of an image
@@ -35,9 +37,22 @@ def frame(latest: Round | None, valuation: Array | None, copy: int, reserve: flo
             left, right = _columns(winner, len(bids))
             picture[_MARGIN // 4 : _MARGIN // 2, left:right] = _GOLD
             picture[_row(float(latest.price[copy])), _MARGIN // 2 : SIDE - _MARGIN // 2] = _INK
+    if valuation is None and latest is not None:
+        valuation = latest.valuation[copy]
     if valuation is not None:
         _bars(picture[:, SIDE:], valuation, np.zeros_like(valuation))
     return picture
+
+
+def legend(bidders: tuple[str, ...]) -> tuple[Sign, ...]:
+    """The bidders, and what bars and lines mean."""
+    signs = []
+    for number, name in enumerate(bidders):
+        red, green, blue = (int(part) for part in _COLOURS[number % len(_COLOURS)])
+        signs.append(Sign(name, name, (red, green, blue)))
+    gold = (int(_GOLD[0]), int(_GOLD[1]), int(_GOLD[2]))
+    meanings = Sign("", "light bar: valuation, dark bar: bid, line: price"), Sign("", "winner", gold)
+    return (*signs, *meanings, Sign("", "left: latest round, right: item on sale"))
 
 
 def ansi(latest: Round | None, valuation: Array | None, copy: int, rounds: int) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 
 from coterie.core.types import Array
 from coterie.core.world import ReportSection
-from coterie.studies import statistics
-from coterie.studies.html import COLOURS, as_png, draw_estimate, image, label_panel, table
+from coterie.studies import figures, statistics
+from coterie.studies.html import table, wide_image
 from coterie.training.run import Run
 from coterie.worlds.auction.metrics import (
     METRICS,
@@ -52,7 +52,9 @@ def report_section(runs: Sequence[Run]) -> ReportSection:
     found = [evaluate_runs(members) for members in group_by_table(ready)]
     png = draw_bids(found)
     parts.append(
-        image(png, "image/png", "bids, bids relative to valuations, and auction outcomes, learned and in equilibrium")
+        wide_image(
+            png, "image/png", "bids, bids relative to valuations, and auction outcomes, learned and in equilibrium"
+        )
     )
     numbers = [summarise(*one) for one in found]
     for (benchmark, tables), summary in zip(found, numbers, strict=True):
@@ -138,48 +140,56 @@ def draw_bids(found: Sequence[tuple[Benchmark, Sequence[TableMetrics]]]) -> byte
     """Draw a row of bid functions and a row of outcomes for each table, as a PNG."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 6.6 * len(found)), layout="constrained")
-    rows = figure.add_gridspec(2 * len(found), 1, height_ratios=[1.75, 1] * len(found))
-    for row, (benchmark, tables) in enumerate(found):
-        above = rows[2 * row].subgridspec(1, 2)
-        bids, shares = (figure.add_subplot(above[0, side]) for side in range(2))
-        values = benchmark.values
-        _lines(bids, benchmark, tables, values, np.ones_like(values))
-        kept = values >= max(LEAST * values[-1], 1e-6)
-        _lines(shares, benchmark, tables, np.where(kept, values, np.nan), values)
-        what = f"{name_table(benchmark.settings)}, {len(tables)} run{'s' if len(tables) > 1 else ''}"
-        label_panel(bids, what, "valuation", "bid")
-        label_panel(shares, "bid as a fraction of the valuation", "valuation", "bid / valuation")
-        if (legend := shares.get_legend()) is not None:
-            legend.remove()  # the same as that of the left panel
-        shares.set_ylim(0, 1.05)
-        below = rows[2 * row + 1].subgridspec(1, len(PANELS) + 1, width_ratios=[1] * len(PANELS) + [1.5])
-        _outcomes([figure.add_subplot(below[0, column]) for column in range(len(PANELS) + 1)], benchmark, tables)
+    figure = Figure(figsize=(12, 7.4 * len(found)), layout="constrained")
+    parts = figure.subfigures(len(found), 1, squeeze=False)[:, 0]
+    for part, (benchmark, tables) in zip(parts, found, strict=True):
+        _draw_table(part, benchmark, tables)
     longest = max(len(tables) for _, tables in found)
     if longest > 1:
         figure.supxlabel(
             "Lines and dots: means over runs; best responses of each run. "
             "Bands and bars: 95% intervals by bootstrap over the runs.",
             fontsize=8,
-            color="#666666",
+            color=figures.TEXT,
         )
-    return as_png(figure)
+    return figures.as_png(figure)
+
+
+def _draw_table(figure: Any, benchmark: Benchmark, tables: Sequence[TableMetrics]) -> None:
+    """Draw the two rows of one table."""
+    rows = figure.add_gridspec(2, 1, height_ratios=[1.75, 1])
+    above = rows[0].subgridspec(1, 2)
+    bids, shares = (figure.add_subplot(above[0, side]) for side in range(2))
+    values = benchmark.values
+    _lines(bids, benchmark, tables, values, np.ones_like(values))
+    kept = values >= max(LEAST * values[-1], 1e-6)
+    _lines(shares, benchmark, tables, np.where(kept, values, np.nan), values)
+    what = f"{name_table(benchmark.settings)}, {len(tables)} run{'s' if len(tables) > 1 else ''}"
+    figures.label_panel(bids, what, "valuation", "bid")
+    figures.label_panel(shares, "bid as a fraction of the valuation", "valuation", "bid / valuation")
+    shares.set_ylim(0, 1.05)
+    below = rows[1].subgridspec(1, len(PANELS) + 1, width_ratios=[1] * len(PANELS) + [1.5])
+    _outcomes([figure.add_subplot(below[0, column]) for column in range(len(PANELS) + 1)], benchmark, tables)
+    handles, labels = bids.get_legend_handles_labels()  # the same lines as in the other panel
+    style = {"fontsize": 9, "frameon": False, "ncols": max(1, min(len(labels), 4))}
+    figure.legend(handles, labels, loc="outside upper left", **style)
 
 
 def _lines(axes: Any, benchmark: Benchmark, tables: Sequence[TableMetrics], values: Array, unit: Array) -> None:
     """Plot learned bids with bands, equilibrium dashed, best responses dotted; all divided by `unit` [256]."""
     kept = np.isfinite(values)
     x, unit = values[kept], unit[kept]
-    for colour, (name, members) in zip(COLOURS * 4, benchmark.members.items(), strict=False):
+    for number, (name, members) in enumerate(benchmark.members.items()):
+        colour = figures.colour(number)
         rows = list(members)
         learned = np.stack([one.bids[rows][:, kept] / unit for one in tables], axis=-1)  # [A, V, R]
         if np.ptp(learned, axis=0).max() > 1e-6:  # bidders of a group differ: draw each as a thin line
             for own in learned.mean(axis=-1):
                 axes.plot(x, own, color=colour, linewidth=0.6, alpha=0.5)
         mean = statistics.stratified_bootstrap([learned.mean(axis=0)], statistics.mean, statistics.bootstrap_stream())
-        draw_estimate(axes, x, mean, f"{name}, learned", colour)
-        for number, one in enumerate(tables):  # each run: a mean of best responses is not a best response
-            best, label = one.best[rows].mean(axis=0)[kept] / unit, "" if number else f"{name}, best response"
+        figures.draw_series(axes, figures.Series(f"{name}, learned", colour, x, mean))
+        for run, one in enumerate(tables):  # each run: a mean of best responses is not a best response
+            best, label = one.best[rows].mean(axis=0)[kept] / unit, "" if run else f"{name}, best response"
             if np.isfinite(best).all():
                 axes.plot(x, best, color=colour, linestyle=":", linewidth=1, alpha=0.8, label=label or None)
         if benchmark.equilibrium is not None and not benchmark.is_symmetric:
@@ -207,14 +217,13 @@ def _outcomes(panels: Sequence[Any], benchmark: Benchmark, tables: Sequence[Tabl
         if shown["learned"] is None:
             axes.set_xlabel("undefined if a bid function decreases", fontsize=8)
     payoffs = panels[-1]
-    for number, (colour, (name, one)) in enumerate(zip(COLOURS * 4, groups.items(), strict=False)):
+    for number, (name, one) in enumerate(groups.items()):
+        colour = figures.colour(number)
         shown = {"learned": one["learned"]["payoff"], "equilibrium": (one["equilibrium"] or {}).get("payoff")}
         _dots(payoffs, shown, colour, label=name, offset=0.7 * ((number + 0.5) / len(groups) - 0.5))
     equal = {"neutral": (auction["neutral"] or {}).get("payoff")}  # equal for all bidders
     _dots(payoffs, equal, "#222222")
     _format_axes(payoffs, "payoff per auction and bidder", shown | equal)
-    if len(groups) > 1:
-        payoffs.legend(fontsize=7, framealpha=0.8, edgecolor="none")
 
 
 def _dots(
@@ -238,10 +247,8 @@ def _format_axes(axes: Any, title: str, shown: dict[str, Any], share: bool = Fal
     """Set limits, ticks and labels of a panel."""
     from matplotlib.ticker import MaxNLocator
 
-    label_panel(axes, title, "", "")
-    if axes.get_legend() is not None:
-        axes.get_legend().remove()
-    axes.title.set_fontsize(10)
+    figures.label_panel(axes, title, "", "")
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=10)
     below = [words if shown[who] is not None else f"{words}\n(unknown)" for who, words in TICKS.items()]
     axes.set_xticks(range(len(TICKS)), below, fontsize=8)
     axes.set_xlim(-0.5, len(TICKS) - 0.5)

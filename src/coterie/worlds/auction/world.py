@@ -18,7 +18,7 @@ from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, positive, whole, within
-from coterie.core.world import rebuild
+from coterie.core.world import Sign, rebuild
 from coterie.worlds.auction import kernels, render
 from coterie.worlds.auction.best_responses import AuctionModel, Rule
 from coterie.worlds.auction.equilibria import symmetric_bid, symmetric_equilibrium
@@ -233,6 +233,10 @@ class Auction:
     def ansi(self, copy: int, final: bool = False) -> str:
         """The same as text."""
         return render.ansi(*self._scene(copy, final), copy, self.settings.rounds)
+
+    def legend(self) -> tuple[Sign, ...]:
+        """The bidders, and what bars and lines mean."""
+        return render.legend(tuple(a for spaces in self.agent_types.values() for a in spaces.agents))
 
     def _scene(self, copy: int, final: bool) -> tuple[kernels.Round | None, Array | None]:
         """The round to draw, None before the first of an episode, and the present valuations to draw with it."""

@@ -19,8 +19,8 @@ from coterie.core.game import CompiledGame, Symmetry
 from coterie.core.splitmix import seed_copies, uniform
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep, Tree
-from coterie.core.world import rebuild
-from coterie.worlds.boards.render import SIGNS, board_text, cell_names, draw_board
+from coterie.core.world import Sign, rebuild
+from coterie.worlds.boards.render import COLOURS, SIGNS, board_text, cell_names, draw_board
 
 AGENTS = ("player_0", "player_1")
 
@@ -231,6 +231,10 @@ class BoardWorld:
         position, last = self._scene(copy, final)
         shown = self.cell_of(position, last, played=True) if last >= 0 else -1
         return f"{board_text(self.marks(position), shown, self.labels())}\n{self.standing(position)}"
+
+    def legend(self) -> tuple[Sign, ...]:
+        """The stones of both players."""
+        return tuple(Sign(*one) for one in zip(SIGNS, AGENTS, COLOURS, strict=True))
 
     def standing(self, position: Array) -> str:
         """Who is to move, or how the game ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.core.types import Array
+from coterie.core.world import Sign
 from coterie.worlds.doorkey.layouts import (
     DOOR,
     EMPTY,
@@ -60,6 +61,16 @@ def frame(state: RoomState, copy: int) -> Array:
     if state.hand[copy]:
         _draw_key(band[:, :CELL], _COLOURS[colour_of(state.hand[copy])])
     return np.rint(picture).astype(np.uint8)
+
+
+def legend(agent: str) -> tuple[Sign, ...]:
+    """The signs of the agent, which point where it looks, and of what lies in the rooms."""
+    red, green, blue = (int(part) for part in _AGENT)
+    signs = [Sign(arrow, agent, (red, green, blue)) for arrow in _ARROWS]
+    things = {"k": "key", "D": "locked door", "d": "closed door", "/": "open door"}
+    signs += [Sign(text, meaning, (44, 98, 210)) for text, meaning in things.items()]
+    signs += [Sign("G", "goal", (60, 150, 80)), Sign("~", "lava", (232, 106, 30)), Sign("?", "not seen yet")]
+    return (*signs, Sign("#", "wall"))
 
 
 def ansi(state: RoomState, copy: int) -> str:

@@ -19,7 +19,7 @@ from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, fits_in_memory, whole
-from coterie.core.world import rebuild
+from coterie.core.world import Sign, rebuild
 from coterie.worlds.doorkey import kernels, layouts, observations, render, skills
 
 if TYPE_CHECKING:
@@ -266,6 +266,11 @@ class DoorKey:
     def ansi(self, copy: int, final: bool = False) -> str:
         """The same as text."""
         return render.ansi(self._final if final else self.state, copy)
+
+    def legend(self) -> tuple[Sign, ...]:
+        """The signs of the agent and of what lies in the rooms."""
+        ((agent,),) = (spaces.agents for spaces in self.agent_types.values())
+        return render.legend(agent)
 
 
 def parallel_env(render_mode: str | None = None, **settings: Any) -> PettingZooEnv:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.core.types import Array
+from coterie.core.world import Sign
 from coterie.worlds.gridworld.instructions import InstructionState
 from coterie.worlds.gridworld.kernels import GridState
 from coterie.worlds.gridworld.phrasings import COLOURS
@@ -102,6 +103,27 @@ def ansi(grid: GridState, instruction: InstructionState, copy: int, style: Style
     if style.sentences:
         lines.append(style.sentences[instruction.sentence[copy]] + " (broken)" * int(instruction.broken[copy]))
     return "\n".join([*lines, *rows])
+
+
+def legend(agents: tuple[str, ...], style: Style) -> tuple[Sign, ...]:
+    """The signs of agents, targets and walls."""
+    signs = []
+    for index, name in enumerate(agents):
+        signs.append(Sign(_LETTERS[index % len(_LETTERS)], name, _rgb(_AGENT_COLOURS[index % len(_AGENT_COLOURS)])))
+    if style.own_targets:
+        for index, name in enumerate(agents):
+            colour = _rgb(_AGENT_COLOURS[index % len(_AGENT_COLOURS)])
+            signs.append(Sign(chr(ord("a") + index % 26), f"target of {name}", colour))
+    elif style.sentences:
+        signs += [Sign(name[0], f"{name} target", _rgb(_TARGET_COLOURS[k])) for k, name in enumerate(COLOURS)]
+    else:
+        signs.append(Sign("*", "target", _rgb(_GOLD)))
+    return (*signs, Sign("#", "wall", _rgb(_WALL)), Sign("+", "several agents"))
+
+
+def _rgb(colour: Array) -> tuple[int, int, int]:
+    red, green, blue = (int(part) for part in colour)
+    return red, green, blue
 
 
 def _cell(picture: Array, row: int, column: int) -> Array:

@@ -19,7 +19,7 @@ from coterie.core.skills import PlanCodec
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, MultiDiscrete, State, TimeStep, Tree
 from coterie.core.validation import at_least, fits_in_memory, whole
-from coterie.core.world import rebuild
+from coterie.core.world import Sign, rebuild
 from coterie.worlds.gridworld import expert, instructions, kernels, observations, phrasings, render
 from coterie.worlds.gridworld.phrasings import Instructions
 
@@ -360,6 +360,10 @@ class Gridworld:
     def ansi(self, copy: int, final: bool = False) -> str:
         """The same as text."""
         return render.ansi(*self._scene(final), copy, self._style)
+
+    def legend(self) -> tuple[Sign, ...]:
+        """The signs of agents, targets and walls."""
+        return render.legend(tuple(a for spaces in self.agent_types.values() for a in spaces.agents), self._style)
 
     def _scene(self, final: bool) -> tuple[kernels.GridState, instructions.InstructionState]:
         return self._final if final else (self.grid, self.instruction)

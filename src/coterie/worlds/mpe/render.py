@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.core.types import Array
+from coterie.core.world import Sign
 from coterie.worlds.mpe.kernels import COAST, ParticleState, Rules
 
 PIXELS = 384  # along each side
@@ -75,6 +76,19 @@ def ansi(particles: ParticleState, rules: Rules, copy: int) -> str:
         signs[cell] = "+" if cell in taken else sign
         taken.add(cell)
     return "\n".join([f"step {particles.time[copy]}", *("".join(row).rstrip() for row in signs)])
+
+
+def legend(agents: tuple[str, ...], rules: Rules) -> tuple[Sign, ...]:
+    """The signs of agents and landmarks; `agents` are in the order of their rows."""
+    signs = []
+    for row, name in enumerate(agents):
+        hunts = row < rules.adversaries
+        own = row - rules.adversaries
+        text = _CAPITALS[row % len(_CAPITALS)] if hunts else _LETTERS[own % len(_LETTERS)]
+        red, green, blue = (int(part) for part in (_ADVERSARY if hunts else _AGENTS[own % len(_AGENTS)]))
+        signs.append(Sign(text, name, (red, green, blue)))
+    thing = Sign("#", "obstacle") if rules.tag else Sign("*", "landmark", (60, 62, 70))
+    return (*signs, thing, Sign("+", "several agents"))
 
 
 def _cell(centre: Array) -> tuple[int, int]:

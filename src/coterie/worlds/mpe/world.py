@@ -18,7 +18,7 @@ from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, whole, within
-from coterie.core.world import rebuild
+from coterie.core.world import Sign, rebuild
 from coterie.worlds.assignments import goal_names
 from coterie.worlds.mpe import kernels, render
 
@@ -183,6 +183,10 @@ class _ParticleWorld:
     def ansi(self, copy: int, final: bool = False) -> str:
         """The same as text."""
         return render.ansi(self._final if final else self.particles, self._rules, copy)
+
+    def legend(self) -> tuple[Sign, ...]:
+        """The signs of agents and landmarks."""
+        return render.legend(tuple(a for spaces in self.agent_types.values() for a in spaces.agents), self._rules)
 
 
 class Spread(_ParticleWorld):

@@ -1,0 +1,110 @@
+"""What commands print about finished runs: scores in columns, the files, a closing table after a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.training.run import Run
+
+HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
+
+
+def print_outcome(run: Run) -> bool:
+    """Print a run's scores and files; False when a signal stopped it early."""
+    from coterie.training import mp4
+
+    summary = run.summary()
+    if summary is None:
+        print(f"stopped and saved at {max(run.steps(), default=0):,} steps; continue with: coterie resume {run.path}")
+        return False
+    solved = ", solved" if summary["solved"] else ""
+    print(
+        f"{summary['env_steps']:,} steps in {summary['wall_s']:.0f} s, {summary['steps_per_s']:,.0f} per second{solved}"
+    )
+    print(f"greedy play, {summary['episodes']} held-out episodes:")
+    last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
+    rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"]}
+    rows |= {"trained, drawn": summary["drawn"]} if "drawn" in summary else {}
+    rows |= {"step 0": summary["step_0"]}
+    rows |= {"step 0, drawn": summary["step_0"]["drawn"]} if "drawn" in summary["step_0"] else {}
+    print_results(rows | summary["baselines"])
+    if last:
+        print(f"best     {summary['best_reason']}")
+    print(f"run      {run.path}")
+    for video in run.videos()[-1:]:
+        film = video.with_suffix(".mp4")
+        print(f"video    {video}" + (" (and .mp4)" if film.exists() else ""))
+        if not mp4.available():
+            print(f"         an MP4 as well: {mp4.CURE}")
+    if (run.path / "report.html").exists():
+        print(f"report   {run.path / 'report.html'}")
+    print_unanswered(summary.get("unanswered", {}))
+    return True
+
+
+def print_results(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print evaluations as a table: a line for each policy and group."""
+    from coterie.studies.columns import columns
+
+    rows = []
+    for name, result in results.items():
+        for group, score in result["groups"].items():
+            low, high = score["return_ci95"]
+            success = _success(result)
+            numbers = [f"{score['return_mean']:.2f}", f"[{low:.2f}, {high:.2f}]", f"{score['length_mean']:.1f}"]
+            rows.append([name, group, *numbers, success])
+    for line in columns(HEAD, rows, left=2):
+        print(f"  {line}")
+
+
+def _success(result: Mapping[str, Any]) -> str:
+    """The success rate with its 95% interval, in percent; "" where there is none."""
+    if result["success_rate"] is None:
+        return ""
+    bounds = result.get("success_ci95")  # summaries of earlier versions have none
+    return f"{result['success_rate']:.1%}" + (
+        "" if bounds is None else f" [{100 * bounds[0]:.0f}, {100 * bounds[1]:.0f}]"
+    )
+
+
+def print_counters(counters: Mapping[str, float]) -> None:
+    """Print what the world counted, one number a line."""
+    for name, value in counters.items():
+        print(f"  {name:24} {value:.3g}")
+
+
+def print_unanswered(found: dict[str, dict[str, int]]) -> None:
+    """Print which language models left questions without an answer; raise an error for one that answered none."""
+    from coterie.training.language_models import describe_unanswered, refuse_silent_models
+
+    refuse_silent_models(found)
+    for line in describe_unanswered(found):
+        print(line)
+
+
+def print_sweep(runs: Sequence[Run], out: str | None) -> None:
+    """Print a table of a sweep's runs: the settings in which they differ, and their scores."""
+    from coterie.studies.columns import columns
+    from coterie.studies.compare.runs import compared_settings, make_labels
+
+    finished = [(run, summary) for run in runs if (summary := run.summary()) is not None]
+    if len(finished) < 2:
+        return
+    configs = [run.config() for run, _ in finished]
+    labels = make_labels([""] * len(configs), [compared_settings(config) for config in configs])
+    several = len({config.seed for config in configs}) > 1
+    rows = []
+    for label, config, (_, summary) in zip(labels, configs, finished, strict=True):
+        words = " ".join(filter(None, [f"seed={config.seed}" if several else "", label.strip()])) or "run"
+        learning = [name for name, group in config.groups.items() if group.learner is not None] or list(config.groups)
+        scores = [summary["evaluation"]["groups"][name]["return_mean"] for name in learning]
+        rate = summary["evaluation"]["success_rate"]
+        success = "" if rate is None else f"{rate:.1%}"
+        rows.append([words, f"{sum(scores) / len(scores):.2f}", success, f"{summary['wall_s']:.0f} s"])
+    print(f"\n{len(finished)} runs, best policies, mean return of the groups that learn:")
+    for line in columns(["run", "return", "success", "time"], rows):
+        print(f"  {line}")
+    where = out if out is not None else "RUN…"
+    print(f"side by side: coterie compare {where}, coterie report {where}")

@@ -1,0 +1,143 @@
+"""Commands about the runs on disk: list, tag, archive, delete. Each imports heavy modules when it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli.app import AsJson, app
+
+if TYPE_CHECKING:
+    from coterie.training.run import Run
+    from coterie.training.shelf import Listed
+
+runs_app = typer.Typer(help="List, tag, archive and delete runs.", invoke_without_command=True)
+app.add_typer(runs_app, name="runs")
+Folder = Annotated[str, typer.Option("--in", metavar="DIRECTORY", help="directory with the runs below it")]
+Paths = Annotated[list[str], typer.Argument(metavar="RUN…", help="directories of runs")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="only runs with this tag; can be repeated")]
+
+
+@runs_app.callback()
+def runs(
+    context: typer.Context,
+    folder: Folder = "runs",
+    experiment: Annotated[str | None, typer.Option(help="only runs of this experiment")] = None,
+    state: Annotated[str | None, typer.Option(help="only those that are finished, running or stopped")] = None,
+    tag: Tags = None,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="those that are archived, instead of the others")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs below a directory: state, steps, score, size and tags."""
+    if context.invoked_subcommand is not None:
+        return
+    from coterie.training import shelf
+
+    chosen = shelf.Filter(experiment, state, tuple(tag or ()), archived)
+    found = [one for one in map(shelf.describe, shelf.find(Path(folder))) if chosen.keeps(one)]
+    if as_json:
+        print(json.dumps([dataclasses.asdict(one) for one in found]))
+    else:
+        print("\n".join(as_table(found, folder)))
+
+
+@runs_app.command("tag")
+def tag_(
+    paths: Paths,
+    add: Annotated[list[str] | None, typer.Option(help="tag to add; can be repeated")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="tag to remove; can be repeated")] = None,
+) -> None:
+    """Add tags to runs, or remove them."""
+    from coterie.training import shelf
+
+    runs = _open(paths)
+    shelf.tag(runs, add or [], remove or [])
+    for run in runs:
+        print(f"{run.path}: {', '.join(shelf.read_labels(run).tags) or 'no tags'}")
+
+
+@runs_app.command("archive")
+def archive_(
+    paths: Paths,
+    back: Annotated[bool, typer.Option("--back", help="show them in lists again")] = False,
+) -> None:
+    """Leave runs out of lists; their files stay as they are."""
+    from coterie.training import shelf
+
+    runs = _open(paths)
+    shelf.archive(runs, back)
+    for run in runs:
+        print(f"{run.path}: {'listed again' if back else 'archived'}")
+
+
+@runs_app.command("delete")
+def delete_(
+    paths: Paths,
+    folder: Folder = "runs",
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Delete runs for good; those in use are refused."""
+    from coterie.core.types import CoterieError
+    from coterie.training import shelf
+
+    runs = _open(paths)
+    shelf.refuse_in_use(runs, Path(folder))
+    sizes = [shelf.size(run.path) for run in runs]
+    if not yes:
+        for run, size in zip(runs, sizes, strict=True):
+            print(f"{run.path}  {readable(size)}")
+        if not sys.stdin.isatty():
+            raise CoterieError("deleting needs a yes: add --yes. Nothing was deleted")
+        if not typer.confirm(f"delete {len(runs)} run{'s' if len(runs) > 1 else ''} for good?"):
+            raise CoterieError("nothing was deleted")
+    for run in runs:
+        shelf.delete(run)
+        print(f"{run.path}: deleted")
+    print(f"{readable(sum(sizes))} freed")
+
+
+def _open(paths: list[str]) -> list[Run]:
+    """The named runs, each once; an error before anything happens to the first."""
+    from coterie.training.run import Run
+
+    found = {Path(path).resolve(): Run.open(path) for path in paths}
+    return list(found.values())
+
+
+def as_table(found: list[Listed], folder: str) -> list[str]:
+    """The runs in 80 columns, by the part of their path below the folder."""
+    from coterie.studies.columns import columns, fold
+
+    if not found:
+        return fold(f"no such run below '{folder}'; 'coterie train EXPERIMENT' makes one")
+    rows = []
+    for one in found:
+        score = "" if one.score is None else f"{one.score:.2f}"
+        path = Path(one.path)
+        name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+        rows.append([name, one.state, thousands(one.steps), score, readable(one.size), " ".join(one.tags)])
+    head = ["run", "state", "steps", "return", "size", "tags"]
+    kept = [i for i in range(len(head)) if i < 5 or any(row[i] for row in rows)]
+    lines = columns([head[i] for i in kept], [[row[i] for i in kept] for row in rows], left=2)
+    total = readable(sum(one.size for one in found))
+    return [*lines, f"{len(found)} run{'s' if len(found) > 1 else ''} below {folder}, {total}"]
+
+
+def thousands(steps: int) -> str:
+    """Steps in few characters."""
+    return f"{steps / 1e6:.1f}M" if steps >= 1e6 else f"{steps / 1e3:.0f}k" if steps >= 1e4 else f"{steps:,}"
+
+
+def readable(size: int) -> str:
+    """Bytes as people say them."""
+    for unit, bytes_ in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= bytes_:
+            return f"{size / bytes_:.1f} {unit}"
+    return f"{size} B"

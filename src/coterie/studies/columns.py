@@ -1,0 +1,36 @@
+"""Text tables for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+
+WIDTH = 80
+NAME_WIDTH = 30  # of the first column; a longer name gets its own line
+Row = list[str]
+
+
+def columns(head: Row, rows: list[Row], left: int = 1) -> list[str]:
+    """Rows below their head, the first `left` columns flush left; a first cell that is too long gets its own line."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    rest = sum(width + 2 for width in widths[1:])
+    widths[0] = min(widths[0], max(NAME_WIDTH, WIDTH - rest))
+
+    def line(row: Row) -> str:
+        cells = [
+            f"{word:{width}}" if i < left else f"{word:>{width}}" for i, (word, width) in enumerate(zip(row, widths))
+        ]
+        return "  ".join(cells).rstrip()
+
+    lines = [line(head)]
+    for row in rows:
+        if len(row[0]) > widths[0]:
+            lines += [*fold(row[0]), line(["", *row[1:]])]
+        else:
+            lines.append(line(row))
+    return lines
+
+
+def fold(text: str) -> list[str]:
+    """Wrap a long line at 80 columns."""
+    lines = textwrap.wrap(text, WIDTH, subsequent_indent="   ", break_on_hyphens=False, drop_whitespace=True)
+    return lines or [text]

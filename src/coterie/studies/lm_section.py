@@ -1,0 +1,130 @@
+"""A report's section on language models: what they were asked, what that cost, what came of it, and samples in words.
+
+The numbers are those of the last record of a run; samples are read from the run's store of answers (`lm/wrappers`).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.config.schema import Part
+from coterie.studies import html
+from coterie.training.language_models import ANSWERS, ROLES, find_models
+from coterie.training.run import Run
+
+QUESTIONS = "lm/questions"
+COLUMNS = {  # metric below lm/ -> heading
+    "questions": "questions",
+    "unanswered": "abstained",
+    "calls": "calls",
+    "prompt_tokens": "prompt tokens",
+    "completion_tokens": "written tokens",
+    "scored_tokens": "scored tokens",
+    "cache_hits": "cache hits",
+    "refusals": "over budget",
+    "failures": "failures",
+    "seconds": "seconds",
+}
+SHARES = {  # other metrics of roles and policies -> what they mean, in percent
+    "advice/share": "decisions with advice",
+    "advice/agreement": "advice that the policy followed",
+    "advice/abstentions": "questions without advice",
+    "advice/optimal": "advice that was optimal",
+}
+COUNTS = {
+    "advice/advised": "decisions with advice",
+    "constraints/vetoes": "actions vetoed, last iteration",
+    "constraints/violations": "decisions against a rule, last iteration",
+    "constraints/abstentions": "actions not judged, last iteration",
+}
+SAMPLES = 4  # requests shown
+LONGEST = 900  # characters of a prompt shown, from its end
+
+
+def report_section(runs: Sequence[Run]) -> Iterable[str]:
+    """Tables for the first of these runs that asked a language model; nothing where none did."""
+    for run in runs:
+        last = run.metrics()[-1]
+        asked = [name.removesuffix(QUESTIONS).rstrip("/") for name in last if name.endswith(QUESTIONS)]
+        if not asked:
+            continue
+        yield "<h2>Language models</h2>"
+        models = ", ".join(f"{path}: {name}" for path, name in _models(run).items())
+        yield f"<p class=quiet>{escape(models)}. Counts of the whole run {escape(run.path.name)}.</p>"
+        yield html.table(["asked by", *COLUMNS.values()], [_usage(last, where) for where in asked])
+        if facts := list(_facts(last)):
+            yield html.table(["group", "what", "share or number"], facts, "words")
+        yield from _transcripts(run)
+        return
+
+
+def _models(run: Run) -> dict[str, str]:
+    """The models of a run by the path of their setting."""
+    found: dict[str, str] = {}
+    for name, group in run.config().groups.items():
+        for role in ROLES:
+            part = getattr(group, role)
+            if isinstance(part, Part):
+                found |= {path: lm.name for path, lm in find_models(part.settings, f"{name}.{role}").items()}
+    return found
+
+
+def _usage(record: dict[str, Any], where: str) -> list[str]:
+    """The counts of one role of one group."""
+    counts = [record.get(f"{where}/lm/{name}") for name in COLUMNS]
+    return [where, *("–" if count is None else f"{count:,.0f}" for count in counts)]
+
+
+def _facts(record: dict[str, Any]) -> Iterable[list[str]]:
+    """How often advice was given and followed, and actions vetoed."""
+    for name, value in record.items():
+        group, _, metric = name.partition("/")
+        if metric in SHARES:
+            yield [group, SHARES[metric], f"{value:.1%}"]
+        elif metric in COUNTS:
+            yield [group, COUNTS[metric], f"{value:,.0f}"]
+
+
+# Samples ------------------------------------------------------------------------------------------------
+
+
+def _transcripts(run: Run) -> Iterable[str]:
+    """A few requests in words, with their answers, folded."""
+    found = read_samples(run.path / ANSWERS)
+    if found:
+        parts = [f"<pre>{escape(describe(one))}</pre>" for one in found[-SAMPLES:]]
+        yield html.folded(f"{len(parts)} of the questions and answers", parts)
+
+
+def read_samples(path: Path) -> list[dict[str, Any]]:
+    """The stored requests in words, the first one first; none in a file of an earlier version."""
+    if not path.is_file():
+        return []
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            rows = connection.execute("select value from samples order by number").fetchall()
+    except sqlite3.Error:  # a table that is not there, or a file in use by a writer
+        return []
+    return [json.loads(value) for (value,) in rows]
+
+
+def describe(sample: dict[str, Any]) -> str:
+    """A request and its answer as text: the end of the prompt, then what the model wrote or preferred."""
+    prompt = sample["prompt"]
+    text = prompt if isinstance(prompt, str) else "\n".join(f"{one['role']}: {one['content']}" for one in prompt)
+    shown = text if len(text) <= LONGEST else f"… {text[-LONGEST:]}"
+    if "completion" in sample:
+        return f"{shown}\n→ {sample['completion'].strip()}"
+    choices = sample["choices"]
+    scores = np.array(sample["logprobs"][: len(choices)], float)
+    chances = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    order = np.argsort(-chances, kind="stable")
+    return f"{shown}\n→ " + ", ".join(f"{choices[i].strip()} {chances[i]:.0%}" for i in order)

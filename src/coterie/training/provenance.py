@@ -1,0 +1,105 @@
+"""Where a run comes from: the command, the date, the version and the machine of its start and of every resumption.
+
+They go into `provenance.json`, apart from the results, which do not depend on them. While a process trains a run it
+holds the run's lock, so that nobody deletes it or trains it a second time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import coterie
+from coterie.core.types import CoterieError
+from coterie.training.run import LOCK, PROVENANCE, Run, write_text
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a run."""
+
+    command: str
+    date: str  # UTC
+    version: str  # of Coterie
+    python: str
+    machine: str  # system, processor, cores, memory and GPU
+
+
+def note_start(run: Run, resumed: bool) -> None:
+    """Add this process to the run's starts; those of a run that begins anew are forgotten."""
+    earlier = starts(run) if resumed else []
+    found = [*earlier, this_start()]
+    write_text(run.path / PROVENANCE, json.dumps([asdict(one) for one in found], indent=1) + "\n")
+
+
+def starts(run: Run) -> list[Start]:
+    """The starts of a run, the first one first; none where an earlier version trained it or the file is damaged."""
+    try:
+        return [Start(**one) for one in json.loads((run.path / PROVENANCE).read_text())]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def this_start() -> Start:
+    """This process."""
+    program = Path(sys.argv[0]).name or "python"
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    command = shlex.join([program, *sys.argv[1:]])
+    return Start(command, date, coterie.__version__, platform.python_version(), machine())
+
+
+def machine() -> str:
+    """System, processor, cores, memory and GPU in a few words."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    words = [f"{platform.system()} {platform.machine()}", _processor(), f"{cores} cores"]
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        words.append(f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB")
+    words += [torch.cuda.get_device_name(0)] if torch.cuda.is_available() else []
+    return ", ".join(word for word in words if word)
+
+
+def _processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+# In use -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(run: Run) -> Iterator[None]:
+    """Hold the run's lock; refuse a run that another process trains. A process that ends, however, releases it."""
+    with open(run.path / LOCK, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CoterieError(f"'{run.path}' is being trained by another process; wait for it, or stop it") from None
+        yield
+
+
+def in_training(run: Run) -> bool:
+    """Whether a process holds the run's lock."""
+    try:
+        with open(run.path / LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

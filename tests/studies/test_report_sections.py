@@ -1,0 +1,237 @@
+"""The parts of a report: origin, scores over seeds, settings, language models, charts for a browser."""
+
+import html as standard_html
+import json
+import re
+
+import numpy as np
+import pytest
+
+from coterie.config import schema
+from coterie.lm.backends.scripted import Scripted
+from coterie.lm.wrappers.cache import Cache, CacheSettings
+from coterie.studies import (
+    figures,
+    html,
+    interactive,
+    lm_section,
+    origin_section,
+    scores_section,
+    settings_section,
+)
+from coterie.studies.figures import Chart, Reference, Series
+from coterie.studies.statistics import Estimate
+from coterie.training import provenance
+from coterie.training.run import PROVENANCE, Run
+from helpers.compare import GRID, fabricate
+
+SCRIPTS = interactive.scripts  # which tests of other files replace
+
+
+def cells(text):
+    return [re.split("<td[^>]*>", row)[1:] for row in re.findall(r"<tr>(.*?)</tr>", text)]
+
+
+# Origin -------------------------------------------------------------------------------------------------
+
+
+def start(**changed):
+    known = {
+        "command": "coterie train a<b",
+        "date": "2026-01-02 03:04 UTC",
+        "version": "9",
+        "python": "3",
+        "machine": "m",
+    }
+    return provenance.Start(**known | changed)
+
+
+def test_the_head_tells_the_command_the_date_the_version_the_machine_and_the_duration(tmp_path, monkeypatch):
+    runs = [fabricate(tmp_path / str(seed), f"seed={seed}") for seed in (0, 1)]
+    for run, date in zip(runs, ("2026-01-02 03:04 UTC", "2026-01-02 05:06 UTC"), strict=True):
+        monkeypatch.setattr(provenance, "this_start", lambda date=date: start(date=date))
+        provenance.note_start(run, resumed=False)
+    provenance.note_start(runs[1], resumed=True)
+    found = dict(cells("".join(origin_section.report_section(runs))))
+    assert found["command"] == "coterie train a&lt;b"
+    assert found["date"] == "2026-01-02 03:04 UTC to 2026-01-02 05:06 UTC"
+    assert (found["version"], found["machine"]) == ("coterie 9, Python 3", "m")
+    assert found["duration"] == "4 s in all, 2 s each"
+    assert found["resumed"] == "1 time"
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[{}]", '["x"]'])
+def test_a_run_whose_origin_is_not_known_has_a_head_without_it(tmp_path, damage):
+    run = fabricate(tmp_path / "run")
+    if damage:
+        (run.path / PROVENANCE).write_text(damage)
+    assert list(dict(cells("".join(origin_section.report_section([run]))))) == ["duration", "run"]
+
+
+def test_this_process_is_described():
+    now = provenance.this_start()
+    assert "cores" in now.machine
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", now.date)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(35.2, "35 s"), (120, "2 min"), (125, "2 min 5 s"), (7300, "2 h 1 min")]
+)
+def test_durations_are_said_as_people_do(seconds, words):
+    assert origin_section.duration(seconds) == words
+
+
+# Scores -------------------------------------------------------------------------------------------------
+
+
+def finished(path, seed, mean, random=1.0):
+    """A run with the summary that training writes."""
+
+    def result(value):
+        group = {"return_mean": value, "return_ci95": [value - 1, value + 1], "length_mean": 10.0 + seed}
+        return {"groups": {"team": group}, "success_rate": 0.5 * seed}
+
+    run = fabricate(path, f"seed={seed}")
+    more = {"episodes": 7, "seed": seed, "steps_per_s": 5.0, "solved": False, "evaluation": result(mean)}
+    more |= {"last": result(mean), "step_0": result(0.0), "baselines": {"random": result(random)}}
+    run.summary_file.write_text(json.dumps(run.summary() | more))
+    return run
+
+
+def test_scores_are_means_over_seeds_and_baselines_are_shown_once(tmp_path):
+    runs = [finished(tmp_path / str(seed), seed, 4.0 + 2 * seed) for seed in (0, 1)]
+    text = "".join(scores_section.report_section(runs))
+    rows = {row[0]: row for row in cells(text.split("<details>")[0]) if row}
+    assert rows["trained (best)"] == ["trained (best)", "team", "5.00", "[4.00, 6.00]", "10.5", "25.0%"]
+    assert rows["random"][2:4] == ["1.00", "[0.00, 2.00]"]  # the same in both: its interval is over episodes
+    assert "Means of 2 runs" in text
+    assert text.count("<td>random<td>") == 1
+    assert "<td>1<td>trained (best)<td>team<td>6.00<td>[5.00, 7.00]<td>11.0<td>50.0%" in text
+
+
+def test_one_run_has_intervals_over_episodes_and_unfinished_ones_are_left_out(tmp_path):
+    runs = [finished(tmp_path / "0", 0, 4.0), fabricate(tmp_path / "1", "seed=1", finished=False)]
+    text = "".join(scores_section.report_section(runs))
+    assert "1 of 2 runs have not finished" in text
+    assert "<td>trained (best)<td>team<td>4.00<td>[3.00, 5.00]" in text
+
+
+# Settings -----------------------------------------------------------------------------------------------
+
+
+def test_settings_are_differences_and_the_full_ones_are_folded():
+    config = schema.load(GRID, ["world.grid_size=5", "groups.team.learner.gamma=0.5"])
+    text = "".join(settings_section.report_section(config))
+    shown, folded = text.split("<details>")[0], "".join(text.split("<details>")[1:])
+    assert cells(shown)[1:] == [["world.grid_size", "8", "5"], ["groups.team.learner.gamma", "0.99", "0.5"]]
+    assert "<td>train.rollout_steps<td>128<td>64" in folded  # of the experiment, not the default
+    assert "rollout_steps: 64" in folded
+    assert "As shipped" in "".join(settings_section.report_section(schema.load(GRID, ["seed=3"])))
+
+
+def test_settings_of_an_experiment_of_ones_own_are_held_against_the_defaults(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("world: {name: tictactoe}\ngroups: {all: {policy: random}}\ntrain: {num_envs: 3}\n")
+    text = "".join(settings_section.report_section(schema.load(str(file))))
+    assert "differ from the defaults" in text
+    assert ["train.num_envs", "64", "3"] in cells(text)
+
+
+# Language models ----------------------------------------------------------------------------------------
+
+
+def test_what_a_model_was_asked_is_counted_and_shown(tmp_path):
+    run = Run.create(tmp_path / "run", schema.load(GRID))
+    counts = {"questions": 12.0, "unanswered": 3.0, "calls": 1234.0, "cache_hits": 5.0, "seconds": 2.0}
+    record = {"env_steps": 1, "wall_s": 1.0} | {f"team/advice/lm/{name}": value for name, value in counts.items()}
+    record |= {"team/advice/share": 0.25, "team/constraints/vetoes": 7.0}
+    run.metrics_file.write_text(json.dumps(record) + "\n")
+    model = Scripted(answer=lambda prompt, sample: "north", logprob=lambda prompt, choice: -float(len(choice)))
+    cache = Cache(model, CacheSettings(str(run.path / "answers.sqlite")))
+    cache.complete(["Which <way>?"])
+    cache.scores(["Left or right?"], [["left", "right"]])
+    cache.close()
+    text = "".join(lm_section.report_section([run]))
+    assert cells(text)[1] == ["team/advice", "12", "3", "1,234", "–", "–", "–", "5", "–", "–", "2"]
+    assert ["team", "decisions with advice", "25.0%"] in cells(text)
+    assert ["team", "actions vetoed, last iteration", "7"] in cells(text)
+    assert "Which &lt;way&gt;?\n→ north" in text
+    assert "Left or right?\n→ left 73%, right 27%" in text
+
+
+def test_words_are_kept_of_few_requests_only(tmp_path):
+    path = tmp_path / "answers.sqlite"
+    cache = Cache(Scripted(answer=lambda prompt, sample: "yes"), CacheSettings(str(path)))
+    for number in range(40):
+        cache.complete([f"question {number}"])
+    cache.complete(["question 0"])  # stored: not asked again
+    cache.close()
+    asked = [sample["prompt"] for sample in lm_section.read_samples(path)]
+    assert asked == [f"question {number - 1}" for number in (1, 2, 4, 8, 16, 32)]
+
+
+def test_a_run_without_a_model_or_with_an_old_store_says_nothing(tmp_path):
+    run = fabricate(tmp_path / "run")
+    assert list(lm_section.report_section([run])) == []
+    (run.path / "answers.sqlite").write_text("not a database")
+    assert lm_section.read_samples(run.path / "answers.sqlite") == []
+
+
+# Charts -------------------------------------------------------------------------------------------------
+
+LINE = np.array([1.0, 2.0, 3.0])
+
+
+def chart(lines, **more):
+    bands = Estimate(LINE, LINE - 1, LINE + 1)
+    made = [Series(f"<{n}>", figures.colour(n), LINE, bands, faint=faint) for n, faint in enumerate(lines)]
+    return Chart("return", figures.STEPS, "mean return", tuple(made), **more)
+
+
+def test_a_browser_gets_the_same_lines_bands_and_references():
+    made = interactive.to_dict(chart([False, True], references=(Reference("random", 4.0),), share=True))
+    names = [trace["name"] for trace in made["data"] if trace.get("showlegend", True)]
+    assert names == ["<0>", "<1>", "random"]
+    assert [trace["y"] for trace in made["data"][:3]] == [[0, 1, 2], [2, 3, 4], [1, 2, 3]]
+    assert made["data"][-1]["y"] == [4, 4]
+    assert made["layout"]["yaxis"]["range"] == [-0.03, 1.03]
+    solid, faint = made["data"][2], made["data"][5]
+    assert faint["opacity"] < solid["opacity"]
+
+
+def test_many_lines_have_no_bands():
+    few, many = (interactive.to_dict(chart([False] * n)) for n in (figures.MANY, figures.MANY + 1))
+    assert sum("fill" in trace for trace in few["data"]) == figures.MANY
+    assert sum("fill" in trace for trace in many["data"]) == 0
+
+
+def test_long_lines_are_thinned_and_keep_their_ends():
+    x = np.arange(5000.0)
+    one = Series("a", "#0072b2", x, Estimate(x, None, None))
+    (trace,) = interactive.to_dict(Chart("t", "x", "y", (one,)))["data"]
+    assert len(trace["x"]) == interactive.MAX_POINTS
+    assert (trace["x"][0], trace["x"][-1]) == (0, 4999)
+
+
+def test_without_plotly_a_page_has_the_pictures_alone(monkeypatch):
+    monkeypatch.setattr(interactive, "_library_file", lambda: None)
+    assert SCRIPTS() == ""
+    assert interactive.figure(chart([False]), "<img>") == "<figure class=chart><img></figure>"
+
+
+def test_the_library_is_packed_into_the_page_the_same_each_time():
+    pytest.importorskip("plotly")
+    assert SCRIPTS() == SCRIPTS()
+    assert "://" not in SCRIPTS()
+    found = re.search(r'data-chart="([^"]*)"', interactive.figure(chart([False]), ""))
+    assert json.loads(standard_html.unescape(found[1]))["data"][-1]["name"] == "<0>"
+
+
+def test_a_table_of_long_words_may_wrap_and_escapes_them():
+    assert html.table(["a"], [["<" * 41, "<"]]).count("class=long") == 1
+    assert "<<" not in html.table(["a"], [["<" * 41]])
+
+
+def test_colours_are_not_repeated_without_dashes():
+    styles = [(figures.colour(n), str(figures.dash(n))) for n in range(4 * len(figures.COLOURS))]
+    assert len(set(styles)) == len(styles)
