@@ -75,6 +75,9 @@ bench-dqn: $(STAMP) .venv-tianshou/.installed ## DQN against Stable-Baselines3 a
 	$(BIN)/python benchmarks/dqn.py
 	$(BIN)/python benchmarks/replay_sampling.py --tianshou .venv-tianshou/bin/python
 
+bench-sac: $(STAMP) ## SAC against Stable-Baselines3, speed and scores (about 10 minutes)
+	$(BIN)/python benchmarks/sac.py --out docs/results/bench-sac.json
+
 bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
 	$(BIN)/python benchmarks/mpe_stepping.py
 

@@ -163,6 +163,22 @@ def bounds(space: Box) -> tuple[Array, Array]:
     return (low + high) / 2, (high - low) / 2
 
 
+class BoundedBox:
+    """A box with two bounds in every number, and how points of [−1, 1] are scaled to it."""
+
+    def __init__(self, space: Box) -> None:
+        self.low, self.high = (
+            np.broadcast_to(np.asarray(bound, np.float32), space.shape).flatten() for bound in (space.low, space.high)
+        )
+        if not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
+            raise ValueError("continuous actions must be bounded on both sides; wrap the world to bound them")
+        self.centre, self.half = bounds(space)
+
+    def stretch(self, point: Array) -> Array:
+        """Scale points `[…, K]` of [−1, 1] to the box."""
+        return np.clip(self.centre + self.half * point, self.low, self.high)  # the sum may round past a bound
+
+
 def input_range(lay: Layout, extra: int = 0, scaled: bool = False) -> tuple[Array, Array]:
     """Centre and half range of packed rows `[size + extra]`; unbounded or scaled numbers count as [−1, 1]."""
     centre, half = np.zeros(lay.size + extra, np.float32), np.ones(lay.size + extra, np.float32)
