@@ -91,7 +91,7 @@ def layout(space: ObservationSpace) -> Layout:
     members = {name for names in sets for name in names}
     entries, slots, start, slot = {}, [], 0, 0
     for name, part in spaces.items():
-        shape = (sum(_digits(part.n)),) if isinstance(part, Discrete) else part.shape
+        shape = (sum(digits(part.n)),) if isinstance(part, Discrete) else part.shape
         size = math.prod(shape)
         width = math.prod(shape[1:]) if name in members else size
         entries[name] = Entry(start, start + size, shape, part)
@@ -115,7 +115,7 @@ def pack(lay: Layout, observation: Tree) -> Array:
     for name, entry in lay.entries.items():
         array = np.asarray(observation if lay.bare else observation[name])
         if isinstance(entry.space, Discrete):
-            parts.append(_one_hot(array, _digits(entry.space.n)))
+            parts.append(_one_hot(array, digits(entry.space.n)))
             continue
         lead = array.shape[: array.ndim - len(entry.shape)]
         flat = array.reshape(*lead, entry.stop - entry.start)
@@ -123,7 +123,7 @@ def pack(lay: Layout, observation: Tree) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
-def _digits(n: int) -> list[int]:
+def digits(n: int) -> list[int]:
     """The sizes of the one-hot codes of a choice among n: one, or one for each digit, the lowest first."""
     if n <= ONE_HOT:
         return [n]
