@@ -23,7 +23,7 @@ import optuna
 import sqlalchemy
 from optuna.trial import FrozenTrial, TrialState
 
-from coterie.config.schema import ConfigError
+from coterie.config.schema import ConfigError, leaves
 from coterie.core import seeding
 from coterie.core.search_space import Choice, Range, Real, Whole, range_to_dict, written
 
@@ -169,15 +169,6 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             found.append(f"does not search {path}, this command does")
         elif one != other:
             found.append(f"searches {path} in {written(one)}, this command in {written(other)}")
-    return found
-
-
-def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Nested settings as path -> value."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        at = f"{path}.{name}" if path else str(name)
-        found |= leaves(value, at) if isinstance(value, dict) and value else {at: value}
     return found
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import yaml
 
 from coterie.config import schema as configs
-from coterie.config.schema import Config, ConfigError, Part
+from coterie.config.schema import Config, ConfigError, Part, leaves
 from coterie.core.search_space import Range, declared
 from coterie.core.types import CoterieError
 from coterie.nn.threads import fixed_threads
@@ -35,7 +35,6 @@ from coterie.studies.tune.optuna import (
     Study,
     StudySpec,
     Trial,
-    leaves,
     open_study,
 )
 from coterie.training import build, loop, start
@@ -348,7 +347,7 @@ def for_trial(settings: Config, seed: int) -> Config:
     """The same experiment without videos, TensorBoard files and intermediate checkpoints."""
     once = settings.train.iterations
     train = dataclasses.replace(
-        settings.train, video=False, tensorboard=False, keep_checkpoints=1, checkpoint_every=once
+        settings.train, video=False, tensorboard=False, tracking=None, keep_checkpoints=1, checkpoint_every=once
     )
     return dataclasses.replace(settings, seed=seed, train=train)
 
