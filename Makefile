@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # compiled test files are kept: to rewrite their assertions anew takes every worker some ten seconds
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
-EXTRAS := worlds,openspiel,window,tensorboard,video,charts,tune,lm,server,bench,docs,dev
+EXTRAS := worlds,openspiel,window,tensorboard,wandb,mlflow,onnx,video,charts,tune,lm,server,bench,docs,dev
 
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))  # every target that is not a file
 
@@ -74,6 +74,9 @@ bench-pixels: $(STAMP) ## PPO on 84×84×4 pixels against Stable-Baselines3's Cn
 bench-dqn: $(STAMP) .venv-tianshou/.installed ## DQN against Stable-Baselines3 and a plain loop, replay against Tianshou (about 5 minutes)
 	$(BIN)/python benchmarks/dqn.py
 	$(BIN)/python benchmarks/replay_sampling.py --tianshou .venv-tianshou/bin/python
+
+bench-sac: $(STAMP) ## SAC against Stable-Baselines3, speed and scores (about 10 minutes)
+	$(BIN)/python benchmarks/sac.py --out docs/results/bench-sac.json
 
 bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
 	$(BIN)/python benchmarks/mpe_stepping.py

@@ -38,6 +38,8 @@ ALL = [
     "spread-qmix",
     "spread-maddpg",
     "tag-maddpg",
+    "pendulum-sac",
+    "lunarlander-continuous-sac",
 ]
 
 

@@ -16,6 +16,7 @@ import coterie
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("experiment", help="the YAML file of the settings that are measured")
+    parser.add_argument("overrides", nargs="*", help="further settings")
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -28,6 +29,7 @@ def main() -> None:
             f"train.total_steps={options.steps}",
             f"seed={options.seed}",
             *(["groups.agent.policy.compiled=false"] if options.autograd else []),
+            *options.overrides,
         ]
         run = coterie.train(options.experiment, overrides, out=f"{folder}/run", quiet=True)
         summary = run.summary() or {}
@@ -38,6 +40,7 @@ def main() -> None:
         result = {
             "steps_per_s": speed,
             "return_100": run.metrics()[-1]["agent/return_100"],
+            "greedy": summary["last"]["groups"]["agent"]["return_mean"],
             "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
     print(json.dumps(result))

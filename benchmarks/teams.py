@@ -47,7 +47,8 @@ WARM_UP = 6400  # answers read
 
 def coterie(*words: str) -> None:
     """Run the command line; its output is shown if it fails."""
-    done = subprocess.run([sys.executable, "-c", "from coterie.cli import main; main()", *words], capture_output=True, text=True)
+    program = [sys.executable, "-c", "from coterie.cli import main; main()"]
+    done = subprocess.run([*program, *words], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"coterie {' '.join(words)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 

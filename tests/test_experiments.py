@@ -30,7 +30,9 @@ EXPERIMENTS = [
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_runs_for_a_moment(name, tmp_path):
     groups = schema.load(name).groups
-    central = [group for group, one in groups.items() if one.learner is not None and one.learner.name == "maddpg"]
+    central = [
+        group for group, one in groups.items() if one.learner is not None and one.learner.name in ("maddpg", "sac")
+    ]
     short = [f"groups.{group}.learner.replay.learning_starts=8" for group in central]
     often = [f"groups.{group}.learner.updates_per_step=0.1" for group in central]
     run = coterie.train(name, [*MOMENT, *short, *often, *SHORT.get(name, [])], out=tmp_path / "run", quiet=True)

@@ -36,7 +36,21 @@ PARTS = {
     "advisor": registry.ADVISORS,
     "constraints": registry.SHIELDS,
 }
-ORDER = ("list", "train", "resume", "eval", "watch", "report", "match", "compare", "rate", "exploit", "tune", "config")
+ORDER = (
+    "list",
+    "train",
+    "resume",
+    "eval",
+    "watch",
+    "report",
+    "match",
+    "compare",
+    "rate",
+    "exploit",
+    "tune",
+    "export",
+    "config",
+)
 
 
 @dataclasses.dataclass(frozen=True)

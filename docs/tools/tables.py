@@ -32,6 +32,7 @@ FAMILIES = {
     "Door and key": DOOR_KEY,
     "Classic control": (
         *("cartpole-ppo", "cartpole-dqn", "lunarlander-ppo", "lunarlander-continuous-ppo", "lunarlander-dqn"),
+        *("pendulum-sac", "lunarlander-continuous-sac"),
     ),
     "Particle worlds": ("spread-ippo", "spread-mappo", "spread-qmix", "spread-maddpg", "tag-ppo", "tag-maddpg"),
     "Board games": ("tictactoe-alphazero", "connect-four-alphazero", "othello6-alphazero"),

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from coterie.algorithms.divergence import Diverged
+from coterie.algorithms.joint_transitions import JointTransitions
 from coterie.algorithms.maddpg.kernels import Draws
 from coterie.algorithms.maddpg.maddpg import Rates
-from coterie.algorithms.maddpg.transitions import JointTransitions
 from coterie.core.types import Box, Discrete, Finals
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves

@@ -57,7 +57,8 @@ def test_a_team_starts_from_the_clone(tmp_path, warm, kind):
     if kind == "lora":
         base = {name: a for name, a in weights(team)[0].items() if ".lora_" not in name}
         best = weights(run, "best")[0]
-        assert base.keys() == best.keys() and all(np.array_equal(base[name], best[name]) for name in base)
+        assert base.keys() == best.keys()
+        assert all(np.array_equal(base[name], best[name]) for name in base)
 
 
 def test_demonstrations_of_one_role_alone_are_not_enough_for_models_of_their_own(warm):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coterie.config import registry, schema
-from coterie.testing.sampling import random_actions
+from coterie.core.sampling import random_actions
 from coterie.training import build
 
 NATIVE = [name for name in registry.WORLDS if not name.endswith("/")] + ["gymnasium/CartPole-v1"]

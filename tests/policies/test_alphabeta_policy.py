@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from coterie.core.sampling import random_actions
 from coterie.core.types import CoterieError, View
 from coterie.policies.alphabeta import AlphabetaPolicy, AlphabetaSettings, MinimaxPolicy, MinimaxSettings
-from coterie.testing.sampling import random_actions
 from coterie.worlds.boards.connect_four import ConnectFour, ConnectFourSettings
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings

@@ -13,7 +13,9 @@ import yaml
 
 from coterie.config.schema import ConfigError
 from coterie.core.search_space import Real
+from coterie.core.types import CoterieError
 from coterie.studies.tune import show
+from coterie.studies.tune import tune as tuning
 from coterie.studies.tune.optuna import StudySpec, open_study
 from coterie.studies.tune.tune import Plan, tune
 from coterie.training import loop
@@ -235,3 +237,52 @@ def test_the_experiment_is_not_written_over(tmp_path):
     with pytest.raises(ConfigError, match="would overwrite"):
         tune(Plan(str(experiment), (), 1, str(tmp_path / "s.db")))
     assert experiment.read_text() == SKILLS
+
+
+# Several trials at a time ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_jobs_do_not_change_a_study(skills, pruner):
+    one = tune(skills(14, study="one.db", pruner=pruner, batch=3))
+    part = tune(skills(5, study="parts.db", pruner=pruner, batch=3))  # within a batch
+    assert essence(part) == essence(one)[:5]
+    two = tune(skills(14, study="parts.db", pruner=pruner, batch=3, jobs=3 if pruner == "median" else 1))
+    assert essence(two) == essence(one)
+    assert any(trial.outcome == "pruned" for trial in one.trials)
+    assert {trial.number for trial in one.trials} == set(range(14))
+
+
+def test_trials_of_a_batch_know_only_earlier_batches(skills):
+    single, double = (tune(skills(13, study=f"{size}.db", batch=size)) for size in (1, 13))
+    assert [t.values for t in single.trials[:10]] == [t.values for t in double.trials[:10]]  # drawn evenly
+    assert single.trials[12].values != double.trials[12].values  # drawn near good ones, and evenly
+
+
+@pytest.mark.slow
+def test_a_batch_cut_off_goes_on_alike(skills, monkeypatch):
+    whole = tune(skills(8, study="whole.db", batch=4))
+    real, begun = tuning.run_alone, []
+
+    def broken(spec, earlier, trial, plan, files):
+        begun.append(trial.number)
+        if len(begun) == 3:
+            raise InterruptedError
+        return real(spec, earlier, trial, plan, files)
+
+    monkeypatch.setattr(tuning, "run_alone", broken)
+    with pytest.raises(InterruptedError):
+        tune(skills(8, study="cut.db", batch=4))
+    assert essence(tune(skills(8, study="cut.db", batch=4))) == essence(whole)
+    assert begun == [0, 1, 2, 2, 3, 4, 5, 6, 7]
+
+
+def test_wrong_jobs_of_a_study_are_one_sentence(skills):
+    with pytest.raises(CoterieError, match="--jobs: expected at least 1 process, got 0"):
+        tune(skills(3, jobs=0))
+    with pytest.raises(ConfigError, match=r"--jobs: 4 processes for 2 trials.*--batch 4"):
+        tune(skills(3, jobs=4, batch=2))
+    tune(skills(2))
+    with pytest.raises(ConfigError, match=r"has batch = nothing, this command 2; continue with: coterie tune"):
+        tune(skills(3, batch=2))

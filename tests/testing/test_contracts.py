@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.algorithms.dqn.dqn import DQNSettings
-from coterie.algorithms.maddpg.maddpg import CriticSettings, MADDPGSettings, MemorySettings
-from coterie.algorithms.replay import ReplaySettings
+from coterie.algorithms.maddpg.maddpg import CriticSettings, MADDPGSettings
+from coterie.algorithms.replay import MemorySettings, ReplaySettings
+from coterie.algorithms.sac.sac import SACSettings
 from coterie.config import registry
 from coterie.core import lookup
 from coterie.core.types import Box, Decision, Dict, Discrete, Experience, Text
@@ -25,10 +26,11 @@ OBSERVATIONS = {
 SPACES = [(name, False) for name in ACTIONS] + [("discrete", True)]
 WORLD_BOUND = ("expert", "guess", "minimax", "alphabeta", "search", "language", "writer", "planner", "lora")  # need one
 RANDOM_WHEN_GREEDY = ("random", "expert", "guess", "minimax", "alphabeta")
-OF_TEXT = ("random", "expert", "guess", "writer")  # policies that play in worlds of texts
-TEXT_ONLY = ("writer",)
-OFF_POLICY = ("dqn", "maddpg")
+OF_TEXT = ("random", "expert", "guess", "writer", "causal_lm")  # policies that play in worlds of texts
+TEXT_ONLY = ("writer", "causal_lm")
+OFF_POLICY = ("dqn", "maddpg", "sac")
 DISCRETE_ONLY = ("q_network", "dqn", "planner")
+CONTINUOUS_ONLY = ("gaussian", "sac")
 WITH_OWN_TESTS = ("alphazero", "bc", "dagger")  # they need a world, files or an advisor: test_alphazero.py …
 LEARNERS = [name for name in registry.LEARNERS if name not in WITH_OWN_TESTS]
 PLAYED_BY = {  # no real model here
@@ -41,6 +43,7 @@ PLAYED_BY = {  # no real model here
 AT_ONCE = {
     "dqn": DQNSettings(batch_size=16, updates_per_step=0.2, replay=ReplaySettings(size=200, learning_starts=1)),
     "maddpg": MADDPGSettings(batch_size=16, updates_per_step=0.2, replay=MemorySettings(size=200, learning_starts=1)),
+    "sac": SACSettings(batch_size=16, updates_per_step=0.2, replay=MemorySettings(size=200, learning_starts=1)),
 }
 SETTINGS_OF_SCOPES = {
     "episodic": {"gamma": 1.0},
@@ -75,15 +78,18 @@ def learner_maker(name, preference="individual", scope="step"):
 
 
 def is_refused(make, name, where):
-    """Whether the class does not support the group's actions; asserts that it then raises."""
-    text = isinstance(where.spaces.action, Text)
+    """Whether the class supports only some actions and the group has others; asserts that it then raises."""
+    space = where.spaces.action
+    text = isinstance(space, Text)
     if (text and name not in OF_TEXT) or (not text and name in TEXT_ONLY):
-        with pytest.raises(ValueError, match="writer"):
-            make(where)
-        return True
-    if name not in DISCRETE_ONLY or isinstance(where.spaces.action, Discrete):
+        said = "writer|texts"
+    elif name in CONTINUOUS_ONLY and not isinstance(space, Box):
+        said = "needs continuous actions.*'ppo'"
+    elif name in DISCRETE_ONLY and not isinstance(space, Discrete):
+        said = "needs a discrete action space.*'ppo'"
+    else:
         return False
-    with pytest.raises(ValueError, match=r"needs a discrete action space.*'ppo'"):
+    with pytest.raises(ValueError, match=said):
         make(where)
     return True
 
@@ -139,7 +145,8 @@ def test_learners(name, action, masked, parameters):
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 @pytest.mark.parametrize("name", LEARNERS)
 def test_learners_of_every_observation(name, observation):
-    where = group_spec(observation=OBSERVATIONS[observation], agents=2, parameters="individual")
+    action = ACTIONS["box" if name in CONTINUOUS_ONLY else "discrete"]
+    where = group_spec(action, OBSERVATIONS[observation], agents=2, parameters="individual")
     check_learner(learner_maker(name), where, uses_replay=name in OFF_POLICY)
 
 
@@ -157,7 +164,8 @@ def test_learners_with_every_preference(name, preference, parameters):
     for scope in lookup.look_up(registry.LEARNERS, name).scopes:
         if risky == (scope != "step"):
             make = learner_maker(name, preference, scope)
-            check_learner(make, group_spec(parameters=parameters), uses_replay=name in OFF_POLICY)
+            action = ACTIONS["box" if name in CONTINUOUS_ONLY else "discrete"]
+            check_learner(make, group_spec(action, parameters=parameters), uses_replay=name in OFF_POLICY)
 
 
 # The checks themselves locate each defect ---------------------------------------------------------------

@@ -12,7 +12,7 @@ from coterie.config import schema
 from coterie.config.schema import TrainSettings
 from coterie.core.types import CoterieError
 from coterie.studies import report
-from coterie.training import loop, metrics, video
+from coterie.training import loop, metrics, sinks, video
 from coterie.training.run import Run
 from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
@@ -177,8 +177,8 @@ def refuse(*_, **__):
         (video, "write_video", "no video: RuntimeError: no screen"),
         (loop, "build_render_world", "no video: RuntimeError: no screen"),
         (report, "write_report", "no report: RuntimeError: no screen"),
-        (metrics.Events, "__init__", "no TensorBoard files: RuntimeError: no screen"),
-        (metrics.Events, "write", "no further TensorBoard files: RuntimeError: no screen"),
+        (sinks.Events, "__init__", "no TensorBoard files: RuntimeError: no screen"),
+        (sinks.Events, "write", "no further TensorBoard files: RuntimeError: no screen"),
         (Gridworld, "expert", "no score of the expert: RuntimeError: no screen"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",

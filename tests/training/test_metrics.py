@@ -9,6 +9,8 @@ from coterie.core.types import CoterieError
 from coterie.training.metrics import Progress, Recorder, counted
 from coterie.training.run import Run
 
+PLAIN = schema.TrainSettings(tensorboard=False)
+
 
 @pytest.fixture
 def run(tmp_path):
@@ -16,12 +18,12 @@ def run(tmp_path):
 
 
 def test_every_record_is_on_file_before_the_loop_goes_on(run):
-    recorder = Recorder(run, tensorboard=False, first_step=0)
+    recorder = Recorder(run, PLAIN, 0, {})
     for step in range(3):
         recorder.write({"iteration": step, "env_steps": step, "x": 0.1 * step})
         assert len(run.metrics()) == step + 1
     recorder.close()
-    again = Recorder(run, tensorboard=False, first_step=3)
+    again = Recorder(run, PLAIN, 3, {})
     again.write({"iteration": 3, "env_steps": 3})
     again.close()
     assert [r["iteration"] for r in run.metrics()] == [0, 1, 2, 3]
@@ -31,7 +33,7 @@ def test_every_record_is_on_file_before_the_loop_goes_on(run):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_no_number_is_never_written(run, value):
-    recorder = Recorder(run, tensorboard=False, first_step=0)
+    recorder = Recorder(run, PLAIN, 0, {})
     with pytest.raises(CoterieError, match="metric 'team/loss' is"):
         recorder.write({"iteration": 0, "env_steps": 0, "team/loss": value})
     recorder.close()

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from coterie.core.game import HasGame
+from coterie.core.sampling import random_actions
 from coterie.core.world import HasExpert, Renderable
 from coterie.testing import check_world
-from coterie.testing.sampling import random_actions
 from coterie.worlds.boards.connect_four import CELL_BITS, GAME, WINDOWS, ConnectFour, ConnectFourSettings, has_four
 
 

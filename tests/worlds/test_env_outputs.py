@@ -5,8 +5,8 @@ import pytest
 
 import coterie
 from coterie.config import registry, schema
+from coterie.core.sampling import random_actions
 from coterie.testing import check_world
-from coterie.testing.sampling import random_actions
 from coterie.training.build import build_world
 from coterie.worlds.adapters import batch, env_agents
 from coterie.worlds.adapters.batch import ExternalEnvError

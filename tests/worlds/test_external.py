@@ -13,9 +13,9 @@ import torch
 import coterie
 from coterie.config import registry, schema
 from coterie.core import seeding
+from coterie.core.sampling import random_actions
 from coterie.core.types import CoterieError
 from coterie.testing import check_world
-from coterie.testing.sampling import random_actions
 from coterie.training import checkpoint
 from coterie.training.build import build_groups, build_world
 from coterie.training.evaluate import evaluate

@@ -9,9 +9,9 @@ import pytest
 
 from coterie.config import registry, schema
 from coterie.core import seeding
+from coterie.core.sampling import random_actions
 from coterie.core.types import Box, CoterieError, Dict, Discrete, MultiDiscrete
 from coterie.testing import check_world
-from coterie.testing.sampling import random_actions
 from coterie.training.build import build_world
 from coterie.worlds.adapters import actions, spaces
 from coterie.worlds.adapters.external import ExternalWorld

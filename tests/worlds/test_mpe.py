@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from coterie.core.sampling import random_actions
 from coterie.core.world import HasExpert, Renderable
 from coterie.testing import check_world
-from coterie.testing.sampling import random_actions
 from coterie.worlds.adapters.export import PettingZooEnv
 from coterie.worlds.mpe.world import Spread, SpreadSettings, Tag, TagSettings
 

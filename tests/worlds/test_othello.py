@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from coterie.core.game import HasGame
+from coterie.core.sampling import random_actions
 from coterie.testing import check_world
-from coterie.testing.sampling import random_actions
 from coterie.worlds.boards.othello import Othello, OthelloSettings, othello_game
 
 DIRECTIONS = [(dr, dc) for dr in (-1, 0, 1) for dc in (-1, 0, 1) if (dr, dc) != (0, 0)]

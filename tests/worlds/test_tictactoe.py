@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.core.sampling import random_actions
 from coterie.core.types import CoterieError, TimeStep
 from coterie.core.world import HasExpert, Renderable
 from coterie.testing import check_world
-from coterie.testing.sampling import random_actions
 from coterie.worlds.boards.tictactoe import EMPTY, LINES, Tictactoe, TictactoeSettings
 
 

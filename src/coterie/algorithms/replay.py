@@ -46,6 +46,23 @@ class ReplaySettings:
         within("importance", self.importance, 0, 1)
 
 
+@dataclass(frozen=True)
+class MemorySettings:
+    """Settings of a replay buffer without priorities."""
+
+    size: int = 100_000  # time steps kept; older ones are overwritten
+    learning_starts: int = 1_000  # time steps that must be stored before learning starts
+
+    SEARCH: ClassVar[Space] = {"size": Choice((10_000, 100_000, 500_000))}  # what `coterie tune` tries
+
+    def __post_init__(self) -> None:
+        self.uniform()
+
+    def uniform(self) -> ReplaySettings:
+        """The settings of a replay without priorities."""
+        return ReplaySettings(self.size, self.learning_starts, priority=0.0)
+
+
 class Drawn(NamedTuple):
     """The rows that were drawn, and their importance weights."""
 

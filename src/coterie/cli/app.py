@@ -13,7 +13,7 @@ from coterie import __version__
 ORDER = (  # of the commands in `coterie --help`
     *("train", "resume", "eval", "plans", "watch"),
     *("demonstrate", "clone"),
-    *("match", "compare", "exploit", "tune", "rate", "report"),
+    *("match", "compare", "exploit", "tune", "rate", "report", "export"),
     *("runs", "check", "config", "list", "doctor"),
 )
 

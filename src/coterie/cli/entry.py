@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.cli import imitation, inspect, runs, studies, train  # noqa: F401  (registers the commands)
+from coterie.cli import export, imitation, inspect, runs, studies, train  # noqa: F401  (registers the commands)
 from coterie.cli.app import app
 from coterie.cli.stop import Stopped
 

@@ -140,6 +140,11 @@ def tune(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="trainings per trial; its score is their mean")] = 1,
     pruner: Annotated[str, typer.Option(help="rule that ends bad trials: median, halving or none")] = "median",
+    jobs: Annotated[int, typer.Option(help="trials to train at a time, each in its own process")] = 1,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="trials proposed together, before any is trained (default: --jobs)"),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -158,7 +163,7 @@ def tune(
     from coterie.studies.tune import tune as tuning
     from coterie.studies.tune.optuna import Trial
 
-    plan = tuning.Plan(experiment, tuple(overrides or ()), trials, study, tuple(only or ()), seeds, pruner)  # type: ignore[arg-type]  # checked above
+    plan = tuning.Plan(experiment, tuple(overrides or ()), trials, study, tuple(only or ()), seeds, pruner, jobs, batch)  # type: ignore[arg-type]  # checked above
     with stoppable() as interrupted:
         if as_json:
             tuned = tuning.tune(plan)

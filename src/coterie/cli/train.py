@@ -19,49 +19,46 @@ def train(
     overrides: Overrides = None,
     out: Annotated[str | None, typer.Option(help="directory of the run (default: runs/EXPERIMENT/TIME-seedN)")] = None,
     multirun: Annotated[bool, typer.Option("-m", help="sweep: a=1,2 b=3,4 trains four runs")] = False,
+    jobs: Annotated[int, typer.Option(help="runs of a sweep to train at a time, each in its own process")] = 1,
     quiet: Quiet = False,
 ) -> None:
     """Train an experiment and write a run."""
     from coterie import api
-    from coterie.config import schema
-    from coterie.training import start
-
-    words = overrides or []
-    combinations = schema.sweep(words) if multirun else [words]
-    directories = sweep_directories(out, words, combinations) if multirun else [out]
-    for combination in combinations if multirun else ():
-        start.check(experiment, combination)  # refuse the last combination before the first one trains
-    runs = []
-    with stoppable() as interrupted:
-        for number, (combination, directory) in enumerate(zip(combinations, directories, strict=True)):
-            if multirun:
-                swept = [word for word in combination if word not in words] or combination
-                print(f"[{number + 1}/{len(combinations)}] {' '.join(swept)}")
-            runs.append(api.train(experiment, combination, directory, quiet))
-            finished = print_outcome(runs[-1])
-            left = combinations[number + 1 :]
-            if not finished or (interrupted.is_set() and left):
-                if left:
-                    print(f"{len(left)} of {len(combinations)} runs have not begun, the first is {' '.join(left[0])}")
-                raise Stopped(interrupted.exit_code)
-    if multirun:
-        print_sweep(runs, out)
-
-
-def sweep_directories(out: str | None, words: list[str], combinations: list[list[str]]) -> list[str | None]:
-    """One directory below `out` for each combination, named by the settings that are swept; None without `out`."""
     from coterie.config.schema import ConfigError
+    from coterie.studies import sweep
+    from coterie.training.jobs import demand_jobs
 
-    names: list[str] = []
-    for number, combination in enumerate(combinations):
-        if combination in combinations[:number]:
-            raise ConfigError(f"-m: {' '.join(combination)} would be trained twice; name every value once")
-        swept = [word for word in combination if word not in words]
-        name = ("_".join(swept) or "run").replace("/", "-")
-        while name in names:  # different values that read the same as a directory
-            name += "-2"
-        names.append(name)
-    return [None if out is None else str(Path(out) / name) for name in names]
+    demand_jobs(jobs)
+    if not multirun:
+        if jobs > 1:
+            raise ConfigError("--jobs: a single run has one process; -m a=1,2 trains several runs")
+        with stoppable() as interrupted:
+            if not print_outcome(api.train(experiment, overrides or [], out, quiet)):
+                raise Stopped(interrupted.exit_code)
+        return
+    planned = sweep.plan_sweep(experiment, overrides or [], out)
+
+    same = "; the same command goes on"
+
+    def announce(number: int, one: sweep.Combination) -> None:
+        print(f"[{number + 1}/{len(planned)}] {' '.join(one.overrides)}")
+
+    with stoppable() as interrupted:
+        left, finished, runs = set(range(len(planned))), True, []
+        for number, run in sweep.run_sweep(experiment, planned, jobs, quiet, interrupted, announce):
+            if jobs > 1:
+                announce(number, planned[number])
+            left.discard(number)
+            runs.append((number, run))
+            finished = print_outcome(run) and finished
+            if not finished and jobs == 1:
+                break
+        if left:
+            begun = f"{len(left)} of {len(planned)} runs have not begun"
+            print(f"{begun}, the first is {' '.join(planned[min(left)].overrides)}{same if out else ''}")
+        if left or not finished:
+            raise Stopped(interrupted.exit_code)
+    print_sweep([run for _, run in sorted(runs, key=lambda pair: pair[0])], out)
 
 
 @app.command()

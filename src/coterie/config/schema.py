@@ -45,6 +45,21 @@ class StopSettings:
 
 
 @dataclass(frozen=True)
+class TrackingSettings:
+    """Settings of experiment trackers, which get every record and the run's settings."""
+
+    sinks: tuple[Literal["wandb", "mlflow"], ...] = ()  # Weights & Biases, MLflow
+    project: str = "coterie"  # project of Weights & Biases, experiment of MLflow
+    offline: bool = False  # write files below the run and contact no server
+
+    def __post_init__(self) -> None:
+        if not self.project:
+            raise ValueError("project must not be empty")
+        if len(set(self.sinks)) < len(self.sinks):
+            raise ValueError(f"sinks must name every sink once, got {', '.join(self.sinks)}")
+
+
+@dataclass(frozen=True)
 class TrainSettings:
     """Settings of the training loop."""
 
@@ -64,6 +79,7 @@ class TrainSettings:
     stop: StopSettings | None = None  # stop early at this return; None: never
     video: bool = True  # record one episode of the best policy at the end
     tensorboard: bool = True  # also write TensorBoard event files
+    tracking: TrackingSettings | None = None  # also send records to trackers; None: to none
 
     def __post_init__(self) -> None:
         for name in ("total_steps", "num_envs", "rollout_steps", "shards", "threads", "evaluate_every"):
@@ -102,6 +118,10 @@ WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
         "train.workers",
         "train.video",
         "train.tensorboard",
+        "train.tracking",
+        "train.tracking.sinks",
+        "train.tracking.project",
+        "train.tracking.offline",
         "train.keep_checkpoints",
         "train.checkpoint_every",
     ),
@@ -347,6 +367,15 @@ def to_dict(config: Config) -> dict[str, Any]:
     }
     result: dict[str, Any] = json.loads(json.dumps(plain))  # tuples become lists
     return result
+
+
+def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested settings as path -> value."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        at = f"{path}.{name}" if path else str(name)
+        found |= leaves(value, at) if isinstance(value, dict) and value else {at: value}
+    return found
 
 
 def to_yaml(config: Config) -> str:

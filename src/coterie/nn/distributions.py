@@ -16,6 +16,7 @@ from coterie.core.types import ActionSpace, Array, Box, Discrete, MultiDiscrete,
 from coterie.nn.packing import TextError
 
 IMPOSSIBLE = -1e9  # a masked logit: finite, so that no 0·∞ arises in the entropy
+LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0  # bounds of the logarithm of a squashed Gaussian's deviation
 EDGE = 1e-6  # bounded actions keep this fraction of the range away from the bounds
 
 
@@ -127,14 +128,14 @@ class SquashedGaussian(_Bounded):
     def act(self, out: Array, mask: Array | None, random: np.random.Generator, greedy: bool) -> tuple[Array, Array]:
         mean, log_std = np.split(out, 2, axis=-1)
         noise = np.zeros_like(mean) if greedy else random.standard_normal(mean.shape, dtype=np.float32)
-        z = mean + np.exp(np.clip(log_std, -5, 2)) * noise
+        z = mean + np.exp(np.clip(log_std, LOG_STD_LOW, LOG_STD_HIGH)) * noise
         action = self.stretch((np.tanh(z) + 1) / 2)
         with torch.no_grad():
             return action, self.log_prob(torch.from_numpy(out), torch.from_numpy(action)).numpy()
 
     def evaluate_actions(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         mean, log_std = out.chunk(2, dim=-1)
-        log_std = log_std.clamp(-5, 2)
+        log_std = log_std.clamp(LOG_STD_LOW, LOG_STD_HIGH)
         nodes, weights = self.NODES.to(out.device), self.WEIGHTS.to(out.device)
         z = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
         slope = math.log(2) - 2 * (z + torch.nn.functional.softplus(-2 * z))  # log dx/dz
@@ -144,7 +145,7 @@ class SquashedGaussian(_Bounded):
     def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
         """Log-probability `[…]` of given actions."""
         mean, log_std = out.chunk(2, dim=-1)
-        log_std = log_std.clamp(-5, 2)
+        log_std = log_std.clamp(LOG_STD_LOW, LOG_STD_HIGH)
         x = self.squeeze(action)
         z = torch.atanh(2 * x - 1)
         normal = -0.5 * ((z - mean) / log_std.exp()) ** 2 - log_std - 0.5 * math.log(2 * math.pi)

@@ -59,7 +59,7 @@ def fast_planes(x: Tensor, image: Image) -> Tensor:
 
 def flatten_features(x: Tensor, parameter_sets: int) -> Tensor:
     """`[M, S·C, H, W]` as rows `[S, M, C·H·W]`."""
-    return x.reshape(len(x), parameter_sets, -1).transpose(0, 1)
+    return x.reshape(x.shape[0], parameter_sets, -1).transpose(0, 1)
 
 
 class Convolutions(nn.Module):

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from coterie.core.types import Array
-from coterie.nn.distributions import IMPOSSIBLE
+from coterie.nn.distributions import IMPOSSIBLE, LOG_STD_HIGH, LOG_STD_LOW
 
 BLOCK = 512  # rows that a forward pass takes at once, so that activations stay in the cache
 NO_MASK = np.zeros((0, 0, 0), np.bool_)
@@ -333,6 +333,62 @@ def decide_bounded(
                     moved = squash(out[i, k], clipped) + noise[s, first + i, k]
                     found[s, first + i, k] = min(max(moved, np.float32(-1)), np.float32(1))
     return found
+
+
+# Squashed Gaussians -----------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def sample_squashed(out: Array, noise: Array, action: Array, log_prob: Array) -> None:
+    """Actions tanh(mean + std · noise) in [−1, 1] and their log-densities there, for outputs `[M, 2K]`.
+
+    Outputs are the K means, then the K logarithms of deviations, which are clipped. The density is that of the change
+    of variables (Haarnoja et al. 2018, appendix C), log N(z) − Σ log(1 − tanh² z), in a form that stays finite.
+    """
+    rows, width = noise.shape
+    for m in range(rows):
+        total = np.float32(0)
+        for k in range(width):
+            log_std = min(max(out[m, width + k], np.float32(LOG_STD_LOW)), np.float32(LOG_STD_HIGH))
+            z = out[m, k] + np.exp(log_std) * noise[m, k]
+            action[m, k] = np.tanh(z)
+            softplus = max(-2 * z, np.float32(0)) + np.log1p(np.exp(-abs(2 * z)))  # of −2z
+            total -= np.float32(0.5) * noise[m, k] * noise[m, k] + log_std + np.float32(0.5 * np.log(2 * np.pi))
+            total -= 2 * (np.float32(np.log(2)) - z - softplus)
+        log_prob[m] = total
+
+
+@njit(cache=True, error_model="numpy")
+def squashed_slopes(out: Array, noise: Array, action: Array, action_slope: Array, log_prob_slope: Array) -> None:
+    """Replace outputs `[M, 2K]` by a loss's slopes, given those by actions `[M, K]` and by log-densities `[M]`.
+
+    `action` is what `sample_squashed` found. Outside their bounds the logarithms of deviations have no slope.
+    """
+    rows, width = noise.shape
+    for m in range(rows):
+        for k in range(width):
+            log_std, point = out[m, width + k], action[m, k]
+            by_z = action_slope[m, k] * (np.float32(1) - point * point) + log_prob_slope[m] * 2 * point
+            out[m, k] = by_z
+            if log_std < LOG_STD_LOW or log_std > LOG_STD_HIGH:
+                out[m, width + k] = 0
+            else:
+                out[m, width + k] = by_z * np.exp(log_std) * noise[m, k] - log_prob_slope[m]
+
+
+@njit(cache=True, error_model="numpy")
+def decide_squashed(inputs: PolicyInputs, noise: Array) -> tuple[Array, Array]:
+    """`prepare`, `forward` and `sample_squashed` in one call: actions `[S, M, K]` and log-densities `[S, M]`."""
+    x = prepare(inputs.packed, inputs.shift, inputs.scale, inputs.limit, inputs.agents, inputs.identities)
+    parameter_sets, rows = x.shape[:2]
+    action, log_prob = np.empty(noise.shape, np.float32), np.empty((parameter_sets, rows), np.float32)
+    store = np.empty(min(rows, BLOCK) * inputs.sizes[1:].sum(), np.float32)
+    for s in range(parameter_sets):
+        for a in range(0, rows, BLOCK):
+            b = min(a + BLOCK, rows)
+            out = forward(inputs.flats[s], inputs.sizes, inputs.relu, x[s, a:b], store)
+            sample_squashed(out, noise[s, a:b], action[s, a:b], log_prob[s, a:b])
+    return action, log_prob
 
 
 @njit(cache=True, error_model="numpy")

@@ -104,7 +104,7 @@ def layout(space: ObservationSpace) -> Layout:
     members = {name for names in sets for name in names}
     entries, slots, start, slot = {}, [], 0, 0
     for name, part in spaces.items():
-        shape = (sum(_digits(part.n)),) if isinstance(part, Discrete) else part.shape
+        shape = (sum(digits(part.n)),) if isinstance(part, Discrete) else part.shape
         size = math.prod(shape)
         width = math.prod(shape[1:]) if name in members else size
         entries[name] = Entry(start, start + size, shape, part)
@@ -128,7 +128,7 @@ def pack(lay: Layout, observation: Tree) -> Array:
     for name, entry in lay.entries.items():
         array = np.asarray(observation if lay.bare else observation[name])
         if isinstance(entry.space, Discrete):
-            parts.append(_one_hot(array, _digits(entry.space.n)))
+            parts.append(_one_hot(array, digits(entry.space.n)))
             continue
         lead = array.shape[: array.ndim - len(entry.shape)]
         flat = array.reshape(*lead, entry.stop - entry.start)
@@ -136,7 +136,7 @@ def pack(lay: Layout, observation: Tree) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
-def _digits(n: int) -> list[int]:
+def digits(n: int) -> list[int]:
     """The sizes of the one-hot codes of a choice among n: one, or one for each digit, the lowest first."""
     if n <= ONE_HOT:
         return [n]
@@ -176,6 +176,22 @@ def bounds(space: Box) -> tuple[Array, Array]:
     bounded = np.isfinite(low) & np.isfinite(high)
     low, high = np.where(bounded, low, np.float32(-1)), np.where(bounded, high, np.float32(1))
     return (low + high) / 2, (high - low) / 2
+
+
+class BoundedBox:
+    """A box with two bounds in every number, and how points of [−1, 1] are scaled to it."""
+
+    def __init__(self, space: Box) -> None:
+        self.low, self.high = (
+            np.broadcast_to(np.asarray(bound, np.float32), space.shape).flatten() for bound in (space.low, space.high)
+        )
+        if not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
+            raise ValueError("continuous actions must be bounded on both sides; wrap the world to bound them")
+        self.centre, self.half = bounds(space)
+
+    def stretch(self, point: Array) -> Array:
+        """Scale points `[…, K]` of [−1, 1] to the box."""
+        return np.clip(self.centre + self.half * point, self.low, self.high)  # the sum may round past a bound
 
 
 def input_range(lay: Layout, extra: int = 0, scaled: bool = False) -> tuple[Array, Array]:

@@ -32,7 +32,7 @@ from coterie.core.validation import at_least
 from coterie.nn import kernels, networks
 from coterie.nn.devices import Device
 from coterie.nn.distributions import IMPOSSIBLE, Choices
-from coterie.nn.packing import TextError, bounds, encoded_size, pack
+from coterie.nn.packing import BoundedBox, TextError, encoded_size, pack
 from coterie.policies.network import NeuralPolicy, check_widths
 
 
@@ -79,13 +79,8 @@ class DeterministicPolicy(NeuralPolicy):
                 self.head = Choices((n,), single=True)
             case MultiDiscrete(sizes):
                 self.head = Choices(sizes, single=False)
-            case Box(_, low, high):
-                if not (np.isfinite(low).all() and np.isfinite(high).all()):
-                    raise ValueError("continuous actions must be bounded on both sides; wrap the world to bound them")
-                self.centre, self.half = bounds(space)
-                self.low, self.high = (
-                    np.broadcast_to(np.asarray(bound, np.float32), space.shape).flatten() for bound in (low, high)
-                )
+            case Box():
+                self.box = BoundedBox(space)
             case Text():
                 raise TextError("actions")
         self.choices = np.array(self.head.sizes if self.head else (), np.int64)
@@ -96,7 +91,7 @@ class DeterministicPolicy(NeuralPolicy):
         packed, lead = pack(self.layout, view.observation), view.acting.shape
         shape = (*lead, *action_shape(self.group_spec.spaces.action))
         if self.head is None:
-            return Decision(self.stretch(self.explore(packed, view)).reshape(shape))
+            return Decision(self.box.stretch(self.explore(packed, view)).reshape(shape))
         if self.spec is not None and self.in_group_order(view):
             action, log_prob = self.sample_choices(self.spec, self.choices, packed, view)
         else:
@@ -117,10 +112,6 @@ class DeterministicPolicy(NeuralPolicy):
         asked = self.policy_inputs(self.spec, packed, view.agents)
         found = kernels.decide_bounded(asked, self.clipped, self.arrange(noise))
         return self.restore_order(found, lead)
-
-    def stretch(self, point: Array) -> Array:
-        """Scale points of [−1, 1] to the box."""
-        return np.clip(self.centre + self.half * point, self.low, self.high)  # the sum may round past a bound
 
     # Learning -----------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from coterie.core import seeding
 from coterie.core.game import Game, HasGame, Symmetry, game_of
+from coterie.core.sampling import random_actions
 from coterie.core.types import Array, Discrete
 from coterie.core.world import World
 from coterie.testing.comparison import check_array, expect
-from coterie.testing.sampling import random_actions
 
 GAMES = 8  # played at once to compare mirrored games
 

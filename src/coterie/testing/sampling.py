@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +10,6 @@ import numpy as np
 from coterie.core import seeding
 from coterie.core.group import GroupSpec, Policy
 from coterie.core.types import (
-    AgentStep,
-    AgentType,
     Array,
     Box,
     Decision,
@@ -20,10 +17,8 @@ from coterie.core.types import (
     Discrete,
     Experience,
     Finals,
-    MultiDiscrete,
     ObservationSpace,
     Text,
-    TimeStep,
     View,
     map_tree,
     random_texts,
@@ -33,27 +28,6 @@ from coterie.core.world import World
 
 NUM_ENVS = 3
 ROWS = 12  # time steps of random experience
-
-
-def random_actions(
-    timestep: TimeStep, agent_types: Mapping[str, AgentType], random: np.random.Generator
-) -> dict[str, Array]:
-    """Uniform legal actions of every agent, `[N, A, …]` for each agent type; see `sampling_bounds`."""
-    return {name: _actions(agent_type, timestep.agent_types[name], random) for name, agent_type in agent_types.items()}
-
-
-def _actions(agent_type: AgentType, agent_step: AgentStep, random: np.random.Generator) -> Array:
-    rows = agent_step.acting.shape
-    match agent_type.action:
-        case Discrete(n):
-            mask = np.ones((*rows, n), bool) if agent_step.mask is None else agent_step.mask
-            return np.where(mask, random.random(mask.shape), -1.0).argmax(-1)
-        case MultiDiscrete(sizes):
-            return random.integers(sizes, size=(*rows, len(sizes)))
-        case Box(shape):
-            return random.uniform(*sampling_bounds(agent_type.action), size=(*rows, *shape)).astype(np.float32)
-        case Text():
-            return random_texts(agent_type.action, rows, random)
 
 
 def random_observation(space: ObservationSpace, rows: tuple[int, ...], random: np.random.Generator) -> Any:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from coterie.core import seeding
+from coterie.core.sampling import random_actions
 from coterie.core.types import AgentType, Array, Box, CoterieError, Dict, Discrete, Text, TimeStep
 from coterie.core.world import Forkable, World, state_size_of
 from coterie.testing.comparison import ContractError, Location, check_array, expect, text_valid
 from coterie.testing.games import check_game
-from coterie.testing.sampling import NUM_ENVS, random_actions
+from coterie.testing.sampling import NUM_ENVS
 
 ROLLOUTS = 8  # that the tests play, replays and halves included
 REPORT_EVERY = 3.0  # seconds

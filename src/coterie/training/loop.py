@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.config.schema import Config, ConfigError
+from coterie.config.schema import Config, ConfigError, leaves, to_dict
 from coterie.core import seeding
 from coterie.core.group import Actor, CanFinish, Group, GroupSpec, HasSuggestions, HasTargetPolicy, Policy
 from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
@@ -301,7 +301,8 @@ def train(
             note_start(run, resumed=state is not None)
             if config.train.video:
                 warn_undrawable(config.world)
-            recorder = Recorder(run, config.train.tensorboard, 0 if state is None else training.env_steps + 1)
+            first = 0 if state is None else training.env_steps + 1
+            recorder = Recorder(run, config.train, first, leaves(to_dict(config)))
             progress = Progress(config.train.total_steps, training.env_steps, quiet)
             try:
                 end = loop(training, config.train.iterations, recorder, progress, interrupted, watch)

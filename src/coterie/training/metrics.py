@@ -1,4 +1,4 @@
-"""Metrics of a run: metrics.jsonl (the source of truth), TensorBoard, a progress bar."""
+"""Metrics of a run: metrics.jsonl (the source of truth), further sinks, a progress bar."""
 
 from __future__ import annotations
 
@@ -6,56 +6,32 @@ import json
 import math
 import os
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any
 
+from coterie.config import schema
 from coterie.core.types import CoterieError
 from coterie.training.checkpoint import naming
 from coterie.training.extras import extra
 from coterie.training.run import Run
-
-
-class Events:
-    """TensorBoard files: one event per record."""
-
-    def __init__(self, path: Path, first_step: int) -> None:
-        try:
-            from tensorboard.compat.proto.event_pb2 import SessionLog
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ModuleNotFoundError:
-            raise CoterieError("pip install 'coterie[tensorboard]'") from None
-        self.writer = EventFileWriter(str(path))
-        self.add(
-            first_step, session_log=SessionLog(status=SessionLog.START)
-        )  # events of a killed run after this step are void
-
-    def add(self, step: int, **contents: Any) -> None:
-        """Write one event."""
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        self.writer.add_event(Event(wall_time=time.time(), step=step, **contents))
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Write one record."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        numbers = {name: value for name, value in record.items() if name not in ("iteration", "env_steps")}
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
-        self.add(record["env_steps"], summary=Summary(value=values))
+from coterie.training.sinks import SERVICES, Events, Sink, demand_packages
 
 
 class Recorder:
     """Appends records; every line is flushed before the loop continues."""
 
-    def __init__(self, run: Run, tensorboard: bool, first_step: int) -> None:
+    def __init__(self, run: Run, train: schema.TrainSettings, first_step: int, settings: dict[str, Any]) -> None:
+        """`settings` are the run's, path -> value, for sinks that show them."""
+        demand_packages(train.tracking)
         self.path = run.metrics_file
         self.file: IO[str] = open(self.path, "a")  # noqa: SIM115  # closed by close()
-        self.events: Events | None = None
-        if tensorboard:
-            with extra("TensorBoard files"):
-                self.events = Events(run.path / "tensorboard", first_step)
+        self.sinks: list[Sink] = []
+        if train.tensorboard:
+            with extra(Events.title):
+                self.sinks.append(Events(run.path / "tensorboard", first_step, settings))
+        for name in () if train.tracking is None else train.tracking.sinks:
+            with extra(SERVICES[name].title):
+                self.sinks.append(SERVICES[name](run, train.tracking, settings))
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record; NaN and infinity are errors."""
@@ -65,14 +41,14 @@ class Recorder:
         with naming(self.path):
             self.file.write(json.dumps(record) + "\n")
             self.file.flush()
-        self.with_events(lambda events: events.write(record))
+        self.with_sinks(lambda sink: sink.write(record))
 
     def sync(self) -> None:
         """Sync everything written so far to disk."""
         with naming(self.path):
             self.file.flush()
             os.fsync(self.file.fileno())
-        self.with_events(lambda events: events.writer.flush())
+        self.with_sinks(lambda sink: sink.flush())
 
     def close(self) -> None:
         try:
@@ -80,15 +56,15 @@ class Recorder:
         finally:
             with naming(self.path):
                 self.file.close()
-        self.with_events(lambda events: events.writer.close())
+        self.with_sinks(lambda sink: sink.close())
 
-    def with_events(self, act: Callable[[Events], None]) -> None:
-        """Do something with the TensorBoard files; a failure ends them, not the run."""
-        events, self.events = self.events, None
-        if events is not None:
-            with extra("further TensorBoard files"):
-                act(events)
-                self.events = events
+    def with_sinks(self, act: Callable[[Sink], None]) -> None:
+        """Do something with every sink; a failure ends that sink, not the run."""
+        sinks, self.sinks = self.sinks, []
+        for sink in sinks:
+            with extra(f"further {sink.title}"):
+                act(sink)
+                self.sinks.append(sink)
 
 
 class Progress:

@@ -75,9 +75,13 @@ class Run:
         """Remove what a run wrote that recorded nothing, so that its directory is free again; other files stay."""
         if self.metrics() or self.steps():
             return
-        for directory in (self.checkpoints, self.path / "tensorboard"):
+        for directory in (self.checkpoints, *(self.path / name for name in ("tensorboard", "wandb", "mlflow"))):
             shutil.rmtree(directory, ignore_errors=True)
-        for file in (self.metrics_file, self.config_file, self.path / PROVENANCE, self.path / LOCK):
+        for file in (
+            self.metrics_file,
+            self.config_file,
+            *(self.path / n for n in (PROVENANCE, LOCK, "tracking.json")),
+        ):
             file.unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()

@@ -13,6 +13,17 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from coterie.algorithms.actor_critic import (
+    Gradients,
+    NetworkArrays,
+    RowScaling,
+    descend,
+    gather_outcomes,
+    make_gradients,
+    move_target,
+    policy_rows,
+)
+from coterie.algorithms.joint_transitions import JointTransitions
 from coterie.algorithms.maddpg.outcomes import (
     Scratch,
     Targets,
@@ -25,10 +36,9 @@ from coterie.algorithms.maddpg.outcomes import (
     make_targets,
     mean_square,
 )
-from coterie.algorithms.maddpg.transitions import JointTransitions
 from coterie.core.group import RiskParameters
 from coterie.core.types import Array
-from coterie.nn.kernels import Spec, adam, backward, backward_inputs, forward, settle, squash, through_choices, unsquash
+from coterie.nn.kernels import Spec, backward_inputs, forward, settle, squash, through_choices, unsquash
 
 LOGIT_PENALTY = 1e-3  # weight of the mean square of logits, as in the authors' code: large logits stop exploration
 
@@ -59,23 +69,11 @@ class GroupLayout(NamedTuple):
 class InputScaling(NamedTuple):
     """How observations become network inputs, and how many one-hot identities follow them."""
 
-    shift: Array  # [S, D]: for the policy
-    scale: Array  # [S, D]
-    limit: float
-    identities: int
+    own: RowScaling  # for the policy
     joint_shift: Array  # [O]: for a centralized critic
     joint_scale: Array  # [O]
     joint_limit: float
     critic_identities: int
-
-
-class NetworkArrays(NamedTuple):
-    """A network's parameters, their Adam moments and the target network's parameters, all `[S, P]`."""
-
-    params: Array
-    mean: Array
-    square: Array
-    target: Array
 
 
 class Hyperparams(NamedTuple):
@@ -110,9 +108,7 @@ class Workspace(NamedTuple):
     critic_inputs: Array  # [M, inputs of a critic]
     actor_store: Array
     critic_store: Array
-    deltas: Array  # [2, …]
-    part: Array
-    grad: Array
+    gradients: Gradients
     reward: Array  # [M]
     discount: Array  # [M]
     targets: Targets
@@ -123,21 +119,12 @@ class Workspace(NamedTuple):
 @njit(cache=True, error_model="numpy")
 def make_workspace(rows: int, actor: Spec, critic: Spec, width: int) -> Workspace:
     """Room for batches of this many rows."""
-    most = 0
-    for sizes in (actor.sizes, critic.sizes):
-        count = 0
-        for layer in range(len(sizes) - 1):
-            count += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
-        most = max(most, count)
-    widest = max(actor.sizes.max(), critic.sizes.max())
     return Workspace(
         np.empty((rows, actor.sizes[0]), np.float32),
         np.empty((rows, critic.sizes[0]), np.float32),
         np.empty(rows * actor.sizes[1:].sum(), np.float32),
         np.empty(rows * critic.sizes[1:].sum(), np.float32),
-        np.empty((2, rows * widest), np.float32),
-        np.empty(most, np.float32),
-        np.empty(most, np.float32),
+        make_gradients(rows, actor, critic),
         np.empty(rows, np.float32),
         np.empty(rows, np.float32),
         make_targets(rows, critic.sizes[-1]),
@@ -147,21 +134,6 @@ def make_workspace(rows: int, actor: Spec, critic: Spec, width: int) -> Workspac
 
 
 # Rows -------------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, error_model="numpy")
-def actor_rows(observation: Array, index: Array, layout: GroupLayout, scaling: InputScaling, s: int, x: Array) -> None:
-    """Write the policy's inputs: normalised observations and identities."""
-    per, size = x.shape[0] // len(index), layout.obs_size
-    for i in range(len(index)):
-        for p in range(per):
-            a, into = s + p, x[i * per + p]
-            row = observation[index[i], layout.first_obs + a * size : layout.first_obs + (a + 1) * size]
-            for j in range(size):
-                scaled = (row[j] - scaling.shift[s, j]) * scaling.scale[s, j]
-                into[j] = min(max(scaled, -scaling.limit), scaling.limit)
-            for j in range(scaling.identities):
-                into[size + j] = 1 if j == a else 0
 
 
 @njit(cache=True, error_model="numpy")
@@ -206,21 +178,7 @@ def action_start(layout: GroupLayout, scaling: InputScaling, obs_size: int, a: i
     """Where an agent's own action begins in its critic's inputs."""
     if layout.centralized:
         return obs_size + scaling.critic_identities + layout.first_action + a * layout.action_size
-    return layout.obs_size + scaling.identities
-
-
-@njit(cache=True, error_model="numpy")
-def _gather(rows: JointTransitions, index: Array, s: int, workspace: Workspace) -> None:
-    """Write rewards, discounts and weights of a parameter set's decisions."""
-    per, valid = workspace.actor_inputs.shape[0] // len(index), 0
-    for i in range(len(index)):
-        for p in range(per):
-            m, r, a = i * per + p, index[i], s + p
-            workspace.reward[m], workspace.discount[m] = rows.reward[r, a], rows.discount[r, a]
-            valid += rows.valid[r, a]
-    for i in range(len(index)):
-        for p in range(per):
-            workspace.targets.weight[i * per + p] = rows.valid[index[i], s + p] / max(valid, 1)
+    return layout.obs_size + scaling.own.identities
 
 
 @njit(cache=True, error_model="numpy")
@@ -242,7 +200,7 @@ def _write_target_actions(it: Iteration, step: int, target: Array, workspace: Wo
     rows, layout, index, smoothing = it.rows, it.layout, it.draws.indices[step], it.draws.smoothing
     per, width = workspace.actor_inputs.shape[0] // len(index), layout.action_size
     for s in range(target.shape[0]):
-        actor_rows(rows.next_obs, index, layout, it.scaling, s, workspace.actor_inputs)
+        policy_rows(rows.next_obs, index, layout.first_obs, it.scaling.own, s, workspace.actor_inputs)
         out = forward(target[s], it.actor_spec.sizes, it.actor_spec.relu, workspace.actor_inputs, workspace.actor_store)
         for i in range(len(index)):
             for p in range(per):
@@ -268,32 +226,13 @@ def _write_targets(
     index, spec = it.draws.indices[step], it.critic_spec
     if continues:
         x, y = workspace.actor_inputs, workspace.critic_inputs
-        actor_rows(it.rows.next_obs, index, it.layout, it.scaling, s, x)
+        policy_rows(it.rows.next_obs, index, it.layout.first_obs, it.scaling.own, s, x)
         critic_rows(it.rows.next_obs, it.draws.next_action[step], index, it.layout, it.scaling, s, x, y)
         for c in range(len(critics)):
             out = forward(critics[c].target[s], spec.sizes, spec.relu, y, workspace.critic_store)
             keep_lower(out, c == 0, workspace.targets, workspace.scratch)
-    _gather(it.rows, index, s, workspace)
+    gather_outcomes(it.rows, index, s, workspace.reward, workspace.discount, workspace.targets.weight)
     bootstrap(workspace.reward, workspace.discount, workspace.targets)
-
-
-@njit(cache=True, error_model="numpy")
-def _descend(
-    net: NetworkArrays,
-    s: int,
-    spec: Spec,
-    x: Array,
-    store: Array,
-    workspace: Workspace,
-    step: int,
-    rate: float,
-    limit: float,
-) -> None:
-    """One Adam step along the slopes that replace the outputs in `store`; `x` are the network's inputs."""
-    grad = workspace.grad[: net.params.shape[1]]
-    grad[:] = 0
-    backward(net.params[s], spec.sizes, spec.relu, x, store, workspace.deltas, workspace.part, grad)
-    adam(net.params[s], grad, net.mean[s], net.square[s], step, rate, limit)
 
 
 @njit(cache=True, error_model="numpy")
@@ -304,7 +243,9 @@ def _critic_step(
     spec, y, store = it.critic_spec, workspace.critic_inputs, workspace.critic_store
     out = forward(critic.params[s], spec.sizes, spec.relu, y, store)
     found = critic_loss(out, workspace.targets, scale, workspace.scratch)
-    _descend(critic, s, spec, y, store, workspace, steps, it.hyperparams.critic_rate, it.hyperparams.max_grad_norm)
+    descend(
+        critic, s, spec, y, store, workspace.gradients, steps, it.hyperparams.critic_rate, it.hyperparams.max_grad_norm
+    )
     return found
 
 
@@ -374,17 +315,10 @@ def _actor_step(
     _act(it, step, s, out, workspace)
     predicted = forward(critic, spec.sizes, spec.relu, y, workspace.critic_store)
     mean = actor_objective(it.risk, predicted, workspace.targets.weight, h.scale_by_std, workspace.scratch)
-    inputs = backward_inputs(critic, spec.sizes, spec.relu, y, workspace.critic_store, workspace.deltas)
+    inputs = backward_inputs(critic, spec.sizes, spec.relu, y, workspace.critic_store, workspace.gradients.deltas)
     _action_slopes(it, step, s, out, inputs, workspace)
-    _descend(actor, s, it.actor_spec, x, store, workspace, steps, h.actor_rate, h.max_grad_norm)
+    descend(actor, s, it.actor_spec, x, store, workspace.gradients, steps, h.actor_rate, h.max_grad_norm)
     return mean
-
-
-@njit(cache=True, error_model="numpy")
-def _move_target(net: NetworkArrays, tau: float) -> None:
-    for s in range(net.params.shape[0]):
-        for j in range(net.params.shape[1]):
-            net.target[s, j] += np.float32(tau) * (net.params[s, j] - net.target[s, j])
 
 
 @njit(cache=True, error_model="numpy")
@@ -414,7 +348,7 @@ def maddpg_updates(
         actor_steps += moves
         for s in range(parameter_sets):
             _write_targets(it, step, s, continues, critics, workspace)
-            actor_rows(it.rows.observation, index, it.layout, it.scaling, s, x)
+            policy_rows(it.rows.observation, index, it.layout.first_obs, it.scaling.own, s, x)
             critic_rows(it.rows.observation, action, index, it.layout, it.scaling, s, x, y)
             scale = mean_square(workspace.targets, amounts[s]) if is_hurdle(it.critic_spec.sizes[-1]) else 1.0
             for c in range(len(critics)):
@@ -426,7 +360,7 @@ def maddpg_updates(
             if moves:
                 sums[3] += _actor_step(it, step, s, actor, critics[0].params[s], workspace, actor_steps)
         if moves:
-            _move_target(actor, it.hyperparams.tau)
+            move_target(actor, it.hyperparams.tau)
             for critic in critics:
-                _move_target(critic, it.hyperparams.tau)
+                move_target(critic, it.hyperparams.tau)
     return sums / parameter_sets

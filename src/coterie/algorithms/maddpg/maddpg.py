@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.algorithms.actor_critic import NetworkWithTarget, RowScaling, to_array
 from coterie.algorithms.divergence import demand_finite
+from coterie.algorithms.joint_transitions import JointLayout, JointTransitions, PendingSteps
 from coterie.algorithms.maddpg import kernels, outcomes
 from coterie.algorithms.maddpg.kernels import Draws
 from coterie.algorithms.maddpg.outcomes import Targets
-from coterie.algorithms.maddpg.transitions import JointLayout, JointTransitions, PendingSteps
-from coterie.algorithms.replay import Replay, ReplaySettings
+from coterie.algorithms.replay import MemorySettings, Replay
 from coterie.core.group import GroupSpec, Panel, Preference, Risk, RiskParameters
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, CoterieError, Experience, Joint, Metrics, State, TargetPolicy
@@ -108,21 +109,6 @@ class TargetSettings:
 
 
 @dataclass(frozen=True)
-class MemorySettings:
-    size: int = 100_000  # time steps kept; older ones are overwritten
-    learning_starts: int = 1_000  # time steps that must be stored before learning starts
-
-    SEARCH: ClassVar[Space] = {"size": Choice((10_000, 100_000, 500_000))}  # what `coterie tune` tries
-
-    def __post_init__(self) -> None:
-        self.uniform()
-
-    def uniform(self) -> ReplaySettings:
-        """The settings of a replay without priorities."""
-        return ReplaySettings(self.size, self.learning_starts, priority=0.0)
-
-
-@dataclass(frozen=True)
 class MADDPGSettings:
     learning_rate: float = 1e-3  # of the policy's Adam
     learning_rate_schedule: Literal["constant", "linear"] = "constant"  # of both; linear: to 0 at the run's end
@@ -187,35 +173,6 @@ class Batch(NamedTuple):
     weight: Array  # [S, M]: of each decision in its parameter set's mean
 
 
-class NetworkWithTarget:
-    """A network and its target network, which follows it slowly."""
-
-    def __init__(self, net: networks.Net, flat: networks.FlatParams, target: networks.Net) -> None:
-        self.net, self.flat, self.target, self.target_flat = net, flat, target, networks.FlatParams(target)
-        self.target_flat.copy_from(flat)
-
-    @property
-    def steps(self) -> int:
-        """Adam steps taken: all parameter sets learn together."""
-        return int(self.flat.steps[0])
-
-    def move_target(self, tau: float) -> None:
-        """Move the target network by the fraction `tau` of the way."""
-        self.target_flat.move_towards(self.flat, tau)
-
-    def arrays(self) -> kernels.NetworkArrays:
-        """All arrays, for the compiled path."""
-        return kernels.NetworkArrays(self.flat.array, self.flat.mean, self.flat.square, self.target_flat.array)
-
-    def state(self) -> State:
-        return {"net": networks.export(self.net), "target": networks.export(self.target), "adam": self.flat.state()}
-
-    def load(self, state: State, what: str) -> None:
-        networks.restore(self.net, state["net"], what)
-        networks.restore(self.target, state["target"], f"{what}, target")
-        self.flat.load(state["adam"])
-
-
 class InterimScopeError(ValueError, CoterieError):
     """Decisions do not allow a preference with the scope interim."""
 
@@ -235,11 +192,6 @@ def check_interim(group: str, own: Experience, gamma: float, one_amount: bool) -
             f"set {group}.learner.gamma=0 to value each by its own reward, or {group}.preference.scope=episodic with "
             f"{group}.learner.name=ppo and {group}.policy.name=network"
         )
-
-
-def to_array(tensor: Tensor) -> Array:
-    """A copy in main memory."""
-    return tensor.detach().cpu().numpy().copy()
 
 
 # The learner ------------------------------------------------------------------------------------------
@@ -452,10 +404,7 @@ class MADDPG:
     def input_scaling(self) -> kernels.InputScaling:
         own, joint = self.policy.normalizer, self.normalizer
         return kernels.InputScaling(
-            shift=own.shift,
-            scale=own.scale,
-            limit=own.limit,
-            identities=self.policy.shape.extra,
+            own=RowScaling(own.shift, own.scale, own.limit, self.policy.shape.extra),
             joint_shift=joint.shift[0],
             joint_scale=joint.scale[0],
             joint_limit=joint.limit,

@@ -8,6 +8,7 @@ under its number, with its values.
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import sqlite3
@@ -22,7 +23,7 @@ import optuna
 import sqlalchemy
 from optuna.trial import FrozenTrial, TrialState
 
-from coterie.config.schema import ConfigError
+from coterie.config.schema import ConfigError, leaves
 from coterie.core import seeding
 from coterie.core.search_space import Choice, Range, Real, Whole, range_to_dict, written
 
@@ -54,11 +55,13 @@ class StudySpec:
     seeds: int  # trainings per trial
     pruner: Pruner
     horizon: int  # environment steps of one training
+    batch: int = 1  # trials proposed together, before any of them is trained
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, as the study stores it."""
         space = {path: range_to_dict(known) for path, known in self.space.items()}
-        return {"config": self.config, "space": space, "seeds": self.seeds, "pruner": self.pruner}
+        found = {"config": self.config, "space": space, "seeds": self.seeds, "pruner": self.pruner}
+        return found | ({"batch": self.batch} if self.batch > 1 else {})  # earlier versions had no batches
 
 
 @dataclass(frozen=True)
@@ -169,17 +172,42 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return found
 
 
-def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Nested settings as path -> value."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        at = f"{path}.{name}" if path else str(name)
-        found |= leaves(value, at) if isinstance(value, dict) and value else {at: value}
-    return found
+@dataclass(frozen=True)
+class Result:
+    """What the training of one trial found, to be written by the process that holds the study."""
+
+    outcome: Outcome  # "running": it was interrupted
+    score: float | None = None
+    held_out: float | None = None
+    reason: str = ""
+    curve: dict[int, float] = dataclasses.field(default_factory=dict)
+    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the pruner
+
+
+class Judge:
+    """Prunes one trial in memory, given the trials of earlier batches alone."""
+
+    def __init__(self, spec: StudySpec, earlier: list[FrozenTrial]) -> None:
+        self.spec, self.curve = spec, dict[int, float]()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.study = optuna.create_study(direction="maximize", pruner=make_pruner(spec))
+        self.study.add_trials(earlier)
+        self.trial = self.study.ask()
+
+    def report(self, step: int, score: float) -> bool:
+        """Report an intermediate score; True when the trial should be pruned."""
+        self.curve[step] = score
+        self.trial.report(score, step)
+        finished = step >= self.spec.horizon * self.spec.seeds  # pruning would save nothing
+        return not finished and self.trial.should_prune()
+
+    def attributes(self) -> dict[str, Any]:
+        """What the pruner noted about the trial."""
+        return dict(self.study.get_trials(deepcopy=False)[-1].system_attrs)
 
 
 class Study:
-    """An open study, with at most one running trial."""
+    """An open study; with batches of one trial, at most one is running."""
 
     def __init__(self, inner: optuna.Study, storage: optuna.storages.RDBStorage, spec: StudySpec) -> None:
         self.inner, self.storage, self.spec = inner, storage, spec
@@ -194,18 +222,65 @@ class Study:
         """The next trial: an interrupted one, the experiment's own values, or a new proposal."""
         known = self.inner.get_trials(deepcopy=False)
         interrupted = [trial.number for trial in known if trial.state == TrialState.RUNNING]
-        if interrupted:
-            study_id = self.storage.get_study_id_from_name(NAME)
-            identity = self.storage.get_trial_id_from_study_id_trial_number(study_id, interrupted[0])
-            self.current = optuna.trial.Trial(self.inner, identity)
-        else:
-            if not known:
-                self.inner.enqueue_trial({p: stored(self.spec.space[p], v) for p, v in self.spec.own.items()})
-            self.current = self.inner.ask()
+        self.current = self.running(interrupted[0]) if interrupted else self.ask()
+        self.propose_all()
+        return next(trial for trial in self.trials() if trial.number == self.current.number)
+
+    def begin_batch(self) -> list[Trial]:
+        """The trials of the present batch that have not ended; a new batch is proposed where there are none.
+
+        All trials of a batch are proposed before one of them is trained, so they do not depend on who ends first.
+        """
+        known = self.inner.get_trials(deepcopy=False)
+        if all(trial.state.is_finished() for trial in known) or len(known) % self.spec.batch:
+            while True:
+                self.current = self.ask()
+                self.propose_all()
+                if (self.current.number + 1) % self.spec.batch == 0:
+                    break
+            self.current = None
+        return [trial for trial in self.trials() if trial.outcome == "running"]
+
+    def earlier(self, number: int) -> list[FrozenTrial]:
+        """The trials of the batches before a trial's own: what its pruning depends on."""
+        first = number - number % self.spec.batch
+        return [trial for trial in self.inner.get_trials(deepcopy=False) if trial.number < first]
+
+    def ask(self) -> optuna.Trial:
+        """A new trial; the first one has the experiment's own values."""
+        if not self.inner.get_trials(deepcopy=False):
+            self.inner.enqueue_trial({p: stored(self.spec.space[p], v) for p, v in self.spec.own.items()})
+        return self.inner.ask()
+
+    def running(self, number: int) -> optuna.Trial:
+        """A trial that has begun."""
+        study_id = self.storage.get_study_id_from_name(NAME)
+        return optuna.trial.Trial(self.inner, self.storage.get_trial_id_from_study_id_trial_number(study_id, number))
+
+    def propose_all(self) -> None:
+        """Draw the present trial's values, each with its own sampler."""
+        assert self.current is not None
         for path, range_ in self.spec.space.items():
             self.inner.sampler = self.sampler(self.current.number, path)
             propose(self.current, path, range_)
-        return next(trial for trial in self.trials() if trial.number == self.current.number)
+
+    def end(self, number: int, result: Result) -> Trial:
+        """End a trial of a batch with what a process found."""
+        self.current = self.running(number)
+        for step, score in result.curve.items():
+            if step not in self.described(self._frozen()).curve:
+                self.current.report(score, step)
+        for name, value in result.attributes.items():
+            self.storage.set_trial_system_attr(self.current._trial_id, name, value)
+        match result.outcome:
+            case "complete":
+                assert result.score is not None
+                assert result.held_out is not None
+                return self.complete(result.score, result.held_out)
+            case "pruned":
+                return self.prune()
+            case _:
+                return self.fail(result.reason)
 
     def sampler(self, number: int, path: str) -> optuna.samplers.BaseSampler:
         """The sampler of one value; it depends only on the earlier trials."""

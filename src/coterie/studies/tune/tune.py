@@ -13,7 +13,7 @@ import os
 import shlex
 import shutil
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,26 @@ import numpy as np
 import yaml
 
 from coterie.config import schema as configs
-from coterie.config.schema import Config, ConfigError, Part
+from coterie.config.schema import Config, ConfigError, Part, leaves
 from coterie.core.search_space import Range, declared
 from coterie.core.types import CoterieError
 from coterie.nn.threads import fixed_threads
 from coterie.studies.report import write_report
-from coterie.studies.tune.optuna import Pruner, Study, StudySpec, Trial, leaves, open_study
+from coterie.studies.tune.optuna import (
+    Judge,
+    Outcome,
+    Pruner,
+    Result,
+    Study,
+    StudySpec,
+    Trial,
+    open_study,
+)
 from coterie.training import build, loop, start
 from coterie.training.best import constants
 from coterie.training.evaluate import evaluate
-from coterie.training.interrupt import interruptible
+from coterie.training.interrupt import Interruption, interruptible
+from coterie.training.jobs import demand_jobs, run_parallel
 from coterie.training.run import Run, write_text
 
 TRIED_EPISODES = 32  # of untrained policies, which show whether a game has a constant sum
@@ -48,6 +58,13 @@ class Plan:
     only: tuple[str, ...] = ()  # patterns of paths to search; none: all that is declared
     seeds: int = 1  # trainings per trial
     pruner: Pruner = "median"
+    jobs: int = 1  # trials to train at a time
+    batch: int | None = None  # trials proposed together; None: as many as jobs
+
+    @property
+    def together(self) -> int:
+        """Trials proposed together."""
+        return self.jobs if self.batch is None else self.batch
 
     def command(self) -> str:
         """The equivalent command line."""
@@ -56,6 +73,8 @@ class Plan:
         words += [word for pattern in self.only for word in ("--only", pattern)]
         words += ["--seeds", str(self.seeds)] if self.seeds > 1 else []
         words += ["--pruner", self.pruner] if self.pruner != "median" else []
+        words += ["--batch", str(self.together)] if self.together > 1 else []
+        words += ["--jobs", str(self.jobs)] if self.jobs > 1 else []
         return shlex.join(words)
 
 
@@ -110,6 +129,12 @@ Progress = Callable[[Tuned, Trial | None], None]  # called when the study is ope
 
 def tune(plan: Plan, progress: Progress = lambda tuned, trial: None) -> Tuned:
     """Run trials until the study has as many as planned, or until Ctrl-C."""
+    demand_jobs(plan.jobs)
+    if plan.together < plan.jobs:
+        raise ConfigError(
+            f"--jobs: {plan.jobs} processes for {plan.together} trials that are proposed together; "
+            f"lower --jobs, or propose more with --batch {plan.jobs}"
+        )
     base = start.check(plan.experiment, list(plan.overrides))
     files = Files(Path(plan.study) if plan.study else Path("runs") / "tune" / f"{base.experiment}.db")
     if files.best.resolve() == configs.find(plan.experiment).resolve():
@@ -117,7 +142,7 @@ def tune(plan: Plan, progress: Progress = lambda tuned, trial: None) -> Tuned:
     own, space = searched(base, plan)
     refuse_constant_sum(base)
     horizon = base.train.iterations * base.train.iteration_steps
-    spec = StudySpec(shared_settings(base), space, own, plan.seeds, plan.pruner, horizon)
+    spec = StudySpec(shared_settings(base), space, own, plan.seeds, plan.pruner, horizon, plan.together)
     with (
         open_study(files.study, spec, files.trials / ".lock", plan.command()) as study,
         interruptible() as interrupted,
@@ -125,19 +150,56 @@ def tune(plan: Plan, progress: Progress = lambda tuned, trial: None) -> Tuned:
         tuned = Tuned(plan, base.experiment, files, space, ended(study))
         progress(tuned, None)
         while len(tuned.trials) < plan.trials and not interrupted.is_set():
-            trial, interrupt = run_trial(study, study.begin(), plan, files)
-            if trial is not None:
+            for trial in run_next(study, plan, files, interrupted):
                 tuned = dataclasses.replace(tuned, trials=ended(study))
                 progress(tuned, trial)
                 keep_best(tuned, trial)
-            if interrupt:
-                interrupted.set()
         stopped = interrupted.is_set() and len(tuned.trials) < plan.trials
         tuned = dataclasses.replace(tuned, importance=study.importance(), interrupted=stopped)
         keep_best(tuned, tuned.best)
     if tuned.best is None and not stopped:
         raise CoterieError(f"all {len(tuned.trials)} trials failed; the first one: {tuned.trials[0].reason}")
     return tuned
+
+
+def run_next(study: Study, plan: Plan, files: Files, interrupted: Interruption) -> Iterator[Trial]:
+    """Train the next trial, or the next batch of them; yields those that have ended."""
+    if study.spec.batch == 1:
+        trial, interrupt = run_trial(study, study.begin(), plan, files)
+        if interrupt:
+            interrupted.set()
+        if trial is not None:
+            yield trial
+        return
+    waiting = [trial for trial in study.begin_batch() if trial.number < plan.trials]
+    tasks = [(study.spec, study.earlier(trial.number), trial, plan, files) for trial in waiting]
+    if plan.jobs == 1:
+        for trial, task in zip(waiting, tasks, strict=True):
+            result = run_alone(*task)
+            if result.outcome == "running":
+                interrupted.set()
+                return
+            yield study.end(trial.number, result)
+            if interrupted.is_set():
+                return
+        return
+    for index, result in run_parallel(run_alone, tasks, plan.jobs, interrupted):
+        if result.outcome != "running":
+            yield study.end(waiting[index].number, result)
+
+
+def run_alone(spec: StudySpec, earlier: list[Any], trial: Trial, plan: Plan, files: Files) -> Result:
+    """Train one trial of a batch, without the study's file: in this process or in another one."""
+    judge = Judge(spec, earlier)
+    shutil.rmtree(files.trial(trial.number), ignore_errors=True)  # of an interrupted trial, which starts anew
+    try:
+        training = train_seeds(trial, plan, files, judge.report, spec.horizon)
+    except CoterieError as error:
+        return Result("failed", reason=str(error), curve=judge.curve, attributes=judge.attributes())
+    if not training.finished:
+        return Result("running")
+    outcome: Outcome = "pruned" if training.pruned else "complete"
+    return Result(outcome, training.score, training.held_out, "", judge.curve, judge.attributes())
 
 
 def ended(study: Study) -> list[Trial]:
@@ -222,47 +284,70 @@ def with_values(plan: Plan, values: dict[str, Any]) -> Config:
 class PruningCallback:
     """Reports the validation scores of one training to the study, and keeps the best."""
 
-    def __init__(self, study: Study, earlier: list[float], offset: int) -> None:
-        self.study, self.earlier, self.offset = study, earlier, offset
+    def __init__(self, report: Callable[[int, float], bool], earlier: list[float], offset: int) -> None:
+        self.report, self.earlier, self.offset = report, earlier, offset
         self.best, self.pruned = -np.inf, False
 
     def watch(self, env_steps: int, score: float) -> bool:
         """Report a score; True when the trial is pruned."""
         self.best = max(self.best, score)
         so_far = float(np.mean([*self.earlier, self.best]))
-        self.pruned = self.study.report(self.offset + env_steps, so_far)
+        self.pruned = self.report(self.offset + env_steps, so_far)
         return self.pruned
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the trainings of one trial have found."""
+
+    finished: bool  # False: interrupted before its end
+    interrupted: bool = False
+    pruned: bool = False
+    score: float | None = None  # of validation
+    held_out: float | None = None
 
 
 def run_trial(study: Study, trial: Trial, plan: Plan, files: Files) -> tuple[Trial | None, bool]:
     """Train with a trial's values; returns the ended trial, or None if Ctrl-C came first, and whether it came."""
     shutil.rmtree(files.trial(trial.number), ignore_errors=True)  # of an interrupted trial, which starts anew
-    scores: list[float] = []
-    held_out: list[float] = []
     try:
-        settings = with_values(plan, trial.values)
-        for number in range(plan.seeds):
-            once = for_trial(settings, settings.seed + number)
-            callback = PruningCallback(study, scores, number * study.spec.horizon)
-            run = Run.create(files.trial(trial.number) / f"seed{once.seed}", once)
-            end = loop.train(once, run, quiet=True, watch=callback.watch, report=write_report)
-            last = number + 1 == plan.seeds or callback.pruned
-            if not end["finished"] or (end["interrupted"] and not last):
-                return None, True
-            if callback.pruned:
-                return study.prune(), end["interrupted"]
-            scores.append(callback.best)
-            held_out.append(held_out_score(end, settings))
+        training = train_seeds(trial, plan, files, study.report, study.spec.horizon)
     except CoterieError as error:
         return study.fail(str(error)), False
-    return study.complete(float(np.mean(scores)), float(np.mean(held_out))), end["interrupted"]
+    if not training.finished:
+        return None, True
+    if training.pruned:
+        return study.prune(), training.interrupted
+    assert training.score is not None
+    assert training.held_out is not None
+    return study.complete(training.score, training.held_out), training.interrupted
+
+
+def train_seeds(trial: Trial, plan: Plan, files: Files, report: Callable[[int, float], bool], horizon: int) -> Training:
+    """Train every seed of a trial, until the study prunes it."""
+    scores: list[float] = []
+    held_out: list[float] = []
+    settings = with_values(plan, trial.values)
+    for number in range(plan.seeds):
+        once = for_trial(settings, settings.seed + number)
+        callback = PruningCallback(report, scores, number * horizon)
+        run = Run.create(files.trial(trial.number) / f"seed{once.seed}", once)
+        end = loop.train(once, run, quiet=True, watch=callback.watch, report=write_report)
+        last = number + 1 == plan.seeds or callback.pruned
+        if not end["finished"] or (end["interrupted"] and not last):
+            return Training(finished=False)
+        if callback.pruned:
+            return Training(True, end["interrupted"], pruned=True)
+        scores.append(callback.best)
+        held_out.append(held_out_score(end, settings))
+    return Training(True, end["interrupted"], False, float(np.mean(scores)), float(np.mean(held_out)))
 
 
 def for_trial(settings: Config, seed: int) -> Config:
     """The same experiment without videos, TensorBoard files and intermediate checkpoints."""
     once = settings.train.iterations
     train = dataclasses.replace(
-        settings.train, video=False, tensorboard=False, keep_checkpoints=1, checkpoint_every=once
+        settings.train, video=False, tensorboard=False, tracking=None, keep_checkpoints=1, checkpoint_every=once
     )
     return dataclasses.replace(settings, seed=seed, train=train)
 

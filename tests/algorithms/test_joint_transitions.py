@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from coterie.algorithms.maddpg.transitions import JointLayout
+from coterie.algorithms.joint_transitions import JointLayout
 from coterie.core.group import GroupInfo
 from coterie.core.types import AgentType, Box, Discrete, Experience, Finals, Joint, MultiDiscrete
 from coterie.nn.packing import encode

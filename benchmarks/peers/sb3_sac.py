@@ -1,0 +1,64 @@
+"""Stable-Baselines3's SAC with the settings of an experiment of `benchmarks/sac.py`. Prints one JSON line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+
+import gymnasium
+import torch
+from stable_baselines3 import SAC
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--env", default="Pendulum-v1")
+    parser.add_argument("--continuous", action="store_true", help="an option of LunarLander")
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--every", type=int, default=2, help="steps per update")
+    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--tau", type=float, default=0.005)
+    parser.add_argument("--starts", type=int, default=1_000)
+    parser.add_argument("--episodes", type=int, default=100)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    words = {"continuous": True} if options.continuous else {}
+    model = SAC(
+        "MlpPolicy",
+        Monitor(gymnasium.make(options.env, **words)),
+        learning_rate=options.rate,
+        buffer_size=min(options.steps, 300_000),
+        learning_starts=options.starts,
+        batch_size=options.batch,
+        tau=options.tau,
+        gamma=0.99,
+        train_freq=options.every,
+        gradient_steps=1,
+        policy_kwargs={"net_arch": [options.hidden] * 2},
+        seed=options.seed,
+        device="cpu",
+        verbose=0,
+    )
+    begin = time.perf_counter()
+    model.learn(options.steps)
+    seconds = time.perf_counter() - begin
+    held_out = Monitor(gymnasium.make(options.env, **words))
+    held_out.reset(seed=10_000 + options.seed)
+    score, _ = evaluate_policy(model, held_out, options.episodes, deterministic=True)
+    result = {
+        "steps_per_s": model.num_timesteps / seconds,
+        "greedy": float(score),
+        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Several trainings at a time, each in a process of its own, so that none can change another's numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from coterie.core.types import CoterieError
+from coterie.training.interrupt import Interruption, interruptible
+
+PATIENCE = 0.5  # seconds between looks for a signal
+
+
+def demand_jobs(jobs: int) -> None:
+    """Refuse a number of processes below 1."""
+    if jobs < 1:
+        raise CoterieError(f"--jobs: expected at least 1 process, got {jobs}; --jobs 1 runs one after the other")
+
+
+def run_parallel(
+    function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int, interrupted: Interruption
+) -> Iterator[tuple[int, Any]]:
+    """Call `function(*task)` for every task in up to `jobs` processes; yields (index, result) as they end.
+
+    Function and tasks must be picklable. An error of ours in a process is raised here, after the others have ended. A
+    signal to this process is passed on once, so that trainings save; tasks that have not begun are left out.
+    """
+    context, running, failure = multiprocessing.get_context("spawn"), {}, None
+    left, told = list(enumerate(tasks)), False
+    try:
+        while left or running:
+            while left and len(running) < jobs and not interrupted.is_set() and failure is None:
+                index, task = left.pop(0)
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(sender, sys.path, function, task))
+                process.start()
+                sender.close()
+                running[receiver] = (index, process)
+            if not running:
+                break
+            if interrupted.is_set() and not told:
+                told = True
+                _pass_on([process for _, process in running.values()])
+            for receiver in wait(list(running), PATIENCE):
+                assert isinstance(receiver, Connection)
+                index, process = running.pop(receiver)
+                found, error = _receive(receiver, process)
+                if error is None:
+                    yield index, found
+                else:
+                    failure = failure or error
+    finally:
+        _pass_on([process for _, process in running.values()])
+        for _, process in running.values():
+            process.join()
+    if failure is not None:
+        raise failure
+
+
+def _receive(receiver: Connection, process: SpawnProcess) -> tuple[Any, CoterieError | None]:
+    """What a process has sent before it ended, or an error."""
+    try:
+        found = receiver.recv()
+    except EOFError:
+        process.join()
+        found = CoterieError(f"a process of --jobs ended with exit code {process.exitcode} and no result")
+    receiver.close()
+    process.join()
+    return (None, found) if isinstance(found, CoterieError) else (found, None)
+
+
+def _pass_on(processes: Sequence[SpawnProcess]) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, signal.SIGTERM)
+
+
+def _work(sender: Connection, path: list[str], function: Callable[..., Any], task: tuple[Any, ...]) -> None:
+    """Run one task in a child process; its own process group, since Ctrl-C is passed on by the parent alone."""
+    os.setpgrp()
+    sys.path[:] = path
+    logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", stream=sys.stderr)
+    try:
+        with interruptible(deliver=False):  # a signal stops the training, not this process
+            found: Any = function(*task)
+    except CoterieError as error:
+        found = CoterieError(str(error))  # other classes of errors may need arguments to be unpickled
+    sender.send(found)
+    sender.close()

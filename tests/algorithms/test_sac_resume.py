@@ -1,0 +1,94 @@
+"""Runs of SAC that are killed and resumed, or spread over workers, come to the same end, bit for bit."""
+
+import numpy as np
+import pytest
+
+from helpers.resume import (
+    TRAIN,
+    assert_alike_with_workers,
+    assert_refused,
+    assert_resumed_alike,
+    assert_survives_kill_9,
+    stopped,
+    train_all,
+)
+from helpers.sac import BOX, learn, make_learner, random_experience
+from helpers.small_worlds import group_spec
+
+CHASE = (
+    """\
+world: {name: tag, max_steps: 6, continuous_actions: true}
+groups:
+  hunters:
+    agents: "adversary_*"
+    policy: {name: gaussian, hidden: [8]}
+    learner: {name: sac, batch_size: 8, updates_per_step: 0.11, replay: {size: 60, learning_starts: 20}}
+  prey:
+    agents: agent_0
+    policy: {name: gaussian, hidden: [6], compiled: false}
+    learner: {name: sac, batch_size: 4, updates_per_step: 0.2, replay: {size: 90, learning_starts: 5}}
+"""
+    + TRAIN
+)
+GAMES = {"chase": CHASE, "own weights": CHASE.replace("hunters:\n", "hunters:\n    parameters: individual\n")}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Every game, uninterrupted: its experiment and its run."""
+    return train_all(tmp_path_factory.mktemp("whole"), GAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", GAMES)
+def test_learning_is_under_way_at_every_checkpoint(whole, game):
+    _, run = whole[game]
+    assert sum(record.get("hunters/updates", 0) for record in run.metrics()) > 10
+    saved = run.load_checkpoint("last")["learners"]["hunters"]
+    assert saved["pending"]["active"].any()  # rows wait for the next rollout
+    assert len(saved["replay"]["rows"]["reward"]) == 60  # rows have been written over
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [1, 3, 6])
+@pytest.mark.parametrize("game", GAMES)
+def test_stopped_and_resumed(tmp_path, whole, game, at):
+    assert_resumed_alike(tmp_path / "run", *whole[game], at)
+
+
+@pytest.mark.slow
+def test_workers_do_not_change_the_numbers(tmp_path, whole):
+    assert_alike_with_workers(tmp_path / "run", *whole["chase"])
+
+
+@pytest.mark.slow
+def test_kill_9_of_the_command_and_resume(tmp_path):
+    words = ("train.total_steps=2800", "train.checkpoint_every=6", "train.evaluate_every=20")
+    assert_survives_kill_9(tmp_path, CHASE, *words)
+
+
+def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
+    run = stopped(tmp_path / "run", experiment=whole["chase"][0])
+    refused = {
+        "groups.hunters.learner.critic.hidden=[5]": "critic",
+        "groups.hunters.learner.replay.size=30": "group 'hunters': the saved replay holds 60 rows, replay.size is 30",
+    }
+    assert_refused(run, refused)
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_loaded_learner_goes_on_as_the_saved_one(parameters, compiled):
+    where = group_spec(BOX, parameters=parameters)
+    one, other = (make_learner(where, compiled=compiled, updates_per_step=0.11) for _ in range(2))
+    for seed in range(2):
+        learn(one, random_experience(one, seed), seed)
+    policy, state = one.policy.state(), one.state()
+    kept = [random_experience(one, seed) for seed in (2, 3)]
+    found = [learn(one, own, seed) for seed, own in enumerate(kept)]
+    other.policy.load(policy)
+    other.load(state)  # a copy: what was learned since is not in it
+    assert found == [learn(other, own, seed) for seed, own in enumerate(kept)]
+    assert np.array_equal(one.policy.flat.array, other.policy.flat.array)
+    assert np.array_equal(one.temperature.flat, other.temperature.flat)
+    assert one.due == other.due

@@ -1,0 +1,100 @@
+"""Sweeps with several processes: the same results as one after the other, resumed where they were stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from coterie.config.schema import ConfigError
+from coterie.core.types import CoterieError
+from coterie.studies import sweep
+from coterie.training.interrupt import Interruption
+from coterie.training.jobs import run_parallel
+from coterie.training.run import Run
+from helpers.run import GRID, assert_same_end, environment, written
+
+BASE = [word for word in GRID if "total_steps" not in word]
+WORDS = [*BASE, "train.total_steps=96", "seed=0,1"]
+
+
+@pytest.mark.slow
+def test_jobs_do_not_change_the_numbers_and_finished_runs_stay(coterie_, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert coterie_("train", "gridworld-cooperative", "-m", *WORDS, "--out", one, "--quiet")[0] == 0
+    code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *WORDS, "--out", two, "--jobs", 2)
+    assert code == 0
+    assert out.count("/2]") == 2
+    for seed in range(2):
+        assert_same_end(Run.open(one / f"seed={seed}"), Run.open(two / f"seed={seed}"))
+    before = (two / "seed=1" / "metrics.jsonl").stat().st_mtime_ns
+    (two / "seed=0" / "summary.json").unlink()  # as if it had been stopped before its end
+    assert coterie_("train", "gridworld-cooperative", "-m", *WORDS, "--out", two, "--jobs", 2)[0] == 0
+    assert (two / "seed=1" / "metrics.jsonl").stat().st_mtime_ns == before
+    assert_same_end(Run.open(one / "seed=0"), Run.open(two / "seed=0"))
+    other = [word.replace("total_steps=96", "total_steps=128") for word in WORDS]
+    with pytest.raises(ConfigError, match=r"seed=0' holds a run with other settings; choose another --out"):
+        sweep.plan_sweep("gridworld-cooperative", other, two)
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on(tmp_path):
+    words = [*BASE, "train.total_steps=16000", "train.evaluate_every=500", "seed=0,1", "--out", str(tmp_path / "runs")]
+    command = [sys.executable, "-c", "from coterie.cli import main; main()", "train", "gridworld-cooperative", "-m"]
+    process = subprocess.Popen(
+        [*command, *words, "--jobs", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    records = [tmp_path / "runs" / f"seed={seed}" / "metrics.jsonl" for seed in (0, 1)]
+    for _ in range(12_000):
+        if all(file.exists() and file.read_text().count("\n") > 4 for file in records):
+            break
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGTERM)
+    out, _ = process.communicate()
+    assert process.returncode == 143
+    assert out.count("stopped and saved at") == 2
+    planned = sweep.plan_sweep("gridworld-cooperative", words[:-2], tmp_path / "runs")
+    assert [one.directory.name for one in planned] == ["seed=0", "seed=1"]
+    assert Run.open(planned[0].directory).summary() is None
+
+
+def test_wrong_jobs_are_one_sentence(coterie_, tmp_path):
+    code, _, err = coterie_("train", "gridworld-cooperative", "-m", *WORDS, "--jobs", 0, "--out", tmp_path / "a")
+    assert (code, err) == (
+        1,
+        "coterie: --jobs: expected at least 1 process, got 0; --jobs 1 runs one after the other\n",
+    )
+    code, _, err = coterie_("train", "gridworld-cooperative", *GRID, "--jobs", 2, "--out", tmp_path / "a")
+    assert code == 2
+    assert "--jobs: a single run has one process; -m a=1,2 trains several runs" in err
+    assert not (tmp_path / "a").exists()
+
+
+def fail_or_double(number):
+    if number == 1:
+        raise CoterieError("the second one fails")
+    if number == 2:
+        os._exit(9)
+    return 2 * number
+
+
+@pytest.mark.slow
+def test_errors_in_processes_are_raised_here():
+    with pytest.raises(CoterieError, match="the second one fails"):
+        list(run_parallel(fail_or_double, [(0,), (1,), (3,)], 2, Interruption()))
+    with pytest.raises(CoterieError, match="exit code 9"):
+        list(run_parallel(fail_or_double, [(2,)], 1, Interruption()))
+    assert sorted(run_parallel(fail_or_double, [(0,), (3,), (5,)], 2, Interruption())) == [(0, 0), (1, 6), (2, 10)]
+    told = Interruption()
+    told.set()
+    assert list(run_parallel(fail_or_double, [(0,)], 2, told)) == []
+
+
+def test_experiments_in_files_are_swept(tmp_path):
+    file = written(tmp_path / "mine.yaml", "extends: gridworld-race\n")
+    planned = sweep.plan_sweep(str(file), ["seed=4,5"], None)
+    assert [one.overrides for one in planned] == [["seed=4"], ["seed=5"]]
+    assert len({one.directory for one in planned}) == 2
