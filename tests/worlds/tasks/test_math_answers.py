@@ -9,6 +9,7 @@ from coterie.worlds.tasks.mathematics.answers import equal, read, repeats
 from coterie.worlds.tasks.mathematics.expressions import NotAnExpression, calculate, parse
 
 EQUAL = [
+    ("19", "12 + 7 = 19"),
     ("1/2", "-(-1/2)"),
     ("-3/4", r"\frac{-3}{4}"),
     ("-3/4", r"-\frac{3}{4}"),
@@ -161,7 +162,8 @@ DIFFERENT = [
     ("5", "()"),
     ("5", "[]"),
     ("5", "{}"),
-    ("1", "1=1"),
+    ("19", "12 + 8 = 19"),
+    ("3", "3 = 12/4"),
     ("0", "x-x+1"),
     ("1", "x/x+1"),
     ("12", "12 13"),

@@ -197,13 +197,16 @@ def _signs(text: str) -> list[str]:
     return [character for character in text if character in RELATIONS]
 
 
-def _related(text: str) -> Relation | None:
+def _related(text: str) -> Answer | None:
+    """An equation or inequality; of a right calculation such as 12 + 7 = 19, the result."""
     signs = _signs(text)
     if len(signs) != 1:
         return None
     left, right = text.split(signs[0])
     try:
-        return Relation(signs[0], parse(f"({left}) - ({right})"), parse(f"({right}) - ({left})"))
+        found = Relation(signs[0], parse(f"({left}) - ({right})"), parse(f"({right}) - ({left})"))
+        is_calculation = signs[0] == "=" and not found.difference.names and found.difference.value() == 0
+        return parse(right) if is_calculation else found
     except NotAnExpression:
         return None
 

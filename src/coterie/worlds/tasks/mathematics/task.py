@@ -33,7 +33,7 @@ SHOWN = 3  # wrong answers in a prompt
 LONGEST = 300  # characters of a tool's output or an answer
 Tool = Literal["calculator", "program"]
 ANSWER_LINE = re.compile(
-    r"^[^\w\n]*(?:the\s+)?(?:final\s+)?answer[*_]*[ \t]*(?:is[ \t]*:?|[:=])[*_ \t]*(?![:=])(\S.*?)[*_ \t]*$",
+    r"^(?:[^\w\n]*|.*\bthe[ \t]+)(?:final[ \t]+)?answer[*_]*[ \t]*(?:is[ \t]*:?|[:=])[*_ \t]*(?![:=])(\S.*?)[*_. \t]*$",
     re.I | re.M,
 )
 QUESTION_FIELDS = ("question", "problem", "prompt")
