@@ -19,8 +19,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from coterie.core.validation import at_least, whole, within
-from coterie.worlds.tasks.mathematics.answers import TOLERANCE, equal, is_mathematical, read, repeats
-from coterie.worlds.tasks.mathematics.expressions import NotAnExpression, NoValue, calculate
+from coterie.worlds.tasks.mathematics.answers import TOLERANCE, equal, repeats
+from coterie.worlds.tasks.mathematics.arithmetic import NotAnExpression, NoValue
+from coterie.worlds.tasks.mathematics.expressions import calculate
+from coterie.worlds.tasks.mathematics.forms import is_mathematical, read
 from coterie.worlds.tasks.mathematics.generate import Kind, Numbers, Operation, Question, draw_question
 from coterie.worlds.tasks.programs import find_program, run_program
 from coterie.worlds.tasks.records import Unusable, field_of, read_records, text_of
