@@ -1,7 +1,7 @@
 """Mathematical expressions from untrusted text, by a parser of its own.
 
-Nothing is handed to `eval`: the text becomes a tree of known operations. Length and depth are limited. Plain notation
-(`2*x^2`, `3x`, `sqrt(2)`, `5!`, `50%`) and the LaTeX of answers (`\\frac{1}{2}`, `\\sqrt[3]{x}`, `2\\pi`) are understood.
+Nothing is handed to `eval`: the text becomes a tree of known operations. Length and depth are limited. Plain
+notation (`2*x^2`, `3x`, `5!`, `50%`) and the LaTeX of answers (`\\frac{1}{2}`, `\\sqrt[3]{x}`, `2\\pi`) are understood.
 """
 
 from __future__ import annotations
