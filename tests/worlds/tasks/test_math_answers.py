@@ -5,10 +5,15 @@ import time
 
 import pytest
 
-from coterie.worlds.tasks.mathematics.answers import equal, read, repeats
-from coterie.worlds.tasks.mathematics.expressions import NotAnExpression, calculate, parse
+from coterie.worlds.tasks.mathematics.answers import equal, repeats
+from coterie.worlds.tasks.mathematics.arithmetic import NotAnExpression
+from coterie.worlds.tasks.mathematics.expressions import calculate, parse
+from coterie.worlds.tasks.mathematics.forms import read
 
 EQUAL = [
+    ("{3}", "3"),
+    ("x = 3, y = 2", "3, 2"),
+    ("19", "12 + 7 = 19"),
     ("1/2", "-(-1/2)"),
     ("-3/4", r"\frac{-3}{4}"),
     ("-3/4", r"-\frac{3}{4}"),
@@ -106,6 +111,8 @@ EQUAL = [
     ("1,2,3", "[1, 2, 3]"),
 ]
 DIFFERENT = [
+    ("x = 3, y = 2", "2, 3"),
+    ("{3}", "{4}"),
     ("3", "12/4"),
     ("1024", "2^10"),
     ("1/2", "2/4"),
@@ -161,7 +168,8 @@ DIFFERENT = [
     ("5", "()"),
     ("5", "[]"),
     ("5", "{}"),
-    ("1", "1=1"),
+    ("19", "12 + 8 = 19"),
+    ("3", "3 = 12/4"),
     ("0", "x-x+1"),
     ("1", "x/x+1"),
     ("12", "12 13"),

@@ -160,6 +160,8 @@ def test_a_saved_world_goes_on():
         ("**Answer:** 7", "7"),
         ("The final answer is: $x$", "$x$"),
         ("answer = 5\nAnswer: 6", "6"),
+        ("So the answer is **42**.", "42"),
+        ("\\[ \\boxed{42} \\]", "42"),
         ("42\nQ: next", "42"),
         ("yes", "yes"),
         ("Answer:", None),

@@ -70,8 +70,9 @@ def serve(settings: dict[str, Any]) -> bool:
         signal.setitimer(signal.ITIMER_REAL, settings["wall"])
         _, status = os.waitpid(child, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)  # what the program has left behind; this process is spared
+        if settings["own_processes"]:  # nobody else's can be seen here: end what the program has left behind
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # this process is spared
         if not report(status, late, settings["output"]):
             break
     return False

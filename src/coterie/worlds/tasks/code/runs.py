@@ -75,12 +75,14 @@ def _run_together(source: str, inputs: tuple[str, ...], seconds: int) -> list[Ra
         "cpu": seconds,
         "wall": 3 * seconds + 5,
         "output": OUTPUT_BYTES,
+        "own_processes": True,  # bubblewrap's namespace has no others
     }
     verdict = sandbox.run(
         DRIVER.read_text(),
         json.dumps(work),
         cpu_seconds=seconds * len(inputs) + 1,
         output_bytes=8 * OUTPUT_BYTES * len(inputs),
+        mechanism="bubblewrap",
     )
     _check(verdict)
     found = _parse(verdict.stdout)[: len(inputs)]

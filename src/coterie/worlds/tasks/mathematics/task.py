@@ -19,8 +19,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from coterie.core.validation import at_least, whole, within
-from coterie.worlds.tasks.mathematics.answers import TOLERANCE, equal, is_mathematical, read, repeats
-from coterie.worlds.tasks.mathematics.expressions import NotAnExpression, NoValue, calculate
+from coterie.worlds.tasks.mathematics.answers import TOLERANCE, equal, repeats
+from coterie.worlds.tasks.mathematics.arithmetic import NotAnExpression, NoValue
+from coterie.worlds.tasks.mathematics.expressions import calculate
+from coterie.worlds.tasks.mathematics.forms import is_mathematical, read
 from coterie.worlds.tasks.mathematics.generate import Kind, Numbers, Operation, Question, draw_question
 from coterie.worlds.tasks.programs import find_program, run_program
 from coterie.worlds.tasks.records import Unusable, field_of, read_records, text_of
@@ -33,7 +35,7 @@ SHOWN = 3  # wrong answers in a prompt
 LONGEST = 300  # characters of a tool's output or an answer
 Tool = Literal["calculator", "program"]
 ANSWER_LINE = re.compile(
-    r"^[^\w\n]*(?:the\s+)?(?:final\s+)?answer[*_]*[ \t]*(?:is[ \t]*:?|[:=])[*_ \t]*(?![:=])(\S.*?)[*_ \t]*$",
+    r"^(?:[^\w\n]*|.*\bthe[ \t]+)(?:final[ \t]+)?answer[*_]*[ \t]*(?:is[ \t]*:?|[:=])[*_ \t]*(?![:=])(\S.*?)[*_. \t]*$",
     re.I | re.M,
 )
 QUESTION_FIELDS = ("question", "problem", "prompt")
