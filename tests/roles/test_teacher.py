@@ -248,6 +248,16 @@ def test_the_oracle_of_spread_is_the_assignment_of_least_distance():
     np.testing.assert_array_equal(goals, np.array(orders)[sums.argmin(axis=0)])
 
 
+def test_texts_of_spread_name_the_landmark_of_the_shortest_assignment_first():
+    world = Spread(SpreadSettings(num_agents=4), 50)
+    observation = world.reset(0).agent_types["agent"].observation
+    codec, names = world.plan_codec("agent"), world.skills("agent")
+    texts = [codec.describe(number) for number in codec.states(observation.reshape(200, -1)).tolist()]
+    assert all(len(text.split(", ")) == 4 for text in texts)
+    first = [names.index(text.removeprefix("places: ").split(",")[0]) for text in texts]
+    np.testing.assert_array_equal(np.reshape(first, (50, 4)), world.best_skills("agent"))
+
+
 # Runs ---------------------------------------------------------------------------------------------------------------
 
 

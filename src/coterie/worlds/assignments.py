@@ -1,9 +1,11 @@
-"""Text states of teams that share out goals: the goals left to an agent, nearest first.
+"""Text states of teams that share out goals: an agent's goals, the best one first.
 
-The grid world and simple_spread describe themselves to planners with it; a skill is the way to one goal. The agent that
-is nearest to a goal is served first, then the next nearest: an agent's text names the goals that are still free when
-its turn comes. So a planner that names the first goal assigns goals greedily, and one that knows better may differ. A
-small model copies better than it compares; therefore the text compares for it.
+The grid world and simple_spread describe themselves to planners with it; a skill is the way to one goal. There are two
+orders. `number_by_turns` serves the agent that is nearest to a goal first, then the next nearest, and names the goals
+that are still free at an agent's turn, nearest first: a planner that names the first one assigns goals greedily.
+`number_by_totals` names all goals by the total way of the team when the agent takes one and the others share out the
+rest in the best way: there the first ones are the shortest assignment. A small model copies better than it compares;
+therefore the text compares for it.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ def goal_names(goals: int) -> tuple[str, ...]:
 
 
 @njit(cache=True)
-def number_states(own: Array, others: Array, known: Array) -> Array:
-    """Return the numbers `[R]` of text states.
+def number_by_turns(own: Array, others: Array, known: Array) -> Array:
+    """Return the numbers `[R]` of text states in which agents are served by their distance.
 
-    `own [R, L]` and `others [R, B, L]` are distances to the goals, `known [R, L]` says which goals there are. Digits to
-    the base L + 1 name the goals that are left at the agent's turn, or all where none is, nearest first.
+    `own [R, L]` and `others [R, B, L]` are distances to the goals, `known [R, L]` says which goals there are. Named
+    are the goals that are left at the agent's turn, or all where none is, nearest first.
     """
     (rows, goals), company = own.shape, others.shape[1]
     found = np.zeros(rows, np.int64)
@@ -50,21 +52,54 @@ def number_states(own: Array, others: Array, known: Array) -> Array:
             waiting[agent], left[goal] = False, False
         if not left.any():
             left[:] = known[r]
-        order, base = 0, 1
-        while left.any():
-            best = -1
-            for k in range(goals):
-                if left[k] and (best < 0 or own[r, k] < own[r, best]):
-                    best = k
-            left[best] = False
-            order += (best + 1) * base
-            base *= goals + 1
-        found[r] = order
+        found[r] = _number(own[r], left)
     return found
 
 
+@njit(cache=True)
+def number_by_totals(own: Array, others: Array) -> Array:
+    """Return the numbers `[R]` of text states in which goals are ordered by the team's total way.
+
+    `own [R, L]` and `others [R, L − 1, L]` are distances to the goals. `least` has the least total of the first
+    others, for every set of goals that they take.
+    """
+    rows, goals = own.shape
+    found = np.zeros(rows, np.int64)
+    sets = 1 << goals
+    least, total, left = np.empty(sets), np.empty(goals), np.empty(goals, np.bool_)
+    for r in range(rows):
+        least[:], least[0] = np.inf, 0.0
+        for taken in range(1, sets - 1):
+            b = -1  # the last of as many others
+            for k in range(goals):
+                b += taken >> k & 1
+            for k in range(goals):
+                if taken >> k & 1:
+                    least[taken] = min(least[taken], least[taken ^ (1 << k)] + others[r, b, k])
+        for k in range(goals):
+            total[k] = own[r, k] + least[(sets - 1) ^ (1 << k)]
+        left[:] = True
+        found[r] = _number(total, left)
+    return found
+
+
+@njit(cache=True)
+def _number(cost: Array, left: Array) -> int:
+    """Digits to the base L + 1 that name the goals left, the least cost first; empties `left`."""
+    order, base = 0, 1
+    while left.any():
+        best = -1
+        for k in range(len(cost)):
+            if left[k] and (best < 0 or cost[k] < cost[best]):
+                best = k
+        left[best] = False
+        order += (best + 1) * base
+        base *= len(cost) + 1
+    return order
+
+
 class AssignmentText:
-    """Texts of the numbers of `number_states`."""
+    """Texts of the numbers of both orders."""
 
     prompt = "assignment"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.core.types import Array, Tree
-from coterie.worlds.assignments import AssignmentText, goal_names, number_states
+from coterie.worlds.assignments import AssignmentText, goal_names, number_by_turns
 from coterie.worlds.gridworld.world import Gridworld
 
 
@@ -32,7 +32,7 @@ class GridworldPlans(AssignmentText):
         if self.limited:  # who is out of sight is nowhere near
             seen = rows[:, layout.visible[0] + layout.visible[1] * np.arange(self.others)] == 1.0
             away = np.where(seen[:, :, None], away, np.inf)
-        return number_states(_rounded(np.abs(goals).sum(axis=-1)), _rounded(away), known)
+        return number_by_turns(_rounded(np.abs(goals).sum(axis=-1)), _rounded(away), known)
 
 
 def _pairs(rows: Array, slots: tuple[int, int], count: int) -> Array:

@@ -1,11 +1,11 @@
-"""simple_spread to planners: a skill is the way to one landmark; texts say which landmarks are near and free."""
+"""simple_spread to planners: a skill is the way to one landmark; texts order landmarks by the way of the team."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from coterie.core.types import Array, Tree
-from coterie.worlds.assignments import AssignmentText, number_states
+from coterie.worlds.assignments import AssignmentText, number_by_totals
 from coterie.worlds.mpe.world import Spread
 
 
@@ -21,5 +21,5 @@ class SpreadPlans(AssignmentText):
         rows, count = len(observation), self.agents
         goals = observation[:, 4 : 4 + 2 * count].reshape(rows, count, 2)
         others = observation[:, 4 + 2 * count : 2 + 4 * count].reshape(rows, count - 1, 2)
-        away = np.square(goals[:, None] - others[:, :, None]).sum(axis=-1)  # [R, B, L]
-        return number_states(np.square(goals).sum(axis=-1), away, np.ones((rows, count), np.bool_))
+        away = np.linalg.norm(goals[:, None] - others[:, :, None], axis=-1)  # [R, B, L]
+        return number_by_totals(np.linalg.norm(goals, axis=-1), away)
