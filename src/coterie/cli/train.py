@@ -91,6 +91,7 @@ def evaluate(
     policy: Annotated[
         str | None, typer.Option(help="who plays instead of the groups that learned: teacher, random, expert, …")
     ] = None,
+    transcripts: Annotated[int, typer.Option(min=0, help="text tasks: episodes to print as text")] = 0,
 ) -> None:
     """Evaluate a run's policies, or its teacher, on held-out episodes."""
     from coterie.core.types import as_metrics
@@ -121,6 +122,11 @@ def evaluate(
     print_results({mode: result})
     print_counters(result.get("counters", {}))
     print_unanswered(unanswered)
+    if transcripts:
+        from coterie.studies.transcripts import record_transcripts
+
+        for number, one in enumerate(record_transcripts(loaded, transcripts, seed, not stochastic)):
+            print(f"\nepisode {number + 1}\n{one.text()}")
 
 
 @app.command()

@@ -6,11 +6,35 @@ protocols of their own: instructions, grades, described effects, and known optim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from coterie.core import lookup
 from coterie.core.group import GroupSpec
 from coterie.core.types import Array, ObservationSpace, Text, Tree
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One answer in an episode that is played by writing."""
+
+    turn: int
+    role: str
+    prompt: str
+    answer: str
+    reward: float
+    readable: bool
+    note: str  # what the answer did, in words
+
+
+@runtime_checkable
+class HasTranscript(Protocol):
+    """A world that is played by writing and keeps what was written."""
+
+    def transcript(self, copy: int, final: bool = False) -> Sequence[Utterance]:
+        """Everything written in the present episode of a copy; with `final`, in the latest one that ended."""
+        ...
 
 
 class TextCodec(Protocol):

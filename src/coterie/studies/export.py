@@ -23,7 +23,7 @@ from coterie.core import seeding
 from coterie.core.group import Group
 from coterie.core.lookup import suggest
 from coterie.core.sampling import random_actions
-from coterie.core.types import Array, CoterieError, Discrete, MultiDiscrete, Tree, View, map_tree
+from coterie.core.types import Array, Box, CoterieError, Discrete, MultiDiscrete, Tree, View, map_tree
 from coterie.nn.distributions import EDGE, IMPOSSIBLE, Beta
 from coterie.nn.packing import Layout, digits
 from coterie.policies.deterministic import DeterministicPolicy
@@ -124,6 +124,7 @@ def decoder(policy: NeuralPolicy) -> Callable[[Tensor, Tensor | None], Tensor]:
         sizes = (space.n,) if isinstance(space, Discrete) else space.sizes
         single = isinstance(space, Discrete)
         return lambda out, mask: best_choices(out, sizes, mask)[..., 0] if single else best_choices(out, sizes, mask)
+    assert isinstance(space, Box)  # networks have no texts
     shape = space.shape
     if isinstance(policy, NetworkPolicy):
         head: Any = policy.head

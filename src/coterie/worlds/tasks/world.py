@@ -19,6 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from coterie.core import seeding
+from coterie.core.text import Utterance
 from coterie.core.types import AgentStep, AgentType, Array, Counters, Mean, State, Text, TimeStep
 from coterie.core.world import rebuild
 from coterie.worlds.tasks.env_workers import EnvWorkers
@@ -29,19 +30,6 @@ AGENT_TYPE = "team"
 MAX_PROMPT = 100_000  # characters of an observation
 TEST_SHARE = 5  # one instance in five is for tests
 ATTEMPTS = 10_000  # to draw an instance of a split
-
-
-@dataclasses.dataclass(frozen=True)
-class Said:
-    """One answer of a role, for transcripts."""
-
-    turn: int
-    role: str
-    prompt: str
-    answer: str
-    reward: float
-    readable: bool
-    note: str
 
 
 class TaskWorld:
@@ -79,8 +67,8 @@ class TaskWorld:
         self._waiting = np.zeros(self.num_envs, bool)  # [N] the episode is over, the next one has not begun
         self._paused = np.zeros(self.num_envs, bool)  # [N] nothing happens until the next reset
         self._states: list[Any] = [None] * self.num_envs
-        self._said: list[tuple[Said, ...]] = [()] * self.num_envs
-        self._final: list[tuple[Any, tuple[Said, ...]]] = [(None, ())] * self.num_envs
+        self._said: list[tuple[Utterance, ...]] = [()] * self.num_envs
+        self._final: list[tuple[Any, tuple[Utterance, ...]]] = [(None, ())] * self.num_envs
         self._answers = np.zeros((len(self.roles), 2))  # by role: answers, unreadable ones
         self._episodes, self._turns = 0, 0.0
         self._begin(range(self.num_envs))
@@ -136,7 +124,7 @@ class TaskWorld:
         step, last = timestep.agent_types[AGENT_TYPE], self._position[copy] == self._longest - 1
         turn, column = divmod(int(self._position[copy]), len(self.roles))
         role, reward = self.roles[column], self.reward(outcome)
-        said = Said(turn, role, self._prompt(copy, role), answer, reward, outcome.readable, outcome.note)
+        said = Utterance(turn, role, self._prompt(copy, role), answer, reward, outcome.readable, outcome.note)
         self._states[copy], self._said[copy] = outcome.state, (*self._said[copy], said)
         self._answers[column] += 1, not outcome.readable
         over = outcome.solved or outcome.failed
@@ -240,7 +228,7 @@ class TaskWorld:
         own = [one for one in said if one.role == agent]
         return dataclasses.asdict(own[-1]) if own else {}
 
-    def transcript(self, copy: int, final: bool = False) -> tuple[Said, ...]:
+    def transcript(self, copy: int, final: bool = False) -> tuple[Utterance, ...]:
         """Everything said in the present episode; with `final`, in the latest one that ended."""
         return self._final[copy][1] if final else self._said[copy]
 
@@ -287,7 +275,7 @@ class TaskWorld:
             setattr(self, f"_{name}", state[name].copy())
         self._episodes, self._turns = state["episodes"], state["turns"]
         self._states = [self.task.state_type(**_tuples(one)) for one in json.loads(state["states"])]
-        self._said = [tuple(Said(**one) for one in said) for said in json.loads(state["said"])]
+        self._said = [tuple(Utterance(**one) for one in said) for said in json.loads(state["said"])]
         self._final = [(None, ())] * self.num_envs
         return self.observe()
 
