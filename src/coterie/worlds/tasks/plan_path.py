@@ -1,7 +1,7 @@
 """Plan-Path: find a shortest way through a grid with walls.
 
 The tool proposes a path, as moves or as a program that prints moves; the planner reads the proposal and moves. A turn's
-moves are made one after the other, up to the first that is not possible.
+moves are made one after the other, up to the first that is not possible, which later prompts name.
 
 Rewards: the team's is 1 for reaching the goal, less for detours; the role's own is the progress by exact distance, less
 for an impossible move or an answer that cannot be read. A proposal is rewarded for what following it would do.
@@ -30,14 +30,14 @@ INVALID, UNREADABLE = -0.25, -0.5  # local rewards
 PROGRESS = 0.5  # local reward for the whole distance
 Tool = Literal["path", "program"]
 
-TOOL = "You are the tool. Find a shortest path from S to G. # is a wall.\n{grid}\n"
+TOOL = "You are the tool. Find a shortest path from S to G. # is a wall.\n{grid}\n{feedback}"
 TEMPLATES = {
     "path": TOOL + "Write the path as letters U, D, L, R.\nPath:",
     "program": TOOL + "Write a Python program that reads the grid from standard input and prints the path as letters "
     "U, D, L, R.\n```python\n",
 }
 PLANNER = (
-    "You are the planner. Walk from S to G. # is a wall.\n{grid}\nThe tool proposes: {proposal}\n"
+    "You are the planner. Walk from S to G. # is a wall.\n{grid}\n{feedback}The tool proposes: {proposal}\n"
     "Write your moves as letters U, D, L, R.\nMoves:"
 )
 
@@ -79,6 +79,7 @@ class PathState:
     start: int
     moved: int = 0  # moves so far
     proposal: str = ""
+    blocked: str = ""  # moves that the planner has found impossible from this cell
 
 
 @lru_cache(maxsize=4096)
@@ -136,7 +137,14 @@ class PlanPathTask:
         return f"{state.walls}/{state.start}/{state.goal}"
 
     def fields(self, state: PathState, role: str) -> Mapping[str, str]:
-        return {"grid": grid_text(state), "proposal": state.proposal or "nothing", "path": state.proposal}
+        blocked = f"Not possible from here: {', '.join(state.blocked)}.\n" if state.blocked else ""
+        return {
+            "grid": grid_text(state),
+            "proposal": state.proposal or "nothing",
+            "path": state.proposal,
+            "feedback": blocked,
+            "blocked": state.blocked,
+        }
 
     def apply(self, state: PathState, role: str, answer: str) -> Outcome:
         moves = self._read(state, role, answer)
@@ -145,7 +153,8 @@ class PlanPathTask:
             return Outcome(
                 replace(state, proposal=proposal), local=UNREADABLE, readable=False, note="no moves could be read"
             )
-        at, made, possible = self._walk(state, moves if role == "tool" else self._limited(moves))
+        walked = moves if role == "tool" else self._limited(moves)
+        at, made, possible = self._walk(state, walked)
         away = distances(state.size, state.walls, state.goal)
         shortest, total = away[state.start], state.moved + made
         reached = at == state.goal
@@ -154,7 +163,9 @@ class PlanPathTask:
         note = f"{made} moves" + ("" if possible else ", then one that is not possible") + (", goal" if reached else "")
         if role == "tool":
             return Outcome(replace(state, proposal=moves), team, local, note=f"proposes {note}")
-        after = replace(state, at=at, moved=total, proposal="")
+        known = state.blocked if at == state.at else ""
+        blocked = known if possible or walked[made] in known else known + walked[made]
+        after = replace(state, at=at, moved=total, proposal="", blocked=blocked)
         return Outcome(after, team, local, solved=reached, note=note)
 
     def _read(self, state: PathState, role: str, answer: str) -> str | None:
