@@ -29,17 +29,11 @@ def match(
     checkpoint: Checkpoint = "best",
 ) -> None:
     """Play runs against each other in all seats."""
-    from coterie.config import schema
     from coterie.studies import html
     from coterie.studies.match import match, show
-    from coterie.training.run import Run
 
     opened = match.open_players(players, checkpoint)
-    table = next((p.table.config for p in opened if p.table is not None), None)
-    if world is not None:
-        table = Run.open(world).config() if (Path(world) / "config.yaml").is_file() else schema.load(world)
-    if table is None:
-        raise schema.ConfigError("--world: policies without a run need a table; name an experiment")
+    table = match.choose_table(opened, world)
     matrix = match.cross_play(opened, table, episodes, seed, greedy=not stochastic)
     if figure is not None:
         html.write_png(Path(figure), show.draw_heatmap(opened, matrix))
