@@ -27,8 +27,8 @@ PLAIN = ["train.video=false", "train.tensorboard=false"]
 TEAM = "groups.team"
 EPISODES = [f"{TEAM}.learner.groups=episode", f"{TEAM}.policy.candidates=1"]
 ALONE = ["world.roles=[planner]"]
-ONE_TURN = [*ALONE, "world.turns=1", "world.max_moves=0", "train.rollout_steps=1", "train.num_envs=320"]
-MULTI_TURN = [*ALONE, "train.rollout_steps=5", "train.num_envs=128"]
+ONE_TURN = [*ALONE, "world.turns=1", "world.max_moves=0", "train.rollout_steps=1", "train.num_envs=512"]
+MULTI_TURN = [*ALONE, "train.rollout_steps=8", "train.num_envs=128"]
 ARMS: dict[str, tuple[str, list[str]]] = {  # name -> experiment, overrides
     "AT-GRPO, shared": ("plan-path-shared", []),
     "AT-GRPO, separate": ("plan-path-separate", []),

@@ -10,17 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie import worlds
-    from coterie.api import Table, clone, load, resume, train
+    from coterie.api import Table, clone, compare, load, match, report, resume, sweep, train
     from coterie.studies.exploit.deviations import ExploitSpec
     from coterie.studies.exploit.exploit import exploit
     from coterie.studies.exploit.results import ExploitResult
 
 __version__ = "0.2.0"
-__all__ = ["ExploitResult", "ExploitSpec", "Table", "clone", "exploit", "load", "resume", "train", "worlds"]
+__all__ = [
+    "ExploitResult",
+    "ExploitSpec",
+    "Table",
+    "clone",
+    "compare",
+    "exploit",
+    "load",
+    "match",
+    "report",
+    "resume",
+    "sweep",
+    "train",
+    "worlds",
+]
 
 
 def __getattr__(name: str) -> Any:
-    homes = dict.fromkeys(("Table", "clone", "load", "resume", "train"), "coterie.api")
+    api = ("Table", "clone", "compare", "load", "match", "report", "resume", "sweep", "train")
+    homes = dict.fromkeys(api, "coterie.api")
     homes |= {
         "ExploitResult": "coterie.studies.exploit.results",
         "ExploitSpec": "coterie.studies.exploit.deviations",

@@ -1,40 +1,179 @@
-"""The Python interface: train, resume and load runs, and write their reports."""
+"""The Python interface: train, sweep, resume and load runs, play them against each other, compare them, report on them.
+
+An experiment is a name, a file, or a dict with the settings that a file would hold. Results have `to_pandas`, which
+needs pandas, and `to_dict`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from coterie.studies import report
+from coterie.config.schema import ConfigError
+from coterie.studies import report as reports
+from coterie.studies import sweep as sweeps
+from coterie.studies.compare import compare as comparing
+from coterie.studies.compare import show as show_comparison
+from coterie.studies.compare.runs import find_runs, gather, read
+from coterie.studies.match import match as matches
+from coterie.studies.match import show as show_match
 from coterie.training import clone as cloning
 from coterie.training import start
+from coterie.training.frames import data_frame
+from coterie.training.interrupt import interruptible
 from coterie.training.run import Run
 from coterie.training.table import Table, load
 
-__all__ = ["Table", "clone", "load", "resume", "train"]
+__all__ = [
+    "ComparisonResult",
+    "MatchResult",
+    "Table",
+    "clone",
+    "compare",
+    "load",
+    "match",
+    "report",
+    "resume",
+    "sweep",
+    "train",
+]
+
+Experiment = str | Path | Mapping[str, Any]  # a name, a file, or settings
+Overrides = list[str] | str | None
+RunLike = str | Path | Run
 
 
 def train(
-    experiment: str, overrides: list[str] | str | None = None, out: str | Path | None = None, quiet: bool = False
+    experiment: Experiment, overrides: Overrides = None, out: str | Path | None = None, quiet: bool = False
 ) -> Run:
-    """Train an experiment, by name or file, and write a run: what `coterie train` does.
+    """Train an experiment, by name, file or dict, and write a run: what `coterie train` does.
 
     `overrides` are settings as on the command line: `["seed=1", "train.total_steps=10000"]`, or a single `"seed=1"`.
     """
-    return start.train(experiment, overrides, out, quiet, report.write_report)
+    return start.train(experiment, overrides, out, quiet, reports.write_report)
+
+
+def sweep(
+    experiment: Experiment,
+    overrides: Overrides = None,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    quiet: bool = True,
+) -> list[Run]:
+    """Train one run for each combination of `["seed=0,1", "groups.agent.learner.learning_rate=1e-3,3e-4"]`.
+
+    What `coterie train -m` does: with `out`, finished runs stay and stopped ones are resumed; `jobs` runs are trained
+    at a time, each in its own process. Returns the runs in the order of the combinations.
+    """
+    planned = sweeps.plan_sweep(experiment, [overrides] if isinstance(overrides, str) else overrides or [], out)
+    with interruptible() as interrupted:
+        found = dict(sweeps.run_sweep(experiment, planned, jobs, quiet, interrupted))
+    return [found[number] for number in sorted(found)]
 
 
 def clone(
     experiment: str,
     demonstrations: Sequence[str | Path],
-    overrides: list[str] | str | None = None,
+    overrides: Overrides = None,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Run:
     """Train an experiment's policies to imitate demonstrations, and write a run: what `coterie clone` does."""
-    return cloning.clone(experiment, demonstrations, overrides, out, quiet, report.write_report)
+    return cloning.clone(experiment, demonstrations, overrides, out, quiet, reports.write_report)
 
 
-def resume(path: str | Path, overrides: list[str] | str | None = None, quiet: bool = False) -> bool:
+def resume(path: str | Path, overrides: Overrides = None, quiet: bool = False) -> bool:
     """Continue a run from its newest intact checkpoint; False when it had already finished."""
-    return start.resume(path, overrides, quiet, report.write_report)
+    return start.resume(path, overrides, quiet, reports.write_report)
+
+
+@dataclass(frozen=True)
+class MatchResult:
+    """Every player against every other, over all seats."""
+
+    players: list[matches.Player]
+    matrix: list[list[matches.Pairing]]  # entry [i][j] has player i on the first side
+    episodes: int  # for every pair and rotation of seats
+    seed: int
+
+    def __str__(self) -> str:
+        return show_match.as_table(self.players, self.matrix)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `coterie match --json` prints."""
+        return show_match.to_dict(self.players, self.matrix, self.episodes, self.seed)
+
+    def to_pandas(self) -> Any:
+        """A data frame with one row for every ordered pair of players."""
+        names = [player.name for player in self.players]
+        rows = [
+            {"first": one, "second": other} | show_match.pairing_to_dict(entry)
+            for one, row in zip(names, self.matrix, strict=True)
+            for other, entry in zip(names, row, strict=True)
+        ]
+        return data_frame(rows)
+
+
+def match(
+    players: Sequence[RunLike],
+    world: Experiment | None = None,
+    episodes: int = 100,
+    seed: int = 0,
+    stochastic: bool = False,
+    checkpoint: str = "best",
+) -> MatchResult:
+    """Play runs, and policies such as `"random"`, against each other in all seats: what `coterie match` does.
+
+    `world` is the experiment or run that sets the table; by default that of the first run.
+    """
+    if episodes < 2:
+        raise ConfigError(f"episodes must be at least 2, got {episodes}")
+    opened = matches.open_players([_path(player) for player in players], checkpoint)
+    table = matches.choose_table(opened, world)
+    return MatchResult(opened, matches.cross_play(opened, table, episodes, seed, not stochastic), episodes, seed)
+
+
+@dataclass(frozen=True)
+class ComparisonResult:
+    """Statistics of variants over their runs."""
+
+    comparison: comparing.Comparison
+    score: str
+    skipped: list[Path]  # unfinished runs that were left out
+
+    def __str__(self) -> str:
+        return show_comparison.as_table(self.comparison, self.score, self.skipped)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statistics that `coterie compare --json` prints."""
+        return show_comparison.to_dict(self.comparison)
+
+    def to_pandas(self) -> Any:
+        """A data frame with one row for every run."""
+        return data_frame(show_comparison.as_rows(self.comparison))
+
+
+def compare(
+    runs: Sequence[RunLike],
+    threshold: float | None = None,
+    score: str = "best",
+    group: str | None = None,
+    by: Sequence[str] = (),
+    skip_unfinished: bool = False,
+) -> ComparisonResult:
+    """Compare runs, or directories with runs below them, by variant: what `coterie compare` does."""
+    results, skipped = read([_path(run) for run in runs], score, group, skip_unfinished)
+    return ComparisonResult(comparing.compare(gather(results, by), threshold), score, list(skipped))
+
+
+def report(runs: RunLike | Sequence[RunLike], out: str | Path | None = None) -> Path:
+    """Write an HTML report of one run or several: what `coterie report` does. Returns its path."""
+    many = [runs] if isinstance(runs, (str, Path, Run)) else runs
+    found = [run for _, run in find_runs([_path(run) for run in many])]
+    return reports.write_report(found, Path(out) if out else reports.default_path(found))
+
+
+def _path(run: RunLike) -> str:
+    return str(run.path) if isinstance(run, Run) else str(run)

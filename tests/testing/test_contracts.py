@@ -31,7 +31,7 @@ TEXT_ONLY = ("writer", "causal_lm")
 OFF_POLICY = ("dqn", "maddpg", "sac")
 DISCRETE_ONLY = ("q_network", "dqn", "planner")
 CONTINUOUS_ONLY = ("gaussian", "sac")
-WITH_OWN_TESTS = ("alphazero", "bc", "dagger")  # they need a world, files or an advisor: test_alphazero.py …
+WITH_OWN_TESTS = ("alphazero", "bc", "dagger", "sft", "at_grpo")  # they need a world, files or an advisor
 LEARNERS = [name for name in registry.LEARNERS if name not in WITH_OWN_TESTS]
 PLAYED_BY = {  # no real model here
     "search": {"simulations": 6, "network": PositionNetworkSettings(kind="mlp", hidden=(8,))},
@@ -82,7 +82,7 @@ def is_refused(make, name, where):
     space = where.spaces.action
     text = isinstance(space, Text)
     if (text and name not in OF_TEXT) or (not text and name in TEXT_ONLY):
-        said = "writer|texts"
+        said = "writer|texts|continuous actions"
     elif name in CONTINUOUS_ONLY and not isinstance(space, Box):
         said = "needs continuous actions.*'ppo'"
     elif name in DISCRETE_ONLY and not isinstance(space, Discrete):

@@ -77,7 +77,7 @@ def test_wrong_sinks_are_refused_before_anything_runs(coterie_, tmp_path, monkey
         code, _, err = coterie_("train", "gridworld-cooperative", word, "--out", tmp_path / "a")
         assert code == 2
         assert re.search(said, err)
-    with pytest.raises(ConfigError, match="train.tracking.sinks"):
+    with pytest.raises(ConfigError, match=r"train\.tracking\.sinks"):
         coterie.train("gridworld-cooperative", "train.tracking.sinks=[tensorboard]", tmp_path / "a")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(

@@ -32,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-check_app = typer.Typer(help="Run the conformance tests on a world.", no_args_is_help=True)
+check_app = typer.Typer(help="Run the conformance tests on a world, a policy or a learner.", no_args_is_help=True)
 config_app = typer.Typer(help="Show or validate the settings of an experiment.", no_args_is_help=True)
 app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")

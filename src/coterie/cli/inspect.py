@@ -11,6 +11,8 @@ import typer
 
 from coterie.cli.app import Experiment, Overrides, app, check_app, config_app
 
+InWorld = Annotated[str, typer.Option(help="the world it plays in; settings after a colon: spread:max_steps=9")]
+
 
 @check_app.command("world")
 def check_world_(
@@ -48,6 +50,34 @@ def check_world_(
     print(f"{name}: passes the conformance tests over {steps} steps, {1000 * found.seconds_per_step:.3g} ms a step")
     if not found.episodes:
         print(f"no episode ended within {steps} steps; if one may last for ever, set world.max_episode_steps")
+
+
+@check_app.command("policy")
+def check_policy_(
+    name: Annotated[str, typer.Argument(help="a policy from 'coterie list', or package.module:Name")],
+    overrides: Overrides = None,
+    world: InWorld = "gridworld",
+    random_greedy: Annotated[bool, typer.Option("--random-greedy", help="greedy play is random, too")] = False,
+) -> None:
+    """Test actions, log-probabilities, memory, seeds and saving of a policy."""
+    from coterie.cli.conformance import check_policy_in
+
+    print(check_policy_in(name, overrides or [], world, random_greedy))
+
+
+@check_app.command("learner")
+def check_learner_(
+    name: Annotated[str, typer.Argument(help="a learner from 'coterie list', or package.module:Name")],
+    overrides: Overrides = None,
+    policy: Annotated[
+        str | None, typer.Option(help="policy that it improves (default: the one that the learner names)")
+    ] = None,
+    world: InWorld = "gridworld",
+) -> None:
+    """Test that a learner learns, leaves experience alone, and can be saved."""
+    from coterie.cli.conformance import check_learner_in
+
+    print(check_learner_in(name, overrides or [], policy, world))
 
 
 @config_app.command("show")

@@ -31,17 +31,11 @@ def match(
 ) -> None:
     """Play runs against each other in all seats."""
     from coterie.cli.progress import Tasks
-    from coterie.config import schema
     from coterie.studies import figures
     from coterie.studies.match import match, show
-    from coterie.training.run import Run
 
     opened = match.open_players(players, checkpoint)
-    table = next((p.table.config for p in opened if p.table is not None), None)
-    if world is not None:
-        table = Run.open(world).config() if (Path(world) / "config.yaml").is_file() else schema.load(world)
-    if table is None:
-        raise schema.ConfigError("--world: policies without a run need a table; name an experiment")
+    table = match.choose_table(opened, world)
     with Tasks(len(opened) ** 2, "pairings", quiet or as_json) as tasks:
         matrix = match.cross_play(
             opened, table, episodes, seed, not stochastic, lambda one, other: tasks.advance(f"{one} with {other}")

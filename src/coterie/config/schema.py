@@ -15,6 +15,7 @@ import itertools
 import json
 import types as python_types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -217,6 +218,22 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     return merge(read(find(str(parent), path.parent), (*seen, path)), layer)
 
 
+def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings given as a dict, merged over the experiment that they extend."""
+    layer: Any = _plain(settings)
+    parent = layer.pop("extends", None)
+    return layer if parent is None else merge(read(find(str(parent))), layer)
+
+
+def _plain(value: Any) -> Any:
+    """Nested settings with dicts and lists of their own, as YAML has them."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value
+
+
 def merge(base: Any, over: Any, key: str = "") -> Any:
     """Merge `over` onto `base`. A part with a new name drops the settings of the old one."""
     base, over = _sections(base, over, key)
@@ -326,9 +343,11 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
     )
 
 
-def load(experiment: str, overrides: list[str] | str | None = None) -> Config:
-    """Load an experiment by name or file, with overrides."""
-    path = find(experiment)
+def load(experiment: str | Path | Mapping[str, Any], overrides: list[str] | str | None = None) -> Config:
+    """Load an experiment by name, file or settings, with overrides."""
+    if isinstance(experiment, Mapping):
+        return resolve(merge(read_settings(experiment), parse_overrides(overrides or [])), "experiment")
+    path = find(str(experiment))
     return resolve(merge(read(path), parse_overrides(overrides or [])), name_of(path))
 
 

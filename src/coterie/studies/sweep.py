@@ -6,9 +6,10 @@ resumed. Every run has a process or the whole process to itself, so results do n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from coterie.config import schema
 from coterie.config.schema import ConfigError
@@ -28,10 +29,11 @@ class Combination:
     directory: Path
 
 
+Experiment = str | Path | Mapping[str, Any]  # a name, a file, or settings
 Begin = Callable[[int, Combination], None]  # called before a run begins, with its number
 
 
-def plan_sweep(experiment: str, words: Sequence[str], out: str | Path | None) -> list[Combination]:
+def plan_sweep(experiment: Experiment, words: Sequence[str], out: str | Path | None) -> list[Combination]:
     """The runs of `a=1,2 b=3,4`, all checked; directories are named by the settings that are swept."""
     combinations = schema.sweep(list(words))
     names = directory_names(words, combinations)
@@ -66,7 +68,7 @@ def demand_same(directory: Path, config: schema.Config) -> None:
         raise ConfigError(f"'{directory}' holds a run with other settings; choose another --out")
 
 
-def train_one(experiment: str, overrides: list[str], directory: str, quiet: bool) -> None:
+def train_one(experiment: Experiment, overrides: list[str], directory: str, quiet: bool) -> None:
     """Train a run, resume it, or leave it alone if it has finished."""
     if (Path(directory) / "config.yaml").is_file():
         start.resume(directory, None, quiet, write_report)
@@ -75,7 +77,7 @@ def train_one(experiment: str, overrides: list[str], directory: str, quiet: bool
 
 
 def run_sweep(
-    experiment: str,
+    experiment: Experiment,
     planned: Sequence[Combination],
     jobs: int,
     quiet: bool,

@@ -33,7 +33,8 @@ def run_parallel(
     Function and tasks must be picklable. An error of ours in a process is raised here, after the others have ended. A
     signal to this process is passed on once, so that trainings save; tasks that have not begun are left out.
     """
-    context, running, failure = multiprocessing.get_context("spawn"), {}, None
+    context, failure = multiprocessing.get_context("spawn"), None
+    running: dict[Any, tuple[int, Any]] = {}  # by the end of the pipe that hears of it
     left, told = list(enumerate(tasks)), False
     try:
         while left or running:
@@ -49,8 +50,9 @@ def run_parallel(
             if interrupted.is_set() and not told:
                 told = True
                 _pass_on([process for _, process in running.values()])
-            for receiver in wait(list(running), PATIENCE):
-                assert isinstance(receiver, Connection)
+            for heard in wait(list(running), PATIENCE):
+                assert isinstance(heard, Connection)
+                receiver = heard
                 index, process = running.pop(receiver)
                 found, error = _receive(receiver, process)
                 if error is None:

@@ -30,8 +30,9 @@ class Recorder:
             with extra(Events.title):
                 self.sinks.append(Events(run.path / "tensorboard", first_step, settings))
         for name in () if train.tracking is None else train.tracking.sinks:
-            with extra(SERVICES[name].title):
-                self.sinks.append(SERVICES[name](run, train.tracking, settings))
+            service: Any = SERVICES[name]
+            with extra(service.title):
+                self.sinks.append(service(run, train.tracking, settings))
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record; NaN and infinity are errors."""

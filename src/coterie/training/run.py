@@ -15,6 +15,7 @@ from typing import Any
 from coterie.config import schema as configs
 from coterie.core.types import CoterieError, State
 from coterie.training import checkpoint
+from coterie.training.frames import data_frame
 
 log = logging.getLogger("coterie")
 MISSING = object()  # stands for a value that a summary lacks
@@ -101,6 +102,10 @@ class Run:
         with open(self.metrics_file) as file:
             complete = (line for line in map(str.rstrip, file) if line.endswith("}"))  # a kill may cut the last line
             return [_parsed(line, self.metrics_file) for line in itertools.islice(complete, after, None)]
+
+    def to_pandas(self) -> Any:
+        """The records as a data frame, one row for each."""
+        return data_frame(self.metrics())
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run; None before it finishes."""

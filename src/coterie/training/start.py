@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from coterie.config import schema
 from coterie.training import build
@@ -15,7 +17,7 @@ from coterie.training.run import Run
 log = logging.getLogger("coterie")
 
 
-def check(experiment: str, overrides: list[str] | str | None = None) -> schema.Config:
+def check(experiment: str | Path | Mapping[str, Any], overrides: list[str] | str | None = None) -> schema.Config:
     """An experiment's config, after building everything it names: a refusal comes before anything runs."""
     settings = schema.load(experiment, overrides)
     build.probe_learners(settings, build.build_groups(settings, build.build_world(settings.world, 1)))
@@ -23,7 +25,7 @@ def check(experiment: str, overrides: list[str] | str | None = None) -> schema.C
 
 
 def train(
-    experiment: str,
+    experiment: str | Path | Mapping[str, Any],
     overrides: list[str] | str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,

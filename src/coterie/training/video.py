@@ -96,7 +96,7 @@ def write_video(
     from coterie.training.gif import GifWriter
 
     drawn = renderable(world)
-    writers: dict[str, type[GifWriter] | type[mp4.Mp4Writer]] = {".gif": GifWriter, ".mp4": mp4.Mp4Writer}
+    writers: dict[str, Any] = {".gif": GifWriter, ".mp4": mp4.Mp4Writer}
     for path in paths:
         if path.suffix.lower() not in writers:
             raise CoterieError(f"'{path}': videos are written as .gif or .mp4")

@@ -8,8 +8,10 @@ in `show.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from coterie.training.evaluate import Result, evaluate, interval
 from coterie.training.language_models import actors_unanswered, refuse_silent_models
 from coterie.training.loop import evaluation_seed
 from coterie.training.players import named_policy, named_run
+from coterie.training.run import Run
 from coterie.training.table import Table, load
 
 
@@ -180,6 +183,17 @@ def join(parts: Sequence[Pairing]) -> Pairing:
         np.concatenate([part.game for part in parts]),
         np.concatenate([np.full(len(part.length), rotation) for rotation, part in enumerate(parts)]),
     )
+
+
+def choose_table(players: Sequence[Player], world: str | Path | Mapping[str, Any] | None) -> schema.Config:
+    """The table that players meet at: the named experiment's or run's, else that of the first run."""
+    if world is not None:
+        run = not isinstance(world, Mapping) and (Path(world) / "config.yaml").is_file()
+        return Run.open(str(world)).config() if run else schema.load(world)
+    table = next((player.table.config for player in players if player.table is not None), None)
+    if table is None:
+        raise schema.ConfigError("--world: policies without a run need a table; name an experiment")
+    return table
 
 
 def open_players(names: Sequence[str], checkpoint: str) -> list[Player]:

@@ -1,0 +1,106 @@
+"""Conformance tests of policies and learners by name, in the spaces of a world: what `coterie check` runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from coterie.config import registry, schema
+from coterie.config.schema import ConfigError, Part
+from coterie.core import lookup
+from coterie.core.group import GroupSpec, Learner, Policy
+from coterie.core.types import Discrete
+from coterie.core.world import World
+from coterie.testing import check_learner, check_policy
+from coterie.training import build
+
+COPIES = 3  # as many as the conformance tests draw views for
+
+
+def check_policy_in(name: str, overrides: Sequence[str], world: str, random_greedy: bool) -> str:
+    """Run the conformance tests on a policy, for every agent type of a world; returns what was found."""
+    part = named(registry.POLICIES, name, overrides, "policy")
+    made = build.build_world(named_world(world), COPIES)
+    free = random_greedy or name in registry.UNTRAINED
+    bound = name in registry.UNTRAINED or hasattr(lookup.look_up(registry.POLICIES, name), "needs")
+    checked = []
+    for spec in specs(made, part, None):
+        masked = isinstance(spec.spaces.action, Discrete)
+        for there in (made,) if bound else (None, made):  # views drawn from the spaces, and the world's own
+            check_policy(lambda where: policy_of(part, where, made), spec, masked, not free, there)
+        checked.append(f"{spec.agent_type} ({len(spec.agents)} agents)")
+    return f"{name}: passes the conformance tests in {world}: {', '.join(checked)}"
+
+
+def check_learner_in(name: str, overrides: Sequence[str], policy: str | None, world: str) -> str:
+    """Run the conformance tests on a learner with the policy that it improves; returns what was found."""
+    part = named(registry.LEARNERS, name, overrides, "learner")
+    kind = lookup.look_up(registry.LEARNERS, name)
+    if not getattr(kind, "needs_play", True):
+        raise ConfigError(f"learner '{name}' learns from files, not from play; 'coterie clone' trains it")
+    replays = hasattr(part.settings, "replay")
+    if replays:  # a learner that waits for enough experience would not learn in a check
+        replay = dataclasses.replace(part.settings.replay, learning_starts=1)
+        part = Part(part.name, dataclasses.replace(part.settings, replay=replay))
+    taught = named(registry.POLICIES, policy or taught_policy(name, kind), (), "policy")
+    made, checked = build.build_world(named_world(world), COPIES), []
+    for spec in specs(made, taught, part):
+        masked = isinstance(spec.spaces.action, Discrete)
+        check_learner(lambda where: learner_of(taught, part, where, made), spec, masked, replays)
+        checked.append(f"{spec.agent_type} ({len(spec.agents)} agents)")
+    return f"{name} with {taught.name}: passes the conformance tests in {world}: {', '.join(checked)}"
+
+
+def named(table: dict[str, str], name: str, overrides: Sequence[str], kind: str) -> Part:
+    """A component and its settings; `policy.hidden=[8]` and `hidden=[8]` are the same."""
+    return schema.part(
+        table, {"name": name} | schema.parse_overrides([word.removeprefix(f"{kind}.") for word in overrides]), kind
+    )
+
+
+def named_world(name: str) -> Part:
+    """A world and its settings: `gridworld`, or `spread:max_steps=9,continuous_actions=true`."""
+    head, _, settings = name.partition(":")
+    if head in registry.WORLDS or "/" in head:
+        return named(registry.WORLDS, head, settings.split(",") if settings else (), "world")
+    return named(registry.WORLDS, name, (), "world")  # package.module:Name
+
+
+def specs(world: World, policy: Part, learner: Part | None) -> Iterator[GroupSpec]:
+    """A group of all agents of each type, in a table where each type is a group."""
+    groups = {
+        name: schema.GroupConfig(agent_type.agents, policy, learner, individual())
+        for name, agent_type in world.agent_types.items()
+    }
+    table = schema.Config(Part("checked", None), groups, schema.TrainSettings())
+    for spec in build.build_group_specs(table, world).values():
+        yield dataclasses.replace(spec, learns=learner is not None)
+
+
+def taught_policy(name: str, kind: Any) -> str:
+    """The policy that a learner improves, by its name in the table."""
+    wanted = getattr(kind, "teaches", None)
+    if wanted is None:
+        raise ConfigError(f"--policy: learner '{name}' does not say which policy it improves; name one")
+    for policy in registry.POLICIES:
+        if lookup.look_up(registry.POLICIES, policy) is wanted:
+            return policy
+    return f"{wanted.__module__}:{wanted.__qualname__}"
+
+
+def individual() -> Part:
+    """The preference of a group that values rewards as they come."""
+    return schema.part(registry.PREFERENCES, {}, "preference")
+
+
+def policy_of(part: Part, spec: GroupSpec, world: World) -> Policy:
+    return build.build_policy(part, spec, world)
+
+
+def learner_of(policy: Part, learner: Part, spec: GroupSpec, world: World) -> Learner:
+    """A new learner with a new policy."""
+    group = schema.GroupConfig(spec.agents, policy, learner, individual())
+    actor = build.build_actor(group, spec, world)
+    made: Learner = build.build_learner(group, actor, build.build_preference(group, actor.group_spec))
+    return made

@@ -1,0 +1,56 @@
+"""`coterie check policy` and `check learner`: built-in classes pass, defects and wrong names are one sentence."""
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("policy", "network", "hidden=[4]", "--world", "tag"), "network: passes the conformance tests in tag: "),
+        (("policy", "expert", "--world", "gridworld:grid_size=4"), "expert: passes the conformance tests in gridworld"),
+        (("learner", "dqn", "batch_size=8", "--world", "spread"), "dqn with q_network: passes"),
+        (
+            ("learner", "sac", "learner.batch_size=8", "--world", "spread:continuous_actions=true"),
+            "sac with gaussian: passes the conformance tests in spread:continuous_actions=true: agent (3 agents)",
+        ),
+    ],
+)
+def test_built_in_classes_pass(coterie_, words, said):
+    code, out, err = coterie_("check", *words)
+    assert code == 0, err
+    assert said in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("policy", "netwrok"), 2, "did you mean 'network'"),
+        (("policy", "network", "hiden=[4]"), 2, "did you mean 'hidden'"),
+        (("policy", "network", "--world", "gridwrld"), 2, "did you mean 'gridworld'"),
+        (("policy", "gaussian", "--world", "spread"), 2, "policy 'gaussian' needs continuous actions"),
+        (("policy", "helpers.run:Ghost"), 2, "has no 'Ghost'"),
+        (("learner", "bc"), 2, "learner 'bc' learns from files"),
+        (("learner", "ppo", "--policy", "q_network", "--world", "spread"), 2, "improves a NetworkPolicy"),
+    ],
+)
+def test_wrong_names_are_one_sentence(coterie_, words, code, said):
+    found, _, err = coterie_("check", *words)
+    assert (found, said in err) == (code, True), err
+
+
+def test_a_defect_is_located(coterie_, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_policies.py").write_text(
+        "from dataclasses import replace\n"
+        "from coterie.policies.scripted import RandomPolicy, RandomSettings\n\n\n"
+        "class Loud(RandomPolicy):\n"
+        "    def __init__(self, settings: RandomSettings, group_spec):\n"
+        "        super().__init__(settings, group_spec)\n\n"
+        "    def act(self, view):\n"
+        "        decision = super().act(view)\n"
+        "        return replace(decision, action=decision.action + 99)\n"
+    )
+    code, _, err = coterie_("check", "policy", "my_policies:Loud", "--random-greedy", "--world", "spread")
+    assert code == 1
+    assert "legal action" in err

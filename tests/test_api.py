@@ -1,0 +1,86 @@
+"""The Python interface: dicts as experiments, sweeps, matches, comparisons and reports, results as pandas."""
+
+import sys
+
+import pytest
+
+import coterie
+from coterie.config import schema
+from coterie.config.schema import ConfigError
+from coterie.core.types import CoterieError
+
+GRID = {
+    "extends": "gridworld-cooperative",
+    "world": {"grid_size": 4, "max_steps": 6},
+    "groups": {"team": {"policy": {"hidden": (4,)}}},
+    "train": {
+        **{"num_envs": 4, "rollout_steps": 8, "total_steps": 64, "evaluate_episodes": 2, "evaluate_every": 9},
+        **{"video": False, "tensorboard": False},
+    },
+}
+
+
+def test_a_dict_is_an_experiment():
+    config = schema.load(GRID, ["seed=3"])
+    assert config.world.settings.grid_size == 4
+    assert config.groups["team"].policy.settings.hidden == (4,)
+    assert config.groups["team"].learner.name == "ppo"  # of what it extends
+    assert config.seed == 3
+    assert GRID["extends"] == "gridworld-cooperative"  # unchanged
+    alone = {"world": {"name": "tictactoe"}, "groups": {"all": {"policy": "random"}}}
+    assert schema.load(alone).experiment == "experiment"
+    for wrong, said in (
+        ({"extends": "gridwrld-race"}, "no experiment or file 'gridwrld-race'"),
+        ({"extends": "gridworld-race", "train": {"total_stesp": 5}}, "train.total_stesp: no such setting"),
+        ({"world": {"name": "tictactoe"}}, "groups: at least one group is needed"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            schema.load(wrong)
+
+
+@pytest.mark.slow
+def test_sweep_compare_report_and_pandas(tmp_path):
+    runs = coterie.sweep(GRID, ["seed=0,1", "groups.team.learner.learning_rate=1e-3,1e-4"], tmp_path / "sweep")
+    assert [run.config().seed for run in runs] == [0, 0, 1, 1]
+    again = coterie.sweep(GRID, ["seed=0,1", "groups.team.learner.learning_rate=1e-3,1e-4"], tmp_path / "sweep")
+    assert [run.path for run in again] == [run.path for run in runs]
+    found = coterie.compare([tmp_path / "sweep"])
+    assert "IQM" in str(found).upper()
+    frame = found.to_pandas()
+    assert len(frame) == 4
+    assert set(frame["seed"]) == {0, 1}
+    records = runs[0].to_pandas()
+    assert list(records["env_steps"]) == [record["env_steps"] for record in runs[0].metrics()]
+    page = coterie.report(runs[:2], tmp_path / "page.html")
+    assert "<html" in page.read_text()
+    assert coterie.report(runs[0]) == runs[0].path / "report.html"
+
+
+@pytest.mark.slow
+def test_match_and_pandas():
+    board = {"world": {"name": "tictactoe"}, "groups": {"all": {"policy": "random"}}}
+    found = coterie.match(["random", "minimax"], board, episodes=4)
+    frame = found.to_pandas().set_index(["first", "second"])
+    assert frame.loc[("minimax", "random"), "return_mean"] >= 0
+    assert found.to_dict()["players"] == ["random", "minimax"]
+    assert "minimax" in str(found)
+    with pytest.raises(ConfigError, match="policies without a run need a table"):
+        coterie.match(["random", "minimax"])
+    with pytest.raises(ConfigError, match="episodes must be at least 2, got 1"):
+        coterie.match(["random"], board, episodes=1)
+    with pytest.raises(CoterieError, match="neither a run nor a policy"):
+        coterie.match(["rnadom"], board)
+
+
+def test_without_pandas_the_cure_is_named(monkeypatch):
+    from coterie.training.frames import data_frame
+
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(CoterieError, match=r"to_pandas needs pandas: pip install 'coterie\[pandas\]'"):
+        data_frame([])
+
+
+def test_wrong_jobs_are_refused(tmp_path):
+    with pytest.raises(CoterieError, match="--jobs: expected at least 1 process, got 0"):
+        coterie.sweep(GRID, "seed=0,1", tmp_path / "a", jobs=0)
+    assert not (tmp_path / "a").exists()
