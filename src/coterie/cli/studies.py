@@ -134,6 +134,10 @@ def tune(
         int | None,
         typer.Option(min=1, help="trials proposed together, before any is trained (default: --jobs)"),
     ] = None,
+    sampler: Annotated[
+        str, typer.Option(help="tpe: trials one after the other; pbt: a population that shares its steps")
+    ] = "tpe",
+    rounds: Annotated[int, typer.Option(help="rounds of a population, after each of which it copies its best")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Search for better settings; continues a stopped study."""
@@ -146,11 +150,33 @@ def tune(
         raise CoterieError("'coterie tune' needs Optuna: pip install 'coterie[tune]'")
     if pruner not in ("median", "halving", "none"):
         raise ConfigError(f"--pruner: expected 'median', 'halving' or 'none', got '{pruner}'")
-    from coterie.studies.tune import show
+    if sampler not in ("tpe", "pbt"):
+        raise ConfigError(f"--sampler: expected 'tpe' or 'pbt', got '{sampler}'")
+    from coterie.studies.tune import population, show
     from coterie.studies.tune import tune as tuning
 
-    plan = tuning.Plan(experiment, tuple(overrides or ()), trials, study, tuple(only or ()), seeds, pruner, jobs, batch)  # type: ignore[arg-type]  # checked above
+    plan = tuning.Plan(
+        experiment,
+        tuple(overrides or ()),
+        trials,
+        study,
+        tuple(only or ()),
+        seeds,
+        pruner,
+        jobs,
+        batch,
+        sampler,
+        rounds,
+    )  # type: ignore[arg-type]  # checked above
     with stoppable() as interrupted:
+        if sampler == "pbt":
+            found = population.tune_population(
+                plan, lambda now: None if as_json else print(show.round_line(now, rounds))
+            )
+            print(json.dumps(found.to_dict()) if as_json else "\n".join(show.population_conclusion(found)))
+            if found.interrupted:
+                raise Stopped(interrupted.exit_code)
+            return
         if as_json:
             tuned = tuning.tune(plan)
             print(json.dumps(show.to_dict(tuned)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import uuid
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,7 +88,7 @@ class WandbSink:
     def __init__(self, run: Run, tracking: schema.TrackingSettings, settings: dict[str, Any]) -> None:
         import wandb
 
-        kept = known_as(run, "wandb") or wandb.util.generate_id()
+        kept = known_as(run, "wandb") or uuid.uuid4().hex[:8]
         self.inner = wandb.init(
             project=tracking.project,
             name=run.path.name,
@@ -107,7 +108,7 @@ class WandbSink:
         pass  # it sends from a process of its own
 
     def close(self) -> None:
-        self.inner.finish(quiet=True)
+        self.inner.finish()
 
 
 class MlflowSink:
