@@ -42,7 +42,7 @@ ARMS: dict[str, tuple[str, list[str]]] = {  # name -> experiment, overrides
     "sparse rewards": ("plan-path-shared", ["world.reward=sparse"]),
 }
 DEMONSTRATIONS = 300  # episodes of the solver
-WARM_UP = 6400  # answers read
+WARM_UP = 4480  # answers read
 
 
 def coterie(*words: str) -> None:

@@ -19,7 +19,7 @@ SHORT = ["train.total_steps=96", "world.max_steps=6"]
 @pytest.mark.slow
 def test_mlflow_offline_has_settings_and_every_record_and_goes_on(tmp_path):
     words = [*SHORT, "train.tracking.sinks=[mlflow]", "train.tracking.offline=true", "train.tracking.project=grid"]
-    run = stopped(tmp_path / "run", *words, at=3)
+    run = stopped(tmp_path / "run", *words, at=2)
     assert coterie.resume(run.path, quiet=True)
     assert numbers(run) == numbers(train(tmp_path / "plain", *SHORT))  # sinks change nothing
     from mlflow.tracking import MlflowClient
@@ -29,9 +29,10 @@ def test_mlflow_offline_has_settings_and_every_record_and_goes_on(tmp_path):
     assert found.info.status == "FINISHED"
     assert found.data.params["groups.team.learner.name"] == "ppo"
     assert found.data.params["train.total_steps"] == "96"
-    records = [record for record in run.metrics() if "team/return_100" in record]
-    kept = client.get_metric_history(found.info.run_id, "team/return_100")
-    assert {one.step: one.value for one in kept} == {r["env_steps"]: r["team/return_100"] for r in records}
+    records = [record for record in run.metrics() if "team/eval/return_mean" in record]
+    assert len(records) > 1
+    kept = client.get_metric_history(found.info.run_id, "team/eval/return_mean")
+    assert {one.step: one.value for one in kept} == {r["env_steps"]: r["team/eval/return_mean"] for r in records}
 
 
 @pytest.mark.slow
@@ -42,7 +43,7 @@ def test_wandb_offline_has_settings_and_records(tmp_path, monkeypatch):
     (file,) = folder.glob("run-*.wandb")
     assert json.loads((run.path / "tracking.json").read_text())["wandb"] in file.name
     content = file.read_bytes()
-    assert b"team/return_100" in content
+    assert b"team/eval/return_mean" in content
     assert b"learning_rate" in content  # among the settings
     assert run.summary() is not None
 

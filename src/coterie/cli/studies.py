@@ -139,6 +139,10 @@ def tune(
         int | None,
         typer.Option(min=1, help="trials proposed together, before any is trained (default: --jobs)"),
     ] = None,
+    sampler: Annotated[
+        str, typer.Option(help="tpe: trials one after the other; pbt: a population that shares its steps")
+    ] = "tpe",
+    rounds: Annotated[int, typer.Option(help="rounds of a population, after each of which it copies its best")] = 10,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -152,13 +156,30 @@ def tune(
         raise CoterieError("'coterie tune' needs Optuna: pip install 'coterie[tune]'")
     if pruner not in ("median", "halving", "none"):
         raise ConfigError(f"--pruner: expected 'median', 'halving' or 'none', got '{pruner}'")
+    if sampler not in ("tpe", "pbt"):
+        raise ConfigError(f"--sampler: expected 'tpe' or 'pbt', got '{sampler}'")
     from coterie.cli.progress import Tasks
-    from coterie.studies.tune import show
+    from coterie.studies.tune import population, show
     from coterie.studies.tune import tune as tuning
     from coterie.studies.tune.optuna import Trial
 
-    plan = tuning.Plan(experiment, tuple(overrides or ()), trials, study, tuple(only or ()), seeds, pruner, jobs, batch)  # type: ignore[arg-type]  # checked above
+    plan = tuning.Plan(
+        *(experiment, tuple(overrides or ()), trials, study, tuple(only or ()), seeds),
+        pruner=pruner,  # type: ignore[arg-type]  # checked above
+        jobs=jobs,
+        batch=batch,
+        sampler=sampler,  # type: ignore[arg-type]  # checked above
+        rounds=rounds,
+    )
     with stoppable() as interrupted:
+        if sampler == "pbt":
+            found = population.tune_population(
+                plan, lambda now: None if as_json else print(show.round_line(now, rounds))
+            )
+            print(json.dumps(found.to_dict()) if as_json else "\n".join(show.population_conclusion(found)))
+            if found.interrupted:
+                raise Stopped(interrupted.exit_code)
+            return
         if as_json:
             tuned = tuning.tune(plan)
             print(json.dumps(show.to_dict(tuned)))

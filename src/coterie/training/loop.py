@@ -57,7 +57,7 @@ log = logging.getLogger("coterie")
 RECENT = 100  # episodes in the moving average
 SLOW_EVALUATION = 10.0  # seconds after which a run names the settings that shorten evaluations
 
-Watch = Callable[[int, float], bool]  # (env_steps, validation score) -> whether the run may end here
+Watch = Callable[[int, float], bool | None]  # (env_steps, validation score) -> whether the run may end here
 Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.write_report`
 
 
@@ -286,8 +286,9 @@ def train(
 ) -> dict[str, Any]:
     """Run the loop to its end, until `watch` returns True, or until Ctrl-C or SIGTERM.
 
-    `watch` is called with every validation score but step 0's. `report` is called for a finished run. Returns the
-    summary; `finished` says whether there is one, `interrupted` whether a signal came.
+    `watch` is called with every validation score but step 0's; None stops and saves the run without finishing it.
+    `report` is called for a finished run. Returns the summary; `finished` says whether there is one, `interrupted`
+    whether a signal came.
     """
     with fixed_threads(config.train.threads), interruptible() as interrupted, locked(run), discarding(run):
         training = Training(config, run)
@@ -355,16 +356,17 @@ def loop(
         training.save()
     wall_before = training.wall
     while training.iteration < total and not training.solved and not training.converged:
-        metrics = training.advance()
+        metrics, paused = training.advance(), False
         last = training.iteration == total or training.solved or training.converged
         if last or training.iteration % settings.evaluate_every == 0:
             metrics |= training.validate()
-            last = (watch is not None and watch(training.env_steps, training.score)) or last
+            verdict = False if watch is None else watch(training.env_steps, training.score)
+            last, paused = bool(verdict) or last, verdict is None
         record(metrics)
-        if last or training.iteration % settings.checkpoint_every == 0 or interrupted.is_set():
+        if last or paused or training.iteration % settings.checkpoint_every == 0 or interrupted.is_set():
             recorder.sync()
             training.save()
-        if interrupted.is_set() and not last:
+        if (interrupted.is_set() or paused) and not last:
             return {"finished": False, "env_steps": training.env_steps}
         if last:
             break

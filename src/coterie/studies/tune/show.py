@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie.core.search_space import Range, written
 from coterie.studies.tune.optuna import Trial
+from coterie.studies.tune.population import Population, PopulationResult
 from coterie.studies.tune.tune import Tuned
 
 HEAD = f"{'trial':>5}  {'outcome':8}  {'score':>8}  settings"
@@ -73,6 +74,32 @@ def conclusion(tuned: Tuned) -> list[str]:
     if tuned.interrupted:
         text.append(f"stopped; continue with: {tuned.plan.command()}")
     return text
+
+
+def round_line(population: Population, rounds: int) -> str:
+    """One round of a population in 80 columns."""
+    scores = sorted(member.score for member in population.members if member.score is not None)
+    head = f"round {population.round + 1:3d} of {rounds}"
+    if not scores:
+        return f"{head}: {len(population.members)} members"
+    copied = sum(member.parent is not None for member in population.members)
+    return f"{head}  best {scores[-1]:9.2f}  median {scores[len(scores) // 2]:9.2f}  {copied} copied before it"
+
+
+def population_conclusion(found: PopulationResult) -> list[str]:
+    """The result of a population as lines of text."""
+    best = found.population.best
+    if found.interrupted or best.score is None:
+        return [f"stopped; continue with: {found.plan.command()}"]
+    names = short_names(list(found.space))
+    values = " ".join(f"{names[path]}={short_value(value)}" for path, value in best.values.items())
+    held_out = "" if best.held_out is None else f"  held-out seeds {best.held_out:9.2f}"
+    return [
+        f"  best          member {best.number:3d}  score {best.score:9.2f}{held_out}",
+        f"  last settings {values}",
+        f"run            {found.files.trial(best.number)}",
+        f"schedule       {found.files.best.with_suffix('.json')}",
+    ]
 
 
 def to_dict(tuned: Tuned) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -60,6 +60,8 @@ class Plan:
     pruner: Pruner = "median"
     jobs: int = 1  # trials to train at a time
     batch: int | None = None  # trials proposed together; None: as many as jobs
+    sampler: Literal["tpe", "pbt"] = "tpe"  # trials one after the other, or a population (`population.py`)
+    rounds: int = 10  # of a population
 
     @property
     def together(self) -> int:
@@ -73,7 +75,8 @@ class Plan:
         words += [word for pattern in self.only for word in ("--only", pattern)]
         words += ["--seeds", str(self.seeds)] if self.seeds > 1 else []
         words += ["--pruner", self.pruner] if self.pruner != "median" else []
-        words += ["--batch", str(self.together)] if self.together > 1 else []
+        words += ["--sampler", "pbt", "--rounds", str(self.rounds)] if self.sampler == "pbt" else []
+        words += ["--batch", str(self.together)] if self.together > 1 and self.sampler == "tpe" else []
         words += ["--jobs", str(self.jobs)] if self.jobs > 1 else []
         return shlex.join(words)
 
@@ -96,7 +99,9 @@ class Files:
         return self.trials / f"{number:04d}"
 
     def _next_to(self, ending: str) -> Path:
-        stem = self.study.name.removesuffix(".db")  # not Path.stem: pole.v1 and pole.v2 are different studies
+        stem = self.study.name.removesuffix(".db").removesuffix(
+            ".json"
+        )  # not Path.stem: pole.v1 and pole.v2 are different studies
         return self.study.with_name(stem + ending)
 
 
