@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+import coterie
 from coterie.core import seeding
 from coterie.worlds.tasks.moves import parse_moves
 from coterie.worlds.tasks.plan_path import PathState, PlanPathSettings, PlanPathTask, distances, grid_text
@@ -152,3 +153,17 @@ def test_a_copy_that_is_done_waits_for_the_longest_episode():
         step = world.step({AGENT_TYPE: texts})
         acting.append(step.agent_types[AGENT_TYPE].acting.any(axis=1).tolist())
     assert acting == [[False, True], [False, True], [True, True]]
+
+
+@pytest.mark.parametrize("name", ["plan_path", "sokoban", "sudoku"])
+def test_environments_are_found_by_name(name):
+    env = getattr(coterie.worlds, name).env(turns=1)
+    env.reset(seed=0)
+    assert env.agent_selection == "tool"
+    env.step("no idea")
+    assert env.infos["tool"]["readable"] is False
+    assert env.observe("planner")["prompt"].startswith("You are the planner")
+    env.step("no idea")
+    assert env.truncations == {"tool": True, "planner": True}
+    with pytest.raises(TypeError, match=r"trun: no such setting.*turns"):
+        getattr(coterie.worlds, name).env(trun=1)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from pettingzoo.test import api_test, seed_test
 
-import coterie
 from coterie.core import seeding
 from coterie.core.types import as_metrics
 from coterie.testing import check_world
 from coterie.testing.comparison import through_checkpoint
+from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 from coterie.worlds.tasks.world import AGENT_TYPE, split_of
 from helpers.tasks import TASKS, make, play, settings_of
 
@@ -133,7 +133,9 @@ def test_it_can_be_drawn(name):
 
 @pytest.mark.filterwarnings("ignore")  # PettingZoo warns of observations that are no arrays
 def test_it_is_a_pettingzoo_environment(name):
-    make_env = getattr(coterie.worlds, name).env
+    def make_env():
+        return PettingZooAECEnv(make(name, 1), name)
+
     api_test(make_env(), num_cycles=30)
     seed_test(make_env, num_cycles=10)
 

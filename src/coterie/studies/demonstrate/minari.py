@@ -24,6 +24,7 @@ from coterie.core.types import (
     Discrete,
     MultiDiscrete,
     ObservationSpace,
+    Text,
     Tree,
     action_dtype,
     map_tree,
@@ -35,6 +36,7 @@ from coterie.training import build
 def to_minari(part: Demonstrations, dataset_id: str) -> Any:
     """Write a Minari dataset, such as `coterie/doorkey/expert-v0`; returns it."""
     minari = _minari()
+    _refuse_texts(part.observation_space)
     buffer_type = importlib.import_module("minari.data_collector").EpisodeBuffer
     buffers: list[Any] = []
     episode = part.episode
@@ -87,6 +89,7 @@ def from_minari(dataset_id: str, experiment: str, overrides: list[str] | None = 
     config = schema.load(experiment, overrides)
     world = build.build_world(config.world, 1)
     spec = build.build_group_specs(config, world)[recorded_groups(config, None)[0]]
+    _refuse_texts(spec.spaces.observation)
     table = PlayedTable(config.experiment, schema.to_dict(config)["world"], type(world).__name__, True, 0)
     rows: dict[str, list[Any]] = {}
     episodes, counts, finals = [], [], []
@@ -128,6 +131,11 @@ def from_minari(dataset_id: str, experiment: str, overrides: list[str] | None = 
         **joined,
     )
     return replace(found, mask=joined.get("mask"))
+
+
+def _refuse_texts(space: ObservationSpace) -> None:
+    if isinstance(space, Text):
+        raise CoterieError("Minari datasets of Coterie hold numbers, and this world has texts; use --out alone")
 
 
 def _observation(spec: GroupSpec, value: Any, dataset_id: str) -> Tree:
