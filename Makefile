@@ -94,6 +94,9 @@ expert-study: $(STAMP) ## what demonstrations save on DoorKey 5x5 and 8x8, five 
 	$(BIN)/python benchmarks/expert.py --size 5
 	$(BIN)/python benchmarks/expert.py --size 8 --steps 300000 --after 30000 --arms scratch transfer expert-20 lm-20
 
+teams-study: $(STAMP) ## teams of tiny language models: AT-GRPO, plain GRPO, a single agent, three seeds, into docs/results (an hour)
+	$(BIN)/python benchmarks/teams.py --jobs 2
+
 auction-study: $(STAMP) ## bidders with and without a taste for risk, five seeds each, into docs/results
 	$(BIN)/python benchmarks/auction_study.py
 
