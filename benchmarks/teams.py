@@ -3,7 +3,7 @@
     python benchmarks/teams.py --seeds 0 1 2 --tokens 3000000 --runs runs/teams
 
 Every arm starts from a warm start of its own roles (transcripts of the scripted solver, `coterie clone`) and trains
-until so many tokens were sampled. Scores are greedy on 200 held-out instances. Writes docs/results/teams-plan-path.json
+until so many tokens were sampled, about as many per iteration in every arm. Scores are greedy on 200 held-out instances. Writes docs/results/teams-plan-path.json
 and .png. What is already trained is kept.
 """
 
@@ -33,10 +33,13 @@ ARMS: dict[str, tuple[str, list[str]]] = {  # name -> experiment, overrides
     "AT-GRPO, shared": ("plan-path-shared", []),
     "AT-GRPO, separate": ("plan-path-separate", []),
     "AT-GRPO, adapters": ("plan-path-adapters", []),
-    "plain GRPO": ("plan-path-shared", [*EPISODES, "world.group_size=8"]),
+    "plain GRPO": ("plan-path-shared", [*EPISODES, "world.group_size=8", "train.num_envs=512"]),
     "single agent": ("plan-path-shared", ONE_TURN),
     "single agent, multi-turn": ("plan-path-shared", MULTI_TURN),
-    "single agent, multi-turn, plain GRPO": ("plan-path-shared", [*MULTI_TURN, *EPISODES, "world.group_size=8"]),
+    "single agent, multi-turn, plain GRPO": (
+        "plan-path-shared",
+        [*MULTI_TURN, *EPISODES, "world.group_size=8", "train.num_envs=1024"],
+    ),
     "first branch": ("plan-path-shared", [f"{TEAM}.policy.choose=first"]),
     "best branch": ("plan-path-shared", [f"{TEAM}.policy.choose=best"]),
     "sparse rewards": ("plan-path-shared", ["world.reward=sparse"]),
