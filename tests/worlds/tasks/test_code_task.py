@@ -154,7 +154,8 @@ def test_outputs_of_the_reference_are_kept(task, monkeypatch):
         ("print(3 if int(input()[0]) < 5 else 1 / 0)", (0, 0.25), "public 1/2, hidden 0/4"),
         ("print(input())\nraise SystemExit(1)", (0, 0), "public 0/2, hidden 0/4"),
         ("```python\nprint(\n```", (0, -0.25), "does not build"),
-        ("I would add the numbers.", (0, -0.5), "does not build"),
+        ("I would add the numbers.", (0, -0.5), "no program"),
+        ("I would call print(a + b).", (0, -0.5), "does not build"),
         ("```python\n```", (0, -0.5), "no program"),
     ],
 )

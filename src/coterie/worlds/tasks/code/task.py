@@ -31,6 +31,7 @@ SHOWN = 3  # failures in a prompt
 LONGEST = 300  # characters of an input or output in a prompt
 REMEMBERED = 20_000  # outputs of reference programs
 BLOCK = re.compile(r"^Input:[ \t]*\n(.*?)^Output:[ \t]*\n(.*?)(?=^Input:|\Z)", re.MULTILINE | re.DOTALL)
+CALL = re.compile(r"[\w)\]]\s*\(")  # a program that calls nothing prints nothing, and prose need not be run
 NOT_BUILT = ("SyntaxError", "IndentationError", "TabError")
 
 TESTER = (
@@ -150,7 +151,7 @@ class CodeTask:
 
     def _apply_program(self, state: CodeState, answer: str) -> Outcome:
         program, problem = find_program(answer, started=True) or "", self._problem(state)
-        if not program.strip():
+        if not program.strip() or not ("```" in answer or CALL.search(program)):
             return Outcome(replace(state, tests=()), local=UNREADABLE, readable=False, note="no program")
         shown = (*problem.public, *state.tests)
         runs = self._run(program, shown)
