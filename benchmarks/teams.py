@@ -3,8 +3,8 @@
     python benchmarks/teams.py --seeds 0 1 2 --tokens 3000000 --runs runs/teams
 
 Every arm starts from a warm start of its own roles (transcripts of the scripted solver, `coterie clone`) and trains
-until so many tokens were sampled, about as many per iteration in every arm. Scores are greedy on 200 held-out instances. Writes docs/results/teams-plan-path.json
-and .png. What is already trained is kept.
+until so many tokens were sampled, about as many per iteration in every arm. Scores are greedy on 200 held-out
+instances. Writes docs/results/teams-plan-path.json and .png. What is already trained is kept.
 """
 
 from __future__ import annotations
