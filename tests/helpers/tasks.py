@@ -11,6 +11,8 @@ from coterie.worlds.tasks.world import AGENT_TYPE
 TASKS = [name for name, address in registry.WORLDS.items() if address.startswith("coterie.worlds.tasks.")]
 SMALL = {"plan_path": {"size": 5}, "sokoban": {"boxes": 2}}  # tasks whose default is larger, or too plain
 
+SLOW = ("code",)  # tasks whose answers are programs that run in the sandbox: play less of them
+
 
 def settings_of(name, **more):
     return lookup.settings_type(registry.WORLDS, name)(**SMALL.get(name, {}) | more)

@@ -10,9 +10,13 @@ from coterie.testing import check_world
 from coterie.testing.comparison import through_checkpoint
 from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 from coterie.worlds.tasks.world import AGENT_TYPE, split_of
-from helpers.tasks import TASKS, make, play, settings_of
+from helpers.tasks import SLOW, TASKS, make, play, settings_of
 
 pytestmark = pytest.mark.parametrize("name", TASKS)
+
+
+def episodes(name):
+    return 8 if name in SLOW else 40
 
 
 def answers(world, writer, random):
@@ -22,13 +26,13 @@ def answers(world, writer, random):
 
 
 def test_the_solver_solves_every_instance_for_tests(name):
-    result = play(name, "expert", 40)
+    result = play(name, "expert", episodes(name))
     assert result.success.all()
     assert all(value == 0 for key, value in as_metrics(result.counters).items() if key.endswith("unreadable"))
 
 
 def test_guesses_and_random_texts_are_far_below(name):
-    guess, random = play(name, "guess", 40), play(name, "random", 40)
+    guess, random = (play(name, player, episodes(name)) for player in ("guess", "random"))
     assert guess.success.mean() <= 0.5
     assert random.success.mean() <= 0.1
     shares = {key: value for key, value in as_metrics(random.counters).items() if key.endswith("unreadable")}
@@ -38,7 +42,7 @@ def test_guesses_and_random_texts_are_far_below(name):
 
 def test_one_role_alone_can_solve_it(name):
     last = make(name).roles[-1]
-    assert play(name, "expert", 10, roles=(last,)).success.all()
+    assert play(name, "expert", episodes(name) // 4, roles=(last,)).success.all()
 
 
 def test_instances_for_training_and_for_tests_never_overlap(name):
@@ -101,7 +105,7 @@ def test_a_fork_tells_what_the_step_will_do(name, writer):
 def test_evaluation_settings_pass_the_conformance_tests(name):
     settings = settings_of(name).for_evaluation()
     assert settings.split == "test"
-    check_world(lambda num_envs: make(name, num_envs, evaluation=True), steps=25)
+    check_world(lambda num_envs: make(name, num_envs, evaluation=True), steps=8 if name in SLOW else 25)
 
 
 def test_sparse_rewards_are_those_of_the_team(name):
