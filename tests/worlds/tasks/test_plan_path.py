@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import coterie
@@ -167,3 +168,25 @@ def test_environments_are_found_by_name(name):
     assert env.truncations == {"tool": True, "planner": True}
     with pytest.raises(TypeError, match=r"trun: no such setting.*turns"):
         getattr(coterie.worlds, name).env(trun=1)
+
+
+def test_proposals_are_paid_once_so_that_putting_off_the_solution_earns_nothing():
+    from coterie.worlds.tasks.plan_path import PlanPath, PlanPathSettings
+
+    returns = {}
+    for delay in (0, 2):
+        world = PlanPath(PlanPathSettings(size=4, turns=4), 1)
+        world.reset(3)
+        total = 0.0
+        for step in range(8):
+            answers = world.expert("team", np.random.default_rng(0))
+            if step % 2 and step // 2 < delay:
+                answers[0, 1] = "?"  # the planner does not follow
+            timestep = world.step({"team": answers})
+            total += float(timestep.agent_types["team"].reward.sum())
+            if timestep.ended[0]:
+                break
+        assert timestep.success[0]
+        returns[delay] = total
+    assert returns[0] == pytest.approx(3.0)  # two experts: 1.5 each
+    assert returns[2] == pytest.approx(3.0 - 2 * 0.5)  # less the planner's unreadable answers

@@ -223,4 +223,4 @@ class PlanPath(TaskWorld):
     """N copies of Plan-Path."""
 
     def __init__(self, settings: PlanPathSettings, num_envs: int) -> None:
-        super().__init__(settings, num_envs, PlanPathTask(settings))
+        super().__init__(settings, num_envs, PlanPathTask(settings), proposing=("tool",))

@@ -379,4 +379,4 @@ class Sokoban(TaskWorld):
     """N copies of Sokoban."""
 
     def __init__(self, settings: SokobanSettings, num_envs: int) -> None:
-        super().__init__(settings, num_envs, SokobanTask(settings))
+        super().__init__(settings, num_envs, SokobanTask(settings), proposing=("tool",))

@@ -343,4 +343,4 @@ class Sudoku(TaskWorld):
     """N copies of Sudoku."""
 
     def __init__(self, settings: SudokuSettings, num_envs: int) -> None:
-        super().__init__(settings, num_envs, SudokuTask(settings))
+        super().__init__(settings, num_envs, SudokuTask(settings), proposing=("tool",))

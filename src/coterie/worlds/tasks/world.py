@@ -39,7 +39,8 @@ class TaskWorld:
     state_size = 0
     draws_final = True
 
-    def __init__(self, settings: TaskSettings, num_envs: int, task: Task) -> None:
+    def __init__(self, settings: TaskSettings, num_envs: int, task: Task, proposing: tuple[str, ...] = ()) -> None:
+        """Roles in `proposing` are paid for what following their answer would bring: see `_paid`."""
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         if num_envs % settings.group_size:
@@ -55,6 +56,7 @@ class TaskWorld:
         self.workers = EnvWorkers(task, settings.env_workers)
         self.templates = chosen_templates(settings, task, task.generate(seeding.generator(0, "template")))
         self._is_fork, self._numbered = False, False
+        self._proposing = np.array([role in proposing for role in self.roles])
         self.reset(0)  # a new world is valid before its first reset
 
     # Episodes -----------------------------------------------------------------------------------------
@@ -70,6 +72,7 @@ class TaskWorld:
         self._said: list[tuple[Utterance, ...]] = [()] * self.num_envs
         self._final: list[tuple[Any, tuple[Utterance, ...]]] = [(None, ())] * self.num_envs
         self._answers = np.zeros((len(self.roles), 2))  # by role: answers, unreadable ones
+        self._paid_so_far = np.zeros((self.num_envs, len(self.roles)))  # [N, A] for proposals of this episode
         self._episodes, self._turns = 0, 0.0
         self._begin(range(self.num_envs))
         return self.observe()
@@ -85,6 +88,7 @@ class TaskWorld:
                 drawn[group, episode] = draw_instance(self.task, self.settings.split, (self._seed, group, episode))
             self._states[copy] = drawn[group, episode]
             self._said[copy] = ()
+            self._paid_so_far[copy] = 0
             self._drawn[copy] += 1
 
     def number_episodes(self) -> None:
@@ -123,7 +127,7 @@ class TaskWorld:
         """Write what one answer did into the time step, the counts and the transcript."""
         step, last = timestep.agent_types[AGENT_TYPE], self._position[copy] == self._longest - 1
         turn, column = divmod(int(self._position[copy]), len(self.roles))
-        role, reward = self.roles[column], self.reward(outcome)
+        role, reward = self.roles[column], self._paid(copy, column, outcome)
         said = Utterance(turn, role, self._prompt(copy, role), answer, reward, outcome.readable, outcome.note)
         self._states[copy], self._said[copy] = outcome.state, (*self._said[copy], said)
         self._answers[column] += 1, not outcome.readable
@@ -139,8 +143,21 @@ class TaskWorld:
         """Answers of the longest possible episode."""
         return len(self.roles) * self.settings.turns
 
+    def _paid(self, copy: int, column: int, outcome: Outcome) -> float:
+        """The acting role's reward. A proposal is paid for what it is worth beyond the role's last one in this episode.
+
+        So the proposals of an episode bring together what the last one is worth: a team cannot earn by putting off the
+        solution. Candidates for one answer differ as if each were paid in full.
+        """
+        reward = self.reward(outcome)
+        if not self._proposing[column]:
+            return reward
+        earlier = float(self._paid_so_far[copy, column])
+        self._paid_so_far[copy, column] = reward
+        return reward - earlier
+
     def reward(self, outcome: Outcome) -> float:
-        """The acting role's reward: alpha · team + local, or alpha · team where rewards are sparse."""
+        """The worth of an answer: alpha · team + local, or alpha · team where rewards are sparse."""
         local = outcome.local if self.settings.reward == "dense" else 0.0
         return self.settings.alpha * outcome.team + local
 
@@ -197,7 +214,7 @@ class TaskWorld:
         twin._final = [(None, ())] * len(index)
         for name in ("_waiting", "_paused", "_drawn", "_position"):
             setattr(twin, name, getattr(self, name)[index].copy())
-        twin._answers = self._answers.copy()
+        twin._answers, twin._paid_so_far = self._answers.copy(), self._paid_so_far[index].copy()
         return twin
 
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
@@ -260,6 +277,7 @@ class TaskWorld:
             "paused": self._paused.copy(),
             "waiting": self._waiting.copy(),
             "answers": self._answers.copy(),
+            "paid_so_far": self._paid_so_far.copy(),
             "episodes": self._episodes,
             "turns": self._turns,
             "states": json.dumps([dataclasses.asdict(state) for state in self._states]),
@@ -271,7 +289,7 @@ class TaskWorld:
         if len(state["drawn"]) != self.num_envs:
             raise ValueError(f"state holds {len(state['drawn'])} copies, this world has {self.num_envs}")
         self._seed, self._numbered = state["seed"], state["numbered"]
-        for name in ("position", "drawn", "waiting", "paused", "answers"):
+        for name in ("position", "drawn", "waiting", "paused", "answers", "paid_so_far"):
             setattr(self, f"_{name}", state[name].copy())
         self._episodes, self._turns = state["episodes"], state["turns"]
         self._states = [self.task.state_type(**_tuples(one)) for one in json.loads(state["states"])]

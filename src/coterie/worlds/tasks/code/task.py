@@ -252,4 +252,4 @@ class CodeProblems(TaskWorld):
     """N copies of the code task."""
 
     def __init__(self, settings: CodeSettings, num_envs: int) -> None:
-        super().__init__(settings, num_envs, CodeTask(settings))
+        super().__init__(settings, num_envs, CodeTask(settings), proposing=("tester", "coder"))

@@ -265,4 +265,4 @@ class Mathematics(TaskWorld):
     """N copies of the math task."""
 
     def __init__(self, settings: MathSettings, num_envs: int) -> None:
-        super().__init__(settings, num_envs, MathTask(settings))
+        super().__init__(settings, num_envs, MathTask(settings), proposing=("tool", "reasoner"))
