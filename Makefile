@@ -104,7 +104,10 @@ bench-doorkey: $(STAMP) ## native door-key tasks against MiniGrid, stepping, and
 
 expert-study: $(STAMP) ## what demonstrations save on DoorKey 5x5 and 8x8, five seeds each, into docs/results (about an hour)
 	$(BIN)/python benchmarks/expert.py --size 5
-	$(BIN)/python benchmarks/expert.py --size 8 --steps 300000 --after 30000 --arms scratch transfer expert-20 lm-20
+	$(BIN)/python benchmarks/expert.py --size 8 --steps 300000 --after 29000 --arms scratch scratch-alike transfer expert-20 lm-20
+
+dagger-study: $(STAMP) .venv-imitation/.installed ## labels that DAgger and cloning need, beside `imitation`, five seeds each, into docs/results
+	$(BIN)/python benchmarks/dagger.py --imitation .venv-imitation/bin/python
 
 teams-study: $(STAMP) ## teams of tiny language models: AT-GRPO, plain GRPO, a single agent, three seeds, into docs/results (an hour)
 	$(BIN)/python benchmarks/teams.py --jobs 2
@@ -144,6 +147,12 @@ peers: .venv-rllib/.installed .venv-benchmarl/.installed .venv-tianshou/.install
 .venv-mctx/.installed:
 	$(PYTHON) -m venv .venv-mctx
 	.venv-mctx/bin/python -m pip install --quiet jax==0.10.2 mctx==0.0.71 numpy==2.4.6
+	@touch $@
+
+.venv-imitation/.installed:
+	$(PYTHON) -m venv .venv-imitation
+	.venv-imitation/bin/python -m pip install --quiet torch==2.13.0
+	.venv-imitation/bin/python -m pip install --quiet torch==2.13.0 imitation==1.0.1 numba==0.68.1
 	@touch $@
 
 bench-spread: $(STAMP) .venv-rllib/.installed .venv-benchmarl/.installed ## simple_spread with learning against RLlib and BenchMARL (about 15 minutes)

@@ -34,7 +34,7 @@ from coterie.training import loop
 from coterie.training.run import Run
 
 QUIET = ["train.video=false", "train.tensorboard=false"]
-COLOURS = ("#888888", "#1f77b4", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+COLOURS = ("#888888", "#1f77b4", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2")
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ TASKS = {
             "noisy texts": taught("doorkey5-teacher", "agent", noise=0.3),
             "noisy decisions": taught("doorkey5-teacher", "agent", noise=0.3, noise_by="decision"),
             "adversary": taught("doorkey5-teacher", "agent", adversarial="true"),
+            "adversary, smoother": taught("doorkey5-teacher", "agent", adversarial="true", smoothing=0.2),
         },
         {
             "teacher <= 0.4 of PPO alone": lambda found: ratio(found, "teacher") <= 0.4,
@@ -145,6 +146,17 @@ TASKS = {
             "individual students": Arm("spread-teacher", ("groups.team.parameters=individual",)),
         },
         {"teacher <= 0.5 of 1,000,000": lambda found: found["teacher"]["median_steps"] <= 500_000},
+    ),
+    "gridworld": Task(
+        "grid world, two agents",
+        SUCCESS,
+        0.9,
+        {
+            "PPO alone": Arm("gridworld-teacher", ("groups.team.advisor=none",)),
+            "teacher": Arm("gridworld-teacher"),
+            "oracle": taught("gridworld-teacher", "team", plans="oracle"),
+            "individual students": Arm("gridworld-teacher", ("groups.team.parameters=individual",)),
+        },
     ),
 }
 LIMITS = {"spread": 1_000_000}  # environment steps after which all runs of a task end

@@ -1,0 +1,118 @@
+"""How many labels DAgger and behavioural cloning need on DoorKey-8x8, beside those of the package `imitation`.
+
+    python benchmarks/dagger.py --seeds 5 --imitation .venv-imitation/bin/python
+
+An expert's label is one decision. Cloning reads that many decisions of the scripted expert's own episodes; DAgger has
+the decisions labelled that its student meets. All have a network of 2 × 128 and about as many gradient steps per label
+(DAgger) or in all (cloning), of 64 labels each. Scores are mean returns of 100 episodes of greedy play that nobody
+learned from. DAgger's curve is one run; its score at n labels is that of the last round with n or fewer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from interleave import HERE, commit, measure
+
+import coterie
+from coterie.studies.demonstrate.record import DemonstrationSpec, record
+
+EXPERIMENT = "doorkey-expert-ppo"
+PLAIN = ["world.size=8", "train.video=false", "train.tensorboard=false", "train.evaluate_episodes=100"]
+LABEL = "{name: policy, policy: expert, use: {mode: label, until: 0.15}}"
+LEARNER = "groups.agent.learner"
+PER_EPISODE = 16  # decisions of the expert's episodes, about
+Curve = list[list[float]]  # labels and mean return
+
+
+def ours_clone(labels: int, updates: int, seed: int, folder: Path) -> Curve:
+    """Behavioural cloning of as many whole episodes as hold these labels."""
+    shown = folder / f"demonstrations-{labels}"
+    record(DemonstrationSpec(EXPERIMENT, "expert", labels // PER_EPISODE), shown, ["world.size=8"])
+    words = [f"seed={seed}", f"{LEARNER}.validation=0", f"train.total_steps={64 * updates}"]
+    run = coterie.clone(EXPERIMENT, [shown], [*PLAIN, *words, "train.evaluate_every=10000"], quiet=True, out=None)
+    return [[labels, score(run.summary()["last"])]]
+
+
+def ours_dagger(labels: int, seed: int) -> Curve:
+    """DAgger: 128 labels and 100 gradient steps per iteration."""
+    words = [f"{LEARNER}={{name: dagger, updates: 100}}", f"groups.agent.advisor={LABEL}", f"seed={seed}"]
+    play = ["train.num_envs=8", "train.rollout_steps=16", "train.evaluate_every=1", f"train.total_steps={labels}"]
+    run = coterie.train(EXPERIMENT, [*PLAIN, *words, *play], quiet=True)
+    key = "agent/eval/return_mean"
+    return [[line["agent/labels"], line[key]] for line in run.metrics() if key in line and "agent/labels" in line]
+
+
+def score(result: dict[str, Any]) -> float:
+    return float(result["groups"]["agent"]["return_mean"])
+
+
+def peer(python: str, method: str, labels: int, updates: int, seed: int) -> Curve:
+    """An arm of the package `imitation`, in its own environment."""
+    words = ["--method", method, "--labels", str(labels), "--updates", str(updates), "--seed", str(seed)]
+    found: Any = measure([python, str(HERE / "peers" / "imitation_doorkey.py"), *words])
+    return found["curve"]
+
+
+def at(curve: Curve, labels: int) -> float:
+    """The score of the last round with at most these labels."""
+    return next((value for count, value in reversed(curve) if count <= labels), 0.0)
+
+
+def needed(scores: dict[int, list[float]], enough: float) -> int | None:
+    """The least number of labels from which on the mean over seeds is good enough; None: never."""
+    found = None
+    for labels in sorted(scores, reverse=True):
+        if statistics.mean(scores[labels]) < enough:
+            break
+        found = labels
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--labels", type=int, nargs="+", default=[512, 768, 1024, 1536, 2048])
+    parser.add_argument("--more", type=int, nargs="*", default=[4096], help="more labels for cloning")
+    parser.add_argument("--updates", type=int, default=1600, help="gradient steps of cloning, of 64 labels each")
+    parser.add_argument("--imitation", help="the Python of an environment with the package `imitation`")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/dagger.json"))
+    given = parser.parse_args()
+    folder, most = Path(tempfile.mkdtemp()), max(given.labels)
+    arms: dict[str, dict[int, list[float]]] = {}
+
+    def add(arm: str, counts: list[int], curve: Curve) -> None:
+        for labels in counts:
+            arms.setdefault(arm, {}).setdefault(labels, []).append(round(at(curve, labels), 4))
+        print(arm, arms[arm], file=sys.stderr, flush=True)
+
+    for seed in range(given.seeds):
+        add("DAgger", given.labels, ours_dagger(most, seed))
+        if given.imitation:
+            add("DAgger of imitation", given.labels, peer(given.imitation, "dagger", most, 0, seed))
+        for labels in (*given.labels, *given.more):
+            add("cloning", [labels], ours_clone(labels, given.updates, seed, folder))
+            if given.imitation:
+                add("cloning of imitation", [labels], peer(given.imitation, "bc", labels, given.updates, seed))
+        expert = json.loads(Path(folder / f"demonstrations-{most}" / "demonstrations.json").read_text())
+        returns = [one["returns"]["agent"][0] for one in expert["episodes"]]
+        enough = 0.95 * statistics.mean(returns)
+        result = {
+            "command": " ".join(["python", *sys.argv]),
+            "commit": commit(),
+            "expert": round(statistics.mean(returns), 4),
+            "labels_to_95": {arm: needed(found, enough) for arm, found in arms.items()},
+            "arms": arms,
+        }
+        given.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["labels_to_95"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
