@@ -162,12 +162,12 @@ def tune(
         study,
         tuple(only or ()),
         seeds,
-        pruner,
+        pruner,  # type: ignore[arg-type]  # checked above
         jobs,
         batch,
-        sampler,
+        sampler,  # type: ignore[arg-type]  # checked above
         rounds,
-    )  # type: ignore[arg-type]  # checked above
+    )
     with stoppable() as interrupted:
         if sampler == "pbt":
             found = population.tune_population(
