@@ -1,6 +1,6 @@
 """Population-based training against plain Optuna at equal environment steps: several studies of one experiment.
 
-    python benchmarks/pbt.py [--studies 5] [--members 8] [--steps 8192] [--out docs/results/bench-pbt.json]
+    python benchmarks/pbt.py [--studies 5] [--members 8] [--steps 4096] [--out docs/results/bench-pbt.json]
 
 Both train MEMBERS policies for STEPS steps each, and search the same real-valued settings of the learner. Optuna's
 trials are not pruned, so that everybody takes all steps. A study's score is the held-out greedy return of the policy
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=5)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=8_192)
+    parser.add_argument("--steps", type=int, default=4_096)
     parser.add_argument("--runs", default="runs/bench-pbt")
     parser.add_argument("--out")
     options = parser.parse_args()
