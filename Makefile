@@ -90,6 +90,9 @@ bench-dqn: $(STAMP) .venv-tianshou/.installed ## DQN against Stable-Baselines3 a
 bench-sac: $(STAMP) ## SAC against Stable-Baselines3, speed and scores (about 10 minutes)
 	$(BIN)/python benchmarks/sac.py --out docs/results/bench-sac.json
 
+bench-pbt: $(STAMP) ## population-based training against plain Optuna at equal steps, five studies each (about 10 minutes)
+	$(BIN)/python benchmarks/pbt.py --out docs/results/bench-pbt.json
+
 bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
 	$(BIN)/python benchmarks/mpe_stepping.py
 

@@ -18,7 +18,6 @@ from interleave import HERE, Figures, medians, profile, ratios, take_turns, writ
 PLAIN = ["train.evaluate_every=1000000", "train.video=false", "train.tensorboard=false"]
 OURS = [sys.executable, str(HERE / "ours_racing.py")]
 PEER = [sys.executable, str(HERE / "peers" / "sb3_sac.py")]
-SLOWLY = ["groups.agent.learner.learning_rate_schedule=constant"]  # the peer's stays as it is
 RACES: Mapping[str, tuple[int, Mapping[str, Sequence[str]]]] = {  # environment: steps, contestants
     "Pendulum-v1": (
         20_000,
@@ -31,9 +30,9 @@ RACES: Mapping[str, tuple[int, Mapping[str, Sequence[str]]]] = {  # environment:
     "LunarLander-v3": (
         60_000,
         {
-            "coterie": [*OURS, "lunarlander-continuous-sac", *PLAIN, *SLOWLY],
+            "coterie": [*OURS, "lunarlander-continuous-sac", *PLAIN],
             "stable-baselines3": [
-                *(*PEER, "--continuous", "--hidden", "128", "--batch", "128", "--every", "4", "--rate", "7e-4"),
+                *(*PEER, "--continuous", "--hidden", "128", "--batch", "256", "--every", "4", "--rate", "7e-4"),
                 *("--tau", "0.01", "--starts", "5000"),
             ],
         },

@@ -540,6 +540,7 @@ ELSEWHERE = {
     **dict.fromkeys(FAMILIES["Teams of language models"], "What teams reach: [AT-GRPO](guides/at-grpo.md).\n"),
     **dict.fromkeys(FAMILIES["Imitation"], "What clones reach: [Imitation](guides/imitation.md).\n"),
     "gridworld-teacher": "How a team is taught: [Teachers](guides/teacher.md#teams).\n",
+    "lunarlander-continuous-sac": "What it has reached so far: [SAC](guides/sac.md#what-it-reaches).\n",
     "lavagap-constrained": "Its scores are in [Rules in words](guides/constraints.md#the-lava-gap).\n",
 }
 

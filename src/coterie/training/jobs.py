@@ -33,9 +33,9 @@ def run_parallel(
     Function and tasks must be picklable. An error of ours in a process is raised here, after the others have ended. A
     signal to this process is passed on once, so that trainings save; tasks that have not begun are left out.
     """
-    context, failure = multiprocessing.get_context("spawn"), None
-    running: dict[Any, tuple[int, Any]] = {}  # by the end of the pipe that hears of it
-    left, told = list(enumerate(tasks)), False
+    context = multiprocessing.get_context("spawn")
+    running: dict[Connection, tuple[int, SpawnProcess]] = {}
+    left, told, failure = list(enumerate(tasks)), False, None
     try:
         while left or running:
             while left and len(running) < jobs and not interrupted.is_set() and failure is None:
@@ -50,11 +50,10 @@ def run_parallel(
             if interrupted.is_set() and not told:
                 told = True
                 _pass_on([process for _, process in running.values()])
-            for heard in wait(list(running), PATIENCE):
-                assert isinstance(heard, Connection)
-                receiver = heard
-                index, process = running.pop(receiver)
-                found, error = _receive(receiver, process)
+            for ready in wait(list(running), PATIENCE):
+                assert isinstance(ready, Connection)
+                index, process = running.pop(ready)
+                found, error = _receive(ready, process)
                 if error is None:
                     yield index, found
                 else:

@@ -29,10 +29,10 @@ class Recorder:
         if train.tensorboard:
             with extra(Events.title):
                 self.sinks.append(Events(run.path / "tensorboard", first_step, settings))
-        for name in () if train.tracking is None else train.tracking.sinks:
-            service: Any = SERVICES[name]
-            with extra(service.title):
-                self.sinks.append(service(run, train.tracking, settings))
+        tracking = train.tracking or schema.TrackingSettings()
+        for name in tracking.sinks:
+            with extra(SERVICES[name].title):
+                self.sinks.append(SERVICES[name](run, tracking, settings))
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record; NaN and infinity are errors."""

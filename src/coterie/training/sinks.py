@@ -154,7 +154,7 @@ class MlflowSink:
         self.client.set_terminated(self.identity)
 
 
-SERVICES = {"wandb": WandbSink, "mlflow": MlflowSink}
+SERVICES: dict[str, type[WandbSink] | type[MlflowSink]] = {"wandb": WandbSink, "mlflow": MlflowSink}
 
 
 def demand_packages(tracking: schema.TrackingSettings | None) -> None:

@@ -135,7 +135,9 @@ def demand_plan(plan: Plan, base: Config) -> None:
 def changeable(base: Config, plan: Plan) -> dict[str, Range]:
     """The searched settings that may change while a policy trains: real numbers of learners."""
     _, space = searched(base, plan)
-    found = {path: known for path, known in space.items() if isinstance(known, Real) and ".learner." in path}
+    found: dict[str, Range] = {
+        path: known for path, known in space.items() if isinstance(known, Real) and ".learner." in path
+    }
     if not found:
         raise ConfigError("--sampler pbt: no real number of a learner is searched; others cannot change on the way")
     return found
@@ -317,6 +319,7 @@ def write_best(population: Population, plan: Plan, files: Files) -> None:
     lineage, number = [], best.number
     for members in reversed([*population.history, population.members]):
         lineage.append({"member": number, "values": members[number].values, "score": members[number].score})
-        number = members[number].number if members[number].parent is None else members[number].parent
+        parent = members[number].parent
+        number = number if parent is None else parent
     found = {"run": str(files.trial(best.number)), "score": best.score, "held_out": best.held_out}
     write_text(files.best.with_suffix(".json"), json.dumps(found | {"schedule": lineage[::-1]}, indent=1) + "\n")
