@@ -10,6 +10,7 @@ import torch
 from coterie.algorithms.at_grpo.at_grpo import ATGRPOSettings
 from coterie.algorithms.at_grpo.groups import PAD, advantages, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import token_loss, token_weights
+from coterie.core.types import CoterieError
 from helpers.teams import iterate, team
 
 
@@ -100,8 +101,11 @@ def test_groups_that_cannot_be_compared_are_refused():
     with pytest.raises(ValueError, match=r"candidates=1, got 4"):
         team(learner={"groups": "episode"})
     runner, _ = team(num_envs=1, candidates=1, learner={"groups": "episode"})
-    with pytest.raises(ValueError, match=r"world\.group_size"):
+    with pytest.raises(CoterieError, match=r"world\.group_size"):
         by_episode(runner.play(2, 1, 0.0).experiences["writers"], "std")
+    runner, _ = team(num_envs=4, candidates=1, world={"group_size": 4, "turns": 2}, learner={"groups": "episode"})
+    with pytest.raises(CoterieError, match=r"train\.rollout_steps"):
+        by_episode(runner.play(3, 1, 0.0).experiences["writers"], "std")
 
 
 # The loss -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from coterie.core.types import Array, Experience
+from coterie.core.types import Array, CoterieError, Experience
 
 PAD = -1  # in arrays of tokens: no token
 Baseline = Literal["std", "mean"]
@@ -80,7 +80,9 @@ def by_episode(own: Experience, baseline: Baseline) -> Found:
         t, n, a = rows[0]
         together[hashlib.sha256(trace["prompt"][t, n, a].tobytes()).digest()].append((rows, value))
     if episodes and max(map(len, together.values())) < 2:
-        raise ValueError("groups=episode compares episodes of one instance: set world.group_size to 2 or more")
+        raise CoterieError(
+            "learner.groups=episode compares episodes of one instance: set world.group_size to 2 or more"
+        )
     kept: list[tuple[Array, float]] = []
     flat = 0
     for members in together.values():
@@ -118,6 +120,11 @@ def _episodes(own: Experience) -> list[tuple[Array, float]]:
                 rows = np.stack([t + first, np.full(len(t), n), a], axis=1)
                 found.append((rows, float(reward[first : last + 1, n].sum())))
             first = last + 1
+        if own.active[first:, n].any():
+            raise CoterieError(
+                "learner.groups=episode learns from whole episodes, and this rollout cuts one: set train.rollout_steps to a "
+                "multiple of world.turns · roles, and world.wait=true"
+            )
     return found
 
 
