@@ -122,8 +122,8 @@ def _episodes(own: Experience) -> list[tuple[Array, float]]:
             first = last + 1
         if own.active[first:, n].any():
             raise CoterieError(
-                "learner.groups=episode learns from whole episodes, and this rollout cuts one: set train.rollout_steps to a "
-                "multiple of world.turns · roles, and world.wait=true"
+                "learner.groups=episode learns from whole episodes, and this rollout cuts one: set train.rollout_steps "
+                "to a multiple of world.turns · roles, and world.wait=true"
             )
     return found
 
