@@ -275,3 +275,38 @@ def test_the_entropy_bonus_keeps_answers_varied():
 def test_wrong_settings_are_refused(setting, value):
     with pytest.raises(ValueError, match=setting):
         ATGRPOSettings(**{setting: value})
+
+
+def test_decisions_of_a_rollout_that_cuts_episodes_are_learned_from_once():
+    runner, _ = team(num_envs=4, world={"turns": 2})
+    groups = answers = 0
+    for iteration in range(1, 5):  # 12 steps: three episodes of four
+        own = runner.play(3, iteration, 0.0).experiences["writers"]
+        groups += by_turn(own, "std").groups
+        answers += int(own.active[1:].sum())
+    assert groups == answers
+
+
+def test_a_frozen_writer_does_not_branch():
+    runner, learner = team(num_envs=4)
+    policy = learner.policy
+    policy.group_spec = replace(policy.group_spec, learns=False)
+    own = runner.play(2, 1, 0.0).experiences["writers"]
+    assert own.trace["scores"].shape[-1] == 1
+
+
+def test_a_run_with_groups_of_copies_can_be_loaded(tmp_path):
+    import coterie
+    from helpers.run import written
+
+    text = """\
+world: {name: "helpers.teams:EchoWorld", group_size: 4}
+groups:
+  writers:
+    policy: {name: causal_lm, tiny: {layers: 1, width: 16, heads: 2, hidden: 16, context: 16}, max_tokens: 1,
+             max_prompt_tokens: 8}
+    learner: {name: at_grpo, groups: episode}
+train: {num_envs: 4, rollout_steps: 2, total_steps: 16, evaluate_episodes: 4, video: false, tensorboard: false}
+"""
+    run = coterie.train(str(written(tmp_path / "team.yaml", text)), out=tmp_path / "run", quiet=True)
+    assert coterie.load(run.path).evaluate(episodes=3).success.shape == (3,)

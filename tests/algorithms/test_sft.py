@@ -61,7 +61,30 @@ def test_a_team_starts_from_the_clone(tmp_path, warm, kind):
         assert all(np.array_equal(base[name], best[name]) for name in base)
 
 
-def test_demonstrations_of_one_role_alone_are_not_enough_for_models_of_their_own(warm):
+def test_a_team_starts_with_the_adapters_of_a_clone(tmp_path, warm):
+    experiment, demos, _ = warm
+    lora = ["groups.writers.policy.weights=lora", "groups.writers.parameters=individual"]
+    words = [*lora, "train.total_steps=2048", "train.rollout_steps=2048", "groups.writers.learner.learning_rate=0.01"]
+    clone = coterie.clone(experiment, [demos], words, out=tmp_path / "clone", quiet=True)
+    team = coterie.train(
+        experiment,
+        [*lora, f"groups.writers.start={clone.path}", "groups.writers.learner.learning_rate=1e-12"],
+        out=tmp_path / "team",
+        quiet=True,
+    )
+    mine, theirs = weights(team)[0], weights(clone, "best")[0]
+    adapters = [name for name in theirs if ".lora_b" in name]
+    assert adapters
+    assert all(np.allclose(mine[name], theirs[name], atol=1e-6) and np.abs(theirs[name]).max() > 0 for name in adapters)
+
+
+def test_answers_that_are_too_long_are_refused(warm):
+    experiment, demos, _ = warm
+    with pytest.raises(ConfigError, match=r"max_tokens.*got 1"):
+        coterie.clone(experiment, [demos], ["groups.writers.policy.max_tokens=1"], quiet=True)
+
+
+def test_prompts_that_are_too_long_are_refused(warm):
     experiment, demos, _ = warm
     words = ["groups.writers.policy.max_prompt_tokens=2"]
     with pytest.raises(ConfigError, match=r"max_prompt_tokens.*got 2"):

@@ -231,6 +231,16 @@ def from_hugging_face(model: Any) -> Transformer:
     if config.model_type != "llama" or getattr(config, "attention_bias", False) or not config.tie_word_embeddings:
         raise ValueError(f"expected a Llama model with tied embeddings and without biases, got '{config.model_type}'")
     rope = getattr(config, "rope_parameters", None) or {}
+    size = config.hidden_size // config.num_attention_heads
+    unusual = {
+        "rope_type": rope.get("rope_type", "default") != "default",
+        "mlp_bias": bool(getattr(config, "mlp_bias", False)),
+        "hidden_act": config.hidden_act != "silu",
+        "head_dim": getattr(config, "head_dim", None) not in (None, size),
+    }
+    if any(unusual.values()):
+        found = ", ".join(name for name, other in unusual.items() if other)
+        raise ValueError(f"this Llama model differs from the usual in {found}, which is not supported")
     shape = TransformerShape(
         vocabulary=config.vocab_size,
         layers=config.num_hidden_layers,

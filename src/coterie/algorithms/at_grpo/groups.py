@@ -56,7 +56,8 @@ def advantages(rewards: Array, baseline: Baseline) -> Array:
 def by_turn(own: Experience, baseline: Baseline) -> Found:
     """Groups of candidates: every decision is one group."""
     trace = _trace(own)
-    t, n, a = np.nonzero(own.active & (trace["prompt"][..., 0] != PAD))
+    # Decisions that are pending when a rollout ends become its next one's first row: they are learned from there.
+    t, n, a = np.nonzero(own.closed() & (trace["prompt"][..., 0] != PAD))
     scores = trace["scores"][t, n, a].astype(np.float64)
     if scores.shape[1] < 2:
         raise ValueError("groups=turn compares candidates: set policy.candidates to 2 or more")

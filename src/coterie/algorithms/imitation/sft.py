@@ -159,6 +159,9 @@ def tokenize(policy: CausalLMPolicy, part: Demonstrations, group_spec: GroupSpec
     if over := [len(prompt) for prompt in prompts if len(prompt) > longest]:
         raise ValueError(f"policy.max_prompt_tokens: a demonstration's prompt has {max(over)} tokens, got {longest}")
     written = policy.encode([str(text) for text in part.action[rows]])
+    longest = policy.settings.max_tokens
+    if over := [len(tokens) for tokens in written if len(tokens) > longest]:
+        raise ValueError(f"policy.max_tokens: a demonstration's answer has {max(over)} tokens, got {longest}")
     answers = np.full((len(rows), policy.settings.max_tokens), PAD, np.int32)
     for row, tokens in enumerate(written):
         answers[row, : len(tokens)] = tokens

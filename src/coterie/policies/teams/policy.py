@@ -139,7 +139,7 @@ class CausalLMPolicy:
         training = view.progress is not None
         s = self.settings
         rows = self._rows(view)
-        count = s.candidates if training and view.world is not None else 1
+        count = s.candidates if training and self.group_spec.learns and view.world is not None else 1
         samples = self._sample(rows, count, view)
         texts = np.full((len(rows.copies), count), "", object)
         for row, k in np.ndindex(texts.shape):
@@ -205,8 +205,7 @@ class CausalLMPolicy:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of answers, ended; for learners that imitate texts."""
-        longest = self.settings.max_tokens - 1
-        return [[*self.tokenizer.encode(text)[:longest], self.tokenizer.end] for text in texts]
+        return [[*self.tokenizer.encode(text), self.tokenizer.end] for text in texts]
 
     def decode(self, tokens: Array) -> str:
         """The text of an answer's tokens, up to the end."""
@@ -255,8 +254,14 @@ class CausalLMPolicy:
             _copy_weights(network, saved, lambda name: self._is_saved(name))
 
     def start_from(self, state: State) -> None:
-        """Begin with the weights of another policy: one network serves all sets, adapters start anew on it."""
+        """Begin with the weights of another policy: one network serves all sets, adapters start anew on a base.
+
+        A policy with adapters begins with those of another one as they are.
+        """
         self._check_count(state, (1, len(self.networks)))
+        if any(ADAPTER in name for saved in state["networks"] for name in saved):
+            self.load(state)
+            return
         for number, network in enumerate(self.networks):
             saved = state["networks"][number % len(state["networks"])]
             _copy_weights(

@@ -42,7 +42,8 @@ class EnvWorkers:
         return found
 
     def _apply(self, answers: Sequence[Answer]) -> list[Outcome]:
-        if not self.count or len(answers) < 2:
+        alone = multiprocessing.current_process().daemon  # a process that plays shards may have no children
+        if not self.count or len(answers) < 2 or alone:
             return [self.task.apply(*answer) for answer in answers]
         if self._pool is None:
             context = multiprocessing.get_context("spawn")

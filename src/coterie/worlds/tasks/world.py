@@ -43,7 +43,7 @@ class TaskWorld:
         """Roles in `proposing` are paid for what following their answer would bring: see `_paid`."""
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
-        if num_envs % settings.group_size:
+        if num_envs > settings.group_size and num_envs % settings.group_size:  # fewer copies are one smaller group
             raise ValueError(
                 f"group_size ({settings.group_size}) must divide the copies of a shard (num_envs / shards), "
                 f"which are {num_envs}"
@@ -83,7 +83,7 @@ class TaskWorld:
         for copy in copies:
             group, episode = copy // size, int(self._drawn[copy])
             if self._numbered:
-                group, episode = group + episode * (self.num_envs // size), 0
+                group, episode = group + episode * max(1, self.num_envs // size), 0
             if (group, episode) not in drawn:
                 drawn[group, episode] = draw_instance(self.task, self.settings.split, (self._seed, group, episode))
             self._states[copy] = drawn[group, episode]

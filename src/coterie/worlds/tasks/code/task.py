@@ -163,7 +163,7 @@ class CodeTask:
         public = runs[: len(problem.public)]
         passed = sum(map(passes, problem.public, public))
         ended = sum(ran.status == "pass" for ran in public)
-        hidden = 0 if gave_up(runs) else sum(map(passes, problem.hidden, self._run(program, problem.hidden)))
+        hidden = 0 if gave_up(public) else sum(map(passes, problem.hidden, self._run(program, problem.hidden)))
         solved = passed == len(public) and hidden == len(problem.hidden)
         note = f"public {passed}/{len(public)}, hidden {hidden}/{len(problem.hidden)}"
         local = (ENDED * ended + PASSED * passed) / len(public)
