@@ -308,9 +308,10 @@ def test_the_command_says_one_line_per_trial_and_what_is_best(skills, coterie_, 
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "skills: 2 settings to search, 0 of 7 trials done"
-    assert lines[1] == "   0  complete       2.00  mood=null skill=0.5"
-    assert [int(line.split()[0]) for line in lines[1:8]] == list(range(7))
-    assert all(len(line) <= 80 for line in lines[1:8])
+    assert lines[1] == "trial  outcome      score  settings"
+    assert lines[2] == "    0  complete      2.00  mood=null skill=0.5"
+    assert [int(line.split()[0]) for line in lines[2:9]] == list(range(7))
+    assert all(len(line) <= 80 for line in lines[1:9])
     assert "7 trials: " in out
     assert "own settings  trial    0  score      2.00  held-out seeds      2.00" in out
     assert lines[-1] == f"train them     coterie train {tmp_path / 's-best.yaml'}"

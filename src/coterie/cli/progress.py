@@ -13,8 +13,9 @@ EVERY = 10.0  # seconds between lines
 class Tasks:
     """Counts what is done, on standard error; quiet: nothing."""
 
-    def __init__(self, total: int, things: str, quiet: bool = False, done: int = 0) -> None:
-        self.total, self.things, self.quiet, self.done = total, things, quiet, done
+    def __init__(self, total: int, things: str, quiet: bool = False, lines: bool = True) -> None:
+        """`lines` False: only a bar, since the command itself prints a line for each."""
+        self.total, self.things, self.quiet, self.lines, self.done = total, things, quiet, lines, 0
         self.began = self.last = time.monotonic()
         self.bar: Any = None
 
@@ -48,6 +49,6 @@ class Tasks:
         now = time.monotonic()
         if self.bar is not None:
             self.bar.update(self.task, completed=self.done, description=(words or self.things)[:40])
-        elif not self.quiet and now - self.last >= EVERY:
+        elif self.lines and not self.quiet and now - self.last >= EVERY:
             self.last = now
             print(f"{self.done} of {self.total} {self.things}, {now - self.began:.0f} s", file=sys.stderr, flush=True)

@@ -184,7 +184,7 @@ def tune(
             tuned = tuning.tune(plan)
             print(json.dumps(show.to_dict(tuned)))
         else:
-            with Tasks(trials, "trials", quiet) as tasks:
+            with Tasks(trials, "trials", quiet, lines=False) as tasks:
 
                 def told(tuned: tuning.Tuned, trial: Trial | None) -> None:
                     tasks.done = len(tuned.trials) - (trial is not None)
