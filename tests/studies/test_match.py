@@ -306,8 +306,8 @@ def test_match_prints_a_table_and_draws(coterie_, runs, tmp_path):
     lines = out.splitlines()
     assert "first side" in lines[0]
     assert [line for line in lines[1:] if not line.startswith(" ")] == ["shared", "apart", "expert"]
-    assert sum("±" in line for line in lines[1:]) == 9
-    assert sum("success" in line for line in lines) == 9
+    assert sum("±" in line for line in lines[2:]) == 9
+    assert "success" in lines[1]
     with Image.open(picture) as image:
         assert min(image.size) > 300
 
@@ -345,7 +345,7 @@ def test_names_are_as_short_as_they_can_be():
         (
             ["nobody", "random"],
             1,
-            "'nobody' is neither a run nor a policy that needs no training (random, expert, minimax, alphabeta,",
+            "'nobody' is neither a run nor a policy that needs no training (random, expert, guess, minimax, alphabeta,",
         ),
         (["network"], 1, "'network' is neither a run nor a policy that needs no training"),
         (["random", "expert"], 2, "--world: policies without a run need a table"),
@@ -380,13 +380,11 @@ def test_a_name_may_hold_settings(tmp_path):
         "with",
         "return",
         "±",
-        "half",
         "95%",
         "won",
         "drew",
         "lost",
         "Elo",
-        "distinct",
     ]
     assert "0    40     0    +0" in text
     assert max(map(len, text.splitlines())) <= 80

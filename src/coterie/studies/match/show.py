@@ -29,7 +29,7 @@ def as_table(players: Sequence[Player], matrix: list[list[Pairing]]) -> str:
     """The matrix as text: mean return of the row player with its 95% interval, one block for each row player."""
     names = short_names([player.name for player in players])
     rows = [[_cells(shortened(other), entry) for other, entry in zip(names, row, strict=True)] for row in matrix]
-    head = ["with", "return", "± half 95%", "success", "won", "drew", "lost", "Elo", "distinct"]
+    head = ["with", "return", "± 95%", "success", "won", "drew", "lost", "Elo", "distinct"]
     used = [i for i in range(len(head)) if i < 2 or any(cells[i] for row in rows for cells in row)]
     table = columns([head[i] for i in used], [[cells[i] for i in used] for row in rows for cells in row])
     lines = ["mean return on the first side, with each player on the second", f"  {table[0]}"]
@@ -37,7 +37,7 @@ def as_table(players: Sequence[Player], matrix: list[list[Pairing]]) -> str:
         lines.append(name)
         lines += [f"  {line}" for line in table[1 + number * len(names) : 1 + (number + 1) * len(names)]]
     if "distinct" in table[0]:
-        lines.append("distinct: different games among the episodes, where one was played again and again")
+        lines.append("distinct: different games among the episodes, where some were the same")
     return "\n".join(lines)
 
 
