@@ -45,7 +45,7 @@ ARMS: dict[str, tuple[str, list[str]]] = {  # name -> experiment, overrides
     "sparse rewards": ("plan-path-shared", ["world.reward=sparse"]),
 }
 DEMONSTRATIONS = 300  # episodes of the solver
-WARM_UP = 4480  # answers read
+WARM_UP = 3200  # answers read
 
 
 def coterie(*words: str) -> None:
