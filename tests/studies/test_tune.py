@@ -370,7 +370,7 @@ def test_a_long_line_is_cut_at_80_columns():
     space = {f"groups.a.learner.setting_{i}": Real(0.0, 1.0) for i in range(9)}
     text = show.trial_line(Trial(3, "complete", dict.fromkeys(space, 1 / 3), 12.0, None, {}, ""), space)
     assert len(text) == 80
-    assert text.startswith("   3  complete      12.00  setting_0=0.333 setting_1=0.333")
+    assert text.split()[:4] == ["3", "complete", "12.00", "setting_0=0.333"]
     assert text.endswith("…")
 
 
