@@ -304,12 +304,14 @@ def test_eval_prints_one_object(coterie_, trained):
     found = evaluated(coterie_, trained.path)
     assert list(found) == [
         *("run", "checkpoint", "mode", "episodes", "seed", "players", "env_steps", "groups", "success_rate"),
+        "success_ci95",
     ]
     assert found["groups"].keys() == {"team"}
     assert list(found["groups"]["team"]) == ["return_mean", "return_ci95", "length_mean"]
     low, high = found["groups"]["team"]["return_ci95"]
     assert low <= found["groups"]["team"]["return_mean"] <= high
-    del found["groups"], found["success_rate"]
+    assert found["success_ci95"][0] <= found["success_rate"] <= found["success_ci95"][1]
+    del found["groups"], found["success_rate"], found["success_ci95"]
     steps = trained.summary()["best_step"]
     head = {"run": str(trained.path), "checkpoint": "best", "mode": "greedy", "episodes": 100, "seed": 0}
     assert found == head | {"env_steps": steps, "players": {"team": f"checkpoint best ({steps} steps)"}}
@@ -319,7 +321,7 @@ def test_eval_prints_one_object(coterie_, trained):
 def test_eval_is_greedy_repeatable_and_takes_its_options(coterie_, trained):
     greedy = evaluated(coterie_, trained.path, "--episodes", "10")
     assert greedy == evaluated(coterie_, trained.path, "--episodes", "10")
-    assert {k: greedy[k] for k in ("groups", "success_rate")} == trained.summary()["evaluation"]
+    assert {k: greedy[k] for k in ("groups", "success_rate", "success_ci95")} == trained.summary()["evaluation"]
     sample = evaluated(coterie_, trained.path, "--episodes", "10", "--stochastic")
     assert sample["mode"] == "sample"
     assert sample["groups"] != greedy["groups"]
