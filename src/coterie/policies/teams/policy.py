@@ -37,9 +37,9 @@ Kind = Literal["full", "lora"]
 class TinySettings:
     """Sizes of a small transformer that reads characters and starts from random weights."""
 
-    layers: int = 2
-    width: int = 64
-    heads: int = 4
+    layers: int = 2  # of attention and feed-forward
+    width: int = 64  # numbers per token
+    heads: int = 4  # of the attention
     hidden: int = 128  # width of the feed-forward layers
     context: int = 256  # characters of prompt and answer
 
