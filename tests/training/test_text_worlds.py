@@ -155,8 +155,9 @@ def test_a_match_of_writers(experiment):
 def test_videos_show_the_text(run, tmp_path, capsys):
     loaded = table.load(run.path)
     world, actors = build.build_render_world(loaded.config.world), [group.actor for group in loaded.groups]
-    assert video.write_video(world, actors, 0, tmp_path / "one.gif").stat().st_size > 1000
-    video.show_in_terminal(world, actors, 0, 1, True, None)
+    video.write_video(world, actors, 0, [tmp_path / "one.gif"])
+    assert (tmp_path / "one.gif").stat().st_size > 1000
+    video.show_in_terminal(world, actors, 0)
     assert "planner: " in capsys.readouterr().out
 
 

@@ -167,7 +167,7 @@ def test_rewards_of_the_coder(task, answer, reward, note):
 
 
 def test_a_program_without_end_fails(task):
-    outcome = task.apply(task.generate(np.random.default_rng(0)), "coder", "while True: pass")
+    outcome = task.apply(task.generate(np.random.default_rng(0)), "coder", "input()\nwhile True: pass")
     assert (outcome.team, outcome.local, outcome.note) == (0, 0, "public 0/2, hidden 0/4")
     assert outcome.state.failures[0].endswith("It failed: timeout\n")
 

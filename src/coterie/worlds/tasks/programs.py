@@ -7,15 +7,18 @@ import re
 from coterie import sandbox
 from coterie.core.types import CoterieError
 
+OPENING = re.compile(r"```(?:python|py)\b")
 FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def find_program(answer: str, started: bool = False) -> str | None:
     """The program of an answer, between fences; where the prompt has opened the fence, all up to the next one."""
-    if started and not answer.lstrip().startswith("```"):  # a model may open the fence again
-        return answer.partition("```")[0]
+    if started and not OPENING.search(answer) and answer.count("```") % 2:
+        return answer.partition("```")[0]  # the first fence closes the prompt's
     found = FENCED.search(answer)
-    return None if found is None else found.group(1)
+    if found is not None:
+        return found.group(1)
+    return answer if started else None
 
 
 def run_program(source: str, stdin: str = "", cpu_seconds: float = 2.0) -> sandbox.Verdict:
