@@ -19,7 +19,7 @@ def panels_of(found, monkeypatch):
     for axes in drawn[0].axes[2:]:
         dots = [tuple(held.lines[0].get_xydata()[0].tolist()) for held in axes.containers]
         bars = [held.lines[2][0].get_segments()[0][:, 1].tolist() for held in axes.containers if held.lines[2]]
-        told[axes.get_title()] = (dots, bars, [words.get_text() for words in axes.texts], axes)
+        told[axes.get_title("left")] = (dots, bars, [words.get_text() for words in axes.texts], axes)
     return told
 
 
@@ -88,5 +88,5 @@ def test_every_set_of_runs_has_its_own_panels(monkeypatch):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
     draw_bids([shaded((share,), {"all": NEUTRAL}, {"all": (0, 1)}) for share in (0.5, 0.6)])
-    revenue = [axes for axes in drawn[0].axes if axes.get_title() == "revenue per auction"]
+    revenue = [axes for axes in drawn[0].axes if axes.get_title("left") == "revenue per auction"]
     assert [axes.containers[0].lines[0].get_ydata()[0] for axes in revenue] == pytest.approx([1 / 3, 0.4], abs=1e-4)

@@ -112,7 +112,7 @@ def test_sparse_rewards_are_those_of_the_team(name):
     world, random = make(name, 6, reward="sparse", alpha=2.0), seeding.generator(0, "sparse")
     world.reset(0)
     rewards = [world.step(answers(world, "guess", random)).agent_types[AGENT_TYPE].reward for _ in range(6)]
-    assert (np.array(rewards) >= 0).all()  # penalties are local
+    assert (np.sum(rewards, axis=0) >= 0).all()  # penalties are local, worse proposals give back
     world.reset(0)
     steps = [world.step(answers(world, "expert", random)) for _ in world.roles]
     solved = [step.agent_types[AGENT_TYPE].reward for step in steps]
