@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 
@@ -42,7 +43,11 @@ def test_wandb_offline_has_settings_and_records(tmp_path, monkeypatch):
     (folder,) = (run.path / "wandb").glob("offline-run-*")
     (file,) = folder.glob("run-*.wandb")
     assert json.loads((run.path / "tracking.json").read_text())["wandb"] in file.name
-    content = file.read_bytes()
+    for _ in range(600):  # a process of its own writes the file
+        content = file.read_bytes()
+        if b"team/eval/return_mean" in content:
+            break
+        time.sleep(0.1)
     assert b"team/eval/return_mean" in content
     assert b"learning_rate" in content  # among the settings
     assert run.summary() is not None
