@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from coterie.algorithms.at_grpo.at_grpo import ATGRPOSettings
-from coterie.algorithms.at_grpo.groups import PAD, advantages, by_episode, by_turn
+from coterie.algorithms.at_grpo.groups import advantages, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import token_loss, token_weights
 from coterie.core.types import CoterieError
+from coterie.policies.teams.weights import PAD
 from helpers.teams import iterate, team
 
 

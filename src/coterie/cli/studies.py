@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coterie.cli.app import AsJson, Checkpoint, Experiment, Quiet, RunPath, Seed, Stochastic, app
 from coterie.cli.stop import Stopped, stoppable
+
+if TYPE_CHECKING:
+    from coterie.studies.tune.optuna import Trial
+    from coterie.studies.tune.tune import Plan, Tuned
 
 
 @app.command()
@@ -158,12 +162,9 @@ def tune(
         raise ConfigError(f"--pruner: expected 'median', 'halving' or 'none', got '{pruner}'")
     if sampler not in ("tpe", "pbt"):
         raise ConfigError(f"--sampler: expected 'tpe' or 'pbt', got '{sampler}'")
-    from coterie.cli.progress import Tasks
-    from coterie.studies.tune import population, show
-    from coterie.studies.tune import tune as tuning
-    from coterie.studies.tune.optuna import Trial
+    from coterie.studies.tune.tune import Plan
 
-    plan = tuning.Plan(
+    plan = Plan(
         *(experiment, tuple(overrides or ()), trials, study, tuple(only or ()), seeds),
         pruner=pruner,  # type: ignore[arg-type]  # checked above
         jobs=jobs,
@@ -172,31 +173,41 @@ def tune(
         rounds=rounds,
     )
     with stoppable() as interrupted:
-        if sampler == "pbt":
-            found = population.tune_population(
-                plan, lambda now: None if as_json else print(show.round_line(now, rounds))
-            )
-            print(json.dumps(found.to_dict()) if as_json else "\n".join(show.population_conclusion(found)))
-            if found.interrupted:
-                raise Stopped(interrupted.exit_code)
-            return
-        if as_json:
-            tuned = tuning.tune(plan)
-            print(json.dumps(show.to_dict(tuned)))
-        else:
-            with Tasks(trials, "trials", quiet, lines=False) as tasks:
-
-                def told(tuned: tuning.Tuned, trial: Trial | None) -> None:
-                    tasks.done = len(tuned.trials) - (trial is not None)
-                    if trial is not None:
-                        tasks.advance()
-                    if not quiet:
-                        print(show.progress(tuned, trial), flush=True)
-
-                tuned = tuning.tune(plan, told)
-            print("\n".join(show.conclusion(tuned)))
-        if tuned.interrupted:
+        if (tune_population if sampler == "pbt" else tune_trials)(plan, as_json, quiet):
             raise Stopped(interrupted.exit_code)
+
+
+def tune_population(plan: Plan, as_json: bool, quiet: bool) -> bool:
+    """Train a population and print what it found; returns whether a signal stopped it."""
+    from coterie.studies.tune import population, show
+
+    silent = as_json or quiet
+    found = population.tune_population(plan, lambda now: None if silent else print(show.round_line(now, plan.rounds)))
+    print(json.dumps(found.to_dict()) if as_json else "\n".join(show.population_conclusion(found)))
+    return found.interrupted
+
+
+def tune_trials(plan: Plan, as_json: bool, quiet: bool) -> bool:
+    """Train the trials of a study and print what it found; returns whether a signal stopped it."""
+    from coterie.cli.progress import Tasks
+    from coterie.studies.tune import show, tune
+
+    if as_json:
+        tuned = tune.tune(plan)
+        print(json.dumps(show.to_dict(tuned)))
+        return tuned.interrupted
+    with Tasks(plan.trials, "trials", quiet, lines=False) as tasks:
+
+        def told(tuned: Tuned, trial: Trial | None) -> None:
+            tasks.done = len(tuned.trials) - (trial is not None)
+            if trial is not None:
+                tasks.advance()
+            if not quiet:
+                print(show.progress(tuned, trial), flush=True)
+
+        tuned = tune.tune(plan, told)
+    print("\n".join(show.conclusion(tuned)))
+    return tuned.interrupted
 
 
 @app.command()

@@ -22,7 +22,7 @@ def state(text):
     size = int(len(cells) ** 0.5)
     found = {sign: tuple(i for i, cell in enumerate(cells) if cell in sign) for sign in ("@+", "$*", "o*+")}
     walls = "".join("#" if cell == "#" else "." for cell in cells)
-    return SokobanState(size, walls, found["o*+"], found["@+"][0], found["$*"], "")
+    return SokobanState(size, walls, found["o*+"], found["@+"][0], found["$*"])
 
 
 ROOM = """
@@ -152,12 +152,10 @@ def test_difficulty_is_kept():
         assert 5 <= Solver(first.size, first.walls, first.goals).distance(first) <= 6
 
 
-def test_where_the_player_stands_in_its_region_makes_no_other_puzzle(task):
-    from coterie.worlds.tasks.sokoban import _identity
-
+def test_room_and_goals_decide_which_instance_a_puzzle_belongs_to(task):
     first = state(ROOM)
-    assert _identity(first) == _identity(replace(first, player=10))
-    assert _identity(first) != _identity(replace(first, boxes=(15,)))
+    assert task.identity(first) == task.identity(replace(first, player=10, boxes=(15,)))
+    assert task.identity(first) != task.identity(replace(first, goals=(15,)))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from coterie.core.types import Array, CoterieError, Experience
+from coterie.policies.teams.weights import PAD
 
-PAD = -1  # in arrays of tokens: no token
 Baseline = Literal["std", "mean"]
 EPSILON = 1e-6  # rewards that differ by less are equal
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.algorithms.at_grpo.groups import PAD, Answers
+from coterie.algorithms.at_grpo.groups import Answers
 from coterie.algorithms.at_grpo.loss import Normalize, token_loss, token_weights
 from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.core.types import Array, State
-from coterie.policies.teams.weights import Weights
+from coterie.policies.teams.weights import PAD, Weights
 
 
 class UpdateSpec(NamedTuple):

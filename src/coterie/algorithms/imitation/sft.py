@@ -21,9 +21,8 @@ from coterie.core.search_space import Choice, Real, Space
 from coterie.core.types import Array, Experience, Joint, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.policies.teams.policy import CausalLMPolicy
-from coterie.policies.teams.weights import Weights
+from coterie.policies.teams.weights import PAD, Weights
 
-PAD = -1  # in arrays of tokens: no token
 CHUNK = 256  # answers validated at once
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -21,12 +21,13 @@ from coterie.core.types import Array, Counters, Decision, Mean, State, Text, Vie
 from coterie.core.validation import at_least, positive, whole
 from coterie.lm.characters import CharacterTokenizer
 from coterie.lm.pretrained import Tokenizer, load_pretrained
-from coterie.lm.sampling import PAD, Samples, SampleSpec
+from coterie.lm.sampling import Samples, SampleSpec
 from coterie.lm.transformer import Transformer, TransformerShape
+from coterie.nn.devices import Device, resolve_device
 from coterie.policies.teams.branching import Choose, choose, score_candidates
 from coterie.policies.teams.rollout_worker import RolloutWorker
 from coterie.policies.teams.router import Router
-from coterie.policies.teams.weights import Weights
+from coterie.policies.teams.weights import PAD, Weights
 
 TINY = "tiny"
 ADAPTER = ".lora_"  # in the names of weights
@@ -58,7 +59,7 @@ class CausalLMSettings:
     max_prompt_tokens: int = 192  # longer prompts are refused
     candidates: int = 1  # answers drawn from one state in training; 1: no branching
     choose: Choose = "best"  # the candidate to go on with: best, random or first
-    device: str = "auto"  # auto, cpu or cuda
+    device: Device = "auto"  # auto, cpu or cuda
 
     def __post_init__(self) -> None:
         for name in ("rank", "max_tokens", "max_prompt_tokens", "candidates"):
@@ -98,12 +99,11 @@ class CausalLMPolicy:
             raise ValueError("policy 'causal_lm' does not support an advisor; remove the advisor")
         self.settings, self.group_spec = settings, group_spec
         self.router = Router(group_spec)
-        self.device = _device(settings.device)
+        self.device = resolve_device(settings.device, compiled=False)
         self.networks, self.tokenizer = self._build()
         self.workers = [RolloutWorker(self.weights(number)) for number in range(self.router.sets)]
-        self.counts = np.zeros(
-            (len(group_spec.agents), 2, 3)
-        )  # by agent, (training, evaluation): answers, tokens, refused
+        # by agent, (training, evaluation): answers, tokens, refused prompts
+        self.counts = np.zeros((len(group_spec.agents), 2, 3))
         self.entropy = np.zeros(2)  # of training answers: sum, number
 
     def _build(self) -> tuple[list[Transformer], Tokenizer]:
@@ -251,7 +251,7 @@ class CausalLMPolicy:
     def load(self, state: State) -> None:
         self._check_count(state, (len(self.networks),))
         for network, saved in zip(self.networks, state["networks"], strict=True):
-            _copy_weights(network, saved, lambda name: self._is_saved(name))
+            _copy_weights(network, saved, self._is_saved)
 
     def start_from(self, state: State) -> None:
         """Begin with the weights of another policy: one network serves all sets, adapters start anew on a base.
@@ -264,9 +264,7 @@ class CausalLMPolicy:
             return
         for number, network in enumerate(self.networks):
             saved = state["networks"][number % len(state["networks"])]
-            _copy_weights(
-                network, {n: a for n, a in saved.items() if ADAPTER not in n}, lambda name: ADAPTER not in name
-            )
+            _copy_weights(network, saved, lambda name: ADAPTER not in name)
 
     def _check_count(self, state: State, allowed: tuple[int, ...]) -> None:
         if len(state["networks"]) not in allowed:
@@ -282,9 +280,3 @@ def _copy_weights(network: Transformer, saved: State, wanted: Callable[[str], bo
         if tuple(own[name].shape) != array.shape:
             raise ValueError(f"saved weights '{name}' have shape {array.shape}, this policy's {tuple(own[name].shape)}")
         own[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
-
-
-def _device(name: str) -> Any:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.core.types import Array
-from coterie.lm.sampling import PAD, Samples, SampleSpec, sample
-from coterie.policies.teams.weights import Weights
+from coterie.lm.sampling import Samples, SampleSpec, sample
+from coterie.policies.teams.weights import PAD, Weights
 
 BATCH = 512  # answers sampled at once
 

@@ -8,8 +8,10 @@ from typing import NamedTuple
 from torch import nn
 
 from coterie.core.types import Array
-from coterie.lm.sampling import Graded, grade
+from coterie.lm.sampling import PAD, Graded, grade
 from coterie.lm.transformer import Transformer
+
+__all__ = ["PAD", "Weights"]
 
 
 class Weights(NamedTuple):

@@ -100,7 +100,6 @@ class SokobanState:
     goals: tuple[int, ...]  # cells, in order
     player: int
     boxes: tuple[int, ...]  # cells, in order
-    first: str  # the instance, for its identity
     moved: int = 0  # moves so far
     proposal: str = ""
 
@@ -303,12 +302,11 @@ class SokobanTask:
             places = known.positions(s.min_pushes, s.max_pushes)
             if len(places):
                 *boxes, player = known.cells(int(random.choice(places)), s.boxes)
-                state = SokobanState(s.size, walls, goals, player, tuple(boxes), "")
-                return replace(state, first=_identity(state))
+                return SokobanState(s.size, walls, goals, player, tuple(boxes))
         raise ValueError(f"min_pushes={s.min_pushes}: no room has a solution that long; lower it, or raise size")
 
     def identity(self, state: SokobanState) -> str:
-        return state.first
+        return f"{state.walls}/{state.goals}"  # not boxes and player: pushes lead to the starts of other instances
 
     def fields(self, state: SokobanState, role: str) -> Mapping[str, str]:
         return {"grid": grid_text(state), "proposal": state.proposal or "nothing", "path": state.proposal}
@@ -353,19 +351,6 @@ class SokobanTask:
 
     def draw(self, state: SokobanState) -> str:
         return grid_text(state)
-
-
-def _identity(state: SokobanState) -> str:
-    """Room, goals, boxes, and the first cell that the player can walk to: where it stands there is no other puzzle."""
-    seen, queue = {state.player}, [state]
-    while queue:
-        at = queue.pop()
-        for letter in LETTERS:
-            after = move(at, letter)
-            if after is not None and after.boxes == at.boxes and after.player not in seen:
-                seen.add(after.player)
-                queue.append(after)
-    return f"{state.walls}/{state.goals}/{state.boxes}/{min(seen)}"
 
 
 def env(render_mode: str | None = None, **settings: Any) -> PettingZooAECEnv:
