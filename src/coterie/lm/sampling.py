@@ -15,11 +15,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from coterie.core.types import Array
 from coterie.lm.transformer import LayerCache, Transformer
 
 PAD = -1  # in arrays of tokens: no token
+LOGITS_AT_ONCE = 1 << 28  # beyond this many, logits are computed in parts and again for the gradient
 
 
 class Samples(NamedTuple):
@@ -144,43 +146,89 @@ def grade(
     temperature: float = 1.0,
     adapter: int | None = None,
 ) -> Graded:
-    """Log-probabilities of answers `[P, K, L]` (PAD after the end), K to every prompt, which is read once."""
+    """Log-probabilities of answers `[P, K, L]` (PAD after the end), K to every prompt, which is read once.
+
+    The answers to a prompt stand side by side without gaps and do not see each other. Only tokens of answers get
+    logits.
+    """
     device = network.embedding.device
+    layout = Layout.of(answers)
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    table = np.zeros((len(prompts), max(map(len, prompts))), np.int64)  # padded on the right: nobody looks there
+    for row, prompt in enumerate(prompts):
+        table[row, : len(prompt)] = prompt
+    caches = [GradientCache() for _ in network.layers]
+    read = network(torch.from_numpy(table).to(device), adapter, caches=caches)
+    hidden = read[torch.arange(len(prompts), device=device), lengths - 1][:, None]  # predicts every first token
+    if layout.tokens.shape[1]:
+        place, owner = (torch.from_numpy(a).to(device) for a in (layout.place, layout.owner))
+        mask = torch.cat([_before(lengths, table.shape[1], owner), _within(owner)], dim=2)
+        tokens = torch.from_numpy(layout.tokens).to(device)
+        written = network(tokens, adapter, lengths[:, None] + place, mask[:, None], caches)
+        hidden = torch.cat([hidden, written], dim=1)
+    flat, source = hidden.flatten(0, 1), torch.from_numpy(layout.source).to(device)
     valid = torch.from_numpy(answers != PAD).to(device)
-    length = max(1, int(valid.sum(dim=-1).max()))  # of the longest answer
-    tokens = torch.from_numpy(np.maximum(answers, 0).astype(np.int64)).to(device)
-    read = PromptReader(network, prompts, adapter)
-    first = read.hidden[:, -1][:, None, None].expand(-1, answers.shape[1], 1, -1)  # predicts every first token
-    hidden = torch.cat([first, read.continued(tokens[..., : length - 1])], dim=2) if length > 1 else first
-    picked = valid[..., :length]
-    log_probs = F.log_softmax(network.logits(hidden[picked]) / (temperature or 1.0), dim=-1)  # [M, V]: real tokens only
-    chosen = log_probs.gather(1, tokens[..., :length][picked][:, None])[:, 0]
-    spread = -(log_probs.exp() * log_probs).sum(dim=-1)
+    targets = torch.from_numpy(answers[answers != PAD].astype(np.int64)).to(device)
+    chosen, spread = token_log_probs(network, flat[source], targets, temperature or 1.0)
     zeros = torch.zeros(valid.shape, device=device)
     return Graded(zeros.masked_scatter(valid, chosen), zeros.masked_scatter(valid, spread), valid)
 
 
-class PromptReader:
-    """Prompts that were read with gradients, and answers that go on from them."""
+class Layout(NamedTuple):
+    """Where the tokens of answers `[P, K, L]` stand in rows `[P, T]`; the last token of an answer is never read."""
 
-    def __init__(self, network: Transformer, prompts: Sequence[Sequence[int]], adapter: int | None) -> None:
-        self.network, self.adapter = network, adapter
-        self.caches = [GradientCache() for _ in network.layers]
-        table, self.padding, positions, mask = pad_left(prompts, network.embedding.device)
-        self.hidden = network(table, adapter, positions, mask, self.caches)
+    tokens: Array  # [P, T] int64
+    place: Array  # [P, T] int64: within the answer
+    owner: Array  # [P, T] int64: the answer; −1: no token
+    source: Array  # [M] int64: for every token, the cell of `[P, 1 + T]` that predicts it; cell 0 is the prompt's end
 
-    def continued(self, tokens: Tensor) -> Tensor:
-        """Hidden states `[P, K, L, W]` of the answers' tokens `[P, K, L]`."""
-        prompts, count, length = tokens.shape
-        start = self.hidden.shape[1]
-        columns = torch.arange(start + length, device=tokens.device)
-        padding = self.padding.repeat_interleave(count)
-        seen = columns[None] >= padding[:, None]
-        causal = columns[None, :] <= columns[start:, None]
-        positions = columns[None, start:] - padding[:, None]
-        caches = [cache.repeated(count) for cache in self.caches]
-        flat, mask = tokens.reshape(prompts * count, length), seen[:, None, None, :] & causal
-        return self.network(flat, self.adapter, positions, mask, caches).view(prompts, count, length, -1)
+    @classmethod
+    def of(cls, answers: Array) -> Layout:
+        """The answers of a prompt side by side."""
+        lengths = (answers != PAD).sum(axis=2)  # [P, K]
+        read = np.maximum(lengths - 1, 0)
+        starts = np.cumsum(read, axis=1) - read
+        width = int(read.sum(axis=1).max(initial=0))
+        prompt, answer, place = np.nonzero(answers != PAD)
+        source = prompt * (1 + width) + np.where(place == 0, 0, starts[prompt, answer] + place)
+        kept = place < read[prompt, answer]
+        cells = prompt[kept], starts[prompt[kept], answer[kept]] + place[kept]
+        tables = np.zeros((3, len(answers), width), np.int64)
+        tables[2] = -1
+        for table, values in zip(
+            tables, (answers[prompt, answer, place][kept], place[kept], answer[kept]), strict=True
+        ):
+            table[cells] = values
+        return cls(*tables, source.astype(np.int64))
+
+
+def _before(lengths: Tensor, width: int, owner: Tensor) -> Tensor:
+    """[P, T, width] bool: the tokens of the prompt."""
+    seen = torch.arange(width, device=lengths.device)[None] < lengths[:, None]
+    return seen[:, None].expand(-1, owner.shape[1], -1)
+
+
+def _within(owner: Tensor) -> Tensor:
+    """[P, T, T] bool: earlier tokens of the same answer."""
+    columns = torch.arange(owner.shape[1], device=owner.device)
+    return (owner[:, :, None] == owner[:, None, :]) & (columns[None, :] <= columns[:, None])
+
+
+def token_log_probs(network: Transformer, hidden: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities `[M]` of tokens and the entropies of their distributions, a part of the logits at a time."""
+
+    def part(hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = F.log_softmax(network.logits(hidden) / temperature, dim=-1)
+        return log_probs.gather(1, tokens[:, None])[:, 0], -(log_probs.exp() * log_probs).sum(dim=-1)
+
+    at_once = max(1, LOGITS_AT_ONCE // network.shape.vocabulary)
+    if len(tokens) <= at_once:
+        return part(hidden, tokens)
+    parts = [
+        checkpoint(part, hidden[i : i + at_once], tokens[i : i + at_once], use_reentrant=False)
+        for i in range(0, len(tokens), at_once)
+    ]
+    return torch.cat([chosen for chosen, _ in parts]), torch.cat([spread for _, spread in parts])
 
 
 class GradientCache:
@@ -195,10 +243,3 @@ class GradientCache:
             key, value = torch.cat([self.held[0], key], dim=2), torch.cat([self.held[1], value], dim=2)
         self.held = key, value
         return self.held
-
-    def repeated(self, times: int) -> GradientCache:
-        """A cache in which every row stands `times` times."""
-        assert self.held is not None
-        twin = GradientCache()
-        twin.held = self.held[0].repeat_interleave(times, dim=0), self.held[1].repeat_interleave(times, dim=0)
-        return twin

@@ -60,10 +60,11 @@ class Projection(nn.Module):
         self.scale = 0.0
 
     def forward(self, x: Tensor, adapter: int | None) -> Tensor:
-        out = F.linear(x, self.weight)
+        out = F.linear(x, self.weight.to(x.dtype))
         if adapter is None:
             return out
-        return out + self.scale * F.linear(F.linear(x, self.lora_a[adapter]), self.lora_b[adapter])
+        down, up = self.lora_a[adapter].to(x.dtype), self.lora_b[adapter].to(x.dtype)
+        return out + self.scale * F.linear(F.linear(x, down), up)
 
 
 class Layer(nn.Module):
@@ -88,9 +89,7 @@ class Layer(nn.Module):
         query, key = rotate(query, turn), rotate(key, turn)
         if cache is not None:
             key, value = cache.extend(key, value)
-        mixed = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=turn.mask, is_causal=turn.mask is None, enable_gqa=shape.kv_heads < shape.heads
-        )
+        mixed = attention(query, key, value, turn.mask)
         x = x + self.output(mixed.transpose(1, 2).reshape(rows, length, -1), adapter)
         gate, up = self.gate_up(rms_norm(x, self.feed_norm, shape.epsilon), adapter).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up, adapter)
@@ -137,11 +136,15 @@ class LayerCache:
 
 
 class Transformer(nn.Module):
-    """Token ids to the logits of the next token; input and output embeddings are the same matrix."""
+    """Token ids to the logits of the next token; input and output embeddings are the same matrix.
+
+    `compute` is the precision of products and activations. Weights are cast to it where they are used and keep their
+    own, so that gradients and an optimiser's small steps are those of float32 weights.
+    """
 
     def __init__(self, shape: TransformerShape, seed: int = 0) -> None:
         super().__init__()
-        self.shape = shape
+        self.shape, self.compute = shape, torch.float32
         self.embedding = nn.Parameter(torch.empty(shape.vocabulary, shape.width))
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = nn.Parameter(torch.ones(shape.width))
@@ -179,8 +182,15 @@ class Transformer(nn.Module):
             projection.scale = alpha / rank
             for random in generators:
                 down = torch.empty(rank, inputs).uniform_(-(inputs**-0.5), inputs**-0.5, generator=random)
-                projection.lora_a.append(nn.Parameter(down.to(projection.weight)))
-                projection.lora_b.append(nn.Parameter(projection.weight.new_zeros((outputs, rank))))
+                projection.lora_a.append(nn.Parameter(down.to(projection.weight.device)))
+                projection.lora_b.append(nn.Parameter(torch.zeros((outputs, rank), device=projection.weight.device)))
+
+    def set_precision(self, compute: torch.dtype) -> None:
+        """Compute in this precision; frozen weights are kept in it too."""
+        self.compute = compute
+        for parameter in self.parameters():
+            if not parameter.requires_grad:
+                parameter.data = parameter.data.to(compute)
 
     def adapter_parameters(self, adapter: int) -> list[nn.Parameter]:
         """The parameters of one adapter."""
@@ -199,7 +209,7 @@ class Transformer(nn.Module):
             cosine, sine = (table[None, None, : tokens.shape[1]] for table in (self.cosine, self.sine))  # type: ignore[index]  # buffers
         else:
             cosine, sine = (table[positions].unsqueeze(1) for table in (self.cosine, self.sine))  # type: ignore[index]
-        x = F.embedding(tokens, self.embedding)
+        x = F.embedding(tokens, self.embedding).to(self.compute)
         turn = Rotation(cosine.to(x.dtype), sine.to(x.dtype), mask)
         for i, layer in enumerate(self.layers):
             x = layer(x, turn, adapter, None if caches is None else caches[i])
@@ -207,16 +217,28 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of the next token, in float32."""
-        return F.linear(hidden, self.embedding).float()
+        return F.linear(hidden, self.embedding.to(hidden.dtype)).float()
 
     def new_caches(self, rows: int, size: int) -> list[LayerCache]:
         """Empty caches for all layers."""
-        return [LayerCache(rows, self.shape, size, self.embedding) for _ in self.layers]
+        like = self.embedding.new_empty(0, dtype=self.compute)
+        return [LayerCache(rows, self.shape, size, like) for _ in self.layers]
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """x / sqrt(mean(x²) + epsilon) · weight."""
-    return F.rms_norm(x, weight.shape, weight, epsilon)
+    return F.rms_norm(x, weight.shape, weight.to(x.dtype), epsilon)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax attention `[R, heads, L, size]`; several heads may share a key. Without a mask, none looks ahead."""
+    shared = query.shape[1] // key.shape[1]
+    if shared > 1 and query.is_cuda and (mask is not None or query.dtype == torch.float32):
+        # PyTorch's fast kernels for these cases want a key for each head.
+        key, value, shared = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1), 1
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=shared > 1
+    )
 
 
 def rotate(x: Tensor, turn: Rotation) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import torch
@@ -22,3 +23,16 @@ def resolve_device(device: Device, compiled: bool) -> torch.device:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
     return torch.device("cuda")
+
+
+def resolve_precision(precision: Literal["auto", "float32", "bfloat16"], device: torch.device) -> torch.dtype:
+    """The precision of products; `auto` is bfloat16 on a GPU and float32 on a CPU, where bfloat16 is slow."""
+    if precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if precision == "bfloat16" else torch.float32
+
+
+def demand_deterministic() -> None:
+    """From now on in this process, take kernels that give the same numbers in every run; call before any product."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+    torch.use_deterministic_algorithms(True)

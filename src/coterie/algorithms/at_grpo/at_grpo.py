@@ -117,7 +117,7 @@ class ATGRPO:
                     steps.setdefault(name, []).extend(values)
         metrics |= {name: float(np.mean(values)) for name, values in steps.items()}
         metrics["updates"] = float(len(steps.get("loss", ())))
-        demand_finite(self.group_spec.group, metrics, [], self._parameters())
+        demand_finite(self.group_spec.group, metrics, [], [worker.norms() for worker in self.workers])
         return metrics
 
     def _spec(self, joint: Joint) -> UpdateSpec:
@@ -152,9 +152,6 @@ class ATGRPO:
             else:
                 metrics[f"{prefix}score"] = float(own.reward[rows].mean())
         return metrics
-
-    def _parameters(self) -> list[np.ndarray]:
-        return [p.detach().cpu().numpy() for worker in self.workers for p in worker.parameters]
 
     @property
     def finished(self) -> bool:

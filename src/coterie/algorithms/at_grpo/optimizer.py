@@ -15,7 +15,8 @@ class Optimizer:
 
     def __init__(self, parameters: list[nn.Parameter], weight_decay: float = 0.0) -> None:
         self.parameters = parameters
-        self.adam = torch.optim.AdamW(parameters, lr=1.0, betas=BETAS, weight_decay=weight_decay)
+        fused = parameters[0].is_cuda
+        self.adam = torch.optim.AdamW(parameters, lr=1.0, betas=BETAS, weight_decay=weight_decay, fused=fused)
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
         """Follow the accumulated gradients and forget them; returns their norm."""
@@ -25,6 +26,10 @@ class Optimizer:
         self.adam.step()
         self.adam.zero_grad()
         return float(norm)
+
+    def forget(self) -> None:
+        """Drop accumulated gradients."""
+        self.adam.zero_grad()
 
     def state(self) -> list[dict[str, Any]]:
         """The moments of every parameter; {} before the first step."""
@@ -41,6 +46,8 @@ class Optimizer:
         for parameter, held in zip(self.parameters, state, strict=True):
             if held:
                 self.adam.state[parameter] = {
-                    name: torch.from_numpy(array.copy()).to("cpu" if name == "step" else parameter.device)
+                    name: torch.from_numpy(array.copy()).to(
+                        "cpu" if name == "step" and not parameter.is_cuda else parameter.device
+                    )
                     for name, array in held.items()
                 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ from coterie.algorithms.at_grpo.loss import Normalize, token_loss, token_weights
 from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.core.types import Array, State
 from coterie.policies.teams.weights import PAD, Weights
+
+log = logging.getLogger(__name__)
 
 
 class UpdateSpec(NamedTuple):
@@ -31,6 +34,17 @@ class UpdateSpec(NamedTuple):
     temperature: float
 
 
+def microbatches(answers: Answers, size: int) -> Iterator[Array]:
+    """Rows of about one length together, `size` at a time, so that little is padded."""
+    rows = np.arange(len(answers.agents))
+    if len(rows) > size:
+        rows = np.argsort(
+            (answers.prompts != PAD).sum(axis=1) + (answers.tokens != PAD).sum(axis=(1, 2)), kind="stable"
+        )
+    for first in range(0, len(rows), size):
+        yield rows[first : first + size]
+
+
 class UpdateWorker:
     """Improves one set of weights."""
 
@@ -39,6 +53,7 @@ class UpdateWorker:
         self.parameters = weights.parameters()
         self.optimizer = Optimizer(self.parameters, weight_decay)
         self.reference: list[Tensor] | None = None  # the parameters that the KL is measured from
+        self.microbatch: int | None = None  # prompts that fit into memory, once it has run out
 
     def keep_reference(self) -> None:
         """Take the present parameters as the reference."""
@@ -55,12 +70,36 @@ class UpdateWorker:
         return found
 
     def _step(self, answers: Answers, spec: UpdateSpec) -> dict[str, float]:
-        """One optimiser step, its gradient accumulated over micro-batches."""
+        """One optimiser step; where memory runs out, with smaller micro-batches."""
+        while True:
+            size = min(spec.microbatch, self.microbatch or spec.microbatch)
+            try:
+                sums = self._accumulate(answers, spec, size)
+                break
+            except torch.OutOfMemoryError:
+                if size == 1:
+                    raise
+                self.optimizer.forget()
+                self.microbatch = size // 2
+                torch.cuda.empty_cache()
+                log.warning("out of GPU memory: the update goes on with %d prompts at once", self.microbatch)
+        norm = self.optimizer.step(spec.learning_rate, spec.max_grad_norm)
+        tokens = max(1, int((answers.tokens != PAD).sum()))
+        loss_sum, clipped, divergence, entropy = sums.tolist()
+        return {
+            "loss": loss_sum,
+            "clip_fraction": clipped / tokens,
+            "kl_reference": divergence / tokens,
+            "token_entropy": entropy / tokens,
+            "grad_norm": norm,
+        }
+
+    def _accumulate(self, answers: Answers, spec: UpdateSpec, size: int) -> Tensor:
+        """Gradients of the loss, micro-batch by micro-batch; returns sums of loss, clipped tokens, KL and entropy."""
         device = self.parameters[0].device
         weights = token_weights(torch.from_numpy(answers.tokens != PAD).to(device), spec.normalize)
         sums = torch.zeros(4, device=device)
-        for first in range(0, len(answers.agents), spec.microbatch):
-            now = np.arange(first, min(first + spec.microbatch, len(answers.agents)))
+        for now in microbatches(answers, size):
             part = answers.take(now)
             weight = weights[torch.from_numpy(now).to(device)]
             prompts = [row[row != PAD].tolist() for row in part.prompts]
@@ -74,16 +113,7 @@ class UpdateWorker:
             share = graded.valid.float()
             parts = (loss.detach(), (losses.clipped * share).sum(), (losses.divergence * share).sum())
             sums += torch.stack([*parts, (graded.entropy.detach() * share).sum()])
-        norm = self.optimizer.step(spec.learning_rate, spec.max_grad_norm)
-        tokens = max(1, int((answers.tokens != PAD).sum()))
-        loss_sum, clipped, divergence, entropy = sums.tolist()
-        return {
-            "loss": loss_sum,
-            "clip_fraction": clipped / tokens,
-            "kl_reference": divergence / tokens,
-            "token_entropy": entropy / tokens,
-            "grad_norm": norm,
-        }
+        return sums
 
     @torch.no_grad()
     def _reference_log_probs(self, prompts: Sequence[Sequence[int]], tokens: Array, spec: UpdateSpec) -> Tensor:
@@ -100,6 +130,11 @@ class UpdateWorker:
     def _set(self, values: Sequence[Tensor]) -> None:
         for parameter, value in zip(self.parameters, values, strict=True):
             parameter.copy_(value)
+
+    @torch.no_grad()
+    def norms(self) -> Array:
+        """The norm of every parameter; not finite where a weight is not."""
+        return torch.stack(torch._foreach_norm(self.parameters)).cpu().numpy()  # type: ignore[no-any-return]
 
     def state(self) -> State:
         """Moments of the optimiser, and the reference."""

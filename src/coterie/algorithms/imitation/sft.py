@@ -108,7 +108,7 @@ class SFT:
                 losses.append(float(loss.detach()))
         metrics = {"loss": float(np.mean(losses)), "updates": float(len(losses)), "learning_rate": rate}
         metrics |= self._validate()
-        demand_finite(self.group_spec.group, metrics, [], [])
+        demand_finite(self.group_spec.group, metrics, [], [])  # a weight that is not finite gives such a loss
         return metrics
 
     @torch.no_grad()

@@ -19,11 +19,12 @@ from coterie.core import seeding
 from coterie.core.group import GroupSpec
 from coterie.core.types import Array, Counters, Decision, Mean, State, Text, View
 from coterie.core.validation import at_least, positive, whole
+from coterie.lm.backends.engine import EngineSpec
 from coterie.lm.characters import CharacterTokenizer
 from coterie.lm.pretrained import Tokenizer, load_pretrained
 from coterie.lm.sampling import Samples, SampleSpec
 from coterie.lm.transformer import Transformer, TransformerShape
-from coterie.nn.devices import Device, resolve_device
+from coterie.nn.devices import Device, demand_deterministic, resolve_device, resolve_precision
 from coterie.policies.teams.branching import Choose, choose, score_candidates
 from coterie.policies.teams.rollout_worker import RolloutWorker
 from coterie.policies.teams.router import Router
@@ -32,6 +33,7 @@ from coterie.policies.teams.weights import PAD, Weights
 TINY = "tiny"
 ADAPTER = ".lora_"  # in the names of weights
 Kind = Literal["full", "lora"]
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -57,17 +59,20 @@ class CausalLMSettings:
     temperature: float = 1.0  # of sampling; greedy decisions take the most likely token
     max_tokens: int = 32  # of an answer
     max_prompt_tokens: int = 192  # longer prompts are refused
+    precision: Precision = "auto"  # of products: float32, bfloat16; auto: bfloat16 on a GPU. Trained weights: float32
+    engine_rows: int = 1024  # answers that a GPU writes at once
+    deterministic: bool = False  # on a GPU: the same numbers in every run, and after a restart, for some speed
     candidates: int = 1  # answers drawn from one state in training; 1: no branching
     choose: Choose = "best"  # the candidate to go on with: best, random or first
     device: Device = "auto"  # auto, cpu or cuda
 
     def __post_init__(self) -> None:
-        for name in ("rank", "max_tokens", "max_prompt_tokens", "candidates"):
+        for name in ("rank", "max_tokens", "max_prompt_tokens", "candidates", "engine_rows"):
             whole(name, getattr(self, name))
             at_least(name, getattr(self, name), 1)
         positive("alpha", self.alpha)
         positive("temperature", self.temperature)
-        for name, hint in (("weights", Kind), ("choose", Choose)):
+        for name, hint in (("weights", Kind), ("choose", Choose), ("precision", Precision)):
             if getattr(self, name) not in get_args(hint):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(hint))}, got {getattr(self, name)!r}")
         if self.model == TINY and self.max_prompt_tokens + self.max_tokens > self.tiny.context:
@@ -98,10 +103,13 @@ class CausalLMPolicy:
         if group_spec.advice is not None:
             raise ValueError("policy 'causal_lm' does not support an advisor; remove the advisor")
         self.settings, self.group_spec = settings, group_spec
-        self.router = Router(group_spec)
+        self.router = Router(group_spec, settings.weights == "lora")
         self.device = resolve_device(settings.device, compiled=False)
+        if settings.deterministic and self.device.type == "cuda":
+            demand_deterministic()
         self.networks, self.tokenizer = self._build()
-        self.workers = [RolloutWorker(self.weights(number)) for number in range(self.router.sets)]
+        room = EngineSpec(settings.max_prompt_tokens, settings.max_tokens, settings.engine_rows)
+        self.workers = [RolloutWorker(network, room) for network in self.networks]
         # by agent, (training, evaluation): answers, tokens, refused prompts
         self.counts = np.zeros((len(group_spec.agents), 2, 3))
         self.entropy = np.zeros(2)  # of training answers: sum, number
@@ -123,7 +131,11 @@ class CausalLMPolicy:
                 raise ValueError(f"max_prompt_tokens + max_tokens must be at most {context}, the context of {s.model}")
         if s.weights == "lora":
             networks[0].add_adapters(sets, s.rank, s.alpha, [self._seed("adapters", n) for n in range(sets)])
-        return [network.to(self.device) for network in networks], tokenizer
+        compute = resolve_precision(s.precision, self.device)
+        for network in networks:
+            network.to(self.device)
+            network.set_precision(compute)
+        return networks, tokenizer
 
     def _seed(self, purpose: str, number: int) -> int:
         return seeding.integer(self.group_spec.seed, purpose, self.group_spec.group, number)
@@ -173,11 +185,9 @@ class CausalLMPolicy:
         noise = view.random.random((total, count, s.max_tokens), np.float32)
         shape = (total, count, s.max_tokens)
         whole = Samples(np.full(shape, PAD, np.int32), np.zeros(shape, "f4"), np.zeros(shape[:2], "f4"))
-        for number, mine in self.router.route(rows.agents):
-            read = [row for row in mine if rows.prompts[row]]
-            if not read:
-                continue
-            found = self.workers[number].sample([rows.prompts[row] for row in read], spec, noise[read])
+        readable = np.array([bool(prompt) for prompt in rows.prompts], bool)
+        for network, read, adapters in self.router.route(rows.agents, readable):
+            found = self.workers[network].sample([rows.prompts[row] for row in read], spec, noise[read], adapters)
             for into, array in zip(whole, found, strict=True):
                 into[read] = array
         return whole
@@ -237,7 +247,7 @@ class CausalLMPolicy:
         return {
             "networks": [
                 {
-                    name: w.detach().cpu().numpy().copy()
+                    name: w.detach().float().cpu().numpy().copy()
                     for name, w in network.state_dict().items()
                     if self._is_saved(name)
                 }

@@ -1,4 +1,4 @@
-"""RolloutWorkers: sample answers with one set of weights."""
+"""RolloutWorkers: sample answers from one network."""
 
 from __future__ import annotations
 
@@ -8,29 +8,38 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.core.types import Array
-from coterie.lm.sampling import Samples, SampleSpec, sample
-from coterie.policies.teams.weights import PAD, Weights
+from coterie.lm.backends.engine import Engine, EngineSpec, Request
+from coterie.lm.sampling import PAD, Samples, SampleSpec, sample
+from coterie.lm.transformer import Transformer
 
-BATCH = 512  # answers sampled at once
+BATCH = 512  # answers sampled at once without an engine
 
 
 class RolloutWorker:
-    """Samples answers with one set of weights, in batches."""
+    """Samples answers from one network and its adapters: on a GPU with the rollout engine, elsewhere plainly."""
 
-    def __init__(self, weights: Weights) -> None:
-        self.weights = weights
+    def __init__(self, network: Transformer, engine_spec: EngineSpec) -> None:
+        self.network = network
+        self.engine = Engine(network, engine_spec) if network.embedding.is_cuda else None
 
-    def sample(self, prompts: Sequence[Sequence[int]], spec: SampleSpec, noise: Array) -> Samples:
-        """Answers to the prompts; `noise` `[P, K, L]` decides the tokens."""
-        spec = replace(spec, adapter=self.weights.adapter)
-        each = max(1, BATCH // spec.count)
-        parts = []
-        for first in range(0, len(prompts), each):
-            chosen = slice(first, first + each)
-            parts.append(
-                sample(self.weights.network, prompts[chosen], spec, noise[chosen].reshape(-1, spec.max_tokens))
+    def sample(
+        self, prompts: Sequence[Sequence[int]], spec: SampleSpec, noise: Array, adapters: Array | None
+    ) -> Samples:
+        """Answers to the prompts; `noise` `[P, K, L]` decides the tokens, `adapters` `[P]` say who writes."""
+        if self.engine is not None:
+            ends = (spec.end,)
+            return self.engine.sample(
+                Request(prompts, spec.count, spec.max_tokens, spec.temperature, ends, noise, adapters)
             )
-        if not parts:
-            shape = (0, spec.count, spec.max_tokens)
-            return Samples(np.full(shape, PAD, np.int32), np.zeros(shape, np.float32), np.zeros(shape[:2], np.float32))
-        return Samples(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        shape = (len(prompts), spec.count, spec.max_tokens)
+        whole = Samples(np.full(shape, PAD, np.int32), np.zeros(shape, "f4"), np.zeros(shape[:2], "f4"))
+        for adapter in [None] if adapters is None else np.unique(adapters).tolist():
+            mine = np.arange(len(prompts)) if adapter is None else np.flatnonzero(adapters == adapter)
+            each = max(1, BATCH // spec.count)
+            for first in range(0, len(mine), each):
+                rows = mine[first : first + each]
+                flat = noise[rows].reshape(-1, spec.max_tokens)
+                found = sample(self.network, [prompts[row] for row in rows], replace(spec, adapter=adapter), flat)
+                for into, array in zip(whole, found, strict=True):
+                    into[rows] = array
+        return whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,17 +11,28 @@ from coterie.core.group import GroupSpec
 from coterie.core.types import Array
 
 
-class Router:
-    """Maps the agents of a group to its sets of weights: one for all, or one for each."""
+class Route(NamedTuple):
+    """Rows that one network answers."""
 
-    def __init__(self, group_spec: GroupSpec) -> None:
-        self.sets = group_spec.parameter_sets
+    network: int
+    rows: Array  # [R]
+    adapters: Array | None  # [R] the adapter of each row; None: the network has none
+
+
+class Router:
+    """Maps the agents of a group to its sets of weights: one for all, or one for each.
+
+    A set is a network of its own, or an adapter of the one network that all share.
+    """
+
+    def __init__(self, group_spec: GroupSpec, adapters: bool) -> None:
+        self.sets, self.adapters = group_spec.parameter_sets, adapters
         self.of_agent = np.arange(len(group_spec.agents)) if self.sets > 1 else np.zeros(len(group_spec.agents), int)
 
-    def route(self, agents: Array) -> Iterator[tuple[int, Array]]:
-        """Yield each set of weights with the rows `[R]` whose agents it serves; sets without rows are left out."""
+    def route(self, agents: Array, wanted: Array) -> Iterator[Route]:
+        """Yield each network with the wanted rows `[R]` whose agents it serves; networks without rows are left out."""
         owner = self.of_agent[agents]
-        for number in range(self.sets):
-            rows = np.flatnonzero(owner == number)
+        for network in range(1 if self.adapters else self.sets):
+            rows = np.flatnonzero(wanted & (self.adapters | (owner == network)))
             if len(rows):
-                yield number, rows
+                yield Route(network, rows, owner[rows] if self.adapters else None)

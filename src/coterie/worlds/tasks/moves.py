@@ -10,6 +10,11 @@ MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 WORDS = {"UP": "U", "DOWN": "D", "LEFT": "L", "RIGHT": "R"}
 
 
+def spell(lines: str, spaced: bool) -> str:
+    """Signs as they are, or with a space between two of them: most tokenizers then give each sign its own token."""
+    return "\n".join(" ".join(line) for line in lines.split("\n")) if spaced else lines
+
+
 def parse_moves(answer: str) -> str | None:
     """The letters of an answer such as "RRD" or "right, down"; None where it has another form."""
     text = answer.strip().upper()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from coterie.core.validation import at_least, whole, within
-from coterie.worlds.tasks.moves import MOVES, read_moves
+from coterie.worlds.tasks.moves import MOVES, read_moves, spell
 from coterie.worlds.tasks.task import Outcome, TaskSettings
 from coterie.worlds.tasks.world import TaskWorld
 
@@ -56,6 +56,8 @@ class PlanPathSettings(TaskSettings):
     max_moves: int = 0
     # What the tool writes: a path, or a program that prints one and runs in the sandbox.
     tool: Tool = "path"
+    # Whether cells and moves are written with a space between two, one token each for pretrained models.
+    spaced: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,12 +143,15 @@ class PlanPathTask:
     def fields(self, state: PathState, role: str) -> Mapping[str, str]:
         blocked = f"Not possible from here: {', '.join(state.blocked)}.\n" if state.blocked else ""
         return {
-            "grid": grid_text(state),
-            "proposal": state.proposal or "nothing",
-            "path": state.proposal,
+            "grid": self._spell(grid_text(state)),
+            "proposal": self._spell(state.proposal) or "nothing",
+            "path": self._spell(state.proposal),
             "feedback": blocked,
             "blocked": state.blocked,
         }
+
+    def _spell(self, lines: str) -> str:
+        return spell(lines, self.settings.spaced)
 
     def apply(self, state: PathState, role: str, answer: str) -> Outcome:
         moves = self._read(state, role, answer)
@@ -172,7 +177,7 @@ class PlanPathTask:
 
     def _read(self, state: PathState, role: str, answer: str) -> str | None:
         """The moves of an answer; a program is run to get them."""
-        return read_moves(answer, grid_text(state), role == "tool", self.settings.tool == "program")
+        return read_moves(answer, self._spell(grid_text(state)), role == "tool", self.settings.tool == "program")
 
     def _limited(self, moves: str) -> str:
         return moves[: self.settings.max_moves] if self.settings.max_moves else moves
@@ -197,11 +202,11 @@ class PlanPathTask:
                 if other is not None and away[other] == away[at] - 1:
                     at, moves = other, moves + letter
                     break
-        return moves if role == "tool" else self._limited(moves)
+        return self._spell(moves if role == "tool" else self._limited(moves))
 
     def guess(self, state: PathState, role: str, random: np.random.Generator) -> str:
         longest = self.settings.max_moves or 2 * self.settings.size
-        return "".join(random.choice(list(MOVES), int(random.integers(1, longest + 1))).tolist())
+        return self._spell("".join(random.choice(list(MOVES), int(random.integers(1, longest + 1))).tolist()))
 
     def draw(self, state: PathState) -> str:
         return grid_text(state)

@@ -25,7 +25,7 @@ from numba import njit
 
 from coterie.core.types import Array
 from coterie.core.validation import at_least, whole, within
-from coterie.worlds.tasks.moves import MOVES, read_moves
+from coterie.worlds.tasks.moves import MOVES, read_moves, spell
 from coterie.worlds.tasks.task import Outcome, TaskSettings
 from coterie.worlds.tasks.world import TaskWorld
 
@@ -72,6 +72,8 @@ class SokobanSettings(TaskSettings):
     max_moves: int = 0
     # What the tool writes: moves, or a program that prints them and runs in the sandbox.
     tool: Tool = "moves"
+    # Whether cells and moves are written with a space between two, one token each for pretrained models.
+    spaced: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -309,11 +311,15 @@ class SokobanTask:
         return f"{state.walls}/{state.goals}"  # not boxes and player: pushes lead to the starts of other instances
 
     def fields(self, state: SokobanState, role: str) -> Mapping[str, str]:
-        return {"grid": grid_text(state), "proposal": state.proposal or "nothing", "path": state.proposal}
+        path = self._spell(state.proposal)
+        return {"grid": self._spell(grid_text(state)), "proposal": path or "nothing", "path": path}
+
+    def _spell(self, lines: str) -> str:
+        return spell(lines, self.settings.spaced)
 
     def apply(self, state: SokobanState, role: str, answer: str) -> Outcome:
         program = self.settings.tool == "program"
-        moves = read_moves(answer, grid_text(state), role == "tool", program)
+        moves = read_moves(answer, self._spell(grid_text(state)), role == "tool", program)
         if moves is None:
             proposal = "" if role == "tool" else state.proposal
             after = replace(state, proposal=proposal)
@@ -343,11 +349,11 @@ class SokobanTask:
 
     def solve(self, state: SokobanState, role: str) -> str:
         moves = _solver(state).solution(state)
-        return moves if role == "tool" or not self.settings.max_moves else moves[: self.settings.max_moves]
+        return self._spell(moves if role == "tool" or not self.settings.max_moves else moves[: self.settings.max_moves])
 
     def guess(self, state: SokobanState, role: str, random: np.random.Generator) -> str:
         longest = self.settings.max_moves or 2 * self.settings.size
-        return "".join(random.choice(list(LETTERS), int(random.integers(1, longest + 1))).tolist())
+        return self._spell("".join(random.choice(list(LETTERS), int(random.integers(1, longest + 1))).tolist()))
 
     def draw(self, state: SokobanState) -> str:
         return grid_text(state)

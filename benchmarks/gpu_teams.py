@@ -1,0 +1,242 @@
+"""Teams of language models on one GPU: rollout and update speed against Hugging Face, and where an iteration's time goes.
+
+    python benchmarks/gpu_teams.py --model embedded --out docs/results/bench-teams.json
+
+Rollout: 128 new tokens to each of B prompts of 24 to 48 tokens, against `generate` with a dynamic and with a static
+cache (which compiles). Update: gradients of the same ragged answers, 8 to a prompt, against a plain forward and
+backward pass of the Hugging Face model over padded rows. The contestants take turns and every figure is a median over
+the rounds. Greedy tokens are compared in float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from interleave import commit
+
+from coterie.algorithms.at_grpo.groups import Answers
+from coterie.algorithms.at_grpo.loss import token_loss
+from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
+from coterie.lm.backends.engine import Engine, EngineSpec, Request
+from coterie.lm.loading import LMSettings, shared_backend
+from coterie.lm.transformer import Transformer, from_hugging_face
+from coterie.policies.teams.weights import PAD, Weights
+
+NEW = 128  # tokens of an answer
+NEVER = -5  # no token ends an answer
+PEAK = 790e12  # products per second of one H200 in bfloat16, as measured on 8192 x 8192 matrices
+
+
+def prompts_of(tokenizer: Any, count: int) -> list[list[int]]:
+    """Prompts of 24 to 48 tokens."""
+    random = np.random.default_rng(0)
+    words = ["find", "the", "shortest", "way", "from", "the", "start", "to", "the", "goal", "around", "every", "wall", "of", "this", "grid", "and", "name", "each", "move"]
+    texts = (" ".join(random.choice(words, 60)) for _ in range(count))
+    return [tokenizer.encode(text)[: random.integers(24, 49)] for text in texts]
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Seconds, with all kernels finished."""
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+def medians(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of everybody, in turns, after one round that does not count."""
+    found: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(rounds + 1):
+        for name, work in contestants.items():
+            seconds = timed(work)
+            if number:
+                found[name].append(seconds)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def ours(network: Transformer, dtype: torch.dtype, adapters: int = 0) -> Transformer:
+    """A copy on the GPU that computes in this precision; adapters are not 0."""
+    made = Transformer(network.shape)
+    made.load_state_dict(network.state_dict())
+    if adapters:
+        made.add_adapters(adapters, 16, 32.0, list(range(adapters)))
+        with torch.no_grad():
+            for up in (b for p in made.projections() for b in p.lora_b):
+                up.normal_(std=0.01, generator=torch.Generator().manual_seed(0))
+    made.cuda()
+    made.set_precision(dtype)
+    return made
+
+
+def padded(prompts: list[list[int]], left: bool = True) -> dict[str, torch.Tensor]:
+    width = max(map(len, prompts))
+    gaps = [[0] * (width - len(p)) for p in prompts]
+    rows = [g + p if left else p + g for g, p in zip(gaps, prompts, strict=True)]
+    seen = [g + [1] * len(p) if left else [1] * len(p) + g for g, p in zip(gaps, prompts, strict=True)]
+    return {"input_ids": torch.tensor(rows).cuda(), "attention_mask": torch.tensor(seen).cuda()}
+
+
+def generate(model: Any, prompts: list[list[int]], new: int, **more: Any) -> torch.Tensor:
+    """New tokens by Hugging Face's `generate`."""
+    given = padded(prompts)
+    out = model.generate(**given, max_new_tokens=new, min_new_tokens=new, pad_token_id=2, **more)
+    tokens: torch.Tensor = out[:, given["input_ids"].shape[1] :]
+    return tokens
+
+
+def check_greedy(network: Transformer, model: Any, prompts: list[list[int]]) -> dict[str, Any]:
+    """Whether greedy tokens in float32 are those of Hugging Face."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    exact = model.float()
+    engine = Engine(ours(network, torch.float32), EngineSpec(64, NEW, 256))
+    noise = np.zeros((len(prompts), 1, NEW), np.float32)
+    found = engine.sample(Request(prompts, 1, NEW, 0.0, (NEVER,), noise)).tokens[:, 0]
+    wanted = generate(exact, prompts, NEW, do_sample=False).cpu().numpy()
+    model.to(torch.bfloat16)
+    return {"prompts": len(prompts), "equal_rows": int((found == wanted).all(axis=1).sum())}
+
+
+def rollout(network: Transformer, model: Any, tokenizer: Any, batch: int, rounds: int, static: bool) -> dict[str, Any]:
+    """Tokens per second at one batch size; sampled at temperature 1."""
+    prompts = prompts_of(tokenizer, batch)
+    noise = np.random.default_rng(1).random((batch, 1, NEW), np.float32)
+    engine = Engine(ours(network, torch.bfloat16), EngineSpec(64, NEW, batch, batch))
+    mixed = Engine(ours(network, torch.bfloat16, 2), EngineSpec(64, NEW, batch, batch))
+    owner = np.arange(batch) % 2
+    drawn = {"do_sample": True, "top_k": 0, "top_p": 1.0}
+    contestants: dict[str, Callable[[], Any]] = {
+        "engine": lambda: engine.sample(Request(prompts, 1, NEW, 1.0, (NEVER,), noise)),
+        "engine, two adapters": lambda: mixed.sample(Request(prompts, 1, NEW, 1.0, (NEVER,), noise, owner)),
+        "generate, dynamic cache": lambda: generate(model, prompts, NEW, **drawn),
+    }
+    if static:
+        contestants["generate, static cache"] = lambda: generate(
+            model, prompts, NEW, cache_implementation="static", **drawn
+        )
+    with torch.no_grad():
+        seconds = medians(contestants, rounds)
+    return {"batch": batch} | {name: round(batch * NEW / value) for name, value in seconds.items()}
+
+
+def some_answers(tokenizer: Any, groups: int, count: int, longest: int) -> tuple[list[list[int]], Answers]:
+    """Ragged answers: 8 to `longest` tokens, to prompts of 80 to 120."""
+    random = np.random.default_rng(2)
+    prompts = [(p * 6)[: random.integers(80, 121)] for p in prompts_of(tokenizer, groups)]
+    tokens = random.integers(10, 40_000, (groups, count, longest)).astype(np.int32)
+    lengths = random.integers(8, longest + 1, (groups, count))
+    tokens[np.arange(longest)[None, None] >= lengths[..., None]] = PAD
+    table = np.full((groups, 128), PAD, np.int32)
+    for row, prompt in enumerate(prompts):
+        table[row, : len(prompt)] = prompt
+    advantages = random.standard_normal((groups, count)).astype(np.float32)
+    log_probs = np.where(tokens == PAD, 0, -10.0).astype(np.float32)
+    return prompts, Answers(table, tokens, log_probs, advantages, np.zeros(groups, np.int64))
+
+
+def plain_step(model: Any, prompts: list[list[int]], answers: Answers, microbatch: int) -> None:
+    """Gradients the usual way: every answer with its prompt is a padded row, and every token gets logits."""
+    groups, count, _ = answers.tokens.shape
+    rows = [(g, k) for g in range(groups) for k in range(count)]
+    for first in range(0, len(rows), microbatch):
+        part = rows[first : first + microbatch]
+        written = [answers.tokens[g, k][answers.tokens[g, k] != PAD].tolist() for g, k in part]
+        texts = [prompts[g] + own for (g, _), own in zip(part, written, strict=True)]
+        given = padded(texts, left=False)
+        log_probs = model(**given).logits[:, :-1].float().log_softmax(-1)
+        chosen = log_probs.gather(2, given["input_ids"][:, 1:, None])[..., 0]
+        own = torch.zeros_like(chosen)
+        for row, ((g, _), answer) in enumerate(zip(part, written, strict=True)):
+            own[row, len(prompts[g]) - 1 : len(prompts[g]) - 1 + len(answer)] = 1
+        advantage = torch.tensor([float(answers.advantages[g, k]) for g, k in part], device="cuda")
+        loss = token_loss(chosen, chosen.detach(), advantage, 0.2).loss
+        ((loss * own).sum() / len(rows)).backward()
+    model.zero_grad(set_to_none=True)
+
+
+def update(
+    network: Transformer, model: Any, tokenizer: Any, rounds: int, shape: tuple[int, int, int]
+) -> dict[str, Any]:
+    """Trained tokens (prompts counted with every answer) per second."""
+    prompts, answers = some_answers(tokenizer, *shape)
+    spec = UpdateSpec(1e-6, 0.2, 0.0, 0.0, "token", shape[0], shape[0], 1, 1.0, 1.0)
+    full = UpdateWorker(Weights(ours(network, torch.bfloat16), None), 0.0)
+    lora = UpdateWorker(Weights(ours(network, torch.bfloat16, 2), 0), 0.0)
+    model.train()
+    model.requires_grad_(True)
+
+    def gradients(worker: UpdateWorker) -> None:
+        worker._accumulate(answers, spec, shape[0])
+        worker.optimizer.forget()
+
+    torch.cuda.reset_peak_memory_stats()
+    seconds = medians(
+        {
+            "plain": lambda: plain_step(model, prompts, answers, 256),
+            "ours": lambda: gradients(full),
+            "ours, adapters": lambda: gradients(lora),
+            "ours, with the optimiser": lambda: full.update(answers, spec, np.random.default_rng(0)),
+        },
+        rounds,
+    )
+    model.requires_grad_(False)
+    model.eval()
+    lengths = (answers.tokens != PAD).sum(axis=2)
+    own = np.array([len(prompt) for prompt in prompts])
+    total = int((own[:, None] + lengths).sum())
+    read = int(own.sum() + lengths.sum())  # what a shared prompt leaves to compute
+    parameters = sum(p.weight.numel() for p in network.projections())
+    head = network.embedding.numel()
+    products = 6 * (parameters * read + head * int(lengths.sum()))
+    return {
+        "groups, answers, longest": shape,
+        "tokens": total,
+        "tokens_computed": read,
+        "tokens_per_second": {name: round(total / value) for name, value in seconds.items()},
+        "share_of_peak": round(products / seconds["ours"] / PEAK, 3),
+        "gpu_memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="embedded", help="embedded, or a directory or GGUF file of a Llama model")
+    parser.add_argument("--batches", type=int, nargs="*", default=[64, 256, 1024])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-static", action="store_true", help="leave the static cache out: it compiles for a while")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    backend = shared_backend(LMSettings(name=options.model))
+    model, tokenizer = backend.model, backend.tokenizer  # type: ignore[attr-defined]  # a local model has both
+    model = model.float().cpu()
+    network = from_hugging_face(model)
+    model = model.to("cuda", torch.bfloat16).eval()
+    found: dict[str, Any] = {"commit": commit(), "device": torch.cuda.get_device_name(), "torch": torch.__version__}
+
+    def show(name: str, value: Any) -> None:
+        found[name] = value
+        print(name, json.dumps(value), flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    show("greedy", check_greedy(network, model, prompts_of(tokenizer, 64)))
+    rows = []
+    for batch in options.batches:
+        rows.append(rollout(network, model, tokenizer, batch, options.rounds, not options.no_static))
+        show("rollout", rows)
+    show("update", [update(network, model, tokenizer, options.rounds, s) for s in ((128, 8, 16), (128, 8, 64))])
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Teams of SmolLM2-135M on one GPU: warm start, AT-GRPO and its baselines, at the same sampled tokens.
+
+    python benchmarks/gpu_teams_study.py plan-path-5 --tokens 2000000 --jobs 4 --out docs/results/teams-gpu-plan-path-5.json
+
+Every arm starts from a warm start of its own roles (transcripts of the scripted solver, `coterie clone`) and trains
+until so many tokens were sampled. Scores are those of `coterie eval`: greedy, 200 held-out instances, with intervals.
+What is already trained is kept. The commands are part of the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from interleave import commit
+
+from coterie.training.run import Run
+
+TEAM = "groups.team"
+PLAIN = ["train.video=false", "train.tensorboard=false"]
+EPISODES = [f"{TEAM}.learner.groups=episode", f"{TEAM}.policy.candidates=1"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """An experiment, its difficulty, and how much a model of this size needs."""
+
+    experiment: str
+    settings: list[str]
+    demonstrations: int  # episodes of the solver
+    warm_up: int  # demonstrated answers read
+    alone: str = "planner"  # the role that plays when there is one agent
+    arms: tuple[str, ...] = ()  # none: all
+
+
+SHORT = ("AT-GRPO, shared", "AT-GRPO, adapters", "plain GRPO")
+STUDIES = {
+    "plan-path-5": Study("plan-path-smollm", [], 500, 4_000),
+    "plan-path-10": Study(
+        "plan-path-smollm",
+        ["world.size=10", f"{TEAM}.policy.max_tokens=48", f"{TEAM}.policy.max_prompt_tokens=224"],
+        *(4000, 40_000),
+    ),
+    "sudoku-4": Study("sudoku-smollm", [], 500, 4_000, arms=SHORT),
+    "sokoban-1": Study("sokoban-smollm", [], 3000, 30_000, arms=SHORT),
+    "math": Study("math-smollm", [], 300, 2_000, "reasoner", arms=SHORT),
+}
+CANDIDATES = 8  # as in the experiments
+ADAPTERS = [f"{TEAM}.parameters=individual", f"{TEAM}.policy.weights=lora", f"{TEAM}.learner.learning_rate=3e-4"]
+GROUPED = f"world.group_size={CANDIDATES}"
+
+
+def arms_of(study: Study) -> dict[str, list[str]]:
+    """Arm -> overrides; every arm samples about as many answers in an iteration."""
+    alone, double = [f"world.roles=[{study.alone}]"], "train.num_envs=256"
+    every = {
+        "AT-GRPO, shared": [],
+        "AT-GRPO, adapters": ADAPTERS,
+        "AT-GRPO, separate": [f"{TEAM}.parameters=individual"],
+        "plain GRPO": [*EPISODES, GROUPED, "train.num_envs=1024"],
+        "single agent, AT-GRPO": [*alone, double],
+        "single agent, plain GRPO": [*alone, *EPISODES, GROUPED, "train.num_envs=2048"],
+    }
+    return {name: every[name] for name in study.arms or every}
+
+
+def coterie(*words: str) -> str:
+    """Run the command line; its output is shown if it fails."""
+    program = [sys.executable, "-c", "from coterie.cli import main; main()"]
+    done = subprocess.run([*program, *words], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"coterie {' '.join(words)}: {done.stdout[-2000:]}{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def warm_start(study: Study, words: list[str], seed: int, folder: Path) -> tuple[Path, list[str]]:
+    """A clone of the scripted solver's answers, for this seed and these roles; and its commands."""
+    roles = [word for word in words if word.startswith("world.roles")]
+    name = "alone" if roles else "team"
+    demos, out = folder / f"demonstrations-{name}-{seed}", folder / f"warm-{name}-{seed}"
+    record = [
+        *("demonstrate", study.experiment, *roles, *study.settings, "--policy", "expert"),
+        *("--episodes", str(study.demonstrations), "--seed", str(1000 + seed), "--out", str(demos), "--quiet"),
+    ]
+    steps = [f"train.total_steps={study.warm_up}", f"train.rollout_steps={study.warm_up // 4}", f"seed={seed}"]
+    learn = [
+        *("clone", study.experiment, *roles, *study.settings, *steps, *PLAIN, "train.evaluate_every=4"),
+        *(f"{TEAM}.learner.learning_rate=1e-4", f"{TEAM}.learner.batch_size=32"),
+        *("--demonstrations", str(demos), "--out", str(out), "--quiet"),
+    ]
+    if not (out / "summary.json").exists():
+        coterie(*record)
+        coterie(*learn)
+    return out, [" ".join(["coterie", *record]), " ".join(["coterie", *learn])]
+
+
+def train(study: Study, arm: str, seed: int, tokens: int, folder: Path) -> dict[str, Any]:
+    """Train one arm, if need be, and read its results."""
+    words = arms_of(study)[arm]
+    out = folder / arm.replace(", ", "-").replace(" ", "-") / f"seed={seed}"
+    start, before = warm_start(study, words, seed, folder)
+    turns = 1 if any(word.startswith("world.roles") for word in words) else 2
+    command = [
+        *("train", study.experiment, *study.settings, *words, f"{TEAM}.start={start}", f"seed={seed}"),
+        *(f"{TEAM}.learner.token_budget={tokens}", "train.total_steps=100000000", "train.best=last", *PLAIN),
+        *("--out", str(out), "--quiet"),
+    ]
+    if turns == 1:
+        command.insert(2, "train.rollout_steps=4")
+    if not (out / "summary.json").exists():
+        coterie(*command)
+    run = Run.open(out)
+    summary, records = run.summary(), list(run.metrics())
+    assert summary is not None
+    read = [r for r in records if "eval/success_rate" in r]
+    return {
+        "arm": arm,
+        "seed": seed,
+        "step_0": summary["step_0"]["success_rate"],
+        "success": summary["last"]["success_rate"],
+        "baselines": {name: one["success_rate"] for name, one in summary["baselines"].items()},
+        "tokens": records[-1]["team/tokens"],
+        "seconds": summary["wall_s"],
+        "curve": [(r.get("team/tokens", 0), r["wall_s"], r["eval/success_rate"]) for r in read],
+        "last": {k: v for k, v in records[-1].items() if "unreadable" in k or "score" in k or "flat" in k},
+        "commands": [*before, " ".join(["coterie", *command])],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=list(STUDIES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--tokens", type=int, default=2_000_000)
+    parser.add_argument("--arms", nargs="+")
+    parser.add_argument("--runs", type=Path, default=Path("runs/teams-gpu"))
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, on the same GPU")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    study, folder = STUDIES[options.study], options.runs / options.study
+    jobs = [(arm, seed) for seed in options.seeds for arm in options.arms or arms_of(study)]
+    found: list[dict[str, Any]] = []
+    begun = time.perf_counter()
+    for arm, seed in jobs:
+        warm_start(study, arms_of(study)[arm], seed, folder)
+    print(f"{time.perf_counter() - begun:6.0f} s", options.study, "warm starts", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for one in pool.map(lambda job: train(study, *job, options.tokens, folder), jobs):
+            found.append(one)
+            shown = {k: one[k] for k in ("arm", "seed", "step_0", "success", "tokens", "seconds")}
+            print(f"{time.perf_counter() - begun:6.0f} s", options.study, shown, flush=True)
+            if options.out:
+                about = {"study": options.study, "commit": commit(), "results": found}
+                options.out.write_text(json.dumps(about, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

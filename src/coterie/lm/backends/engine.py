@@ -1,0 +1,406 @@
+"""The rollout engine: many answers from one transformer, at the speed of the hardware.
+
+All answers to all prompts are requests in one queue. A prompt is read once and its answers go on from the same keys and
+values, which are never copied. Answers are written row by row of a batch of fixed size; when one ends, its place is
+given to the next request. On a GPU a step is one CUDA graph for each of a few batch sizes: tokens, random numbers,
+log-probabilities and ends stay on the device, and the host looks only every few steps which rows have ended. Rows of
+different adapters share a batch.
+
+A random number decides each token by its place (request, step), so samples do not depend on the batch that they were
+written in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coterie.core.types import Array
+from coterie.lm.backends import engine_plain
+from coterie.lm.backends.engine_plain import Field, Room
+from coterie.lm.sampling import PAD, Samples
+from coterie.lm.transformer import Layer, Projection, Rotation, Transformer, rotate
+
+log = logging.getLogger(__name__)
+SMALLEST = 16  # rows of the smallest batch
+STRIDE = 4  # steps between two looks at which rows have ended
+READ_AT_ONCE = 1 << 16  # tokens of prompts
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """How much room an engine has."""
+
+    max_prompt: int  # tokens of a prompt
+    max_tokens: int  # of an answer
+    rows: int = 1024  # answers written at once
+    prompts: int = 1024  # prompts whose keys and values are kept at once
+
+
+class Request(NamedTuple):
+    """What is asked for: K answers to each of P prompts."""
+
+    prompts: Sequence[Sequence[int]]
+    count: int
+    max_tokens: int
+    temperature: float  # 0: the most likely token
+    ends: tuple[int, ...]  # tokens that end an answer
+    noise: Array  # [P, K, L] uniform numbers in [0, 1)
+    adapters: Array | None = None  # [P] the adapter of each prompt; None: no adapters
+
+
+class Engine:
+    """Samples answers from one transformer."""
+
+    def __init__(self, network: Transformer, spec: EngineSpec) -> None:
+        self.network, self.spec = network, spec
+        self.device, self.dtype = network.embedding.device, network.compute
+        self.kernels = _kernels(self.device)
+        self.rows = spec.rows
+        self.weights = EngineWeights(network)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._room: Room | None = None
+        self.steps = 0  # decoding steps so far, of whole batches
+
+    # Sampling -----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def sample(self, request: Request) -> Samples:
+        """Answer; where memory runs out, with fewer rows at once."""
+        while True:
+            try:
+                return self._sample(request)
+            except torch.OutOfMemoryError:
+                if self.rows <= SMALLEST:
+                    raise
+                self._forget(self.rows // 2)
+                log.warning("out of GPU memory: the engine goes on with %d answers at once", self.rows)
+
+    def _forget(self, rows: int) -> None:
+        """Give back all memory and go on with fewer rows."""
+        self.rows, self._room = rows, None
+        self._graphs.clear()
+        torch.cuda.empty_cache()
+
+    def _sample(self, request: Request) -> Samples:
+        total, count = len(request.prompts) * request.count, request.count
+        shape = (len(request.prompts), count, request.max_tokens)
+        if not total:
+            return Samples(np.full(shape, PAD, np.int32), np.zeros(shape, "f4"), np.zeros(shape[:2], "f4"))
+        room = self._reserve(total, len(request.ends))
+        self.weights.refresh()
+        room.temperature.fill_(request.temperature)
+        room.ends.copy_(torch.tensor(request.ends, dtype=torch.int32))
+        room.tokens[:total].fill_(PAD)
+        room.log_probs[:total].zero_()
+        room.entropy[:total].zero_()
+        noise = np.ascontiguousarray(request.noise, np.float32).reshape(total, -1)[:, : request.max_tokens]
+        room.noise[:total, : request.max_tokens].copy_(torch.from_numpy(noise))
+        Schedule(self, room, request).run()
+        tokens = room.tokens[:total, : request.max_tokens].cpu().numpy()
+        lengths = np.maximum((tokens != PAD).sum(axis=1), 1)
+        return Samples(
+            tokens.reshape(shape),
+            room.log_probs[:total, : request.max_tokens].cpu().numpy().reshape(shape),
+            (room.entropy[:total].cpu().numpy() / lengths).astype(np.float32).reshape(shape[:2]),
+        )
+
+    def _reserve(self, requests: int, ends: int) -> Room:
+        """Room for so many requests; what is there is used again."""
+        room = self._room
+        if room is None or len(room.tokens) < requests or len(room.ends) != ends:
+            self._graphs.clear()
+            self._room = room = self._make_room(max(requests, 0 if room is None else len(room.tokens)), ends)
+        return room
+
+    def _make_room(self, requests: int, ends: int) -> Room:
+        shape, spec = self.network.shape, self.spec
+
+        def cache(rows: int, positions: int) -> Tensor:
+            size = (shape.layers, rows, shape.kv_heads, positions, shape.head_size)
+            return torch.zeros(size, dtype=self.dtype, device=self.device)
+
+        def new(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(size, dtype=dtype, device=self.device)
+
+        prompts = min(spec.prompts, requests)
+        return Room(
+            shape,
+            cache(prompts, spec.max_prompt),
+            cache(prompts, spec.max_prompt),
+            new(prompts, shape.vocabulary, dtype=self.dtype),
+            cache(self.rows + 1, spec.max_tokens),  # idle rows write to the last place
+            cache(self.rows + 1, spec.max_tokens),
+            self.network.cosine,  # type: ignore[arg-type]  # buffers
+            self.network.sine,  # type: ignore[arg-type]
+            new(requests, spec.max_tokens),
+            new(requests, spec.max_tokens, dtype=torch.int32),
+            new(requests, spec.max_tokens),
+            new(requests),
+            new(),
+            new(ends, dtype=torch.int32),
+            new(len(Field), self.rows, dtype=torch.int32),
+        )
+
+    # One step -----------------------------------------------------------------------------------------
+
+    def step(self, rows: int, state: Tensor, room: Room) -> None:
+        """Write one token in each of the first rows; a graph of the next larger batch size does it on a GPU."""
+        self.steps += 1
+        size = self.batch_size(rows)
+        if self.device.type != "cuda":
+            self._decode(size, state, room)
+            return
+        if size not in self._graphs:
+            self._graphs[size] = self._capture(size, state, room)
+        self._graphs[size].replay()
+
+    def batch_size(self, rows: int) -> int:
+        """The next power of two, at most all rows."""
+        return min(self.rows, max(SMALLEST, 1 << (rows - 1).bit_length()))
+
+    def _capture(self, size: int, state: Tensor, room: Room) -> torch.cuda.CUDAGraph:
+        before = state.clone()
+        state[Field.ACTIVE].zero_()  # nothing is written while kernels are compiled
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._decode(size, state, room)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+        with torch.cuda.graph(graph, pool=pool):
+            self._decode(size, state, room)
+        state.copy_(before)
+        return graph
+
+    def _decode(self, size: int, state: Tensor, room: Room) -> None:
+        x = F.embedding(state[Field.TOKEN, :size], self.weights.plain[self.network.embedding])
+        share = self.weights.share(state[Field.ADAPTER, :size])
+
+        def attend(heads: Tensor, layer: int) -> Tensor:
+            return self.kernels.attend(heads, layer, room, state)  # type: ignore[no-any-return]  # a module
+
+        logits = self._logits(self._layers(x, attend, share))
+        rows = torch.arange(size, dtype=torch.int32, device=self.device)
+        self.kernels.draw(logits, rows, state, room)
+
+    def _norm(self, x: Tensor, weight: nn.Parameter) -> Tensor:
+        normed: Tensor = self.kernels.rms_norm(x, self.weights.plain[weight], self.network.shape.epsilon)
+        return normed
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return F.linear(self._norm(x, self.network.norm), self.weights.plain[self.network.embedding])
+
+    def _layers(self, x: Tensor, attend: Callable[[Tensor, int], Tensor], share: Tensor | None) -> Tensor:
+        """The residual stream `[R, W]` after all layers."""
+        for number, layer in enumerate(self.network.layers):
+            assert isinstance(layer, Layer)
+            heads = self._project(layer.query_key_value, self._norm(x, layer.attention_norm), share)
+            x = self._project(layer.output, attend(heads, number), share, x)
+            both = self._project(layer.gate_up, self._norm(x, layer.feed_norm), share)
+            x = self._project(layer.down, self.kernels.gate(both), share, x)
+        return x
+
+    def _project(self, projection: Projection, x: Tensor, share: Tensor | None, add: Tensor | None = None) -> Tensor:
+        """W x + B A x of each row's adapter, added to `add`."""
+        weight = self.weights.plain[projection.weight]
+        out = F.linear(x, weight) if add is None else torch.addmm(add, x, weight.T)
+        if share is None:
+            return out
+        down, up = self.weights.pairs[projection]
+        return torch.addmm(out, F.linear(x, down) * share, up.T)
+
+    # Prompts ------------------------------------------------------------------------------------------
+
+    def read(self, prompts: Sequence[Sequence[int]], places: Sequence[int], adapters: Array | None, room: Room) -> None:
+        """Read prompts, and keep their keys, values and first logits at these places."""
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        first = 0
+        while first < len(order):  # prompts of about one length together
+            longest, last = 0, first
+            while last < len(order) and (last - first + 1) * len(prompts[order[last]]) <= READ_AT_ONCE:
+                longest, last = len(prompts[order[last]]), last + 1
+            last, longest = max(last, first + 1), max(longest, len(prompts[order[first]]))
+            some = order[first:last]
+            self._read(
+                [prompts[i] for i in some],
+                [places[i] for i in some],
+                None if adapters is None else adapters[some],
+                room,
+            )
+            first = last
+
+    def _read(self, prompts: list[Sequence[int]], places: list[int], adapters: Array | None, room: Room) -> None:
+        shape = self.network.shape
+        lengths = [len(prompt) for prompt in prompts]
+        rows, longest = len(prompts), max(lengths)
+        table = np.zeros((rows, longest), np.int64)  # padded on the right: no token looks at what follows
+        for row, prompt in enumerate(prompts):
+            table[row, : len(prompt)] = prompt
+        into = torch.tensor(places, device=self.device)
+        x = F.embedding(torch.from_numpy(table).to(self.device), self.weights.plain[self.network.embedding])
+        x = x.view(rows * longest, -1)
+        cosine, sine = (t[None, None, :longest].to(x.dtype) for t in (room.cosine, room.sine))
+        turn = Rotation(cosine, sine, None)
+        numbers = np.full(rows, -1) if adapters is None else adapters
+        share = self.weights.share(torch.from_numpy(np.repeat(numbers, longest).astype(np.int32)).to(self.device))
+
+        def attend(heads: Tensor, layer: int) -> Tensor:
+            split = heads.view(rows, longest, -1, shape.head_size).transpose(1, 2)
+            query, key, value = split.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=1)
+            query, key = rotate(query, turn), rotate(key, turn)
+            room.prompt_key[layer, into, :, :longest], room.prompt_value[layer, into, :, :longest] = key, value
+            repeat = shape.heads // shape.kv_heads
+            key, value = key.repeat_interleave(repeat, dim=1), value.repeat_interleave(repeat, dim=1)
+            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            return mixed.transpose(1, 2).reshape(rows * longest, -1)
+
+        x = self._layers(x, attend, share).view(rows, longest, -1)
+        ends = torch.tensor(lengths, device=self.device) - 1
+        room.prompt_logits[into] = self._logits(x[torch.arange(rows, device=self.device), ends])
+
+
+class Schedule:
+    """Which request is written in which row, and when prompts are read."""
+
+    def __init__(self, engine: Engine, room: Room, request: Request) -> None:
+        self.engine, self.room, self.request = engine, room, request
+        self.next = 0  # the first request that has not begun; its prompt is next // count
+        self.known: dict[int, int] = {}  # prompt -> its place
+        self.left = np.full(len(request.prompts), request.count)  # answers of each prompt that have not ended
+        self.free_prompts = list(range(room.prompt_key.shape[1]))[::-1]
+        self.free_places = list(range(engine.rows))[::-1]
+        self.state = room.state
+        self._idle(0)
+        self.rows: list[tuple[int, int]] = []  # (request, place) of every row
+
+    def run(self) -> None:
+        """Write all answers."""
+        total = len(self.request.prompts) * self.request.count
+        while self.rows or self.next < total:
+            self._admit(total)
+            for _ in range(STRIDE):
+                self.engine.step(len(self.rows), self.state, self.room)
+            self._release()
+
+    def _admit(self, total: int) -> None:
+        """Begin requests as far as there are places, and draw their first tokens."""
+        wanted = min(len(self.free_places), total - self.next)
+        if not wanted or (self.rows and wanted < min(self.engine.rows // 8, total - self.next)):
+            return  # a few places are not worth a look at the queue
+        count = self.request.count
+        last_prompt = min((self.next + wanted - 1) // count, self._readable())
+        if last_prompt < self.next // count:
+            return  # no room for the next prompt yet
+        self._read(range(self.next // count, last_prompt + 1))
+        begun = range(self.next, min(self.next + wanted, (last_prompt + 1) * count))
+        first = len(self.rows)
+        columns = np.zeros((len(Field), len(begun)), np.int32)
+        for i, number in enumerate(begun):
+            prompt, place = number // count, self.free_places.pop()
+            self.rows.append((number, place))
+            columns[:, i] = self._column(number, prompt, place)
+        self.next = begun.stop
+        self.state[:, first : len(self.rows)] = torch.from_numpy(columns).to(self.state.device)
+        fresh = self.state[:, first : len(self.rows)]
+        source = fresh[Field.PROMPT].contiguous()
+        # The kernels read a table from its first column on: new rows get one of their own for a moment.
+        alone = fresh.contiguous()
+        self.engine.kernels.draw(self.room.prompt_logits, source, alone, self.room)
+        fresh.copy_(alone)
+
+    def _readable(self) -> int:
+        """The last prompt that is read or for which there is room."""
+        return max(self.known, default=self.next // self.request.count - 1) + len(self.free_prompts)
+
+    def _read(self, prompts: range) -> None:
+        new = [prompt for prompt in prompts if prompt not in self.known]
+        for prompt in new:
+            self.known[prompt] = self.free_prompts.pop()
+        if new:
+            adapters = None if self.request.adapters is None else np.asarray(self.request.adapters)[new]
+            places = [self.known[prompt] for prompt in new]
+            self.engine.read([self.request.prompts[prompt] for prompt in new], places, adapters, self.room)
+
+    def _column(self, number: int, prompt: int, place: int) -> tuple[int, ...]:
+        length = len(self.request.prompts[prompt])
+        adapter = -1 if self.request.adapters is None else int(self.request.adapters[prompt])
+        return (0, 0, 1, number, self.request.max_tokens, place, self.known[prompt], length, adapter)
+
+    def _release(self) -> None:
+        """Give the places of ended answers back, and close the gaps."""
+        alive = self.state[Field.ACTIVE, : len(self.rows)].cpu().numpy() != 0
+        if alive.all():
+            return
+        for (number, place), on in zip(self.rows, alive, strict=True):
+            if not on:
+                self.free_places.append(place)
+                prompt = number // self.request.count
+                self.left[prompt] -= 1
+                if not self.left[prompt]:
+                    self.free_prompts.append(self.known[prompt])
+        kept = np.flatnonzero(alive)
+        self.rows = [self.rows[i] for i in kept]
+        self.state[:, : len(kept)] = self.state[:, torch.from_numpy(kept).to(self.state.device)]
+        self._idle(len(kept))
+
+    def _idle(self, first: int) -> None:
+        """Rows from here on write nothing that anybody reads, and look at little."""
+        for field, value in ((Field.ACTIVE, 0), (Field.STEP, 1), (Field.PLACE, self.engine.rows), (Field.PROMPT, 0)):
+            self.state[field, first:] = value
+        self.state[Field.PROMPT_LENGTH, first:] = 1
+
+
+class EngineWeights:
+    """A network's weights in the engine's precision, its adapters side by side so that rows of all share products."""
+
+    def __init__(self, network: Transformer) -> None:
+        dtype = network.compute
+        self.projections = list(network.projections())
+        own = [p for name, p in network.named_parameters() if ".lora_" not in name]
+        self.plain: dict[nn.Parameter, Tensor] = {p: p.detach() if p.dtype == dtype else p.to(dtype) for p in own}
+        self.pairs: dict[Projection, tuple[Tensor, Tensor]] = {}
+        self.sources: list[Tensor] = [p.detach() for p in own if p.dtype != dtype]
+        self.copies: list[Tensor] = [self.plain[p] for p in own if p.dtype != dtype]
+        self.dtype, self.scale = dtype, self.projections[0].scale
+        if network.adapters:
+            self._stack(network.adapters)
+
+    def _stack(self, count: int) -> None:
+        rank = len(self.projections[0].lora_a[0])
+        self.owner = torch.arange(count, device=self.projections[0].weight.device).repeat_interleave(rank)
+        for projection in self.projections:
+            outputs, inputs = projection.weight.shape
+            down = projection.weight.new_empty((count * rank, inputs), dtype=self.dtype)
+            up = projection.weight.new_empty((outputs, count * rank), dtype=self.dtype)
+            self.pairs[projection] = down, up
+            for i, (a, b) in enumerate(zip(projection.lora_a, projection.lora_b, strict=True)):
+                part = slice(i * rank, (i + 1) * rank)
+                self.sources += [a.detach(), b.detach()]
+                self.copies += [down[part], up[:, part]]
+
+    def refresh(self) -> None:
+        """Take over what learning has changed, in place: graphs know where the copies are."""
+        if self.copies:
+            torch._foreach_copy_(self.copies, self.sources)
+
+    def share(self, adapter: Tensor) -> Tensor | None:
+        """[R, adapters · rank]: the scale where a column belongs to the row's adapter, else 0; None: no adapters."""
+        return (adapter[:, None] == self.owner[None]).to(self.dtype) * self.scale if self.pairs else None
+
+
+def _kernels(device: torch.device) -> ModuleType:
+    if device.type != "cuda":
+        return engine_plain
+    from coterie.lm.backends import engine_kernels
+
+    return engine_kernels

@@ -1,0 +1,124 @@
+"""The rollout engine against plain sampling: same tokens, whatever the batch, the refills and the adapters."""
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.lm.backends.engine import Engine, EngineSpec, Request
+from coterie.lm.sampling import PAD, SampleSpec, sample
+from coterie.lm.transformer import Transformer, TransformerShape
+
+SHAPE = TransformerShape(vocabulary=40, layers=2, width=48, heads=6, kv_heads=2, hidden=64, context=64)
+END = 3
+
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.fixture(params=DEVICES)
+def network(request):
+    made = Transformer(SHAPE, seed=5)
+    with torch.no_grad():
+        made.embedding.mul_(8)  # otherwise every token is about as likely as the others
+        for projection in made.projections():
+            projection.weight.mul_(3)  # and the latest token would come again and again
+    return made.to(request.param)
+
+
+def prompts(count, seed=0, longest=20):
+    random = np.random.default_rng(seed)
+    return [random.integers(4, 40, random.integers(1, longest)).tolist() for _ in range(count)]
+
+
+def noise(prompts, count, length=12, seed=1):
+    return np.random.default_rng(seed).random((prompts, count, length), np.float32)
+
+
+def answer(network, given, count, *, rows=64, places=64, temperature=1.0, length=12, adapters=None, ends=(END,)):
+    engine = Engine(network, EngineSpec(max_prompt=20, max_tokens=length, rows=rows, prompts=places))
+    found = engine.sample(Request(given, count, length, temperature, ends, noise(len(given), count, length), adapters))
+    return found, engine
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_tokens_are_those_of_plain_sampling(network, temperature):
+    given = prompts(7)
+    found, _ = answer(network, given, 3, temperature=temperature)
+    expected = sample(network, given, SampleSpec(3, 12, temperature, END), noise(7, 3).reshape(21, 12))
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=2e-4)
+    np.testing.assert_allclose(found.entropy, expected.entropy, atol=2e-4)
+    lengths = (found.tokens != PAD).sum(axis=2)
+    assert lengths.min() < 12 or temperature == 0  # some answers end early
+
+
+@pytest.mark.parametrize(("rows", "places"), [(16, 64), (16, 3), (64, 5)])
+def test_places_that_free_up_are_given_to_the_next(network, rows, places):
+    given = prompts(40)
+    few, engine = answer(network, given, 4, rows=rows, places=places)
+    many, whole = answer(network, given, 4, rows=160, places=40)
+    np.testing.assert_array_equal(few.tokens, many.tokens)
+    np.testing.assert_allclose(few.log_probs, many.log_probs, atol=2e-4)
+    if places > 16:
+        assert engine.steps * rows < 1.5 * (few.tokens != PAD).sum() + 12 * rows  # places do not stand idle
+    assert whole.steps <= 12
+
+
+def test_rows_of_different_adapters_share_a_batch(network):
+    network.add_adapters(2, rank=4, alpha=8, seeds=[0, 1])
+    with torch.no_grad():
+        for projection in network.projections():
+            for up in projection.lora_b:
+                up.normal_(std=0.3)
+    given = prompts(9)
+    owner = np.array([0, 1, 0, 1, 1, 0, 0, 1, 0])
+    found, engine = answer(network, given, 2, adapters=owner)
+    for adapter in (0, 1):
+        mine = np.flatnonzero(owner == adapter)
+        random = noise(9, 2)[mine].reshape(-1, 12)
+        expected = sample(network, [given[i] for i in mine], SampleSpec(2, 12, 1.0, END, adapter), random)
+        np.testing.assert_array_equal(found.tokens[mine], expected.tokens)
+    with torch.no_grad():
+        for up in (b for p in network.projections() for b in p.lora_b):
+            up.zero_()  # the adapters change nothing any more; the engine notices
+    again = engine.sample(Request(given, 2, 12, 1.0, (END,), noise(9, 2), owner))
+    plain = sample(network, given, SampleSpec(2, 12, 1.0, END), noise(9, 2).reshape(18, 12))
+    np.testing.assert_array_equal(again.tokens, plain.tokens)
+
+
+def test_any_of_several_tokens_ends_an_answer_and_calls_do_not_disturb_each_other(network):
+    given = prompts(6)
+    one, engine = answer(network, given, 2)
+    two, _ = answer(network, given, 2, ends=(END, 7, 9))
+    assert (two.tokens != PAD).sum() < (one.tokens != PAD).sum()
+    for row, short in zip(one.tokens.reshape(12, -1), two.tokens.reshape(12, -1), strict=True):
+        kept = short[short != PAD]
+        np.testing.assert_array_equal(kept, row[: len(kept)])
+        assert kept[-1] in (END, 7, 9) or len(kept) == 12
+    longer = engine.sample(Request(prompts(30, seed=4), 3, 8, 1.0, (END,), noise(30, 3)))
+    assert longer.tokens.shape == (30, 3, 8)
+    again = engine.sample(Request(given, 2, 12, 1.0, (END,), noise(6, 2)))
+    np.testing.assert_array_equal(again.tokens, one.tokens)
+
+
+def test_nothing_is_asked():
+    engine = Engine(Transformer(SHAPE), EngineSpec(20, 12))
+    assert engine.sample(Request([], 3, 5, 1.0, (END,), np.zeros((0, 3, 5)))).tokens.shape == (0, 3, 5)
+
+
+def test_out_of_memory_goes_on_with_fewer_rows(network, monkeypatch, caplog):
+    given = prompts(40)
+    expected, _ = answer(network, given, 4, rows=128)
+    engine = Engine(network, EngineSpec(20, 12, rows=128, prompts=64))
+    reserve = engine._reserve
+
+    def scarce(requests, ends):
+        if engine.rows > 32:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return reserve(requests, ends)
+
+    monkeypatch.setattr(engine, "_reserve", scarce)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    found = engine.sample(Request(given, 4, 12, 1.0, (END,), noise(40, 4)))
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    assert "32 answers at once" in caplog.text
