@@ -39,7 +39,28 @@ PEAK = 790e12  # products per second of one H200 in bfloat16, as measured on 819
 def prompts_of(tokenizer: Any, count: int) -> list[list[int]]:
     """Prompts of 24 to 48 tokens."""
     random = np.random.default_rng(0)
-    words = ["find", "the", "shortest", "way", "from", "the", "start", "to", "the", "goal", "around", "every", "wall", "of", "this", "grid", "and", "name", "each", "move"]
+    words = [
+        "find",
+        "the",
+        "shortest",
+        "way",
+        "from",
+        "the",
+        "start",
+        "to",
+        "the",
+        "goal",
+        "around",
+        "every",
+        "wall",
+        "of",
+        "this",
+        "grid",
+        "and",
+        "name",
+        "each",
+        "move",
+    ]
     texts = (" ".join(random.choice(words, 60)) for _ in range(count))
     return [tokenizer.encode(text)[: random.integers(24, 49)] for text in texts]
 

@@ -1,6 +1,6 @@
 """Teams of SmolLM2-135M on one GPU: warm start, AT-GRPO and its baselines, at the same sampled tokens.
 
-    python benchmarks/gpu_teams_study.py plan-path-5 --tokens 2000000 --jobs 4 --out docs/results/teams-gpu-plan-path-5.json
+    python benchmarks/gpu_teams_study.py plan-path-5 --tokens 2000000 --jobs 4 --out docs/results/teams-gpu.json
 
 Every arm starts from a warm start of its own roles (transcripts of the scripted solver, `coterie clone`) and trains
 until so many tokens were sampled. Scores are those of `coterie eval`: greedy, 200 held-out instances, with intervals.

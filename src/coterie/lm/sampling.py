@@ -21,6 +21,7 @@ from coterie.core.types import Array
 from coterie.lm.transformer import LayerCache, Transformer
 
 PAD = -1  # in arrays of tokens: no token
+ROUND = 8  # rows are multiples of so many tokens, as kernels of attention want them
 LOGITS_AT_ONCE = 1 << 28  # beyond this many, logits are computed in parts and again for the gradient
 
 
@@ -148,70 +149,57 @@ def grade(
 ) -> Graded:
     """Log-probabilities of answers `[P, K, L]` (PAD after the end), K to every prompt, which is read once.
 
-    The answers to a prompt stand side by side without gaps and do not see each other. Only tokens of answers get
-    logits.
+    A row holds a prompt and its answers, side by side without gaps; answers do not see each other. Only tokens of
+    answers get logits.
     """
     device = network.embedding.device
-    layout = Layout.of(answers)
-    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
-    table = np.zeros((len(prompts), max(map(len, prompts))), np.int64)  # padded on the right: nobody looks there
-    for row, prompt in enumerate(prompts):
-        table[row, : len(prompt)] = prompt
-    caches = [GradientCache() for _ in network.layers]
-    read = network(torch.from_numpy(table).to(device), adapter, caches=caches)
-    hidden = read[torch.arange(len(prompts), device=device), lengths - 1][:, None]  # predicts every first token
-    if layout.tokens.shape[1]:
-        place, owner = (torch.from_numpy(a).to(device) for a in (layout.place, layout.owner))
-        mask = torch.cat([_before(lengths, table.shape[1], owner), _within(owner)], dim=2)
-        tokens = torch.from_numpy(layout.tokens).to(device)
-        written = network(tokens, adapter, lengths[:, None] + place, mask[:, None], caches)
-        hidden = torch.cat([hidden, written], dim=1)
-    flat, source = hidden.flatten(0, 1), torch.from_numpy(layout.source).to(device)
+    layout = Layout.of(prompts, answers)
+    tokens, position, owner, source = (torch.from_numpy(array).to(device) for array in layout)
+    hidden = network(tokens, adapter, position, mask=seen_by(owner)).flatten(0, 1)
     valid = torch.from_numpy(answers != PAD).to(device)
     targets = torch.from_numpy(answers[answers != PAD].astype(np.int64)).to(device)
-    chosen, spread = token_log_probs(network, flat[source], targets, temperature or 1.0)
+    chosen, spread = token_log_probs(network, hidden[source], targets, temperature or 1.0)
     zeros = torch.zeros(valid.shape, device=device)
     return Graded(zeros.masked_scatter(valid, chosen), zeros.masked_scatter(valid, spread), valid)
 
 
 class Layout(NamedTuple):
-    """Where the tokens of answers `[P, K, L]` stand in rows `[P, T]`; the last token of an answer is never read."""
+    """Prompts and their answers as rows `[P, T]`; the last token of an answer is not read, for nothing follows it."""
 
     tokens: Array  # [P, T] int64
-    place: Array  # [P, T] int64: within the answer
-    owner: Array  # [P, T] int64: the answer; −1: no token
-    source: Array  # [M] int64: for every token, the cell of `[P, 1 + T]` that predicts it; cell 0 is the prompt's end
+    position: Array  # [P, T] int64: as if each answer followed its prompt alone
+    owner: Array  # [P, T] int64: 0 for the prompt, 1, 2, … for answers, −1 for no token
+    source: Array  # [M] int64: for every token of an answer, the cell of `[P, T]` that predicts it
 
     @classmethod
-    def of(cls, answers: Array) -> Layout:
-        """The answers of a prompt side by side."""
-        lengths = (answers != PAD).sum(axis=2)  # [P, K]
-        read = np.maximum(lengths - 1, 0)
-        starts = np.cumsum(read, axis=1) - read
-        width = int(read.sum(axis=1).max(initial=0))
-        prompt, answer, place = np.nonzero(answers != PAD)
-        source = prompt * (1 + width) + np.where(place == 0, 0, starts[prompt, answer] + place)
-        kept = place < read[prompt, answer]
-        cells = prompt[kept], starts[prompt[kept], answer[kept]] + place[kept]
-        tables = np.zeros((3, len(answers), width), np.int64)
+    def of(cls, prompts: Sequence[Sequence[int]], answers: Array) -> Layout:
+        """The rows of K answers `[P, K, L]` to each prompt."""
+        begins = np.array([len(prompt) for prompt in prompts])
+        read = np.maximum((answers != PAD).sum(axis=2) - 1, 0)  # [P, K]
+        starts = begins[:, None] + np.cumsum(read, axis=1) - read
+        width = -(-int((begins + read.sum(axis=1)).max()) // ROUND) * ROUND
+        tables = np.zeros((3, len(prompts), width), np.int64)
         tables[2] = -1
-        for table, values in zip(
-            tables, (answers[prompt, answer, place][kept], place[kept], answer[kept]), strict=True
-        ):
+        for number, prompt in enumerate(prompts):
+            tables[0, number, : len(prompt)] = prompt
+            tables[1, number, : len(prompt)] = np.arange(len(prompt))
+            tables[2, number, : len(prompt)] = 0
+        row, answer, place = np.nonzero(answers != PAD)
+        source = row * width + np.where(place == 0, begins[row] - 1, starts[row, answer] + place - 1)
+        kept = place < read[row, answer]
+        row, answer, place = row[kept], answer[kept], place[kept]
+        cells = row, starts[row, answer] + place
+        for table, values in zip(tables, (answers[row, answer, place], begins[row] + place, answer + 1), strict=True):
             table[cells] = values
-        return cls(*tables, source.astype(np.int64))
+        return cls(tables[0], tables[1], tables[2], source.astype(np.int64))
 
 
-def _before(lengths: Tensor, width: int, owner: Tensor) -> Tensor:
-    """[P, T, width] bool: the tokens of the prompt."""
-    seen = torch.arange(width, device=lengths.device)[None] < lengths[:, None]
-    return seen[:, None].expand(-1, owner.shape[1], -1)
-
-
-def _within(owner: Tensor) -> Tensor:
-    """[P, T, T] bool: earlier tokens of the same answer."""
+def seen_by(owner: Tensor) -> Tensor:
+    """[P, 1, T, T] bool: a token sees the prompt before it and the earlier tokens of its own answer."""
     columns = torch.arange(owner.shape[1], device=owner.device)
-    return (owner[:, :, None] == owner[:, None, :]) & (columns[None, :] <= columns[:, None])
+    before = columns[None, :] <= columns[:, None]
+    seen: Tensor = before & ((owner[:, None, :] == 0) | (owner[:, :, None] == owner[:, None, :]))
+    return seen[:, None]
 
 
 def token_log_probs(network: Transformer, hidden: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -229,17 +217,3 @@ def token_log_probs(network: Transformer, hidden: Tensor, tokens: Tensor, temper
         for i in range(0, len(tokens), at_once)
     ]
     return torch.cat([chosen for chosen, _ in parts]), torch.cat([spread for _, spread in parts])
-
-
-class GradientCache:
-    """Keys and values of one layer that gradients flow through."""
-
-    def __init__(self) -> None:
-        self.held: tuple[Tensor, Tensor] | None = None
-
-    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add positions; returns all so far."""
-        if self.held is not None:
-            key, value = torch.cat([self.held[0], key], dim=2), torch.cat([self.held[1], value], dim=2)
-        self.held = key, value
-        return self.held

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -85,14 +86,14 @@ class Layer(nn.Module):
         shape, size = self.shape, self.shape.head_size
         heads = self.query_key_value(rms_norm(x, self.attention_norm, shape.epsilon), adapter)
         heads = heads.view(rows, length, shape.heads + 2 * shape.kv_heads, size).transpose(1, 2)
-        query, key, value = heads.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=1)
-        query, key = rotate(query, turn), rotate(key, turn)
+        turned, value = heads.split((shape.heads + shape.kv_heads, shape.kv_heads), dim=1)
+        query, key = rotate(turned, turn).split((shape.heads, shape.kv_heads), dim=1)
         if cache is not None:
             key, value = cache.extend(key, value)
         mixed = attention(query, key, value, turn.mask)
         x = x + self.output(mixed.transpose(1, 2).reshape(rows, length, -1), adapter)
-        gate, up = self.gate_up(rms_norm(x, self.feed_norm, shape.epsilon), adapter).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up, adapter)
+        both = self.gate_up(rms_norm(x, self.feed_norm, shape.epsilon), adapter)
+        return x + self.down(gate(both), adapter)
 
 
 @dataclass(frozen=True)
@@ -150,11 +151,12 @@ class Transformer(nn.Module):
         self.norm = nn.Parameter(torch.ones(shape.width))
         self.adapters = 0
         self._initialise(seed)
-        pairs = torch.arange(0, shape.head_size, 2, dtype=torch.float64) / shape.head_size
-        angles = torch.arange(shape.context, dtype=torch.float64)[:, None] * shape.rope_theta**-pairs
+        # In float32 as in other implementations: pretrained models were trained with these roundings.
+        pairs = torch.arange(0, shape.head_size, 2, dtype=torch.int64).float() / shape.head_size
+        angles = torch.arange(shape.context).float()[:, None] * (1.0 / shape.rope_theta**pairs)
         angles = torch.cat([angles, angles], dim=1)
-        self.register_buffer("cosine", angles.cos().float(), persistent=False)
-        self.register_buffer("sine", angles.sin().float(), persistent=False)
+        self.register_buffer("cosine", angles.cos(), persistent=False)
+        self.register_buffer("sine", angles.sin(), persistent=False)
 
     def _initialise(self, seed: int) -> None:
         """Normal weights; those that add to the residual stream are smaller, as in GPT-2."""
@@ -230,21 +232,43 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return F.rms_norm(x, weight.shape, weight.to(x.dtype), epsilon)
 
 
+def gate(both: Tensor) -> Tensor:
+    """silu(first half) · second half."""
+    if both.is_cuda:
+        gated: Tensor = _kernels().gate(both)
+        return gated
+    first, second = both.chunk(2, dim=-1)
+    return F.silu(first) * second
+
+
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax attention `[R, heads, L, size]`; several heads may share a key. Without a mask, none looks ahead."""
-    shared = query.shape[1] // key.shape[1]
-    if shared > 1 and query.is_cuda and (mask is not None or query.dtype == torch.float32):
-        # PyTorch's fast kernels for these cases want a key for each head.
-        key, value, shared = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1), 1
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=shared > 1
-    )
+    rows, heads, length, size = query.shape
+    shared = heads // key.shape[1]
+    if shared == 1 or mask is None or not query.is_cuda:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=shared > 1
+        )
+    # PyTorch's fast kernels with a mask want as many keys as queries: heads that share a key stand below each other.
+    stacked = query.reshape(rows, key.shape[1], shared * length, size)
+    mixed = F.scaled_dot_product_attention(stacked, key, value, attn_mask=mask.repeat(1, 1, shared, 1))
+    return mixed.reshape(rows, heads, length, size)
 
 
 def rotate(x: Tensor, turn: Rotation) -> Tensor:
     """Rotate pairs (i, i + size/2) of every head by its position's angles."""
+    if x.is_cuda:
+        turned: Tensor = _kernels().rotate(x, turn.cosine, turn.sine)
+        return turned
     first, second = x.chunk(2, dim=-1)
     return x * turn.cosine + torch.cat([-second, first], dim=-1) * turn.sine
+
+
+def _kernels() -> ModuleType:
+    """The GPU's kernels; Triton exists only where a GPU may."""
+    from coterie.lm import kernels
+
+    return kernels
 
 
 def from_hugging_face(model: Any) -> Transformer:

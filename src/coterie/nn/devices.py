@@ -22,6 +22,7 @@ def resolve_device(device: Device, compiled: bool) -> torch.device:
         return torch.device("cpu")
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.enable_cudnn_sdp(False)  # plans attention anew for each shape of a batch, 50 ms each
     return torch.device("cuda")
 
 

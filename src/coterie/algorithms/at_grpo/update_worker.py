@@ -134,7 +134,8 @@ class UpdateWorker:
     @torch.no_grad()
     def norms(self) -> Array:
         """The norm of every parameter; not finite where a weight is not."""
-        return torch.stack(torch._foreach_norm(self.parameters)).cpu().numpy()  # type: ignore[no-any-return]
+        norms: Array = torch.stack(torch._foreach_norm([*self.parameters])).cpu().numpy()
+        return norms
 
     def state(self) -> State:
         """Moments of the optimiser, and the reference."""

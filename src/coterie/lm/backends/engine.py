@@ -27,7 +27,7 @@ from coterie.core.types import Array
 from coterie.lm.backends import engine_plain
 from coterie.lm.backends.engine_plain import Field, Room
 from coterie.lm.sampling import PAD, Samples
-from coterie.lm.transformer import Layer, Projection, Rotation, Transformer, rotate
+from coterie.lm.transformer import Layer, Projection, Rotation, Transformer, attention, rotate
 
 log = logging.getLogger(__name__)
 SMALLEST = 16  # rows of the smallest batch
@@ -49,7 +49,7 @@ class Request(NamedTuple):
     """What is asked for: K answers to each of P prompts."""
 
     prompts: Sequence[Sequence[int]]
-    count: int
+    answers: int  # to each prompt
     max_tokens: int
     temperature: float  # 0: the most likely token
     ends: tuple[int, ...]  # tokens that end an answer
@@ -91,7 +91,7 @@ class Engine:
         torch.cuda.empty_cache()
 
     def _sample(self, request: Request) -> Samples:
-        total, count = len(request.prompts) * request.count, request.count
+        total, count = len(request.prompts) * request.answers, request.answers
         shape = (len(request.prompts), count, request.max_tokens)
         if not total:
             return Samples(np.full(shape, PAD, np.int32), np.zeros(shape, "f4"), np.zeros(shape[:2], "f4"))
@@ -147,6 +147,7 @@ class Engine:
             new(requests),
             new(),
             new(ends, dtype=torch.int32),
+            new(self.rows, 2, -(-shape.vocabulary // engine_plain.VOCABULARY_BLOCK)),
             new(len(Field), self.rows, dtype=torch.int32),
         )
 
@@ -184,12 +185,13 @@ class Engine:
 
     def _decode(self, size: int, state: Tensor, room: Room) -> None:
         x = F.embedding(state[Field.TOKEN, :size], self.weights.plain[self.network.embedding])
-        share = self.weights.share(state[Field.ADAPTER, :size])
+        adapter = state[Field.ADAPTER]
 
         def attend(heads: Tensor, layer: int) -> Tensor:
-            return self.kernels.attend(heads, layer, room, state)  # type: ignore[no-any-return]  # a module
+            mixed: Tensor = self.kernels.attend(heads, layer, room, state)
+            return mixed
 
-        logits = self._logits(self._layers(x, attend, share))
+        logits = self._logits(self._layers(x, attend, adapter))
         rows = torch.arange(size, dtype=torch.int32, device=self.device)
         self.kernels.draw(logits, rows, state, room)
 
@@ -200,24 +202,24 @@ class Engine:
     def _logits(self, x: Tensor) -> Tensor:
         return F.linear(self._norm(x, self.network.norm), self.weights.plain[self.network.embedding])
 
-    def _layers(self, x: Tensor, attend: Callable[[Tensor, int], Tensor], share: Tensor | None) -> Tensor:
+    def _layers(self, x: Tensor, attend: Callable[[Tensor, int], Tensor], adapter: Tensor) -> Tensor:
         """The residual stream `[R, W]` after all layers."""
         for number, layer in enumerate(self.network.layers):
             assert isinstance(layer, Layer)
-            heads = self._project(layer.query_key_value, self._norm(x, layer.attention_norm), share)
-            x = self._project(layer.output, attend(heads, number), share, x)
-            both = self._project(layer.gate_up, self._norm(x, layer.feed_norm), share)
-            x = self._project(layer.down, self.kernels.gate(both), share, x)
+            heads = self._project(layer.query_key_value, self._norm(x, layer.attention_norm), adapter)
+            x = self._project(layer.output, attend(heads, number), adapter, x)
+            both = self._project(layer.gate_up, self._norm(x, layer.feed_norm), adapter)
+            x = self._project(layer.down, self.kernels.gate(both), adapter, x)
         return x
 
-    def _project(self, projection: Projection, x: Tensor, share: Tensor | None, add: Tensor | None = None) -> Tensor:
-        """W x + B A x of each row's adapter, added to `add`."""
+    def _project(self, projection: Projection, x: Tensor, adapter: Tensor, add: Tensor | None = None) -> Tensor:
+        """W x + scale · B A x of each row's adapter, added to `add`."""
         weight = self.weights.plain[projection.weight]
-        out = F.linear(x, weight) if add is None else torch.addmm(add, x, weight.T)
-        if share is None:
+        if projection in self.weights.ups:
+            wide, up = F.linear(x, weight), self.weights.ups[projection]
+            out: Tensor = self.kernels.adapt(wide, up, adapter[: len(x)], projection.scale, add)
             return out
-        down, up = self.weights.pairs[projection]
-        return torch.addmm(out, F.linear(x, down) * share, up.T)
+        return F.linear(x, weight) if add is None else torch.addmm(add, x, weight.T)
 
     # Prompts ------------------------------------------------------------------------------------------
 
@@ -252,19 +254,17 @@ class Engine:
         cosine, sine = (t[None, None, :longest].to(x.dtype) for t in (room.cosine, room.sine))
         turn = Rotation(cosine, sine, None)
         numbers = np.full(rows, -1) if adapters is None else adapters
-        share = self.weights.share(torch.from_numpy(np.repeat(numbers, longest).astype(np.int32)).to(self.device))
+        adapter = torch.from_numpy(np.repeat(numbers, longest).astype(np.int32)).to(self.device)
 
         def attend(heads: Tensor, layer: int) -> Tensor:
             split = heads.view(rows, longest, -1, shape.head_size).transpose(1, 2)
-            query, key, value = split.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=1)
-            query, key = rotate(query, turn), rotate(key, turn)
+            turned, value = split.split((shape.heads + shape.kv_heads, shape.kv_heads), dim=1)
+            query, key = rotate(turned, turn).split((shape.heads, shape.kv_heads), dim=1)
             room.prompt_key[layer, into, :, :longest], room.prompt_value[layer, into, :, :longest] = key, value
-            repeat = shape.heads // shape.kv_heads
-            key, value = key.repeat_interleave(repeat, dim=1), value.repeat_interleave(repeat, dim=1)
-            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            mixed = attention(query, key, value, None)
             return mixed.transpose(1, 2).reshape(rows * longest, -1)
 
-        x = self._layers(x, attend, share).view(rows, longest, -1)
+        x = self._layers(x, attend, adapter).view(rows, longest, -1)
         ends = torch.tensor(lengths, device=self.device) - 1
         room.prompt_logits[into] = self._logits(x[torch.arange(rows, device=self.device), ends])
 
@@ -276,7 +276,7 @@ class Schedule:
         self.engine, self.room, self.request = engine, room, request
         self.next = 0  # the first request that has not begun; its prompt is next // count
         self.known: dict[int, int] = {}  # prompt -> its place
-        self.left = np.full(len(request.prompts), request.count)  # answers of each prompt that have not ended
+        self.left = np.full(len(request.prompts), request.answers)  # answers of each prompt that have not ended
         self.free_prompts = list(range(room.prompt_key.shape[1]))[::-1]
         self.free_places = list(range(engine.rows))[::-1]
         self.state = room.state
@@ -285,7 +285,7 @@ class Schedule:
 
     def run(self) -> None:
         """Write all answers."""
-        total = len(self.request.prompts) * self.request.count
+        total = len(self.request.prompts) * self.request.answers
         while self.rows or self.next < total:
             self._admit(total)
             for _ in range(STRIDE):
@@ -297,7 +297,7 @@ class Schedule:
         wanted = min(len(self.free_places), total - self.next)
         if not wanted or (self.rows and wanted < min(self.engine.rows // 8, total - self.next)):
             return  # a few places are not worth a look at the queue
-        count = self.request.count
+        count = self.request.answers
         last_prompt = min((self.next + wanted - 1) // count, self._readable())
         if last_prompt < self.next // count:
             return  # no room for the next prompt yet
@@ -320,7 +320,7 @@ class Schedule:
 
     def _readable(self) -> int:
         """The last prompt that is read or for which there is room."""
-        return max(self.known, default=self.next // self.request.count - 1) + len(self.free_prompts)
+        return max(self.known, default=self.next // self.request.answers - 1) + len(self.free_prompts)
 
     def _read(self, prompts: range) -> None:
         new = [prompt for prompt in prompts if prompt not in self.known]
@@ -344,7 +344,7 @@ class Schedule:
         for (number, place), on in zip(self.rows, alive, strict=True):
             if not on:
                 self.free_places.append(place)
-                prompt = number // self.request.count
+                prompt = number // self.request.answers
                 self.left[prompt] -= 1
                 if not self.left[prompt]:
                     self.free_prompts.append(self.known[prompt])
@@ -361,41 +361,40 @@ class Schedule:
 
 
 class EngineWeights:
-    """A network's weights in the engine's precision, its adapters side by side so that rows of all share products."""
+    """A network's weights in the engine's precision, and its adapters as the engine's products want them.
+
+    Below each weight W stand the matrices A of all adapters, so that one product gives W x and every A x.
+    """
 
     def __init__(self, network: Transformer) -> None:
-        dtype = network.compute
-        self.projections = list(network.projections())
+        self.dtype = network.compute
         own = [p for name, p in network.named_parameters() if ".lora_" not in name]
-        self.plain: dict[nn.Parameter, Tensor] = {p: p.detach() if p.dtype == dtype else p.to(dtype) for p in own}
-        self.pairs: dict[Projection, tuple[Tensor, Tensor]] = {}
-        self.sources: list[Tensor] = [p.detach() for p in own if p.dtype != dtype]
-        self.copies: list[Tensor] = [self.plain[p] for p in own if p.dtype != dtype]
-        self.dtype, self.scale = dtype, self.projections[0].scale
+        self.plain: dict[nn.Parameter, Tensor] = {
+            p: p.detach() if p.dtype == self.dtype else p.detach().to(self.dtype) for p in own
+        }
+        self.ups: dict[Projection, Tensor] = {}  # [adapters, outputs, rank]
+        self.sources: list[Tensor] = [p.detach() for p in own if p.dtype != self.dtype]
+        self.copies: list[Tensor] = [self.plain[p] for p in own if p.dtype != self.dtype]
         if network.adapters:
-            self._stack(network.adapters)
+            for projection in network.projections():
+                self._stack(projection)
 
-    def _stack(self, count: int) -> None:
-        rank = len(self.projections[0].lora_a[0])
-        self.owner = torch.arange(count, device=self.projections[0].weight.device).repeat_interleave(rank)
-        for projection in self.projections:
-            outputs, inputs = projection.weight.shape
-            down = projection.weight.new_empty((count * rank, inputs), dtype=self.dtype)
-            up = projection.weight.new_empty((outputs, count * rank), dtype=self.dtype)
-            self.pairs[projection] = down, up
-            for i, (a, b) in enumerate(zip(projection.lora_a, projection.lora_b, strict=True)):
-                part = slice(i * rank, (i + 1) * rank)
-                self.sources += [a.detach(), b.detach()]
-                self.copies += [down[part], up[:, part]]
+    def _stack(self, projection: Projection) -> None:
+        outputs, inputs = projection.weight.shape
+        count, rank = len(projection.lora_a), len(projection.lora_a[0])
+        wide = self.plain[projection.weight].new_empty((outputs + count * rank, inputs))
+        wide[:outputs] = self.plain[projection.weight]
+        projection.weight.data = wide[:outputs]  # the frozen weight is kept once
+        self.plain[projection.weight] = wide
+        self.ups[projection] = wide.new_empty((count, outputs, rank))
+        for i, (a, b) in enumerate(zip(projection.lora_a, projection.lora_b, strict=True)):
+            self.sources += [a.detach(), b.detach()]
+            self.copies += [wide[outputs + i * rank : outputs + (i + 1) * rank], self.ups[projection][i]]
 
     def refresh(self) -> None:
         """Take over what learning has changed, in place: graphs know where the copies are."""
         if self.copies:
             torch._foreach_copy_(self.copies, self.sources)
-
-    def share(self, adapter: Tensor) -> Tensor | None:
-        """[R, adapters · rank]: the scale where a column belongs to the row's adapter, else 0; None: no adapters."""
-        return (adapter[:, None] == self.owner[None]).to(self.dtype) * self.scale if self.pairs else None
 
 
 def _kernels(device: torch.device) -> ModuleType:

@@ -1,8 +1,12 @@
 """The rollout engine's kernels for one GPU, in Triton: what lies between the matrix products of a decoding step.
 
-Each has the arguments and the meaning of its namesake in `engine_plain.py`, which tests hold it to. Attention walks over
-a row's own tokens and its prompt's, as long as they are, so that room which is not used costs no time. Sums are float32.
+Each has the arguments and the meaning of its namesake in `engine_plain.py`, which tests hold it to. Attention walks
+over a row's own tokens and its prompt's, as many as there are, so that room which is not used costs no time. Sums are
+float32.
 """
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# ruff: noqa: ANN202  # Triton's kernels take pointers
 
 from __future__ import annotations
 
@@ -11,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie.lm.backends.engine_plain import Field, Room
+from coterie.lm.backends.engine_plain import VOCABULARY_BLOCK, Field, Room
+from coterie.lm.kernels import gate as gate
 
-VOCABULARY_BLOCK = 4096  # logits that a program reads at once
 POSITIONS_BLOCK = 64  # keys that a program reads at once
 
 
@@ -36,75 +40,67 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 @triton.jit
-def _gate(both_ptr, out_ptr, hidden, BLOCK: tl.constexpr):
+def _adapt(
+    wide_ptr, up_ptr, adapter_ptr, add_ptr, out_ptr, outputs, width, scale,
+    RANK: tl.constexpr, PADDED: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < hidden
-    gate = tl.load(both_ptr + row * 2 * hidden + at, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(both_ptr + row * 2 * hidden + hidden + at, mask=inside, other=0.0).to(tl.float32)
-    element = out_ptr.dtype.element_ty
-    silu = (gate / (1.0 + tl.exp(-gate))).to(element).to(tl.float32)  # rounded where the plain product rounds
-    tl.store(out_ptr + row * hidden + at, (silu * up).to(element), mask=inside)
+    inside = at < outputs
+    out = tl.load(wide_ptr + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    adapter = tl.load(adapter_ptr + row)
+    if adapter >= 0:
+        rank = tl.arange(0, PADDED)
+        low = tl.load(wide_ptr + row * width + outputs + adapter * RANK + rank, mask=rank < RANK, other=0.0)
+        cells = inside[:, None] & (rank < RANK)[None, :]
+        up = tl.load(up_ptr + (adapter * outputs + at)[:, None] * RANK + rank[None, :], mask=cells, other=0.0)
+        out += scale * tl.sum(up.to(tl.float32) * low.to(tl.float32)[None, :], axis=1)
+    if ADD:
+        out += tl.load(add_ptr + row * outputs + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row * outputs + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def gate(both: Tensor) -> Tensor:
-    """silu(first half) · second half of `[R, 2 H]`."""
-    rows, hidden = both.shape[0], both.shape[1] // 2
-    out = both.new_empty((rows, hidden))
-    block = min(1024, triton.next_power_of_2(hidden))
-    _gate[(rows, triton.cdiv(hidden, block))](both, out, hidden, BLOCK=block)
+def adapt(wide: Tensor, up: Tensor, adapter: Tensor, scale: float, add: Tensor | None) -> Tensor:
+    """W x + scale · B A x of each row's adapter, plus `add`."""
+    _, outputs, rank = up.shape
+    out = wide.new_empty((len(wide), outputs))
+    _adapt[(len(wide), triton.cdiv(outputs, 128))](
+        wide, up, adapter, wide if add is None else add, out, outputs, wide.shape[1], scale,
+        RANK=rank, PADDED=triton.next_power_of_2(rank), ADD=add is not None, BLOCK=128, num_warps=2,
+    )  # fmt: skip
     return out
 
 
 @triton.jit
-def _rotate_and_store(
-    heads_ptr, key_ptr, value_ptr, cosine_ptr, sine_ptr, state_ptr, stride,
-    STEP: tl.constexpr, PLACE: tl.constexpr, PROMPT_LENGTH: tl.constexpr,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, room,
-):  # fmt: skip
-    row = tl.program_id(0)
-    head = tl.program_id(1)
-    at = tl.arange(0, HALF)
-    inside = at < SIZE // 2
-    step = tl.load(state_ptr + STEP * stride + row)
-    place = tl.load(state_ptr + PLACE * stride + row).to(tl.int64)
-    position = tl.load(state_ptr + PROMPT_LENGTH * stride + row) + step - 1
-    base = heads_ptr + (row.to(tl.int64) * (HEADS + 2 * KV_HEADS) + head) * SIZE
-    first = tl.load(base + at, mask=inside, other=0.0)
-    second = tl.load(base + SIZE // 2 + at, mask=inside, other=0.0)
-    element = heads_ptr.dtype.element_ty
-    if head < HEADS + KV_HEADS:
-        # Products are rounded as PyTorch rounds them: the same bits as in the pass that trains.
-        cosine = tl.load(cosine_ptr + position * SIZE + at, mask=inside, other=0.0).to(element).to(tl.float32)
-        sine = tl.load(sine_ptr + position * SIZE + at, mask=inside, other=0.0).to(element).to(tl.float32)
-        a, b = first.to(tl.float32), second.to(tl.float32)
-        first = ((a * cosine).to(element).to(tl.float32) - (b * sine).to(element).to(tl.float32)).to(element)
-        second = ((b * cosine).to(element).to(tl.float32) + (a * sine).to(element).to(tl.float32)).to(element)
-    if head < HEADS:
-        tl.store(base + at, first, mask=inside)
-        tl.store(base + SIZE // 2 + at, second, mask=inside)
-    else:
-        kv = (head - HEADS) % KV_HEADS
-        into = key_ptr if head < HEADS + KV_HEADS else value_ptr
-        cell = into + ((place * KV_HEADS + kv) * room + step - 1) * SIZE
-        tl.store(cell + at, first, mask=inside)
-        tl.store(cell + SIZE // 2 + at, second, mask=inside)
+def _turned(base, turn, inside, HALVES: tl.constexpr, cosine_ptr, sine_ptr):
+    """The halves of a head, turned; rounded as PyTorch rounds."""
+    element = base.dtype.element_ty
+    a = tl.load(base, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(base + HALVES, mask=inside, other=0.0).to(tl.float32)
+    cosine = tl.load(cosine_ptr + turn, mask=inside, other=0.0).to(element).to(tl.float32)
+    sine = tl.load(sine_ptr + turn, mask=inside, other=0.0).to(element).to(tl.float32)
+    first = ((a * cosine).to(element).to(tl.float32) - (b * sine).to(element).to(tl.float32)).to(element)
+    second = ((b * cosine).to(element).to(tl.float32) + (a * sine).to(element).to(tl.float32)).to(element)
+    return first, second
 
 
 @triton.jit
 def _attend_to(
-    query, most, total, mixed, key_base, value_base, length, scale,
-    SIZE: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
+    first, second, most, total, mixed, key_base, value_base, length, scale,
+    SIZE: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Go on with an online softmax over the keys `[length, SIZE]`."""
+    half = tl.arange(0, HALF)
     wide = tl.arange(0, PADDED)
     for begin in range(0, length, BLOCK):
         at = begin + tl.arange(0, BLOCK)
+        halves = (at < length)[:, None] & (half < SIZE // 2)[None, :]
+        keys = key_base + at[:, None] * SIZE + half[None, :]
+        score = tl.dot(first, tl.trans(tl.load(keys, mask=halves, other=0.0)), input_precision="ieee")
+        score += tl.dot(second, tl.trans(tl.load(keys + SIZE // 2, mask=halves, other=0.0)), input_precision="ieee")
+        score = tl.where((at < length)[None, :], score * scale, float("-inf"))
         cells = (at < length)[:, None] & (wide < SIZE)[None, :]
-        key = tl.load(key_base + at[:, None] * SIZE + wide[None, :], mask=cells, other=0.0)
         value = tl.load(value_base + at[:, None] * SIZE + wide[None, :], mask=cells, other=0.0)
-        score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-        score = tl.where((at < length)[None, :], score, float("-inf"))
         higher = tl.maximum(most, tl.max(score, axis=1))
         weight = tl.exp(score - higher[:, None])
         shrink = tl.exp(most - higher)
@@ -116,66 +112,78 @@ def _attend_to(
 
 @triton.jit
 def _attend(
-    heads_ptr, out_ptr, prompt_key_ptr, prompt_value_ptr, key_ptr, value_ptr, state_ptr, stride, scale,
-    prompt_room, room,
-    STEP: tl.constexpr, PLACE: tl.constexpr, PROMPT: tl.constexpr, PROMPT_LENGTH: tl.constexpr,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
+    heads_ptr, out_ptr, prompt_key_ptr, prompt_value_ptr, key_ptr, value_ptr, cosine_ptr, sine_ptr, state_ptr, stride,
+    scale, prompt_room, room,
+    STEP: tl.constexpr, PLACE: tl.constexpr, PROMPT: tl.constexpr, PROMPT_LENGTH: tl.constexpr, HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     kv = tl.program_id(1)
     group: tl.constexpr = HEADS // KV_HEADS
     rows: tl.constexpr = 16 if group <= 16 else group  # a product needs 16 rows
-    head = tl.arange(0, rows)
-    wide = tl.arange(0, PADDED)
-    cells = (head < group)[:, None] & (wide < SIZE)[None, :]
-    base = heads_ptr + (row.to(tl.int64) * (HEADS + 2 * KV_HEADS) + kv * group) * SIZE
-    query = tl.load(base + head[:, None] * SIZE + wide[None, :], mask=cells, other=0.0)
+    halves: tl.constexpr = SIZE // 2
     step = tl.load(state_ptr + STEP * stride + row)
     place = tl.load(state_ptr + PLACE * stride + row).to(tl.int64)
     prompt = tl.load(state_ptr + PROMPT * stride + row).to(tl.int64)
     length = tl.load(state_ptr + PROMPT_LENGTH * stride + row)
-    most = tl.full((rows,), -1.0e30, tl.float32)
-    total = tl.zeros((rows,), tl.float32)
-    mixed = tl.zeros((rows, PADDED), tl.float32)
+    turn = (length + step - 1) * SIZE
+    base = heads_ptr + row.to(tl.int64) * (HEADS + 2 * KV_HEADS) * SIZE
+    head = tl.arange(0, rows)
+    half = tl.arange(0, HALF)
+    wide = tl.arange(0, PADDED)
+    inside = (head < group)[:, None] & (half < halves)[None, :]
+    query = base + (kv * group + head)[:, None] * SIZE + half[None, :]
+    first, second = _turned(query, turn + half[None, :], inside, halves, cosine_ptr, sine_ptr)
+    own = half < halves
+    key_first, key_second = _turned(base + (HEADS + kv) * SIZE + half, turn + half, own, halves, cosine_ptr, sine_ptr)
+    value = tl.load(base + (HEADS + KV_HEADS + kv) * SIZE + wide, mask=wide < SIZE, other=0.0)
+    cell = ((place * KV_HEADS + kv) * room + step - 1) * SIZE
+    tl.store(key_ptr + cell + half, key_first, mask=own)
+    tl.store(key_ptr + cell + halves + half, key_second, mask=own)
+    tl.store(value_ptr + cell + wide, value, mask=wide < SIZE)
+    # The softmax begins with the row's own new token.
+    most = tl.sum(first.to(tl.float32) * key_first.to(tl.float32)[None, :], axis=1)
+    most = (most + tl.sum(second.to(tl.float32) * key_second.to(tl.float32)[None, :], axis=1)) * scale
+    total = tl.full((rows,), 1.0, tl.float32)
+    mixed = tl.zeros((rows, PADDED), tl.float32) + value.to(tl.float32)[None, :]
     offset = (prompt * KV_HEADS + kv) * prompt_room * SIZE
     most, total, mixed = _attend_to(
-        query, most, total, mixed, prompt_key_ptr + offset, prompt_value_ptr + offset, length, scale,
-        SIZE, PADDED, BLOCK,
+        first, second, most, total, mixed, prompt_key_ptr + offset, prompt_value_ptr + offset, length, scale,
+        SIZE, HALF, PADDED, BLOCK,
     )  # fmt: skip
     offset = (place * KV_HEADS + kv) * room * SIZE
     most, total, mixed = _attend_to(
-        query, most, total, mixed, key_ptr + offset, value_ptr + offset, step, scale, SIZE, PADDED, BLOCK
-    )
-    mixed = mixed / total[:, None]
+        first, second, most, total, mixed, key_ptr + offset, value_ptr + offset, step - 1, scale,
+        SIZE, HALF, PADDED, BLOCK,
+    )  # fmt: skip
     out = out_ptr + (row.to(tl.int64) * HEADS + kv * group) * SIZE
-    tl.store(out + head[:, None] * SIZE + wide[None, :], mixed.to(out_ptr.dtype.element_ty), mask=cells)
+    cells = (head < group)[:, None] & (wide < SIZE)[None, :]
+    mixed = (mixed / total[:, None]).to(out_ptr.dtype.element_ty)
+    tl.store(out + head[:, None] * SIZE + wide[None, :], mixed, mask=cells)
 
 
 def attend(heads: Tensor, layer: int, room: Room, state: Tensor) -> Tensor:
     """Rotate queries and keys `[R, (heads + 2 kv) · size]`, keep keys and values, and mix what each row may see."""
     rows, shape = heads.shape[0], room.shape
-    fields = {"STEP": Field.STEP.value, "PLACE": Field.PLACE.value, "PROMPT_LENGTH": Field.PROMPT_LENGTH.value}
-    sizes = {"HEADS": shape.heads, "KV_HEADS": shape.kv_heads, "SIZE": shape.head_size}
-    _rotate_and_store[(rows, shape.heads + 2 * shape.kv_heads)](
-        heads, room.key[layer], room.value[layer], room.cosine, room.sine, state, state.stride(0),
-        **fields, **sizes, HALF=triton.next_power_of_2(shape.head_size // 2), room=room.key.shape[3], num_warps=1,
-    )  # fmt: skip
     out = heads.new_empty((rows, shape.heads * shape.head_size))
+    fields = {name: Field[name].value for name in ("STEP", "PLACE", "PROMPT", "PROMPT_LENGTH")}
     _attend[(rows, shape.kv_heads)](
-        heads, out, room.prompt_key[layer], room.prompt_value[layer], room.key[layer], room.value[layer], state,
-        state.stride(0), shape.head_size**-0.5, room.prompt_key.shape[3], room.key.shape[3],
-        **fields, **sizes, PROMPT=Field.PROMPT.value, PADDED=max(16, triton.next_power_of_2(shape.head_size)),
-        BLOCK=POSITIONS_BLOCK, num_warps=4,
+        heads, out, room.prompt_key[layer], room.prompt_value[layer], room.key[layer], room.value[layer],
+        room.cosine, room.sine, state, state.stride(0), shape.head_size**-0.5,
+        room.prompt_key.shape[3], room.key.shape[3],
+        **fields, HEADS=shape.heads, KV_HEADS=shape.kv_heads, SIZE=shape.head_size,
+        HALF=max(16, triton.next_power_of_2(shape.head_size // 2)),
+        PADDED=max(16, triton.next_power_of_2(shape.head_size)), BLOCK=POSITIONS_BLOCK, num_warps=4,
     )  # fmt: skip
     return out
 
 
 @triton.jit
 def _draw(
-    logits_ptr, source_ptr, state_ptr, stride, noise_ptr, temperature_ptr, ends_ptr,
+    logits_ptr, source_ptr, state_ptr, stride, noise_ptr, temperature_ptr, ends_ptr, parts_ptr,
     tokens_ptr, log_probs_ptr, entropy_ptr, room, vocabulary,
     TOKEN: tl.constexpr, STEP: tl.constexpr, ACTIVE: tl.constexpr, REQUEST: tl.constexpr, LIMIT: tl.constexpr,
-    ENDS: tl.constexpr, BLOCK: tl.constexpr,
+    ENDS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     if tl.load(state_ptr + ACTIVE * stride + row) != 0:
@@ -185,40 +193,45 @@ def _draw(
         given = tl.load(temperature_ptr)
         temperature = tl.where(given > 0, given, 1.0)
         base = logits_ptr + source * vocabulary
-        most = tl.full((), float("-inf"), tl.float32)
+        parts = parts_ptr + row * 2 * BLOCKS
+        most = tl.full((), -1.0e30, tl.float32)
         best = tl.full((), 0, tl.int32)
-        for begin in range(0, vocabulary, BLOCK):
-            at = begin + tl.arange(0, BLOCK)
-            logit = tl.load(base + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32) / temperature
-            value, index = tl.max(logit, axis=0, return_indices=True)
-            best = tl.where(value > most, begin + index.to(tl.int32), best)
-            most = tl.maximum(most, value)
         total = tl.full((), 0.0, tl.float32)
         spread = tl.full((), 0.0, tl.float32)
-        for begin in range(0, vocabulary, BLOCK):
-            at = begin + tl.arange(0, BLOCK)
-            logit = tl.load(base + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32) / temperature - most
-            weight = tl.exp(logit)
-            total += tl.sum(weight, axis=0)
-            spread += tl.sum(tl.where(weight > 0, weight * logit, 0.0), axis=0)
-        aim = tl.load(noise_ptr + request * room + step) * total
-        before = tl.full((), 0.0, tl.float32)
-        drawn = tl.full((), 0, tl.int32)
-        last = tl.full((), 0, tl.int32)  # the last token that is possible at all
-        for begin in range(0, vocabulary, BLOCK):
-            at = begin + tl.arange(0, BLOCK)
-            logit = tl.load(base + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32) / temperature - most
-            weight = tl.exp(logit)
-            sums = before + tl.cumsum(weight, axis=0)
-            drawn += tl.sum((sums <= aim).to(tl.int32), axis=0)
-            last = tl.maximum(last, tl.max(tl.where(weight > 0, at, 0), axis=0))
-            before += tl.sum(weight, axis=0)
-        chosen = tl.where(given > 0, tl.minimum(drawn, last), best)
-        log_prob = tl.load(base + chosen).to(tl.float32) / temperature - most - tl.log(total)
+        for block in range(BLOCKS):  # the softmax, block by block; each block's maximum and sum are kept
+            at = block * BLOCK + tl.arange(0, BLOCK)
+            logit = tl.load(base + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32) / temperature
+            value, index = tl.max(logit, axis=0, return_indices=True)
+            weight = tl.exp(logit - value)
+            size = tl.sum(weight, axis=0)
+            lean = tl.sum(tl.where(weight > 0, weight * logit, 0.0), axis=0)
+            best = tl.where(value > most, block * BLOCK + index.to(tl.int32), best)
+            higher = tl.maximum(most, value)
+            total = total * tl.exp(most - higher) + size * tl.exp(value - higher)
+            spread = spread * tl.exp(most - higher) + lean * tl.exp(value - higher)
+            most = higher
+            tl.store(parts + block, value)
+            tl.store(parts + BLOCKS + block, size)
+        tl.debug_barrier()  # what one thread stored, all may read
+        blocks = tl.arange(0, PADDED)
+        tops = tl.load(parts + blocks, mask=blocks < BLOCKS, other=float("-inf"))
+        sizes = tl.load(parts + BLOCKS + blocks, mask=blocks < BLOCKS, other=0.0) * tl.exp(tops - most)
+        aim = tl.load(noise_ptr + request * room + step) * tl.sum(sizes, axis=0)
+        behind = tl.sum((tl.cumsum(sizes, axis=0) <= aim).to(tl.int32), axis=0)
+        block = tl.minimum(behind, BLOCKS - 1)
+        before = tl.sum(tl.where(blocks < block, sizes, 0.0), axis=0)
+        place = tl.arange(0, BLOCK)
+        at = block * BLOCK + place
+        logit = tl.load(base + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32) / temperature
+        weight = tl.exp(logit - most)
+        inside = tl.sum((before + tl.cumsum(weight, axis=0) <= aim).to(tl.int32), axis=0)
+        last = tl.max(tl.where(weight > 0, place, 0), axis=0)  # sums are rounded: no token beyond the last possible one
+        chosen = tl.where(given > 0, block * BLOCK + tl.minimum(inside, last), best)
+        log_total = most + tl.log(total)
         cell = request * room + step
         tl.store(tokens_ptr + cell, chosen)
-        tl.store(log_probs_ptr + cell, log_prob)
-        tl.store(entropy_ptr + request, tl.load(entropy_ptr + request) + tl.log(total) - spread / total)
+        tl.store(log_probs_ptr + cell, tl.load(base + chosen).to(tl.float32) / temperature - log_total)
+        tl.store(entropy_ptr + request, tl.load(entropy_ptr + request) + log_total - spread / total)
         ended = step + 1 >= tl.load(state_ptr + LIMIT * stride + row)
         for i in tl.static_range(ENDS):
             ended = ended | (chosen == tl.load(ends_ptr + i))
@@ -230,9 +243,10 @@ def _draw(
 def draw(logits: Tensor, source: Tensor, state: Tensor, room: Room) -> None:
     """Draw the next token of every active row from `logits[source]`, note it, and move the row on."""
     fields = {name: Field[name].value for name in ("TOKEN", "STEP", "ACTIVE", "REQUEST", "LIMIT")}
+    blocks = room.parts.shape[2]
     _draw[(len(source),)](
-        logits, source, state, state.stride(0), room.noise, room.temperature, room.ends,
+        logits, source, state, state.stride(0), room.noise, room.temperature, room.ends, room.parts,
         room.tokens, room.log_probs, room.entropy, room.tokens.shape[1], logits.shape[1],
-        **fields, ENDS=len(room.ends), BLOCK=min(VOCABULARY_BLOCK, triton.next_power_of_2(logits.shape[1])),
+        **fields, ENDS=len(room.ends), BLOCK=VOCABULARY_BLOCK, BLOCKS=blocks, PADDED=triton.next_power_of_2(blocks),
         num_warps=8,
     )  # fmt: skip

@@ -14,7 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.lm.transformer import TransformerShape
+from coterie.lm.transformer import gate as gate
 from coterie.lm.transformer import rms_norm as rms_norm
+
+VOCABULARY_BLOCK = 4096  # logits that a kernel reads at once
 
 
 class Field(IntEnum):
@@ -49,13 +52,20 @@ class Room:
     entropy: Tensor  # [requests] float32: sums over tokens
     temperature: Tensor  # [] float32; 0: the most likely token
     ends: Tensor  # [E] int32: tokens that end an answer
+    parts: Tensor  # [rows, 2, blocks of the vocabulary] float32: for kernels that draw
     state: Tensor  # [Field, rows] int32
 
 
-def gate(both: Tensor) -> Tensor:
-    """silu(first half) · second half of `[R, 2 H]`."""
-    first, second = both.chunk(2, dim=-1)
-    return F.silu(first) * second
+def adapt(wide: Tensor, up: Tensor, adapter: Tensor, scale: float, add: Tensor | None) -> Tensor:
+    """W x + scale · B A x of each row's adapter, plus `add`.
+
+    `wide` `[R, outputs + adapters · rank]` holds W x and every adapter's A x; `up` `[adapters, outputs, rank]` the B.
+    """
+    count, outputs, rank = up.shape
+    out, low = wide[:, :outputs], wide[:, outputs:].view(len(wide), count, rank)
+    own = (adapter[:, None] == torch.arange(count, device=wide.device)[None])[..., None] * low
+    out = out + scale * torch.einsum("bar,aor->bo", own, up)
+    return out if add is None else out + add
 
 
 def attend(heads: Tensor, layer: int, room: Room, state: Tensor) -> Tensor:

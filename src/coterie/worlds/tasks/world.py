@@ -14,6 +14,7 @@ import dataclasses
 import json
 import zlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -30,6 +31,7 @@ AGENT_TYPE = "team"
 MAX_PROMPT = 100_000  # characters of an observation
 TEST_SHARE = 5  # one instance in five is for tests
 ATTEMPTS = 10_000  # to draw an instance of a split
+REMEMBERED = 8192  # prompts
 
 
 class TaskWorld:
@@ -55,6 +57,10 @@ class TaskWorld:
         }
         self.workers = EnvWorkers(task, settings.env_workers)
         self.templates = chosen_templates(settings, task, task.generate(seeding.generator(0, "template")))
+        # Copies of one instance, forks and transcripts read the same prompts.
+        self._written_prompt = lru_cache(REMEMBERED)(
+            lambda state, role: self.templates[role].format_map(task.fields(state, role))
+        )
         self._is_fork, self._numbered = False, False
         self._proposing = np.array([role in proposing for role in self.roles])
         self.reset(0)  # a new world is valid before its first reset
@@ -128,8 +134,10 @@ class TaskWorld:
         step, last = timestep.agent_types[AGENT_TYPE], self._position[copy] == self._longest - 1
         turn, column = divmod(int(self._position[copy]), len(self.roles))
         role, reward = self.roles[column], self._paid(copy, column, outcome)
-        said = Utterance(turn, role, self._prompt(copy, role), answer, reward, outcome.readable, outcome.note)
-        self._states[copy], self._said[copy] = outcome.state, (*self._said[copy], said)
+        if not self._is_fork:  # nobody reads what was said in a fork
+            said = Utterance(turn, role, self._prompt(copy, role), answer, reward, outcome.readable, outcome.note)
+            self._said[copy] = (*self._said[copy], said)
+        self._states[copy] = outcome.state
         self._answers[column] += 1, not outcome.readable
         over = outcome.solved or outcome.failed
         step.reward[copy, column] = reward
@@ -163,17 +171,17 @@ class TaskWorld:
 
     def _end(self, timestep: TimeStep) -> None:
         """Keep the ends of finished episodes and move on to the next role; begin new episodes when it is time."""
+        self._position += 1
+        if self._is_fork:
+            return  # nobody plays on from it
         over = np.flatnonzero(timestep.ended).tolist()
         final: Any = timestep.agent_types[AGENT_TYPE].final_observation
         for n in over:
             self._final[n] = self._states[n], self._said[n]
             final[n] = [self._prompt(n, role) for role in self.roles]
-            self._turns += self._position[n] // len(self.roles) + 1
+            self._turns += (self._position[n] - 1) // len(self.roles) + 1
         self._episodes += len(over)
         self._waiting |= timestep.ended
-        self._position += 1
-        if self._is_fork:
-            return
         self._begin(over)
         begins = self._waiting & ((self._position == self._longest) | (not self.settings.wait))
         self._position[begins], self._waiting[begins] = 0, False
@@ -202,7 +210,7 @@ class TaskWorld:
         return self._observed(self._empty())
 
     def _prompt(self, copy: int, role: str) -> str:
-        return self.templates[role].format_map(self.task.fields(self._states[copy], role))
+        return self._written_prompt(self._states[copy], role)
 
     # Capabilities -------------------------------------------------------------------------------------
 
