@@ -35,7 +35,7 @@ class ATGRPOSettings:
     groups: Groups = "turn"  # what is compared: candidates of one agent and turn, or episodes of one instance
     baseline: Baseline = "std"  # advantage (R − mean) / std of the group, or mean: R − mean
     learning_rate: float = 1e-4  # of Adam
-    learning_rate_schedule: Schedule = "constant"  # linear: to 0 at the run's end
+    learning_rate_schedule: Schedule = "constant"  # linear: to 0 at the run's end, which token_budget may bring
     clip: float = 0.2  # ε of the clipped ratio
     kl: float = 0.0  # weight of the KL to the model as it was when learning began
     entropy: float = 0.0  # weight of the tokens' entropy, which keeps answers varied
@@ -103,9 +103,10 @@ class ATGRPO:
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
-        found = (by_turn if s.groups == "turn" else by_episode)(own, s.baseline)
-        self.tokens += found.tokens
+        turns, table = s.groups == "turn", list(joint.experiences.values())
+        found = by_turn(own, s.baseline) if turns else by_episode(own, table, s.baseline)
         spec = self._spec(joint)
+        self.tokens += found.tokens
         metrics = self._scores(own) | self._sizes(found)
         steps: dict[str, list[float]] = {}
         for number, worker in enumerate(self.workers):
@@ -122,10 +123,16 @@ class ATGRPO:
 
     def _spec(self, joint: Joint) -> UpdateSpec:
         s = self.settings
-        rate = s.learning_rate * (max(1 - joint.progress, 0.0) if s.learning_rate_schedule == "linear" else 1.0)
+        left = max(1 - self._progress(joint), 0.0)
+        rate = s.learning_rate * (left if s.learning_rate_schedule == "linear" else 1.0)
         sizes = (s.minibatch_size, min(s.microbatch_size, s.minibatch_size))
         temperature = self.policy.settings.temperature
         return UpdateSpec(rate, s.clip, s.kl, s.entropy, s.normalize, *sizes, s.epochs, s.max_grad_norm, temperature)
+
+    def _progress(self, joint: Joint) -> float:
+        """The share of the run that is over: of its steps or of its token budget, whichever ends it first."""
+        budget = self.settings.token_budget
+        return joint.progress if budget is None else max(joint.progress, self.tokens / budget)
 
     def _sizes(self, found: Found) -> Metrics:
         return {

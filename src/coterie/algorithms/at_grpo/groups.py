@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -72,14 +72,17 @@ def by_turn(own: Experience, baseline: Baseline) -> Found:
     return Found(found.take(np.flatnonzero(uneven)), len(t), int((~uneven).sum()), int((found.tokens != PAD).sum()))
 
 
-def by_episode(own: Experience, baseline: Baseline) -> Found:
-    """Groups of episodes that began with the same prompt; their decisions share the episode's advantage."""
+def by_episode(own: Experience, table: Sequence[Experience], baseline: Baseline) -> Found:
+    """Groups of episodes that began with the same prompt; their decisions share the episode's advantage.
+
+    `table` is the experience of all groups of agents, this one included. The prompt that began an episode may have been
+    another group's: what this one reads depends on the answers before it.
+    """
     trace = _trace(own)
     episodes = _episodes(own)
     together: dict[bytes, list[tuple[Array, float]]] = defaultdict(list)
-    for rows, value in episodes:
-        t, n, a = rows[0]
-        together[hashlib.sha256(trace["prompt"][t, n, a].tobytes()).digest()].append((rows, value))
+    for rows, value, first in episodes:
+        together[_opening(table, first, int(rows[0, 1]))].append((rows, value))
     if episodes and max(map(len, together.values())) < 2:
         raise CoterieError(
             "learner.groups=episode compares episodes of one instance: set world.group_size to 2 or more"
@@ -102,12 +105,22 @@ def by_episode(own: Experience, baseline: Baseline) -> Found:
         advantage.astype(np.float32)[:, None],
         a,
     )
-    tokens = sum(int((trace["tokens"][tuple(r.T)] != PAD).sum()) for r, _ in episodes)
+    tokens = sum(int((trace["tokens"][tuple(r.T)] != PAD).sum()) for r, _, _ in episodes)
     return Found(answers, len(together), flat, tokens)
 
 
-def _episodes(own: Experience) -> list[tuple[Array, float]]:
-    """The decisions `[R, 3]` (t, n, a) of every finished episode, and its return over all of the group's agents."""
+def _opening(table: Sequence[Experience], first: int, copy: int) -> bytes:
+    """A hash of the prompt that began an episode, whichever group read it; `first` is the episode's first row."""
+    for row in range(first, len(table[0].active)):
+        for experience in table:
+            deciding = experience.active[row, copy]
+            if deciding.any() and isinstance(experience.observation, np.ndarray):
+                return hashlib.sha256(repr(experience.observation[row, copy][deciding].tolist()).encode()).digest()
+    raise AssertionError(f"nobody decided in the episode of copy {copy} from row {first} on")
+
+
+def _episodes(own: Experience) -> list[tuple[Array, float, int]]:
+    """Of every finished episode: decisions `[R, 3]` (t, n, a), return over all of the group's agents, its first row."""
     found = []
     reward: Array = own.reward.sum(axis=2, dtype=np.float64)
     ends: Array = own.ends.max(axis=2)
@@ -119,7 +132,7 @@ def _episodes(own: Experience) -> list[tuple[Array, float]]:
             t, a = np.nonzero(part)
             if len(t):
                 rows = np.stack([t + first, np.full(len(t), n), a], axis=1)
-                found.append((rows, float(reward[first : last + 1, n].sum())))
+                found.append((rows, float(reward[first : last + 1, n].sum()), first))
             first = last + 1
         if own.active[first:, n].any():
             raise CoterieError(
