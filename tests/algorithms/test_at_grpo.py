@@ -10,6 +10,7 @@ import torch
 from coterie.algorithms.at_grpo.at_grpo import ATGRPOSettings
 from coterie.algorithms.at_grpo.groups import advantages, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import token_loss, token_weights
+from coterie.algorithms.at_grpo.turns import TurnCounter
 from coterie.core.group import Actor
 from coterie.core.types import CoterieError, Joint
 from coterie.policies.teams.policy import CausalLMPolicy
@@ -134,6 +135,52 @@ def test_groups_that_cannot_be_compared_are_refused():
     runner, _ = team(num_envs=4, candidates=1, world={"group_size": 4, "turns": 2}, learner={"groups": "episode"})
     with pytest.raises(CoterieError, match=r"train\.rollout_steps"):
         _compare_episodes(runner.play(3, 1, 0.0))
+
+
+def test_metrics_by_role_and_turn_are_hand_computed():
+    runner, learner = team(num_envs=6, world={"turns": 2})
+    rollout = runner.play(4, 1, 0.0)
+    own = rollout.experiences["writers"]
+    metrics = learner.learn(own, Joint(rollout.experiences, 1, 0.0), np.random.default_rng(0))
+    for column, role in enumerate(("first", "second")):
+        for turn in range(2):
+            at = [np.flatnonzero(own.active[:, n, column]) for n in range(6)]
+            rows = [(t[turn], n) for n, t in enumerate(at) if len(t) > turn]
+            scores = np.array([own.trace["scores"][t, n, column] for t, n in rows])
+            tokens = np.array([own.trace["tokens"][t, n, column] for t, n in rows])
+            log_probs = np.array([own.trace["log_probs"][t, n, column] for t, n in rows])
+            name = f"{role}/turn_{turn + 1}"
+            assert metrics[f"{name}/score"] == pytest.approx(scores.mean(), abs=1e-6)
+            assert metrics[f"{name}/advantage"] == pytest.approx(np.sqrt(scores.var(axis=1).mean()), abs=1e-5)
+            assert metrics[f"{name}/entropy"] == pytest.approx(-log_probs[tokens != PAD].mean(), abs=1e-5)
+    assert not any("turn_3" in name for name in metrics)
+
+
+def test_turns_are_counted_on_from_one_rollout_to_the_next():
+    runner, _ = team(num_envs=4, world={"turns": 3})
+    counter, seen = TurnCounter(), []
+    for iteration in range(1, 7):  # 30 steps: five episodes of six
+        own = runner.play(5, iteration, 0.0).experiences["writers"]
+        turns = counter.count(own)
+        assert ((turns >= 0) == own.closed()).all()
+        seen += [turns[t, 0, 1] for t in range(6) if turns[t, 0, 1] >= 0]
+        again = TurnCounter()
+        again.load(counter.state())
+        counter = again
+    starts = [i for i, turn in enumerate(seen) if turn == 0]
+    assert len(starts) >= 4
+    for first, following in zip(starts, starts[1:], strict=False):
+        assert seen[first:following] == list(range(following - first))
+        assert following - first <= 3
+
+
+def test_episodes_have_the_spread_of_their_returns():
+    runner, learner = team(num_envs=8, candidates=1, world={"group_size": 8}, learner={"groups": "episode"})
+    rollout = runner.play(2, 1, 0.0)
+    own = rollout.experiences["writers"]
+    metrics = learner.learn(own, Joint(rollout.experiences, 1, 0.0), np.random.default_rng(0))
+    assert metrics["second/turn_1/advantage"] == pytest.approx(own.reward.sum(axis=(0, 2)).std(), abs=1e-5)
+    assert metrics["second/turn_1/score"] == pytest.approx(own.reward[:, :, 1].sum(axis=0).mean(), abs=1e-5)
 
 
 # The loss -----------------------------------------------------------------------------------------------

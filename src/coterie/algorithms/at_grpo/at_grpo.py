@@ -16,6 +16,7 @@ import numpy as np
 
 from coterie.algorithms.at_grpo.groups import Baseline, Found, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import Normalize
+from coterie.algorithms.at_grpo.turns import TurnCounter, metrics_by_turn
 from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
 from coterie.algorithms.divergence import demand_finite
 from coterie.core.group import GroupSpec, Panel, Preference
@@ -100,6 +101,7 @@ class ATGRPO:
         sets = range(policy.router.sets)
         self.workers = [UpdateWorker(policy.weights(number), settings.weight_decay) for number in sets]
         self.tokens = 0  # sampled so far
+        self.turns = TurnCounter()
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
@@ -108,6 +110,7 @@ class ATGRPO:
         spec = self._spec(joint)
         self.tokens += found.tokens
         metrics = self._scores(own) | self._sizes(found)
+        metrics |= metrics_by_turn(own, found, self.turns.count(own), self.group_spec.agents)
         steps: dict[str, list[float]] = {}
         for number, worker in enumerate(self.workers):
             if s.kl and worker.reference is None:
@@ -172,11 +175,12 @@ class ATGRPO:
         return {}  # `learn` returns them
 
     def state(self) -> State:
-        return {"tokens": self.tokens, "workers": [worker.state() for worker in self.workers]}
+        return {"tokens": self.tokens, "turns": self.turns.state(), "workers": [worker.state() for worker in self.workers]}
 
     def load(self, state: State) -> None:
         if len(state["workers"]) != len(self.workers):
             raise ValueError(f"the saved learner has {len(state['workers'])} workers, this one {len(self.workers)}")
         self.tokens = state["tokens"]
+        self.turns.load(state["turns"])
         for worker, saved in zip(self.workers, state["workers"], strict=True):
             worker.load(saved)

@@ -42,6 +42,8 @@ class Found(NamedTuple):
     groups: int  # compared
     flat: int  # groups in which every answer is equally good: skipped
     tokens: int  # sampled, those of skipped groups included
+    rows: Array  # [G, 3] int: where each prompt was answered (t, n, a)
+    centred: Array  # [G, K] float64: R − mean of each answer
 
 
 def advantages(rewards: Array, baseline: Baseline) -> Array:
@@ -69,7 +71,10 @@ def by_turn(own: Experience, baseline: Baseline) -> Found:
         advantages(scores, baseline),
         a,
     )
-    return Found(found.take(np.flatnonzero(uneven)), len(t), int((~uneven).sum()), int((found.tokens != PAD).sum()))
+    kept = np.flatnonzero(uneven)
+    rows, centred = np.stack([t, n, a], axis=1)[kept], (scores - scores.mean(axis=1, keepdims=True))[kept]
+    sampled = int((found.tokens != PAD).sum())
+    return Found(found.take(kept), len(t), len(t) - len(kept), sampled, rows, centred)
 
 
 def by_episode(own: Experience, table: Sequence[Experience], baseline: Baseline) -> Found:
@@ -87,26 +92,29 @@ def by_episode(own: Experience, table: Sequence[Experience], baseline: Baseline)
         raise CoterieError(
             "learner.groups=episode compares episodes of one instance: set world.group_size to 2 or more"
         )
-    kept: list[tuple[Array, float]] = []
+    kept: list[tuple[Array, float, float]] = []  # decisions of an episode, its advantage, its return − the mean
     flat = 0
     for members in together.values():
-        each = advantages(np.array([[value for _, value in members]]), baseline)[0]
-        if np.ptp([value for _, value in members]) <= EPSILON:
+        returns = np.array([value for _, value in members])
+        if np.ptp(returns) <= EPSILON:
             flat += 1
             continue
-        kept += [(rows, advantage) for (rows, _), advantage in zip(members, each, strict=True)]
-    rows = np.concatenate([r for r, _ in kept]) if kept else np.zeros((0, 3), np.int64)
+        each = advantages(returns[None], baseline)[0]
+        kept += zip([rows for rows, _ in members], each, returns - returns.mean(), strict=True)
+    rows = np.concatenate([r for r, _, _ in kept]) if kept else np.zeros((0, 3), np.int64)
     t, n, a = rows.T
-    advantage = np.repeat([v for _, v in kept], [len(r) for r, _ in kept]) if kept else np.zeros(0)
+    lengths = [len(r) for r, _, _ in kept]
+    advantage = np.repeat(np.array([v for _, v, _ in kept], np.float32), lengths)
+    centred = np.repeat(np.array([c for _, _, c in kept], np.float64), lengths)
     answers = Answers(
         trace["prompt"][t, n, a],
         trace["tokens"][t, n, a][:, :1],
         trace["log_probs"][t, n, a][:, :1],
-        advantage.astype(np.float32)[:, None],
+        advantage[:, None],
         a,
     )
     tokens = sum(int((trace["tokens"][tuple(r.T)] != PAD).sum()) for r, _, _ in episodes)
-    return Found(answers, len(together), flat, tokens)
+    return Found(answers, len(together), flat, tokens, rows, centred[:, None])
 
 
 def _opening(table: Sequence[Experience], first: int, copy: int) -> bytes:
