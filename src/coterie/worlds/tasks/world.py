@@ -3,8 +3,8 @@
 In a turn the roles answer one after the other; a role reads its prompt when it is its turn and reads "" otherwise. With
 `wait`, all copies are at the same role of the same turn, so that one batch serves them all: a copy whose episode is
 over waits until the longest possible one would be. Instances are drawn from (seed, copy, number of the episode).
-Whether an instance is for training or for tests depends on what it is, not on when it was drawn, so the two never
-overlap.
+Whether an instance is for training, validation or tests depends on what it is, not on when it was drawn, so these
+never overlap.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from coterie.worlds.tasks.task import Outcome, Task, TaskSettings, chosen_roles,
 
 AGENT_TYPE = "team"
 MAX_PROMPT = 100_000  # characters of an observation
-TEST_SHARE = 5  # one instance in five is for tests
+SPLITS = ("test", *("train",) * 4, "test", *("train",) * 3, "validation")  # by the last digit of a hash
 ATTEMPTS = 10_000  # to draw an instance of a split
 
 
@@ -202,7 +202,10 @@ class TaskWorld:
         return self._observed(self._empty())
 
     def _prompt(self, copy: int, role: str) -> str:
-        return self.templates[role].format_map(self.task.fields(self._states[copy], role))
+        turn = int(self._position[copy]) // len(self.roles) + 1
+        return self.templates[role].format_map(
+            {**self.task.fields(self._states[copy], role), "turn": str(turn), "turns": str(self.settings.turns)}
+        )
 
     # Capabilities -------------------------------------------------------------------------------------
 
@@ -305,12 +308,15 @@ def draw_instance(task: Task, split: str, key: tuple[int, ...]) -> Any:
         state = task.generate(random)
         if split_of(task, state) == ("train" if split == "auto" else split):
             return state
-    raise ValueError(f"split={split}: none of {ATTEMPTS:,} instances belongs to it; make the task larger")
+    raise ValueError(
+        f"split={split}: none of {ATTEMPTS:,} instances belongs to it; make the task larger, or set split=train, which "
+        "plays the same instances everywhere"
+    )
 
 
 def split_of(task: Task, state: Any) -> str:
     """The split an instance belongs to, whoever draws it: by a hash of what it is."""
-    return "test" if zlib.crc32(task.identity(state).encode()) % TEST_SHARE == 0 else "train"
+    return SPLITS[zlib.crc32(task.identity(state).encode()) % len(SPLITS)]
 
 
 def _tuples(value: Any) -> Any:
