@@ -62,6 +62,15 @@ def test_a_rollout_holds_texts_and_carries_open_decisions_over():
     assert one.counters == two.counters
 
 
+def test_lengths_of_episodes_leave_out_the_steps_in_which_a_copy_waits():
+    world = make("plan_path", 6, turns=4)
+    runner = Runner(world, [seat(world, "expert")], 0)
+    for iteration in (1, 2, 3):
+        episodes = runner.play(8, iteration).episodes
+        assert len(episodes.length) == 6
+        assert (episodes.length == 2).all()  # the solver needs one turn of two roles; the copy waits for three more
+
+
 def test_texts_survive_a_checkpoint_exactly_and_other_objects_are_refused(tmp_path):
     texts = np.array([["", "ä\n\t\\\"'", "\ud800"], ["a" * 1000, "\x00", "{}"]], object)
     checkpoint.save(tmp_path / "one", {"texts": texts, "none": np.zeros((0, 2), object)})

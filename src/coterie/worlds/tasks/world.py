@@ -9,7 +9,6 @@ never overlap.
 
 from __future__ import annotations
 
-import copy as copying
 import dataclasses
 import json
 import zlib
@@ -211,7 +210,8 @@ class TaskWorld:
 
     def fork(self, index: Array) -> Self:
         """Copies for one step; they share instances and known outcomes with this world."""
-        twin = copying.copy(self)
+        twin = object.__new__(type(self))  # copy.copy would rebuild the world, with workers and outcomes of its own
+        vars(twin).update(vars(self))
         twin.num_envs, twin._is_fork = len(index), True
         twin._states, twin._said = [self._states[i] for i in index], [self._said[i] for i in index]
         twin._final = [(None, ())] * len(index)
@@ -264,6 +264,10 @@ class TaskWorld:
     def frame(self, copy: int, final: bool = False) -> Array:
         """The same as a picture of text."""
         return draw_text(self.ansi(copy, final))
+
+    def close(self) -> None:
+        """End the child processes that apply answers."""
+        self.workers.close()
 
     # State --------------------------------------------------------------------------------------------
 
