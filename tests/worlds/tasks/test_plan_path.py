@@ -48,6 +48,13 @@ def test_rewards_by_hand(task, answer, team, local, at, solved):
     assert outcome.readable == (answer != "no idea")
 
 
+def test_the_reward_for_an_impossible_move_is_a_setting():
+    task = PlanPathTask(PlanPathSettings(size=3, invalid_reward=-0.1))
+    for role in task.roles:
+        assert task.apply(STATE, role, "RRU").local == pytest.approx(0.5 * 2 / 6 - 0.1)
+        assert task.apply(STATE, role, "D").local == pytest.approx(-0.1)
+
+
 def test_a_proposal_is_rewarded_for_what_following_it_would_do_and_moves_nobody(task):
     outcome = task.apply(STATE, "tool", "RRDDLL")
     assert (outcome.team, outcome.local, outcome.solved) == (1.0, 0.5, False)
@@ -113,6 +120,7 @@ def test_a_task_without_instances_of_a_split_is_named():
     [
         ({"size": 1}, "size"),
         ({"walls": 0.9}, "walls"),
+        ({"invalid_reward": 0.1}, "invalid_reward"),
         ({"min_distance": 99}, "min_distance"),
         ({"tool": "magic"}, "tool.*magic"),
         ({"turns": 0}, "turns"),
