@@ -1,4 +1,4 @@
-"""Teams of language models on one GPU: rollout and update speed against Hugging Face, and where an iteration's time goes.
+"""Teams of language models on one GPU: rollout and update speed against Hugging Face, and where time goes.
 
     python benchmarks/gpu_teams.py --model embedded --out docs/results/bench-teams.json
 

@@ -10,8 +10,12 @@ import torch
 from coterie.algorithms.at_grpo.at_grpo import ATGRPOSettings
 from coterie.algorithms.at_grpo.groups import advantages, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import token_loss, token_weights
-from coterie.core.types import CoterieError
+from coterie.algorithms.at_grpo.turns import TurnCounter
+from coterie.core.group import Actor
+from coterie.core.types import CoterieError, Joint
+from coterie.policies.teams.policy import CausalLMPolicy
 from coterie.policies.teams.weights import PAD
+from coterie.training.runner import Runner
 from helpers.teams import iterate, team
 
 
@@ -83,7 +87,7 @@ def test_the_second_role_reads_what_the_first_wrote_in_the_same_turn():
 def test_episodes_of_one_instance_share_a_group_and_its_advantage_goes_to_every_answer():
     runner, _ = team(num_envs=8, candidates=1, world={"group_size": 4}, learner={"groups": "episode"})
     own = runner.play(2, 1, 0.0).experiences["writers"]
-    found = by_episode(own, "mean")
+    found = by_episode(own, [own], "mean")
     assert 1 <= found.groups <= 2
     returns = own.reward.sum(axis=(0, 2))
     prompts = [first_prompt(own, n) for n in range(8)]
@@ -96,6 +100,30 @@ def test_episodes_of_one_instance_share_a_group_and_its_advantage_goes_to_every_
     assert total == sorted(round(float(wanted[n]), 4) for n in kept for _ in range(2))
 
 
+def test_roles_in_groups_of_their_own_are_compared_within_one_instance():
+    """The second role reads what the first wrote, so its own prompts differ between episodes of one instance."""
+    runner, learner = team(num_envs=8, candidates=1, world={"group_size": 4}, learner={"groups": "episode"})
+    actor = runner.actors[0]
+    specs = [
+        replace(actor.group_spec, group=role, agents=(role,), columns=np.array([column]))
+        for column, role in enumerate(actor.group_spec.agents)
+    ]
+    apart = [Actor(spec, CausalLMPolicy(learner.policy.settings, spec)) for spec in specs]
+    table = Runner(runner.world, apart, 0).play(2, 1, 0.0).experiences
+    second = table["second"]
+    instances = [first_prompt(table["first"], n) for n in range(8)]
+    assert len({first_prompt(second, n) for n in range(8)}) > len(set(instances))
+    found = by_episode(second, list(table.values()), "mean")
+    assert found.groups == len(set(instances))
+    returns = second.reward.sum(axis=(0, 2))
+    wanted = [returns[n] - np.mean(returns[[m for m in range(8) if instances[m] == instances[n]]]) for n in range(8)]
+    assert np.allclose(sorted(found.answers.advantages[:, 0]), sorted(wanted), atol=1e-5)
+
+
+def _compare_episodes(rollout):
+    return by_episode(rollout.experiences["writers"], list(rollout.experiences.values()), "std")
+
+
 def test_groups_that_cannot_be_compared_are_refused():
     with pytest.raises(ValueError, match=r"candidates to 2"):
         team(candidates=1)
@@ -103,10 +131,56 @@ def test_groups_that_cannot_be_compared_are_refused():
         team(learner={"groups": "episode"})
     runner, _ = team(num_envs=1, candidates=1, learner={"groups": "episode"})
     with pytest.raises(CoterieError, match=r"world\.group_size"):
-        by_episode(runner.play(2, 1, 0.0).experiences["writers"], "std")
+        _compare_episodes(runner.play(2, 1, 0.0))
     runner, _ = team(num_envs=4, candidates=1, world={"group_size": 4, "turns": 2}, learner={"groups": "episode"})
     with pytest.raises(CoterieError, match=r"train\.rollout_steps"):
-        by_episode(runner.play(3, 1, 0.0).experiences["writers"], "std")
+        _compare_episodes(runner.play(3, 1, 0.0))
+
+
+def test_metrics_by_role_and_turn_are_hand_computed():
+    runner, learner = team(num_envs=6, world={"turns": 2})
+    rollout = runner.play(4, 1, 0.0)
+    own = rollout.experiences["writers"]
+    metrics = learner.learn(own, Joint(rollout.experiences, 1, 0.0), np.random.default_rng(0))
+    for column, role in enumerate(("first", "second")):
+        for turn in range(2):
+            at = [np.flatnonzero(own.active[:, n, column]) for n in range(6)]
+            rows = [(t[turn], n) for n, t in enumerate(at) if len(t) > turn]
+            scores = np.array([own.trace["scores"][t, n, column] for t, n in rows])
+            tokens = np.array([own.trace["tokens"][t, n, column] for t, n in rows])
+            log_probs = np.array([own.trace["log_probs"][t, n, column] for t, n in rows])
+            name = f"{role}/turn_{turn + 1}"
+            assert metrics[f"{name}/score"] == pytest.approx(scores.mean(), abs=1e-6)
+            assert metrics[f"{name}/advantage"] == pytest.approx(np.sqrt(scores.var(axis=1).mean()), abs=1e-5)
+            assert metrics[f"{name}/entropy"] == pytest.approx(-log_probs[tokens != PAD].mean(), abs=1e-5)
+    assert not any("turn_3" in name for name in metrics)
+
+
+def test_turns_are_counted_on_from_one_rollout_to_the_next():
+    runner, _ = team(num_envs=4, world={"turns": 3})
+    counter, seen = TurnCounter(), []
+    for iteration in range(1, 7):  # 30 steps: five episodes of six
+        own = runner.play(5, iteration, 0.0).experiences["writers"]
+        turns = counter.count(own)
+        assert ((turns >= 0) == own.closed()).all()
+        seen += [turns[t, 0, 1] for t in range(6) if turns[t, 0, 1] >= 0]
+        again = TurnCounter()
+        again.load(counter.state())
+        counter = again
+    starts = [i for i, turn in enumerate(seen) if turn == 0]
+    assert len(starts) >= 4
+    for first, following in zip(starts, starts[1:], strict=False):
+        assert seen[first:following] == list(range(following - first))
+        assert following - first <= 3
+
+
+def test_episodes_have_the_spread_of_their_returns():
+    runner, learner = team(num_envs=8, candidates=1, world={"group_size": 8}, learner={"groups": "episode"})
+    rollout = runner.play(2, 1, 0.0)
+    own = rollout.experiences["writers"]
+    metrics = learner.learn(own, Joint(rollout.experiences, 1, 0.0), np.random.default_rng(0))
+    assert metrics["second/turn_1/advantage"] == pytest.approx(own.reward.sum(axis=(0, 2)).std(), abs=1e-5)
+    assert metrics["second/turn_1/score"] == pytest.approx(own.reward[:, :, 1].sum(axis=0).mean(), abs=1e-5)
 
 
 # The loss -----------------------------------------------------------------------------------------------
@@ -181,8 +255,6 @@ def test_gradients_accumulate_over_microbatches():
 
 
 def _joint(own):
-    from coterie.core.types import Joint
-
     return Joint({"writers": own}, 1, 0.0)
 
 
@@ -252,6 +324,19 @@ def test_state_and_load_continue_exactly():
     iterate(again, other, 2, first=3)
     assert not changed(wanted, weights(other.policy))
     assert other.tokens == learner.tokens
+
+
+def test_the_learning_rate_falls_to_the_end_that_comes_first():
+    _, learner = team(learner={"token_budget": 1000, "learning_rate": 0.1, "learning_rate_schedule": "linear"})
+    own = Joint({}, 1, progress=0.2)
+    assert learner._spec(own).learning_rate == pytest.approx(0.08)
+    learner.tokens = 750
+    assert learner._spec(own).learning_rate == pytest.approx(0.025)
+    learner.tokens = 2000
+    assert learner._spec(own).learning_rate == 0
+    _, constant = team(learner={"token_budget": 1000, "learning_rate": 0.1})
+    constant.tokens = 750
+    assert constant._spec(own).learning_rate == 0.1
 
 
 def test_the_token_budget_ends_the_run():

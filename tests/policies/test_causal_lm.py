@@ -64,9 +64,20 @@ def test_metrics_start_anew_after_each_call():
 
 
 def test_candidates_that_answer_different_prompts_are_an_error():
-    demand_same_prompts(np.array(["a", "a", "b", "b"], object), 2)
+    read = np.array(["a", "b"], object)
+    demand_same_prompts(read, np.array([["a", "a"], ["b", "b"]], object))
     with pytest.raises(AssertionError, match="group 1"):
-        demand_same_prompts(np.array(["a", "a", "b", "c"], object), 2)
+        demand_same_prompts(read, np.array([["a", "a"], ["b", "c"]], object))
+
+    class Shifted(EchoWorld):  # all candidates of a group meet the same state, but of another copy
+        def fork(self, index):
+            return super().fork((np.asarray(index) + 1) % self.num_envs)
+
+    runner, _ = team(num_envs=4)
+    runner.world = Shifted(EchoSettings(), 4)
+    runner.timestep = runner.world.reset(0)
+    with pytest.raises(AssertionError, match="answer different prompts"):
+        runner.play(2, 1, 0.0)
 
 
 def test_a_fork_has_the_outcomes_of_the_world_and_leaves_it_alone():

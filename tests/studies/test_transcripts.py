@@ -1,11 +1,16 @@
 """Transcripts of text tasks: on the command line, in the report, and for worlds that have none."""
 
+import re
+
+import numpy as np
 import pytest
 
 import coterie
 from coterie.cli import main
 from coterie.core.types import CoterieError
 from coterie.studies.transcripts import record_transcripts
+from coterie.training.evaluate import actor_metrics, answer_tokens
+from coterie.training.run import Run
 from coterie.training.table import load
 from helpers.run import GRID, written
 from helpers.run import train as train_grid
@@ -47,10 +52,47 @@ def test_eval_prints_them_and_the_report_shows_them(run, capsys, monkeypatch):
     assert end.value.code in (0, None)
     out = capsys.readouterr().out
     assert "--- turn 1, tool" in out
-    assert "planner/unreadable" in out
+    head, tool, planner = [line.split() for line in out.splitlines()[out.splitlines().index(_role_line(out)) :][:3]]
+    assert head == ["role", "unreadable", "answers", "tokens", "per", "answer"]
+    assert tool == ["tool", "0.0%", "-"]  # a script writes no tokens
+    assert planner[0] == "planner"
+    assert planner[1].endswith("%")
+    assert 0 < float(planner[2]) <= 4
+    assert any(line.split()[:1] == ["turns"] for line in out.splitlines())
     page = (run.path / "report.html").read_text()
     assert "<h2>Transcripts</h2>" in page
     assert "turn 1, planner" in page
+
+
+def _role_line(out):
+    return next(line for line in out.splitlines() if line.split()[:1] == ["role"])
+
+
+def test_eval_counts_the_tokens_that_were_written(run):
+    table = load(run.path)
+    actors = [group.actor for group in table.groups]
+    table.evaluate(8)
+    found = actor_metrics(actors)
+    planner = table.groups[1].policy
+    sampled = [len(planner.encode([said.answer])[0]) for one in record_transcripts(table, 8) for said in one.utterances
+               if said.role == "planner"]  # fmt: skip
+    assert answer_tokens(actors, found)["planner"] == pytest.approx(np.mean(np.minimum(sampled, 4)))
+    assert "tool" not in answer_tokens(actors, found)
+
+
+def test_the_report_shows_rewards_advantages_and_entropy_by_role_and_turn(run):
+    page = (run.path / "report.html").read_text()
+    assert "<h2>Roles and turns</h2>" in page
+    for words in ("reward of an answer, by turn", "spread of advantages, by turn", "entropy, by turn"):
+        assert words in page
+    last = list(Run.open(run.path).metrics())[-1]
+    part = page[page.index("The same in numbers") :]
+    for turn in (1, 2):
+        row = re.search(rf"<td>planner/planner<td>{turn}<td>(.*?)</tr>", part)
+        assert row is not None
+        cells = row[1].split("<td>")
+        names = ("score", "advantage", "entropy")
+        assert cells == [f"{last[f'planner/planner/turn_{turn}/{name}']:.2f}" for name in names]
 
 
 def test_worlds_that_are_not_played_by_writing_are_refused(tmp_path):

@@ -14,7 +14,7 @@ from coterie.studies.demonstrate.record import DemonstrationSpec, describe, reco
 from coterie.studies.match.match import cross_play, open_players
 from coterie.studies.rate import episodes as rated
 from coterie.testing.comparison import through_checkpoint
-from coterie.training import build, checkpoint, table, video
+from coterie.training import build, checkpoint, loop, table, video
 from coterie.training.evaluate import evaluate, wilson
 from coterie.training.runner import Runner
 from coterie.worlds.tasks.world import split_of
@@ -62,6 +62,15 @@ def test_a_rollout_holds_texts_and_carries_open_decisions_over():
     assert one.counters == two.counters
 
 
+def test_lengths_of_episodes_leave_out_the_steps_in_which_a_copy_waits():
+    world = make("plan_path", 6, turns=4)
+    runner = Runner(world, [seat(world, "expert")], 0)
+    for iteration in (1, 2, 3):
+        episodes = runner.play(8, iteration).episodes
+        assert len(episodes.length) == 6
+        assert (episodes.length == 2).all()  # the solver needs one turn of two roles; the copy waits for three more
+
+
 def test_texts_survive_a_checkpoint_exactly_and_other_objects_are_refused(tmp_path):
     texts = np.array([["", "ä\n\t\\\"'", "\ud800"], ["a" * 1000, "\x00", "{}"]], object)
     checkpoint.save(tmp_path / "one", {"texts": texts, "none": np.zeros((0, 2), object)})
@@ -83,15 +92,36 @@ def test_equal_games_have_equal_fingerprints():
     assert len(set(first.tolist())) == 6
 
 
-def test_evaluations_play_held_out_instances_and_training_does_not():
+def test_training_validation_and_tests_play_instances_of_their_own():
     part = schema.Part("plan_path", make("plan_path").settings)
     for world, split in (
         (build.build_evaluation_world(part, 5), "test"),
+        (build.build_validation_world(part, 5), "validation"),
         (build.build_render_world(part), "test"),
         (build.build_world(part, 5), "train"),
     ):
         assert {split_of(world.task, state) for state in world._states} == {split}
     assert build.build_evaluation_world(part, 5).num_envs == 5
+    grid = schema.load("gridworld-cooperative").world
+    assert build.build_validation_world(grid, 5) is None  # it is the world of all evaluations
+
+
+def test_a_run_validates_on_other_instances_than_it_is_scored_on(experiment, tmp_path, monkeypatch):
+    played = []
+
+    def watched(world, *others, **more):
+        result = evaluate(world, *others, **more)
+        played.append({split_of(world.task, state) for state in world._states})
+        return result
+
+    monkeypatch.setattr(loop, "evaluate", watched)
+    api.train(experiment, [], tmp_path / "run", quiet=True)
+    first, *between = played
+    assert first == {"test"}  # step 0
+    scores = len(between) - between[::-1].index({"validation"})  # the last validation, then scores and baselines
+    assert between[0] == between[scores - 1] == {"validation"}
+    assert len(between) - scores == 5  # last, best, random, guess, expert
+    assert all(splits == {"test"} for splits in between[scores:])
 
 
 def test_counters_are_of_one_iteration_in_training_and_of_all_episodes_in_evaluations(run):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.training.run import Run
 
+UNREADABLE = "/unreadable"  # after a role's name in the counters of text tasks
 HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
 
 
@@ -69,10 +70,19 @@ def _success(result: Mapping[str, Any]) -> str:
     )
 
 
-def print_counters(counters: Mapping[str, float]) -> None:
-    """Print what the world counted, one number a line."""
+def print_counters(counters: Mapping[str, float], tokens: Mapping[str, float]) -> None:
+    """Print what the world counted: a table of the roles that write, other numbers one a line."""
+    from coterie.studies.columns import columns
+
+    unreadable = {name.removesuffix(UNREADABLE): v for name, v in counters.items() if name.endswith(UNREADABLE)}
+    rows = [
+        [role, f"{share:.1%}", f"{tokens[role]:.1f}" if role in tokens else "-"] for role, share in unreadable.items()
+    ]
+    for line in columns(["role", "unreadable answers", "tokens per answer"], rows) if rows else ():
+        print(f"  {line}")
     for name, value in counters.items():
-        print(f"  {name:24} {value:.3g}")
+        if not name.endswith(UNREADABLE):
+            print(f"  {name:24} {value:.3g}")
 
 
 def print_unanswered(found: dict[str, dict[str, int]]) -> None:

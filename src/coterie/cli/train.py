@@ -96,18 +96,18 @@ def evaluate(
     """Evaluate a run's policies, or its teacher, on held-out episodes."""
     from coterie.core.types import as_metrics
     from coterie.training import table
-    from coterie.training.evaluate import actor_metrics
-    from coterie.training.language_models import actors_unanswered, refuse_silent_models
+    from coterie.training.evaluate import actor_metrics, answer_tokens
+    from coterie.training.language_models import metrics_unanswered, refuse_silent_models
 
     loaded = table.load(run, checkpoint, overrides, policy)
     actors = [group.actor for group in loaded.groups]
     result = loaded.evaluate(episodes, seed, greedy=not stochastic).to_dict()
-    unanswered = actors_unanswered(actors)
+    found = actor_metrics(actors)  # read once: some policies count since the last call
+    unanswered = metrics_unanswered(found)
     if as_json:
         mode = "sample" if stochastic else "greedy"
         head = {"run": run, "checkpoint": checkpoint, "mode": mode, "episodes": episodes, "seed": seed}
         head["players"] = loaded.players
-        found = actor_metrics(actors)
         metrics = {name: as_metrics(counters) for name, counters in found.items()}
         more = ({"reports": metrics} if metrics else {}) | ({"unanswered": unanswered} if unanswered else {})
         print(json.dumps(head | {"env_steps": loaded.env_steps} | result | more))
@@ -120,7 +120,7 @@ def evaluate(
     for group, player in loaded.players.items() if not told else ():
         print(f"  {group}: {player}")
     print_results({mode: result})
-    print_counters(result.get("counters", {}))
+    print_counters(result.get("counters", {}), answer_tokens(actors, found))
     print_unanswered(unanswered)
     if transcripts:
         from coterie.studies.transcripts import record_transcripts

@@ -123,6 +123,15 @@ class HasEvaluationSettings(Protocol):
 
 
 @runtime_checkable
+class HasValidationSettings(Protocol):
+    """Settings of a world whose evaluations in training, which choose the best checkpoint, play other instances."""
+
+    def for_validation(self) -> Any:
+        """Return the settings for evaluations in training."""
+        ...
+
+
+@runtime_checkable
 class HasCounters(Protocol):
     """A world that counts what happened since its last reset, for logs and evaluations."""
 

@@ -192,6 +192,7 @@ def charts_as_png(charts: Sequence[Chart], caption: str = "") -> bytes:
 def as_png(figure: Any) -> bytes:
     """A figure as the contents of a PNG file."""
     buffer = io.BytesIO()
+    figure.draw_without_rendering()  # the layout needs a second pass: ticks change when it makes room for labels
     figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()
 

@@ -32,6 +32,7 @@ from coterie.studies import (
     settings_section,
     statistics,
     transcripts,
+    turns_section,
 )
 from coterie.studies.compare import compare
 from coterie.studies.compare import show as compare_show
@@ -66,7 +67,7 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
             own += section.parts
             _write_section_figures(figure, section)
         own += [*lm_section.report_section(members), *search_section.report_section(members)]
-        own += transcripts.report_section(members)
+        own += [*turns_section.report_section(members), *transcripts.report_section(members)]
         own += [*exploit_show.report_section(exploited[label]), *_videos(members)]
         own += settings_section.report_section(members[0].config())
         several = len(variants) > 1

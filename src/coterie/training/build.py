@@ -15,7 +15,7 @@ from coterie.core import lookup
 from coterie.core.game import NoGame
 from coterie.core.group import Actor, Group, GroupSpec, HasProbe, Policy, Preference, Risk, StartsFrom
 from coterie.core.types import CoterieError, UnknownName
-from coterie.core.world import HasEvaluationSettings, World, check_methods, state_size_of
+from coterie.core.world import HasEvaluationSettings, HasValidationSettings, World, check_methods, state_size_of
 from coterie.nn.packing import joined_size
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.evaluate import evaluation_envs
@@ -42,6 +42,13 @@ def build_world(part: Part, num_envs: int) -> World:
 def build_evaluation_world(part: Part, episodes: int) -> World:
     """Build a config's world to play a number of episodes that nobody learns from: with held-out instances."""
     return build_world(evaluation_part(part), evaluation_envs(part, episodes))
+
+
+def build_validation_world(part: Part, episodes: int) -> World | None:
+    """Build a config's world for evaluations in training; None where it is that of other evaluations."""
+    if not isinstance(part.settings, HasValidationSettings):
+        return None
+    return build_world(Part(part.name, part.settings.for_validation()), evaluation_envs(part, episodes))
 
 
 def evaluation_part(part: Part) -> Part:

@@ -153,3 +153,19 @@ def actor_metrics(actors: Sequence[Actor]) -> dict[str, Counters]:
 def _count(played: Array, quota: Array, copy: int) -> bool:
     played[copy] += 1
     return bool(played[copy] <= quota[copy])
+
+
+def answer_tokens(actors: Sequence[Actor], found: Mapping[str, Counters]) -> dict[str, float]:
+    """Tokens of a mean answer by agent, for actors that write; `found` are their metrics, by group.
+
+    A policy that counts by agent says so itself; of others it is the mean of the group's calls of its language model.
+    """
+    tokens: dict[str, float] = {}
+    for actor in actors:
+        plain = as_metrics(found.get(actor.group_spec.group, {}))
+        for agent in actor.group_spec.agents:
+            if (own := plain.get(f"eval/{agent}/answer_tokens")) is not None:
+                tokens[agent] = own
+            elif plain.get("lm/calls") and "lm/completion_tokens" in plain:
+                tokens[agent] = plain["lm/completion_tokens"] / plain["lm/calls"]
+    return tokens

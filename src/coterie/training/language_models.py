@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, suggest
 from coterie.core.group import Actor
-from coterie.core.types import as_metrics
+from coterie.core.types import Counters, as_metrics
 from coterie.lm.interface import LMError, Missing
 from coterie.lm.loading import BUILT_IN, LMSettings, check_model
 from coterie.lm.wrappers.budget import BudgetSettings
@@ -82,7 +82,11 @@ def refuse_silent_models(found: Mapping[str, Mapping[str, int]]) -> None:
 
 def actors_unanswered(actors: Sequence[Actor]) -> dict[str, dict[str, int]]:
     """As `count_unanswered`, for the policies, advisors and shields of actors."""
-    found = actor_metrics(actors)
+    return metrics_unanswered(actor_metrics(actors))
+
+
+def metrics_unanswered(found: Mapping[str, Counters]) -> dict[str, dict[str, int]]:
+    """As `count_unanswered`, for metrics by group."""
     return count_unanswered({f"{g}/{name}": v for g, mine in found.items() for name, v in as_metrics(mine).items()})
 
 

@@ -1,7 +1,8 @@
 """The training loop: play, learn, record, evaluate, save.
 
 An *iteration* plays `rollout_steps` steps of every environment and lets each group learn once. A *record* is one line
-of metrics.jsonl. *Validation* seeds choose the best checkpoint, *evaluation* seeds score it.
+of metrics.jsonl. *Validation* seeds choose the best checkpoint, *evaluation* seeds score it; a world with held-out
+instances has some for each.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from coterie.training.build import (
     build_evaluation_world,
     build_groups,
     build_render_world,
+    build_validation_world,
     probe_learners,
     start_groups,
 )
@@ -68,6 +70,7 @@ class Training:
         self.config, self.run = keep_answers(config, run.path), run
         config, settings = self.config, config.train
         self.eval_world = build_evaluation_world(config.world, settings.evaluate_episodes)
+        self.validation_world = build_validation_world(config.world, settings.evaluate_episodes) or self.eval_world
         self.groups = build_groups(config, self.eval_world)
         self.learning = [group.name for group in self.groups if group.learner is not None]
         self.with_targets: dict[str, HasTargetPolicy] = {}
@@ -160,10 +163,12 @@ class Training:
 
     def evaluate(self, purpose: str, actors: list[Actor] | None = None, greedy: bool = True) -> Result:
         """Play episodes on the seeds of `validate` or `evaluate`."""
-        seed = seeding.integer(self.config.seed, purpose) if purpose == "validate" else evaluation_seed(0)
+        validates = purpose == "validate"
+        seed = seeding.integer(self.config.seed, purpose) if validates else evaluation_seed(0)
+        world = self.validation_world if validates else self.eval_world
         chosen = actors or [group.actor for group in self.groups]
         episodes, start = self.config.train.evaluate_episodes, time.perf_counter()
-        result = evaluate(self.eval_world, chosen, episodes, seed, greedy)
+        result = evaluate(world, chosen, episodes, seed, greedy)
         took = time.perf_counter() - start
         self.evaluations += 1
         if took > SLOW_EVALUATION and self.evaluations > 1 and not self.said_slow:

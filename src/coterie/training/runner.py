@@ -91,9 +91,9 @@ class Tally:
         self.done: list[tuple[Array, ...]] = []
         self.returns: dict[str, list[Array]] = {p.group: [] for p in self.group_specs}
 
-    def add(self, timestep: TimeStep) -> None:
-        """Add the rewards and ends of one step."""
-        self.length += 1
+    def add(self, timestep: TimeStep, played: Array | None = None) -> None:
+        """Add the rewards and ends of one step; `played` `[N]`: environments in which somebody acted, None: in all."""
+        self.length += 1 if played is None else played
         for group_spec in self.group_specs:
             reward = timestep.agent_types[group_spec.agent_type].reward
             self.running[group_spec.group] += reward if group_spec.whole else reward[:, group_spec.columns]
@@ -127,6 +127,11 @@ class Tally:
     def load(self, state: State) -> None:
         self.length = state["length"].copy()
         self.running = {group: array.copy() for group, array in state["running"].items()}
+
+
+def someone_acted(acted: Mapping[str, tuple[View, Decision]]) -> Array:
+    """[N] bool: environments that are not waiting for others to end their episodes."""
+    return np.any([view.acting.any(axis=1) for view, _ in acted.values()], axis=0)
 
 
 class Runner:
@@ -214,7 +219,7 @@ class Runner:
                     actions[group_spec.agent_type] = blank(shape, action_dtype(space))
                 actions[group_spec.agent_type][:, group_spec.columns] = decision.action
         self.timestep = self.world.step(actions)
-        self.tally.add(self.timestep)
+        self.tally.add(self.timestep, None if self.world.simultaneous else someone_acted(acted))
         self.step_count += 1
         if writers is not None:
             cut = cut_short(self.timestep)

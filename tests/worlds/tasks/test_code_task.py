@@ -90,9 +90,11 @@ def test_the_shipped_problems_are_complete():
     task = CodeTask(CodeSettings())
     splits = [split_of(task, CodeState(problem.key)) for problem in problems]
     assert 5 <= splits.count("test") <= 15
+    assert 5 <= splits.count("validation") <= 10
     for level in ("easy", "medium", "hard"):
         assert len(CodeTask(CodeSettings(levels=(level,))).problems) >= 10
-        CodeProblems(CodeSettings(levels=(level,), split="test"), 1)
+        for split in ("validation", "test"):
+            CodeProblems(CodeSettings(levels=(level,), split=split), 1)
 
 
 def test_solver_and_guesses_in_the_world():

@@ -1,5 +1,6 @@
 """Plan-Path: rewards by hand, how answers are read, programs in the sandbox, splits that cannot be filled."""
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -45,6 +46,13 @@ def test_rewards_by_hand(task, answer, team, local, at, solved):
     assert (outcome.team, outcome.local) == (pytest.approx(team), pytest.approx(local))
     assert (outcome.state.at, outcome.solved) == (at, solved)
     assert outcome.readable == (answer != "no idea")
+
+
+def test_the_reward_for_an_impossible_move_is_a_setting():
+    task = PlanPathTask(PlanPathSettings(size=3, invalid_reward=-0.1))
+    for role in task.roles:
+        assert task.apply(STATE, role, "RRU").local == pytest.approx(0.5 * 2 / 6 - 0.1)
+        assert task.apply(STATE, role, "D").local == pytest.approx(-0.1)
 
 
 def test_a_proposal_is_rewarded_for_what_following_it_would_do_and_moves_nobody(task):
@@ -112,6 +120,7 @@ def test_a_task_without_instances_of_a_split_is_named():
     [
         ({"size": 1}, "size"),
         ({"walls": 0.9}, "walls"),
+        ({"invalid_reward": 0.1}, "invalid_reward"),
         ({"min_distance": 99}, "min_distance"),
         ({"tool": "magic"}, "tool.*magic"),
         ({"turns": 0}, "turns"),
@@ -130,6 +139,28 @@ def test_unknown_roles_and_uneven_groups_are_named():
         make("plan_path", 4, group_size=3)
 
 
+def test_the_processes_that_apply_answers_end_with_their_world():
+    def started():
+        world, random = make("plan_path", env_workers=2), seeding.generator(0, "workers")
+        fork = world.fork(np.arange(4))
+        fork.step({AGENT_TYPE: world.guess(AGENT_TYPE, random)})
+        children = list(world.workers._pool._processes.values())
+        assert children
+        assert all(child.is_alive() for child in children)
+        return world, fork, children
+
+    world, fork, children = started()
+    world.close()
+    assert not any(child.is_alive() for child in children)
+    world, fork, children = started()
+    del world
+    gc.collect()
+    assert all(child.is_alive() for child in children)  # a fork goes on with the workers of its world
+    del fork
+    gc.collect()
+    assert not any(child.is_alive() for child in children)
+
+
 def test_answers_are_applied_alike_in_child_processes():
     one, two, random = make("plan_path"), make("plan_path", env_workers=1), seeding.generator(0, "workers")
     try:
@@ -139,6 +170,17 @@ def test_answers_are_applied_alike_in_child_processes():
             assert rewards[0] == rewards[1]
     finally:
         two.workers.close()
+
+
+def test_an_answer_that_a_fork_has_tried_is_not_applied_again():
+    world, random = make("plan_path"), seeding.generator(0, "known")
+    given = {AGENT_TYPE: world.guess(AGENT_TYPE, random)}
+    world.fork(np.arange(4)).step(given)
+    known = dict(world.workers.known)
+    assert len(known) == 4
+    world.workers._apply = None  # nothing is left to apply
+    world.step(given)
+    assert dict(world.workers.known) == known
 
 
 def test_a_copy_that_is_done_waits_for_the_longest_episode():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from pettingzoo.test import api_test, seed_test
 
-from coterie.core import seeding
+from coterie.config import registry
+from coterie.core import lookup, seeding
 from coterie.core.types import as_metrics
 from coterie.testing import check_world
 from coterie.testing.comparison import through_checkpoint
@@ -45,16 +46,18 @@ def test_one_role_alone_can_solve_it(name):
     assert play(name, "expert", episodes(name) // 4, roles=(last,)).success.all()
 
 
-def test_instances_for_training_and_for_tests_never_overlap(name):
-    found = {"train": set(), "test": set()}
+def test_instances_for_training_validation_and_tests_never_overlap(name):
+    found = {"train": set(), "validation": set(), "test": set()}
+    settings = settings_of(name)
+    splits = {"train": settings, "validation": settings.for_validation(), "test": settings.for_evaluation()}
     for seed in range(3):
-        for split, evaluation in (("train", False), ("test", True)):
-            world = make(name, 60, evaluation)
+        for split, chosen in splits.items():
+            world = lookup.look_up(registry.WORLDS, name)(chosen, 60)
             world.reset(seed)
             for state in world._states:
                 assert split_of(world.task, state) == split
                 found[split].add(world.task.identity(state))
-    assert not found["train"] & found["test"]
+    assert len(set.union(*found.values())) == sum(map(len, found.values()))
     assert min(map(len, found.values())) > 1
 
 
@@ -103,8 +106,9 @@ def test_a_fork_tells_what_the_step_will_do(name, writer):
 
 
 def test_evaluation_settings_pass_the_conformance_tests(name):
-    settings = settings_of(name).for_evaluation()
-    assert settings.split == "test"
+    settings = settings_of(name)
+    assert (settings.for_evaluation().split, settings.for_validation().split) == ("test", "validation")
+    assert settings_of(name, split="train").for_validation().split == "train"
     check_world(lambda num_envs: make(name, num_envs, evaluation=True), steps=8 if name in SLOW else 25)
 
 
@@ -142,6 +146,18 @@ def test_it_is_a_pettingzoo_environment(name):
 
     api_test(make_env(), num_cycles=30)
     seed_test(make_env, num_cycles=10)
+
+
+def test_a_prompt_of_ones_own_may_name_the_turn(name):
+    roles = make(name).roles
+    world = make(name, 2, turns=3, prompts=dict.fromkeys(roles, "turn {turn} of {turns}"))
+    random, seen = seeding.generator(0, "turn"), []
+    for _ in range(3 * len(roles)):
+        seen += {text for text in world.observe().agent_types[AGENT_TYPE].observation.flat if text}
+        world.step(answers(world, "guess", random))
+    if name == "plan_path":  # others may be solved or lost by a guess
+        assert seen == [f"turn {turn} of 3" for turn in (1, 2, 3) for _ in roles]
+    assert seen[: len(roles)] == ["turn 1 of 3"] * len(roles)
 
 
 def test_a_prompt_of_ones_own_must_name_known_fields(name):

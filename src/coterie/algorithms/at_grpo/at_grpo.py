@@ -16,6 +16,7 @@ import numpy as np
 
 from coterie.algorithms.at_grpo.groups import Baseline, Found, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import Normalize
+from coterie.algorithms.at_grpo.turns import TurnCounter, metrics_by_turn
 from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
 from coterie.algorithms.divergence import demand_finite
 from coterie.core.group import GroupSpec, Panel, Preference
@@ -35,7 +36,7 @@ class ATGRPOSettings:
     groups: Groups = "turn"  # what is compared: candidates of one agent and turn, or episodes of one instance
     baseline: Baseline = "std"  # advantage (R − mean) / std of the group, or mean: R − mean
     learning_rate: float = 1e-4  # of Adam
-    learning_rate_schedule: Schedule = "constant"  # linear: to 0 at the run's end
+    learning_rate_schedule: Schedule = "constant"  # linear: to 0 at the run's end, which token_budget may bring
     clip: float = 0.2  # ε of the clipped ratio
     kl: float = 0.0  # weight of the KL to the model as it was when learning began
     entropy: float = 0.0  # weight of the tokens' entropy, which keeps answers varied
@@ -100,13 +101,16 @@ class ATGRPO:
         sets = range(policy.router.sets)
         self.workers = [UpdateWorker(policy.weights(number), settings.weight_decay) for number in sets]
         self.tokens = 0  # sampled so far
+        self.turns = TurnCounter()
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
-        found = (by_turn if s.groups == "turn" else by_episode)(own, s.baseline)
-        self.tokens += found.tokens
+        turns, table = s.groups == "turn", list(joint.experiences.values())
+        found = by_turn(own, s.baseline) if turns else by_episode(own, table, s.baseline)
         spec = self._spec(joint)
+        self.tokens += found.tokens
         metrics = self._scores(own) | self._sizes(found)
+        metrics |= metrics_by_turn(own, found, self.turns.count(own), self.group_spec.agents)
         steps: dict[str, list[float]] = {}
         for number, worker in enumerate(self.workers):
             if s.kl and worker.reference is None:
@@ -122,10 +126,16 @@ class ATGRPO:
 
     def _spec(self, joint: Joint) -> UpdateSpec:
         s = self.settings
-        rate = s.learning_rate * (max(1 - joint.progress, 0.0) if s.learning_rate_schedule == "linear" else 1.0)
+        left = max(1 - self._progress(joint), 0.0)
+        rate = s.learning_rate * (left if s.learning_rate_schedule == "linear" else 1.0)
         sizes = (s.minibatch_size, min(s.microbatch_size, s.minibatch_size))
         temperature = self.policy.settings.temperature
         return UpdateSpec(rate, s.clip, s.kl, s.entropy, s.normalize, *sizes, s.epochs, s.max_grad_norm, temperature)
+
+    def _progress(self, joint: Joint) -> float:
+        """The share of the run that is over: of its steps or of its token budget, whichever ends it first."""
+        budget = self.settings.token_budget
+        return joint.progress if budget is None else max(joint.progress, self.tokens / budget)
 
     def _sizes(self, found: Found) -> Metrics:
         return {
@@ -162,11 +172,12 @@ class ATGRPO:
         return {}  # `learn` returns them
 
     def state(self) -> State:
-        return {"tokens": self.tokens, "workers": [worker.state() for worker in self.workers]}
+        return {"tokens": self.tokens, "turns": self.turns.state(), "workers": [worker.state() for worker in self.workers]}
 
     def load(self, state: State) -> None:
         if len(state["workers"]) != len(self.workers):
             raise ValueError(f"the saved learner has {len(state['workers'])} workers, this one {len(self.workers)}")
         self.tokens = state["tokens"]
+        self.turns.load(state["turns"])
         for worker, saved in zip(self.workers, state["workers"], strict=True):
             worker.load(saved)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -42,6 +42,8 @@ class Found(NamedTuple):
     groups: int  # compared
     flat: int  # groups in which every answer is equally good: skipped
     tokens: int  # sampled, those of skipped groups included
+    rows: Array  # [G, 3] int: where each prompt was answered (t, n, a)
+    centred: Array  # [G, K] float64: R − mean of each answer
 
 
 def advantages(rewards: Array, baseline: Baseline) -> Array:
@@ -69,45 +71,64 @@ def by_turn(own: Experience, baseline: Baseline) -> Found:
         advantages(scores, baseline),
         a,
     )
-    return Found(found.take(np.flatnonzero(uneven)), len(t), int((~uneven).sum()), int((found.tokens != PAD).sum()))
+    kept = np.flatnonzero(uneven)
+    rows, centred = np.stack([t, n, a], axis=1)[kept], (scores - scores.mean(axis=1, keepdims=True))[kept]
+    sampled = int((found.tokens != PAD).sum())
+    return Found(found.take(kept), len(t), len(t) - len(kept), sampled, rows, centred)
 
 
-def by_episode(own: Experience, baseline: Baseline) -> Found:
-    """Groups of episodes that began with the same prompt; their decisions share the episode's advantage."""
+def by_episode(own: Experience, table: Sequence[Experience], baseline: Baseline) -> Found:
+    """Groups of episodes that began with the same prompt; their decisions share the episode's advantage.
+
+    `table` is the experience of all groups of agents, this one included. The prompt that began an episode may have been
+    another group's: what this one reads depends on the answers before it.
+    """
     trace = _trace(own)
     episodes = _episodes(own)
     together: dict[bytes, list[tuple[Array, float]]] = defaultdict(list)
-    for rows, value in episodes:
-        t, n, a = rows[0]
-        together[hashlib.sha256(trace["prompt"][t, n, a].tobytes()).digest()].append((rows, value))
+    for rows, value, first in episodes:
+        together[_opening(table, first, int(rows[0, 1]))].append((rows, value))
     if episodes and max(map(len, together.values())) < 2:
         raise CoterieError(
             "learner.groups=episode compares episodes of one instance: set world.group_size to 2 or more"
         )
-    kept: list[tuple[Array, float]] = []
+    kept: list[tuple[Array, float, float]] = []  # decisions of an episode, its advantage, its return − the mean
     flat = 0
     for members in together.values():
-        each = advantages(np.array([[value for _, value in members]]), baseline)[0]
-        if np.ptp([value for _, value in members]) <= EPSILON:
+        returns = np.array([value for _, value in members])
+        if np.ptp(returns) <= EPSILON:
             flat += 1
             continue
-        kept += [(rows, advantage) for (rows, _), advantage in zip(members, each, strict=True)]
-    rows = np.concatenate([r for r, _ in kept]) if kept else np.zeros((0, 3), np.int64)
+        each = advantages(returns[None], baseline)[0]
+        kept += zip([rows for rows, _ in members], each, returns - returns.mean(), strict=True)
+    rows = np.concatenate([r for r, _, _ in kept]) if kept else np.zeros((0, 3), np.int64)
     t, n, a = rows.T
-    advantage = np.repeat([v for _, v in kept], [len(r) for r, _ in kept]) if kept else np.zeros(0)
+    lengths = [len(r) for r, _, _ in kept]
+    advantage = np.repeat(np.array([v for _, v, _ in kept], np.float32), lengths)
+    centred = np.repeat(np.array([c for _, _, c in kept], np.float64), lengths)
     answers = Answers(
         trace["prompt"][t, n, a],
         trace["tokens"][t, n, a][:, :1],
         trace["log_probs"][t, n, a][:, :1],
-        advantage.astype(np.float32)[:, None],
+        advantage[:, None],
         a,
     )
-    tokens = sum(int((trace["tokens"][tuple(r.T)] != PAD).sum()) for r, _ in episodes)
-    return Found(answers, len(together), flat, tokens)
+    tokens = sum(int((trace["tokens"][tuple(r.T)] != PAD).sum()) for r, _, _ in episodes)
+    return Found(answers, len(together), flat, tokens, rows, centred[:, None])
 
 
-def _episodes(own: Experience) -> list[tuple[Array, float]]:
-    """The decisions `[R, 3]` (t, n, a) of every finished episode, and its return over all of the group's agents."""
+def _opening(table: Sequence[Experience], first: int, copy: int) -> bytes:
+    """A hash of the prompt that began an episode, whichever group read it; `first` is the episode's first row."""
+    for row in range(first, len(table[0].active)):
+        for experience in table:
+            deciding = experience.active[row, copy]
+            if deciding.any() and isinstance(experience.observation, np.ndarray):
+                return hashlib.sha256(repr(experience.observation[row, copy][deciding].tolist()).encode()).digest()
+    raise AssertionError(f"nobody decided in the episode of copy {copy} from row {first} on")
+
+
+def _episodes(own: Experience) -> list[tuple[Array, float, int]]:
+    """Of every finished episode: decisions `[R, 3]` (t, n, a), return over all of the group's agents, its first row."""
     found = []
     reward: Array = own.reward.sum(axis=2, dtype=np.float64)
     ends: Array = own.ends.max(axis=2)
@@ -119,7 +140,7 @@ def _episodes(own: Experience) -> list[tuple[Array, float]]:
             t, a = np.nonzero(part)
             if len(t):
                 rows = np.stack([t + first, np.full(len(t), n), a], axis=1)
-                found.append((rows, float(reward[first : last + 1, n].sum())))
+                found.append((rows, float(reward[first : last + 1, n].sum()), first))
             first = last + 1
         if own.active[first:, n].any():
             raise CoterieError(

@@ -25,16 +25,21 @@ def score_candidates(view: View, copies: Array, agents: Array, candidates: Array
     fork = view.world.fork(np.repeat(copies, count))
     actions = {name: np.full((rows * count, len(t.agents)), "", object) for name, t in fork.agent_types.items()}
     every = np.arange(rows * count)
-    demand_same_prompts(fork.observe().agent_types[view.agent_type].observation[every, columns], count)
+    assert isinstance(view.observation, np.ndarray)
+    found = fork.observe().agent_types[view.agent_type].observation[every, columns]
+    demand_same_prompts(view.observation[copies, agents], found.reshape(rows, count))
     actions[view.agent_type][every, columns] = candidates.reshape(-1)
     reward = fork.step(actions).agent_types[view.agent_type].reward
     return reward[every, columns].reshape(rows, count)
 
 
-def demand_same_prompts(prompts: Array, count: int) -> None:
-    """Raise unless every `count` neighbours of `[R · K]` read the same prompt: they are compared with each other."""
-    together = prompts.reshape(-1, count)
-    different = np.flatnonzero((together != together[:, :1]).any(axis=1))
+def demand_same_prompts(read: Array, found: Array) -> None:
+    """Raise unless all candidates of a group answer the prompt that was read: they are compared with each other.
+
+    `read` `[R]` are the texts that the policy tokenised, once for each group; `found` `[R, K]` what its candidates would
+    read where they are scored. Equal texts have equal tokens, so this asserts the identity of the token ids too.
+    """
+    different = np.flatnonzero((found != read[:, None]).any(axis=1))
     if len(different):
         raise AssertionError(f"the candidates of group {different[0]} answer different prompts; fork() is wrong")
 

@@ -7,6 +7,7 @@ samples repeat: outcomes are memoised by content.
 from __future__ import annotations
 
 import multiprocessing
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -31,7 +32,7 @@ class EnvWorkers:
     def apply(self, answers: Sequence[Answer]) -> list[Outcome]:
         """The outcome of every answer; equal answers are applied once."""
         new = [answer for answer in dict.fromkeys(answers) if answer not in self.known]
-        for answer, outcome in zip(new, self._apply(new), strict=True):
+        for answer, outcome in zip(new, self._apply(new) if new else (), strict=True):
             self.known[answer] = outcome
         found = []
         for answer in answers:
@@ -48,12 +49,13 @@ class EnvWorkers:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.count, context, _start, (self.task,))
+            self._finalizer = weakref.finalize(self, self._pool.shutdown)  # forks of a world share its workers
         return list(self._pool.map(_apply, answers, chunksize=max(1, len(answers) // (4 * self.count))))
 
     def close(self) -> None:
-        """End the child processes."""
+        """End the child processes; the end of the world does so too."""
         if self._pool is not None:
-            self._pool.shutdown()
+            self._finalizer()
             self._pool = None
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 
 DETOUR = 0.5  # the team's reward at the goal falls to this, times …, for endless detours
-INVALID, UNREADABLE = -0.25, -0.5  # local rewards
+UNREADABLE = -0.5  # local reward
 PROGRESS = 0.5  # local reward for the whole distance
 Tool = Literal["path", "program"]
 
@@ -54,6 +54,8 @@ class PlanPathSettings(TaskSettings):
     min_distance: int = 1
     # Moves that the planner makes in one turn at most; 0: as many as it writes.
     max_moves: int = 0
+    # Local reward for a move that is not possible; the turn's further moves are lost in any case.
+    invalid_reward: float = -0.25
     # What the tool writes: a path, or a program that prints one and runs in the sandbox.
     tool: Tool = "path"
     # Whether cells and moves are written with a space between two, one token each for pretrained models.
@@ -65,6 +67,7 @@ class PlanPathSettings(TaskSettings):
             whole(name, getattr(self, name))
             at_least(name, getattr(self, name), low)
         within("walls", self.walls, 0, 0.6)
+        within("invalid_reward", self.invalid_reward, -1, 0)
         within("min_distance", self.min_distance, 1, 2 * (self.size - 1))
         if self.tool not in get_args(Tool):
             raise ValueError(f"tool must be one of {', '.join(get_args(Tool))}, got {self.tool!r}")
@@ -166,7 +169,7 @@ class PlanPathTask:
         shortest, total = away[state.start], state.moved + made
         reached = at == state.goal
         team = (1 - DETOUR * (1 - shortest / total)) if reached and total else 0.0
-        local = PROGRESS * (away[state.at] - away[at]) / shortest + (0.0 if possible else INVALID)
+        local = PROGRESS * (away[state.at] - away[at]) / shortest + (0.0 if possible else self.settings.invalid_reward)
         note = f"{made} moves" + ("" if possible else ", then one that is not possible") + (", goal" if reached else "")
         if role == "tool":
             return Outcome(replace(state, proposal=moves), team, local, note=f"proposes {note}")

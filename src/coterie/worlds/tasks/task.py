@@ -16,7 +16,7 @@ import numpy as np
 
 from coterie.core.validation import at_least, whole
 
-Split = Literal["auto", "train", "test"]
+Split = Literal["auto", "train", "validation", "test"]
 Reward = Literal["dense", "sparse"]
 S = TypeVar("S")
 
@@ -38,7 +38,7 @@ class Task(Protocol):
     """The rules of one task; everything is a function of its arguments, drawn numbers excepted."""
 
     roles: tuple[str, ...]  # in the order in which they act within a turn
-    templates: Mapping[str, str]  # role -> prompt, with the names of `fields` in braces
+    templates: Mapping[str, str]  # role -> prompt, with the names of `fields`, turn and turns in braces
     state_type: type[Any]  # the frozen dataclass of states; its fields are numbers, strings and tuples of these
 
     def generate(self, random: np.random.Generator) -> Any:
@@ -46,7 +46,7 @@ class Task(Protocol):
         ...
 
     def identity(self, state: Any) -> str:
-        """What makes two instances the same one; it decides whether an instance is for training or for tests."""
+        """What makes two instances the same one; it decides what an instance is for: training, validation, tests."""
         ...
 
     def fields(self, state: Any, role: str) -> Mapping[str, str]:
@@ -82,13 +82,13 @@ class TaskSettings:
     alpha: float = 1.0
     # dense: alpha · team + local; sparse: alpha · team.
     reward: Reward = "dense"
-    # Instances to play; auto: those for training in training, those for tests in evaluations.
+    # Instances to play; auto: for training in training, for validation while it goes on, for tests in evaluations.
     split: Split = "auto"
     # Copies that play the same instance, next to each other; plain GRPO compares their episodes.
     group_size: int = 1
     # Whether the next episodes begin only after turns · roles steps, so that a rollout holds whole episodes.
     wait: bool = True
-    # Prompts of roles, in place of the task's own; the names of the task's fields stand in braces.
+    # Prompts of roles, in place of the task's own; the names of the task's fields, turn and turns stand in braces.
     prompts: dict[str, str] = field(default_factory=dict)
     # Characters that an answer may have.
     max_answer: int = 2000
@@ -105,9 +105,15 @@ class TaskSettings:
                 raise ValueError(f"{name} must be one of {', '.join(get_args(hint))}, got {getattr(self, name)!r}")
 
     def for_evaluation(self) -> TaskSettings:
-        """The settings of evaluations: held-out instances, one episode after the other."""
-        split: Split = "test" if self.split == "auto" else self.split
-        return replace(self, split=split, group_size=1, wait=False)
+        """The settings of evaluations: instances for tests, one episode after the other."""
+        return self._held_out("test")
+
+    def for_validation(self) -> TaskSettings:
+        """The settings of evaluations in training, which choose the best checkpoint: instances for validation."""
+        return self._held_out("validation")
+
+    def _held_out(self, split: Split) -> TaskSettings:
+        return replace(self, split=split if self.split == "auto" else self.split, group_size=1, wait=False)
 
 
 def chosen_roles(settings: TaskSettings, task: Task) -> tuple[str, ...]:
@@ -125,7 +131,7 @@ def chosen_templates(settings: TaskSettings, task: Task, state: Any) -> dict[str
     found = {}
     for role in task.roles:
         template = settings.prompts.get(role, task.templates[role])
-        known = task.fields(state, role)
+        known = (*task.fields(state, role), "turn", "turns")
         try:
             names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
         except ValueError as error:

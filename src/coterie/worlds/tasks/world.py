@@ -3,18 +3,17 @@
 In a turn the roles answer one after the other; a role reads its prompt when it is its turn and reads "" otherwise. With
 `wait`, all copies are at the same role of the same turn, so that one batch serves them all: a copy whose episode is
 over waits until the longest possible one would be. Instances are drawn from (seed, copy, number of the episode).
-Whether an instance is for training or for tests depends on what it is, not on when it was drawn, so the two never
-overlap.
+Whether an instance is for training, validation or tests depends on what it is, not on when it was drawn, so these
+never overlap.
 """
 
 from __future__ import annotations
 
-import copy as copying
 import dataclasses
 import json
 import zlib
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Self
 
 import numpy as np
@@ -29,7 +28,7 @@ from coterie.worlds.tasks.task import Outcome, Task, TaskSettings, chosen_roles,
 
 AGENT_TYPE = "team"
 MAX_PROMPT = 100_000  # characters of an observation
-TEST_SHARE = 5  # one instance in five is for tests
+SPLITS = ("test", *("train",) * 4, "test", *("train",) * 3, "validation")  # by the last digit of a hash
 ATTEMPTS = 10_000  # to draw an instance of a split
 REMEMBERED = 8192  # prompts
 
@@ -58,9 +57,7 @@ class TaskWorld:
         self.workers = EnvWorkers(task, settings.env_workers)
         self.templates = chosen_templates(settings, task, task.generate(seeding.generator(0, "template")))
         # Copies of one instance, forks and transcripts read the same prompts.
-        self._written_prompt = lru_cache(REMEMBERED)(
-            lambda state, role: self.templates[role].format_map(task.fields(state, role))
-        )
+        self._written_prompt = lru_cache(REMEMBERED)(partial(write_prompt, task, self.templates, settings.turns))
         self._is_fork, self._numbered = False, False
         self._proposing = np.array([role in proposing for role in self.roles])
         self.reset(0)  # a new world is valid before its first reset
@@ -171,17 +168,19 @@ class TaskWorld:
 
     def _end(self, timestep: TimeStep) -> None:
         """Keep the ends of finished episodes and move on to the next role; begin new episodes when it is time."""
-        self._position += 1
-        if self._is_fork:
-            return  # nobody plays on from it
+        if self._is_fork:  # nobody plays on from it
+            self._waiting |= timestep.ended
+            self._position += 1
+            return
         over = np.flatnonzero(timestep.ended).tolist()
         final: Any = timestep.agent_types[AGENT_TYPE].final_observation
         for n in over:
             self._final[n] = self._states[n], self._said[n]
             final[n] = [self._prompt(n, role) for role in self.roles]
-            self._turns += (self._position[n] - 1) // len(self.roles) + 1
+            self._turns += self._position[n] // len(self.roles) + 1
         self._episodes += len(over)
         self._waiting |= timestep.ended
+        self._position += 1
         self._begin(over)
         begins = self._waiting & ((self._position == self._longest) | (not self.settings.wait))
         self._position[begins], self._waiting[begins] = 0, False
@@ -210,13 +209,14 @@ class TaskWorld:
         return self._observed(self._empty())
 
     def _prompt(self, copy: int, role: str) -> str:
-        return self._written_prompt(self._states[copy], role)
+        return self._written_prompt(self._states[copy], role, int(self._position[copy]) // len(self.roles) + 1)
 
     # Capabilities -------------------------------------------------------------------------------------
 
     def fork(self, index: Array) -> Self:
         """Copies for one step; they share instances and known outcomes with this world."""
-        twin = copying.copy(self)
+        twin = object.__new__(type(self))  # copy.copy would rebuild the world, with workers and outcomes of its own
+        vars(twin).update(vars(self))
         twin.num_envs, twin._is_fork = len(index), True
         twin._states, twin._said = [self._states[i] for i in index], [self._said[i] for i in index]
         twin._final = [(None, ())] * len(index)
@@ -270,6 +270,10 @@ class TaskWorld:
         """The same as a picture of text."""
         return draw_text(self.ansi(copy, final))
 
+    def close(self) -> None:
+        """End the child processes that apply answers."""
+        self.workers.close()
+
     # State --------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -306,6 +310,11 @@ class TaskWorld:
         return self.observe()
 
 
+def write_prompt(task: Task, templates: Mapping[str, str], turns: int, state: Any, role: str, turn: int) -> str:
+    """What a role reads in a state and turn."""
+    return templates[role].format_map({**task.fields(state, role), "turn": str(turn), "turns": str(turns)})
+
+
 def draw_instance(task: Task, split: str, key: tuple[int, ...]) -> Any:
     """Draw the instance of a split that a key (a seed and further numbers) stands for; "auto" is training's."""
     random = seeding.generator(key[0], "instance", *key[1:])
@@ -313,12 +322,15 @@ def draw_instance(task: Task, split: str, key: tuple[int, ...]) -> Any:
         state = task.generate(random)
         if split_of(task, state) == ("train" if split == "auto" else split):
             return state
-    raise ValueError(f"split={split}: none of {ATTEMPTS:,} instances belongs to it; make the task larger")
+    raise ValueError(
+        f"split={split}: none of {ATTEMPTS:,} instances belongs to it; make the task larger, or set split=train, which "
+        "plays the same instances everywhere"
+    )
 
 
 def split_of(task: Task, state: Any) -> str:
     """The split an instance belongs to, whoever draws it: by a hash of what it is."""
-    return "test" if zlib.crc32(task.identity(state).encode()) % TEST_SHARE == 0 else "train"
+    return SPLITS[zlib.crc32(task.identity(state).encode()) % len(SPLITS)]
 
 
 def _tuples(value: Any) -> Any:
