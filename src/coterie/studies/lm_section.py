@@ -5,8 +5,8 @@ The numbers are those of the last record of a run; samples are read from the run
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -123,8 +123,8 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
 def shortened(texts: Sequence[str]) -> list[str]:
     """Texts without the lines that all of them begin with, such as instructions and examples, except in the first."""
     lines = [text.split("\n") for text in texts]
-    same = len(os.path.commonprefix(lines)) if len(lines) > 1 else 0
-    if same < REPEATED:
+    same = sum(1 for _ in itertools.takewhile(lambda row: len(set(row)) == 1, zip(*lines)))
+    if same < REPEATED or len(texts) < 2:
         return list(texts)
     return [texts[0], *("\n".join([f"… ({same} lines as above)", *one[same:]]) for one in lines[1:])]
 
