@@ -12,7 +12,7 @@ EXTRAS := worlds,openspiel,window,tensorboard,wandb,mlflow,onnx,video,charts,tun
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: $(STAMP) ## create .venv and install everything, once (about 2.4 GB on disk)
+install: $(STAMP) ## create .venv and install everything, once (2.8 GB on disk)
 
 install-core: $(VENV)/.core ## the same without extras: no third-party worlds, language models, tests (1.5 GB on disk)
 
@@ -26,7 +26,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 …"; exit 1; }
-	@echo "installing Coterie with all extras: about 2.4 GB in $(VENV) (make install-core: 1.5 GB); a few minutes"
+	@echo "installing Coterie with all extras: 2.8 GB in $(VENV) (make install-core: 1.5 GB); a few minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt "torch==2.13.0"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
