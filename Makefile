@@ -12,7 +12,7 @@ EXTRAS := worlds,openspiel,window,tensorboard,wandb,mlflow,onnx,video,charts,tun
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: $(STAMP) ## create .venv and install everything, once (2.8 GB on disk)
+install: $(STAMP) ## create .venv and install everything, once (2.8 GB on disk; more where pip picks PyTorch with CUDA)
 
 install-core: $(VENV)/.core ## the same without extras: no third-party worlds, language models, tests (1.5 GB on disk)
 

@@ -19,6 +19,7 @@ from coterie.studies import (
     scores_section,
     settings_section,
 )
+from coterie.studies.columns import columns
 from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.statistics import Estimate
 from coterie.training import provenance
@@ -114,6 +115,24 @@ def test_one_run_has_intervals_over_episodes_and_unfinished_ones_are_left_out(tm
     text = "".join(scores_section.report_section(runs))
     assert "1 of 2 runs have not finished" in text
     assert "<td>trained (best)<td>team<td>4.00<td>[3.00, 5.00]" in text
+
+
+def test_a_world_without_success_has_no_column_for_it(tmp_path):
+    run = finished(tmp_path / "0", 0, 4.0)
+    known = run.summary()
+    for result in (*(known[name] for name in ("evaluation", "last", "step_0")), known["baselines"]["random"]):
+        result["success_rate"] = None
+    assert "<th>success" in "".join(scores_section.report_section([run]))
+    run.summary_file.write_text(json.dumps(known))
+    assert "success" not in "".join(scores_section.report_section([run]))
+
+
+def test_a_text_table_leaves_out_columns_without_words():
+    assert columns(["run", "return", "success"], [["a", "1.0", ""], ["b", "2.0", ""]]) == [
+        "run  return",
+        "a       1.0",
+        "b       2.0",
+    ]
 
 
 def test_columns_of_words_are_aligned_to_the_left_and_numbers_to_the_right():
