@@ -43,5 +43,5 @@ def test_a_world_without_skills_is_planned_in_actions(tmp_path):
 
 def test_a_world_of_texts_is_refused_with_the_words_that_work(tmp_path):
     spec = DemonstrationSpec("math-shared", "planner:lm=helpers.language:COPIER", 1)
-    with pytest.raises(CoterieError, match="--policy writer:lm=helpers.language:COPIER in place of --lm"):
+    with pytest.raises(CoterieError, match=r"--policy writer:lm=helpers\.language:COPIER in place of --lm"):
         record(spec, tmp_path / "d")
