@@ -12,7 +12,7 @@ EXTRAS := worlds,openspiel,window,tensorboard,wandb,mlflow,onnx,video,charts,tun
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: $(STAMP) ## create .venv and install everything, once (about 2.4 GB on disk)
+install: $(STAMP) ## create .venv and install everything, once (2.8 GB on disk; more where pip picks PyTorch with CUDA)
 
 install-core: $(VENV)/.core ## the same without extras: no third-party worlds, language models, tests (1.5 GB on disk)
 
@@ -26,7 +26,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 …"; exit 1; }
-	@echo "installing Coterie with all extras: about 2.4 GB in $(VENV) (make install-core: 1.5 GB); a few minutes"
+	@echo "installing Coterie with all extras: 2.8 GB in $(VENV) (make install-core: 1.5 GB); a few minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt "torch==2.13.0"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
@@ -90,8 +90,8 @@ bench-dqn: $(STAMP) .venv-tianshou/.installed ## DQN against Stable-Baselines3 a
 bench-sac: $(STAMP) ## SAC against Stable-Baselines3, speed and scores (about 10 minutes)
 	$(BIN)/python benchmarks/sac.py --out docs/results/bench-sac.json
 
-bench-pbt: $(STAMP) ## population-based training against plain Optuna at equal steps, five studies each (about 10 minutes)
-	$(BIN)/python benchmarks/pbt.py --out docs/results/bench-pbt.json
+bench-pbt: $(STAMP) .venv-agilerl/.installed ## population-based training against plain Optuna and AgileRL at equal steps, five studies each (about 40 minutes)
+	$(BIN)/python benchmarks/pbt.py --agilerl .venv-agilerl/bin/python --out docs/results/bench-pbt.json
 
 bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
 	$(BIN)/python benchmarks/mpe_stepping.py
@@ -150,6 +150,12 @@ peers: .venv-rllib/.installed .venv-benchmarl/.installed .venv-tianshou/.install
 .venv-mctx/.installed:
 	$(PYTHON) -m venv .venv-mctx
 	.venv-mctx/bin/python -m pip install --quiet jax==0.10.2 mctx==0.0.71 numpy==2.4.6
+	@touch $@
+
+.venv-agilerl/.installed:
+	$(PYTHON) -m venv .venv-agilerl
+	.venv-agilerl/bin/python -m pip install --quiet torch==2.13.0
+	.venv-agilerl/bin/python -m pip install --quiet torch==2.13.0 agilerl==2.58.0 peft==0.21.2 box2d==2.3.10
 	@touch $@
 
 .venv-imitation/.installed:

@@ -18,7 +18,7 @@ from typing import Any
 from interleave import commit
 
 from coterie.config import schema
-from coterie.studies.html import as_png
+from coterie.studies import figures
 from coterie.training import loop
 from coterie.training.run import Run
 
@@ -32,7 +32,6 @@ ARMS: dict[str, tuple[str, list[str]]] = {  # experiment, changes; the quickest 
     "PPO tuned for speed": ("gridworld-cooperative", [f"{LEARNER}.learning_rate=3e-3", f"{LEARNER}.epochs=8"]),
     "PPO advised": ("gridworld-advised", []),
 }
-COLOURS = ("#888888", "#1f77b4", "#d62728")
 
 
 def words(arm: str, folder: Path, seed: int) -> list[str]:
@@ -102,16 +101,16 @@ def draw(runs: dict[str, list[Run]], threshold: float, path: Path) -> None:
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    for colour, (arm, mine) in zip(COLOURS, runs.items(), strict=True):
+    for place, (arm, mine) in enumerate(runs.items()):
         for number, run in enumerate(mine):
             steps, scores = zip(*curve(run), strict=True)
-            axes.plot(steps, scores, color=colour, linewidth=1, label=arm if not number else None)
-    axes.axhline(threshold, color="#444444", linestyle=":", linewidth=1, label="90% of the expert")
-    axes.set(xlabel="environment steps", ylabel="mean return, greedy, nobody advising", ylim=(-20, 52))
-    axes.set_title(f"Collecting three targets, 8×8, {len(next(iter(runs.values())))} seeds", fontsize=10)
-    axes.legend(loc="lower right", fontsize=8)
-    axes.grid(alpha=0.2)
-    path.write_bytes(as_png(figure))
+            axes.plot(steps, scores, color=figures.colour(place), linewidth=1, label=arm if not number else None)
+    figures.draw_references(axes, [figures.Reference("90% of the expert", threshold, threshold=True)])
+    title = f"collecting three targets, 8×8, {len(next(iter(runs.values())))} seeds"
+    figures.label_panel(axes, title, figures.STEPS, "mean return, greedy, nobody advising")
+    axes.set_ylim(-20, 52)
+    figures.put_legend(axes)
+    path.write_bytes(figures.as_png(figure))
 
 
 def main() -> None:

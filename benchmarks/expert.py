@@ -24,7 +24,9 @@ from interleave import commit
 
 import coterie
 from coterie.core import demonstrations
+from coterie.studies import figures
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
+from coterie.studies.statistics import Estimate
 from coterie.training.build import build_render_world, build_world
 from coterie.training.loop import evaluation_seed
 from coterie.training.run import Run
@@ -108,26 +110,20 @@ def visits(run: Run, size: int) -> np.ndarray:
 
 def draw(arms: dict[str, dict[str, Any]], maps: dict[str, np.ndarray], path: Path) -> None:
     """Curves over all seeds above, visits below."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, len(arms), figsize=(2.6 * len(arms), 5.2), sharex="row", sharey="row")
+    figure = Figure(figsize=(2.6 * len(arms), 5.4), layout="constrained")
+    axes = figure.subplots(2, len(arms), sharex="row", sharey="row")
     for number, (arm, found) in enumerate(arms.items()):
         steps = np.array(found["curves"][0]["frames"])
         values = np.array([one["success"][: len(steps)] for one in found["curves"]])
-        upper = axes[0][number]
-        upper.fill_between(steps, values.min(axis=0), values.max(axis=0), alpha=0.25)
-        upper.plot(steps, np.median(values, axis=0))
-        upper.axhline(SOLVED, color="grey", linewidth=0.5)
-        upper.set_title(arm)
-        upper.set_xlabel("frames")
-        axes[1][number].imshow(maps[arm])
+        line = Estimate(np.median(values, axis=0), values.min(axis=0), values.max(axis=0))
+        figures.draw_series(axes[0][number], figures.Series(arm, figures.colour(0), steps, line))
+        figures.draw_references(axes[0][number], [figures.Reference("solved", SOLVED, threshold=True)])
+        figures.label_panel(axes[0][number], arm, figures.STEPS, "" if number else "greedy success")
+        axes[1][number].imshow(maps[arm], cmap=figures.HEAT)
         axes[1][number].set_axis_off()
-    axes[0][0].set_ylabel("greedy success")
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    path.write_bytes(figures.as_png(figure))
 
 
 def main() -> None:

@@ -25,7 +25,8 @@ from coterie.config import schema
 from coterie.core.types import Array
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.interface import Prompt
-from coterie.studies.html import as_png
+from coterie.studies import figures
+from coterie.studies.statistics import Estimate
 from coterie.training import table
 from coterie.training.run import Run
 from coterie.worlds.gridworld.world import Gridworld
@@ -37,7 +38,6 @@ ARMS = {
     "number": ["groups.team.policy.text=null"],
     "nothing": ["groups.team.policy.text.lm=instructed:DEAF"],
 }
-COLOURS = {"train": "#1f77b4", "held_out": "#d62728", "relational": "#888888"}
 
 
 class Deaf(Scripted):
@@ -116,18 +116,18 @@ def draw(curves: dict[str, list[list[float]]], steps: list[int], floor: float) -
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    for wordings, rows in curves.items():
-        values, colour = 100 * np.array(rows), COLOURS[wordings]
-        axes.plot(steps, values.mean(axis=0), color=colour, label=wordings.replace("_", " "))
-        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
-    axes.axhline(85, color="#444444", linewidth=0.8, linestyle="--")
-    axes.axhline(100 * floor, color="#bbbbbb", linewidth=0.8)
-    axes.text(steps[-1] / 2, 100 * floor + 1, "random play", ha="center", fontsize=8, color="#888888")
-    axes.set(xlabel="environment steps", ylabel="episodes played as told, %", ylim=(0, 100), title=EXPERIMENT)
-    axes.legend(title="wordings", loc=(0.78, 0.5), frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel(f"mean of {len(rows)} seeds, band from least to most", fontsize=8, color="#666666")
-    return as_png(figure)
+    for place, (wordings, rows) in enumerate(curves.items()):
+        values = np.array(rows)
+        line = Estimate(values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+        label = f"wordings: {wordings.replace('_', ' ')}"
+        figures.draw_series(axes, figures.Series(label, figures.colour(place), np.array(steps), line))
+    references = [figures.Reference("random play", floor), figures.Reference("85%", 0.85, threshold=True)]
+    figures.draw_references(axes, references)
+    figures.label_panel(axes, EXPERIMENT, figures.STEPS, "share of episodes played as told")
+    axes.set_ylim(-0.03, 1.03)
+    figures.put_legend(axes)
+    figure.supxlabel(f"mean of {len(rows)} seeds, band from least to most", fontsize=8, color=figures.TEXT)
+    return figures.as_png(figure)
 
 
 def main() -> None:

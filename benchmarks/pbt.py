@@ -1,67 +1,93 @@
 """Population-based training against plain Optuna at equal environment steps: several studies of one experiment.
 
-    python benchmarks/pbt.py [--studies 5] [--members 8] [--steps 4096] [--out docs/results/bench-pbt.json]
+    python benchmarks/pbt.py [--studies 5] [--members 8] [--steps 32768] [--agilerl PYTHON] [--out FILE.json]
 
-Both train MEMBERS policies for STEPS steps each, and search the same real-valued settings of the learner. Optuna's
+All train MEMBERS policies for STEPS steps each, and search the same real-valued settings of the learner. Optuna's
 trials are not pruned, so that everybody takes all steps. A study's score is the held-out greedy return of the policy
-that did best in validation. Prints every study, the means, and a bootstrap interval of the paired difference.
+that did best in validation. With `--agilerl`, an interpreter that has AgileRL, its evolutionary search takes the same
+steps (`peers/agilerl_population.py`). Prints every study, the means, and bootstrap intervals of paired differences.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from interleave import write
+from interleave import HERE, measure, write
 
 from coterie.studies.tune.population import tune_population
 from coterie.studies.tune.tune import Plan, tune
 
 SEARCHED = ("*.learning_rate", "*.gae_lambda", "*.clip", "*.entropy_coefficient", "*.max_grad_norm")
+SHORT = ("train.rollout_steps=64", "groups.agent.learner.minibatches=8")  # 1,024 steps per iteration, 128 per minibatch
 QUICK = ("train.evaluate_episodes=32", "train.video=false", "train.tensorboard=false", "train.evaluate_every=1000000")
+EXPERIMENT = "lunarlander-ppo"  # 32,768 steps are too few to solve it, so that searches differ
 
 
-def score_of(sampler: str, seed: int, options: argparse.Namespace) -> float:
-    """The held-out score of one study."""
-    folder = Path(options.runs) / f"{sampler}-{seed}"
-    words = (*QUICK, f"train.total_steps={options.steps}", f"seed={1000 * seed}")
-    study, count = str(folder / "study.db"), options.members
-    if sampler == "pbt":
-        plan = Plan(options.experiment, words, count, study, SEARCHED, sampler="pbt", rounds=options.rounds)
-        found = tune_population(plan).population.best.held_out
-    else:
-        best = tune(Plan(options.experiment, words, count, study, SEARCHED, pruner="none")).best
-        found = None if best is None else best.held_out
-    shutil.rmtree(folder, ignore_errors=True)
-    assert found is not None
-    return found
+def plan_of(sampler: str, seed: int, options: argparse.Namespace) -> Plan:
+    """The study of a sampler."""
+    study = str(Path(options.runs) / f"{sampler}-{seed}" / "study.db")
+    words = (*QUICK, *SHORT, f"train.total_steps={options.steps}", f"seed={1000 * seed}")
+    more = {"sampler": "pbt", "rounds": options.rounds} if sampler == "pbt" else {"pruner": "none"}
+    return Plan(EXPERIMENT, words, options.members, study, SEARCHED, **more)
+
+
+def score_of_pbt(seed: int, options: argparse.Namespace) -> float | None:
+    return tune_population(plan_of("pbt", seed, options)).population.best.held_out
+
+
+def score_of_tpe(seed: int, options: argparse.Namespace) -> float | None:
+    best = tune(plan_of("tpe", seed, options)).best
+    return None if best is None else best.held_out
+
+
+def score_of_agilerl(seed: int, options: argparse.Namespace) -> float | None:
+    sizes = {name: getattr(options, name) for name in ("members", "rounds", "steps")}
+    words = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+    command = [options.agilerl, str(HERE / "peers" / "agilerl_population.py"), *words, "--seed", str(seed)]
+    return measure(command)["held_out"]
+
+
+def difference(one: list[float], other: list[float]) -> dict[str, object]:
+    """The mean of paired differences and its 95% interval by bootstrap over the studies."""
+    gap = np.subtract(one, other)
+    drawn = np.random.default_rng(0).choice(gap, (10_000, len(gap))).mean(axis=1)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return {"mean": float(gap.mean()), "ci95": [float(low), float(high)]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--experiment", default="cartpole-ppo")
     parser.add_argument("--studies", type=int, default=5)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=4_096)
+    parser.add_argument("--steps", type=int, default=32_768)
+    parser.add_argument("--agilerl", help="an interpreter that has AgileRL")
     parser.add_argument("--runs", default="runs/bench-pbt")
     parser.add_argument("--out")
     options = parser.parse_args()
-    scores: dict[str, list[float]] = {"pbt": [], "tpe": []}
+    searches: dict[str, Callable[[int, argparse.Namespace], float | None]] = {"pbt": score_of_pbt, "tpe": score_of_tpe}
+    if options.agilerl:
+        searches["agilerl"] = score_of_agilerl
+    scores: dict[str, list[float]] = {name: [] for name in searches}
     for seed in range(options.studies):
-        for sampler, found in scores.items():
-            found.append(score_of(sampler, seed, options))
-        print(f"study {seed}: pbt {scores['pbt'][-1]:8.2f}  tpe {scores['tpe'][-1]:8.2f}", flush=True)
-    gap = np.subtract(scores["pbt"], scores["tpe"])
-    drawn = np.random.default_rng(0).choice(gap, (10_000, len(gap))).mean(axis=1)
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    means = {sampler: float(np.mean(found)) for sampler, found in scores.items()}
-    print(f"mean: pbt {means['pbt']:.2f}, tpe {means['tpe']:.2f}; pbt − tpe {gap.mean():.2f} [{low:.2f}, {high:.2f}]")
-    settings = {name: getattr(options, name) for name in ("experiment", "studies", "members", "rounds", "steps")}
-    difference = {"mean": float(gap.mean()), "ci95": [float(low), float(high)]}
-    write(settings | {"scores": scores, "means": means, "difference": difference}, options.out)
+        for name, search in searches.items():
+            found = search(seed, options)
+            assert found is not None
+            scores[name].append(found)
+            shutil.rmtree(Path(options.runs) / f"{name}-{seed}", ignore_errors=True)
+        print(f"study {seed}: {', '.join(f'{name} {found[-1]:.1f}' for name, found in scores.items())}", flush=True)
+    means = {name: float(np.mean(found)) for name, found in scores.items()}
+    gaps = {f"pbt - {name}": difference(scores["pbt"], scores[name]) for name in scores if name != "pbt"}
+    for name, mean in means.items():
+        print(f"{name:8} mean {mean:8.1f}")
+    for name, gap in gaps.items():
+        print(f"{name}: {gap['mean']:.1f}, 95% interval {gap['ci95']}")
+    settings = {name: getattr(options, name) for name in ("studies", "members", "rounds", "steps")}
+    write({"experiment": EXPERIMENT, **settings, "scores": scores, "means": means, "differences": gaps}, options.out)
 
 
 if __name__ == "__main__":

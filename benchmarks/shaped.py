@@ -16,14 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 from interleave import commit
-from matplotlib import pyplot
 
 from coterie.config import schema
-from coterie.studies import statistics
+from coterie.studies import figures, statistics
 from coterie.training import loop
 from coterie.training.run import Run
 
@@ -75,19 +71,21 @@ def collect(run: Run) -> dict[str, Any]:
 
 def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Every seed's curve, one colour for each arm."""
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.0), dpi=120)
-    for (arm, rows), colour in zip(found.items(), ("tab:gray", "tab:blue"), strict=True):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.add_subplot()
+    for place, (arm, rows) in enumerate(found.items()):
+        colour = figures.colour(place)
         for i, row in enumerate(rows):
             axes.plot(row["frames"], row["success"], color=colour, alpha=0.8, label=None if i else arm)
             if row["frames_to_threshold"] is not None:
                 axes.plot(row["frames_to_threshold"], THRESHOLD, "o", color=colour, markersize=5)
-    axes.axhline(THRESHOLD, color="black", linewidth=0.6, linestyle=":")
-    axes.set(xlabel="frames", ylabel="greedy success", title=f"MiniGrid DoorKey 5×5, PPO, {len(rows)} seeds each")
-    axes.set_ylim(-0.02, 1.02)
-    axes.legend(loc="lower right", frameon=False)
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    figures.draw_references(axes, [figures.Reference(f"{THRESHOLD:.0%}", THRESHOLD, threshold=True)])
+    figures.label_panel(axes, f"MiniGrid DoorKey 5×5, PPO, {len(rows)} seeds each", figures.STEPS, "greedy success")
+    axes.set_ylim(-0.03, 1.03)
+    figures.put_legend(axes)
+    path.write_bytes(figures.as_png(figure))
 
 
 def summarise(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

@@ -29,12 +29,11 @@ from interleave import commit
 
 from coterie.config import schema
 from coterie.lm import plans
-from coterie.studies.html import as_png
+from coterie.studies import figures
 from coterie.training import loop
 from coterie.training.run import Run
 
 QUIET = ["train.video=false", "train.tensorboard=false"]
-COLOURS = ("#888888", "#1f77b4", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2")
 
 
 @dataclass(frozen=True)
@@ -264,22 +263,21 @@ def draw(results: dict[str, Any], runs: dict[str, dict[str, list[Path]]], path: 
     figure = Figure(figsize=(11, 3.4 * rows), layout="constrained")
     for place, (name, result) in enumerate(results.items(), 1):
         axes = figure.add_subplot(rows, 2 if len(results) > 1 else 1, place)
-        colours = dict(zip(TASKS[name].arms, COLOURS, strict=False))
+        colours = {arm: figures.colour(number) for number, arm in enumerate(TASKS[name].arms)}
         for arm, paths in runs[name].items():
             for number, each in enumerate(paths):
                 steps, values = zip(*curve(Run.open(each), TASKS[name].metric), strict=True)
                 axes.plot(steps, values, color=colours[arm], linewidth=0.9, label=arm if not number else None)
-        axes.axhline(result["threshold"], color="#444444", linestyle=":", linewidth=1)
-        axes.set(xlabel="environment steps", ylabel="success, greedy" if TASKS[name].metric == SUCCESS else "return")
+        figures.draw_references(axes, [figures.Reference("threshold", result["threshold"], threshold=True)])
+        unit = "success, greedy" if TASKS[name].metric == SUCCESS else "return"
+        figures.label_panel(axes, f"{result['title']}, teacher off", figures.STEPS, unit)
         if TASKS[name].metric == SUCCESS:
             axes.set_xscale("symlog", linthresh=10_000)
             axes.set_xlim(left=0)
         else:
             axes.set_ylim(bottom=-20)
-        axes.set_title(f"{result['title']}, teacher off", fontsize=10)
-        axes.legend(fontsize=7, loc="upper left")
-        axes.grid(alpha=0.2)
-    path.write_bytes(as_png(figure))
+        figures.put_legend(axes)
+    path.write_bytes(figures.as_png(figure))
 
 
 def main() -> None:

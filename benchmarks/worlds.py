@@ -184,7 +184,7 @@ def compare(case: Case, part: Any) -> dict[str, Any]:
     import numpy as np
 
     from coterie.core import seeding
-    from coterie.testing.sampling import random_actions
+    from coterie.core.sampling import random_actions
     from coterie.training.build import build_world
 
     settings = replace(part.settings, native=False) if hasattr(part.settings, "native") else part.settings

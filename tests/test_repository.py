@@ -1,5 +1,7 @@
 """Files that belong to the repository rather than to a package: changelog, guide, versions."""
 
+import ast
+import importlib
 import re
 import tomllib
 from importlib.metadata import version
@@ -59,3 +61,13 @@ def test_types_are_published():
 
 def _plain(name):
     return name.lower().replace("_", "-")
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "benchmarks").glob("*.py")))
+def test_benchmarks_import_what_there_is(script):
+    for node in ast.walk(ast.parse((ROOT / "benchmarks" / script).read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("coterie"):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                if not hasattr(module, alias.name):  # then it is a module
+                    importlib.import_module(f"{node.module}.{alias.name}")

@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=2, help="steps per update")
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--tau", type=float, default=0.005)
+    parser.add_argument("--gamma", type=float, default=0.99)
     parser.add_argument("--starts", type=int, default=1_000)
     parser.add_argument("--episodes", type=int, default=100)
     options = parser.parse_args()
@@ -38,7 +39,7 @@ def main() -> None:
         learning_starts=options.starts,
         batch_size=options.batch,
         tau=options.tau,
-        gamma=0.99,
+        gamma=options.gamma,
         train_freq=options.every,
         gradient_steps=1,
         policy_kwargs={"net_arch": [options.hidden] * 2},

@@ -1,12 +1,13 @@
 """Runs of DQN that are killed and resumed, or spread over workers, come to the same end, bit for bit."""
 
-import numpy as np
 import pytest
 
-from helpers.dqn import learn, make_learner, random_rollout
+from helpers.dqn import learn, random_rollout
 from helpers.resume import (
     TRAIN,
     assert_alike_with_workers,
+    assert_learning_is_under_way,
+    assert_loaded_goes_on,
     assert_refused,
     assert_resumed_alike,
     assert_survives_kill_9,
@@ -59,10 +60,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("game", GAMES)
 def test_learning_is_under_way_at_every_checkpoint(whole, game):
     _, run = whole[game]
-    (name, *_) = run.config().groups
-    taken = [record.get(f"{name}/updates", 0) for record in run.metrics()]
-    assert sum(taken) > 10
-    saved = run.load_checkpoint("last")["learners"][name]
+    saved = assert_learning_is_under_way(run, next(iter(run.config().groups)))
     assert saved["pending"][0]["filled"].any()  # windows are cut by the end of a rollout
     assert len(saved["replays"][0]["rows"]["reward"]) in (40, 60)  # rows have been written over
 
@@ -104,25 +102,6 @@ def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
 def test_a_used_learner_that_is_loaded_goes_on_as_the_saved_one(q_learner, parameters):
     where = group_spec(parameters=parameters)
     one, other = (q_learner(where, n_steps=3, replay={"size": 100}) for _ in range(2))
-    learn(one, random_rollout(one, 0))
     for seed in range(4):
         learn(other, random_rollout(other, seed + 5))
-    other.policy.load(one.policy.state())
-    other.load(one.state())
-    for seed in range(1, 3):
-        own = random_rollout(one, seed)
-        assert learn(one, own, seed) == learn(other, own, seed)
-        assert np.array_equal(one.policy.flat.array, other.policy.flat.array)
-        assert one.due == other.due
-
-
-def test_a_state_is_a_copy():
-    one = make_learner()
-    learn(one, random_rollout(one, 0))
-    state, again = one.state(), make_learner()
-    policy = one.policy.state()
-    learn(one, random_rollout(one, 1))
-    again.policy.load(policy)
-    again.load(state)
-    learn(again, random_rollout(one, 1))
-    assert np.array_equal(one.policy.flat.array, again.policy.flat.array)
+    assert_loaded_goes_on(one, other, learn, random_rollout)

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from helpers.maddpg import SPACES, learn, make_learner, random_experience
+from helpers.maddpg import SPACES, learn, random_experience
 from helpers.resume import (
     TRAIN,
     assert_alike_with_workers,
+    assert_learning_is_under_way,
+    assert_loaded_goes_on,
     assert_refused,
     assert_resumed_alike,
     stopped,
@@ -57,9 +59,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("game", GAMES)
 def test_learning_is_under_way_at_every_checkpoint(whole, game):
     _, run = whole[game]
-    (name, *_) = run.config().groups
-    assert sum(record.get(f"{name}/updates", 0) for record in run.metrics()) > 10
-    saved = run.load_checkpoint("last")["learners"][name]
+    saved = assert_learning_is_under_way(run, next(iter(run.config().groups)))
     assert saved["pending"]["active"].any()  # rows wait for the next rollout
     assert len(saved["replay"]["rows"]["reward"]) == 60  # rows have been written over
 
@@ -94,27 +94,9 @@ def test_a_loaded_learner_goes_on_as_the_saved_one(table_learner, action, parame
     where = group_spec(SPACES[action], parameters=parameters)
     fields = {"critic": {"twin": True, "hurdle": hurdle}, "policy_delay": 2, "updates_per_step": 0.11}
     one, other = table_learner(where, **fields), table_learner(where, **fields)
-    for seed in range(2):
-        learn(one, random_experience(one, seed), seed)
-    other.policy.load(one.policy.state())
-    other.load(one.state())
-    for seed in (2, 3):
-        own = random_experience(one, seed)
-        assert learn(one, own, seed) == learn(other, own, seed)
-        assert np.array_equal(one.policy.flat.array, other.policy.flat.array)
-        assert one.due == other.due
+
+    def same(one, other):
         assert np.array_equal(one.amounts, other.amounts)
         assert one.amounts.any() == hurdle
 
-
-def test_a_state_is_a_copy():
-    one = make_learner()
-    learn(one, random_experience(one, 0))
-    state, again = one.state(), make_learner()
-    policy = one.policy.state()
-    own = random_experience(one, 1)
-    learn(one, own)
-    again.policy.load(policy)
-    again.load(state)
-    learn(again, own)
-    assert np.array_equal(one.policy.flat.array, again.policy.flat.array)
+    assert_loaded_goes_on(one, other, learn, random_experience, same)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import coterie
@@ -50,6 +51,31 @@ def assert_resumed_alike(path, experiment, reference, at):
     run = stopped(path, experiment=experiment, at=at)
     assert coterie.resume(run.path, quiet=True)
     assert_same_end(run, reference)
+
+
+def assert_learning_is_under_way(run, group):
+    """The group has learned; returns its learner's state at the last checkpoint."""
+    assert sum(record.get(f"{group}/updates", 0) for record in run.metrics()) > 10
+    return run.load_checkpoint("last")["learners"][group]
+
+
+def assert_loaded_goes_on(one, other, learn, experience, same=lambda one, other: None):
+    """A learner that loads the state of another learns as that one does, and the state is a copy.
+
+    `learn(learner, experience, seed)` and `experience(learner, seed)` are the algorithm's own; `same` compares what
+    else they hold.
+    """
+    for seed in range(2):
+        learn(one, experience(one, seed), seed)
+    policy, state = one.policy.state(), one.state()
+    kept = [experience(one, seed) for seed in (2, 3)]
+    found = [learn(one, own, seed) for seed, own in enumerate(kept)]
+    other.policy.load(policy)
+    other.load(state)
+    assert found == [learn(other, own, seed) for seed, own in enumerate(kept)]
+    assert np.array_equal(one.policy.flat.array, other.policy.flat.array)
+    assert one.due == other.due
+    same(one, other)
 
 
 def assert_alike_with_workers(path, experiment, reference):

@@ -3,6 +3,7 @@
 import pytest
 
 from coterie.core import demonstrations
+from coterie.core.types import CoterieError
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
 
 DOORKEY = """\
@@ -38,3 +39,9 @@ def test_a_world_without_skills_is_planned_in_actions(tmp_path):
     spec = DemonstrationSpec("gridworld-race", "planner:lm=helpers.language:COPIER,calibration=none", 2)
     part = record(spec, tmp_path / "d", ["world.max_steps=6"])[0]
     assert part.labelled.all()
+
+
+def test_a_world_of_texts_is_refused_with_the_words_that_work(tmp_path):
+    spec = DemonstrationSpec("math-shared", "planner:lm=helpers.language:COPIER", 1)
+    with pytest.raises(CoterieError, match=r"--policy writer:lm=helpers\.language:COPIER in place of --lm"):
+        record(spec, tmp_path / "d")

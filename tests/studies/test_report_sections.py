@@ -19,6 +19,7 @@ from coterie.studies import (
     scores_section,
     settings_section,
 )
+from coterie.studies.columns import columns
 from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.statistics import Estimate
 from coterie.training import provenance
@@ -116,6 +117,30 @@ def test_one_run_has_intervals_over_episodes_and_unfinished_ones_are_left_out(tm
     assert "<td>trained (best)<td>team<td>4.00<td>[3.00, 5.00]" in text
 
 
+def test_a_world_without_success_has_no_column_for_it(tmp_path):
+    run = finished(tmp_path / "0", 0, 4.0)
+    known = run.summary()
+    for result in (*(known[name] for name in ("evaluation", "last", "step_0")), known["baselines"]["random"]):
+        result["success_rate"] = None
+    assert "<th>success" in "".join(scores_section.report_section([run]))
+    run.summary_file.write_text(json.dumps(known))
+    assert "success" not in "".join(scores_section.report_section([run]))
+
+
+def test_a_text_table_leaves_out_columns_without_words():
+    assert columns(["run", "return", "success"], [["a", "1.0", ""], ["b", "2.0", ""]]) == [
+        "run  return",
+        "a       1.0",
+        "b       2.0",
+    ]
+
+
+def test_columns_of_words_are_aligned_to_the_left_and_numbers_to_the_right():
+    text = html.table(["policy", "group", "return"], [["best", "team", "1.0"], ["last", "–", "–"]])
+    assert '<table class="text-1 text-2">' in text
+    assert ".text-2 :is(td, th):nth-child(2) { text-align: left }" in html.STYLE
+
+
 # Settings -----------------------------------------------------------------------------------------------
 
 
@@ -152,11 +177,20 @@ def test_what_a_model_was_asked_is_counted_and_shown(tmp_path):
     cache.scores(["Left or right?"], [["left", "right"]])
     cache.close()
     text = "".join(lm_section.report_section([run]))
-    assert cells(text)[1] == ["team/advice", "12", "3", "1,234", "–", "–", "–", "5", "–", "–", "2"]
+    counted = [["questions", "12"], ["abstained", "3"], ["calls", "1,234"], ["cache hits", "5"], ["seconds", "2"]]
+    assert cells(text)[1:6] == counted
+    assert "<th>team/advice" in text
     assert ["team", "decisions with advice", "25.0%"] in cells(text)
     assert ["team", "actions vetoed, last iteration", "7"] in cells(text)
     assert "Which &lt;way&gt;?\n→ north" in text
     assert "Left or right?\n→ left 73%, right 27%" in text
+
+
+def test_what_all_samples_begin_with_is_shown_once():
+    rules = "Go.\na\nb\nc\n"
+    assert lm_section.shortened([f"{rules}x", f"{rules}y\nz"]) == [f"{rules}x", "… (4 lines as above)\ny\nz"]
+    assert lm_section.shortened(["Go.\nx", "Go.\ny"]) == ["Go.\nx", "Go.\ny"]
+    assert lm_section.shortened(["Go."]) == ["Go."]
 
 
 def test_words_are_kept_of_few_requests_only(tmp_path):

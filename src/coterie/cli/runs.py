@@ -124,8 +124,7 @@ def as_table(found: list[Listed], folder: str) -> list[str]:
         name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
         rows.append([name, one.state, thousands(one.steps), score, readable(one.size), " ".join(one.tags)])
     head = ["run", "state", "steps", "return", "size", "tags"]
-    kept = [i for i in range(len(head)) if i < 5 or any(row[i] for row in rows)]
-    lines = columns([head[i] for i in kept], [[row[i] for i in kept] for row in rows], left=2)
+    lines = columns(head, rows, left=2)
     total = readable(sum(one.size for one in found))
     return [*lines, f"{len(found)} run{'s' if len(found) > 1 else ''} below {folder}, {total}"]
 

@@ -41,7 +41,8 @@ def train(
     same = "; the same command goes on"
 
     def announce(number: int, one: sweep.Combination) -> None:
-        print(f"[{number + 1}/{len(planned)}] {' '.join(one.overrides)}")
+        swept = [word for word in one.overrides if any(word not in other.overrides for other in planned)]
+        print(f"[{number + 1}/{len(planned)}] {' '.join(swept)}")
 
     with stoppable() as interrupted:
         left, finished, runs = set(range(len(planned))), True, []

@@ -64,7 +64,10 @@ class PlannerPolicy:
         s, world = settings, group_spec.world
         space = group_spec.spaces.action
         if isinstance(space, Text):
-            raise ValueError("this world's actions are text, not choices; use policy 'writer', such as writer:lm=NAME")
+            raise ValueError(
+                "this world's actions are texts, not choices: a language model writes them as policy 'writer'; "
+                f"with coterie demonstrate: --policy writer:lm={s.lm.name} in place of --lm"
+            )
         if not isinstance(space, Discrete):
             raise ValueError(
                 f"policy 'planner' needs a discrete action space, but these agents act in {space}; "

@@ -10,7 +10,12 @@ Row = list[str]
 
 
 def columns(head: Row, rows: list[Row], left: int = 1) -> list[str]:
-    """Rows below their head, the first `left` columns flush left; a first cell that is too long gets its own line."""
+    """Rows below their head, the first `left` columns flush left; a first cell that is too long gets its own line.
+
+    Columns without a word in any row are left out.
+    """
+    used = [i for i in range(len(head)) if i < left or not rows or any(row[i] for row in rows)]
+    head, rows = [head[i] for i in used], [[row[i] for i in used] for row in rows]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     rest = sum(width + 2 for width in widths[1:])
     widths[0] = min(widths[0], max(NAME_WIDTH, WIDTH - rest))

@@ -127,7 +127,7 @@ def _references(runs: Sequence[Run]) -> tuple[Reference, ...]:
     summary = runs[0].summary()
     learning = [name for name, group in runs[0].config().groups.items() if group.learner is not None]
     if summary is not None and learning:
-        several = f" ({learning[0]})" if len(learning) > 1 else ""
+        several = f" ({learning[0]})" if len(runs[0].config().groups) > 1 else ""
         for name in entry(runs[0], summary, "baselines"):
             value = number(runs[0], summary, "baselines", name, "groups", learning[0], "return_mean")
             found.append(Reference(f"{name}{several}", value))

@@ -25,10 +25,11 @@ details { margin: .6rem 0 } summary { cursor: pointer; font-weight: 600 } summar
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1rem }
 figure { margin: 0; min-width: 0 } figure.live > img { display: none } figcaption { color: #666; font-size: .9rem }
 .wide > img { max-width: none; width: max(100%, 46rem) }
-@media (max-width: 30rem) { body { font-size: 14px; margin: 1rem auto } table { font-size: 12px }
-td, th { padding: .25rem .3rem } }
+@media (max-width: 30rem) { body { font-size: 14px; margin: 1rem auto; padding: 0 .6rem }
+table { font-size: 11.5px } td, th { padding: .25rem .2rem } }
 @media print { figure.live > img { display: block } figure.live > div { display: none } }
 """
+STYLE += "".join(f".text-{i} :is(td, th):nth-child({i}) {{ text-align: left }}\n" for i in range(2, 8))
 LONG = 40  # characters from which on a cell may wrap
 NARROW = '<meta name=viewport content="width=device-width, initial-scale=1">'
 
@@ -43,10 +44,16 @@ def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """A table that scrolls by itself where it is too wide; its cells are escaped. Kind `words`: cells wrap."""
+    """A table that scrolls by itself where it is too wide; its cells are escaped. Kind `words`: cells wrap.
+
+    Columns of words are aligned to the left, columns of numbers to the right.
+    """
+    rows = [list(row) for row in rows]
+    names = [kind] if kind else []
+    names += [f"text-{i}" for i, column in enumerate(zip(*rows), 1) if any(word[:1].isalpha() for word in column)]
     cells = "".join(f"<th>{html.escape(word)}" for word in head)
     body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
-    name = f" class={kind}" if kind else ""
+    name = f' class="{" ".join(names)}"' if names else ""
     return f"<div class=wide><table{name}>{f'<tr>{cells}</tr>' if head else ''}{body}</table></div>"
 
 

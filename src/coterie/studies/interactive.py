@@ -42,7 +42,7 @@ SCRIPT = """
     const width = figure.clientWidth, longest = Math.max(0, ...names);
     const perRow = Math.max(1, Math.floor((width - 80) / (7 * longest + 50)));
     layout.height = 310 + 20 * Math.ceil(names.length / perRow);
-    const options = {responsive: true, displaylogo: false, displayModeBar: width > 400 ? "hover" : false};
+    const options = {responsive: true, displaylogo: false, displayModeBar: width > 480 ? "hover" : false};
     options.modeBarButtonsToRemove = ["lasso2d", "select2d", "autoScale2d"];
     Plotly.newPlot(place, data, layout, options);
     figure.classList.add("live");
@@ -100,7 +100,8 @@ def to_dict(chart: Chart) -> dict[str, Any]:
         shade = figures.THRESHOLD if one.threshold else figures.REFERENCE
         line = {"color": shade, "width": 1.2, "dash": style}
         traces.append({"x": span, "y": [_short(one.value)] * 2, "name": one.label, "mode": "lines", "line": line})
-    y: dict[str, Any] = {"title": {"text": chart.y}, "zeroline": False, "gridcolor": "#eee", "automargin": True}
+    y: dict[str, Any] = {"zeroline": False, "gridcolor": "#eee", "automargin": True}
+    y["title"] = {"text": chart.y, "standoff": 12}  # clear of long tick labels
     if chart.share:
         y["range"] = [-0.03, 1.03]
     several = len(chart.series) + len(chart.references) > 1

@@ -5,6 +5,7 @@ The numbers are those of the last record of a run; samples are read from the run
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ from coterie.training.language_models import ANSWERS, ROLES, find_models
 from coterie.training.run import Run
 
 QUESTIONS = "lm/questions"
-COLUMNS = {  # metric below lm/ -> heading
+COUNTED = {  # metric below lm/ -> what it counts
     "questions": "questions",
     "unanswered": "abstained",
     "calls": "calls",
@@ -46,6 +47,7 @@ COUNTS = {
     "constraints/abstentions": "actions not judged, last iteration",
 }
 SAMPLES = 4  # requests shown
+REPEATED = 4  # lines at the beginning of all samples from which on they are shown once
 LONGEST = 900  # characters of a prompt shown, from its end
 
 
@@ -59,7 +61,7 @@ def report_section(runs: Sequence[Run]) -> Iterable[str]:
         yield "<h2>Language models</h2>"
         models = ", ".join(f"{path}: {name}" for path, name in _models(run).items())
         yield f"<p class=quiet>{escape(models)}. Counts of the whole run {escape(run.path.name)}.</p>"
-        yield html.table(["asked by", *COLUMNS.values()], [_usage(last, where) for where in asked])
+        yield html.table(["asked by", *asked], _usage(last, asked))
         if facts := list(_facts(last)):
             yield html.table(["group", "what", "share or number"], facts, "words")
         yield from _transcripts(run)
@@ -77,10 +79,12 @@ def _models(run: Run) -> dict[str, str]:
     return found
 
 
-def _usage(record: dict[str, Any], where: str) -> list[str]:
-    """The counts of one role of one group."""
-    counts = [record.get(f"{where}/lm/{name}") for name in COLUMNS]
-    return [where, *("–" if count is None else f"{count:,.0f}" for count in counts)]
+def _usage(record: dict[str, Any], asked: Sequence[str]) -> Iterable[list[str]]:
+    """A row for each count that somebody has, with a column for each role of a group that asked."""
+    for name, words in COUNTED.items():
+        counts = [record.get(f"{where}/lm/{name}") for where in asked]
+        if any(count is not None for count in counts):
+            yield [words, *("–" if count is None else f"{count:,.0f}" for count in counts)]
 
 
 def _facts(record: dict[str, Any]) -> Iterable[list[str]]:
@@ -100,7 +104,7 @@ def _transcripts(run: Run) -> Iterable[str]:
     """A few requests in words, with their answers, folded."""
     found = read_samples(run.path / ANSWERS)
     if found:
-        parts = [f"<pre>{escape(describe(one))}</pre>" for one in found[-SAMPLES:]]
+        parts = [f"<pre>{escape(text)}</pre>" for text in shortened([describe(one) for one in found[-SAMPLES:]])]
         yield html.folded(f"{len(parts)} of the questions and answers", parts)
 
 
@@ -114,6 +118,15 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
     except sqlite3.Error:  # a table that is not there, or a file in use by a writer
         return []
     return [json.loads(value) for (value,) in rows]
+
+
+def shortened(texts: Sequence[str]) -> list[str]:
+    """Texts without the lines that all of them begin with, such as instructions and examples, except in the first."""
+    lines = [text.split("\n") for text in texts]
+    same = sum(1 for _ in itertools.takewhile(lambda row: len(set(row)) == 1, zip(*lines)))
+    if same < REPEATED or len(texts) < 2:
+        return list(texts)
+    return [texts[0], *("\n".join([f"… ({same} lines as above)", *one[same:]]) for one in lines[1:])]
 
 
 def describe(sample: dict[str, Any]) -> str:

@@ -40,8 +40,14 @@ def report_section(runs: Sequence[Run]) -> Iterable[str]:
         yield "<p class=quiet>The run has not finished; scores are computed at its end.</p>"
         return
     yield f"<p class=quiet>{escape(' '.join(_caption(finished, len(runs))))}</p>"
-    yield html.table(HEAD, [row.cells() for row in pooled_rows(finished)])
+    yield _table(HEAD, [row.cells() for row in pooled_rows(finished)])
     yield from _every_seed(finished)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    """A table of scores, without its last column, success, in worlds that know no success."""
+    known = any(row[-1] != "–" for row in rows)
+    return html.table(head, rows) if known else html.table(head[:-1], [row[:-1] for row in rows])
 
 
 def pooled_rows(finished: Sequence[Finished]) -> list[Row]:
@@ -110,7 +116,7 @@ def _every_seed(finished: Sequence[Finished]) -> Iterable[str]:
             seed = str(entry(run, summary, "seed"))
             for policy, place in [*_policies(run, summary).items()][:2]:  # best and last
                 rows += [[seed, *row.cells()] for row in _rows(policy, run, summary, place)]
-        yield html.folded("Every seed", [html.table(["seed", *HEAD], rows)])
+        yield html.folded("Every seed", [_table(["seed", *HEAD], rows)])
     lines = []
     for run, summary in finished:
         steps, seconds, speed = (number(run, summary, key) for key in ("env_steps", "wall_s", "steps_per_s"))

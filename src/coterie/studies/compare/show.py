@@ -310,6 +310,7 @@ def draw(comparison: Comparison) -> bytes:
     names = -(-count // (1 + (count > 4)))  # lines of the legend
     heights = [3.4, 3.4, *[2.0] * small]
     figure = Figure(figsize=(12, sum(heights) + 0.3 * names + 0.5), layout="constrained")
+    figure.get_layout_engine().set(hspace=0.08)  # titles stay clear of the labels above them
     rows = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     unit = "normalised return" if comparison.normalised else "return"
     above, below = rows[0].subgridspec(1, 2), rows[1].subgridspec(1, 2)

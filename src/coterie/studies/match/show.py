@@ -30,8 +30,7 @@ def as_table(players: Sequence[Player], matrix: list[list[Pairing]]) -> str:
     names = short_names([player.name for player in players])
     rows = [[_cells(shortened(other), entry) for other, entry in zip(names, row, strict=True)] for row in matrix]
     head = ["with", "return", "± 95%", "success", "won", "drew", "lost", "Elo", "distinct"]
-    used = [i for i in range(len(head)) if i < 2 or any(cells[i] for row in rows for cells in row)]
-    table = columns([head[i] for i in used], [[cells[i] for i in used] for row in rows for cells in row])
+    table = columns(head, [cells for row in rows for cells in row])
     lines = ["mean return on the first side, with each player on the second", f"  {table[0]}"]
     for number, name in enumerate(names):
         lines.append(name)
