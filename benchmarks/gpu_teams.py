@@ -11,10 +11,14 @@ the rounds. Greedy tokens are compared in float32.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import statistics
+import sys
+import tempfile
 import time
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,12 +232,52 @@ def update(
     }
 
 
+def iteration(start: str, folder: Path, tokens: int) -> dict[str, Any]:
+    """Where the time of training goes, on Plan-Path 5x5: seconds of each part, and GPU memory."""
+    from coterie.algorithms.at_grpo import at_grpo
+    from coterie.cli import main as coterie
+    from coterie.policies.teams import policy
+    from coterie.policies.teams.rollout_worker import RolloutWorker
+    from coterie.training import loop
+
+    spent: dict[str, float] = {}
+
+    def watched(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*words: Any, **named: Any) -> Any:
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            try:
+                return work(*words, **named)
+            finally:
+                torch.cuda.synchronize()
+                spent[name] = spent.get(name, 0.0) + time.perf_counter() - begun
+
+        return run
+
+    plain = [(RolloutWorker, "sample"), (at_grpo.ATGRPO, "learn"), (policy, "score_candidates")]
+    plain += [(policy.CausalLMPolicy, "act"), (loop.Training, "advance")]
+    for owner, name in plain:
+        setattr(owner, name, watched(name, getattr(owner, name)))
+    torch.cuda.reset_peak_memory_stats()
+    words = [
+        *("coterie", "train", "plan-path-smollm", f"groups.team.start={start}", "train.evaluate_every=1000"),
+        *(f"groups.team.learner.token_budget={tokens}", "train.total_steps=100000000", "train.best=last"),
+        *("train.video=false", "train.tensorboard=false", "train.evaluate_episodes=10"),
+        *("--out", str(folder), "--quiet"),
+    ]
+    with unittest.mock.patch.object(sys, "argv", words), contextlib.suppress(SystemExit):
+        coterie()
+    spent["gpu_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
+    return {name: round(value, 2) for name, value in spent.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="embedded", help="embedded, or a directory or GGUF file of a Llama model")
     parser.add_argument("--batches", type=int, nargs="*", default=[64, 256, 1024])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-static", action="store_true", help="leave the static cache out: it compiles for a while")
+    parser.add_argument("--start", help="a warm start of plan-path-smollm: where the time of an iteration goes")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     backend = shared_backend(LMSettings(name=options.model))
@@ -255,6 +299,9 @@ def main() -> None:
         rows.append(rollout(network, model, tokenizer, batch, options.rounds, not options.no_static))
         show("rollout", rows)
     show("update", [update(network, model, tokenizer, options.rounds, s) for s in ((128, 8, 16), (128, 8, 64))])
+    if options.start:
+        with tempfile.TemporaryDirectory() as folder:
+            show("iteration", iteration(options.start, Path(folder) / "run", 300_000))
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -61,6 +61,7 @@ def arms_of(study: Study) -> dict[str, list[str]]:
     """Arm -> overrides; every arm samples about as many answers in an iteration."""
     alone, double = [f"world.roles=[{study.alone}]"], "train.num_envs=256"
     every = {
+        "untrained": [],
         "AT-GRPO, shared": [],
         "AT-GRPO, adapters": ADAPTERS,
         "AT-GRPO, separate": [f"{TEAM}.parameters=individual"],
@@ -101,19 +102,21 @@ def warm_start(study: Study, words: list[str], seed: int, folder: Path) -> tuple
     return out, [" ".join(["coterie", *record]), " ".join(["coterie", *learn])]
 
 
-def train(study: Study, arm: str, seed: int, tokens: int, folder: Path) -> dict[str, Any]:
+def train(study: Study, arm: str, seed: int, tokens: int, folder: Path, more: list[str]) -> dict[str, Any]:
     """Train one arm, if need be, and read its results."""
     words = arms_of(study)[arm]
     out = folder / arm.replace(", ", "-").replace(" ", "-") / f"seed={seed}"
-    start, before = warm_start(study, words, seed, folder)
+    start, before = ("null", []) if arm == "untrained" else warm_start(study, words, seed, folder)
     turns = 1 if any(word.startswith("world.roles") for word in words) else 2
     command = [
-        *("train", study.experiment, *study.settings, *words, f"{TEAM}.start={start}", f"seed={seed}"),
+        *("train", study.experiment, *study.settings, *words, *more, f"{TEAM}.start={start}", f"seed={seed}"),
         *(f"{TEAM}.learner.token_budget={tokens}", "train.total_steps=100000000", "train.best=last", *PLAIN),
         *("--out", str(out), "--quiet"),
     ]
     if turns == 1:
         command.insert(2, "train.rollout_steps=4")
+    if arm == "untrained":
+        command = [word if "token_budget" not in word else f"{TEAM}.learner.token_budget=1" for word in command]
     if not (out / "summary.json").exists():
         coterie(*command)
     run = Run.open(out)
@@ -141,6 +144,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2_000_000)
     parser.add_argument("--arms", nargs="+")
     parser.add_argument("--runs", type=Path, default=Path("runs/teams-gpu"))
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, to try them")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, on the same GPU")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -149,10 +153,11 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     begun = time.perf_counter()
     for arm, seed in jobs:
-        warm_start(study, arms_of(study)[arm], seed, folder)
+        if arm != "untrained":
+            warm_start(study, arms_of(study)[arm], seed, folder)
     print(f"{time.perf_counter() - begun:6.0f} s", options.study, "warm starts", flush=True)
     with ThreadPoolExecutor(options.jobs) as pool:
-        for one in pool.map(lambda job: train(study, *job, options.tokens, folder), jobs):
+        for one in pool.map(lambda job: train(study, *job, options.tokens, folder, options.set), jobs):
             found.append(one)
             shown = {k: one[k] for k in ("arm", "seed", "step_0", "success", "tokens", "seconds")}
             print(f"{time.perf_counter() - begun:6.0f} s", options.study, shown, flush=True)

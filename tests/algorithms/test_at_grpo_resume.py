@@ -1,6 +1,7 @@
 """Runs of AT-GRPO that are killed and resumed, or spread over workers, come to the same end, bit for bit."""
 
 import pytest
+import torch
 
 from helpers.resume import assert_alike_with_workers, assert_resumed_alike, assert_survives_kill_9, train_all
 
@@ -10,18 +11,32 @@ groups:
   writers:
     parameters: {parameters}
     policy: {{name: causal_lm, tiny: {{layers: 1, width: 16, heads: 2, hidden: 16, context: 16}}, max_tokens: 2,
-             max_prompt_tokens: 8, candidates: {candidates}, choose: random, weights: {weights}, rank: 2}}
+             max_prompt_tokens: 8, candidates: {candidates}, choose: random, weights: {weights}, rank: 2,
+             device: {device}, deterministic: true}}
     learner: {{name: at_grpo, groups: {groups}, learning_rate: 3.0e-3, kl: 0.05, minibatch_size: 4}}
 train: {{num_envs: 4, rollout_steps: 4, total_steps: 336, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
         shards: 2, video: false, tensorboard: false}}
 """
-SHARED = {"group_size": 1, "parameters": "shared", "candidates": 3, "weights": "full", "groups": "turn"}
+SHARED = {
+    "group_size": 1,
+    "parameters": "shared",
+    "candidates": 3,
+    "weights": "full",
+    "groups": "turn",
+    "device": "cpu",
+}
+ADAPTERS = SHARED | {"parameters": "individual", "weights": "lora"}
 GAMES = {
     "shared": TEAM.format(**SHARED),
     "separate": TEAM.format(**SHARED | {"parameters": "individual"}),
-    "adapters": TEAM.format(**SHARED | {"parameters": "individual", "weights": "lora"}),
+    "adapters": TEAM.format(**ADAPTERS),
     "plain GRPO": TEAM.format(**SHARED | {"candidates": 1, "groups": "episode", "group_size": 2}),
 }
+if torch.cuda.is_available():
+    GAMES |= {
+        "shared on a GPU": TEAM.format(**SHARED | {"device": "cuda"}),
+        "adapters on a GPU": TEAM.format(**ADAPTERS | {"device": "cuda"}),
+    }
 
 
 @pytest.fixture(scope="module")
