@@ -33,6 +33,7 @@ from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
 from coterie.lm.backends.engine import Engine, EngineSpec, Request
 from coterie.lm.loading import LMSettings, shared_backend
 from coterie.lm.transformer import Transformer, from_hugging_face
+from coterie.nn.devices import resolve_device
 from coterie.policies.teams.weights import PAD, Weights
 
 NEW = 128  # tokens of an answer
@@ -78,14 +79,19 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - begun
 
 
-def medians(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of everybody, in turns, after one round that does not count."""
+def medians(contestants: dict[str, Callable[[], Callable[[], Any]]], rounds: int) -> dict[str, float]:
+    """Median seconds of everybody, in turns; each is made anew and works once before its time counts.
+
+    Anew, because compiled code clears the matrix products' work space, which earlier CUDA graphs point to.
+    """
     found: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(rounds + 1):
-        for name, work in contestants.items():
-            seconds = timed(work)
-            if number:
-                found[name].append(seconds)
+    for _ in range(rounds):
+        for name, make in contestants.items():
+            work = make()
+            work()
+            found[name].append(timed(work))
+            del work
+            gc.collect()
     return {name: statistics.median(values) for name, values in found.items()}
 
 
@@ -121,7 +127,6 @@ def generate(model: Any, prompts: list[list[int]], new: int, **more: Any) -> tor
 
 def check_greedy(network: Transformer, model: Any, prompts: list[list[int]]) -> dict[str, Any]:
     """Whether greedy tokens in float32 are those of Hugging Face."""
-    torch.backends.cuda.matmul.allow_tf32 = False
     exact = model.float()
     engine = Engine(ours(network, torch.float32), EngineSpec(64, NEW, 256))
     noise = np.zeros((len(prompts), 1, NEW), np.float32)
@@ -135,19 +140,22 @@ def rollout(network: Transformer, model: Any, tokenizer: Any, batch: int, rounds
     """Tokens per second at one batch size; sampled at temperature 1."""
     prompts = prompts_of(tokenizer, batch)
     noise = np.random.default_rng(1).random((batch, 1, NEW), np.float32)
-    engine = Engine(ours(network, torch.bfloat16), EngineSpec(64, NEW, batch, batch))
-    mixed = Engine(ours(network, torch.bfloat16, 2), EngineSpec(64, NEW, batch, batch))
-    owner = np.arange(batch) % 2
+    room = EngineSpec(64, NEW, batch, batch)
     drawn = {"do_sample": True, "top_k": 0, "top_p": 1.0}
-    contestants: dict[str, Callable[[], Any]] = {
-        "engine": lambda: engine.sample(Request(prompts, 1, NEW, 1.0, (NEVER,), noise)),
-        "engine, two adapters": lambda: mixed.sample(Request(prompts, 1, NEW, 1.0, (NEVER,), noise, owner)),
-        "generate, dynamic cache": lambda: generate(model, prompts, NEW, **drawn),
+
+    def engine(adapters: int) -> Callable[[], Any]:
+        made = Engine(ours(network, torch.bfloat16, adapters), room)
+        owner = np.arange(batch) % adapters if adapters else None
+        return lambda: made.sample(Request(prompts, 1, NEW, 1.0, (NEVER,), noise, owner))
+
+    contestants: dict[str, Callable[[], Callable[[], Any]]] = {
+        "engine": lambda: engine(0),
+        "engine, two adapters": lambda: engine(2),
+        "generate, dynamic cache": lambda: lambda: generate(model, prompts, NEW, **drawn),
     }
     if static:
-        contestants["generate, static cache"] = lambda: generate(
-            model, prompts, NEW, cache_implementation="static", **drawn
-        )
+        fixed = drawn | {"cache_implementation": "static"}
+        contestants["generate, static cache"] = lambda: lambda: generate(model, prompts, NEW, **fixed)
     with torch.no_grad():
         seconds = medians(contestants, rounds)
     return {"batch": batch} | {name: round(batch * NEW / value) for name, value in seconds.items()}
@@ -206,10 +214,10 @@ def update(
     torch.cuda.reset_peak_memory_stats()
     seconds = medians(
         {
-            "plain": lambda: plain_step(model, prompts, answers, 256),
-            "ours": lambda: gradients(full),
-            "ours, adapters": lambda: gradients(lora),
-            "ours, with the optimiser": lambda: full.update(answers, spec, np.random.default_rng(0)),
+            "plain": lambda: lambda: plain_step(model, prompts, answers, 256),
+            "ours": lambda: lambda: gradients(full),
+            "ours, adapters": lambda: lambda: gradients(lora),
+            "ours, with the optimiser": lambda: lambda: full.update(answers, spec, np.random.default_rng(0)),
         },
         rounds,
     )
@@ -280,6 +288,7 @@ def main() -> None:
     parser.add_argument("--start", help="a warm start of plan-path-smollm: where the time of an iteration goes")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    resolve_device("cuda", compiled=False)  # the settings of a run
     backend = shared_backend(LMSettings(name=options.model))
     model, tokenizer = backend.model, backend.tokenizer  # type: ignore[attr-defined]  # a local model has both
     model = model.float().cpu()

@@ -34,6 +34,7 @@ class TransformerShape:
     context: int = 256  # positions
     rope_theta: float = 10_000.0
     epsilon: float = 1e-5  # of the normalisation
+    tied: bool = True  # input and output embeddings are the same matrix
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "layers", "width", "heads", "kv_heads", "hidden", "context"):
@@ -137,7 +138,7 @@ class LayerCache:
 
 
 class Transformer(nn.Module):
-    """Token ids to the logits of the next token; input and output embeddings are the same matrix.
+    """Token ids to the logits of the next token.
 
     `compute` is the precision of products and activations. Weights are cast to it where they are used and keep their
     own, so that gradients and an optimiser's small steps are those of float32 weights.
@@ -149,6 +150,8 @@ class Transformer(nn.Module):
         self.embedding = nn.Parameter(torch.empty(shape.vocabulary, shape.width))
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = nn.Parameter(torch.ones(shape.width))
+        if not shape.tied:
+            self.unembedding = nn.Parameter(torch.empty(shape.vocabulary, shape.width))
         self.adapters = 0
         self._initialise(seed)
         # In float32 as in other implementations: pretrained models were trained with these roundings.
@@ -162,6 +165,8 @@ class Transformer(nn.Module):
         """Normal weights; those that add to the residual stream are smaller, as in GPT-2."""
         random = torch.Generator().manual_seed(seed)
         nn.init.normal_(self.embedding, std=0.02, generator=random)
+        if not self.shape.tied:
+            nn.init.normal_(self.unembedding, std=0.02, generator=random)
         for name, module in self.named_modules():
             if isinstance(module, Projection):
                 small = math.sqrt(2 * self.shape.layers) if name.endswith(("output", "down")) else 1.0
@@ -217,9 +222,14 @@ class Transformer(nn.Module):
             x = layer(x, turn, adapter, None if caches is None else caches[i])
         return rms_norm(x, self.norm, self.shape.epsilon)
 
+    @property
+    def output_embedding(self) -> nn.Parameter:
+        """The matrix `[V, W]` that makes logits."""
+        return self.embedding if self.shape.tied else self.unembedding
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of the next token, in float32."""
-        return F.linear(hidden, self.embedding.to(hidden.dtype)).float()
+        return F.linear(hidden, self.output_embedding.to(hidden.dtype)).float()
 
     def new_caches(self, rows: int, size: int) -> list[LayerCache]:
         """Empty caches for all layers."""
@@ -274,8 +284,8 @@ def _kernels() -> ModuleType:
 def from_hugging_face(model: Any) -> Transformer:
     """A transformer with the weights of a Hugging Face Llama model; others are refused."""
     config = model.config
-    if config.model_type != "llama" or getattr(config, "attention_bias", False) or not config.tie_word_embeddings:
-        raise ValueError(f"expected a Llama model with tied embeddings and without biases, got '{config.model_type}'")
+    if config.model_type != "llama" or getattr(config, "attention_bias", False):
+        raise ValueError(f"expected a Llama model without biases, got '{config.model_type}'")
     rope = getattr(config, "rope_parameters", None) or {}
     size = config.hidden_size // config.num_attention_heads
     unusual = {
@@ -297,6 +307,7 @@ def from_hugging_face(model: Any) -> Transformer:
         context=config.max_position_embeddings,
         rope_theta=float(rope.get("rope_theta", getattr(config, "rope_theta", 10_000.0))),
         epsilon=config.rms_norm_eps,
+        tied=bool(config.tie_word_embeddings),
     )
     made = Transformer(shape)
     own, theirs = made.state_dict(), model.state_dict()
@@ -306,6 +317,8 @@ def from_hugging_face(model: Any) -> Transformer:
 
     copy("embedding", "model.embed_tokens.weight")
     copy("norm", "model.norm.weight")
+    if not shape.tied:
+        copy("unembedding", "lm_head.weight")
     for i in range(shape.layers):
         here, there = f"layers.{i}", f"model.layers.{i}"
         copy(f"{here}.attention_norm", f"{there}.input_layernorm.weight")

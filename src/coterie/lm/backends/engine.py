@@ -55,6 +55,8 @@ class Request(NamedTuple):
     ends: tuple[int, ...]  # tokens that end an answer
     noise: Array  # [P, K, L] uniform numbers in [0, 1)
     adapters: Array | None = None  # [P] the adapter of each prompt; None: no adapters
+    tempered: bool = True  # log-probabilities at the sampling temperature; otherwise at temperature 1
+    stopped: Callable[[Sequence[int]], bool] | None = None  # whether these tokens end an answer; asked now and then
 
 
 class Engine:
@@ -97,6 +99,9 @@ class Engine:
             return Samples(np.full(shape, PAD, np.int32), np.zeros(shape, "f4"), np.zeros(shape[:2], "f4"))
         room = self._reserve(total, len(request.ends))
         self.weights.refresh()
+        if room.tempered != request.tempered:
+            room.tempered = request.tempered
+            self._graphs.clear()
         room.temperature.fill_(request.temperature)
         room.ends.copy_(torch.tensor(request.ends, dtype=torch.int32))
         room.tokens[:total].fill_(PAD)
@@ -200,7 +205,7 @@ class Engine:
         return normed
 
     def _logits(self, x: Tensor) -> Tensor:
-        return F.linear(self._norm(x, self.network.norm), self.weights.plain[self.network.embedding])
+        return F.linear(self._norm(x, self.network.norm), self.weights.plain[self.network.output_embedding])
 
     def _layers(self, x: Tensor, attend: Callable[[Tensor, int], Tensor], adapter: Tensor) -> Tensor:
         """The residual stream `[R, W]` after all layers."""
@@ -339,6 +344,8 @@ class Schedule:
     def _release(self) -> None:
         """Give the places of ended answers back, and close the gaps."""
         alive = self.state[Field.ACTIVE, : len(self.rows)].cpu().numpy() != 0
+        if self.request.stopped is not None:
+            alive &= ~self._stopped(alive)
         if alive.all():
             return
         for (number, place), on in zip(self.rows, alive, strict=True):
@@ -352,6 +359,17 @@ class Schedule:
         self.rows = [self.rows[i] for i in kept]
         self.state[:, : len(kept)] = self.state[:, torch.from_numpy(kept).to(self.state.device)]
         self._idle(len(kept))
+
+    def _stopped(self, alive: Array) -> Array:
+        """[R] rows that are being written and whose tokens end the answer."""
+        assert self.request.stopped is not None
+        found = np.zeros(len(alive), bool)
+        rows = np.flatnonzero(alive)
+        if len(rows):
+            numbers = torch.tensor([self.rows[row][0] for row in rows], device=self.state.device)
+            for row, tokens in zip(rows, self.room.tokens[numbers].cpu().numpy(), strict=True):
+                found[row] = self.request.stopped(tokens[tokens != PAD].tolist())
+        return found
 
     def _idle(self, first: int) -> None:
         """Rows from here on write nothing that anybody reads, and look at little."""

@@ -183,7 +183,7 @@ def _draw(
     logits_ptr, source_ptr, state_ptr, stride, noise_ptr, temperature_ptr, ends_ptr, parts_ptr,
     tokens_ptr, log_probs_ptr, entropy_ptr, room, vocabulary,
     TOKEN: tl.constexpr, STEP: tl.constexpr, ACTIVE: tl.constexpr, REQUEST: tl.constexpr, LIMIT: tl.constexpr,
-    ENDS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PADDED: tl.constexpr,
+    ENDS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PADDED: tl.constexpr, TEMPERED: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     if tl.load(state_ptr + ACTIVE * stride + row) != 0:
@@ -198,6 +198,7 @@ def _draw(
         best = tl.full((), 0, tl.int32)
         total = tl.full((), 0.0, tl.float32)
         spread = tl.full((), 0.0, tl.float32)
+        plain = tl.full((), 0.0, tl.float32)  # the sum of the softmax at temperature 1
         for block in range(BLOCKS):  # the softmax, block by block; each block's maximum and sum are kept
             at = block * BLOCK + tl.arange(0, BLOCK)
             logit = tl.load(base + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32) / temperature
@@ -207,11 +208,14 @@ def _draw(
             lean = tl.sum(tl.where(weight > 0, weight * logit, 0.0), axis=0)
             best = tl.where(value > most, block * BLOCK + index.to(tl.int32), best)
             higher = tl.maximum(most, value)
+            tl.store(parts + BLOCKS + block, size)
             total = total * tl.exp(most - higher) + size * tl.exp(value - higher)
             spread = spread * tl.exp(most - higher) + lean * tl.exp(value - higher)
+            if not TEMPERED:
+                size = tl.sum(tl.exp((logit - value) * temperature), axis=0)
+                plain = plain * tl.exp((most - higher) * temperature) + size * tl.exp((value - higher) * temperature)
             most = higher
             tl.store(parts + block, value)
-            tl.store(parts + BLOCKS + block, size)
         tl.debug_barrier()  # what one thread stored, all may read
         blocks = tl.arange(0, PADDED)
         tops = tl.load(parts + blocks, mask=blocks < BLOCKS, other=float("-inf"))
@@ -230,7 +234,10 @@ def _draw(
         log_total = most + tl.log(total)
         cell = request * room + step
         tl.store(tokens_ptr + cell, chosen)
-        tl.store(log_probs_ptr + cell, tl.load(base + chosen).to(tl.float32) / temperature - log_total)
+        log_prob = tl.load(base + chosen).to(tl.float32) / temperature - log_total
+        if not TEMPERED:
+            log_prob = tl.load(base + chosen).to(tl.float32) - most * temperature - tl.log(plain)
+        tl.store(log_probs_ptr + cell, log_prob)
         tl.store(entropy_ptr + request, tl.load(entropy_ptr + request) + log_total - spread / total)
         ended = step + 1 >= tl.load(state_ptr + LIMIT * stride + row)
         for i in tl.static_range(ENDS):
@@ -248,5 +255,5 @@ def draw(logits: Tensor, source: Tensor, state: Tensor, room: Room) -> None:
         logits, source, state, state.stride(0), room.noise, room.temperature, room.ends, room.parts,
         room.tokens, room.log_probs, room.entropy, room.tokens.shape[1], logits.shape[1],
         **fields, ENDS=len(room.ends), BLOCK=VOCABULARY_BLOCK, BLOCKS=blocks, PADDED=triton.next_power_of_2(blocks),
-        num_warps=8,
+        TEMPERED=room.tempered, num_warps=8,
     )  # fmt: skip

@@ -54,6 +54,7 @@ class Room:
     ends: Tensor  # [E] int32: tokens that end an answer
     parts: Tensor  # [rows, 2, blocks of the vocabulary] float32: for kernels that draw
     state: Tensor  # [Field, rows] int32
+    tempered: bool = True  # log-probabilities at the sampling temperature; otherwise at temperature 1
 
 
 def adapt(wide: Tensor, up: Tensor, adapter: Tensor, scale: float, add: Tensor | None) -> Tensor:
@@ -110,7 +111,8 @@ def draw(logits: Tensor, source: Tensor, state: Tensor, room: Room) -> None:
         aim = room.noise[request, step].double()[:, None] * sums[:, -1:]
         chosen = (sums <= aim).sum(dim=-1).clamp(max=logits.shape[1] - 1)
     room.tokens[request, step] = chosen.int()
-    room.log_probs[request, step] = log_probs.gather(1, chosen[:, None])[:, 0]
+    noted = log_probs if room.tempered else F.log_softmax(logits[source[rows].long()].float(), dim=-1)
+    room.log_probs[request, step] = noted.gather(1, chosen[:, None])[:, 0]
     room.entropy[request] += -(weights * log_probs).nan_to_num(0.0).sum(dim=-1)
     ended = (step + 1 >= state[Field.LIMIT, rows]) | (chosen[:, None] == room.ends[None]).any(dim=1)
     state[Field.TOKEN, rows], state[Field.STEP, rows] = chosen.int(), (step + 1).int()

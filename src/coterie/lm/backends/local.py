@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib
 import json
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 
 from coterie.lm.backends import decoding, scoring
+from coterie.lm.backends.local_engine import LocalEngine
 from coterie.lm.backends.local_settings import DataType, LocalSettings
 from coterie.lm.backends.prefix_cache import PrefixCache, fingerprint
 from coterie.lm.interface import (
@@ -39,6 +41,9 @@ from coterie.lm.interface import (
     pad_rows,
     sample_generator,
 )
+from coterie.lm.lora import adapted_layers
+
+log = logging.getLogger("coterie")
 
 
 class Local(LanguageModel):
@@ -51,6 +56,8 @@ class Local(LanguageModel):
         self.prefix_cache = PrefixCache(settings.prefix_cache_size)
         self.setup = SetupDigest()
         self.lock = threading.RLock()
+        self.engine: LocalEngine | None = None
+        self.engine_of: object = None  # the fingerprint of the weights that the engine has
         self.sources = {fingerprint(model): source} if source else {}  # fingerprint of the weights -> source or digest
         tokenizer.padding_side = "left"
 
@@ -84,13 +91,14 @@ class Local(LanguageModel):
         tokens = [self.tokenize(prompt, sampling.max_tokens) for prompt in prompts]
         drawn = 1 if sampling.temperature == 0 else n  # all greedy samples are equal
         found: list[list[Completion]] = [[] for _ in prompts]
-        per_pass = max(self.settings.batch_size // drawn, 1)
+        batch = self.settings.batch_size if self._engine() is None else max(self.settings.engine_rows * 8, 1)
+        per_pass = max(batch // drawn, 1)
         # prompts of similar length share a batch, because padding costs time
         order = sorted(range(len(prompts)), key=lambda i: len(tokens[i]))
         for begin in range(0, len(prompts), per_pass):
             part = order[begin : begin + per_pass]
-            for low in range(0, drawn, self.settings.batch_size):
-                samples = range(first + low, first + min(low + self.settings.batch_size, drawn))
+            for low in range(0, drawn, batch):
+                samples = range(first + low, first + min(low + batch, drawn))
                 answers = self._decode([prompts[i] for i in part], [tokens[i] for i in part], samples, sampling)
                 for i, completions in zip(part, answers):
                     found[i] += completions
@@ -100,8 +108,12 @@ class Local(LanguageModel):
         check_choices(prompts, choices)
         options = [[self.tokenize_choice(choice) for choice in row] for row in choices]
         tokens = [self.tokenize(prompt, max(map(len, row))) for prompt, row in zip(prompts, options)]
+        engine = self._engine() if prompts else None
         if not prompts:
             found: list[list[float]] = []
+        elif engine is not None:
+            with self.lock:
+                found = engine.scores(tokens, options)
         elif has_full_attention(self.model):
             with self._evaluating():
                 limit = self.settings.max_batch_tokens
@@ -183,6 +195,21 @@ class Local(LanguageModel):
 
     # Private ------------------------------------------------------------------------------------------
 
+    def _engine(self) -> LocalEngine | None:
+        """The rollout engine with the weights as they are now; None where it is off or does not serve the model."""
+        mode = self.settings.engine
+        if mode == "off" or (mode == "auto" and self.model.device.type != "cuda") or adapted_layers(self.model):
+            return None
+        now = fingerprint(self.model)
+        if now != self.engine_of:
+            self.engine_of = now
+            try:
+                self.engine = LocalEngine(self.model, self.settings.engine_rows)
+            except ValueError as error:
+                self.engine = None
+                log.info("the rollout engine does not serve this model, which decodes more slowly: %s", error)
+        return self.engine
+
     def _decode(
         self, prompts: list[Prompt], tokens: list[list[int]], samples: range, sampling: Sampling
     ) -> list[list[Completion]]:
@@ -196,8 +223,12 @@ class Local(LanguageModel):
             return cut_at_stop(self._text(generated[-window:]), sampling.stop)[1]
 
         stop = decoding.StopCondition(self._end_tokens(), stopped)
+        engine = None if sampling.top_k or sampling.top_p < 1 else self._engine()  # it knows no top_k and top_p
         with self._evaluating():
-            rows = decoding.decode(self.model, self.prefix_cache, tokens, uniforms, sampling, stop)
+            if engine is not None:
+                rows = engine.decode(tokens, uniforms, sampling, stop)
+            else:
+                rows = decoding.decode(self.model, self.prefix_cache, tokens, uniforms, sampling, stop)
         found: list[list[Completion]] = []
         for number, prompt in enumerate(tokens):
             of_prompt = rows[number * len(samples) : (number + 1) * len(samples)]

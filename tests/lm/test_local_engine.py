@@ -1,0 +1,96 @@
+"""A local model behind the rollout engine gives the answers and scores that it gives without."""
+
+import numpy as np
+import pytest
+
+from coterie.lm.backends.local import Local
+from coterie.lm.backends.local_settings import LocalSettings
+from coterie.lm.interface import Sampling
+from helpers.lm import tiny, tiny_model
+from helpers.needs import needs
+
+pytestmark = needs("transformers", "lm")
+
+PROMPTS = ["You are at A. Go to", "You are at B, far away. Go to", "You are at"]
+CHOICES = [["left", "right", "up and then left"], ["left", "no"], ["a", "b", "c"]]
+
+
+@pytest.fixture
+def engine():
+    return tiny(engine="on", engine_rows=16)
+
+
+@pytest.fixture
+def plain():
+    return tiny(engine="off")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])
+def test_completions(engine, plain, temperature):
+    sampling = Sampling(max_tokens=9, temperature=temperature, seed=3)
+    for found, wanted in zip(
+        engine.complete(PROMPTS, 12, sampling), plain.complete(PROMPTS, 12, sampling), strict=True
+    ):
+        assert [one.tokens for one in found] == [one.tokens for one in wanted]
+        assert [one.finish for one in found] == [one.finish for one in wanted]
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+    assert engine.engine is not None and engine.engine.engine.steps > 0
+    assert plain.engine is None
+
+
+def test_stop_strings_cut_answers_where_they_stand(engine, plain):
+    free = plain.complete(PROMPTS, 4, Sampling(max_tokens=12, temperature=1.0))
+    letter = free[0][0].text[3]
+    sampling = Sampling(max_tokens=12, temperature=1.0, stop=(letter,))
+    found, wanted = engine.complete(PROMPTS, 4, sampling), plain.complete(PROMPTS, 4, sampling)
+    assert [[one.text for one in row] for row in found] == [[one.text for one in row] for row in wanted]
+    assert [[one.finish for one in row] for row in found] == [[one.finish for one in row] for row in wanted]
+    assert found[0][0].finish == "stop" and len(found[0][0].text) < len(free[0][0].text)
+
+
+def test_scores(engine, plain):
+    np.testing.assert_allclose(engine.score(PROMPTS, CHOICES), plain.score(PROMPTS, CHOICES), atol=1e-4)
+    others = ["x", "completely different"]  # nothing shared
+    np.testing.assert_allclose(engine.score(others, CHOICES[:2]), plain.score(others, CHOICES[:2]), atol=1e-4)
+
+
+def test_scores_in_parts(engine, plain, monkeypatch):
+    from coterie.lm.backends import local_engine
+
+    monkeypatch.setattr(local_engine, "READ_AT_ONCE", 40)
+    np.testing.assert_allclose(engine.score(PROMPTS, CHOICES), plain.score(PROMPTS, CHOICES), atol=1e-4)
+
+
+def test_trained_weights_reach_the_engine(engine):
+    import torch
+
+    before = engine.score(PROMPTS, CHOICES)
+    with torch.no_grad():
+        engine.model.model.layers[0].mlp.down_proj.weight.mul_(2)
+    after = engine.score(PROMPTS, CHOICES)
+    assert np.abs(after[0, :3] - before[0, :3]).max() > 1e-3
+    fresh = Local(engine.model, engine.tokenizer, LocalSettings(device="cpu", engine="off"))
+    np.testing.assert_allclose(after, fresh.score(PROMPTS, CHOICES), atol=1e-4)
+
+
+def test_other_models_decode_as_before_and_say_so(caplog):
+    caplog.set_level("INFO", "coterie")
+    model, tokenizer = tiny_model(attention_bias=True)
+    lm = Local(model, tokenizer, LocalSettings(device="cpu", engine="on"))
+    assert len(lm.complete(PROMPTS, 2, Sampling(max_tokens=3))) == 3
+    assert lm.engine is None
+    assert "does not serve this model" in caplog.text
+
+
+def test_top_k_decodes_as_before(engine, plain):
+    sampling = Sampling(max_tokens=6, temperature=1.0, top_k=3)
+    assert [one.tokens for one in engine.complete(PROMPTS, 3, sampling)[1]] == [
+        one.tokens for one in plain.complete(PROMPTS, 3, sampling)[1]
+    ]
+
+
+@pytest.mark.parametrize(("settings", "named"), [({"engine": "fast"}, "engine"), ({"engine_rows": 0}, "engine_rows")])
+def test_wrong_settings_are_named(settings, named):
+    with pytest.raises(ValueError, match=named):
+        LocalSettings(**settings)
