@@ -30,7 +30,10 @@ from interleave import commit
 from coterie.algorithms.at_grpo.groups import Answers
 from coterie.algorithms.at_grpo.loss import token_loss
 from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
+from coterie.lm.backends import embedded
 from coterie.lm.backends.engine import Engine, EngineSpec, Request
+from coterie.lm.backends.local import Local
+from coterie.lm.backends.local_settings import LocalSettings
 from coterie.lm.loading import LMSettings, shared_backend
 from coterie.lm.transformer import Transformer, from_hugging_face
 from coterie.nn.devices import resolve_device
@@ -279,6 +282,21 @@ def iteration(start: str, folder: Path, tokens: int) -> dict[str, Any]:
     return {name: round(value, 2) for name, value in spent.items()}
 
 
+def choices(rounds: int) -> dict[str, Any]:
+    """Scored choices per second of the embedded model: through the engine, without it, and on the CPU."""
+    from lm import CHOICES, PROMPTS
+
+    settings = {
+        "GPU, engine": LocalSettings(device="cuda"),
+        "GPU, without it": LocalSettings(device="cuda", engine="off", max_batch_tokens=4096),
+        "CPU": LocalSettings(device="cpu"),
+    }
+    many = {name: (PROMPTS * (8 if "GPU" in name else 1), CHOICES * (8 if "GPU" in name else 1)) for name in settings}
+    models = {name: Local.open(embedded.folder(), one) for name, one in settings.items()}
+    seconds = medians({name: lambda name=name: lambda: models[name].score(*many[name]) for name in settings}, rounds)
+    return {name: round(sum(map(len, many[name][1])) / value) for name, value in seconds.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="embedded", help="embedded, or a directory or GGUF file of a Llama model")
@@ -308,6 +326,7 @@ def main() -> None:
         rows.append(rollout(network, model, tokenizer, batch, options.rounds, not options.no_static))
         show("rollout", rows)
     show("update", [update(network, model, tokenizer, options.rounds, s) for s in ((128, 8, 16), (128, 8, 64))])
+    show("choices_per_second", choices(options.rounds))
     if options.start:
         with tempfile.TemporaryDirectory() as folder:
             show("iteration", iteration(options.start, Path(folder) / "run", 300_000))

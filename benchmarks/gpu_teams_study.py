@@ -42,7 +42,7 @@ class Study:
 
 SHORT = ("AT-GRPO, shared", "AT-GRPO, adapters", "plain GRPO")
 STUDIES = {
-    "plan-path-5": Study("plan-path-smollm", [], 500, 4_000),
+    "plan-path-5": Study("plan-path-smollm", [], 500, 5_000),
     "plan-path-10": Study(
         "plan-path-smollm",
         ["world.size=10", f"{TEAM}.policy.max_tokens=48", f"{TEAM}.policy.max_prompt_tokens=224"],
@@ -93,7 +93,7 @@ def warm_start(study: Study, words: list[str], seed: int, folder: Path) -> tuple
     steps = [f"train.total_steps={study.warm_up}", f"train.rollout_steps={study.warm_up // 4}", f"seed={seed}"]
     learn = [
         *("clone", study.experiment, *roles, *study.settings, *steps, *PLAIN, "train.evaluate_every=4"),
-        *(f"{TEAM}.learner.learning_rate=1e-4", f"{TEAM}.learner.batch_size=32"),
+        *(f"{TEAM}.learner.learning_rate=2e-4", f"{TEAM}.learner.batch_size=64"),
         *("--demonstrations", str(demos), "--out", str(out), "--quiet"),
     ]
     if not (out / "summary.json").exists():
