@@ -136,8 +136,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results/teams-plan-path.json"))
     options = parser.parse_args()
     jobs = [(arm, seed) for seed in options.seeds for arm in options.arms]
-    for _, seed in jobs:
-        warm_start(ARMS[options.arms[0]][1], seed, options.runs)
+    for arm, seed in jobs:  # one after the other: arms share warm starts
+        warm_start(ARMS[arm][1], seed, options.runs)
     found: list[dict[str, Any]] = []
     begun = time.perf_counter()
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -1,6 +1,7 @@
 """AT-GRPO: groups, advantages and gradients against references written from the papers, and whose weights change."""
 
 import copy
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -169,7 +170,7 @@ def test_turns_are_counted_on_from_one_rollout_to_the_next():
         counter = again
     starts = [i for i, turn in enumerate(seen) if turn == 0]
     assert len(starts) >= 4
-    for first, following in zip(starts, starts[1:], strict=False):
+    for first, following in itertools.pairwise(starts):
         assert seen[first:following] == list(range(following - first))
         assert following - first <= 3
 

@@ -69,9 +69,7 @@ def _lines(records: Sequence[Records], role: str, colour: str, metric: str) -> I
         values = np.array([_values(records, role, turn, metric, last) for turn in turns])  # [turns, runs]
         known = ~np.isnan(values).any(axis=1)
         if known.any():
-            estimate = statistics.stratified_bootstrap(
-                [values[known]], statistics.mean, statistics.bootstrap_stream()
-            )
+            estimate = statistics.stratified_bootstrap([values[known]], statistics.mean, statistics.bootstrap_stream())
             yield Series(label, colour, np.array(turns)[known], estimate, faint=not last)
 
 

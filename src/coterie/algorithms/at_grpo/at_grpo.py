@@ -175,7 +175,8 @@ class ATGRPO:
         return {}  # `learn` returns them
 
     def state(self) -> State:
-        return {"tokens": self.tokens, "turns": self.turns.state(), "workers": [worker.state() for worker in self.workers]}
+        workers = [worker.state() for worker in self.workers]
+        return {"tokens": self.tokens, "turns": self.turns.state(), "workers": workers}
 
     def load(self, state: State) -> None:
         if len(state["workers"]) != len(self.workers):
