@@ -112,6 +112,9 @@ expert-study: $(STAMP) ## what demonstrations save on DoorKey 5x5 and 8x8, five 
 dagger-study: $(STAMP) .venv-imitation/.installed ## labels that DAgger and cloning need, beside `imitation`, five seeds each, into docs/results
 	$(BIN)/python benchmarks/dagger.py --imitation .venv-imitation/bin/python
 
+bench-comlrl: .venv-comlrl/.installed ## MAGRPO of CoMLRL on Plan-Path 4x4, from the warm start of `make teams-study` (about 15 minutes)
+	PYTHONPATH=src .venv-comlrl/bin/python benchmarks/peers/comlrl_plan_path.py --start runs/teams/warm-team-0
+
 teams-study: $(STAMP) ## teams of tiny language models: AT-GRPO, plain GRPO, a single agent, three seeds, into docs/results (an hour)
 	$(BIN)/python benchmarks/teams.py --jobs 2
 
@@ -156,6 +159,12 @@ peers: .venv-rllib/.installed .venv-benchmarl/.installed .venv-tianshou/.install
 	$(PYTHON) -m venv .venv-agilerl
 	.venv-agilerl/bin/python -m pip install --quiet torch==2.13.0
 	.venv-agilerl/bin/python -m pip install --quiet torch==2.13.0 agilerl==2.58.0 peft==0.21.2 box2d==2.3.10
+	@touch $@
+
+.venv-comlrl/.installed:
+	$(PYTHON) -m venv .venv-comlrl
+	.venv-comlrl/bin/python -m pip install --quiet torch==2.13.0
+	.venv-comlrl/bin/python -m pip install --quiet torch==2.13.0 comlrl==1.4.3 numba==0.68.1
 	@touch $@
 
 .venv-imitation/.installed:

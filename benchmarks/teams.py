@@ -27,7 +27,8 @@ PLAIN = ["train.video=false", "train.tensorboard=false"]
 TEAM = "groups.team"
 EPISODES = [f"{TEAM}.learner.groups=episode", f"{TEAM}.policy.candidates=1"]
 ALONE = ["world.roles=[planner]"]
-ONE_TURN = [*ALONE, "world.turns=1", "world.max_moves=0", "train.rollout_steps=1", "train.num_envs=512"]
+WHOLE_PATH = f"{TEAM}.policy.max_tokens=12"
+ONE_TURN = [*ALONE, "world.turns=1", "world.max_moves=0", WHOLE_PATH, "train.rollout_steps=1", "train.num_envs=256"]
 MULTI_TURN = [*ALONE, "train.rollout_steps=8", "train.num_envs=128"]
 ARMS: dict[str, tuple[str, list[str]]] = {  # name -> experiment, overrides
     "AT-GRPO, shared": ("plan-path-shared", []),
@@ -45,7 +46,7 @@ ARMS: dict[str, tuple[str, list[str]]] = {  # name -> experiment, overrides
     "sparse rewards": ("plan-path-shared", ["world.reward=sparse"]),
 }
 DEMONSTRATIONS = 300  # episodes of the solver
-WARM_UP = 3200  # answers read
+WARM_UP = 2400  # answers read
 
 
 def coterie(*words: str) -> None:
@@ -73,6 +74,7 @@ def warm_start(words: list[str], seed: int, folder: Path) -> Path:
             *("--seed", str(1000 + seed), "--out", str(demos), "--quiet"),
         )
         steps = [f"train.total_steps={WARM_UP}", f"train.rollout_steps={WARM_UP}", f"seed={seed}", *PLAIN]
+        steps.append(WHOLE_PATH)  # the solver's proposals are longer than the answers that training samples
         coterie("clone", *common, *steps, "--demonstrations", str(demos), "--out", str(out), "--quiet")
     return out
 
@@ -136,8 +138,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results/teams-plan-path.json"))
     options = parser.parse_args()
     jobs = [(arm, seed) for seed in options.seeds for arm in options.arms]
-    for _, seed in jobs:
-        warm_start(ARMS[options.arms[0]][1], seed, options.runs)
+    for arm, seed in jobs:  # one after the other: arms share warm starts
+        warm_start(ARMS[arm][1], seed, options.runs)
     found: list[dict[str, Any]] = []
     begun = time.perf_counter()
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -1,6 +1,7 @@
 """AT-GRPO: groups, advantages and gradients against references written from the papers, and whose weights change."""
 
 import copy
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -169,7 +170,7 @@ def test_turns_are_counted_on_from_one_rollout_to_the_next():
         counter = again
     starts = [i for i, turn in enumerate(seen) if turn == 0]
     assert len(starts) >= 4
-    for first, following in zip(starts, starts[1:], strict=False):
+    for first, following in itertools.pairwise(starts):
         assert seen[first:following] == list(range(following - first))
         assert following - first <= 3
 
@@ -181,6 +182,24 @@ def test_episodes_have_the_spread_of_their_returns():
     metrics = learner.learn(own, Joint(rollout.experiences, 1, 0.0), np.random.default_rng(0))
     assert metrics["second/turn_1/advantage"] == pytest.approx(own.reward.sum(axis=(0, 2)).std(), abs=1e-5)
     assert metrics["second/turn_1/score"] == pytest.approx(own.reward[:, :, 1].sum(axis=0).mean(), abs=1e-5)
+
+
+@pytest.mark.parametrize("groups", ["turn", "episode"])
+def test_groups_of_equally_good_answers_are_skipped_or_regularized(groups):
+    found = {}
+    for flat, entropy in (("skip", 1.0), ("regularize", 1.0), ("regularize", 0.0)):
+        runner, learner = team(
+            num_envs=4,
+            candidates=4 if groups == "turn" else 1,
+            world={"alpha": 0.0, "reward": "sparse", "group_size": 4},  # every reward is 0
+            learner={"groups": groups, "flat_groups": flat, "entropy": entropy, "learning_rate": 1e-2},
+        )
+        before = weights(learner.policy)
+        metrics = iterate(runner, learner, 1)
+        assert metrics["flat_groups"] == 1.0
+        assert metrics["second/turn_1/advantage"] == 0.0
+        found[flat, entropy] = bool(changed(before, weights(learner.policy))), metrics["updates"]
+    assert found == {("skip", 1.0): (False, 0), ("regularize", 1.0): (True, 1), ("regularize", 0.0): (False, 1)}
 
 
 # The loss -----------------------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ def test_completions(engine, plain, temperature):
         assert [one.finish for one in found] == [one.finish for one in wanted]
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
-    assert engine.engine is not None and engine.engine.engine.steps > 0
+    assert engine.engine is not None
+    assert engine.engine.engine.steps > 0
     assert plain.engine is None
 
 
@@ -46,7 +47,8 @@ def test_stop_strings_cut_answers_where_they_stand(engine, plain):
     found, wanted = engine.complete(PROMPTS, 4, sampling), plain.complete(PROMPTS, 4, sampling)
     assert [[one.text for one in row] for row in found] == [[one.text for one in row] for row in wanted]
     assert [[one.finish for one in row] for row in found] == [[one.finish for one in row] for row in wanted]
-    assert found[0][0].finish == "stop" and len(found[0][0].text) < len(free[0][0].text)
+    assert found[0][0].finish == "stop"
+    assert len(found[0][0].text) < len(free[0][0].text)
 
 
 def test_scores(engine, plain):

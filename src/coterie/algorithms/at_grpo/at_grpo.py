@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from coterie.algorithms.at_grpo.groups import Baseline, Found, by_episode, by_turn
+from coterie.algorithms.at_grpo.groups import Baseline, Flat, Found, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import Normalize
 from coterie.algorithms.at_grpo.turns import TurnCounter, metrics_by_turn
 from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
@@ -40,6 +40,7 @@ class ATGRPOSettings:
     clip: float = 0.2  # ε of the clipped ratio
     kl: float = 0.0  # weight of the KL to the model as it was when learning began
     entropy: float = 0.0  # weight of the tokens' entropy, which keeps answers varied
+    flat_groups: Flat = "skip"  # groups of equally good answers: skip, or regularize: entropy and kl alone act on them
     normalize: Normalize = "token"  # mean over tokens, over answers (sequence), or by the longest possible answer
     epochs: int = 1  # passes over the answers of an iteration
     minibatch_size: int = 64  # prompts per optimiser step
@@ -67,6 +68,7 @@ class ATGRPOSettings:
         options: Mapping[str, tuple[str, ...]] = {
             "groups": get_args(Groups),
             "baseline": get_args(Baseline),
+            "flat_groups": get_args(Flat),
             "normalize": get_args(Normalize),
             "learning_rate_schedule": get_args(Schedule),
         }
@@ -106,7 +108,8 @@ class ATGRPO:
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         turns, table = s.groups == "turn", list(joint.experiences.values())
-        found = by_turn(own, s.baseline) if turns else by_episode(own, table, s.baseline)
+        how = (s.baseline, s.flat_groups)
+        found = by_turn(own, *how) if turns else by_episode(own, table, *how)
         spec = self._spec(joint)
         self.tokens += found.tokens
         metrics = self._scores(own) | self._sizes(found)
@@ -172,11 +175,8 @@ class ATGRPO:
         return {}  # `learn` returns them
 
     def state(self) -> State:
-        return {
-            "tokens": self.tokens,
-            "turns": self.turns.state(),
-            "workers": [worker.state() for worker in self.workers],
-        }
+        workers = [worker.state() for worker in self.workers]
+        return {"tokens": self.tokens, "turns": self.turns.state(), "workers": workers}
 
     def load(self, state: State) -> None:
         if len(state["workers"]) != len(self.workers):

@@ -18,6 +18,7 @@ from coterie.core.types import Array, CoterieError, Experience
 from coterie.policies.teams.weights import PAD
 
 Baseline = Literal["std", "mean"]
+Flat = Literal["skip", "regularize"]  # what becomes of groups in which every answer is equally good
 EPSILON = 1e-6  # rewards that differ by less are equal
 
 
@@ -36,11 +37,11 @@ class Answers(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The answers of a rollout that teach something, and how many do not."""
+    """The answers of a rollout to learn from, and how many groups say nothing about which are better."""
 
     answers: Answers
     groups: int  # compared
-    flat: int  # groups in which every answer is equally good: skipped
+    flat: int  # groups in which every answer is equally good
     tokens: int  # sampled, those of skipped groups included
     rows: Array  # [G, 3] int: where each prompt was answered (t, n, a)
     centred: Array  # [G, K] float64: R − mean of each answer
@@ -55,7 +56,7 @@ def advantages(rewards: Array, baseline: Baseline) -> Array:
     return np.where(deviation > EPSILON, centred / np.maximum(deviation, EPSILON), 0.0).astype(np.float32)
 
 
-def by_turn(own: Experience, baseline: Baseline) -> Found:
+def by_turn(own: Experience, baseline: Baseline, flat: Flat = "skip") -> Found:
     """Groups of candidates: every decision is one group."""
     trace = _trace(own)
     # Decisions that are pending when a rollout ends become its next one's first row: they are learned from there.
@@ -71,13 +72,13 @@ def by_turn(own: Experience, baseline: Baseline) -> Found:
         advantages(scores, baseline),
         a,
     )
-    kept = np.flatnonzero(uneven)
+    kept = np.flatnonzero(uneven | (flat == "regularize"))
     rows, centred = np.stack([t, n, a], axis=1)[kept], (scores - scores.mean(axis=1, keepdims=True))[kept]
     sampled = int((found.tokens != PAD).sum())
-    return Found(found.take(kept), len(t), len(t) - len(kept), sampled, rows, centred)
+    return Found(found.take(kept), len(t), int((~uneven).sum()), sampled, rows, centred)
 
 
-def by_episode(own: Experience, table: Sequence[Experience], baseline: Baseline) -> Found:
+def by_episode(own: Experience, table: Sequence[Experience], baseline: Baseline, flat: Flat = "skip") -> Found:
     """Groups of episodes that began with the same prompt; their decisions share the episode's advantage.
 
     `table` is the experience of all groups of agents, this one included. The prompt that began an episode may have been
@@ -93,12 +94,13 @@ def by_episode(own: Experience, table: Sequence[Experience], baseline: Baseline)
             "learner.groups=episode compares episodes of one instance: set world.group_size to 2 or more"
         )
     kept: list[tuple[Array, float, float]] = []  # decisions of an episode, its advantage, its return − the mean
-    flat = 0
+    even = 0
     for members in together.values():
         returns = np.array([value for _, value in members])
         if np.ptp(returns) <= EPSILON:
-            flat += 1
-            continue
+            even += 1
+            if flat == "skip":
+                continue
         each = advantages(returns[None], baseline)[0]
         kept += zip([rows for rows, _ in members], each, returns - returns.mean(), strict=True)
     rows = np.concatenate([r for r, _, _ in kept]) if kept else np.zeros((0, 3), np.int64)
@@ -114,7 +116,7 @@ def by_episode(own: Experience, table: Sequence[Experience], baseline: Baseline)
         a,
     )
     tokens = sum(int((trace["tokens"][tuple(r.T)] != PAD).sum()) for r, _, _ in episodes)
-    return Found(answers, len(together), flat, tokens, rows, centred[:, None])
+    return Found(answers, len(together), even, tokens, rows, centred[:, None])
 
 
 def _opening(table: Sequence[Experience], first: int, copy: int) -> bytes:

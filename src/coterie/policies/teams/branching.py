@@ -36,8 +36,8 @@ def score_candidates(view: View, copies: Array, agents: Array, candidates: Array
 def demand_same_prompts(read: Array, found: Array) -> None:
     """Raise unless all candidates of a group answer the prompt that was read: they are compared with each other.
 
-    `read` `[R]` are the texts that the policy tokenised, once for each group; `found` `[R, K]` what its candidates would
-    read where they are scored. Equal texts have equal tokens, so this asserts the identity of the token ids too.
+    `read` `[R]` are the texts that the policy tokenised, once for each group; `found` `[R, K]` is what its candidates
+    would read where they are scored. Equal texts have equal tokens, so this asserts equal token ids too.
     """
     different = np.flatnonzero((found != read[:, None]).any(axis=1))
     if len(different):
