@@ -25,7 +25,9 @@ from coterie.training.run import Run
 
 TEAM = "groups.team"
 PLAIN = ["train.video=false", "train.tensorboard=false"]
-EPISODES = [f"{TEAM}.learner.groups=episode", f"{TEAM}.policy.candidates=1"]
+EPISODES = [  # as many answers in an optimiser step as 32 prompts with 8 candidates have
+    *(f"{TEAM}.learner.groups=episode", f"{TEAM}.policy.candidates=1", f"{TEAM}.learner.minibatch_size=256"),
+]
 
 
 @dataclass(frozen=True)
