@@ -1,6 +1,6 @@
 """Population-based training against plain Optuna at equal environment steps: several studies of one experiment.
 
-    python benchmarks/pbt.py [--studies 5] [--members 8] [--steps 24576] [--agilerl PYTHON] [--out FILE.json]
+    python benchmarks/pbt.py [--studies 5] [--members 8] [--steps 12288] [--agilerl PYTHON] [--out FILE.json]
 
 All train MEMBERS policies for STEPS steps each, and search the same real-valued settings of the learner. Optuna's
 trials are not pruned, so that everybody takes all steps. A study's score is the held-out greedy return of the policy
@@ -25,7 +25,7 @@ from coterie.studies.tune.tune import Plan, tune
 SEARCHED = ("*.learning_rate", "*.gae_lambda", "*.clip", "*.entropy_coefficient", "*.max_grad_norm")
 SHORT = ("train.rollout_steps=64", "groups.agent.learner.minibatches=8")  # 1,024 steps per iteration, 128 per minibatch
 QUICK = ("train.evaluate_episodes=32", "train.video=false", "train.tensorboard=false", "train.evaluate_every=1000000")
-EXPERIMENT = "lunarlander-ppo"  # 24,576 steps are too few to solve it, so that searches differ
+EXPERIMENT = "lunarlander-ppo"  # 12,288 steps are too few to solve it, so that searches differ
 
 
 def plan_of(sampler: str, seed: int, options: argparse.Namespace) -> Plan:
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=5)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=24_576)
+    parser.add_argument("--steps", type=int, default=12_288)
     parser.add_argument("--agilerl", help="an interpreter that has AgileRL")
     parser.add_argument("--runs", default="runs/bench-pbt")
     parser.add_argument("--out")
