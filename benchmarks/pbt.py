@@ -1,6 +1,6 @@
 """Population-based training against plain Optuna at equal environment steps: several studies of one experiment.
 
-    python benchmarks/pbt.py [--studies 5] [--members 8] [--steps 32768] [--agilerl PYTHON] [--out FILE.json]
+    python benchmarks/pbt.py [--studies 5] [--members 8] [--steps 12288] [--agilerl PYTHON] [--out FILE.json]
 
 All train MEMBERS policies for STEPS steps each, and search the same real-valued settings of the learner. Optuna's
 trials are not pruned, so that everybody takes all steps. A study's score is the held-out greedy return of the policy
@@ -11,6 +11,7 @@ steps (`peers/agilerl_population.py`). Prints every study, the means, and bootst
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from coterie.studies.tune.tune import Plan, tune
 SEARCHED = ("*.learning_rate", "*.gae_lambda", "*.clip", "*.entropy_coefficient", "*.max_grad_norm")
 SHORT = ("train.rollout_steps=64", "groups.agent.learner.minibatches=8")  # 1,024 steps per iteration, 128 per minibatch
 QUICK = ("train.evaluate_episodes=32", "train.video=false", "train.tensorboard=false", "train.evaluate_every=1000000")
-EXPERIMENT = "lunarlander-ppo"  # 32,768 steps are too few to solve it, so that searches differ
+EXPERIMENT = "lunarlander-ppo"  # 12,288 steps are too few to solve it, so that searches differ
 
 
 def plan_of(sampler: str, seed: int, options: argparse.Namespace) -> Plan:
@@ -51,6 +52,24 @@ def score_of_agilerl(seed: int, options: argparse.Namespace) -> float | None:
     return measure(command)["held_out"]
 
 
+def all_scores(
+    name: str, search: Callable[[int, argparse.Namespace], float | None], options: argparse.Namespace
+) -> list[float]:
+    """The scores of every study of a search; those that an earlier start has found are read from a file."""
+    sizes = f"{options.members}x{options.steps}x{options.rounds}"
+    file = Path(options.runs) / f"{name}-{sizes}.json"
+    scores: list[float] = json.loads(file.read_text()) if file.is_file() else []
+    for seed in range(len(scores), options.studies):
+        found = search(seed, options)
+        assert found is not None
+        scores.append(found)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(scores) + "\n")
+        shutil.rmtree(Path(options.runs) / f"{name}-{seed}", ignore_errors=True)
+        print(f"{name}, study {seed}: {found:.1f}", flush=True)
+    return scores[: options.studies]
+
+
 def difference(one: list[float], other: list[float]) -> dict[str, object]:
     """The mean of paired differences and its 95% interval by bootstrap over the studies."""
     gap = np.subtract(one, other)
@@ -64,7 +83,7 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=5)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=32_768)
+    parser.add_argument("--steps", type=int, default=12_288)
     parser.add_argument("--agilerl", help="an interpreter that has AgileRL")
     parser.add_argument("--runs", default="runs/bench-pbt")
     parser.add_argument("--out")
@@ -72,14 +91,7 @@ def main() -> None:
     searches: dict[str, Callable[[int, argparse.Namespace], float | None]] = {"pbt": score_of_pbt, "tpe": score_of_tpe}
     if options.agilerl:
         searches["agilerl"] = score_of_agilerl
-    scores: dict[str, list[float]] = {name: [] for name in searches}
-    for seed in range(options.studies):
-        for name, search in searches.items():
-            found = search(seed, options)
-            assert found is not None
-            scores[name].append(found)
-            shutil.rmtree(Path(options.runs) / f"{name}-{seed}", ignore_errors=True)
-        print(f"study {seed}: {', '.join(f'{name} {found[-1]:.1f}' for name, found in scores.items())}", flush=True)
+    scores = {name: all_scores(name, search, options) for name, search in searches.items()}
     means = {name: float(np.mean(found)) for name, found in scores.items()}
     gaps = {f"pbt - {name}": difference(scores["pbt"], scores[name]) for name in scores if name != "pbt"}
     for name, mean in means.items():

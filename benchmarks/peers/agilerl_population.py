@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=32_768)
+    parser.add_argument("--steps", type=int, default=12_288)
     parser.add_argument("--learn-step", type=int, default=1_024, help="steps per iteration, summed over copies")
     parser.add_argument("--episodes", type=int, default=32)
     options = parser.parse_args()

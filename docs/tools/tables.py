@@ -343,6 +343,10 @@ def peers() -> str:
                 theirs["return_100"],
             )
         )
+    sac = read("bench-sac")["Pendulum-v1"]["measured"]
+    ours, theirs = sac["coterie"], sac["stable-baselines3"]
+    speeds = (ours["steps_per_s"], theirs["steps_per_s"])
+    rows.append(_peer("SAC, Pendulum-v1", "Stable-Baselines3", *speeds, ours["greedy"], theirs["greedy"]))
     spread = read("bench-spread")["medians"]
     for title, peer, our_name, their_name in (
         ("IPPO, simple_spread", "RLlib", "coterie ippo", "rllib ppo"),
@@ -407,6 +411,40 @@ def maddpg_peers() -> str:
         each = ", ".join(number(one, 2) for one in scored)
         rows.append([title, number(statistics.mean(scored), 2), each, thousands(speed)])
     return markdown(("variant", "return, mean", "seed by seed", "agent-steps/s, median"), rows)
+
+
+def sac_peers() -> str:
+    """SAC beside Stable-Baselines3: speed, and greedy scores at equal steps."""
+    told, rows = read("bench-sac"), []
+    for world in ("Pendulum-v1", "LunarLander-v3"):
+        ours = told[world]["measured"]["coterie"]["steps_per_s"]
+        for name, one in told[world]["measured"].items():
+            found = ", ".join(number(each["greedy"]) for each in told[world]["all"][name])
+            ratio = f"{ours / one['steps_per_s']:.1f}×"
+            rows.append(
+                [f"{world}, {thousands(told[world]['steps'])}", name, thousands(one["steps_per_s"]), ratio, found]
+            )
+    return markdown(("task, steps", "library", "steps/s", "Coterie is", "greedy return, seed by seed"), rows)
+
+
+def populations() -> str:
+    """Population-based training beside plain Optuna and AgileRL: held-out scores of every study, and differences."""
+    told = read("bench-pbt")
+    titles = {
+        "pbt": "`--sampler pbt`",
+        "tpe": "plain Optuna (TPE, no pruning)",
+        "agilerl": "AgileRL, evolutionary search",
+    }
+    rows = []
+    for name, found in told["scores"].items():
+        gap = told["differences"].get(f"pbt - {name}")
+        shown = "–"
+        if gap is not None:
+            low, high = gap["ci95"]
+            shown = f"{number(gap['mean'])} [{number(low)}, {number(high)}]"
+        each = ", ".join(number(score) for score in found)
+        rows.append([titles[name], number(told["means"][name]), each, shown])
+    return markdown(("search", "held-out return, mean", "study by study", "pbt is better by [95% interval]"), rows)
 
 
 def replay_peers() -> str:
@@ -540,7 +578,6 @@ ELSEWHERE = {
     **dict.fromkeys(FAMILIES["Teams of language models"], "What teams reach: [AT-GRPO](guides/at-grpo.md).\n"),
     **dict.fromkeys(FAMILIES["Imitation"], "What clones reach: [Imitation](guides/imitation.md).\n"),
     "gridworld-teacher": "How a team is taught: [Teachers](guides/teacher.md#teams).\n",
-    "lunarlander-continuous-sac": "What it has reached so far: [SAC](guides/sac.md#what-it-reaches).\n",
     "lavagap-constrained": "Its scores are in [Rules in words](guides/constraints.md#the-lava-gap).\n",
 }
 
@@ -654,6 +691,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "measured": measured,
     "spread-peers": spread_peers,
     "maddpg-peers": maddpg_peers,
+    "sac-peers": sac_peers,
+    "populations": populations,
     "replay-peers": replay_peers,
     "gpu": gpu,
     "attacks": attacks,

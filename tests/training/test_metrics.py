@@ -1,6 +1,7 @@
 """metrics.jsonl line by line, and progress for people."""
 
 import json
+import re
 
 import pytest
 
@@ -71,3 +72,17 @@ def test_a_terminal_gets_a_bar(monkeypatch, capsys):
     progress.show(10, 1.0, "team 3.50")
     progress.close()
     assert "team 3.50" in capsys.readouterr().err
+
+
+def test_a_bar_of_80_columns_leaves_room_for_time_and_two_groups(monkeypatch, capsys):
+    for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", "80"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    bar = Progress(120_000, 0, quiet=False)
+    bar.show(102_000, 1.0, "training: hunters 15.50  prey -25.89  success 51%")
+    bar.close()
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err).replace("\r", "\n").splitlines()
+    shown = [line for line in lines if "hunters" in line]
+    assert shown
+    assert all(len(line) <= 80 for line in lines)
+    assert all(line.endswith("102k of 120k steps  hunters 15.50  prey -25.89  success 51%") for line in shown)
+    assert re.search(r"━ (--:--|\d\d:\d\d) ", shown[-1])

@@ -12,6 +12,7 @@ from coterie.core.global_random import global_state
 from coterie.core.types import CoterieError
 from coterie.training import build, captions, loop, mp4, video
 from coterie.training.gif import GifWriter
+from coterie.training.players import policy_kind
 from coterie.training.runner import Runner
 from helpers import run as run_cases
 from helpers.run import train
@@ -169,6 +170,13 @@ def test_without_ffmpeg_a_gif_is_all_and_an_mp4_says_what_it_needs(grid, tmp_pat
 @pytest.mark.parametrize(("frames", "fps"), [(2, 0.5), (8, 2), (16, 4), (60, 4), (150, 10), (900, 30)])
 def test_the_pace_suits_the_length(frames, fps):
     assert video.pace(frames) == fps
+
+
+def test_kinds_of_policies_in_a_few_words():
+    words = ["groups.learners.policy={name: language, lm: embedded}", "groups.learners.learner=null"]
+    kinds = [policy_kind(group) for group in schema.load("gridworld-lm", words).groups.values()]
+    assert kinds == ["language: embedded", "language: embedded", "expert"]
+    assert policy_kind(schema.load("cartpole-ppo").groups["agent"]) == "network, ppo"
 
 
 def test_captions_name_agents_and_kinds_and_fit_the_picture():

@@ -82,8 +82,11 @@ class Progress:
             console = Console(stderr=True)
             if console.is_terminal:
                 from rich import progress as p
+                from rich.table import Column
 
-                columns = (p.BarColumn(None), p.TextColumn("{task.description}"), p.TimeRemainingColumn())
+                rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # of 80 columns, bar and time keep theirs
+                words = p.TextColumn("{task.description}", table_column=rest)
+                columns = (p.BarColumn(14), p.TimeRemainingColumn(compact=True), words)
                 self.bar = p.Progress(*columns, console=console, expand=True)
                 self.task = self.bar.add_task("starting", total=total, completed=done)
                 self.bar.start()
@@ -92,7 +95,7 @@ class Progress:
         """Show the progress."""
         line = "  ".join(filter(None, [f"{counted(step, self.total)} steps", words]))
         if self.bar is not None:
-            self.bar.update(self.task, completed=step, description=line)
+            self.bar.update(self.task, completed=step, description=line.replace("training: ", ""))
         elif not self.quiet and (wall >= self.next_line or step >= self.total):
             print(f"{line}  {wall:.0f} s", file=sys.stderr, flush=True)
             self.next_line = wall + 10

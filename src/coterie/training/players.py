@@ -32,11 +32,11 @@ def named_run(name: str) -> tuple[str, list[str]] | None:
 
 
 def policy_kind(group: schema.GroupConfig) -> str:
-    """What plays in a group, in a few words: `network, ppo`, `language (embedded)`, `run runs/four`."""
+    """What plays in a group, in a few words: `network, ppo`, `language: embedded`, `run four`."""
     if isinstance(group.policy, schema.SeatedRun):
         return f"run {Path(group.policy.run).name}"
     model = getattr(group.policy.settings, "lm", None)  # of policies that ask a language model
-    name = group.policy.name if model is None else f"{group.policy.name} ({Path(model.name).name})"
+    name = group.policy.name if model is None else f"{group.policy.name}: {Path(model.name).name}"
     return name if group.learner is None else f"{name}, {group.learner.name}"
 
 

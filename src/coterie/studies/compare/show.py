@@ -304,13 +304,14 @@ def draw(comparison: Comparison) -> bytes:
     The bands of more than a few variants would hide each other: then every variant has a small panel with its own.
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     count = len(comparison.standings)
     small = -(-count // 4) if count > figures.MANY else 0  # rows of small panels
     names = -(-count // (1 + (count > 4)))  # lines of the legend
     heights = [3.4, 3.4, *[2.0] * small]
-    figure = Figure(figsize=(12, sum(heights) + 0.3 * names + 0.5), layout="constrained")
-    figure.get_layout_engine().set(hspace=0.08)  # titles stay clear of the labels above them
+    apart = ConstrainedLayoutEngine(hspace=0.08)  # titles stay clear of the labels above them
+    figure = Figure(figsize=(12, sum(heights) + 0.3 * names + 0.5), layout=apart)
     rows = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     unit = "normalised return" if comparison.normalised else "return"
     above, below = rows[0].subgridspec(1, 2), rows[1].subgridspec(1, 2)
