@@ -25,7 +25,10 @@ from coterie.training.run import Run
 
 PLAIN = ["train.video=false", "train.tensorboard=false"]
 TEAM = "groups.team"
-EPISODES = [f"{TEAM}.learner.groups=episode", f"{TEAM}.policy.candidates=1"]
+EPISODES = [
+    *(f"{TEAM}.learner.groups=episode", f"{TEAM}.policy.candidates=1"),
+    *(f"{TEAM}.learner.minibatch_size=256", f"{TEAM}.learner.microbatch_size=256"),  # as many answers in a step
+]
 ALONE = ["world.roles=[planner]"]
 WHOLE_PATH = f"{TEAM}.policy.max_tokens=12"
 ONE_TURN = [*ALONE, "world.turns=1", "world.max_moves=0", WHOLE_PATH, "train.rollout_steps=1", "train.num_envs=256"]
