@@ -25,8 +25,9 @@ from coterie.training.run import Run
 
 PLAIN = ["train.video=false", "train.tensorboard=false"]
 TEAM = "groups.team"
-EPISODES = [  # as many answers in an optimiser step as 32 prompts with 8 candidates have
-    *(f"{TEAM}.learner.groups=episode", f"{TEAM}.policy.candidates=1", f"{TEAM}.learner.minibatch_size=256"),
+EPISODES = [
+    *(f"{TEAM}.learner.groups=episode", f"{TEAM}.policy.candidates=1"),
+    *(f"{TEAM}.learner.minibatch_size=256", f"{TEAM}.learner.microbatch_size=256"),  # as many answers in a step
 ]
 ALONE = ["world.roles=[planner]"]
 WHOLE_PATH = f"{TEAM}.policy.max_tokens=12"

@@ -112,13 +112,26 @@ def test_out_of_memory_goes_on_with_fewer_rows(network, monkeypatch, caplog):
     engine = Engine(network, EngineSpec(20, 12, rows=128, prompts=64))
     reserve = engine._reserve
 
-    def scarce(requests, ends):
+    def scarce(*sizes):
         if engine.rows > 32:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return reserve(requests, ends)
+        return reserve(*sizes)
 
     monkeypatch.setattr(engine, "_reserve", scarce)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     found = engine.sample(Request(given, 4, 12, 1.0, (END,), noise(40, 4)))
     np.testing.assert_array_equal(found.tokens, expected.tokens)
     assert "32 answers at once" in caplog.text
+    assert engine._room.prompt_key.shape[1] == 16  # prompts take memory too
+
+
+def test_memory_that_never_suffices_is_an_error(network, monkeypatch):
+    engine = Engine(network, EngineSpec(20, 12, rows=64, prompts=64))
+
+    def scarce(*sizes):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(engine, "_reserve", scarce)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.sample(Request(prompts(3), 2, 12, 1.0, (END,), noise(3, 2)))

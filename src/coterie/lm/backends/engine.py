@@ -66,7 +66,7 @@ class Engine:
         self.network, self.spec = network, spec
         self.device, self.dtype = network.embedding.device, network.compute
         self.kernels = _kernels(self.device)
-        self.rows = spec.rows
+        self.rows, self.prompts = spec.rows, spec.prompts  # fewer once memory has run out
         self.weights = EngineWeights(network)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._room: Room | None = None
@@ -83,12 +83,12 @@ class Engine:
             except torch.OutOfMemoryError:
                 if self.rows <= SMALLEST:
                     raise
-                self._forget(self.rows // 2)
+                self._shrink()
                 log.warning("out of GPU memory: the engine goes on with %d answers at once", self.rows)
 
-    def _forget(self, rows: int) -> None:
-        """Give back all memory and go on with fewer rows."""
-        self.rows, self._room = rows, None
+    def _shrink(self) -> None:
+        """Give back all memory and go on with half of it."""
+        self.rows, self.prompts, self._room = self.rows // 2, max(1, self.prompts // 2), None
         self._graphs.clear()
         torch.cuda.empty_cache()
 
@@ -97,7 +97,7 @@ class Engine:
         shape = (len(request.prompts), count, request.max_tokens)
         if not total:
             return Samples(np.full(shape, PAD, np.int32), np.zeros(shape, "f4"), np.zeros(shape[:2], "f4"))
-        room = self._reserve(total, len(request.ends))
+        room = self._reserve(total, len(request.prompts), len(request.ends))
         self.weights.refresh()
         if room.tempered != request.tempered:
             room.tempered = request.tempered
@@ -118,15 +118,18 @@ class Engine:
             (room.entropy[:total].cpu().numpy() / lengths).astype(np.float32).reshape(shape[:2]),
         )
 
-    def _reserve(self, requests: int, ends: int) -> Room:
-        """Room for so many requests; what is there is used again."""
-        room = self._room
-        if room is None or len(room.tokens) < requests or len(room.ends) != ends:
+    def _reserve(self, requests: int, prompts: int, ends: int) -> Room:
+        """Room for so many requests and prompts; what is there is used again."""
+        room, prompts = self._room, min(prompts, self.prompts)
+        if room is not None:
+            requests, prompts = max(requests, len(room.tokens)), max(prompts, len(room.prompt_logits))
+        if room is None or (requests, prompts, ends) != (len(room.tokens), len(room.prompt_logits), len(room.ends)):
             self._graphs.clear()
-            self._room = room = self._make_room(max(requests, 0 if room is None else len(room.tokens)), ends)
+            self._room = room = None  # the old room goes before the new one comes
+            self._room = room = self._make_room(requests, prompts, ends)
         return room
 
-    def _make_room(self, requests: int, ends: int) -> Room:
+    def _make_room(self, requests: int, prompts: int, ends: int) -> Room:
         shape, spec = self.network.shape, self.spec
 
         def cache(rows: int, positions: int) -> Tensor:
@@ -136,7 +139,6 @@ class Engine:
         def new(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=self.device)
 
-        prompts = min(spec.prompts, requests)
         return Room(
             shape,
             cache(prompts, spec.max_prompt),
