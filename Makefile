@@ -115,6 +115,13 @@ dagger-study: $(STAMP) .venv-imitation/.installed ## labels that DAgger and clon
 bench-comlrl: .venv-comlrl/.installed ## MAGRPO of CoMLRL on Plan-Path 4x4, from the warm start of `make teams-study` (about 15 minutes)
 	PYTHONPATH=src .venv-comlrl/bin/python benchmarks/peers/comlrl_plan_path.py --start runs/teams/warm-team-0
 
+bench-teams: $(STAMP) ## teams on one GPU: rollout and update speed against Hugging Face (about 5 minutes, needs CUDA)
+	$(BIN)/python benchmarks/gpu_teams.py --out docs/results/bench-teams.json
+
+teams-gpu-study: $(STAMP) ## teams of SmolLM2 on one GPU: all tasks and arms, into docs/results (an hour, needs CUDA)
+	for study in plan-path-5 plan-path-10 sudoku-4 sokoban-1 math; do \
+	  $(BIN)/python benchmarks/gpu_teams_study.py $$study --jobs 3 --out docs/results/teams-gpu-$$study.json || exit 1; done
+
 teams-study: $(STAMP) ## teams of tiny language models: AT-GRPO, plain GRPO, a single agent, three seeds, into docs/results (an hour)
 	$(BIN)/python benchmarks/teams.py --jobs 2
 

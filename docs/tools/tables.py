@@ -45,7 +45,7 @@ FAMILIES = {
     "Teams of language models": tuple(
         f"{task}-{kind}"
         for task in ("plan-path", "sokoban", "sudoku", "math", "code")
-        for kind in ("shared", "separate", "adapters")
+        for kind in ("shared", "separate", "adapters", *(["smollm"] if task != "code" else []))
     ),
     "Teachers": (
         *("doorkey5-teacher", "doorkey8-teacher", "simple-doorkey-teacher", "colored-doorkey-teacher"),
