@@ -10,6 +10,8 @@ What differs, because it cannot be said otherwise there:
 - All answers are followed into the next turn, so that a tree of K answers and T turns has K + K^2 + … + K^T joint
   answers; eight turns are out of reach, and two are played.
 - One instance at a time.
+
+SIGTERM ends the training early and scores what it has reached.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -186,6 +189,7 @@ def main() -> None:
     saved = load(max(options.start.glob("checkpoints/best-*")))["policies"]["team"]["networks"][0]
     tokenizer, agents = make_tokenizer(), [make_model(saved) for _ in ROLES]
     team = Team(settings, options.tokens)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(team, "budget", 0))
     keys = ((options.seed, n) for n in range(options.tokens // 50))
     states = [json.dumps(asdict(draw_instance(team.task, "train", key))) for key in keys]
     trainer = MAGRPOTrainer(
