@@ -12,10 +12,11 @@ from coterie.algorithms.at_grpo.at_grpo import ATGRPOSettings
 from coterie.algorithms.at_grpo.groups import advantages, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import token_loss, token_weights
 from coterie.algorithms.at_grpo.turns import TurnCounter
+from coterie.algorithms.divergence import Diverged
 from coterie.core.group import Actor
 from coterie.core.types import CoterieError, Joint
 from coterie.policies.teams.policy import CausalLMPolicy
-from coterie.policies.teams.weights import PAD
+from coterie.policies.teams.weights import PAD, Weights
 from coterie.training.runner import Runner
 from helpers.teams import iterate, team
 
@@ -271,6 +272,36 @@ def test_gradients_accumulate_over_microbatches():
         iterate(runner, learner, 1)
         found.append(weights(learner.policy))
     assert all(np.allclose(found[0][name], found[1][name], atol=2e-5) for name in found[0])
+
+
+def test_memory_that_runs_out_halves_the_microbatch_and_changes_nothing_else(monkeypatch, caplog):
+    found = []
+    for most in (100, 3):
+        runner, learner = team(num_envs=6, learner={"minibatch_size": 100, "microbatch_size": 100})
+        grade, graded = Weights.grade, []
+
+        def scarce(self, prompts, *words, most=most, grade=grade, graded=graded):
+            graded.append(len(prompts))
+            if len(prompts) > most:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return grade(self, prompts, *words)
+
+        monkeypatch.setattr(Weights, "grade", scarce)
+        iterate(runner, learner, 1)
+        monkeypatch.undo()
+        found.append(weights(learner.policy))
+    assert max(graded[-3:]) <= 3
+    assert "prompts at once" in caplog.text
+    assert all(np.allclose(found[0][name], found[1][name], atol=2e-5) for name in found[0])
+
+
+def test_a_weight_that_is_not_finite_stops_learning():
+    runner, learner = team(num_envs=6)
+    own = runner.play(2, 1, 0.0).experiences["writers"]
+    with torch.no_grad():
+        learner.policy.networks[0].norm[0] = torch.nan
+    with pytest.raises(Diverged, match="diverged"):
+        learner.learn(own, _joint(own), np.random.default_rng(0))
 
 
 def _joint(own):

@@ -1,6 +1,7 @@
 """Devices: which one a network is on, and learning on a GPU against learning on the CPU."""
 
 import copy
+import os
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from coterie.core.types import Box, Joint, StateRows
 from coterie.nn import kernels, networks
-from coterie.nn.devices import resolve_device
+from coterie.nn.devices import demand_deterministic, resolve_device, resolve_precision
 from coterie.nn.packing import layout
 from helpers import dqn, maddpg, ppo
 from helpers.small_worlds import ACTIONS, NAMED, generator, group_spec, network
@@ -35,6 +36,22 @@ def test_auto_takes_the_gpu_where_there_is_one_and_the_compiled_path_does_not_se
     assert resolve_device("auto", compiled=False).type == "cuda"
     assert resolve_device("cuda", compiled=False).type == "cuda"
     assert not torch.backends.cudnn.allow_tf32  # float32 means float32
+
+
+def test_precisions():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert resolve_precision("auto", cpu) == resolve_precision("float32", gpu) == torch.float32
+    assert resolve_precision("auto", gpu) == resolve_precision("bfloat16", cpu) == torch.bfloat16
+
+
+def test_deterministic_algorithms_are_demanded_of_pytorch(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        demand_deterministic()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_a_gpu_that_is_not_there_is_refused(cuda_there):

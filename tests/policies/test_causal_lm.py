@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from coterie.core.types import CoterieError
 from coterie.core.world import Forkable
@@ -40,7 +41,8 @@ def test_a_prompt_that_is_too_long_is_refused_and_counted():
     runner, learner = team(num_envs=4, max_prompt_tokens=2)
     own = runner.play(2, 1, 0.0).experiences["writers"]
     assert (own.action[own.active] == "").all()
-    assert learner.policy.metrics()["first/refused"] == (4.0, 4.0)
+    candidates = learner.policy.settings.candidates
+    assert learner.policy.metrics()["first/refused"] == (4.0 * candidates, 4.0 * candidates)
     assert iterate(runner, learner, 1, first=2)["updates"] == 0
 
 
@@ -56,10 +58,38 @@ def test_each_agent_is_served_by_its_own_weights():
     assert not np.array_equal(states[0]["embedding"], states[1]["embedding"])
 
 
+def test_rows_of_all_adapters_go_to_the_network_that_they_share():
+    policy = team(num_envs=2, parameters="individual", weights="lora", rank=2)[1].policy
+    (route,) = policy.router.route(np.array([0, 1, 1, 0]), np.array([True, True, False, True]))
+    assert (route.network, route.rows.tolist(), route.adapters.tolist()) == (0, [0, 1, 3], [0, 1, 0])
+    separate = team(num_envs=2, parameters="individual")[1].policy
+    routes = list(separate.router.route(np.array([0, 1, 1, 0]), np.array([True, True, False, True])))
+    assert [(one.network, one.rows.tolist(), one.adapters) for one in routes] == [(0, [0, 3], None), (1, [1], None)]
+
+
+def test_precision_is_that_of_products_and_trained_weights_stay_float32():
+    plain, half = (team(num_envs=2, precision=name)[1].policy for name in ("float32", "bfloat16"))
+    prompt = torch.tensor([[3, 4, 5]])
+    assert plain.networks[0](prompt).dtype == torch.float32
+    assert half.networks[0](prompt).dtype == torch.bfloat16
+    assert {p.dtype for p in half.networks[0].parameters()} == {torch.float32}
+    adapters = team(num_envs=2, parameters="individual", weights="lora", rank=2, precision="bfloat16")[1].policy
+    found = {".lora_" in name: p.dtype for name, p in adapters.networks[0].named_parameters()}
+    assert found == {True: torch.float32, False: torch.bfloat16}  # a frozen base is kept once, and small
+    runner, learner = team(num_envs=4, precision="bfloat16")
+    assert iterate(runner, learner, 2)["updates"] > 0
+
+
+def test_the_engine_has_the_rows_of_the_settings():
+    policy = team(num_envs=2, engine_rows=48)[1].policy
+    assert policy.workers[0].room.rows == 48
+    assert policy.workers[0].room.max_tokens == policy.settings.max_tokens
+
+
 def test_metrics_start_anew_after_each_call():
     runner, learner = team(num_envs=2)
     runner.play(2, 1, 0.0)
-    assert learner.policy.metrics()["second/answer_tokens"].weight == 2
+    assert learner.policy.metrics()["second/answer_tokens"].weight == 2 * learner.policy.settings.candidates
     assert learner.policy.metrics()["second/answer_tokens"].weight == 0
 
 

@@ -226,9 +226,11 @@ class CausalLMPolicy:
 
     def _count(self, rows: Rows, samples: Samples, training: bool) -> None:
         tokens = (samples.tokens != PAD).sum(axis=(1, 2))
-        refused = np.array([not prompt for prompt in rows.prompts], float)
+        drawn = samples.tokens.shape[1]  # candidates are answers too
+        refused = drawn * np.array([not prompt for prompt in rows.prompts], float)
         column = 0 if training else 1
-        np.add.at(self.counts[:, column], rows.agents, np.stack([np.ones(len(tokens)), tokens, refused], axis=1))
+        numbers = np.stack([np.full(len(tokens), drawn), tokens, refused], axis=1)
+        np.add.at(self.counts[:, column], rows.agents, numbers)
         if training:
             self.entropy += samples.entropy.sum(), samples.entropy.size
 

@@ -18,9 +18,9 @@ BATCH = 512  # answers sampled at once without an engine
 class RolloutWorker:
     """Samples answers from one network and its adapters: on a GPU with the rollout engine, elsewhere plainly."""
 
-    def __init__(self, network: Transformer, engine_spec: EngineSpec) -> None:
-        self.network = network
-        self.engine = Engine(network, engine_spec) if network.embedding.is_cuda else None
+    def __init__(self, network: Transformer, room: EngineSpec) -> None:
+        self.network, self.room = network, room
+        self.engine = Engine(network, room) if network.embedding.is_cuda else None
 
     def sample(
         self, prompts: Sequence[Sequence[int]], spec: SampleSpec, noise: Array, adapters: Array | None
