@@ -11,7 +11,6 @@ the rounds. Greedy tokens are compared in float32.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
 import statistics
@@ -212,7 +211,7 @@ def update(
 
     def gradients(worker: UpdateWorker) -> None:
         worker._accumulate(answers, spec, shape[0])
-        worker.optimizer.forget()
+        worker.optimizer.zero_gradients()
 
     torch.cuda.reset_peak_memory_stats()
     seconds = medians(
@@ -276,8 +275,12 @@ def iteration(start: str, folder: Path, tokens: int) -> dict[str, Any]:
         *("train.video=false", "train.tensorboard=false", "train.evaluate_episodes=10"),
         *("--out", str(folder), "--quiet"),
     ]
-    with unittest.mock.patch.object(sys, "argv", words), contextlib.suppress(SystemExit):
-        coterie()
+    with unittest.mock.patch.object(sys, "argv", words):
+        try:
+            coterie()
+        except SystemExit as end:
+            if end.code:
+                raise
     spent["gpu_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
     return {name: round(value, 2) for name, value in spent.items()}
 

@@ -3,7 +3,7 @@
     python benchmarks/gpu_teams_study.py plan-path-5 --tokens 2000000 --jobs 4 --out docs/results/teams-gpu.json
 
 Every arm starts from a warm start of its own roles (transcripts of the scripted solver, `coterie clone`) and trains
-until so many tokens were sampled. Scores are those of `coterie eval`: greedy, 200 held-out instances, with intervals.
+until so many tokens were sampled. Scores are those of the runs' summaries: greedy, 200 instances for tests.
 What is already trained is kept. The commands are part of the results.
 """
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from coterie.lm.backends.engine import Engine, EngineSpec, Request
-from coterie.lm.sampling import PAD, SampleSpec, sample
+from coterie.lm.sampling import PAD, SampleSpec, grade, sample
 from coterie.lm.transformer import Transformer, TransformerShape
 
 SHAPE = TransformerShape(vocabulary=40, layers=2, width=48, heads=6, kv_heads=2, hidden=64, context=64)
@@ -101,6 +101,48 @@ def test_any_of_several_tokens_ends_an_answer_and_calls_do_not_disturb_each_othe
     np.testing.assert_array_equal(again.tokens, one.tokens)
 
 
+def test_weights_that_learning_changed_reach_an_engine_of_lower_precision(network):
+    network.set_precision(torch.bfloat16)
+    given = prompts(6)
+    first, engine = answer(network, given, 3)
+    with torch.no_grad():
+        network.embedding.mul_(-1)
+    again = engine.sample(Request(given, 3, 12, 1.0, (END,), noise(6, 3)))
+    fresh, _ = answer(network, given, 3)
+    np.testing.assert_array_equal(again.tokens, fresh.tokens)
+    assert (again.tokens != first.tokens).any()
+
+
+def test_a_vocabulary_of_several_blocks():
+    for device in DEVICES:
+        large = Transformer(
+            TransformerShape(vocabulary=9_001, layers=1, width=32, heads=2, kv_heads=1, hidden=32, context=64), seed=1
+        )
+        with torch.no_grad():
+            large.embedding.mul_(20)
+        large.to(device)
+        given = [[7, 8_000], [9_000, 2, 5], [4_096]]
+        for temperature in (1.0, 0.0):
+            found, _ = answer(large, given, 40, temperature=temperature, length=4, ends=(3,))
+            random = noise(3, 40, 4).reshape(120, 4)
+            expected = sample(large, given, SampleSpec(40, 4, temperature, 3), random)
+            np.testing.assert_array_equal(found.tokens, expected.tokens)
+            np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-3)
+        assert found.tokens.max() > 4_096
+
+
+def test_log_probabilities_at_temperature_1(network):
+    given = prompts(5)
+    engine = Engine(network, EngineSpec(20, 12))
+    cold, plain = (
+        engine.sample(Request(given, 4, 12, 0.5, (END,), noise(5, 4), tempered=tempered)) for tempered in (True, False)
+    )
+    np.testing.assert_array_equal(cold.tokens, plain.tokens)
+    graded = grade(network, given, plain.tokens)
+    np.testing.assert_allclose(plain.log_probs, graded.log_probs.detach().cpu().numpy(), atol=2e-4)
+    assert np.abs(cold.log_probs - plain.log_probs).max() > 0.1
+
+
 def test_nothing_is_asked():
     engine = Engine(Transformer(SHAPE), EngineSpec(20, 12))
     assert engine.sample(Request([], 3, 5, 1.0, (END,), np.zeros((0, 3, 5)))).tokens.shape == (0, 3, 5)
@@ -123,6 +165,21 @@ def test_out_of_memory_goes_on_with_fewer_rows(network, monkeypatch, caplog):
     np.testing.assert_array_equal(found.tokens, expected.tokens)
     assert "32 answers at once" in caplog.text
     assert engine._room.prompt_key.shape[1] == 16  # prompts take memory too
+
+
+def test_prompts_shrink_where_rows_are_few_already(network, monkeypatch):
+    engine = Engine(network, EngineSpec(20, 12, rows=16, prompts=64))
+    reserve = engine._reserve
+
+    def scarce(*sizes):
+        if engine.prompts > 32:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return reserve(*sizes)
+
+    monkeypatch.setattr(engine, "_reserve", scarce)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    assert engine.sample(Request(prompts(40), 1, 12, 1.0, (END,), noise(40, 1))).tokens.shape == (40, 1, 12)
+    assert (engine.rows, engine.prompts) == (16, 32)
 
 
 def test_memory_that_never_suffices_is_an_error(network, monkeypatch):

@@ -37,6 +37,8 @@ def test_completions(engine, plain, temperature):
             np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
     assert engine.engine is not None
     assert engine.engine.engine.steps > 0
+    assert engine.engine.engine.rows == 16
+    assert engine.identity != plain.identity  # answers are cached under it
     assert plain.engine is None
 
 
@@ -85,11 +87,27 @@ def test_other_models_decode_as_before_and_say_so(caplog):
     assert "does not serve this model" in caplog.text
 
 
-def test_top_k_decodes_as_before(engine, plain):
+def test_writes_that_pytorch_does_not_count_reach_the_engine_with_clear_caches(engine, plain):
+    before = engine.score(PROMPTS, CHOICES)
+    for lm in (engine, plain):
+        lm.model.model.layers[0].mlp.down_proj.weight.data[1:] *= 2
+        lm.clear_caches()
+    after = engine.score(PROMPTS, CHOICES)
+    assert np.abs(after[0, :3] - before[0, :3]).max() > 1e-3
+    np.testing.assert_allclose(after, plain.score(PROMPTS, CHOICES), atol=1e-4)
+
+
+def test_top_k_decodes_as_before(plain, monkeypatch):
+    from coterie.lm.backends import decoding
+
+    engine, rows = tiny(engine="on", engine_rows=16, batch_size=4), []
+    decode = decoding.decode
+    monkeypatch.setattr(decoding, "decode", lambda *words: rows.append(len(words[3])) or decode(*words))
     sampling = Sampling(max_tokens=6, temperature=1.0, top_k=3)
     assert [one.tokens for one in engine.complete(PROMPTS, 3, sampling)[1]] == [
         one.tokens for one in plain.complete(PROMPTS, 3, sampling)[1]
     ]
+    assert max(rows[:-1]) <= 4  # batch_size; the last call is the other model's
 
 
 @pytest.mark.parametrize(("settings", "named"), [({"engine": "fast"}, "engine"), ({"engine_rows": 0}, "engine_rows")])

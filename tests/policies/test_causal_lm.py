@@ -8,6 +8,7 @@ from coterie.core.types import CoterieError
 from coterie.core.world import Forkable
 from coterie.policies.teams.branching import demand_same_prompts
 from coterie.policies.teams.policy import CausalLMSettings, TinySettings
+from helpers.lm import tiny_model
 from helpers.teams import EchoSettings, EchoWorld, iterate, team
 
 
@@ -65,6 +66,27 @@ def test_rows_of_all_adapters_go_to_the_network_that_they_share():
     separate = team(num_envs=2, parameters="individual")[1].policy
     routes = list(separate.router.route(np.array([0, 1, 1, 0]), np.array([True, True, False, True])))
     assert [(one.network, one.rows.tolist(), one.adapters) for one in routes] == [(0, [0, 3], None), (1, [1], None)]
+
+
+def test_adapters_keep_the_base_that_they_began_on(tmp_path):
+    pytest.importorskip("transformers", reason="needs coterie[lm]")
+    model, tokenizer = tiny_model()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    whole = {"model": str(tmp_path), "device": "cpu"}
+    lora = {**whole, "weights": "lora", "rank": 2}
+    base = team(num_envs=2, **whole)[1].policy
+    with torch.no_grad():
+        for parameter in base.networks[0].parameters():
+            parameter.mul_(1.5)
+    one, other = (team(num_envs=2, parameters="individual", **lora)[1].policy for _ in range(2))
+    assert all(".lora_" in name for name in one.state()["networks"][0])  # the pretrained base is not saved
+    one.start_from(base.state())
+    other.load(one.state())
+    prompt = torch.tensor([[3, 4, 5]])
+    assert torch.equal(other.networks[0](prompt, 1), one.networks[0](prompt, 1))
+    assert torch.equal(one.networks[0](prompt, 1), base.networks[0](prompt))  # new adapters change nothing
+    assert other.state()["networks"][0].keys() == one.state()["networks"][0].keys()
 
 
 def test_precision_is_that_of_products_and_trained_weights_stay_float32():

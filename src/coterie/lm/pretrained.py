@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from coterie.lm.backends.local import Local
+from coterie.lm.backends.local_settings import LocalSettings
 from coterie.lm.loading import LMSettings, shared_backend
 from coterie.lm.transformer import Transformer, from_hugging_face
 
@@ -43,7 +44,8 @@ class PretrainedTokenizer:
 
 def load_pretrained(name: str, copies: int) -> tuple[list[Transformer], Tokenizer]:
     """Load a model by the names that `lm` settings take, so many times, and its tokenizer."""
-    backend = shared_backend(LMSettings(name=name))
+    whole = LocalSettings(device="cpu", dtype="float32")  # weights to be trained are not rounded
+    backend = shared_backend(LMSettings(name=name, local=whole))
     if not isinstance(backend, Local):
         raise ValueError(f"model: '{name}' is not a local model with weights, and cannot be trained")
     network = from_hugging_face(backend.model)

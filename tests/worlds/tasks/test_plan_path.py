@@ -29,6 +29,17 @@ def test_distances_and_the_picture():
     assert grid_text(STATE) == "S..\n##.\nG.."
 
 
+def test_signs_may_stand_apart():
+    task = PlanPathTask(PlanPathSettings(size=3, spaced=True))
+    fields = task.fields(replace(STATE, proposal="RRD"), "planner")
+    assert fields["grid"] == "S . .\n# # .\nG . ."
+    assert fields["proposal"] == fields["path"] == "R R D"
+    assert task.solve(STATE, "tool") == "R R D D L L"
+    assert task.apply(STATE, "planner", task.solve(STATE, "planner")).solved
+    guess = task.guess(STATE, "planner", np.random.default_rng(0))
+    assert set(guess[1::2]) <= {" "}
+
+
 @pytest.mark.parametrize(
     ("answer", "team", "local", "at", "solved"),
     [

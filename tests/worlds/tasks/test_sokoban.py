@@ -53,6 +53,16 @@ def test_a_picture_is_read_back():
     assert grid_text(state(TWO)) == TWO.strip()
 
 
+def test_signs_may_stand_apart():
+    task = SokobanTask(SokobanSettings(spaced=True))
+    first = state(ROOM)
+    assert task.fields(first, "tool")["grid"].split("\n")[1] == "# @ . . . #"
+    answer = task.solve(first, "planner")
+    assert set(answer[1::2]) == {" "}
+    assert task.apply(first, "planner", answer).solved
+    assert set(task.guess(first, "planner", np.random.default_rng(0))[1::2]) <= {" "}
+
+
 def test_moves_push_boxes_and_stop_at_walls():
     first = state(ROOM)
     assert move(first, "L") is None  # a wall

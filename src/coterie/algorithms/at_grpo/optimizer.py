@@ -27,7 +27,7 @@ class Optimizer:
         self.adam.zero_grad()
         return float(norm)
 
-    def forget(self) -> None:
+    def zero_gradients(self) -> None:
         """Drop accumulated gradients."""
         self.adam.zero_grad()
 

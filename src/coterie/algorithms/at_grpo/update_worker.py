@@ -79,10 +79,11 @@ class UpdateWorker:
             except torch.OutOfMemoryError:
                 if size == 1:
                     raise
-                self.optimizer.forget()
-                self.microbatch = size // 2
-                torch.cuda.empty_cache()
-                log.warning("out of GPU memory: the update goes on with %d prompts at once", self.microbatch)
+            # After the block: what the failed attempt held is free now.
+            self.optimizer.zero_gradients()
+            self.microbatch = size // 2
+            torch.cuda.empty_cache()
+            log.warning("out of GPU memory: the update goes on with %d prompts at once", self.microbatch)
         norm = self.optimizer.step(spec.learning_rate, spec.max_grad_norm)
         tokens = max(1, int((answers.tokens != PAD).sum()))
         loss_sum, clipped, divergence, entropy = sums.tolist()

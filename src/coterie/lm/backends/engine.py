@@ -7,7 +7,7 @@ log-probabilities and ends stay on the device, and the host looks only every few
 different adapters share a batch.
 
 A random number decides each token by its place (request, step), so samples do not depend on the batch that they were
-written in.
+written in, apart from rounding.
 """
 
 from __future__ import annotations
@@ -81,14 +81,15 @@ class Engine:
             try:
                 return self._sample(request)
             except torch.OutOfMemoryError:
-                if self.rows <= SMALLEST:
+                if max(self.rows, self.prompts) <= SMALLEST:
                     raise
-                self._shrink()
-                log.warning("out of GPU memory: the engine goes on with %d answers at once", self.rows)
+            self._shrink()  # after the block: what the failed attempt held is free now
+            log.warning("out of GPU memory: the engine goes on with %d answers at once", self.rows)
 
     def _shrink(self) -> None:
         """Give back all memory and go on with half of it."""
-        self.rows, self.prompts, self._room = self.rows // 2, max(1, self.prompts // 2), None
+        self.rows, self.prompts = (max(number // 2, min(number, SMALLEST)) for number in (self.rows, self.prompts))
+        self._room = None
         self._graphs.clear()
         torch.cuda.empty_cache()
 
@@ -110,16 +111,17 @@ class Engine:
         noise = np.ascontiguousarray(request.noise, np.float32).reshape(total, -1)[:, : request.max_tokens]
         room.noise[:total, : request.max_tokens].copy_(torch.from_numpy(noise))
         Schedule(self, room, request).run()
-        tokens = room.tokens[:total, : request.max_tokens].cpu().numpy()
+        tokens = room.tokens[:total, : request.max_tokens].cpu().numpy().copy()  # the room is used again
         lengths = np.maximum((tokens != PAD).sum(axis=1), 1)
         return Samples(
             tokens.reshape(shape),
-            room.log_probs[:total, : request.max_tokens].cpu().numpy().reshape(shape),
+            room.log_probs[:total, : request.max_tokens].cpu().numpy().reshape(shape).copy(),
             (room.entropy[:total].cpu().numpy() / lengths).astype(np.float32).reshape(shape[:2]),
         )
 
     def _reserve(self, requests: int, prompts: int, ends: int) -> Room:
         """Room for so many requests and prompts; what is there is used again."""
+        requests, prompts = (1 << (number - 1).bit_length() for number in (requests, prompts))  # seldom new room
         room, prompts = self._room, min(prompts, self.prompts)
         if room is not None:
             requests, prompts = max(requests, len(room.tokens)), max(prompts, len(room.prompt_logits))
@@ -139,23 +141,24 @@ class Engine:
         def new(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=self.device)
 
+        answers, width = (self.rows + 1, spec.max_tokens), spec.max_tokens  # idle rows write to the last place
         return Room(
-            shape,
-            cache(prompts, spec.max_prompt),
-            cache(prompts, spec.max_prompt),
-            new(prompts, shape.vocabulary, dtype=self.dtype),
-            cache(self.rows + 1, spec.max_tokens),  # idle rows write to the last place
-            cache(self.rows + 1, spec.max_tokens),
-            self.network.cosine,  # type: ignore[arg-type]  # buffers
-            self.network.sine,  # type: ignore[arg-type]
-            new(requests, spec.max_tokens),
-            new(requests, spec.max_tokens, dtype=torch.int32),
-            new(requests, spec.max_tokens),
-            new(requests),
-            new(),
-            new(ends, dtype=torch.int32),
-            new(self.rows, 2, -(-shape.vocabulary // engine_plain.VOCABULARY_BLOCK)),
-            new(len(Field), self.rows, dtype=torch.int32),
+            shape=shape,
+            prompt_key=cache(prompts, spec.max_prompt),
+            prompt_value=cache(prompts, spec.max_prompt),
+            prompt_logits=new(prompts, shape.vocabulary, dtype=self.dtype),
+            key=cache(*answers),
+            value=cache(*answers),
+            cosine=self.network.cosine,  # type: ignore[arg-type]  # buffers
+            sine=self.network.sine,  # type: ignore[arg-type]
+            noise=new(requests, width),
+            tokens=new(requests, width, dtype=torch.int32),
+            log_probs=new(requests, width),
+            entropy=new(requests),
+            temperature=new(),
+            ends=new(ends, dtype=torch.int32),
+            parts=new(self.rows, 2, -(-shape.vocabulary // engine_plain.VOCABULARY_BLOCK)),
+            state=new(len(Field), self.rows, dtype=torch.int32),
         )
 
     # One step -----------------------------------------------------------------------------------------
@@ -235,10 +238,9 @@ class Engine:
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         first = 0
         while first < len(order):  # prompts of about one length together
-            longest, last = 0, first
+            last = first + 1
             while last < len(order) and (last - first + 1) * len(prompts[order[last]]) <= READ_AT_ONCE:
-                longest, last = len(prompts[order[last]]), last + 1
-            last, longest = max(last, first + 1), max(longest, len(prompts[order[first]]))
+                last += 1
             some = order[first:last]
             self._read(
                 [prompts[i] for i in some],

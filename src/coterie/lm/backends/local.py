@@ -44,6 +44,7 @@ from coterie.lm.interface import (
 from coterie.lm.lora import adapted_layers
 
 log = logging.getLogger("coterie")
+ROUNDS = 8  # times the engine's rows are filled in one call
 
 
 class Local(LanguageModel):
@@ -83,7 +84,8 @@ class Local(LanguageModel):
                 self.sources = {}
             self.sources[now] = weights_digest(self.model, now[1])
         dtype = str(self.model.dtype).removeprefix("torch.")
-        return f"local {self.sources[now]} {dtype} {self.setup.digest(self.model, self.tokenizer)}"
+        engine = "" if self._engine() is None else " engine"  # which rounds differently
+        return f"local {self.sources[now]} {dtype}{engine} {self.setup.digest(self.model, self.tokenizer)}"
 
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
@@ -91,7 +93,8 @@ class Local(LanguageModel):
         tokens = [self.tokenize(prompt, sampling.max_tokens) for prompt in prompts]
         drawn = 1 if sampling.temperature == 0 else n  # all greedy samples are equal
         found: list[list[Completion]] = [[] for _ in prompts]
-        batch = self.settings.batch_size if self._engine() is None else max(self.settings.engine_rows * 8, 1)
+        engine = None if sampling.top_k or sampling.top_p < 1 else self._engine()  # it knows no top_k and top_p
+        batch = self.settings.batch_size if engine is None else self.settings.engine_rows * ROUNDS
         per_pass = max(batch // drawn, 1)
         # prompts of similar length share a batch, because padding costs time
         order = sorted(range(len(prompts)), key=lambda i: len(tokens[i]))
@@ -99,7 +102,8 @@ class Local(LanguageModel):
             part = order[begin : begin + per_pass]
             for low in range(0, drawn, batch):
                 samples = range(first + low, first + min(low + batch, drawn))
-                answers = self._decode([prompts[i] for i in part], [tokens[i] for i in part], samples, sampling)
+                some, read = [prompts[i] for i in part], [tokens[i] for i in part]
+                answers = self._decode(some, read, samples, sampling, engine)
                 for i, completions in zip(part, answers):
                     found[i] += completions
         return [row if drawn == n else row + [_without_cost(row[0])] * (n - 1) for row in found]
@@ -158,6 +162,7 @@ class Local(LanguageModel):
         """Drop cached prefixes and the identity; needed only after writes that PyTorch does not count."""
         self.prefix_cache.entries.clear()
         self.sources.clear()
+        self.engine, self.engine_of = None, None
 
     # Tokens -------------------------------------------------------------------------------------------
 
@@ -200,18 +205,24 @@ class Local(LanguageModel):
         mode = self.settings.engine
         if mode == "off" or (mode == "auto" and self.model.device.type != "cuda") or adapted_layers(self.model):
             return None
-        now = fingerprint(self.model)
-        if now != self.engine_of:
-            self.engine_of = now
-            try:
-                self.engine = LocalEngine(self.model, self.settings.engine_rows)
-            except ValueError as error:
-                self.engine = None
-                log.info("the rollout engine does not serve this model, which decodes more slowly: %s", error)
-        return self.engine
+        with self.lock:
+            now = fingerprint(self.model)
+            if now != self.engine_of:
+                self.engine = None  # its memory is free before a new one is made
+                try:
+                    self.engine = LocalEngine(self.model, self.settings.engine_rows)
+                except ValueError as error:
+                    log.warning("the rollout engine does not serve this model, which decodes more slowly: %s", error)
+                self.engine_of = now
+            return self.engine
 
     def _decode(
-        self, prompts: list[Prompt], tokens: list[list[int]], samples: range, sampling: Sampling
+        self,
+        prompts: list[Prompt],
+        tokens: list[list[int]],
+        samples: range,
+        sampling: Sampling,
+        engine: LocalEngine | None,
     ) -> list[list[Completion]]:
         uniforms = np.zeros((len(prompts) * len(samples), sampling.max_tokens))
         if sampling.temperature:
@@ -223,7 +234,6 @@ class Local(LanguageModel):
             return cut_at_stop(self._text(generated[-window:]), sampling.stop)[1]
 
         stop = decoding.StopCondition(self._end_tokens(), stopped)
-        engine = None if sampling.top_k or sampling.top_p < 1 else self._engine()  # it knows no top_k and top_p
         with self._evaluating():
             if engine is not None:
                 rows = engine.decode(tokens, uniforms, sampling, stop)

@@ -28,6 +28,8 @@ class LocalEngine:
         self.network: Transformer = from_hugging_face(model).to(model.device)
         self.network.requires_grad_(False)
         self.network.set_precision(model.dtype)
+        if model.device.type == "cuda":
+            torch.backends.cuda.enable_cudnn_sdp(False)  # plans attention anew for each shape of a batch
         self.rows = rows
         self.engine: Engine | None = None
 
@@ -73,9 +75,9 @@ class LocalEngine:
         """One sample; the engine looks for stop strings only now and then, so tokens after one are cut off."""
         kept: list[int] = tokens[tokens != PAD].tolist()
         ended = kept[-1] in stop.tokens
-        if sampling.stop and stop.stopped(kept):
-            size = next(n for n in range(1, len(kept) + 1) if stop.stopped(kept[:n]))
-            kept, ended = kept[:size], True
+        if sampling.stop:
+            size = next((n for n in range(1, len(kept) + 1) if stop.stopped(kept[:n])), 0)
+            kept, ended = (kept[:size], True) if size else (kept, ended)
         return DecodedSample(number, kept, log_probs[: len(kept)].tolist(), "stop" if ended else "length")
 
     @torch.no_grad()

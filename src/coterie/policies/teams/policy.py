@@ -107,6 +107,7 @@ class CausalLMPolicy:
         self.device = resolve_device(settings.device, compiled=False)
         if settings.deterministic and self.device.type == "cuda":
             demand_deterministic()
+        self.base_changed = False  # a frozen base is no longer the pretrained model's
         self.networks, self.tokenizer = self._build()
         room = EngineSpec(settings.max_prompt_tokens, settings.max_tokens, settings.engine_rows)
         self.workers = [RolloutWorker(network, room) for network in self.networks]
@@ -245,7 +246,7 @@ class CausalLMPolicy:
         return found
 
     def state(self) -> State:
-        """All weights; of a pretrained base under adapters the adapters alone, since the base never changes."""
+        """All weights; of a pretrained base under adapters the adapters alone, unless the base began elsewhere."""
         return {
             "networks": [
                 {
@@ -258,10 +259,12 @@ class CausalLMPolicy:
         }
 
     def _is_saved(self, name: str) -> bool:
-        return self.settings.weights == "full" or self.settings.model == TINY or ADAPTER in name
+        whole = self.settings.weights == "full" or self.settings.model == TINY or self.base_changed
+        return whole or ADAPTER in name
 
     def load(self, state: State) -> None:
         self._check_count(state, (len(self.networks),))
+        self.base_changed = any(ADAPTER not in name for saved in state["networks"] for name in saved)
         for network, saved in zip(self.networks, state["networks"], strict=True):
             _copy_weights(network, saved, self._is_saved)
 
@@ -274,6 +277,7 @@ class CausalLMPolicy:
         if any(ADAPTER in name for saved in state["networks"] for name in saved):
             self.load(state)
             return
+        self.base_changed = True
         for number, network in enumerate(self.networks):
             saved = state["networks"][number % len(state["networks"])]
             _copy_weights(network, saved, lambda name: ADAPTER not in name)
