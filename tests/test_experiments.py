@@ -10,7 +10,13 @@ from helpers.run import MOMENT
 NEED_WEIGHTS = (  # of the embedded language model or the sentence encoder
     *("cartpole-lm-head", "doorkey5-shaped", "gridworld-advised", "gridworld-instructed", "gridworld-lm"),
     *("gridworld-lm-lora", "lavagap-constrained"),
+    *("math-smollm", "plan-path-smollm", "sokoban-smollm", "sudoku-smollm"),
 )
+TEAM = [  # of a model made for a GPU: few short answers
+    *("world.turns=1", "train.num_envs=2", "train.rollout_steps=2", "train.total_steps=4", "train.evaluate_episodes=1"),
+    *("groups.team.policy.candidates=2", "groups.team.policy.max_tokens=4"),
+]
+ADAPTERS = [*TEAM, "groups.team.policy.weights=lora"]  # small checkpoints
 SHORT = {  # every decision and every sample of a minibatch is a pass through the language model
     "gridworld-lm-lora": [
         "world.max_steps=4",
@@ -19,6 +25,10 @@ SHORT = {  # every decision and every sample of a minibatch is a pass through th
         "train.total_steps=16",
         "train.threads=1",
     ],
+    "math-smollm": ADAPTERS,
+    "plan-path-smollm": ADAPTERS,
+    "sokoban-smollm": ADAPTERS,
+    "sudoku-smollm": TEAM,
 }
 EXPERIMENTS = [
     pytest.param(name, marks=[pytest.mark.slow, *([pytest.mark.lm] if name in NEED_WEIGHTS else [])])

@@ -21,11 +21,13 @@ NEED_MORE = {  # module: the blocked package that it needs
     "worlds.adapters.spaces": "gymnasium",
     "worlds.auction.metrics": "omegaconf",  # needs a trained table
     "worlds.auction.report": "omegaconf",
+    "lm.kernels": "triton",  # comes with PyTorch where there is a GPU
+    "lm.backends.engine_kernels": "triton",
 }
 BLOCKED = [
     *("pydantic", "pydantic_core", "omegaconf", "yaml", "typer", "click", "rich", "matplotlib", "PIL", "gymnasium"),
     *("pettingzoo", "tensorboard", "safetensors", "pygame", "optuna", "sqlalchemy"),
-    *("transformers", "gguf", "openai", "xllamacpp", "peft"),
+    *("transformers", "gguf", "openai", "xllamacpp", "peft", "triton"),
 ]
 BLOCK = f"""
 import sys
