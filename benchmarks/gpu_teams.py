@@ -127,14 +127,12 @@ def generate(model: Any, prompts: list[list[int]], new: int, **more: Any) -> tor
     return tokens
 
 
-def check_greedy(network: Transformer, model: Any, prompts: list[list[int]]) -> dict[str, Any]:
+def check_greedy(network: Transformer, exact: Any, prompts: list[list[int]]) -> dict[str, Any]:
     """Whether greedy tokens in float32 are those of Hugging Face."""
-    exact = model.float()
     engine = Engine(ours(network, torch.float32), EngineSpec(64, NEW, 256))
     noise = np.zeros((len(prompts), 1, NEW), np.float32)
     found = engine.sample(Request(prompts, 1, NEW, 0.0, (NEVER,), noise)).tokens[:, 0]
     wanted = generate(exact, prompts, NEW, do_sample=False).cpu().numpy()
-    model.to(torch.bfloat16)
     return {"prompts": len(prompts), "equal_rows": int((found == wanted).all(axis=1).sum())}
 
 
@@ -310,11 +308,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     resolve_device("cuda", compiled=False)  # the settings of a run
-    backend = shared_backend(LMSettings(name=options.model))
-    model, tokenizer = backend.model, backend.tokenizer  # type: ignore[attr-defined]  # a local model has both
-    model = model.float().cpu()
-    network = from_hugging_face(model)
-    model = model.to("cuda", torch.bfloat16).eval()
+    # Two models, each loaded in its precision: casting one rounds its rotary frequencies, too.
+    exact, backend = (
+        shared_backend(LMSettings(name=options.model, local=LocalSettings(device="cuda", dtype=dtype)))
+        for dtype in ("float32", "bfloat16")
+    )
+    assert isinstance(exact, Local)
+    assert isinstance(backend, Local)
+    model, tokenizer = backend.model, backend.tokenizer
+    network = from_hugging_face(exact.model)
     found: dict[str, Any] = {"commit": commit(), "device": torch.cuda.get_device_name(), "torch": torch.__version__}
 
     def show(name: str, value: Any) -> None:
@@ -323,7 +325,7 @@ def main() -> None:
         gc.collect()
         torch.cuda.empty_cache()
 
-    show("greedy", check_greedy(network, model, prompts_of(tokenizer, 64)))
+    show("greedy", check_greedy(network, exact.model, prompts_of(tokenizer, 64)))
     rows = []
     for batch in options.batches:
         rows.append(rollout(network, model, tokenizer, batch, options.rounds, not options.no_static))
