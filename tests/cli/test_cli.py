@@ -512,7 +512,10 @@ def test_config_show_and_validate(coterie_, tmp_path):
     assert "no group contains agent_1" in err
 
 
-READERS = ("cartpole-lm-head", "gridworld-instructed", "gridworld-lm-lora")  # building them loads a model
+READERS = (  # building them loads a model
+    *("cartpole-lm-head", "gridworld-instructed", "gridworld-lm-lora"),
+    *("math-smollm", "plan-path-smollm", "sokoban-smollm", "sudoku-smollm"),
+)
 
 
 @pytest.mark.parametrize(
