@@ -148,47 +148,42 @@ def test_nothing_is_asked():
     assert engine.sample(Request([], 3, 5, 1.0, (END,), np.zeros((0, 3, 5)))).tokens.shape == (0, 3, 5)
 
 
-def test_out_of_memory_goes_on_with_fewer_rows(network, monkeypatch, caplog):
+@pytest.fixture
+def scarce(network, monkeypatch):
+    """Makes engines whose memory suffices as soon as `enough(engine)` says so."""
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+    def make(rows, enough):
+        engine = Engine(network, EngineSpec(20, 12, rows=rows, prompts=64))
+        reserve = engine._reserve
+
+        def attempt(*sizes):
+            if not enough(engine):
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return reserve(*sizes)
+
+        monkeypatch.setattr(engine, "_reserve", attempt)
+        return engine
+
+    return make
+
+
+def test_out_of_memory_goes_on_with_fewer_rows(network, scarce, caplog):
     given = prompts(40)
     expected, _ = answer(network, given, 4, rows=128)
-    engine = Engine(network, EngineSpec(20, 12, rows=128, prompts=64))
-    reserve = engine._reserve
-
-    def scarce(*sizes):
-        if engine.rows > 32:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return reserve(*sizes)
-
-    monkeypatch.setattr(engine, "_reserve", scarce)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    engine = scarce(128, lambda engine: engine.rows <= 32)
     found = engine.sample(Request(given, 4, 12, 1.0, (END,), noise(40, 4)))
     np.testing.assert_array_equal(found.tokens, expected.tokens)
     assert "32 answers at once" in caplog.text
     assert engine._room.prompt_key.shape[1] == 16  # prompts take memory too
 
 
-def test_prompts_shrink_where_rows_are_few_already(network, monkeypatch):
-    engine = Engine(network, EngineSpec(20, 12, rows=16, prompts=64))
-    reserve = engine._reserve
-
-    def scarce(*sizes):
-        if engine.prompts > 32:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return reserve(*sizes)
-
-    monkeypatch.setattr(engine, "_reserve", scarce)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+def test_prompts_shrink_where_rows_are_few_already(scarce):
+    engine = scarce(16, lambda engine: engine.prompts <= 32)
     assert engine.sample(Request(prompts(40), 1, 12, 1.0, (END,), noise(40, 1))).tokens.shape == (40, 1, 12)
     assert (engine.rows, engine.prompts) == (16, 32)
 
 
-def test_memory_that_never_suffices_is_an_error(network, monkeypatch):
-    engine = Engine(network, EngineSpec(20, 12, rows=64, prompts=64))
-
-    def scarce(*sizes):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(engine, "_reserve", scarce)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+def test_memory_that_never_suffices_is_an_error(scarce):
     with pytest.raises(torch.OutOfMemoryError):
-        engine.sample(Request(prompts(3), 2, 12, 1.0, (END,), noise(3, 2)))
+        scarce(64, lambda engine: False).sample(Request(prompts(3), 2, 12, 1.0, (END,), noise(3, 2)))
