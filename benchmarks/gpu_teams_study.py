@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ TEAM = "groups.team"
 PLAIN = ["train.video=false", "train.tensorboard=false"]
 EPISODES = [  # as many answers in an optimiser step as 32 prompts with 8 candidates have
     *(f"{TEAM}.learner.groups=episode", f"{TEAM}.policy.candidates=1", f"{TEAM}.learner.minibatch_size=256"),
+    *("world.group_size=8", "world.wait=true"),
 ]
 
 
@@ -36,40 +37,42 @@ class Study:
 
     experiment: str
     settings: list[str]
-    demonstrations: int  # episodes of the solver
-    warm_up: int  # demonstrated answers read
+    warm_up: int  # demonstrated answers read, about once each
+    per_episode: int  # the solver's answers in an episode of a team, about
+    longest: int  # tokens of the solver's longest answer
+    turns: int = 4  # of an episode
     alone: str = "planner"  # the role that plays when there is one agent
     arms: tuple[str, ...] = ()  # none: all
 
 
-SHORT = ("AT-GRPO, shared", "AT-GRPO, adapters", "plain GRPO")
+SHORT = ("untrained", "AT-GRPO, shared", "AT-GRPO, adapters", "plain GRPO")
 STUDIES = {
-    "plan-path-5": Study("plan-path-smollm", [], 500, 5_000),
+    "plan-path-5": Study("plan-path-smollm", [], 16_000, 4, 24, turns=8),
     "plan-path-10": Study(
         "plan-path-smollm",
-        ["world.size=10", f"{TEAM}.policy.max_tokens=48", f"{TEAM}.policy.max_prompt_tokens=224"],
-        *(4000, 40_000),
+        ["world.size=10", "world.turns=16", f"{TEAM}.policy.max_prompt_tokens=224"],
+        *(64_000, 8, 48),
+        turns=16,
     ),
-    "sudoku-4": Study("sudoku-smollm", [], 500, 4_000, arms=SHORT),
-    "sokoban-1": Study("sokoban-smollm", [], 3000, 30_000, arms=SHORT),
-    "math": Study("math-smollm", [], 300, 2_000, "reasoner", arms=SHORT),
+    "sudoku-4": Study("sudoku-smollm", [], 32_000, 2, 24, arms=SHORT),
+    "sokoban-1": Study("sokoban-smollm", [], 64_000, 2, 48, arms=SHORT),
+    "math": Study("math-smollm", [], 2_000, 2, 40, alone="reasoner", arms=SHORT),
 }
-CANDIDATES = 8  # as in the experiments
 ADAPTERS = [f"{TEAM}.parameters=individual", f"{TEAM}.policy.weights=lora", f"{TEAM}.learner.learning_rate=3e-4"]
-GROUPED = f"world.group_size={CANDIDATES}"
 
 
 def arms_of(study: Study) -> dict[str, list[str]]:
     """Arm -> overrides; every arm samples about as many answers in an iteration."""
-    alone, double = [f"world.roles=[{study.alone}]"], "train.num_envs=256"
+    alone = [f"world.roles=[{study.alone}]"]
+    whole, half = f"train.rollout_steps={2 * study.turns}", f"train.rollout_steps={study.turns}"
     every = {
         "untrained": [],
         "AT-GRPO, shared": [],
         "AT-GRPO, adapters": ADAPTERS,
         "AT-GRPO, separate": [f"{TEAM}.parameters=individual"],
-        "plain GRPO": [*EPISODES, GROUPED, "train.num_envs=1024"],
-        "single agent, AT-GRPO": [*alone, double],
-        "single agent, plain GRPO": [*alone, *EPISODES, GROUPED, "train.num_envs=2048"],
+        "plain GRPO": [*EPISODES, "train.num_envs=1024", whole],
+        "single agent, AT-GRPO": [*alone, "train.num_envs=256", "train.rollout_steps=4"],
+        "single agent, plain GRPO": [*alone, *EPISODES, "train.num_envs=2048", half],
     }
     return {name: every[name] for name in study.arms or every}
 
@@ -86,15 +89,17 @@ def coterie(*words: str) -> str:
 def warm_start(study: Study, words: list[str], seed: int, folder: Path) -> tuple[Path, list[str]]:
     """A clone of the scripted solver's answers, for this seed and these roles; and its commands."""
     roles = [word for word in words if word.startswith("world.roles")]
-    name = "alone" if roles else "team"
-    demos, out = folder / f"demonstrations-{name}-{seed}", folder / f"warm-{name}-{seed}"
+    name = f"{'alone' if roles else 'team'}-{study.warm_up}-{seed}"
+    demos, out = folder / f"demonstrations-{name}", folder / f"warm-{name}"
+    common = [study.experiment, *roles, *study.settings, f"{TEAM}.policy.max_tokens={study.longest}"]
+    episodes = study.warm_up // study.per_episode * (2 if roles else 1)
     record = [
-        *("demonstrate", study.experiment, *roles, *study.settings, "--policy", "expert"),
-        *("--episodes", str(study.demonstrations), "--seed", str(1000 + seed), "--out", str(demos), "--quiet"),
+        *("demonstrate", *common, "--policy", "expert", "--episodes", str(episodes)),
+        *("--seed", str(1000 + seed), "--out", str(demos), "--quiet"),
     ]
-    steps = [f"train.total_steps={study.warm_up}", f"train.rollout_steps={study.warm_up // 4}", f"seed={seed}"]
+    steps = [f"train.total_steps={study.warm_up}", f"train.rollout_steps={study.warm_up // 16}", f"seed={seed}"]
     learn = [
-        *("clone", study.experiment, *roles, *study.settings, *steps, *PLAIN, "train.evaluate_every=4"),
+        *("clone", *common, *steps, *PLAIN, "train.evaluate_every=16"),
         *(f"{TEAM}.learner.learning_rate=2e-4", f"{TEAM}.learner.batch_size=64"),
         *("--demonstrations", str(demos), "--out", str(out), "--quiet"),
     ]
@@ -109,14 +114,11 @@ def train(study: Study, arm: str, seed: int, tokens: int, folder: Path, more: li
     words = arms_of(study)[arm]
     out = folder / arm.replace(", ", "-").replace(" ", "-") / f"seed={seed}"
     start, before = ("null", []) if arm == "untrained" else warm_start(study, words, seed, folder)
-    turns = 1 if any(word.startswith("world.roles") for word in words) else 2
     command = [
         *("train", study.experiment, *study.settings, *words, *more, f"{TEAM}.start={start}", f"seed={seed}"),
         *(f"{TEAM}.learner.token_budget={tokens}", "train.total_steps=100000000", "train.best=last", *PLAIN),
         *("--out", str(out), "--quiet"),
     ]
-    if turns == 1:
-        command.insert(2, "train.rollout_steps=4")
     if arm == "untrained":
         command = [word if "token_budget" not in word else f"{TEAM}.learner.token_budget=1" for word in command]
     if not (out / "summary.json").exists():
@@ -128,6 +130,7 @@ def train(study: Study, arm: str, seed: int, tokens: int, folder: Path, more: li
     return {
         "arm": arm,
         "seed": seed,
+        "warm_up": 0 if arm == "untrained" else study.warm_up,
         "step_0": summary["step_0"]["success_rate"],
         "success": summary["last"]["success_rate"],
         "baselines": {name: one["success_rate"] for name, one in summary["baselines"].items()},
@@ -146,17 +149,20 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2_000_000)
     parser.add_argument("--arms", nargs="+")
     parser.add_argument("--runs", type=Path, default=Path("runs/teams-gpu"))
+    parser.add_argument("--warm-up", type=int, help="demonstrated answers of the warm start, in place of the study's")
     parser.add_argument("--set", nargs="*", default=[], help="further settings, to try them")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, on the same GPU")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     study, folder = STUDIES[options.study], options.runs / options.study
+    if options.warm_up:
+        study, folder = replace(study, warm_up=options.warm_up), folder / f"warm-up-{options.warm_up}"
     jobs = [(arm, seed) for seed in options.seeds for arm in options.arms or arms_of(study)]
     found: list[dict[str, Any]] = []
     begun = time.perf_counter()
-    for arm, seed in jobs:
-        if arm != "untrained":
-            warm_start(study, arms_of(study)[arm], seed, folder)
+    starts = {(arm.startswith("single"), seed): arm for arm, seed in jobs if arm != "untrained"}
+    with ThreadPoolExecutor(options.jobs) as pool:  # arms share them
+        list(pool.map(lambda job: warm_start(study, arms_of(study)[job[1]], job[0][1], folder), starts.items()))
     print(f"{time.perf_counter() - begun:6.0f} s", options.study, "warm starts", flush=True)
     with ThreadPoolExecutor(options.jobs) as pool:
         for one in pool.map(lambda job: train(study, *job, options.tokens, folder, options.set), jobs):

@@ -56,6 +56,12 @@ def test_cells_are_kept_and_may_be_corrected(task):
     assert task.apply(better.state, "planner", "r1c3=2").local < 0  # a right cell is lost
 
 
+def test_prompts_write_blanks_as_told():
+    fields = SudokuTask(SudokuSettings(blank="0")).fields(STATE, "tool")
+    assert fields["puzzle"] == "1204\n3412\n2103\n4320"
+    assert fields["blanks"] == "zeros"
+
+
 def test_a_proposal_is_shown_but_fills_nothing_in(task):
     outcome = task.apply(STATE, "tool", rows(SOLVED, 2))
     assert (outcome.team, outcome.solved) == (1.0, False)
@@ -111,7 +117,13 @@ def test_a_program_of_the_tool_runs_in_the_sandbox(live_sandbox):
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"box": 4}, "box"), ({"blanks": 13}, "blanks.*12"), ({"blanks": 0}, "blanks"), ({"tool": "path"}, "tool")],
+    [
+        ({"box": 4}, "box"),
+        ({"blanks": 13}, "blanks.*12"),
+        ({"blanks": 0}, "blanks"),
+        ({"tool": "path"}, "tool"),
+        ({"blank": "x"}, "blank"),
+    ],
 )
 def test_wrong_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):

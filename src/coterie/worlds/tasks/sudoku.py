@@ -38,7 +38,8 @@ Tool = Literal["grid", "program"]
 BLANK = "."
 CELL = re.compile(r"r(\d)\s*c(\d)\s*[=:]\s*(\d)", re.IGNORECASE)
 
-RULES = "Every row, column and {box}x{box} box holds each digit from 1 to {digits} once. Blanks are dots.\n"
+BLANKS = {".": "dots", "0": "zeros", "_": "underscores"}  # how prompts may write blanks
+RULES = "Every row, column and {box}x{box} box holds each digit from 1 to {digits} once. Blanks are {blanks}.\n"
 TOOL = "You are the tool. Solve the Sudoku. " + RULES + "Puzzle:\n{puzzle}\nFilled in so far:\n{grid}\n"
 TEMPLATES = {
     "grid": TOOL + "Write the whole grid, row by row.\nGrid:\n",
@@ -59,6 +60,8 @@ class SudokuSettings(TaskSettings):
     box: int = 2
     # Cells to fill in.
     blanks: int = 6
+    # How prompts write a blank: ".", "0" or "_". Tokenizers glue dots together, pretrained models read zeros better.
+    blank: str = BLANK
     # What the tool writes: a grid, or a program that prints one and runs in the sandbox.
     tool: Tool = "grid"
 
@@ -71,8 +74,9 @@ class SudokuSettings(TaskSettings):
         at_least("blanks", self.blanks, 1)
         if self.blanks > MOST_BLANKS[self.box]:
             raise ValueError(f"blanks must be at most {MOST_BLANKS[self.box]} with box={self.box}, got {self.blanks}")
-        if self.tool not in get_args(Tool):
-            raise ValueError(f"tool must be one of {', '.join(get_args(Tool))}, got {self.tool!r}")
+        for name, known in (("tool", get_args(Tool)), ("blank", BLANKS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)
@@ -286,12 +290,16 @@ class SudokuTask:
 
     def fields(self, state: SudokuState, role: str) -> Mapping[str, str]:
         return {
-            "puzzle": rows(state.clues, state.box),
-            "grid": rows(state.grid, state.box),
-            "proposal": rows(state.proposal, state.box) if state.proposal else "nothing",
+            "puzzle": self._show(state.clues),
+            "grid": self._show(state.grid),
+            "proposal": self._show(state.proposal) if state.proposal else "nothing",
+            "blanks": BLANKS[self.settings.blank],
             "box": str(state.box),
             "digits": str(state.box**2),
         }
+
+    def _show(self, grid: str) -> str:
+        return rows(grid, self.settings.box).replace(BLANK, self.settings.blank)
 
     def apply(self, state: SudokuState, role: str, answer: str) -> Outcome:
         grid = self._read(state, role, answer)
@@ -313,7 +321,7 @@ class SudokuTask:
     def _read(self, state: SudokuState, role: str, answer: str) -> str | None:
         """The grid after an answer; a program is run to get it."""
         program = find_program(answer, self.settings.tool == "program") if role == "tool" else None
-        text = answer if program is None else output_of(program, rows(state.clues, state.box) + "\n")
+        text = answer if program is None else output_of(program, self._show(state.clues) + "\n")
         return parse_grid(text, state.grid, state.box)
 
     def solve(self, state: SudokuState, role: str) -> str:
