@@ -56,7 +56,7 @@ STUDIES = {
     ),
     "sudoku-4": Study("sudoku-smollm", [], 32_000, 2, 24, arms=SHORT),
     "sokoban-1": Study("sokoban-smollm", [], 64_000, 2, 48, arms=SHORT),
-    "math": Study("math-smollm", [], 2_000, 2, 40, alone="reasoner", arms=SHORT),
+    "math": Study("math-smollm", [], 500, 2, 40, alone="reasoner", arms=SHORT),
 }
 ADAPTERS = [f"{TEAM}.parameters=individual", f"{TEAM}.policy.weights=lora", f"{TEAM}.learner.learning_rate=3e-4"]
 

@@ -82,12 +82,12 @@ def warm_start(words: list[str], seed: int, folder: Path) -> Path:
     return out
 
 
-def train(arm: str, seed: int, tokens: int, folder: Path) -> dict[str, Any]:
+def train(arm: str, seed: int, tokens: int, folder: Path, settings: list[str]) -> dict[str, Any]:
     """Train one arm, if need be, and read its results."""
     experiment, words = ARMS[arm]
     out = folder / arm.replace(", ", "-").replace(" ", "-") / f"seed={seed}"
     start = warm_start(words, seed, folder)
-    command = [experiment, *words, f"{TEAM}.start={start}", f"{TEAM}.learner.token_budget={tokens}"]
+    command = [experiment, *words, *settings, f"{TEAM}.start={start}", f"{TEAM}.learner.token_budget={tokens}"]
     if not (out / "summary.json").exists():
         more = [f"seed={seed}", "train.total_steps=100000000", "train.best=last", *PLAIN]
         coterie("train", *command, *more, "--out", str(out), "--quiet")
@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=3_000_000)
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--runs", type=Path, default=Path("runs/teams"))
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, to try them")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", type=Path, default=Path("docs/results/teams-plan-path.json"))
     options = parser.parse_args()
@@ -144,7 +145,7 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     begun = time.perf_counter()
     with ThreadPoolExecutor(options.jobs) as pool:
-        for one in pool.map(lambda job: train(*job, options.tokens, options.runs), jobs):
+        for one in pool.map(lambda job: train(*job, options.tokens, options.runs, options.set), jobs):
             found.append(one)
             shown = {k: one[k] for k in ("arm", "seed", "step_0", "success", "tokens", "seconds")}
             print(f"{time.perf_counter() - begun:6.0f} s", shown, flush=True)
