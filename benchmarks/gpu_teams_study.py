@@ -47,15 +47,15 @@ class Study:
 
 SHORT = ("untrained", "AT-GRPO, shared", "AT-GRPO, adapters", "plain GRPO")
 STUDIES = {
-    "plan-path-5": Study("plan-path-smollm", [], 16_000, 4, 24, turns=8),
+    "plan-path-5": Study("plan-path-smollm", [], 32_000, 4, 24, turns=8),
     "plan-path-10": Study(
         "plan-path-smollm",
         ["world.size=10", "world.turns=16", f"{TEAM}.policy.max_prompt_tokens=224"],
         *(64_000, 8, 48),
         turns=16,
     ),
-    "sudoku-4": Study("sudoku-smollm", [], 32_000, 2, 24, arms=SHORT),
-    "sokoban-1": Study("sokoban-smollm", [], 64_000, 2, 48, arms=SHORT),
+    "sudoku-4": Study("sudoku-smollm", [], 16_000, 2, 24, arms=SHORT),
+    "sokoban-1": Study("sokoban-smollm", [], 32_000, 2, 48, arms=SHORT),
     "math": Study("math-smollm", [], 500, 2, 40, alone="reasoner", arms=SHORT),
 }
 ADAPTERS = [f"{TEAM}.parameters=individual", f"{TEAM}.policy.weights=lora", f"{TEAM}.learner.learning_rate=3e-4"]
