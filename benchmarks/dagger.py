@@ -18,26 +18,34 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from interleave import HERE, commit, measure
 
 import coterie
+from coterie.core import demonstrations
+from coterie.core.demonstrations import Demonstrations
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
 
 EXPERIMENT = "doorkey-expert-ppo"
 PLAIN = ["world.size=8", "train.video=false", "train.tensorboard=false", "train.evaluate_episodes=100"]
 LABEL = "{name: policy, policy: expert, use: {mode: label, until: 0.15}}"
 LEARNER = "groups.agent.learner"
-PER_EPISODE = 16  # decisions of the expert's episodes, about
+LEAST = 10  # decisions that an episode of the expert has in the mean, at least
 Curve = list[list[float]]  # labels and mean return
 
 
-def ours_clone(labels: int, updates: int, seed: int, folder: Path) -> Curve:
-    """Behavioural cloning of as many whole episodes as hold these labels."""
-    shown = folder / f"demonstrations-{labels}"
-    record(DemonstrationSpec(EXPERIMENT, "expert", labels // PER_EPISODE), shown, ["world.size=8"])
+def demonstrate(most: int, seed: int, folder: Path) -> Demonstrations:
+    """Episodes of the expert with at least so many decisions, others for every seed."""
+    return record(DemonstrationSpec(EXPERIMENT, "expert", most // LEAST, seed), folder, ["world.size=8"])[0]
+
+
+def ours_clone(shown: Demonstrations, labels: int, updates: int, seed: int, folder: Path) -> Curve:
+    """Behavioural cloning of as many whole episodes as have at most these labels."""
+    episodes = int(np.searchsorted(shown.starts, labels, side="right")) - 1
+    demonstrations.save(folder, [shown.select(range(episodes))])
     words = [f"seed={seed}", f"{LEARNER}.validation=0", f"train.total_steps={64 * updates}"]
-    run = coterie.clone(EXPERIMENT, [shown], [*PLAIN, *words, "train.evaluate_every=10000"], quiet=True, out=None)
-    return [[labels, score(run.summary()["last"])]]
+    run = coterie.clone(EXPERIMENT, [folder], [*PLAIN, *words, "train.evaluate_every=10000"], quiet=True, out=None)
+    return [[int(shown.starts[episodes]), score(run.summary()["last"])]]
 
 
 def ours_dagger(labels: int, seed: int) -> Curve:
@@ -78,8 +86,8 @@ def needed(scores: dict[int, list[float]], enough: float) -> int | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--labels", type=int, nargs="+", default=[512, 768, 1024, 1536, 2048])
-    parser.add_argument("--more", type=int, nargs="*", default=[4096], help="more labels for cloning")
+    parser.add_argument("--labels", type=int, nargs="+", default=[256, 384, 512, 768, 1024, 1536, 2048])
+    parser.add_argument("--more", type=int, nargs="*", default=[], help="more labels for cloning")
     parser.add_argument("--updates", type=int, default=1600, help="gradient steps of cloning, of 64 labels each")
     parser.add_argument("--imitation", help="the Python of an environment with the package `imitation`")
     parser.add_argument("--out", type=Path, default=Path("docs/results/dagger.json"))
@@ -92,16 +100,17 @@ def main() -> None:
             arms.setdefault(arm, {}).setdefault(labels, []).append(round(at(curve, labels), 4))
         print(arm, arms[arm], file=sys.stderr, flush=True)
 
+    returns: list[float] = []
     for seed in range(given.seeds):
+        shown = demonstrate(max(given.labels + given.more), seed, folder / f"expert-{seed}")
+        returns += [one.returns["agent"][0] for one in shown.episodes]
         add("DAgger", given.labels, ours_dagger(most, seed))
         if given.imitation:
             add("DAgger of imitation", given.labels, peer(given.imitation, "dagger", most, 0, seed))
         for labels in (*given.labels, *given.more):
-            add("cloning", [labels], ours_clone(labels, given.updates, seed, folder))
+            add("cloning", [labels], ours_clone(shown, labels, given.updates, seed, folder / f"{seed}-{labels}"))
             if given.imitation:
                 add("cloning of imitation", [labels], peer(given.imitation, "bc", labels, given.updates, seed))
-        expert = json.loads(Path(folder / f"demonstrations-{most}" / "demonstrations.json").read_text())
-        returns = [one["returns"]["agent"][0] for one in expert["episodes"]]
         enough = 0.95 * statistics.mean(returns)
         result = {
             "command": " ".join(["python", *sys.argv]),
