@@ -3,9 +3,10 @@
     python benchmarks/dagger.py --seeds 5 --imitation .venv-imitation/bin/python
 
 An expert's label is one decision. Cloning reads that many decisions of the scripted expert's own episodes; DAgger has
-the decisions labelled that its student meets. All have a network of 2 × 128 and about as many gradient steps per label
-(DAgger) or in all (cloning), of 64 labels each. Scores are mean returns of 100 episodes of greedy play that nobody
-learned from. DAgger's curve is one run; its score at n labels is that of the last round with n or fewer.
+the decisions labelled that its student meets. Both packages clone the same episodes. All have a network of 2 × 128 and
+about as many gradient steps per label (DAgger) or in all (cloning), of 64 labels each. Scores are mean returns of 200
+episodes of greedy play that nobody learned from. DAgger's curve is one run; its score at n labels is that of the last
+round with n or fewer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from coterie.core.demonstrations import Demonstrations
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
 
 EXPERIMENT = "doorkey-expert-ppo"
-PLAIN = ["world.size=8", "train.video=false", "train.tensorboard=false", "train.evaluate_episodes=100"]
+PLAIN = ["world.size=8", "train.video=false", "train.tensorboard=false", "train.evaluate_episodes=200"]
 LABEL = "{name: policy, policy: expert, use: {mode: label, until: 0.15}}"
 LEARNER = "groups.agent.learner"
 LEAST = 10  # decisions that an episode of the expert has in the mean, at least
@@ -61,9 +62,9 @@ def score(result: dict[str, Any]) -> float:
     return float(result["groups"]["agent"]["return_mean"])
 
 
-def peer(python: str, method: str, labels: int, updates: int, seed: int) -> Curve:
+def peer(python: str, method: str, labels: int, seed: int, *more: str) -> Curve:
     """An arm of the package `imitation`, in its own environment."""
-    words = ["--method", method, "--labels", str(labels), "--updates", str(updates), "--seed", str(seed)]
+    words = ["--method", method, "--labels", str(labels), "--seed", str(seed), *more]
     found: Any = measure([python, str(HERE / "peers" / "imitation_doorkey.py"), *words])
     return found["curve"]
 
@@ -86,7 +87,7 @@ def needed(scores: dict[int, list[float]], enough: float) -> int | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--labels", type=int, nargs="+", default=[256, 384, 512, 768, 1024, 1536, 2048])
+    parser.add_argument("--labels", type=int, nargs="+", default=[384, 512, 768, 1024, 1536, 2048])
     parser.add_argument("--more", type=int, nargs="*", default=[], help="more labels for cloning")
     parser.add_argument("--updates", type=int, default=1600, help="gradient steps of cloning, of 64 labels each")
     parser.add_argument("--imitation", help="the Python of an environment with the package `imitation`")
@@ -106,11 +107,13 @@ def main() -> None:
         returns += [one.returns["agent"][0] for one in shown.episodes]
         add("DAgger", given.labels, ours_dagger(most, seed))
         if given.imitation:
-            add("DAgger of imitation", given.labels, peer(given.imitation, "dagger", most, 0, seed))
+            add("DAgger of imitation", given.labels, peer(given.imitation, "dagger", most, seed))
         for labels in (*given.labels, *given.more):
-            add("cloning", [labels], ours_clone(shown, labels, given.updates, seed, folder / f"{seed}-{labels}"))
+            shared = folder / f"{seed}-{labels}"
+            add("cloning", [labels], ours_clone(shown, labels, given.updates, seed, shared))
             if given.imitation:
-                add("cloning of imitation", [labels], peer(given.imitation, "bc", labels, given.updates, seed))
+                more = ["--updates", str(given.updates), "--demonstrations", str(shared / "agent.npz")]
+                add("cloning of imitation", [labels], peer(given.imitation, "bc", labels, seed, *more))
         enough = 0.95 * statistics.mean(returns)
         result = {
             "command": " ".join(["python", *sys.argv]),
