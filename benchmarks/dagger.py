@@ -25,7 +25,9 @@ from interleave import HERE, commit, measure
 import coterie
 from coterie.core import demonstrations
 from coterie.core.demonstrations import Demonstrations
+from coterie.studies import figures
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
+from coterie.studies.statistics import Estimate
 
 EXPERIMENT = "doorkey-expert-ppo"
 PLAIN = ["world.size=8", "train.video=false", "train.tensorboard=false", "train.evaluate_episodes=200"]
@@ -84,6 +86,18 @@ def needed(scores: dict[int, list[float]], enough: float) -> int | None:
     return found
 
 
+def draw(result: dict[str, Any]) -> bytes:
+    """Mean return by labels, with the range over seeds."""
+    lines = []
+    for number, (arm, scores) in enumerate(result["arms"].items()):
+        values = np.array(list(scores.values()))  # [labels, seeds]
+        line = Estimate(values.mean(axis=1), values.min(axis=1), values.max(axis=1))
+        lines.append(figures.Series(arm, figures.colour(number), np.array([int(count) for count in scores]), line))
+    goal = figures.Reference("95% of the expert", 0.95 * result["expert"], threshold=True)
+    chart = figures.Chart("DoorKey 8 × 8", "labels by the expert", "mean return", tuple(lines), (goal,), share=True)
+    return figures.chart_as_png(chart)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
@@ -123,6 +137,7 @@ def main() -> None:
             "arms": arms,
         }
         given.out.write_text(json.dumps(result, indent=1) + "\n")
+        given.out.with_suffix(".png").write_bytes(draw(result))
     print(json.dumps(result["labels_to_95"], indent=1))
 
 
