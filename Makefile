@@ -66,6 +66,9 @@ docs: $(STAMP) ## build the documentation into site/ (open site/index.html); any
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
+notebook: $(STAMP) ## run the notebooks of the documentation again and keep their outputs (a few minutes, needs `make lm`)
+	$(BIN)/python docs/tools/notebook.py
+
 format: $(STAMP) ## format the code and fix what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .

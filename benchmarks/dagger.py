@@ -3,9 +3,10 @@
     python benchmarks/dagger.py --seeds 5 --imitation .venv-imitation/bin/python
 
 An expert's label is one decision. Cloning reads that many decisions of the scripted expert's own episodes; DAgger has
-the decisions labelled that its student meets. All have a network of 2 × 128 and about as many gradient steps per label
-(DAgger) or in all (cloning), of 64 labels each. Scores are mean returns of 100 episodes of greedy play that nobody
-learned from. DAgger's curve is one run; its score at n labels is that of the last round with n or fewer.
+the decisions labelled that its student meets. Both packages clone the same episodes. All have a network of 2 × 128 and
+about as many gradient steps per label (DAgger) or in all (cloning), of 64 labels each. Scores are mean returns of 200
+episodes of greedy play that nobody learned from. DAgger's curve is one run; its score at n labels is that of the last
+round with n or fewer.
 """
 
 from __future__ import annotations
@@ -18,26 +19,36 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from interleave import HERE, commit, measure
 
 import coterie
+from coterie.core import demonstrations
+from coterie.core.demonstrations import Demonstrations
+from coterie.studies import figures
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
+from coterie.studies.statistics import Estimate
 
 EXPERIMENT = "doorkey-expert-ppo"
-PLAIN = ["world.size=8", "train.video=false", "train.tensorboard=false", "train.evaluate_episodes=100"]
+PLAIN = ["world.size=8", "train.video=false", "train.tensorboard=false", "train.evaluate_episodes=200"]
 LABEL = "{name: policy, policy: expert, use: {mode: label, until: 0.15}}"
 LEARNER = "groups.agent.learner"
-PER_EPISODE = 16  # decisions of the expert's episodes, about
+LEAST = 10  # decisions that an episode of the expert has in the mean, at least
 Curve = list[list[float]]  # labels and mean return
 
 
-def ours_clone(labels: int, updates: int, seed: int, folder: Path) -> Curve:
-    """Behavioural cloning of as many whole episodes as hold these labels."""
-    shown = folder / f"demonstrations-{labels}"
-    record(DemonstrationSpec(EXPERIMENT, "expert", labels // PER_EPISODE), shown, ["world.size=8"])
+def demonstrate(most: int, seed: int, folder: Path) -> Demonstrations:
+    """Episodes of the expert with at least so many decisions, others for every seed."""
+    return record(DemonstrationSpec(EXPERIMENT, "expert", most // LEAST, seed), folder, ["world.size=8"])[0]
+
+
+def ours_clone(shown: Demonstrations, labels: int, updates: int, seed: int, folder: Path) -> Curve:
+    """Behavioural cloning of as many whole episodes as have at most these labels."""
+    episodes = int(np.searchsorted(shown.starts, labels, side="right")) - 1
+    demonstrations.save(folder, [shown.select(range(episodes))])
     words = [f"seed={seed}", f"{LEARNER}.validation=0", f"train.total_steps={64 * updates}"]
-    run = coterie.clone(EXPERIMENT, [shown], [*PLAIN, *words, "train.evaluate_every=10000"], quiet=True, out=None)
-    return [[labels, score(run.summary()["last"])]]
+    run = coterie.clone(EXPERIMENT, [folder], [*PLAIN, *words, "train.evaluate_every=10000"], quiet=True, out=None)
+    return [[int(shown.starts[episodes]), score(run.summary()["last"])]]
 
 
 def ours_dagger(labels: int, seed: int) -> Curve:
@@ -53,9 +64,9 @@ def score(result: dict[str, Any]) -> float:
     return float(result["groups"]["agent"]["return_mean"])
 
 
-def peer(python: str, method: str, labels: int, updates: int, seed: int) -> Curve:
+def peer(python: str, method: str, labels: int, seed: int, *more: str) -> Curve:
     """An arm of the package `imitation`, in its own environment."""
-    words = ["--method", method, "--labels", str(labels), "--updates", str(updates), "--seed", str(seed)]
+    words = ["--method", method, "--labels", str(labels), "--seed", str(seed), *more]
     found: Any = measure([python, str(HERE / "peers" / "imitation_doorkey.py"), *words])
     return found["curve"]
 
@@ -75,11 +86,23 @@ def needed(scores: dict[int, list[float]], enough: float) -> int | None:
     return found
 
 
+def draw(result: dict[str, Any]) -> bytes:
+    """Mean return by labels, with the range over seeds."""
+    lines = []
+    for number, (arm, scores) in enumerate(result["arms"].items()):
+        values = np.array(list(scores.values()))  # [labels, seeds]
+        line = Estimate(values.mean(axis=1), values.min(axis=1), values.max(axis=1))
+        lines.append(figures.Series(arm, figures.colour(number), np.array([int(count) for count in scores]), line))
+    goal = figures.Reference("95% of the expert", 0.95 * result["expert"], threshold=True)
+    chart = figures.Chart("DoorKey 8 × 8", "labels by the expert", "mean return", tuple(lines), (goal,), share=True)
+    return figures.chart_as_png(chart)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--labels", type=int, nargs="+", default=[512, 768, 1024, 1536, 2048])
-    parser.add_argument("--more", type=int, nargs="*", default=[4096], help="more labels for cloning")
+    parser.add_argument("--labels", type=int, nargs="+", default=[384, 512, 768, 1024, 1536, 2048])
+    parser.add_argument("--more", type=int, nargs="*", default=[], help="more labels for cloning")
     parser.add_argument("--updates", type=int, default=1600, help="gradient steps of cloning, of 64 labels each")
     parser.add_argument("--imitation", help="the Python of an environment with the package `imitation`")
     parser.add_argument("--out", type=Path, default=Path("docs/results/dagger.json"))
@@ -92,16 +115,19 @@ def main() -> None:
             arms.setdefault(arm, {}).setdefault(labels, []).append(round(at(curve, labels), 4))
         print(arm, arms[arm], file=sys.stderr, flush=True)
 
+    returns: list[float] = []
     for seed in range(given.seeds):
+        shown = demonstrate(max(given.labels + given.more), seed, folder / f"expert-{seed}")
+        returns += [one.returns["agent"][0] for one in shown.episodes]
         add("DAgger", given.labels, ours_dagger(most, seed))
         if given.imitation:
-            add("DAgger of imitation", given.labels, peer(given.imitation, "dagger", most, 0, seed))
+            add("DAgger of imitation", given.labels, peer(given.imitation, "dagger", most, seed))
         for labels in (*given.labels, *given.more):
-            add("cloning", [labels], ours_clone(labels, given.updates, seed, folder))
+            shared = folder / f"{seed}-{labels}"
+            add("cloning", [labels], ours_clone(shown, labels, given.updates, seed, shared))
             if given.imitation:
-                add("cloning of imitation", [labels], peer(given.imitation, "bc", labels, given.updates, seed))
-        expert = json.loads(Path(folder / f"demonstrations-{most}" / "demonstrations.json").read_text())
-        returns = [one["returns"]["agent"][0] for one in expert["episodes"]]
+                more = ["--updates", str(given.updates), "--demonstrations", str(shared / "agent.npz")]
+                add("cloning of imitation", [labels], peer(given.imitation, "bc", labels, seed, *more))
         enough = 0.95 * statistics.mean(returns)
         result = {
             "command": " ".join(["python", *sys.argv]),
@@ -111,6 +137,7 @@ def main() -> None:
             "arms": arms,
         }
         given.out.write_text(json.dumps(result, indent=1) + "\n")
+        given.out.with_suffix(".png").write_bytes(draw(result))
     print(json.dumps(result["labels_to_95"], indent=1))
 
 

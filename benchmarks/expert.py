@@ -169,7 +169,7 @@ def main() -> None:
     print(f"{'arm':12} {'step 0':>7} {'greedy':>7} {'frames to 90%, median (range)':>32}")
     for arm, found in arms.items():
         rows = found["seeds"]
-        reached = sorted(row["frames_to_90"] or 10**9 for row in rows)
+        reached = sorted(10**9 if row["frames_to_90"] is None else row["frames_to_90"] for row in rows)
         shown = [f"{value:,}" if value < 10**9 else "never" for value in (statistics.median_low(reached), *reached)]
         scores = [statistics.median(row[key] for row in rows) for key in ("step_0", "greedy")]
         print(f"{arm:12} {scores[0]:7.0%} {scores[1]:7.0%} {shown[0]:>12} ({shown[1]} to {shown[-1]})")

@@ -2,8 +2,9 @@
 
     python benchmarks/peers/imitation_doorkey.py --method dagger --labels 4096 --seed 0
 
-The world, the scripted expert, the network and the gradient steps per label are those of our own arms. Its DAgger adds
-whole episodes to its data, so that rounds are longer than 128 labels where the student is lost.
+The world, the scripted expert, the network and the gradient steps are those of our own arms; BC clones the file that
+ours has cloned. Its DAgger adds whole episodes to its data, so that rounds are longer than 128 labels where the student
+is lost.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from imitation.algorithms import bc
 from imitation.algorithms.dagger import SimpleDAggerTrainer
 from imitation.data import rollout
+from imitation.data.types import Transitions
 from imitation.policies.base import NonTrainablePolicy
 from imitation.util import logger
 from stable_baselines3.common.policies import ActorCriticPolicy
@@ -92,12 +94,13 @@ def make_trainer(room: Room, random: np.random.Generator) -> bc.BC:
     )
 
 
-def clone(room: Room, labels: int, updates: int, random: np.random.Generator) -> bc.BC:
-    """Behavioural cloning of so many decisions of the expert."""
-    venv, trainer = DummyVecEnv([lambda: room]), make_trainer(room, random)
-    enough = rollout.make_sample_until(min_timesteps=labels, min_episodes=None)
-    shown = rollout.flatten_trajectories(rollout.rollout(Expert(room), venv, enough, rng=random, unwrap=False))
-    trainer.set_demonstrations(shown[:labels])
+def clone(room: Room, path: str, updates: int, random: np.random.Generator) -> bc.BC:
+    """Behavioural cloning of recorded decisions."""
+    trainer = make_trainer(room, random)
+    with np.load(path) as held:
+        seen, done = held["observation"].astype(np.float32), held["action"]
+    info, over = np.array([{}] * len(done)), np.zeros(len(done), bool)
+    trainer.set_demonstrations(Transitions(seen, done, info, seen, over))  # BC reads neither what follows nor ends
     trainer.train(n_batches=updates, progress_bar=False)
     return trainer
 
@@ -129,16 +132,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", choices=("bc", "dagger"), required=True)
     parser.add_argument("--labels", type=int, default=4096)
-    parser.add_argument("--updates", type=int, default=3200, help="gradient steps of BC")
+    parser.add_argument("--updates", type=int, default=1600, help="gradient steps of BC")
+    parser.add_argument("--demonstrations", help="file of the decisions that BC clones")
     parser.add_argument("--size", type=int, default=8)
-    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
     room, random = Room(args.size, args.seed), np.random.default_rng(args.seed)
     if args.method == "bc":
-        trainer = clone(room, args.labels, args.updates, random)
+        trainer = clone(room, args.demonstrations, args.updates, random)
         curve = [[args.labels, score(trainer.policy, args.size, args.episodes)]]
     else:
         curve = aggregate(room, args.labels, args.size, args.episodes, random)

@@ -487,6 +487,18 @@ def demonstrated(size: str) -> str:
     return markdown(head, rows)
 
 
+def labelled() -> str:
+    """Mean returns of cloning and DAgger by labels, and the labels that 95% of the expert's return takes."""
+    told = read("dagger")
+    counts = [int(count) for count in next(iter(told["arms"].values()))]
+    rows = []
+    for arm, scores in told["arms"].items():
+        means = [statistics.mean(scores[str(count)]) for count in counts]
+        needed = told["labels_to_95"][arm]
+        rows.append([arm, *(f"{mean:.2f}" for mean in means), "more" if needed is None else thousands(needed)])
+    return markdown(("arm", *(f"{thousands(count)} labels" for count in counts), "labels to 95%"), rows)
+
+
 def attacks() -> str:
     """The verdict on every attack by each mechanism."""
     told = read("bench-sandbox")["attacks"]
@@ -697,6 +709,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "gpu": gpu,
     "attacks": attacks,
     "demonstrated": demonstrated,
+    "labelled": labelled,
     "sandbox-speed": sandbox_speed,
     "gallery": gallery,
     "summary": summary,

@@ -28,6 +28,8 @@ WORLD_BOUND = ("expert", "guess", "minimax", "alphabeta", "search", "language", 
 RANDOM_WHEN_GREEDY = ("random", "expert", "guess", "minimax", "alphabeta")
 OF_TEXT = ("random", "expert", "guess", "writer", "causal_lm")  # policies that play in worlds of texts
 TEXT_ONLY = ("writer", "causal_lm")
+ASKING = ("person",)  # one environment at a time, at a terminal: tests/policies/test_person.py
+POLICIES = [name for name in registry.POLICIES if name not in ASKING]
 OFF_POLICY = ("dqn", "maddpg", "sac")
 DISCRETE_ONLY = ("q_network", "dqn", "planner")
 CONTINUOUS_ONLY = ("gaussian", "sac")
@@ -102,7 +104,7 @@ def test_worlds(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize(("action", "masked"), SPACES)
-@pytest.mark.parametrize("name", [name for name in registry.POLICIES if name not in WORLD_BOUND])
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in WORLD_BOUND])
 def test_policies(name, action, masked, parameters):
     for observation in OBSERVATIONS.values():
         where = group_spec(ACTIONS[action], observation, agents=3, parameters=parameters)
@@ -113,7 +115,7 @@ def test_policies(name, action, masked, parameters):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", registry.POLICIES)
+@pytest.mark.parametrize("name", POLICIES)
 def test_policies_in_worlds(name, world):
     table = make_world(world, 3)
     made = lookup.look_up(registry.POLICIES, name)

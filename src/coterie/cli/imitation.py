@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,7 @@ def demonstrate(
     out: Annotated[str, typer.Option(help="directory of the demonstrations; one that exists is continued")] = "",
     policy: Annotated[
         str | None,
-        typer.Option(help="who demonstrates: expert, random, alphabeta:depth=4, a run, package.module:Name"),
+        typer.Option(help="who demonstrates: expert, random, alphabeta:depth=4, person, a run, package.module:Name"),
     ] = None,
     lm: Annotated[
         str | None, typer.Option(help="a language model demonstrates: embedded, a directory, http://…")
@@ -69,13 +70,16 @@ def demonstrate(
         from coterie.studies.demonstrate.minari import to_minari
 
         to_minari(parts[0], minari)
+    missing = episodes - len(parts[0])
+    if missing > 0 and from_minari is None and not quiet:  # on the standard error: the other output may be JSON
+        kept = f"{len(parts[0])} of {episodes} episodes are recorded, the unfinished one is dropped"
+        print(f"stopped: {kept}; the same command goes on", file=sys.stderr)
     if as_json:
         print(json.dumps({"out": out, "groups": {part.group: summary(part) for part in parts}}))
         return
     for part in parts:
-        print(
-            f"{out}, {part.group}: {len(part)} episodes by {part.policy}, {len(part.action):,} decisions{outcome(part)}"
-        )
+        count = f"{len(part)} episode{'s' if len(part) > 1 else ''}"
+        print(f"{out}, {part.group}: {count} by {part.policy}, {len(part.action):,} decisions{outcome(part)}")
 
 
 @app.command()

@@ -40,6 +40,7 @@ POLICIES = {
     "language": "coterie.policies.language:LanguagePolicy",
     "writer": "coterie.policies.writer:WriterPolicy",
     "planner": "coterie.policies.planner:PlannerPolicy",
+    "person": "coterie.policies.person:PersonPolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
     "search": "coterie.policies.search.policy:SearchPolicy",
     "causal_lm": "coterie.policies.teams.policy:CausalLMPolicy",
@@ -53,6 +54,7 @@ UNTRAINED = (
     "language",
     "writer",
     "planner",
+    "person",
 )  # policies that play without having been trained
 LEARNERS = {
     "ppo": "coterie.algorithms.ppo.ppo:PPO",

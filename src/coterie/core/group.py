@@ -17,6 +17,7 @@ from coterie.core.types import (
     Advice,
     AgentType,
     Array,
+    CoterieError,
     Counters,
     Decision,
     Experience,
@@ -234,6 +235,21 @@ class HasEpisodeState(Protocol):
     def load_episode_state(self, world: World, state: State) -> None:
         """Return to a saved state."""
         ...
+
+
+class PlayStopped(CoterieError):
+    """A policy ends play before the episode is over: a person leaves (`by_choice`), or gives no more answers."""
+
+    def __init__(self, message: str, by_choice: bool) -> None:
+        super().__init__(message)
+        self.by_choice = by_choice
+
+
+@runtime_checkable
+class LimitsEnvs(Protocol):
+    """A policy (class or object) that cannot act in many environments at once."""
+
+    max_envs: int
 
 
 @runtime_checkable

@@ -1,1 +1,1 @@
-"""Policies: networks, action values, deterministic policies, scripts, language models."""
+"""Policies: networks, action values, deterministic policies, scripts, language models, people."""

@@ -13,7 +13,17 @@ from coterie.config import registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.core import lookup
 from coterie.core.game import NoGame
-from coterie.core.group import Actor, Group, GroupSpec, HasProbe, Policy, Preference, Risk, StartsFrom
+from coterie.core.group import (
+    Actor,
+    Group,
+    GroupSpec,
+    HasProbe,
+    LimitsEnvs,
+    Policy,
+    Preference,
+    Risk,
+    StartsFrom,
+)
 from coterie.core.types import CoterieError, UnknownName
 from coterie.core.world import HasEvaluationSettings, HasValidationSettings, World, check_methods, state_size_of
 from coterie.nn.packing import joined_size
@@ -37,6 +47,12 @@ def build_world(part: Part, num_envs: int) -> World:
     except MemoryError as error:
         raise ConfigError(f"world: {num_envs} environments do not fit into memory: {error}") from None
     return world
+
+
+def most_envs(actors: Sequence[Actor], wanted: int) -> int:
+    """The number of environments that all actors can play at once, at most `wanted`."""
+    limits = [actor.policy.max_envs for actor in actors if isinstance(actor.policy, LimitsEnvs)]
+    return min(wanted, *limits) if limits else wanted
 
 
 def build_evaluation_world(part: Part, episodes: int) -> World:
@@ -289,6 +305,11 @@ def build_groups(config: Config, world: World, learning: bool = True, training: 
         group = config.groups[name]
         learns = training and group.learner is not None
         actor = build_actor(group, dataclasses.replace(group_spec, learns=learns), world)
+        if learning and isinstance(actor.policy, LimitsEnvs):
+            raise ConfigError(
+                f"groups.{name}.policy: training plays many environments at once, which a person cannot; record "
+                "episodes with 'coterie demonstrate --policy person' and learn from them with 'coterie clone'"
+            )
         preference = build_preference(group, actor.group_spec) if learning and group.learner is not None else None
         learner = None if preference is None else build_learner(group, actor, preference)
         groups.append(Group(actor, learner, preference))

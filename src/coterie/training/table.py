@@ -129,9 +129,10 @@ class Table:
 
     def evaluate(self, episodes: int = 100, seed: int = 0, greedy: bool = True) -> Result:
         """Play whole episodes on evaluation seeds."""
-        world = build.build_evaluation_world(self.config.world, episodes)
+        actors = [group.actor for group in self.groups]
+        world = build.build_evaluation_world(self.config.world, build.most_envs(actors, episodes))
         with fixed_threads(self.config.train.threads):
-            return evaluate(world, [g.actor for g in self.groups], episodes, evaluation_seed(seed), greedy)
+            return evaluate(world, actors, episodes, evaluation_seed(seed), greedy)
 
 
 def _demand_shape(agent: str, space: ObservationSpace, observations: Tree) -> None:

@@ -2,7 +2,8 @@
 
 A batch plays several copies of the world at once and keeps the first episode of each, so that short episodes are not
 favoured. Its seed derives from the number of episodes before it, apart from the seeds of evaluations; a recording that
-was stopped goes on where it was and ends with the same files.
+was stopped goes on where it was and ends with the same files. A person plays one episode after the other and may stop
+at any time; whole episodes are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from coterie.config import registry, schema
 from coterie.core import demonstrations, seeding
 from coterie.core.demonstrations import UNLABELLED, Demonstrations, EpisodeInfo, PlayedTable
-from coterie.core.group import Actor
+from coterie.core.group import Actor, PlayStopped
 from coterie.core.text import HasTextCodec, TextCodec
 from coterie.core.types import Array, CoterieError, Decision, Text, View, map_tree
 from coterie.core.world import Pausable, World
@@ -96,7 +97,10 @@ def record(
     overrides: list[str] | str | None = None,
     progress: Progress | None = None,
 ) -> list[Demonstrations]:
-    """Record episodes into a directory; one that already holds some of them is continued."""
+    """Record episodes into a directory; one that already holds some of them is continued.
+
+    Where a person ends play by choice, there are fewer episodes than asked for.
+    """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     seated = seat(spec, overrides, folder)
@@ -107,10 +111,17 @@ def record(
     parts = recorded_so_far(folder, played, seated.players)
     with fixed_threads(seated.config.train.threads):
         while (done := len(parts[0]) if parts else 0) < spec.episodes:
-            world = build.build_world(seated.config.world, min(BATCH, spec.episodes - done))
+            together = build.most_envs(seated.actors, BATCH)
+            world = build.build_world(seated.config.world, min(together, spec.episodes - done))
             played = replace(played, world_class=type(world).__name__)
             seed = seeding.integer(spec.seed, "demonstrate", done)
-            batch = play_batch(world, seated, played, seed)
+            try:
+                batch = play_batch(world, seated, played, seed)
+            except PlayStopped as left:
+                if parts and left.by_choice:
+                    break
+                kept = f"{done} of {spec.episodes} episodes are in '{folder}'" if done else "nothing is recorded"
+                raise CoterieError(f"{left}; {kept}, and the unfinished episode is dropped") from None
             parts = [demonstrations.join(pair) for pair in zip(parts, batch)] if parts else batch
             demonstrations.save(folder, parts)
             if progress is not None:

@@ -144,6 +144,9 @@ def cross_play(
     agents = [agent for side in seatings[0] for agent in side]
     # build every player in every seat first, so that one that does not fit is refused before the first game
     seated = [{agent: player.actor(agent, world, table.seed) for agent in agents} for player in players]
+    most = build.most_envs([actor for seats in seated for actor in seats.values()], episodes)
+    if most < episodes:
+        world = build.build_evaluation_world(table.world, most)
 
     def meet(i: int, j: int) -> Pairing:
         one, other, parts = seated[i], seated[j], []

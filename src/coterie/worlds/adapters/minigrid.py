@@ -233,7 +233,7 @@ def _position(found: GridObject) -> str:
     parts = [ahead, (abs(found.right), "right" if found.right > 0 else "left")]
     steps = " and ".join(f"{count} step{'s' * (count > 1)} {word}" for count, word in parts if count)
     subject = "Lava" if found.name == "lava" else f"The {found.label}"
-    return f"{subject} is {found.state + ', ' if found.state else ''}{steps}."
+    return f"{subject} is {found.state + ', ' if found.state else ''}{steps or 'where you are'}."
 
 
 def summarize(view: AgentView) -> str:
