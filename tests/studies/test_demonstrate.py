@@ -54,6 +54,20 @@ def test_rewards_belong_to_the_latest_decision_and_chance_is_no_label():
     assert found.final_observation.shape == (2, 2, 3)
 
 
+def test_long_recordings_are_written_seldom(tmp_path, monkeypatch):
+    written = []
+    save = demonstrations.save
+    monkeypatch.setattr(
+        demonstrations, "save", lambda folder, parts: (written.append(len(parts[0])), save(folder, parts))
+    )
+    monkeypatch.setattr(record, "SECONDS_UNWRITTEN", 1e9)
+    spec = record.DemonstrationSpec("tictactoe-alphazero", "random", 40 * record.BATCH)
+    (part,) = record.record(spec, tmp_path)
+    assert written[:3] == [record.BATCH, 2 * record.BATCH, 3 * record.BATCH]
+    assert len(written) < 30
+    assert written[-1] == len(part) == len(demonstrations.load(tmp_path)) == spec.episodes
+
+
 def test_a_recording_can_be_stopped_and_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "BATCH", 2)
     expert(tmp_path / "whole", 5)

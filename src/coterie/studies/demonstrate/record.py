@@ -8,6 +8,7 @@ at any time; whole episodes are kept.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,8 +33,9 @@ from coterie.training.runner import Runner, play_episodes
 from coterie.training.table import load
 
 BATCH = 16  # episodes played together
+SECONDS_UNWRITTEN = 5.0  # that a batch waits to be written, at most
 
-Progress = Callable[[Demonstrations], None]  # called after each batch with all episodes of the first group so far
+Progress = Callable[[Demonstrations], None]  # called now and then with all episodes of the first group so far
 
 
 @dataclass(frozen=True)
@@ -108,25 +110,62 @@ def record(
     played = PlayedTable(
         seated.config.experiment, world_settings, "", spec.greedy, spec.seed
     )  # the class is known once the world is built
-    parts = recorded_so_far(folder, played, seated.players)
-    with fixed_threads(seated.config.train.threads):
-        while (done := len(parts[0]) if parts else 0) < spec.episodes:
+    recording = Recording(folder, recorded_so_far(folder, played, seated.players), progress)
+    with fixed_threads(seated.config.train.threads), recording:
+        while (done := len(recording)) < spec.episodes:
             together = build.most_envs(seated.actors, BATCH)
             world = build.build_world(seated.config.world, min(together, spec.episodes - done))
             played = replace(played, world_class=type(world).__name__)
             seed = seeding.integer(spec.seed, "demonstrate", done)
             try:
-                batch = play_batch(world, seated, played, seed)
+                recording.add(play_batch(world, seated, played, seed))
             except PlayStopped as left:
-                if parts and left.by_choice:
+                if done and left.by_choice:
                     break
                 kept = f"{done} of {spec.episodes} episodes are in '{folder}'" if done else "nothing is recorded"
                 raise CoterieError(f"{left}; {kept}, and the unfinished episode is dropped") from None
-            parts = [demonstrations.join(pair) for pair in zip(parts, batch)] if parts else batch
-            demonstrations.save(folder, parts)
-            if progress is not None:
-                progress(parts[0])
-    return parts
+    return recording.parts
+
+
+class Recording:
+    """Demonstrations on their way to a directory.
+
+    To write all of them after every batch would take a time that grows with the square of their number, so batches wait
+    until they are a tenth of what is written, or a few seconds old. What waits is written at the end, come what may.
+    """
+
+    def __init__(self, folder: Path, parts: list[Demonstrations], progress: Progress | None) -> None:
+        self.folder, self.parts, self.progress = folder, parts, progress
+        self.waiting: list[list[Demonstrations]] = []  # batches, each with one entry per group
+        self.written = time.monotonic()
+
+    def __len__(self) -> int:
+        return sum(len(batch[0]) for batch in (self.parts, *self.waiting) if batch)
+
+    def add(self, batch: list[Demonstrations]) -> None:
+        """Keep a batch."""
+        self.waiting.append(batch)
+        new = sum(len(one[0]) for one in self.waiting)
+        if 10 * new >= len(self) or time.monotonic() - self.written > SECONDS_UNWRITTEN:
+            self.write()
+
+    def write(self) -> None:
+        """Write what waits."""
+        if not self.waiting:
+            return
+        every = [self.parts, *self.waiting] if self.parts else self.waiting
+        self.parts = [demonstrations.join(group) for group in zip(*every, strict=True)]
+        self.waiting = []
+        demonstrations.save(self.folder, self.parts)
+        self.written = time.monotonic()
+        if self.progress is not None:
+            self.progress(self.parts[0])
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.write()
 
 
 def recorded_so_far(folder: Path, played: PlayedTable, players: dict[str, str]) -> list[Demonstrations]:
