@@ -81,7 +81,7 @@ def test_stopped_and_resumed(tmp_path, whole, game, at):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
-def test_workers_do_not_change_the_numbers(tmp_path, whole, game):
+def test_workers_do_not_change_the_numbers(tmp_path, whole, game, forked):
     assert_alike_with_workers(tmp_path / game, *whole[game])
 
 

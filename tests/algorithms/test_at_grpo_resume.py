@@ -52,7 +52,7 @@ def test_a_stopped_run_resumes_alike(tmp_path, whole, game):
     assert_resumed_alike(tmp_path / "run", experiment, run, at=5)
 
 
-def test_workers_change_nothing(tmp_path, whole):
+def test_workers_change_nothing(tmp_path, whole, forked):
     experiment, run = whole["adapters"]
     assert_alike_with_workers(tmp_path / "run", experiment, run)
 

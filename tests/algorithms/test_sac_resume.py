@@ -57,7 +57,7 @@ def test_stopped_and_resumed(tmp_path, whole, game, at):
 
 
 @pytest.mark.slow
-def test_workers_do_not_change_the_numbers(tmp_path, whole):
+def test_workers_do_not_change_the_numbers(tmp_path, whole, forked):
     assert_alike_with_workers(tmp_path / "run", *whole["chase"])
 
 

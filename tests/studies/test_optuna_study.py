@@ -244,7 +244,7 @@ def test_the_experiment_is_not_written_over(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pruner", ["median", "halving"])
-def test_jobs_do_not_change_a_study(skills, pruner):
+def test_jobs_do_not_change_a_study(skills, pruner, forked):
     one = tune(skills(14, study="one.db", pruner=pruner, batch=3))
     part = tune(skills(5, study="parts.db", pruner=pruner, batch=3))  # within a batch
     assert essence(part) == essence(one)[:5]

@@ -21,7 +21,7 @@ WORDS = [*BASE, "train.total_steps=96", "seed=0,1"]
 
 
 @pytest.mark.slow
-def test_jobs_do_not_change_the_numbers_and_finished_runs_stay(coterie_, tmp_path):
+def test_jobs_do_not_change_the_numbers_and_finished_runs_stay(coterie_, tmp_path, forked):
     one, two = tmp_path / "one", tmp_path / "two"
     assert coterie_("train", "gridworld-cooperative", "-m", *WORDS, "--out", one, "--quiet")[0] == 0
     code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *WORDS, "--out", two, "--jobs", 2)
