@@ -91,6 +91,7 @@ def test_kill_9_of_the_command_and_resume(tmp_path):
     assert_survives_kill_9(tmp_path, SELF_PLAY, *words)
 
 
+@pytest.mark.slow
 def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
     run = stopped(tmp_path / "run", experiment=whole["self-play"][0], at=6)
     refused = {

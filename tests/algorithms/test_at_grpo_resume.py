@@ -45,6 +45,7 @@ def whole(tmp_path_factory):
     return train_all(tmp_path_factory.mktemp("whole"), GAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
 def test_a_stopped_run_resumes_alike(tmp_path, whole, game):
     experiment, run = whole[game]
@@ -52,6 +53,7 @@ def test_a_stopped_run_resumes_alike(tmp_path, whole, game):
     assert_resumed_alike(tmp_path / "run", experiment, run, at=5)
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(tmp_path, whole, forked):
     experiment, run = whole["adapters"]
     assert_alike_with_workers(tmp_path / "run", experiment, run)

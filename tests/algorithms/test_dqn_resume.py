@@ -84,6 +84,7 @@ def test_kill_9_of_the_command_and_resume(tmp_path):
     assert_survives_kill_9(tmp_path, DUEL, *words)
 
 
+@pytest.mark.slow
 def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
     run = stopped(tmp_path / "run", experiment=whole["spread"][0])
     refused = {

@@ -68,6 +68,7 @@ def prompts_and_samples(count=3, length=6, seed=0):
     return net, prompts, sample(net, prompts, spec, random.random((4 * count, length)))
 
 
+@pytest.mark.slow
 def test_sampled_log_probs_are_those_of_the_whole_text():
     net, prompts, found = prompts_and_samples()
     for prompt, answers, log_probs in zip(prompts, found.tokens, found.log_probs, strict=True):

@@ -52,6 +52,7 @@ def test_a_report_of_one_run(tmp_path, runs, drawing):
     assert Image.open(tmp_path / "figures" / "curves.png").size[0] > 500
 
 
+@pytest.mark.slow
 def test_what_is_drawn(runs, monkeypatch, drawing):
     """Returns with their moving average and the solved line, losses, entropy."""
     from matplotlib.figure import Figure
@@ -200,6 +201,7 @@ def exploited(run, *gains, **asked):
     return found
 
 
+@pytest.mark.slow
 def test_a_page_tells_what_deviating_gains(tmp_path):
     runs = [fabricate(tmp_path / str(seed), f"seed={seed}", finished=False) for seed in (0, 1, 2)]
     exploited(runs[0], ("a<b", "individual", (0.5, 0.25, 0.75)), ("c", "team", (-0.25, -0.5, -0.125)))

@@ -81,6 +81,7 @@ def test_eval_counts_the_tokens_that_were_written(run):
     assert "tool" not in answer_tokens(actors, found)
 
 
+@pytest.mark.slow
 def test_the_report_shows_rewards_advantages_and_entropy_by_role_and_turn(run, tmp_path, drawing):
     page = write_report([Run.open(run.path)], tmp_path / "report.html").read_text()
     assert "<h2>Roles and turns</h2>" in page
