@@ -14,7 +14,7 @@ groups:
              max_prompt_tokens: 8, candidates: {candidates}, choose: random, weights: {weights}, rank: 2,
              device: {device}, deterministic: true}}
     learner: {{name: at_grpo, groups: {groups}, learning_rate: 3.0e-3, kl: 0.05, minibatch_size: 4}}
-train: {{num_envs: 4, rollout_steps: 4, total_steps: 336, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
+train: {{num_envs: 4, rollout_steps: 4, total_steps: {steps}, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
         shards: 2, video: false, tensorboard: false}}
 """
 SHARED = {
@@ -24,6 +24,7 @@ SHARED = {
     "weights": "full",
     "groups": "turn",
     "device": "cpu",
+    "steps": 176,
 }
 ADAPTERS = SHARED | {"parameters": "individual", "weights": "lora"}
 GAMES = {
@@ -61,4 +62,5 @@ def test_workers_change_nothing(tmp_path, whole, forked):
 
 @pytest.mark.slow
 def test_kill_9_changes_nothing(tmp_path):
-    assert_survives_kill_9(tmp_path, GAMES["separate"])
+    longer = SHARED | {"parameters": "individual", "steps": 336}
+    assert_survives_kill_9(tmp_path, TEAM.format(**longer))

@@ -82,7 +82,7 @@ def fail_or_double(number):
 
 
 @pytest.mark.slow
-def test_errors_in_processes_are_raised_here():
+def test_errors_in_processes_are_raised_here(forked):
     with pytest.raises(CoterieError, match="the second one fails"):
         list(run_parallel(fail_or_double, [(0,), (1,), (3,)], 2, Interruption()))
     with pytest.raises(CoterieError, match="exit code 9"):
