@@ -10,7 +10,6 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
-
 _evaluated_hints = functools.cache(typing.get_type_hints)
 
 
