@@ -14,8 +14,8 @@ groups:
              max_prompt_tokens: 8, candidates: {candidates}, choose: random, weights: {weights}, rank: 2,
              device: {device}, deterministic: true}}
     learner: {{name: at_grpo, groups: {groups}, learning_rate: 3.0e-3, kl: 0.05, minibatch_size: 4}}
-train: {{num_envs: 4, rollout_steps: 4, total_steps: {steps}, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
-        shards: 2, video: false, tensorboard: false}}
+train: {{num_envs: 4, rollout_steps: 4, total_steps: {steps}, evaluate_episodes: 4, evaluate_every: 3,
+        checkpoint_every: 2, shards: 2, video: false, tensorboard: false}}
 """
 SHARED = {
     "group_size": 1,
