@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import multiprocessing
 import os
 import shutil
 import sys
@@ -13,8 +14,8 @@ import torch
 import coterie
 from coterie.cli import main
 from coterie.lm.backends import wheels
-from coterie.studies import interactive, report
-from helpers import numba_cache
+from coterie.studies import figures, interactive
+from helpers import numba_cache, processes
 from helpers.compare import fabricate_sweep
 from helpers.dqn import make_learner as make_q_learner
 from helpers.maddpg import make_learner as make_table_learner
@@ -60,24 +61,44 @@ def _weights_need_a_marker(request, monkeypatch, empty_folder):
         monkeypatch.setattr(wheels, "download", refuse)
 
 
-DRAW_CURVES, DRAW_CHART = report.draw_curves, report.draw_chart
+DRAWING = {name: getattr(figures, name) for name in ("as_png", "chart_as_png", "charts_as_png")}
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_curves():
-    """Leave curves out of reports, those of module fixtures too: drawing takes longer than a tiny training."""
+def _no_pictures():
+    """Leave pictures out of reports, those of module fixtures too: drawing takes longer than a tiny training."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "draw_curves", lambda runs: b"")
-        patch.setattr(report, "draw_chart", lambda chart: b"")
+        for name in DRAWING:
+            patch.setattr(figures, name, lambda *drawn: b"")
         patch.setattr(interactive, "scripts", lambda: "")  # two megabytes for every page
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk():
+    """Leave files in the disk's cache: a tiny training syncs fifty times, which takes longer than the training.
+
+    A killed process does not need it, only a machine that loses power. Commands in processes of their own do sync.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # an error for a file that is closed, as before
+        yield
+
+
 @pytest.fixture
-def curves(monkeypatch):
-    """Draw the curves of reports in this test."""
-    monkeypatch.setattr(report, "draw_curves", DRAW_CURVES)
-    monkeypatch.setattr(report, "draw_chart", DRAW_CHART)
+def drawing(monkeypatch):
+    """Draw the pictures of reports in this test."""
+    for name, draw in DRAWING.items():
+        monkeypatch.setattr(figures, name, draw)
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Fork what jobs and workers would start anew. The environment of children is that of the first one's test."""
+    real = multiprocessing.get_context
+    monkeypatch.setattr(
+        multiprocessing, "get_context", lambda method=None: processes.FORKED if method == "spawn" else real(method)
+    )
 
 
 @pytest.fixture(params=["compiled", "autograd"])

@@ -13,8 +13,12 @@ NEED_WEIGHTS = (  # of the embedded language model or the sentence encoder
     *("math-smollm", "plan-path-smollm", "sokoban-smollm", "sudoku-smollm"),
 )
 TEAM = [  # of a model made for a GPU: few short answers
-    *("world.turns=1", "train.num_envs=2", "train.rollout_steps=2", "train.total_steps=4", "train.evaluate_episodes=1"),
-    *("groups.team.policy.candidates=2", "groups.team.policy.max_tokens=4"),
+    *("world.turns=1", "train.num_envs=1", "train.rollout_steps=2", "train.total_steps=2", "train.evaluate_episodes=1"),
+    *("groups.team.policy.candidates=2", "groups.team.policy.max_tokens=2"),
+]
+TINY_TEAM = [  # every answer is up to 256 passes through a tiny model, and a program in the sandbox
+    *("train.num_envs=2", "train.rollout_steps=4", "train.total_steps=16"),
+    *("groups.team.policy.candidates=2", "groups.team.policy.max_tokens=16"),
 ]
 ADAPTERS = [*TEAM, "groups.team.policy.weights=lora"]  # small checkpoints
 SHORT = {  # every decision and every sample of a minibatch is a pass through the language model
@@ -25,10 +29,11 @@ SHORT = {  # every decision and every sample of a minibatch is a pass through th
         "train.total_steps=16",
         "train.threads=1",
     ],
+    **{f"{task}-{kind}": TINY_TEAM for task in ("code", "sokoban") for kind in ("adapters", "separate", "shared")},
     "math-smollm": ADAPTERS,
     "plan-path-smollm": ADAPTERS,
     "sokoban-smollm": ADAPTERS,
-    "sudoku-smollm": TEAM,
+    "sudoku-smollm": [*TEAM, "train.best=last"],  # no further checkpoint of all weights
 }
 EXPERIMENTS = [
     pytest.param(name, marks=[pytest.mark.slow, *([pytest.mark.lm] if name in NEED_WEIGHTS else [])])
@@ -38,7 +43,7 @@ EXPERIMENTS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_runs_for_a_moment(name, tmp_path):
+def test_every_experiment_runs_for_a_moment(name, tmp_path, forked):
     groups = schema.load(name).groups
     central = [
         group for group, one in groups.items() if one.learner is not None and one.learner.name in ("maddpg", "sac")

@@ -1,6 +1,7 @@
 """The import rules: each package imports only packages below it, imports inside functions and type checks included."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
+@functools.cache
 def imported(path: Path) -> set[str]:
     """Every module of Coterie that a file imports, wherever in the file."""
     found = set()

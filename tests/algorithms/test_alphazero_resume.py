@@ -81,7 +81,7 @@ def test_stopped_and_resumed(tmp_path, whole, game, at):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
-def test_workers_do_not_change_the_numbers(tmp_path, whole, game):
+def test_workers_do_not_change_the_numbers(tmp_path, whole, game, forked):
     assert_alike_with_workers(tmp_path / game, *whole[game])
 
 
@@ -91,6 +91,7 @@ def test_kill_9_of_the_command_and_resume(tmp_path):
     assert_survives_kill_9(tmp_path, SELF_PLAY, *words)
 
 
+@pytest.mark.slow
 def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
     run = stopped(tmp_path / "run", experiment=whole["self-play"][0], at=6)
     refused = {

@@ -346,6 +346,7 @@ def test_the_kl_to_the_reference_holds_the_model_back():
 # Learning -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_a_team_learns_the_echo_task_from_nothing(parameters):
     runner, learner = team(
@@ -397,6 +398,7 @@ def test_the_token_budget_ends_the_run():
     assert metrics["tokens"] == learner.tokens >= 50
 
 
+@pytest.mark.slow
 def test_the_entropy_bonus_keeps_answers_varied():
     found = []
     for bonus in (0.0, 1.0):
@@ -431,6 +433,7 @@ def test_a_frozen_writer_does_not_branch():
     assert own.trace["scores"].shape[-1] == 1
 
 
+@pytest.mark.slow
 def test_a_run_with_groups_of_copies_can_be_loaded(tmp_path):
     import coterie
     from helpers.run import written

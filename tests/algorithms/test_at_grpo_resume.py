@@ -14,8 +14,8 @@ groups:
              max_prompt_tokens: 8, candidates: {candidates}, choose: random, weights: {weights}, rank: 2,
              device: {device}, deterministic: true}}
     learner: {{name: at_grpo, groups: {groups}, learning_rate: 3.0e-3, kl: 0.05, minibatch_size: 4}}
-train: {{num_envs: 4, rollout_steps: 4, total_steps: 336, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
-        shards: 2, video: false, tensorboard: false}}
+train: {{num_envs: 4, rollout_steps: 4, total_steps: {steps}, evaluate_episodes: 4, evaluate_every: 3,
+        checkpoint_every: 2, shards: 2, video: false, tensorboard: false}}
 """
 SHARED = {
     "group_size": 1,
@@ -24,6 +24,7 @@ SHARED = {
     "weights": "full",
     "groups": "turn",
     "device": "cpu",
+    "steps": 176,
 }
 ADAPTERS = SHARED | {"parameters": "individual", "weights": "lora"}
 GAMES = {
@@ -45,6 +46,7 @@ def whole(tmp_path_factory):
     return train_all(tmp_path_factory.mktemp("whole"), GAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
 def test_a_stopped_run_resumes_alike(tmp_path, whole, game):
     experiment, run = whole[game]
@@ -52,11 +54,13 @@ def test_a_stopped_run_resumes_alike(tmp_path, whole, game):
     assert_resumed_alike(tmp_path / "run", experiment, run, at=5)
 
 
-def test_workers_change_nothing(tmp_path, whole):
+@pytest.mark.slow
+def test_workers_change_nothing(tmp_path, whole, forked):
     experiment, run = whole["adapters"]
     assert_alike_with_workers(tmp_path / "run", experiment, run)
 
 
 @pytest.mark.slow
 def test_kill_9_changes_nothing(tmp_path):
-    assert_survives_kill_9(tmp_path, GAMES["separate"])
+    longer = SHARED | {"parameters": "individual", "steps": 336}
+    assert_survives_kill_9(tmp_path, TEAM.format(**longer))

@@ -72,10 +72,11 @@ def test_stopped_and_resumed(tmp_path, whole, game, at):
 
 
 @pytest.mark.slow
-def test_workers_do_not_change_the_numbers(tmp_path, whole):
+def test_workers_do_not_change_the_numbers(tmp_path, whole, forked):
     assert_alike_with_workers(tmp_path / "run", *whole["chase"])
 
 
+@pytest.mark.slow
 def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
     run = stopped(tmp_path / "run", experiment=whole["chase"][0])
     refused = {

@@ -224,7 +224,7 @@ def test_a_loaded_table_goes_on_exactly(tmp_path, told, parameters, memory):
 
 
 @pytest.mark.slow
-def test_a_whole_run_trains_and_loads(tmp_path):
+def test_a_whole_run_trains_and_loads(tmp_path, forked):
     text = TABLE.format(told=True, central=True, shards=2, parameters="individual", memory=3, compiled=True)
     path = written(tmp_path / "table.yaml", text)
     run = train(tmp_path / "run", "train.total_steps=768", "train.workers=1", experiment=path)

@@ -57,7 +57,7 @@ def test_stopped_and_resumed(tmp_path, whole, game, at):
 
 
 @pytest.mark.slow
-def test_workers_do_not_change_the_numbers(tmp_path, whole):
+def test_workers_do_not_change_the_numbers(tmp_path, whole, forked):
     assert_alike_with_workers(tmp_path / "run", *whole["chase"])
 
 
@@ -67,6 +67,7 @@ def test_kill_9_of_the_command_and_resume(tmp_path):
     assert_survives_kill_9(tmp_path, CHASE, *words)
 
 
+@pytest.mark.slow
 def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
     run = stopped(tmp_path / "run", experiment=whole["chase"][0])
     refused = {

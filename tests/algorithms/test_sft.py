@@ -18,6 +18,9 @@ train: {num_envs: 4, rollout_steps: 4, total_steps: 32, evaluate_episodes: 20, v
 """
 
 
+pytestmark = pytest.mark.slow  # all of them look at a clone that is trained first
+
+
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory):
     """An experiment, demonstrations of its solver, and a run that imitated them."""

@@ -33,6 +33,7 @@ def test_the_version_is_the_packages(coterie_):
 # Training -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_train_says_what_came_of_it(coterie_, tmp_path):
     code, out, _ = coterie_("train", "gridworld-cooperative", *GRID, "train.video=true", "--out", tmp_path / "a")
     assert code == 0
@@ -391,6 +392,7 @@ def test_eval_with_other_numbers_of_agents(coterie_, tmp_path):
 # Looking ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_watch_writes_a_film(coterie_, trained, tmp_path):
     code, out, _ = coterie_("watch", trained.path)
     assert code == 0

@@ -404,3 +404,26 @@ def test_odd_overrides_are_read_or_refused(experiment):
             raise AssertionError(words) from error
         read += 1
     assert 0 < read < 400
+
+
+# Files that are read again ----------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_as_it_is_now_and_nobody_shares_its_settings(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: gridworld-race\ntrain: {num_envs: 3}\n")
+    first = schema.read(file)
+    first["train"]["num_envs"] = 99
+    first["world"]["name"] = "tictactoe"
+    assert schema.read(file)["train"]["num_envs"] == 3
+    assert schema.read(file)["world"]["name"] == "gridworld"
+    file.write_text("extends: gridworld-race\ntrain: {num_envs: 4}\n")
+    assert schema.read(file)["train"]["num_envs"] == 4
+
+
+def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("train: {num_envs: 3\nseed: 1\n")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"(?s)^mine\.yaml: not readable as YAML: .*/mine\.yaml\", line 2"):
+            schema.read(file)

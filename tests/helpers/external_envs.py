@@ -14,7 +14,6 @@ from typing import ClassVar
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
@@ -150,6 +149,8 @@ class GlobalDice(gymnasium.Env):
         self.offset = random.random()
 
     def draw(self):
+        import torch  # takes seconds in a new process, and only this environment needs it
+
         return np.array([self.offset, random.random(), np.random.random(), torch.rand(())], np.float32)  # noqa: NPY002
 
     def reset(self, seed=None, options=None):

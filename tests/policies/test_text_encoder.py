@@ -300,7 +300,7 @@ def test_a_run_that_was_stopped_comes_to_the_same_end(words, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_children_read_the_same(tmp_path):
+def test_children_read_the_same(tmp_path, forked):
     assert_same_play(*(train(tmp_path / str(w), *LEARNING, f"train.workers={w}") for w in (0, 1)))
 
 

@@ -60,7 +60,7 @@ def test_only_in_the_first_frames_of_a_run():
 
 
 @pytest.mark.slow
-def test_frames_are_counted_over_all_shards(path):
+def test_frames_are_counted_over_all_shards(path, forked):
     words = ["train.shards=2", f"{ADVISE}.ask.frames=40"]  # 4 copies: rows 0 … 9 of the first iterations
     run = coterie.train(str(path), words, out=path.parent / "run", quiet=True)
     assert run.metrics()[-1]["team/advice/asked"] == 80

@@ -261,6 +261,7 @@ def test_texts_of_spread_name_the_landmark_of_the_shortest_assignment_first():
 # Runs ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_after_its_frames_the_teacher_is_not_asked(path, monkeypatch):
     """A hard end in the middle of the second iteration of 32 frames, by `use.frames` or by `ask.frames`."""
     from coterie.roles import teacher as module
@@ -295,6 +296,7 @@ def test_a_summary_has_the_teacher_and_drawn_actions(path):
         table.load(run.path, policy="nobody")
 
 
+@pytest.mark.slow
 def test_commands_of_teachers(path, coterie_):
     file = path.parent / "plans.json"
     code, out, _ = coterie_("plans", path, "--out", file, "--episodes", 4)

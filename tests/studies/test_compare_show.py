@@ -84,7 +84,7 @@ def test_the_command_writes_a_row_per_run(coterie_, sweep, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_figure_and_a_page(coterie_, sweep, tmp_path):
+def test_the_command_writes_a_figure_and_a_page(coterie_, sweep, tmp_path, drawing):
     figure, out = tmp_path / "deep" / "figure.png", tmp_path / "page.html"
     assert coterie_("compare", sweep, "--threshold", "5", "--figure", figure, "--out", out)[0] == 0
     assert Image.open(figure).size[0] > 1000
@@ -97,7 +97,7 @@ def test_the_command_writes_a_figure_and_a_page(coterie_, sweep, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_drawn(sweep, monkeypatch):
+def test_what_is_drawn(sweep, monkeypatch, drawing):
     from matplotlib.figure import Figure
 
     drawn = []
@@ -114,7 +114,7 @@ def test_what_is_drawn(sweep, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch):
+def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch, drawing):
     from matplotlib.figure import Figure
 
     drawn = []
@@ -132,7 +132,7 @@ def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_lone_runs_are_compared_without_intervals(coterie_, tmp_path):
+def test_lone_runs_are_compared_without_intervals(coterie_, tmp_path, drawing):
     fabricate(tmp_path / "a", FAST, curve=(3.0,), score=3.0)
     fabricate(tmp_path / "b", SLOW, curve=(3.0,), score=3.0)
     code, out, _ = coterie_("compare", tmp_path, "--threshold", "3", "--figure", tmp_path / "figure.png")
@@ -149,7 +149,7 @@ def test_lone_runs_are_compared_without_intervals(coterie_, tmp_path):
 
 
 @pytest.mark.slow
-def test_equal_runs_have_an_interval_without_width(coterie_, tmp_path):
+def test_equal_runs_have_an_interval_without_width(coterie_, tmp_path, drawing):
     for seed in range(3):
         fabricate(tmp_path / str(seed), f"seed={seed}")
     code, out, _ = coterie_("compare", tmp_path, "--figure", tmp_path / "figure.png")

@@ -244,7 +244,7 @@ def test_the_experiment_is_not_written_over(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pruner", ["median", "halving"])
-def test_jobs_do_not_change_a_study(skills, pruner):
+def test_jobs_do_not_change_a_study(skills, pruner, forked):
     one = tune(skills(14, study="one.db", pruner=pruner, batch=3))
     part = tune(skills(5, study="parts.db", pruner=pruner, batch=3))  # within a batch
     assert essence(part) == essence(one)[:5]
@@ -254,6 +254,7 @@ def test_jobs_do_not_change_a_study(skills, pruner):
     assert {trial.number for trial in one.trials} == set(range(14))
 
 
+@pytest.mark.slow
 def test_trials_of_a_batch_know_only_earlier_batches(skills):
     single, double = (tune(skills(13, study=f"{size}.db", batch=size)) for size in (1, 13))
     assert [t.values for t in single.trials[:10]] == [t.values for t in double.trials[:10]]  # drawn evenly
@@ -278,6 +279,7 @@ def test_a_batch_cut_off_goes_on_alike(skills, monkeypatch):
     assert begun == [0, 1, 2, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.slow
 def test_wrong_jobs_of_a_study_are_one_sentence(skills):
     with pytest.raises(CoterieError, match="--jobs: expected at least 1 process, got 0"):
         tune(skills(3, jobs=0))

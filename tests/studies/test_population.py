@@ -84,8 +84,11 @@ def test_a_population_cut_off_goes_on_alike(tmp_path, whole, monkeypatch, cut):
 
 
 @pytest.mark.slow
-def test_jobs_do_not_change_a_population(tmp_path, whole):
-    assert_alike(tune_population(plan(tmp_path, jobs=2)), whole)
+def test_jobs_do_not_change_a_population(tmp_path, forked):
+    one, two = (tune_population(plan(tmp_path, f"{jobs}", rounds=2, jobs=jobs)) for jobs in (1, 2))
+    assert len(two.population.history) == 1
+    assert any(member.parent is not None for member in two.population.members)
+    assert_alike(two, one)
 
 
 def test_the_worst_quarter_copies_the_best_and_changes_it():

@@ -36,7 +36,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_report_of_one_run(tmp_path, runs, curves):
+def test_a_report_of_one_run(tmp_path, runs, drawing):
     page = report.write_report(runs[:1], tmp_path / "deep" / "page.html", tmp_path / "figures" / "curves.png")
     text = page.read_text()
     found = [(media_type, image.format) for media_type, image in pictures(page)]
@@ -52,7 +52,8 @@ def test_a_report_of_one_run(tmp_path, runs, curves):
     assert Image.open(tmp_path / "figures" / "curves.png").size[0] > 500
 
 
-def test_what_is_drawn(runs, monkeypatch, curves):
+@pytest.mark.slow
+def test_what_is_drawn(runs, monkeypatch, drawing):
     """Returns with their moving average and the solved line, losses, entropy."""
     from matplotlib.figure import Figure
 
@@ -80,7 +81,7 @@ def test_what_is_drawn(runs, monkeypatch, curves):
 
 
 @pytest.mark.slow
-def test_bands_are_bootstrap_intervals_of_the_mean(tmp_path, runs, monkeypatch, curves):
+def test_bands_are_bootstrap_intervals_of_the_mean(tmp_path, runs, monkeypatch, drawing):
     """Of five runs one is another: a resample with more than three of it is rarer than one in forty."""
     from matplotlib.figure import Figure
 
@@ -134,7 +135,7 @@ def drawn_panels(path, monkeypatch, learner, policy="network", **metrics):
 
 
 @pytest.mark.slow
-def test_a_learner_says_which_of_its_metrics_are_drawn(tmp_path, monkeypatch, curves):
+def test_a_learner_says_which_of_its_metrics_are_drawn(tmp_path, monkeypatch, drawing):
     metrics = {"loss": 0.5, "policy_loss": 1.0, "q_mean": 2.0, "epsilon": 0.1, "entropy": 3.0, "surprise": 4.0}
     expected = {
         ("dqn", "q_network"): {"value loss": 0.5, "mean action value": 2.0, "exploration": 0.1},
@@ -200,6 +201,7 @@ def exploited(run, *gains, **asked):
     return found
 
 
+@pytest.mark.slow
 def test_a_page_tells_what_deviating_gains(tmp_path):
     runs = [fabricate(tmp_path / str(seed), f"seed={seed}", finished=False) for seed in (0, 1, 2)]
     exploited(runs[0], ("a<b", "individual", (0.5, 0.25, 0.75)), ("c", "team", (-0.25, -0.5, -0.125)))
@@ -274,13 +276,13 @@ def test_an_unfinished_run_has_curves_but_no_scores(tmp_path, runs):
 
 
 @pytest.mark.slow
-def test_curves_of_runs_of_different_lengths(tmp_path, runs, curves):
+def test_curves_of_runs_of_different_lengths(tmp_path, runs, drawing):
     run = Run.create(tmp_path / "run", runs[0].config())
     run.metrics_file.write_text("".join(runs[0].metrics_file.read_text().splitlines(keepends=True)[:3]))
     assert report.draw_curves([runs[1], run])[:4] == b"\x89PNG"
 
 
-def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch, curves):
+def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch, drawing):
     from matplotlib.figure import Figure
 
     drawn = []

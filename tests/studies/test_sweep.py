@@ -21,7 +21,7 @@ WORDS = [*BASE, "train.total_steps=96", "seed=0,1"]
 
 
 @pytest.mark.slow
-def test_jobs_do_not_change_the_numbers_and_finished_runs_stay(coterie_, tmp_path):
+def test_jobs_do_not_change_the_numbers_and_finished_runs_stay(coterie_, tmp_path, forked):
     one, two = tmp_path / "one", tmp_path / "two"
     assert coterie_("train", "gridworld-cooperative", "-m", *WORDS, "--out", one, "--quiet")[0] == 0
     code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *WORDS, "--out", two, "--jobs", 2)
@@ -82,7 +82,7 @@ def fail_or_double(number):
 
 
 @pytest.mark.slow
-def test_errors_in_processes_are_raised_here():
+def test_errors_in_processes_are_raised_here(forked):
     with pytest.raises(CoterieError, match="the second one fails"):
         list(run_parallel(fail_or_double, [(0,), (1,), (3,)], 2, Interruption()))
     with pytest.raises(CoterieError, match="exit code 9"):

@@ -8,6 +8,7 @@ import pytest
 import coterie
 from coterie.cli import main
 from coterie.core.types import CoterieError
+from coterie.studies.report import write_report
 from coterie.studies.transcripts import record_transcripts
 from coterie.training.evaluate import actor_metrics, answer_tokens
 from coterie.training.run import Run
@@ -80,11 +81,12 @@ def test_eval_counts_the_tokens_that_were_written(run):
     assert "tool" not in answer_tokens(actors, found)
 
 
-def test_the_report_shows_rewards_advantages_and_entropy_by_role_and_turn(run):
-    page = (run.path / "report.html").read_text()
+@pytest.mark.slow
+def test_the_report_shows_rewards_advantages_and_entropy_by_role_and_turn(run, tmp_path, drawing):
+    page = write_report([Run.open(run.path)], tmp_path / "report.html").read_text()
     assert "<h2>Roles and turns</h2>" in page
     for words in ("reward of an answer, by turn", "spread of advantages, by turn", "entropy, by turn"):
-        assert words in page
+        assert f'<img alt="{words}" src="data:image/png;base64,iVBOR' in page
     last = list(Run.open(run.path).metrics())[-1]
     part = page[page.index("The same in numbers") :]
     for turn in (1, 2):

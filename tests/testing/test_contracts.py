@@ -16,6 +16,7 @@ from coterie.lm.loading import LMSettings
 from coterie.policies.search.networks import PositionNetworkSettings as PositionNetworkSettings
 from coterie.testing import ContractError, check_learner, check_policy, check_world
 from helpers.small_worlds import ACTIONS, group_spec, place_in
+from helpers.tasks import SLOW
 
 OBSERVATIONS = {
     "vector": Box((5,), -1.0, 1.0),
@@ -96,7 +97,9 @@ def is_refused(make, name, where):
     return True
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WORLDS]
+)
 def test_worlds(name):
     check_world(lambda num_envs: make_world(name, num_envs), steps=60)
 

@@ -198,6 +198,7 @@ def test_what_comes_after_training_fails_with_a_warning(tmp_path, monkeypatch, c
     assert not coterie.resume(run.path, quiet=True)  # it has finished
 
 
+@pytest.mark.slow
 def test_a_run_that_died_while_it_filmed_is_finished_by_a_resume(tmp_path, monkeypatch, caplog):
     """Earlier versions left such runs: trained to the end, without a summary."""
     words = ["train.total_steps=64", "world.max_steps=6", "train.video=true"]

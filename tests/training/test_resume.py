@@ -1,7 +1,6 @@
 """Killed at any moment and resumed, a run comes to the same end, bit for bit."""
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -15,19 +14,15 @@ import pytest
 import coterie
 from coterie.algorithms.ppo.ppo import PPO
 from coterie.core.types import CoterieError
-from coterie.studies import report
 from coterie.training import checkpoint, loop, metrics, runner
 from coterie.training import start as starting
 from coterie.training.run import Run
 from helpers import run as run_cases
+from helpers.processes import FORKED
 from helpers.resume import assert_refused, stopped
 from helpers.run import DUEL, GRID, assert_same_end, environment, files, numbers, results, train, written
 
 SAVING = ("checkpoint.py", "run.py", "metrics.py")
-PROCESSES = multiprocessing.get_context("forkserver")  # children start in no time, with everything imported
-PROCESSES.set_forkserver_preload(
-    ["coterie.training.table", "coterie.studies.report", "coterie.worlds.gridworld", "coterie.worlds.boards.tictactoe"]
-)
 
 
 # Killed by kill -9, at any function call --------------------------------------------------------------------
@@ -35,7 +30,6 @@ PROCESSES.set_forkserver_preload(
 
 def command(path, experiment, kill_at, only_saving, notes):
     """A child's life: train or resume, and be killed at the given function call (0: never, count them)."""
-    report.draw_curves = lambda runs: b""
     calls = {True: 0, False: 0}
     run_training = starting.run_training
 
@@ -64,7 +58,7 @@ def command(path, experiment, kill_at, only_saving, notes):
 
 def in_a_child(path, experiment=None, kill_at=0, only_saving=False):
     notes = path.with_suffix(".calls")
-    process = PROCESSES.Process(target=command, args=(path, experiment, kill_at, only_saving, notes))
+    process = FORKED.Process(target=command, args=(path, experiment, kill_at, only_saving, notes))
     process.start()
     process.join(60)
     assert process.exitcode in ((0, -signal.SIGKILL) if kill_at else (0,))  # it may have been at its end already
@@ -278,7 +272,7 @@ def test_only_a_run_can_be_resumed(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_number_of_workers_may_change_on_the_way(tmp_path, whole):
+def test_the_number_of_workers_may_change_on_the_way(tmp_path, whole, forked):
     run = stopped(tmp_path / "run")
     coterie.resume(run.path, ["train.workers=1"], quiet=True)
     assert numbers(run) == numbers(whole["grid"][1])

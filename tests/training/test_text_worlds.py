@@ -146,7 +146,7 @@ def test_wilson_intervals_by_hand():
 
 
 @pytest.mark.slow
-def test_child_processes_play_the_same(experiment, run, tmp_path):
+def test_child_processes_play_the_same(experiment, run, tmp_path, forked):
     other = api.train(experiment, ["train.workers=1"], tmp_path / "apart", quiet=True)
     assert lines(other) == lines(run)
 

@@ -59,7 +59,7 @@ def test_counts_add_and_means_are_weighted():
 
 
 @pytest.mark.slow
-def test_advice_counted_in_child_processes_is_recorded(tmp_path):
+def test_advice_counted_in_child_processes_is_recorded(tmp_path, forked):
     words = ["groups.team.advisor=expert", "train.num_envs=4", "train.rollout_steps=8", "train.total_steps=96"]
     words += ["train.shards=2", "train.evaluate_episodes=2", "train.video=false", "train.tensorboard=false"]
     last = []

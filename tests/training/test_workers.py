@@ -27,7 +27,7 @@ def _no_zombie_is_left():
 
 
 @pytest.mark.slow
-def test_workers_without_a_shard_are_named(tmp_path, caplog):
+def test_workers_without_a_shard_are_named(tmp_path, caplog, forked):
     for words, said in ((("train.workers=4",), True), (("train.workers=2", "train.shards=2"), False)):
         caplog.clear()
         made = started(tmp_path, *words)[0]
@@ -40,7 +40,7 @@ def test_workers_without_a_shard_are_named(tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_results_do_not_depend_on_the_number_of_workers_in_the_grid_world(tmp_path):
+def test_results_do_not_depend_on_the_number_of_workers_in_the_grid_world(tmp_path, forked):
     runs = [
         train(tmp_path / str(w), "train.shards=2", f"train.workers={w}", "train.total_steps=128") for w in (0, 1, 2)
     ]
@@ -50,7 +50,7 @@ def test_results_do_not_depend_on_the_number_of_workers_in_the_grid_world(tmp_pa
 
 
 @pytest.mark.slow
-def test_results_do_not_depend_on_the_number_of_workers_when_agents_take_turns(tmp_path):
+def test_results_do_not_depend_on_the_number_of_workers_when_agents_take_turns(tmp_path, forked):
     duel = written(tmp_path / "duel.yaml", DUEL)
     assert_same_end(*(train(tmp_path / str(w), f"train.workers={w}", experiment=duel) for w in (0, 2)))
 

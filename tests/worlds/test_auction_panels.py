@@ -33,7 +33,7 @@ def shaded(shares, risks, members, **settings):
 
 
 @pytest.mark.slow
-def test_panels_of_what_comes_of_the_bids(monkeypatch):
+def test_panels_of_what_comes_of_the_bids(monkeypatch, drawing):
     """Learned means with their intervals, the mixed table's equilibrium and that of neutral bidders."""
     risks = {"prospect": Prospect(), "neutral": NEUTRAL}
     found = shaded((0.5, 0.6, 0.7), risks, {"prospect": (0,), "neutral": (1,)})
@@ -65,7 +65,7 @@ def test_panels_of_what_comes_of_the_bids(monkeypatch):
     assert axes.get_legend_handles_labels()[1] == ["prospect", "neutral"]
 
 
-def test_panels_of_one_run_and_without_theory(monkeypatch):
+def test_panels_of_one_run_and_without_theory(monkeypatch, drawing):
     """One run has no bars; what is not known is said, also where nothing is left; no earnings are no error."""
     found = shaded((1.0,), {"all": NEUTRAL}, {"all": (0, 1)})
     shown = panels_of(found, monkeypatch)
@@ -84,7 +84,7 @@ def test_panels_of_one_run_and_without_theory(monkeypatch):
     assert len(shown["revenue per auction"][0]) == 1
 
 
-def test_every_set_of_runs_has_its_own_panels(monkeypatch):
+def test_every_set_of_runs_has_its_own_panels(monkeypatch, drawing):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
     draw_bids([shaded((share,), {"all": NEUTRAL}, {"all": (0, 1)}) for share in (0.5, 0.6)])

@@ -293,7 +293,7 @@ def test_a_falling_curve_has_no_share_of_highest_winners():
 
 
 @pytest.mark.slow
-def test_the_chapter_of_a_page(played, tmp_path, coterie_):
+def test_the_chapter_of_a_page(played, tmp_path, coterie_, drawing):
     runs = played(
         "num_bidders: 2",
         f"one: {{agents: bidder_0, policy: expert}}, two: {{agents: bidder_1, {SHADE}share: 0.6}}}}",
@@ -317,7 +317,7 @@ def test_the_chapter_of_a_page(played, tmp_path, coterie_):
 
 
 @pytest.mark.slow
-def test_what_is_drawn(played, monkeypatch):
+def test_what_is_drawn(played, monkeypatch, drawing):
     from matplotlib.figure import Figure
 
     from coterie.worlds.auction.report import draw_bids
@@ -337,7 +337,7 @@ def test_what_is_drawn(played, monkeypatch):
 
 
 @pytest.mark.slow
-def test_sets_of_runs_are_shown_apart(played, tmp_path):
+def test_sets_of_runs_are_shown_apart(played, tmp_path, drawing):
     two = played("num_bidders: 2", "all: {policy: expert}", name="two")
     three = played("num_bidders: 3, rule: all_pay, rounds: 2", "all: {policy: expert}", name="three")
     config = load(str(tmp_path / "three.yaml"), ["experiment=two"])

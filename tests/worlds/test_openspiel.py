@@ -209,8 +209,8 @@ train: {num_envs: 4, rollout_steps: 7, total_steps: 168, evaluate_episodes: 4, c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_alphazero_resumes_exactly(tmp_path, monkeypatch, processes):
+@pytest.mark.parametrize("processes", [0, 2])
+def test_alphazero_resumes_exactly(tmp_path, monkeypatch, processes, forked):
     """A run that broke off in the middle of games ends like one that did not, also with games in child processes."""
     pytest.importorskip("pyspiel")
     experiment, real = written(tmp_path / "spiel.yaml", ALPHAZERO), loop.Training.advance

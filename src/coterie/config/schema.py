@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import io
 import itertools
 import json
 import types as python_types
@@ -207,7 +208,7 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path in seen:
         raise ConfigError(f"{path.name}: 'extends' runs in a circle: {' -> '.join(p.name for p in (*seen, path))}")
     try:
-        layer: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        layer: Any = copy.deepcopy(_parse(path.read_text(encoding="utf-8"), str(path)))
     except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path.name}: not readable as YAML: {error}") from None
     if not isinstance(layer, dict):
@@ -216,6 +217,14 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if parent is None:
         return layer
     return merge(read(find(str(parent), path.parent), (*seen, path)), layer)
+
+
+@functools.lru_cache(256)
+def _parse(text: str, name: str) -> Any:
+    """Parse a file's text, once while it is the same: a report and a sweep read each config many times."""
+    file = io.StringIO(text)
+    file.name = name  # for the parser's messages
+    return OmegaConf.to_container(OmegaConf.load(file), resolve=False)
 
 
 def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -487,7 +496,7 @@ def settings_from(cls: type[Any], values: Any, path: str) -> Any:
     """Build a settings dataclass from plain values; raise on unknown, missing or mistyped ones."""
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected settings, got {values!r}")
-    hints = typing.get_type_hints(cls)
+    hints = lookup.type_hints(cls)
     _only(values, [spec.name for spec in dataclasses.fields(cls)], path)  # hints also name class variables
     made = {}
     for spec in dataclasses.fields(cls):
@@ -515,7 +524,7 @@ def _written_out(nested: type[Any] | None, value: Any) -> Any:
     if nested is None or not (isinstance(value, str) or (isinstance(value, dict) and SHORT_FORM in value)):
         return value
     first = dataclasses.fields(nested)[0].name
-    if typing.get_type_hints(nested)[first] is not str:
+    if lookup.type_hints(nested)[first] is not str:
         return value  # has no short form, which `settings_from` says
     if isinstance(value, str):
         return {first: value}

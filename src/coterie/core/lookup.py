@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import typing
 from collections.abc import Iterable
 from typing import Any
+
+_evaluated_hints = functools.cache(typing.get_type_hints)
+
+
+def type_hints(of: Any) -> dict[str, Any]:
+    """The annotations of a class or a function, evaluated once."""
+    return _evaluated_hints(of)
 
 
 def family(table: dict[str, str], name: str) -> tuple[str, str]:
@@ -33,7 +41,7 @@ def look_up(table: dict[str, str], name: str) -> Any:
 
 def settings_type(table: dict[str, str], name: str) -> type[Any]:
     """The settings dataclass that a named class takes."""
-    hints = typing.get_type_hints(look_up(table, name).__init__)
+    hints = type_hints(look_up(table, name).__init__)
     if "settings" not in hints:
         raise LookupError(f"'{name}': its constructor has no annotated 'settings' parameter")
     found: type[Any] = hints["settings"]

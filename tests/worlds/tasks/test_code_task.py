@@ -97,6 +97,7 @@ def test_the_shipped_problems_are_complete():
             CodeProblems(CodeSettings(levels=(level,), split=split), 1)
 
 
+@pytest.mark.slow
 def test_solver_and_guesses_in_the_world():
     settings, random = CodeSettings(turns=1), np.random.default_rng(0)
     for answers, solved in (("expert", 6), ("guess", 0)):

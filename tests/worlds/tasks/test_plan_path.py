@@ -150,6 +150,7 @@ def test_unknown_roles_and_uneven_groups_are_named():
         make("plan_path", 4, group_size=3)
 
 
+@pytest.mark.slow
 def test_the_processes_that_apply_answers_end_with_their_world():
     def started():
         world, random = make("plan_path", env_workers=2), seeding.generator(0, "workers")

@@ -13,7 +13,9 @@ from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 from coterie.worlds.tasks.world import AGENT_TYPE, split_of
 from helpers.tasks import SLOW, TASKS, make, play, settings_of
 
-pytestmark = pytest.mark.parametrize("name", TASKS)
+pytestmark = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in TASKS]
+)
 
 
 def episodes(name):

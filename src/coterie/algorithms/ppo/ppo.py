@@ -376,7 +376,7 @@ class PPO:
             decisions = ppo_kernels.Decisions(
                 batch.actor_input[i],
                 batch.critic_input[i],
-                batch.action[i].reshape(len(batch.action[i]), -1),
+                np.ascontiguousarray(batch.action[i].reshape(len(batch.action[i]), -1)),
                 NO_MASK if batch.mask is None else batch.mask[i],
                 batch.log_prob[i],
                 batch.importance[i],
@@ -499,8 +499,8 @@ class PPO:
         """What the losses of each parameter set depend on; each critic has its own units."""
         s = self.settings
         limits = [0.0 if s.value_clip is None else s.value_clip / float(scale) for scale in self.returns.scale[:, 0]]
-        rest = (s.entropy_coefficient, s.normalize_advantages)
-        return [losses.LossSettings(hyperparams.clip, limit, *rest) for limit in limits]
+        clip, entropy = float(hyperparams.clip), float(s.entropy_coefficient)  # an integer would be compiled for anew
+        return [losses.LossSettings(clip, limit, entropy, s.normalize_advantages) for limit in limits]
 
     def metrics(self) -> Metrics:
         return {}  # `learn` returns them
