@@ -106,9 +106,14 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=1600, help="gradient steps of cloning, of 64 labels each")
     parser.add_argument("--imitation", help="the Python of an environment with the package `imitation`")
     parser.add_argument("--out", type=Path, default=Path("docs/results/dagger.json"))
+    parser.add_argument("--resume", action="store_true", help="go on after the seeds that the file has")
     given = parser.parse_args()
     folder, most = Path(tempfile.mkdtemp()), max(given.labels)
     arms: dict[str, dict[int, list[float]]] = {}
+    if given.resume and given.out.exists():
+        known = json.loads(given.out.read_text())["arms"]
+        arms = {arm: {int(labels): scores for labels, scores in found.items()} for arm, found in known.items()}
+    done = max((len(scores) for found in arms.values() for scores in found.values()), default=0)
 
     def add(arm: str, counts: list[int], curve: Curve) -> None:
         for labels in counts:
@@ -119,6 +124,8 @@ def main() -> None:
     for seed in range(given.seeds):
         shown = demonstrate(max(given.labels + given.more), seed, folder / f"expert-{seed}")
         returns += [one.returns["agent"][0] for one in shown.episodes]
+        if seed < done:
+            continue
         add("DAgger", given.labels, ours_dagger(most, seed))
         if given.imitation:
             add("DAgger of imitation", given.labels, peer(given.imitation, "dagger", most, seed))
