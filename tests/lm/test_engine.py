@@ -34,8 +34,8 @@ def noise(prompts, count, length=12, seed=1):
     return np.random.default_rng(seed).random((prompts, count, length), np.float32)
 
 
-def answer(network, given, count, *, rows=64, places=64, temperature=1.0, length=12, adapters=None, ends=(END,)):
-    engine = Engine(network, EngineSpec(max_prompt=20, max_tokens=length, rows=rows, prompts=places))
+def answer(network, given, count, *, rows=64, slots=64, temperature=1.0, length=12, adapters=None, ends=(END,)):
+    engine = Engine(network, EngineSpec(max_prompt=20, max_tokens=length, rows=rows, prompts=slots))
     found = engine.sample(Request(given, count, length, temperature, ends, noise(len(given), count, length), adapters))
     return found, engine
 
@@ -52,15 +52,15 @@ def test_tokens_are_those_of_plain_sampling(network, temperature):
     assert lengths.min() < 12 or temperature == 0  # some answers end early
 
 
-@pytest.mark.parametrize(("rows", "places"), [(16, 64), (16, 3), (64, 5)])
-def test_places_that_free_up_are_given_to_the_next(network, rows, places):
+@pytest.mark.parametrize(("rows", "slots"), [(16, 64), (16, 3), (64, 5)])
+def test_slots_that_free_up_are_given_to_the_next(network, rows, slots):
     given = prompts(40)
-    few, engine = answer(network, given, 4, rows=rows, places=places)
-    many, whole = answer(network, given, 4, rows=160, places=40)
+    few, engine = answer(network, given, 4, rows=rows, slots=slots)
+    many, whole = answer(network, given, 4, rows=160, slots=40)
     np.testing.assert_array_equal(few.tokens, many.tokens)
     np.testing.assert_allclose(few.log_probs, many.log_probs, atol=2e-4)
-    if places > 16:
-        assert engine.steps * rows < 1.5 * (few.tokens != PAD).sum() + 12 * rows  # places do not stand idle
+    if slots > 16:
+        assert engine.steps * rows < 1.5 * (few.tokens != PAD).sum() + 12 * rows  # slots do not stand idle
     assert whole.steps <= 12
 
 
@@ -179,7 +179,7 @@ def test_out_of_memory_goes_on_with_fewer_rows(network, scarce, caplog):
     found = engine.sample(Request(given, 4, 12, 1.0, (END,), noise(40, 4)))
     np.testing.assert_array_equal(found.tokens, expected.tokens)
     assert "32 answers at once" in caplog.text
-    assert engine._room.prompt_key.shape[1] == 16  # prompts take memory too
+    assert engine._buffers.prompt_key.shape[1] == 16  # prompts take memory too
 
 
 def test_prompts_shrink_where_rows_are_few_already(scarce):

@@ -1,13 +1,13 @@
 """The rollout engine: many answers from one transformer, at the speed of the hardware.
 
 All answers to all prompts are requests in one queue. A prompt is read once and its answers go on from the same keys and
-values, which are never copied. Answers are written row by row of a batch of fixed size; when one ends, its place is
+values, which are never copied. Answers are written row by row of a batch of fixed size; when one ends, its slot is
 given to the next request. On a GPU a step is one CUDA graph for each of a few batch sizes: tokens, random numbers,
 log-probabilities and ends stay on the device, and the host looks only every few steps which rows have ended. Rows of
 different adapters share a batch.
 
-A random number decides each token by its place (request, step), so samples do not depend on the batch that they were
-written in, apart from rounding.
+A random number belongs to each token (request, step), so samples do not depend on the batch that they were written in,
+apart from rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from coterie.core.types import Array
 from coterie.lm.backends import engine_plain
-from coterie.lm.backends.engine_plain import Field, Room
+from coterie.lm.backends.engine_plain import Buffers, Field
 from coterie.lm.sampling import PAD, Samples
 from coterie.lm.transformer import Layer, Projection, Rotation, Transformer, attention, rotate
 
@@ -37,7 +37,7 @@ READ_AT_ONCE = 1 << 16  # tokens of prompts
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """How much room an engine has."""
+    """How much an engine holds."""
 
     max_prompt: int  # tokens of a prompt
     max_tokens: int  # of an answer
@@ -69,7 +69,7 @@ class Engine:
         self.rows, self.prompts = spec.rows, spec.prompts  # fewer once memory has run out
         self.weights = EngineWeights(network)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._room: Room | None = None
+        self._buffers: Buffers | None = None
         self.steps = 0  # decoding steps so far, of whole batches
 
     # Sampling -----------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Engine:
     def _shrink(self) -> None:
         """Give back all memory and go on with half of it."""
         self.rows, self.prompts = (max(number // 2, min(number, SMALLEST)) for number in (self.rows, self.prompts))
-        self._room = None
+        self._buffers = None
         self._graphs.clear()
         torch.cuda.empty_cache()
 
@@ -98,40 +98,44 @@ class Engine:
         shape = (len(request.prompts), count, request.max_tokens)
         if not total:
             return Samples(np.full(shape, PAD, np.int32), np.zeros(shape, "f4"), np.zeros(shape[:2], "f4"))
-        room = self._reserve(total, len(request.prompts), len(request.ends))
+        buffers = self._reserve(total, len(request.prompts), len(request.ends))
         self.weights.refresh()
-        if room.tempered != request.tempered:
-            room.tempered = request.tempered
+        if buffers.tempered != request.tempered:
+            buffers.tempered = request.tempered
             self._graphs.clear()
-        room.temperature.fill_(request.temperature)
-        room.ends.copy_(torch.tensor(request.ends, dtype=torch.int32))
-        room.tokens[:total].fill_(PAD)
-        room.log_probs[:total].zero_()
-        room.entropy[:total].zero_()
+        buffers.temperature.fill_(request.temperature)
+        buffers.ends.copy_(torch.tensor(request.ends, dtype=torch.int32))
+        buffers.tokens[:total].fill_(PAD)
+        buffers.log_probs[:total].zero_()
+        buffers.entropy[:total].zero_()
         noise = np.ascontiguousarray(request.noise, np.float32).reshape(total, -1)[:, : request.max_tokens]
-        room.noise[:total, : request.max_tokens].copy_(torch.from_numpy(noise))
-        Schedule(self, room, request).run()
-        tokens = room.tokens[:total, : request.max_tokens].cpu().numpy().copy()  # the room is used again
+        buffers.noise[:total, : request.max_tokens].copy_(torch.from_numpy(noise))
+        Schedule(self, buffers, request).run()
+        tokens = buffers.tokens[:total, : request.max_tokens].cpu().numpy().copy()  # the buffers are used again
         lengths = np.maximum((tokens != PAD).sum(axis=1), 1)
         return Samples(
             tokens.reshape(shape),
-            room.log_probs[:total, : request.max_tokens].cpu().numpy().reshape(shape).copy(),
-            (room.entropy[:total].cpu().numpy() / lengths).astype(np.float32).reshape(shape[:2]),
+            buffers.log_probs[:total, : request.max_tokens].cpu().numpy().reshape(shape).copy(),
+            (buffers.entropy[:total].cpu().numpy() / lengths).astype(np.float32).reshape(shape[:2]),
         )
 
-    def _reserve(self, requests: int, prompts: int, ends: int) -> Room:
-        """Room for so many requests and prompts; what is there is used again."""
-        requests, prompts = (1 << (number - 1).bit_length() for number in (requests, prompts))  # seldom new room
-        room, prompts = self._room, min(prompts, self.prompts)
-        if room is not None:
-            requests, prompts = max(requests, len(room.tokens)), max(prompts, len(room.prompt_logits))
-        if room is None or (requests, prompts, ends) != (len(room.tokens), len(room.prompt_logits), len(room.ends)):
+    def _reserve(self, requests: int, prompts: int, ends: int) -> Buffers:
+        """Buffers for so many requests and prompts; what is there is used again."""
+        requests, prompts = (1 << (number - 1).bit_length() for number in (requests, prompts))  # seldom new buffers
+        buffers, prompts = self._buffers, min(prompts, self.prompts)
+        if buffers is not None:
+            requests, prompts = max(requests, len(buffers.tokens)), max(prompts, len(buffers.prompt_logits))
+        if buffers is None or (requests, prompts, ends) != (
+            len(buffers.tokens),
+            len(buffers.prompt_logits),
+            len(buffers.ends),
+        ):
             self._graphs.clear()
-            self._room = room = None  # the old room goes before the new one comes
-            self._room = room = self._make_room(requests, prompts, ends)
-        return room
+            self._buffers = buffers = None  # the old ones go before the new ones come
+            self._buffers = buffers = self._make_buffers(requests, prompts, ends)
+        return buffers
 
-    def _make_room(self, requests: int, prompts: int, ends: int) -> Room:
+    def _make_buffers(self, requests: int, prompts: int, ends: int) -> Buffers:
         shape, spec = self.network.shape, self.spec
 
         def cache(rows: int, positions: int) -> Tensor:
@@ -141,8 +145,8 @@ class Engine:
         def new(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=self.device)
 
-        answers, width = (self.rows + 1, spec.max_tokens), spec.max_tokens  # idle rows write to the last place
-        return Room(
+        answers, width = (self.rows + 1, spec.max_tokens), spec.max_tokens  # idle rows write to the last slot
+        return Buffers(
             shape=shape,
             prompt_key=cache(prompts, spec.max_prompt),
             prompt_value=cache(prompts, spec.max_prompt),
@@ -163,47 +167,47 @@ class Engine:
 
     # One step -----------------------------------------------------------------------------------------
 
-    def step(self, rows: int, state: Tensor, room: Room) -> None:
+    def step(self, rows: int, state: Tensor, buffers: Buffers) -> None:
         """Write one token in each of the first rows; a graph of the next larger batch size does it on a GPU."""
         self.steps += 1
         size = self.batch_size(rows)
         if self.device.type != "cuda":
-            self._decode(size, state, room)
+            self._decode(size, state, buffers)
             return
         if size not in self._graphs:
-            self._graphs[size] = self._capture(size, state, room)
+            self._graphs[size] = self._capture(size, state, buffers)
         self._graphs[size].replay()
 
     def batch_size(self, rows: int) -> int:
         """The next power of two, at most all rows."""
         return min(self.rows, max(SMALLEST, 1 << (rows - 1).bit_length()))
 
-    def _capture(self, size: int, state: Tensor, room: Room) -> torch.cuda.CUDAGraph:
+    def _capture(self, size: int, state: Tensor, buffers: Buffers) -> torch.cuda.CUDAGraph:
         before = state.clone()
         state[Field.ACTIVE].zero_()  # nothing is written while kernels are compiled
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._decode(size, state, room)
+            self._decode(size, state, buffers)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
         with torch.cuda.graph(graph, pool=pool):
-            self._decode(size, state, room)
+            self._decode(size, state, buffers)
         state.copy_(before)
         return graph
 
-    def _decode(self, size: int, state: Tensor, room: Room) -> None:
+    def _decode(self, size: int, state: Tensor, buffers: Buffers) -> None:
         x = F.embedding(state[Field.TOKEN, :size], self.weights.plain[self.network.embedding])
         adapter = state[Field.ADAPTER]
 
         def attend(heads: Tensor, layer: int) -> Tensor:
-            mixed: Tensor = self.kernels.attend(heads, layer, room, state)
+            mixed: Tensor = self.kernels.attend(heads, layer, buffers, state)
             return mixed
 
         logits = self._logits(self._layers(x, attend, adapter))
         rows = torch.arange(size, dtype=torch.int32, device=self.device)
-        self.kernels.draw(logits, rows, state, room)
+        self.kernels.draw(logits, rows, state, buffers)
 
     def _norm(self, x: Tensor, weight: nn.Parameter) -> Tensor:
         normed: Tensor = self.kernels.rms_norm(x, self.weights.plain[weight], self.network.shape.epsilon)
@@ -233,8 +237,10 @@ class Engine:
 
     # Prompts ------------------------------------------------------------------------------------------
 
-    def read(self, prompts: Sequence[Sequence[int]], places: Sequence[int], adapters: Array | None, room: Room) -> None:
-        """Read prompts, and keep their keys, values and first logits at these places."""
+    def read(
+        self, prompts: Sequence[Sequence[int]], slots: Sequence[int], adapters: Array | None, buffers: Buffers
+    ) -> None:
+        """Read prompts, and keep their keys, values and first logits at these slots."""
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         first = 0
         while first < len(order):  # prompts of about one length together
@@ -244,23 +250,23 @@ class Engine:
             some = order[first:last]
             self._read(
                 [prompts[i] for i in some],
-                [places[i] for i in some],
+                [slots[i] for i in some],
                 None if adapters is None else adapters[some],
-                room,
+                buffers,
             )
             first = last
 
-    def _read(self, prompts: list[Sequence[int]], places: list[int], adapters: Array | None, room: Room) -> None:
+    def _read(self, prompts: list[Sequence[int]], slots: list[int], adapters: Array | None, buffers: Buffers) -> None:
         shape = self.network.shape
         lengths = [len(prompt) for prompt in prompts]
         rows, longest = len(prompts), max(lengths)
         table = np.zeros((rows, longest), np.int64)  # padded on the right: no token looks at what follows
         for row, prompt in enumerate(prompts):
             table[row, : len(prompt)] = prompt
-        into = torch.tensor(places, device=self.device)
+        into = torch.tensor(slots, device=self.device)
         x = F.embedding(torch.from_numpy(table).to(self.device), self.weights.plain[self.network.embedding])
         x = x.view(rows * longest, -1)
-        cosine, sine = (t[None, None, :longest].to(x.dtype) for t in (room.cosine, room.sine))
+        cosine, sine = (t[None, None, :longest].to(x.dtype) for t in (buffers.cosine, buffers.sine))
         turn = Rotation(cosine, sine, None)
         numbers = np.full(rows, -1) if adapters is None else adapters
         adapter = torch.from_numpy(np.repeat(numbers, longest).astype(np.int32)).to(self.device)
@@ -269,28 +275,28 @@ class Engine:
             split = heads.view(rows, longest, -1, shape.head_size).transpose(1, 2)
             turned, value = split.split((shape.heads + shape.kv_heads, shape.kv_heads), dim=1)
             query, key = rotate(turned, turn).split((shape.heads, shape.kv_heads), dim=1)
-            room.prompt_key[layer, into, :, :longest], room.prompt_value[layer, into, :, :longest] = key, value
+            buffers.prompt_key[layer, into, :, :longest], buffers.prompt_value[layer, into, :, :longest] = key, value
             mixed = attention(query, key, value, None)
             return mixed.transpose(1, 2).reshape(rows * longest, -1)
 
         x = self._layers(x, attend, adapter).view(rows, longest, -1)
         ends = torch.tensor(lengths, device=self.device) - 1
-        room.prompt_logits[into] = self._logits(x[torch.arange(rows, device=self.device), ends])
+        buffers.prompt_logits[into] = self._logits(x[torch.arange(rows, device=self.device), ends])
 
 
 class Schedule:
     """Which request is written in which row, and when prompts are read."""
 
-    def __init__(self, engine: Engine, room: Room, request: Request) -> None:
-        self.engine, self.room, self.request = engine, room, request
+    def __init__(self, engine: Engine, buffers: Buffers, request: Request) -> None:
+        self.engine, self.buffers, self.request = engine, buffers, request
         self.next = 0  # the first request that has not begun; its prompt is next // count
-        self.known: dict[int, int] = {}  # prompt -> its place
+        self.known: dict[int, int] = {}  # prompt -> its slot
         self.left = np.full(len(request.prompts), request.answers)  # answers of each prompt that have not ended
-        self.free_prompts = list(range(room.prompt_key.shape[1]))[::-1]
-        self.free_places = list(range(engine.rows))[::-1]
-        self.state = room.state
+        self.free_prompts = list(range(buffers.prompt_key.shape[1]))[::-1]
+        self.free_slots = list(range(engine.rows))[::-1]
+        self.state = buffers.state
         self._idle(0)
-        self.rows: list[tuple[int, int]] = []  # (request, place) of every row
+        self.rows: list[tuple[int, int]] = []  # (request, slot) of every row
 
     def run(self) -> None:
         """Write all answers."""
@@ -298,37 +304,37 @@ class Schedule:
         while self.rows or self.next < total:
             self._admit(total)
             for _ in range(STRIDE):
-                self.engine.step(len(self.rows), self.state, self.room)
+                self.engine.step(len(self.rows), self.state, self.buffers)
             self._release()
 
     def _admit(self, total: int) -> None:
-        """Begin requests as far as there are places, and draw their first tokens."""
-        wanted = min(len(self.free_places), total - self.next)
+        """Begin requests as far as there are slots, and draw their first tokens."""
+        wanted = min(len(self.free_slots), total - self.next)
         if not wanted or (self.rows and wanted < min(self.engine.rows // 8, total - self.next)):
-            return  # a few places are not worth a look at the queue
+            return  # a few slots are not worth a look at the queue
         count = self.request.answers
         last_prompt = min((self.next + wanted - 1) // count, self._readable())
         if last_prompt < self.next // count:
-            return  # no room for the next prompt yet
+            return  # no slot for the next prompt yet
         self._read(range(self.next // count, last_prompt + 1))
         begun = range(self.next, min(self.next + wanted, (last_prompt + 1) * count))
         first = len(self.rows)
         columns = np.zeros((len(Field), len(begun)), np.int32)
         for i, number in enumerate(begun):
-            prompt, place = number // count, self.free_places.pop()
-            self.rows.append((number, place))
-            columns[:, i] = self._column(number, prompt, place)
+            prompt, slot = number // count, self.free_slots.pop()
+            self.rows.append((number, slot))
+            columns[:, i] = self._column(number, prompt, slot)
         self.next = begun.stop
         self.state[:, first : len(self.rows)] = torch.from_numpy(columns).to(self.state.device)
         fresh = self.state[:, first : len(self.rows)]
         source = fresh[Field.PROMPT].contiguous()
         # The kernels read a table from its first column on: new rows get one of their own for a moment.
         alone = fresh.contiguous()
-        self.engine.kernels.draw(self.room.prompt_logits, source, alone, self.room)
+        self.engine.kernels.draw(self.buffers.prompt_logits, source, alone, self.buffers)
         fresh.copy_(alone)
 
     def _readable(self) -> int:
-        """The last prompt that is read or for which there is room."""
+        """The last prompt that is read or for which there is a slot."""
         return max(self.known, default=self.next // self.request.answers - 1) + len(self.free_prompts)
 
     def _read(self, prompts: range) -> None:
@@ -337,24 +343,24 @@ class Schedule:
             self.known[prompt] = self.free_prompts.pop()
         if new:
             adapters = None if self.request.adapters is None else np.asarray(self.request.adapters)[new]
-            places = [self.known[prompt] for prompt in new]
-            self.engine.read([self.request.prompts[prompt] for prompt in new], places, adapters, self.room)
+            slots = [self.known[prompt] for prompt in new]
+            self.engine.read([self.request.prompts[prompt] for prompt in new], slots, adapters, self.buffers)
 
-    def _column(self, number: int, prompt: int, place: int) -> tuple[int, ...]:
+    def _column(self, number: int, prompt: int, slot: int) -> tuple[int, ...]:
         length = len(self.request.prompts[prompt])
         adapter = -1 if self.request.adapters is None else int(self.request.adapters[prompt])
-        return (0, 0, 1, number, self.request.max_tokens, place, self.known[prompt], length, adapter)
+        return (0, 0, 1, number, self.request.max_tokens, slot, self.known[prompt], length, adapter)
 
     def _release(self) -> None:
-        """Give the places of ended answers back, and close the gaps."""
+        """Give the slots of ended answers back, and close the gaps."""
         alive = self.state[Field.ACTIVE, : len(self.rows)].cpu().numpy() != 0
         if self.request.stopped is not None:
             alive &= ~self._stopped(alive)
         if alive.all():
             return
-        for (number, place), on in zip(self.rows, alive, strict=True):
+        for (number, slot), on in zip(self.rows, alive, strict=True):
             if not on:
-                self.free_places.append(place)
+                self.free_slots.append(slot)
                 prompt = number // self.request.answers
                 self.left[prompt] -= 1
                 if not self.left[prompt]:
@@ -371,13 +377,13 @@ class Schedule:
         rows = np.flatnonzero(alive)
         if len(rows):
             numbers = torch.tensor([self.rows[row][0] for row in rows], device=self.state.device)
-            for row, tokens in zip(rows, self.room.tokens[numbers].cpu().numpy(), strict=True):
+            for row, tokens in zip(rows, self.buffers.tokens[numbers].cpu().numpy(), strict=True):
                 found[row] = self.request.stopped(tokens[tokens != PAD].tolist())
         return found
 
     def _idle(self, first: int) -> None:
         """Rows from here on write nothing that anybody reads, and look at little."""
-        for field, value in ((Field.ACTIVE, 0), (Field.STEP, 1), (Field.PLACE, self.engine.rows), (Field.PROMPT, 0)):
+        for field, value in ((Field.ACTIVE, 0), (Field.STEP, 1), (Field.SLOT, self.engine.rows), (Field.PROMPT, 0)):
             self.state[field, first:] = value
         self.state[Field.PROMPT_LENGTH, first:] = 1
 
@@ -414,7 +420,7 @@ class EngineWeights:
             self.copies += [wide[outputs + i * rank : outputs + (i + 1) * rank], self.ups[projection][i]]
 
     def refresh(self) -> None:
-        """Take over what learning has changed, in place: graphs know where the copies are."""
+        """Take over what learning has changed, where it is: graphs know where the copies are."""
         if self.copies:
             torch._foreach_copy_(self.copies, self.sources)
 

@@ -1,7 +1,7 @@
 """The rollout engine's kernels for one GPU, in Triton: what lies between the matrix products of a decoding step.
 
 Each has the arguments and the meaning of its namesake in `engine_plain.py`, which tests hold it to. Attention walks
-over a row's own tokens and its prompt's, as many as there are, so that room which is not used costs no time. Sums are
+over a row's own tokens and its prompt's, as many as there are, so that what is not used costs no time. Sums are
 float32.
 """
 
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie.lm.backends.engine_plain import VOCABULARY_BLOCK, Field, Room
+from coterie.lm.backends.engine_plain import VOCABULARY_BLOCK, Buffers, Field
 from coterie.lm.kernels import gate as gate
 
 POSITIONS_BLOCK = 64  # keys that a program reads at once
@@ -113,8 +113,8 @@ def _attend_to(
 @triton.jit
 def _attend(
     heads_ptr, out_ptr, prompt_key_ptr, prompt_value_ptr, key_ptr, value_ptr, cosine_ptr, sine_ptr, state_ptr, stride,
-    scale, prompt_room, room,
-    STEP: tl.constexpr, PLACE: tl.constexpr, PROMPT: tl.constexpr, PROMPT_LENGTH: tl.constexpr, HEADS: tl.constexpr,
+    scale, prompt_capacity, capacity,
+    STEP: tl.constexpr, SLOT: tl.constexpr, PROMPT: tl.constexpr, PROMPT_LENGTH: tl.constexpr, HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -123,7 +123,7 @@ def _attend(
     rows: tl.constexpr = 16 if group <= 16 else group  # a product needs 16 rows
     halves: tl.constexpr = SIZE // 2
     step = tl.load(state_ptr + STEP * stride + row)
-    place = tl.load(state_ptr + PLACE * stride + row).to(tl.int64)
+    slot = tl.load(state_ptr + SLOT * stride + row).to(tl.int64)
     prompt = tl.load(state_ptr + PROMPT * stride + row).to(tl.int64)
     length = tl.load(state_ptr + PROMPT_LENGTH * stride + row)
     turn = (length + step - 1) * SIZE
@@ -137,7 +137,7 @@ def _attend(
     own = half < halves
     key_first, key_second = _turned(base + (HEADS + kv) * SIZE + half, turn + half, own, halves, cosine_ptr, sine_ptr)
     value = tl.load(base + (HEADS + KV_HEADS + kv) * SIZE + wide, mask=wide < SIZE, other=0.0)
-    cell = ((place * KV_HEADS + kv) * room + step - 1) * SIZE
+    cell = ((slot * KV_HEADS + kv) * capacity + step - 1) * SIZE
     tl.store(key_ptr + cell + half, key_first, mask=own)
     tl.store(key_ptr + cell + halves + half, key_second, mask=own)
     tl.store(value_ptr + cell + wide, value, mask=wide < SIZE)
@@ -146,12 +146,12 @@ def _attend(
     most = (most + tl.sum(second.to(tl.float32) * key_second.to(tl.float32)[None, :], axis=1)) * scale
     total = tl.full((rows,), 1.0, tl.float32)
     mixed = tl.zeros((rows, PADDED), tl.float32) + value.to(tl.float32)[None, :]
-    offset = (prompt * KV_HEADS + kv) * prompt_room * SIZE
+    offset = (prompt * KV_HEADS + kv) * prompt_capacity * SIZE
     most, total, mixed = _attend_to(
         first, second, most, total, mixed, prompt_key_ptr + offset, prompt_value_ptr + offset, length, scale,
         SIZE, HALF, PADDED, BLOCK,
     )  # fmt: skip
-    offset = (place * KV_HEADS + kv) * room * SIZE
+    offset = (slot * KV_HEADS + kv) * capacity * SIZE
     most, total, mixed = _attend_to(
         first, second, most, total, mixed, key_ptr + offset, value_ptr + offset, step - 1, scale,
         SIZE, HALF, PADDED, BLOCK,
@@ -162,15 +162,15 @@ def _attend(
     tl.store(out + head[:, None] * SIZE + wide[None, :], mixed, mask=cells)
 
 
-def attend(heads: Tensor, layer: int, room: Room, state: Tensor) -> Tensor:
+def attend(heads: Tensor, layer: int, buffers: Buffers, state: Tensor) -> Tensor:
     """Rotate queries and keys `[R, (heads + 2 kv) · size]`, keep keys and values, and mix what each row may see."""
-    rows, shape = heads.shape[0], room.shape
+    rows, shape = heads.shape[0], buffers.shape
     out = heads.new_empty((rows, shape.heads * shape.head_size))
-    fields = {name: Field[name].value for name in ("STEP", "PLACE", "PROMPT", "PROMPT_LENGTH")}
+    fields = {name: Field[name].value for name in ("STEP", "SLOT", "PROMPT", "PROMPT_LENGTH")}
     _attend[(rows, shape.kv_heads)](
-        heads, out, room.prompt_key[layer], room.prompt_value[layer], room.key[layer], room.value[layer],
-        room.cosine, room.sine, state, state.stride(0), shape.head_size**-0.5,
-        room.prompt_key.shape[3], room.key.shape[3],
+        heads, out, buffers.prompt_key[layer], buffers.prompt_value[layer], buffers.key[layer], buffers.value[layer],
+        buffers.cosine, buffers.sine, state, state.stride(0), shape.head_size**-0.5,
+        buffers.prompt_key.shape[3], buffers.key.shape[3],
         **fields, HEADS=shape.heads, KV_HEADS=shape.kv_heads, SIZE=shape.head_size,
         HALF=max(16, triton.next_power_of_2(shape.head_size // 2)),
         PADDED=max(16, triton.next_power_of_2(shape.head_size)), BLOCK=POSITIONS_BLOCK, num_warps=4,
@@ -181,7 +181,7 @@ def attend(heads: Tensor, layer: int, room: Room, state: Tensor) -> Tensor:
 @triton.jit
 def _draw(
     logits_ptr, source_ptr, state_ptr, stride, noise_ptr, temperature_ptr, ends_ptr, parts_ptr,
-    tokens_ptr, log_probs_ptr, entropy_ptr, room, vocabulary,
+    tokens_ptr, log_probs_ptr, entropy_ptr, capacity, vocabulary,
     TOKEN: tl.constexpr, STEP: tl.constexpr, ACTIVE: tl.constexpr, REQUEST: tl.constexpr, LIMIT: tl.constexpr,
     ENDS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PADDED: tl.constexpr, TEMPERED: tl.constexpr,
 ):  # fmt: skip
@@ -220,19 +220,21 @@ def _draw(
         blocks = tl.arange(0, PADDED)
         tops = tl.load(parts + blocks, mask=blocks < BLOCKS, other=float("-inf"))
         sizes = tl.load(parts + BLOCKS + blocks, mask=blocks < BLOCKS, other=0.0) * tl.exp(tops - most)
-        aim = tl.load(noise_ptr + request * room + step) * tl.sum(sizes, axis=0)
+        aim = tl.load(noise_ptr + request * capacity + step) * tl.sum(sizes, axis=0)
         behind = tl.sum((tl.cumsum(sizes, axis=0) <= aim).to(tl.int32), axis=0)
         block = tl.minimum(behind, BLOCKS - 1)
         before = tl.sum(tl.where(blocks < block, sizes, 0.0), axis=0)
-        place = tl.arange(0, BLOCK)
-        at = block * BLOCK + place
+        offset = tl.arange(0, BLOCK)
+        at = block * BLOCK + offset
         logit = tl.load(base + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32) / temperature
         weight = tl.exp(logit - most)
         inside = tl.sum((before + tl.cumsum(weight, axis=0) <= aim).to(tl.int32), axis=0)
-        last = tl.max(tl.where(weight > 0, place, 0), axis=0)  # sums are rounded: no token beyond the last possible one
+        last = tl.max(
+            tl.where(weight > 0, offset, 0), axis=0
+        )  # sums are rounded: no token beyond the last possible one
         chosen = tl.where(given > 0, block * BLOCK + tl.minimum(inside, last), best)
         log_total = most + tl.log(total)
-        cell = request * room + step
+        cell = request * capacity + step
         tl.store(tokens_ptr + cell, chosen)
         log_prob = tl.load(base + chosen).to(tl.float32) / temperature - log_total
         if not TEMPERED:
@@ -247,13 +249,13 @@ def _draw(
         tl.store(state_ptr + ACTIVE * stride + row, tl.where(ended, 0, 1))
 
 
-def draw(logits: Tensor, source: Tensor, state: Tensor, room: Room) -> None:
+def draw(logits: Tensor, source: Tensor, state: Tensor, buffers: Buffers) -> None:
     """Draw the next token of every active row from `logits[source]`, note it, and move the row on."""
     fields = {name: Field[name].value for name in ("TOKEN", "STEP", "ACTIVE", "REQUEST", "LIMIT")}
-    blocks = room.parts.shape[2]
+    blocks = buffers.parts.shape[2]
     _draw[(len(source),)](
-        logits, source, state, state.stride(0), room.noise, room.temperature, room.ends, room.parts,
-        room.tokens, room.log_probs, room.entropy, room.tokens.shape[1], logits.shape[1],
-        **fields, ENDS=len(room.ends), BLOCK=VOCABULARY_BLOCK, BLOCKS=blocks, PADDED=triton.next_power_of_2(blocks),
-        TEMPERED=room.tempered, num_warps=8,
+        logits, source, state, state.stride(0), buffers.noise, buffers.temperature, buffers.ends, buffers.parts,
+        buffers.tokens, buffers.log_probs, buffers.entropy, buffers.tokens.shape[1], logits.shape[1],
+        **fields, ENDS=len(buffers.ends), BLOCK=VOCABULARY_BLOCK, BLOCKS=blocks, PADDED=triton.next_power_of_2(blocks),
+        TEMPERED=buffers.tempered, num_warps=8,
     )  # fmt: skip

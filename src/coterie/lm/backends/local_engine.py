@@ -37,7 +37,7 @@ class LocalEngine:
         self, prompts: Sequence[Tokens], uniforms: np.ndarray, sampling: Sampling, stop: StopCondition
     ) -> list[DecodedSample]:
         """Decode n samples of each of P prompts, prompt by prompt; `uniforms` `[P * n, max_tokens]` lie in [0, 1)."""
-        engine = self._room(max(map(len, prompts)), sampling.max_tokens)
+        engine = self._engine_for(max(map(len, prompts)), sampling.max_tokens)
         count = len(uniforms) // len(prompts)
         noise = np.minimum(uniforms.astype(np.float32), np.nextafter(np.float32(1), np.float32(0)))
         stopped = stop.stopped if sampling.stop else None
@@ -60,8 +60,8 @@ class LocalEngine:
         )
         return [self._sample(number, *row, sampling, stop) for number, row in enumerate(rows)]
 
-    def _room(self, prompt: int, answer: int) -> Engine:
-        """An engine with room for prompts and answers of these lengths."""
+    def _engine_for(self, prompt: int, answer: int) -> Engine:
+        """An engine for prompts and answers of these lengths."""
         now = self.engine
         if now is None or now.spec.max_prompt < prompt or now.spec.max_tokens < answer:
             known = (0, 0) if now is None else (now.spec.max_prompt, now.spec.max_tokens)
