@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from coterie.lm.backends.local import Local
 from coterie.lm.backends.local_settings import LocalSettings
@@ -64,6 +65,23 @@ def test_scores_in_parts(engine, plain, monkeypatch):
 
     monkeypatch.setattr(local_engine, "READ_AT_ONCE", 40)
     np.testing.assert_allclose(engine.score(PROMPTS, CHOICES), plain.score(PROMPTS, CHOICES), atol=1e-4)
+
+
+def test_out_of_memory_scores_fewer_prompts_at_once(engine, plain, monkeypatch, caplog):
+    engine.score(PROMPTS, CHOICES)  # makes the engine
+    score, sizes = engine.engine._score, []
+
+    def scarce(prompts, *rest):
+        sizes.append(len(prompts))
+        if len(prompts) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return score(prompts, *rest)
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(engine.engine, "_score", scarce)
+    np.testing.assert_allclose(engine.score(PROMPTS, CHOICES), plain.score(PROMPTS, CHOICES), atol=1e-4)
+    assert sizes == [3, 1, 2, 1, 1]
+    assert "out of GPU memory" in caplog.text
 
 
 def test_trained_weights_reach_the_engine(engine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from coterie.lm.backends.packing import Tokens, shared_prefix_length
 from coterie.lm.interface import Sampling
 from coterie.lm.sampling import PAD, Layout, seen_by, token_log_probs
 from coterie.lm.transformer import Transformer, from_hugging_face
+
+log = logging.getLogger(__name__)
 
 READ_AT_ONCE = 1 << 16  # tokens of prompts and choices that one pass scores
 CELLS_AT_ONCE = 1 << 28  # of its attention masks
@@ -86,16 +89,25 @@ class LocalEngine:
         start = min(shared_prefix_length(prompts), min(map(len, prompts)) - 1)
         prefix = self._read(prompts[0][:start])
         found: list[list[float]] = [[] for _ in prompts]
-        for part in self._parts(prompts, choices, start):
-            width = max(len(choices[i]) for i in part)
-            longest = max(len(choice) for i in part for choice in choices[i])
-            answers = np.full((len(part), width, longest), PAD, np.int32)
-            for row, i in enumerate(part):
-                for column, choice in enumerate(choices[i]):
-                    answers[row, column, : len(choice)] = choice
-            sums = self._score([prompts[i][start:] for i in part], answers, prefix, start)
-            for row, i in enumerate(part):
-                found[i] = sums[row, : len(choices[i])].tolist()
+        waiting = list(self._parts(prompts, choices, start))[::-1]
+        while waiting:
+            part = waiting.pop()
+            try:
+                sums = self._score(
+                    [prompts[i][start:] for i in part], _table([choices[i] for i in part]), prefix, start
+                ).tolist()
+            except torch.OutOfMemoryError:
+                if len(part) == 1:
+                    raise
+                sums = None
+            if sums is None:  # after the block: what the failed attempt held is free now
+                torch.cuda.empty_cache()
+                half = len(part) // 2
+                waiting += [part[half:], part[:half]]
+                log.warning("out of GPU memory: choices of %d prompts are scored at once", half)
+                continue
+            for i, row in zip(part, sums, strict=True):
+                found[i] = row[: len(choices[i])]
         return found
 
     def _parts(self, prompts: Sequence[Tokens], choices: Sequence[Sequence[Tokens]], start: int) -> Iterator[list[int]]:
@@ -129,6 +141,17 @@ class LocalEngine:
         log_probs, _ = token_log_probs(self.network, hidden[source], targets, 1.0)
         table = torch.zeros(answers.shape, device=device)
         return table.masked_scatter(torch.from_numpy(answers != PAD).to(device), log_probs).sum(dim=2)
+
+
+def _table(choices: Sequence[Sequence[Tokens]]) -> np.ndarray:
+    """Choices as an array `[prompts, choices, tokens]`, PAD where there is none."""
+    width = max(map(len, choices))
+    longest = max(len(choice) for row in choices for choice in row)
+    answers = np.full((len(choices), width, longest), PAD, np.int32)
+    for i, row in enumerate(choices):
+        for k, choice in enumerate(row):
+            answers[i, k, : len(choice)] = choice
+    return answers
 
 
 class PrefixKeys:
