@@ -99,6 +99,10 @@ def test_experience_without_searches_is_refused():
     [
         ({"network": PositionNetworkSettings()}, "set groups.team.policy.network.kind=mlp"),
         ({"play": "network"}, "set groups.team.policy.play=search"),
+        (
+            {"simulations": 8, "playout_cap": PlayoutCapSettings()},
+            r"groups\.team\.policy\.playout_cap\.simulations=16: .* at most the 8 simulations of a full one",
+        ),
     ],
 )
 def test_players_that_cannot_learn_are_refused(search, said):

@@ -238,6 +238,17 @@ def test_outside_of_training_every_search_is_full():
         assert (trace["visits"][:, 0].sum(axis=1) == 12).all()
 
 
+def test_fast_searches_that_are_larger_than_full_ones_stay_within_their_trees():
+    world = world_of(40)
+    _, made = player(world, simulations=3, playout_cap=PlayoutCapSettings(full=0.5, simulations=20))
+    trace = made.act(view_of(world, made)).trace
+    full, visits = trace["full"][:, 0], trace["visits"][:, 0].sum(axis=1)
+    assert set(visits[full]) == {3}
+    assert set(visits[~full]) == {20}
+    trees = made._trees[world]
+    assert trees.size.max() <= trees.position.shape[1]
+
+
 # What a decision tells --------------------------------------------------------------------------------
 
 
@@ -362,6 +373,19 @@ def test_play_with_carried_trees_goes_on_the_same_after_save_and_load(options):
         assert np.array_equal(left.action, right.action)
         for name, column in left.trace.items():
             assert np.array_equal(column[left.active], right.trace[name][right.active])
+
+
+def test_carried_trees_that_are_too_large_are_refused():
+    world = world_of(2)
+    _, large = player(world, reuse=True, simulations=30)
+    large.act(view_of(world, large))
+    saved = large.episode_state(world)
+    _, small = player(world, reuse=True, simulations=10)
+    with pytest.raises(ValueError, match=r"group 'team': reuse=true: simulations=10 is less than the saved trees hold"):
+        small.load_episode_state(world, saved)
+    _, larger = player(world, reuse=True, simulations=40)
+    larger.load_episode_state(world, saved)
+    assert np.array_equal(larger._trees[world].size, large._trees[world].size)
 
 
 def test_without_reuse_there_is_nothing_to_keep():
