@@ -17,7 +17,7 @@ from coterie.policies.search.policy import (
     TemperatureSettings,
     draw,
 )
-from coterie.policies.search.search import RootNoiseSettings
+from coterie.policies.search.search import GumbelSettings, RootNoiseSettings
 from coterie.testing import check_policy
 from coterie.testing.comparison import through_checkpoint
 from coterie.training.runner import Runner
@@ -142,6 +142,15 @@ def test_noise_is_for_training_alone():
     assert not np.array_equal(greedy, made.act(view_of(world, made)).trace["visits"])
     _, clean = player(world, noise=RootNoiseSettings(0.0))
     assert np.array_equal(greedy, clean.act(view_of(world, clean)).trace["visits"])
+
+
+def test_gumbel_numbers_draw_moves_outside_of_training_too():
+    world = world_of(200)
+    _, made = player(world, method="gumbel", gumbel=GumbelSettings(c_scale=0.01))
+    drawn = made.act(view_of(world, made, progress=None)).action[:, 0]
+    assert len(np.unique(drawn)) > 2
+    greedy = made.act(view_of(world, made, greedy=True, progress=None)).action[:, 0]
+    assert len(np.unique(greedy)) == 1
 
 
 def test_a_shield_is_obeyed():

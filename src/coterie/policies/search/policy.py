@@ -125,6 +125,7 @@ class SearchPolicy:
             return Decision(action, memory=memory + 1)
         moves = memory[rows, seats, 0]
         exploring = view.progress is not None and not view.greedy
+        drawing = exploring or (self.settings.method == "gumbel" and not view.greedy)  # Gumbel numbers draw the move
         full = self._full_searches(copies, view) if exploring else np.ones(copies, bool)
         fast = self.settings.playout_cap
         allowed = (
@@ -134,7 +135,7 @@ class SearchPolicy:
         budget[rows] = np.where(legal[rows].sum(axis=1) > 1, np.broadcast_to(allowed, copies)[rows], 0)
         trees = self._trees_of(view.world, copies)
         carried = self._carry(trees, positions, legal, rows[moves > 0], budget) if self.settings.reuse else []
-        roots = self.search.roots(legal, budget, view.random if exploring else None, self.settings.noise)
+        roots = self.search.roots(legal, budget, view.random if drawing else None, self.settings.noise)
         roots.noise_share[~full] = 0
         found = self.search.run(trees, roots, positions, np.setdiff1d(rows, carried), view.random, carried)
         chosen = found.action[rows]
