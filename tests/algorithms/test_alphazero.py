@@ -99,6 +99,10 @@ def test_experience_without_searches_is_refused():
     [
         ({"network": PositionNetworkSettings()}, "set groups.team.policy.network.kind=mlp"),
         ({"play": "network"}, "set groups.team.policy.play=search"),
+        (
+            {"simulations": 8, "playout_cap": PlayoutCapSettings()},
+            r"groups\.team\.policy\.playout_cap\.simulations=16: .* at most the 8 simulations of a full one",
+        ),
     ],
 )
 def test_players_that_cannot_learn_are_refused(search, said):
@@ -191,6 +195,29 @@ def test_weight_decay():
 def test_the_learning_rate_follows_its_schedule(schedule, rates):
     settings = AlphaZeroSettings(learning_rate=0.01, learning_rate_schedule=schedule)
     np.testing.assert_allclose([settings.rate(at) for at in (0, 0.5, 1)], np.multiply(0.01, rates), atol=1e-9)
+
+
+@pytest.mark.parametrize(("progress", "rate"), [(0.0, 0.04), (0.75, 0.01)])
+def test_steps_take_the_learning_rate_of_their_time_and_the_largest_gradient(monkeypatch, progress, rate):
+    taken, adam_step = [], alphazero.networks.adam_step
+    monkeypatch.setattr(
+        alphazero.networks, "adam_step", lambda flats, loss, *more: taken.append(more) or adam_step(flats, loss, *more)
+    )
+    one = filled(make_learner(learning_rate=0.04, learning_rate_schedule="linear", max_grad_norm=0.3))
+    metrics = learn(one, Watched(one).play(5, 1), progress=progress)
+    assert metrics["learning_rate"] == pytest.approx(rate)
+    assert set(taken) == {(metrics["learning_rate"], 0.3)}
+
+
+def test_learning_starts_with_enough_positions_and_the_oldest_go():
+    one = make_learner(replay=PositionReplaySettings(60, 40))
+    watched, sizes = Watched(one), []
+    for iteration in range(1, 12):
+        metrics = learn(one, watched.play(5, iteration), iteration)
+        sizes.append(metrics["replay"])
+        assert ("updates" in metrics) == (metrics["replay"] >= 40)
+    assert 0 < sizes[1] < 40
+    assert sizes[-1] == 60
 
 
 def test_updates_are_due_per_decision():
@@ -294,14 +321,16 @@ def weights(one):
     ("points", "passed"), [((30, 0, 10), True), ((22, 0, 18), True), ((21, 0, 19), False), ((0, 40, 0), False)]
 )
 def test_the_gate_lets_a_better_network_through(monkeypatch, points, passed):
-    monkeypatch.setattr(alphazero, "play_match", lambda *_: Match(*points))
-    one = make_learner(gate=GateSettings(every=3, games=40, score=0.55))
+    asked = []
+    monkeypatch.setattr(alphazero, "play_match", lambda *words: asked.append(words[2:4]) or Match(*points))
+    one = make_learner(gate=GateSettings(every=3, games=38, score=0.55))
     watched, before = Watched(one), weights(one)
     for iteration in (1, 2):
         assert "gate_score" not in learn(one, watched.play(20, iteration), iteration, iteration)
         assert np.array_equal(weights(one), before)  # what plays stays; what learns does not
         assert not np.array_equal(one.network.flat.array, before)
     metrics = learn(one, watched.play(20, 3), 3, 3)
+    assert asked == [(6, 38)]  # simulations, games
     assert metrics["gate_score"] == Match(*points).score
     assert metrics["gate_passed"] == float(passed)
     assert np.array_equal(weights(one), one.network.flat.array if passed else before)

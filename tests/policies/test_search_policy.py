@@ -1,6 +1,7 @@
 """Search players at a table: views, seats, temperature, playout cap, traces, settings and state."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from coterie.policies.search.policy import (
     TemperatureSettings,
     draw,
 )
-from coterie.policies.search.search import RootNoiseSettings
+from coterie.policies.search.search import GumbelSettings, PuctSettings, RootNoiseSettings
 from coterie.testing import check_policy
 from coterie.testing.comparison import through_checkpoint
 from coterie.training.runner import Runner
@@ -144,6 +145,15 @@ def test_noise_is_for_training_alone():
     assert np.array_equal(greedy, clean.act(view_of(world, clean)).trace["visits"])
 
 
+def test_gumbel_numbers_draw_moves_outside_of_training_too():
+    world = world_of(200)
+    _, made = player(world, method="gumbel", gumbel=GumbelSettings(c_scale=0.01))
+    drawn = made.act(view_of(world, made, progress=None)).action[:, 0]
+    assert len(np.unique(drawn)) > 2
+    greedy = made.act(view_of(world, made, greedy=True, progress=None)).action[:, 0]
+    assert len(np.unique(greedy)) == 1
+
+
 def test_a_shield_is_obeyed():
     world = put(world_of(8), random_positions(GAME, 8, 2))
     for settings in PLAYERS.values():
@@ -182,6 +192,17 @@ def test_the_first_moves_are_drawn_and_later_ones_are_the_most_visited():
             assert shares.argmax() == policy.argmax()
 
 
+def test_a_low_temperature_draws_the_most_visited_moves_more_often():
+    world, shares = world_of(400), []
+    for value in (0.4, 2.5):
+        _, made = player(world, noise=RootNoiseSettings(0.0), temperature=TemperatureSettings(value))
+        decision = made.act(view_of(world, made))
+        expected = decision.trace["policy"][0, 0] ** (1 / value)
+        shares.append(np.bincount(decision.action[:, 0], minlength=9) / 400)
+        np.testing.assert_allclose(shares[-1], expected / expected.sum(), atol=0.1)
+    assert shares[0].max() > shares[1].max() + 0.15
+
+
 def test_the_temperature_counts_a_players_own_moves():
     world = world_of(2)
     runner = Runner(world, actors(player(world)), 0)
@@ -217,11 +238,11 @@ def test_draws_at_the_edges_are_possible_moves():
 
 def test_fast_searches_are_marked_and_have_no_noise():
     world = world_of(400)
-    cap = PlayoutCapSettings(full=0.3, simulations=5)
+    cap = PlayoutCapSettings(full=0.6, simulations=5)
     _, made = player(world, playout_cap=cap, noise=RootNoiseSettings(0.9), temperature=TemperatureSettings(moves=0))
     trace = made.act(view_of(world, made)).trace
     full, visits = trace["full"][:, 0], trace["visits"][:, 0]
-    assert full.mean() == pytest.approx(0.3, abs=0.08)
+    assert full.mean() == pytest.approx(0.6, abs=0.08)
     assert (visits[full].sum(axis=1) == 12).all()
     assert (visits[~full].sum(axis=1) == 5).all()
     assert (visits[~full] == visits[~full][0]).all()
@@ -236,6 +257,17 @@ def test_outside_of_training_every_search_is_full():
         trace = made.act(view).trace
         assert trace["full"][:, 0].all()
         assert (trace["visits"][:, 0].sum(axis=1) == 12).all()
+
+
+def test_fast_searches_that_are_larger_than_full_ones_stay_within_their_trees():
+    world = world_of(40)
+    _, made = player(world, simulations=3, playout_cap=PlayoutCapSettings(full=0.5, simulations=20))
+    trace = made.act(view_of(world, made)).trace
+    full, visits = trace["full"][:, 0], trace["visits"][:, 0].sum(axis=1)
+    assert set(visits[full]) == {3}
+    assert set(visits[~full]) == {20}
+    trees = made._trees[world]
+    assert trees.size.max() <= trees.position.shape[1]
 
 
 # What a decision tells --------------------------------------------------------------------------------
@@ -364,6 +396,19 @@ def test_play_with_carried_trees_goes_on_the_same_after_save_and_load(options):
             assert np.array_equal(column[left.active], right.trace[name][right.active])
 
 
+def test_carried_trees_that_are_too_large_are_refused():
+    world = world_of(2)
+    _, large = player(world, reuse=True, simulations=30)
+    large.act(view_of(world, large))
+    saved = large.episode_state(world)
+    _, small = player(world, reuse=True, simulations=10)
+    with pytest.raises(ValueError, match=r"group 'team': reuse=true: simulations=10 is less than the saved trees hold"):
+        small.load_episode_state(world, saved)
+    _, larger = player(world, reuse=True, simulations=40)
+    larger.load_episode_state(world, saved)
+    assert np.array_equal(larger._trees[world].size, large._trees[world].size)
+
+
 def test_without_reuse_there_is_nothing_to_keep():
     world = world_of(2)
     _, made = player(world)
@@ -435,6 +480,41 @@ def test_bad_settings(tmp_path, words, said):
     with pytest.raises((ConfigError, CoterieError), match=said):
         coterie.train(str(experiment), words, out=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "where", "expected"),
+    [
+        ({"playouts": 7}, "playouts", 7),
+        ({"transpositions": True}, "transpositions", True),
+        ({"gumbel": GumbelSettings(considered=5)}, "considered", 5),
+        ({"method": "gumbel"}, "formula.gumbel", True),
+        ({"gumbel": GumbelSettings(c_visit=3.0)}, "formula.c_visit", 3.0),
+        ({"gumbel": GumbelSettings(c_scale=0.3)}, "formula.c_scale", 0.3),
+        ({"puct": PuctSettings(first_play="zero")}, "formula.from_parent", False),
+    ],
+)
+def test_settings_reach_the_search(settings, where, expected):
+    world = world_of(1)
+    found = [attrgetter(where)(player(world, **one)[1].search) for one in ({}, settings)]
+    assert found[0] != expected
+    assert found[1] == expected
+
+
+def test_constants_of_puct_reach_the_search():
+    """c(s) √N(s) with c_init 0.7 and c_base 5."""
+    _, made = player(world_of(1), puct=PuctSettings(c_init=0.7, c_base=5.0))
+    visits = np.arange(14)
+    expected = (np.log((1 + visits + 5) / 5) + 0.7) * np.sqrt(visits)
+    np.testing.assert_allclose(made.search.formula.scale, expected, rtol=1e-6)
+
+
+def test_the_sizes_of_networks_are_those_of_the_settings():
+    settings = PositionNetworkSettings(kind="residual", channels=6, blocks=3, value_width=5, device="cpu")
+    net = player(world_of(1), network=settings)[1].network.net
+    assert (net.stem.out_channels, len(net.blocks), net.value_hidden.out_features) == (6, 3, 5)
+    wide = player(world_of(1), network=PositionNetworkSettings(kind="mlp", hidden=(7, 5)))[1].network
+    assert wide.flat.array.size == (18 * 7 + 7) + (7 * 5 + 5) + (5 * 10 + 10)
 
 
 def test_a_residual_network_needs_planes():

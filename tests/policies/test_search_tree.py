@@ -631,6 +631,17 @@ def test_a_search_that_goes_on_equals_one_that_never_stopped():
     assert np.array_equal(found.value, whole.value)
 
 
+@pytest.mark.parametrize("carried", [False, True])
+def test_more_simulations_than_a_tree_has_room_for_are_refused(carried):
+    search, positions = search_of(TICTACTOE, stirred(TICTACTOE)), random_positions(TICTACTOE, 3, 1)
+    _, trees, _ = searched(search, positions, 20)
+    simulations = 1 if carried else 21
+    roots = search.roots(TICTACTOE.legal(positions), np.full(3, simulations), None, NO_NOISE)
+    rows = range(3)
+    with pytest.raises(ValueError, match=f"trees of 21 nodes have no room for .* {simulations} simulations"):
+        search.run(trees, roots, positions, [] if carried else rows, generator(), rows if carried else [])
+
+
 def test_saved_trees_go_on_as_they_were():
     network, positions = stirred(TICTACTOE), random_positions(TICTACTOE, 5, 2)
     for transpositions in (False, True):
@@ -642,7 +653,7 @@ def test_saved_trees_go_on_as_they_were():
         for one in (trees, other):
             for n in range(5):
                 nodes.keep_subtree(one, n, one.child[n, 0, one.count[n, 0].argmax()])
-            roots = search.roots(one.legal[:, 0].copy(), np.full(5, 8), None, NO_NOISE)
+            roots = search.roots(one.legal[:, 0].copy(), np.minimum(8, 31 - one.size), None, NO_NOISE)
             moved.append(
                 search.run(one, roots, one.position[:, 0].copy(), np.zeros(0, np.int64), generator(), range(5))
             )

@@ -8,6 +8,7 @@ import pytest
 from coterie.config import schema
 from coterie.core.types import CoterieError
 from coterie.policies.search.policy import SearchPolicy
+from coterie.studies import curves
 from coterie.studies.exploit import deviations, exploit
 from coterie.studies.exploit.deviations import ExploitSpec, player_policy
 from coterie.studies.exploit.results import read_result
@@ -45,6 +46,26 @@ def record_calls(monkeypatch, name):
 
     monkeypatch.setattr(SearchPolicy, name, counted)
     return calls
+
+
+# Strength over time -----------------------------------------------------------------------------------
+
+
+def test_reports_draw_the_ratings_against_past_selves(run):
+    (chart,) = [one for one in curves.charts([run]) if one.title == "strength against past selves"]
+    (line,) = chart.series
+    rated = [(record["env_steps"], record["players/elo"]) for record in run.metrics() if "players/elo" in record]
+    assert [steps for steps, _ in rated] == [640, 1280]
+    assert list(zip(line.x, line.estimate.value, strict=True)) == rated
+
+
+@pytest.mark.parametrize("name", ["tictactoe-alphazero", "connect-four-alphazero", "othello6-alphazero"])
+def test_shipped_search_players_are_rated_many_times(name):
+    """Returns of self-play say nothing about strength."""
+    config = schema.load(name)
+    elo = config.groups["players"].learner.settings.elo
+    assert elo is not None
+    assert config.train.total_steps / config.train.iteration_steps / elo.every >= 10
 
 
 # Settings of play ---------------------------------------------------------------------------------------

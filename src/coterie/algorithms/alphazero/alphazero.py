@@ -146,6 +146,12 @@ class AlphaZero:
             raise ValueError(f"alphazero trains a network: set {path}.network.kind=mlp or {path}.network.kind=residual")
         if policy.settings.play == "network":
             raise ValueError(f"alphazero learns from searches: set {path}.play=search")
+        fast, full = policy.settings.playout_cap, policy.settings.simulations
+        if fast is not None and fast.simulations > full:
+            raise ValueError(
+                f"{path}.playout_cap.simulations={fast.simulations}: a fast search has at most the {full} "
+                "simulations of a full one"
+            )
         self.settings, self.policy, self.group_spec, self.preference = settings, policy, group_spec, preference
         self.game, self.acting = policy.game, policy.network
         self.network = self.acting  # what learns; with a gate, apart from what plays

@@ -83,6 +83,11 @@ class SearchSettings:
         if self.reuse and self.method == "gumbel":
             raise ValueError("reuse=true needs method=puct: sequential halving starts from a root without visits")
 
+    @property
+    def most_simulations(self) -> int:
+        """Simulations of the larger of full and fast searches."""
+        return max(self.simulations, 0 if self.playout_cap is None else self.playout_cap.simulations)
+
 
 class SearchPolicy:
     """Chooses moves by tree search."""
@@ -120,6 +125,7 @@ class SearchPolicy:
             return Decision(action, memory=memory + 1)
         moves = memory[rows, seats, 0]
         exploring = view.progress is not None and not view.greedy
+        drawing = exploring or (self.settings.method == "gumbel" and not view.greedy)  # Gumbel numbers draw the move
         full = self._full_searches(copies, view) if exploring else np.ones(copies, bool)
         fast = self.settings.playout_cap
         allowed = (
@@ -129,7 +135,7 @@ class SearchPolicy:
         budget[rows] = np.where(legal[rows].sum(axis=1) > 1, np.broadcast_to(allowed, copies)[rows], 0)
         trees = self._trees_of(view.world, copies)
         carried = self._carry(trees, positions, legal, rows[moves > 0], budget) if self.settings.reuse else []
-        roots = self.search.roots(legal, budget, view.random if exploring else None, self.settings.noise)
+        roots = self.search.roots(legal, budget, view.random if drawing else None, self.settings.noise)
         roots.noise_share[~full] = 0
         found = self.search.run(trees, roots, positions, np.setdiff1d(rows, carried), view.random, carried)
         chosen = found.action[rows]
@@ -190,7 +196,7 @@ class SearchPolicy:
         """The trees of a world's copies; they are kept between moves."""
         assert world is not None
         if world not in self._trees:
-            self._trees[world] = self.search.trees(copies, self.settings.simulations)
+            self._trees[world] = self.search.trees(copies, self.settings.most_simulations)
         return self._trees[world]
 
     def _carry(self, trees: Trees, positions: Array, legal: Array, rows: Array, budget: Array) -> list[int]:
@@ -231,7 +237,13 @@ class SearchPolicy:
     def load_episode_state(self, world: World, state: State) -> None:
         self._trees.pop(world, None)
         if state:
-            nodes.load_state(self._trees_of(world, len(state["size"])), state)
+            trees = self._trees_of(world, len(state["size"]))
+            if state["visits"].shape[1] > trees.visits.shape[1]:
+                raise ValueError(
+                    f"group '{self.group_spec.group}': reuse=true: simulations={self.settings.simulations} is less "
+                    "than the saved trees hold; resume with as many simulations as before, or more"
+                )
+            nodes.load_state(trees, state)
 
 
 def make_search(
@@ -241,7 +253,7 @@ def make_search(
     p, g = settings.puct, settings.gumbel
     gumbel = settings.method == "gumbel"
     parent = p.first_play == "parent"
-    count = settings.simulations if simulations is None else simulations
+    count = settings.most_simulations if simulations is None else simulations
     formula = make_formula(gumbel, count, p.c_init, p.c_base, parent, g.c_visit, g.c_scale)
     return Search(game, network, formula, g.considered, settings.playouts, settings.transpositions)
 

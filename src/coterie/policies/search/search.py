@@ -135,6 +135,9 @@ class Search:
         """
         if trees.position.shape[1] >= len(self.formula.scale):
             raise ValueError(f"this search was made for {len(self.formula.scale) - 2} simulations at most")
+        room, most = trees.position.shape[1], roots.halving.shape[1]  # compiled code does not check bounds
+        if most >= room or any(trees.size[n] + roots.budget[n] > room for n in carried):
+            raise ValueError(f"trees of {room} nodes have no room for what is carried over and {most} simulations")
         trees.fault[:] = 0
         for n in carried:
             tree.mix_noise(trees, n, roots)
