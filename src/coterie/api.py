@@ -102,7 +102,7 @@ class MatchResult:
         return show_match.as_table(self.players, self.matrix)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `coterie match --json` prints."""
+        """The object that `coterie match --json` prints."""
         return show_match.to_dict(self.players, self.matrix, self.episodes, self.seed)
 
     def to_pandas(self) -> Any:

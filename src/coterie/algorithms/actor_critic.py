@@ -1,4 +1,4 @@
-"""What off-policy actor-critics share: target networks, inputs and weights of a batch, and compiled Adam steps."""
+"""Parts shared by off-policy actor-critics: target networks, inputs and weights of a batch, compiled Adam steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Gradients(NamedTuple):
 
 
 class RowScaling(NamedTuple):
-    """How observations become inputs of the policy, and how many one-hot identities follow them."""
+    """Normalisation of the policy's inputs, and the number of one-hot identities that follow them."""
 
     shift: Array  # [S, D]
     scale: Array  # [S, D]

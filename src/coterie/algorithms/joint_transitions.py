@@ -45,7 +45,7 @@ class PendingSteps(NamedTuple):
 
 
 class GroupSlices(NamedTuple):
-    """Where one group's numbers lie in a row of all groups."""
+    """Slices of one group in a row of all groups."""
 
     info: GroupInfo
     layout: Layout
@@ -128,7 +128,7 @@ class JointLayout:
         )
 
     def finals(self, joint: Joint) -> tuple[Array, Array]:
-        """Where copies were truncated `[F, 2]`, and all final observations there `[F, O]`."""
+        """Time steps and copies of truncations `[F, 2]`, and all groups' final observations there `[F, O]`."""
         parts = [(part, joint.experiences[name]) for name, part in self.groups.items()]
         return parts[0][1].finals.index, _concatenate([pack(p.layout, e.finals.observation) for p, e in parts])
 

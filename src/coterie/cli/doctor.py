@@ -96,7 +96,7 @@ def models() -> Iterator[str]:
 
 
 def caches() -> Iterator[str]:
-    """What fills the disk besides packages: compiled code, runs, answers of language models among them."""
+    """Lines on disk space besides packages: compiled code, runs, answers of language models among them."""
     import coterie
 
     compiled = [file for file in Path(coterie.__file__).parent.rglob("*.nb[ci]") if file.is_file()]
@@ -115,7 +115,7 @@ def megabytes(folder: Path) -> str:
 
 
 def _sandbox() -> str:
-    """What isolates programs that a language model wrote."""
+    """The mechanism that isolates programs written by a language model, or why there is none."""
     from coterie import sandbox
 
     try:

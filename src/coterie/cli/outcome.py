@@ -1,4 +1,4 @@
-"""What commands print about finished runs: scores in columns, the files, a closing table after a sweep."""
+"""Output of commands about finished runs: scores in columns, the files, a closing table after a sweep."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Game(Protocol):
 
     @property
     def actions(self) -> int:
-        """How many actions there are, K."""
+        """The number of actions, K."""
         ...
 
     @property
@@ -99,7 +99,7 @@ class Game(Protocol):
 
     @property
     def observation(self) -> Box:
-        """What the player to move sees."""
+        """The observation space of the player to move."""
         ...
 
     @property
@@ -124,7 +124,7 @@ class Game(Protocol):
 
     @property
     def estimate(self) -> Any:
-        """What `compile_estimate` returned; None: unknown positions count 0."""
+        """The result of `compile_estimate`; None: unknown positions count 0."""
         ...
 
     def legal(self, positions: Array) -> Array:
@@ -136,11 +136,11 @@ class Game(Protocol):
         ...
 
     def outcome(self, positions: Array) -> tuple[Array, Array]:
-        """Which games are over `[N]`, and both players' payoffs `[N, 2]`, 0 where a game goes on."""
+        """Flags of the games that are over `[N]`, and both players' payoffs `[N, 2]`, 0 where a game goes on."""
         ...
 
     def observe(self, positions: Array) -> Array:
-        """What the players to move see, `[N, D]` float32, flattened."""
+        """Observations of the players to move, `[N, D]` float32, flattened."""
         ...
 
     def describe(self, position: Array) -> str:

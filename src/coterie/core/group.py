@@ -46,7 +46,7 @@ class GroupInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """What a policy or learner may know of its group when it is built."""
+    """Facts about a group from which its policy and learner are built."""
 
     group: str  # its name
     agent_type: str
@@ -64,7 +64,7 @@ class GroupSpec:
 
     @property
     def parameter_sets(self) -> int:
-        """How many sets of parameters the group has: one, or one per agent."""
+        """The number of parameter sets: one, or one per agent."""
         return len(self.agents) if self.parameters == "individual" else 1
 
     @property
@@ -82,7 +82,7 @@ class Stateful(Protocol):
     """Anything with a state that checkpoints hold and numbers to log."""
 
     def state(self) -> State:
-        """Everything its future behaviour depends on."""
+        """The state on which its future behaviour depends."""
         ...
 
     def load(self, state: State) -> None:
@@ -135,7 +135,7 @@ class HasSuggestions(Protocol):
     scored_alone: bool  # the summary of a run shows how well it does alone
 
     def suggest(self, view: View) -> Advice:
-        """What it would do, for every agent that acts; rows without an answer are not given."""
+        """Advice for every agent that acts; rows without an answer are marked as not given."""
         ...
 
 
@@ -145,7 +145,7 @@ class ActionShield(Stateful, Protocol):
     choices: int  # actions of the group's agents
 
     def allowed(self, view: View) -> Array:
-        """Which actions may be taken, `[N, A, choices]` bool: a subset of the legal ones, never empty."""
+        """Actions that may be taken, `[N, A, choices]` bool: a subset of the legal ones, never empty."""
         ...
 
     def observe(self, view: View, action: Array) -> None:
@@ -229,7 +229,7 @@ class HasEpisodeState(Protocol):
     """A policy that keeps something from one decision to the next in each world, besides its memory."""
 
     def episode_state(self, world: World) -> State:
-        """What its next decisions in this world depend on."""
+        """The state on which its next decisions in this world depend."""
         ...
 
     def load_episode_state(self, world: World, state: State) -> None:
@@ -262,7 +262,7 @@ class HasProbe(Protocol):
 
 
 class Preference(Stateful, Protocol):
-    """How a group values its rewards; built as `Name(settings, group_spec, gamma)`.
+    """A group's valuation of its rewards; built as `Name(settings, group_spec, gamma)`.
 
     A learner lists the scopes that it serves in its class attribute `scopes`.
     """
@@ -300,7 +300,7 @@ class Risk(Preference, Protocol):
         ...
 
     def influence(self, samples: Array) -> Array:
-        """How much each of `[…, M]` samples changes that value, up to a constant: the policy gradient's weights."""
+        """The influence of each of `[…, M]` samples on that value, up to a constant: the policy gradient's weights."""
         ...
 
 

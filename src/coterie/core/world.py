@@ -197,7 +197,7 @@ class Renderable(Protocol):
 
 
 class Sign(NamedTuple):
-    """What a picture or a text of a world shows: how it is drawn, and what it means."""
+    """An entry of a legend: a sign in a world's pictures or texts, and its meaning."""
 
     text: str  # in `Renderable.ansi`; empty: a remark on pictures
     meaning: str  # an agent's name, or words

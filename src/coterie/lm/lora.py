@@ -27,7 +27,7 @@ LAYER_NUMBER = re.compile(r"\.(\d+)\.")  # within a module's name
 
 @dataclass(frozen=True)
 class LoraAdapterSettings:
-    """Which layers are adapted, and with how many weights."""
+    """Settings of an adapter: the layers that it changes, and its size."""
 
     rank: int = 16  # rank of the change of a layer's weights
     alpha: float = 32.0  # the change is scaled by alpha / rank

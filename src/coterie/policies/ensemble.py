@@ -93,7 +93,7 @@ class EnsemblePolicy:
         return self.mean_logits(self.outputs(view), view)
 
     def disagreement(self, view: View) -> Array:
-        """How far the members are apart, `[N, A]` float32: 0 where they agree."""
+        """The members' disagreement, `[N, A]` float32: 0 where they agree."""
         return self._disagreement(self.outputs(view), view)
 
     def _disagreement(self, outputs: list[Array], view: View) -> Array:

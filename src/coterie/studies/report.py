@@ -97,7 +97,7 @@ def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def default_path(runs: Sequence[Run]) -> Path:
-    """Where a report goes: into its run, or into the directory that holds all runs."""
+    """The default path of a report: in its run, or in the directory that holds all runs."""
     if len(runs) == 1:
         return runs[0].path / "report.html"
     common = Path(os.path.commonpath([run.path.absolute().parent for run in runs]))

@@ -63,7 +63,7 @@ def check_world(
 
 @dataclass(frozen=True)
 class Summary:
-    """What `check_world` found out besides."""
+    """Further findings of `check_world`."""
 
     episodes: int  # that ended in the first rollout
     seconds_per_step: float  # of one copy

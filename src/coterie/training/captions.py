@@ -1,4 +1,4 @@
-"""What is written around a world's pictures and texts: episode, step, returns, and who is who."""
+"""Captions around a world's pictures and texts: episode, step, returns, and who is who."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def coloured(scene: str, legend: Sequence[Sign]) -> str:
 
 
 def legend_lines(legend: Sequence[Sign], who: Sequence[Who], colour: bool, width: int = 80) -> list[str]:
-    """Who plays, and what the signs mean, in lines of at most `width` characters."""
+    """Lines of at most `width` characters on the players and the meaning of the signs."""
     meanings: dict[str, list[Sign]] = {}
     for sign in legend:
         meanings.setdefault(sign.meaning, []).append(sign)

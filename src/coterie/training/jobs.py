@@ -67,7 +67,7 @@ def run_parallel(
 
 
 def _receive(receiver: Connection, process: SpawnProcess) -> tuple[Any, CoterieError | None]:
-    """What a process has sent before it ended, or an error."""
+    """The result that a process has sent before it ended, or an error."""
     try:
         found = receiver.recv()
     except EOFError:

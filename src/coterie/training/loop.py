@@ -453,7 +453,7 @@ def describe(training: Training) -> str:
 
 
 def run_directory(config: Config, out: str | Path | None) -> Path:
-    """Where a new run goes: `--out`, or runs/EXPERIMENT/DATE-TIME-seedS."""
+    """The directory of a new run: `--out`, or runs/EXPERIMENT/DATE-TIME-seedS."""
     if out is not None:
         return Path(out)
     stamp = time.strftime("%Y%m%d-%H%M%S")

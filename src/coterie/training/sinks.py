@@ -1,4 +1,4 @@
-"""Where records go besides metrics.jsonl: TensorBoard files, Weights & Biases, MLflow.
+"""Sinks of records besides metrics.jsonl: TensorBoard files, Weights & Biases, MLflow.
 
 A sink gets the run's settings once and every record; a failure of one ends it with a warning, not the run. Which run of
 a tracking service belongs to this one is kept in `tracking.json`, so that a resumed run goes on there.

@@ -29,7 +29,7 @@ SHORTEST, LONGEST = 4, 15  # seconds that a video should last
 
 @dataclass(frozen=True)
 class Showing:
-    """How episodes are shown."""
+    """Settings for showing episodes."""
 
     episodes: int | None = 1  # None: one, or several where one is over in a few steps
     greedy: bool = True

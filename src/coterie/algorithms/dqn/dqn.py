@@ -77,7 +77,7 @@ class EpsilonSettings:
 
 @dataclass(frozen=True)
 class TargetSettings:
-    """How the target network follows the network."""
+    """Settings of the target network."""
 
     update: Literal["hard", "soft"] = "hard"  # hard: a copy now and then; soft: a moving average
     interval: int = 100  # gradient steps between hard updates

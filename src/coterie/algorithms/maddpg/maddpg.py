@@ -242,7 +242,7 @@ class MADDPG:
         return RiskParameters(*map(float, self.preference.risk_parameters()))
 
     def count_outputs(self) -> int:
-        """How many numbers a critic predicts; `outcomes.py` lists what they are."""
+        """The number of a critic's outputs; `outcomes.py` lists them."""
         s = self.settings.critic
         quantiles = s.quantiles or (QUANTILES if isinstance(self.preference, Risk) else 1)
         outputs = (1 if quantiles == 1 else 2 * quantiles) + s.hurdle

@@ -56,7 +56,7 @@ NO_STRENGTH = np.zeros(0, np.float32)
 
 @dataclass(frozen=True)
 class HandOverSettings:
-    """How a policy that was trained before, such as a clone, goes on under PPO without being spoilt at first."""
+    """Settings for a policy that was trained before, such as a clone: they protect it while the new critic is poor."""
 
     warm_up: int = 10  # iterations in which only the critic learns: advantages of a new critic are noise
     keep_statistics: bool = True  # observations stay normalised as the policy learned to see them
@@ -117,7 +117,7 @@ class PPOSettings:
 
 
 class Hyperparams(NamedTuple):
-    """What the schedules give for this iteration."""
+    """Hyperparameters of this iteration, as the schedules give them."""
 
     learning_rate: float
     critic_learning_rate: float
@@ -125,7 +125,7 @@ class Hyperparams(NamedTuple):
 
 
 class PassTotals(NamedTuple):
-    """What a pass found, for each parameter set."""
+    """Metrics of one pass over the batch, for each parameter set."""
 
     sums: Array  # [S, …]: of `losses.NAMES` over minibatches
     kl: Array  # [S]: of the latest minibatch, before its step
@@ -496,7 +496,7 @@ class PPO:
         networks.adam_step([flat], loss.outputs, rate, self.settings.max_grad_norm, learning, given)
 
     def loss_settings(self, hyperparams: Hyperparams) -> list[losses.LossSettings]:
-        """What the losses of each parameter set depend on; each critic has its own units."""
+        """Settings of the losses for each parameter set; each critic has its own units."""
         s = self.settings
         limits = [0.0 if s.value_clip is None else s.value_clip / float(scale) for scale in self.returns.scale[:, 0]]
         clip, entropy = float(hyperparams.clip), float(s.entropy_coefficient)  # an integer would be compiled for anew

@@ -44,7 +44,7 @@ class Draws(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """Everything that the updates of one iteration read."""
+    """Inputs of one iteration's updates."""
 
     rows: JointTransitions
     draws: Draws

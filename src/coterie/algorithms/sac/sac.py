@@ -59,7 +59,7 @@ class SACCriticSettings:
 
 @dataclass(frozen=True)
 class TemperatureSettings:
-    """How much entropy counts against reward."""
+    """Settings of the temperature: the weight of entropy against reward."""
 
     start: float = 1.0  # at first
     learned: bool = True  # it moves towards the target entropy; False: it stays as it starts

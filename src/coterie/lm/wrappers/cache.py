@@ -45,7 +45,7 @@ Mode = Literal["replay", "record", "replay-only"]
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """Where answers are stored and how they are used."""
+    """Settings of the cache: its file, and the use of stored answers."""
 
     path: str  # an SQLite file; created if it does not exist
     mode: Mode = "replay"  # replay, record or replay-only

@@ -108,7 +108,7 @@ class Evaluation(Protocol):
 
     @property
     def x(self) -> Array:
-        """What the players to move see, `[R, D]`."""
+        """Observations of the players to move, `[R, D]`."""
         ...
 
     @property

@@ -28,7 +28,7 @@ from coterie.policies.search.tree import make_formula
 
 @dataclass(frozen=True)
 class TemperatureSettings:
-    """How moves are drawn from visit counts outside of greedy play (PUCT only)."""
+    """Settings for drawing moves from visit counts outside of greedy play (PUCT only)."""
 
     value: float = 1.0  # moves are drawn in proportion to visits^(1 / value)
     moves: int = 15  # a player's moves in a game that are drawn; later ones are the most visited
@@ -188,7 +188,7 @@ class SearchPolicy:
         return logits.argmax(axis=1) if greedy else draw(np.exp(logits), uniform, 1.0)
 
     def _full_searches(self, copies: int, view: View) -> Array:
-        """Which copies search in full."""
+        """Flags of the copies that search in full."""
         cap = self.settings.playout_cap
         return np.ones(copies, bool) if cap is None else view.random.random(copies) < cap.full
 

@@ -170,7 +170,7 @@ class CausalLMPolicy:
         return Decision(action, log_prob, trace=trace)
 
     def _rows(self, view: View) -> Rows:
-        """Who acts, and the tokens that they read."""
+        """The agents that act, with the tokens of their prompts."""
         copies, columns = np.nonzero(view.acting)
         observation = view.observation
         assert isinstance(observation, np.ndarray)
@@ -196,7 +196,7 @@ class CausalLMPolicy:
     def _trace(
         self, shape: tuple[int, ...], rows: Rows, samples: Samples, scores: Array, chosen: Array
     ) -> dict[str, Array]:
-        """What the learner needs of all candidates, `[N, A, …]`."""
+        """Arrays of all candidates for the learner, `[N, A, …]`."""
         prompt = np.full((len(rows.copies), self.settings.max_prompt_tokens), PAD, np.int32)
         for row, tokens in enumerate(rows.prompts):
             prompt[row, : len(tokens)] = tokens

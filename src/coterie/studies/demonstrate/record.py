@@ -40,7 +40,7 @@ Progress = Callable[[Demonstrations], None]  # called now and then with all epis
 
 @dataclass(frozen=True)
 class DemonstrationSpec:
-    """What to record."""
+    """Settings of a recording."""
 
     source: str  # an experiment, or a run
     policy: str | None = None  # who demonstrates: see `seated_policy`; None: the policies of the run or experiment

@@ -12,7 +12,7 @@ from coterie.studies.match.match import Pairing
 
 @dataclass(frozen=True)
 class Tally:
-    """How often the first side won, drew and lost."""
+    """Wins, draws and losses of the first side."""
 
     wins: int
     draws: int

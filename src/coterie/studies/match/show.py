@@ -46,7 +46,7 @@ def shortened(name: str) -> str:
 
 
 def _cells(other: str, entry: Pairing) -> list[str]:
-    """What the table says of one pairing; empty where it does not apply."""
+    """The cells of one pairing; empty where one does not apply."""
     mean, bounds = entry.interval(entry.first)
     half = "" if bounds is None else f"± {(bounds[1] - bounds[0]) / 2:.2f}"
     success = "" if entry.success is None else f"{entry.success.mean():.0%}"

@@ -259,7 +259,7 @@ def locked(files: Files) -> Iterator[None]:
 
 
 def spec(plan: Plan, base: Config, space: dict[str, Range]) -> dict[str, Any]:
-    """What a population must keep when it goes on."""
+    """Settings that a population must keep when it continues."""
     ranges = {path: range_to_dict(known) for path, known in space.items()}
     found = {"config": shared_settings(base), "space": ranges, "members": plan.trials, "rounds": plan.rounds}
     kept: dict[str, Any] = json.loads(json.dumps(found))

@@ -23,7 +23,7 @@ NESTED = (gymnasium.spaces.Tuple, gymnasium.spaces.Dict)
 
 @dataclass(frozen=True)
 class ActionLayout:
-    """How our actions map to an environment's."""
+    """The mapping from our actions to an environment's."""
 
     space: ActionSpace
     theirs: Any  # the environment's space

@@ -52,7 +52,7 @@ FRESH_HINT = (
 
 @dataclass(frozen=True)
 class ActionSettings:
-    """How an environment's actions are read."""
+    """Settings for reading an environment's actions."""
 
     limit: float = 10.0  # a missing bound of continuous actions is set this far beyond 0, or beyond the other bound
     bins: int = 11  # levels of each number where an action mixes choices and numbers

@@ -230,11 +230,11 @@ class ExternalOpenSpielEnv:
         return np.asarray(canvas)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: there is nothing to release."""
 
 
 def _tensor(settings: OpenSpielSettings, kind: Any, pyspiel: Any) -> str:
-    """Which tensor a player sees."""
+    """The name of the tensor that a player sees."""
     provided = {
         "information_state": kind.provides_information_state_tensor,
         "observation": kind.provides_observation_tensor,

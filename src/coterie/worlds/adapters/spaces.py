@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ObservationLayout:
-    """How an environment's observation maps to ours."""
+    """The mapping from an environment's observation to ours."""
 
     space: ObservationSpace
     entries: dict[str, Entry]

@@ -199,7 +199,7 @@ class BoardWorld:
     # Pictures -----------------------------------------------------------------------------------------
 
     def marks(self, position: Array) -> Array:
-        """Whose stone lies where, `[rows, columns]`: 0, 1, or −1 for an empty cell."""
+        """The owner of the stone in each cell, `[rows, columns]`: 0, 1, or −1 for an empty cell."""
         seen = position.copy()
         seen[0] = 0
         own, others = self._game.observe(seen[None])[0].reshape(-1, self.rows, self.columns)[:2] > 0
@@ -237,7 +237,7 @@ class BoardWorld:
         return tuple(Sign(*one) for one in zip(SIGNS, AGENTS, COLOURS, strict=True))
 
     def standing(self, position: Array) -> str:
-        """Who is to move, or how the game ended."""
+        """The player to move, or the result of the game, in words."""
         over, payoffs = self._game.outcome(position[None])
         if not over[0]:
             mover = int(position[0])

@@ -186,7 +186,7 @@ class PlanPathTask:
         return moves[: self.settings.max_moves] if self.settings.max_moves else moves
 
     def _walk(self, state: PathState, moves: str) -> tuple[int, int, bool]:
-        """Where the moves lead, how many were made, and whether all of them were possible; the goal ends the walk."""
+        """The cell that the moves lead to, their number, and whether all were possible; the goal ends the walk."""
         at, made = state.at, 0
         for letter in moves:
             if at == state.goal:

@@ -254,7 +254,7 @@ class TaskWorld:
         return dataclasses.asdict(own[-1]) if own else {}
 
     def transcript(self, copy: int, final: bool = False) -> tuple[Utterance, ...]:
-        """Everything said in the present episode; with `final`, in the latest one that ended."""
+        """The texts of the present episode; with `final`, of the latest one that ended."""
         return self._final[copy][1] if final else self._said[copy]
 
     def ansi(self, copy: int, final: bool = False) -> str:
@@ -311,7 +311,7 @@ class TaskWorld:
 
 
 def write_prompt(task: Task, templates: Mapping[str, str], turns: int, state: Any, role: str, turn: int) -> str:
-    """What a role reads in a state and turn."""
+    """The prompt of a role in a state and turn."""
     return templates[role].format_map({**task.fields(state, role), "turn": str(turn), "turns": str(turns)})
 
 

@@ -26,7 +26,7 @@ PATIENCE = 2  # runs that may pass a limit; the inputs after that are not tried
 
 @dataclass(frozen=True)
 class Ran:
-    """How a program did on one input."""
+    """The outcome of a program on one input."""
 
     status: str  # of the sandbox: pass, fail, timeout, memory, output
     stdout: str = ""
