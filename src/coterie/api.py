@@ -21,7 +21,7 @@ from coterie.studies.match import match as matches
 from coterie.studies.match import show as show_match
 from coterie.training import clone as cloning
 from coterie.training import start
-from coterie.training.frames import data_frame
+from coterie.training.data_frames import data_frame
 from coterie.training.interrupt import interruptible
 from coterie.training.run import Run
 from coterie.training.table import Table, load

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from coterie.cli import doctor, runs
-from coterie.training import shelf
+from coterie.training import run_index
 from coterie.training.provenance import locked
 from coterie.training.run import LOCK, Run
 from helpers.compare import GRID, fabricate
@@ -104,11 +104,11 @@ def test_bad_words_are_a_sentence_and_change_nothing(coterie_, shelved, monkeypa
     code, _, err = coterie_("runs", *words)
     assert (code, err) == (1, f"coterie: {said}\n")
     assert listed(coterie_) == ["runs/a", "runs/deep/b"]
-    assert not list(shelved.rglob(shelf.LABELS))
+    assert not list(shelved.rglob(run_index.LABELS))
 
 
 def test_damaged_labels_are_named(coterie_, shelved):
-    (shelved / "a" / shelf.LABELS).write_text("{")
+    (shelved / "a" / run_index.LABELS).write_text("{")
     code, _, err = coterie_("runs")
     assert code == 1
     assert "labels.json' is damaged" in err

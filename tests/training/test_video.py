@@ -149,7 +149,7 @@ def test_a_film_of_another_kind_is_refused(grid, tmp_path):
 def test_an_mp4_lies_beside_the_gif_and_lasts_as_long(grid, tmp_path):
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     world, actors = grid
-    paths = video.beside(tmp_path / "a.gif")
+    paths = video.video_paths(tmp_path / "a.gif")
     assert [path.name for path in paths] == ["a.gif", "a.mp4"]
     video.write_video(world, actors, 1, paths, video.Showing(fps=2))
     frames, seconds = ffmpeg.count_frames_and_secs(str(paths[1]))
@@ -161,7 +161,7 @@ def test_an_mp4_lies_beside_the_gif_and_lasts_as_long(grid, tmp_path):
 def test_without_ffmpeg_a_gif_is_all_and_an_mp4_says_what_it_needs(grid, tmp_path, monkeypatch):
     world, actors = grid
     monkeypatch.setattr(mp4, "available", lambda: False)
-    assert video.beside(tmp_path / "a.gif") == [tmp_path / "a.gif"]
+    assert video.video_paths(tmp_path / "a.gif") == [tmp_path / "a.gif"]
     with pytest.raises(CoterieError, match=r"a.mp4': MP4 files need imageio-ffmpeg: pip install 'coterie\[video\]'"):
         video.write_video(world, actors, 0, [tmp_path / "a.mp4"])
     assert not list(tmp_path.iterdir())

@@ -90,7 +90,7 @@ def make_gradients(rows: int, first: Spec, second: Spec) -> Gradients:
 
 
 @njit(cache=True, error_model="numpy")
-def descend(
+def adam_step(
     net: NetworkArrays,
     s: int,
     spec: Spec,

@@ -198,14 +198,14 @@ def tune_trials(plan: Plan, as_json: bool, quiet: bool) -> bool:
         return tuned.interrupted
     with Tasks(plan.trials, "trials", quiet, lines=False) as tasks:
 
-        def told(tuned: Tuned, trial: Trial | None) -> None:
+        def on_trial(tuned: Tuned, trial: Trial | None) -> None:
             tasks.done = len(tuned.trials) - (trial is not None)
             if trial is not None:
                 tasks.advance()
             if not quiet:
                 print(show.progress(tuned, trial), flush=True)
 
-        tuned = tune.tune(plan, told)
+        tuned = tune.tune(plan, on_trial)
     print("\n".join(show.conclusion(tuned)))
     return tuned.interrupted
 
@@ -283,7 +283,8 @@ def rate(
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN|SWEEP…", help="runs, or directories with runs below them")],
     out: Annotated[
-        str | None, typer.Option(help="HTML file to write (default: report.html in the run, or beside several runs)")
+        str | None,
+        typer.Option(help="HTML file to write (default: report.html in the run or in the runs' folder)"),
     ] = None,
     figure: Annotated[
         str | None, typer.Option(help="PNG file NAME.png for the curves; auctions add NAME-bids.png")

@@ -38,7 +38,7 @@ def train(
         return
     planned = sweep.plan_sweep(experiment, overrides or [], out)
 
-    same = "; the same command goes on"
+    same = "; run the same command to continue"
 
     def announce(number: int, one: sweep.Combination) -> None:
         swept = [word for word in one.overrides if any(word not in other.overrides for other in planned)]
@@ -116,9 +116,9 @@ def evaluate(
         return
     mode = "stochastic" if stochastic else "greedy"
     who = set(loaded.players.values())
-    told = f"{who.pop()}, " if len(who) == 1 else ""
-    print(f"{run}, {told}{mode}, {episodes} episodes, seed {seed}")
-    for group, player in loaded.players.items() if not told else ():
+    players = f"{who.pop()}, " if len(who) == 1 else ""
+    print(f"{run}, {players}{mode}, {episodes} episodes, seed {seed}")
+    for group, player in loaded.players.items() if not players else ():
         print(f"  {group}: {player}")
     print_results({mode: result})
     print_counters(result.get("counters", {}), answer_tokens(actors, found))
@@ -175,9 +175,9 @@ def watch(
     elif terminal:
         video.show_in_terminal(world, actors, start, showing)
     else:
-        paths = [Path(out)] if out else video.beside(Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif")
+        paths = [Path(out)] if out else video.video_paths(Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif")
         video.write_video(world, actors, start, paths, showing)
         print("\n".join(map(str, paths)))
         if not mp4.available():
-            print(f"for an MP4 beside the GIF: {mp4.CURE}")
+            print(f"to write an MP4 as well: {mp4.CURE}")
     print_unanswered(actors_unanswered(actors))

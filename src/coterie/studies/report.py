@@ -185,9 +185,9 @@ def _videos(runs: Sequence[Run]) -> Iterable[str]:
     if videos:
         yield "<h2>An episode of the best policy</h2>"
     for video in videos[:3]:
-        film = video.with_suffix(".mp4")
+        mp4 = video.with_suffix(".mp4")
         words = "an episode, played greedily"
-        if film.is_file():
-            yield html.film(film.read_bytes(), words)
+        if mp4.is_file():
+            yield html.video_tag(mp4.read_bytes(), words)
         else:
             yield html.image(video.read_bytes(), "image/gif", words)

@@ -34,7 +34,7 @@ def check_world(
     """Run the conformance tests on a world; raise `ContractError` at the first violation.
 
     `world_factory(num_envs)` builds the world. Different seeds may give equal rollouts: a world may be deterministic.
-    `report` is told every few seconds how far the tests are.
+    `report` gets a line of progress every few seconds.
     """
     progress = Progress(ROLLOUTS * steps, report)
 

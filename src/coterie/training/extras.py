@@ -1,6 +1,6 @@
 """Optional outputs of a run: video, report, TensorBoard files, expert score.
 
-A world that cannot be drawn or a page that cannot be written must not take a finished training with it.
+A world that cannot be drawn or a page that cannot be written must not fail a finished training.
 """
 
 from __future__ import annotations

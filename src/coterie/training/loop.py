@@ -412,7 +412,7 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         write_plans(training.groups, run.path)
     if training.config.train.video:
         with extra("video", "; train.video=false makes none"):
-            film(training)
+            write_best_video(training)
     return {"finished": True} | summary
 
 
@@ -429,18 +429,18 @@ def teacher_actor(actor: Actor) -> Actor:
     return Actor(actor.group_spec, AdvisorPolicy(actor.advisor), actor.members, shield=actor.shield)
 
 
-def film(training: Training) -> None:
+def write_best_video(training: Training) -> None:
     """Write a video of one episode of the best policies, if the world can be drawn."""
     from coterie.core.world import Renderable
     from coterie.training.players import policy_kind
-    from coterie.training.video import Showing, beside, write_video
+    from coterie.training.video import Showing, video_paths, write_video
 
     world = build_render_world(training.config.world)
     if isinstance(world, Renderable):
         path = training.run.path / "videos" / "eval" / f"step-{training.best.step:012d}.gif"
         kinds = {name: policy_kind(group) for name, group in training.config.groups.items()}
         actors = [group.actor for group in training.groups]
-        write_video(world, actors, evaluation_seed(0), beside(path), Showing(episodes=None, kinds=kinds))
+        write_video(world, actors, evaluation_seed(0), video_paths(path), Showing(episodes=None, kinds=kinds))
 
 
 def describe(training: Training) -> str:

@@ -70,7 +70,7 @@ def machine() -> str:
 
 
 def _processor() -> str:
-    """The processor's name, where the system tells it."""
+    """The processor's name, where the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -117,7 +117,7 @@ class MlflowSink:
     title = "MLflow records"
 
     def __init__(self, run: Run, tracking: schema.TrackingSettings, settings: dict[str, Any]) -> None:
-        if tracking.offline:  # MLflow refuses its file store unless it is told that it is wanted
+        if tracking.offline:  # MLflow refuses its file store unless this is set
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient

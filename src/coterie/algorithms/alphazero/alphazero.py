@@ -73,10 +73,10 @@ class AlphaZeroSettings:
     )
     batch_size: int = 256  # positions per gradient step
     updates_per_step: float = 0.05  # gradient steps per environment step, over all copies
-    value_weight: float = 1.0  # of the value's loss beside the policy's
+    value_weight: float = 1.0  # of the value's loss relative to the policy's
     weight_decay: float = 1e-4  # share of a weight that is lost per unit of learning rate
     max_grad_norm: float = 10.0  # gradients are scaled to at most this norm
-    root_value: float = 0.0  # share of the search's root value in the value target, beside the outcome
+    root_value: float = 0.0  # share of the search's root value in the value target; the rest is the outcome
     symmetries: bool = True  # turn every position by a random symmetry of the board
     replay: PositionReplaySettings = field(default_factory=PositionReplaySettings)  # positions of finished games
     gate: GateSettings | None = None  # None: self-play always uses the newest network

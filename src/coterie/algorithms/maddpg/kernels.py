@@ -17,7 +17,7 @@ from coterie.algorithms.actor_critic import (
     Gradients,
     NetworkArrays,
     RowScaling,
-    descend,
+    adam_step,
     gather_outcomes,
     make_gradients,
     move_target,
@@ -243,7 +243,7 @@ def _critic_step(
     spec, y, store = it.critic_spec, workspace.critic_inputs, workspace.critic_store
     out = forward(critic.params[s], spec.sizes, spec.relu, y, store)
     found = critic_loss(out, workspace.targets, scale, workspace.scratch)
-    descend(
+    adam_step(
         critic, s, spec, y, store, workspace.gradients, steps, it.hyperparams.critic_rate, it.hyperparams.max_grad_norm
     )
     return found
@@ -317,7 +317,7 @@ def _actor_step(
     mean = actor_objective(it.risk, predicted, workspace.targets.weight, h.scale_by_std, workspace.scratch)
     inputs = backward_inputs(critic, spec.sizes, spec.relu, y, workspace.critic_store, workspace.gradients.deltas)
     _action_slopes(it, step, s, out, inputs, workspace)
-    descend(actor, s, it.actor_spec, x, store, workspace.gradients, steps, h.actor_rate, h.max_grad_norm)
+    adam_step(actor, s, it.actor_spec, x, store, workspace.gradients, steps, h.actor_rate, h.max_grad_norm)
     return mean
 
 

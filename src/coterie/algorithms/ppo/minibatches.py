@@ -145,7 +145,7 @@ def shuffle(rows: Array, count: int, random: np.random.Generator) -> list[list[A
 def minibatches(batch: Batch, cuts: list[list[Array]]) -> Iterator[tuple[Batch, Array]]:
     """The b-th minibatch of every parameter set as one batch, shorter ones padded, and which parameter sets have one.
 
-    Parameter sets differ in the number and the size of their minibatches, because their agents live as long as they do.
+    Parameter sets differ in the number and size of their minibatches, because agents leave episodes at different steps.
     """
     for b in range(max(map(len, cuts))):
         learning = np.array([i for i, mine in enumerate(cuts) if b < len(mine)])

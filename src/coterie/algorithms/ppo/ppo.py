@@ -426,10 +426,10 @@ class PPO:
             return self.shared_step(self.shared, part, learning, hyperparams)
         settings = self.loss_settings(hyperparams)
         actor = self.actor_loss(part, settings, self.policy.net.unroll(part.actor_input, part.sequences))
-        self.descend(self.policy.flat, actor, hyperparams.learning_rate, learning)
+        self.adam_step(self.policy.flat, actor, hyperparams.learning_rate, learning)
         out = self.critic(flatten_sequences(part).critic_input)[0]
         critic = self.critic_loss(part, settings, out)
-        self.descend(self.critic_flat, critic, hyperparams.critic_learning_rate, learning)
+        self.adam_step(self.critic_flat, critic, hyperparams.critic_learning_rate, learning)
         return actor.totals + critic.totals
 
     def shared_step(self, net: networks.Net, part: Batch, learning: Array, hyperparams: Hyperparams) -> Array:
@@ -490,7 +490,7 @@ class PPO:
             slopes[i], totals[i] = losses.value_losses(detached[i], *rows, settings[i])
         return Loss([value], [slopes], totals)
 
-    def descend(self, flat: networks.FlatParams, loss: Loss, rate: float, learning: Array) -> None:
+    def adam_step(self, flat: networks.FlatParams, loss: Loss, rate: float, learning: Array) -> None:
         """One Adam step of some parameter sets."""
         given = [torch.as_tensor(slope, device=self.policy.device) for slope in loss.slopes]
         networks.adam_step([flat], loss.outputs, rate, self.settings.max_grad_norm, learning, given)

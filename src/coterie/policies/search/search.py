@@ -49,7 +49,7 @@ class GumbelSettings:
 
     considered: int = 16  # actions that the root compares at most
     c_visit: float = 50.0  # σ(q) = (c_visit + max N) · c_scale · q
-    c_scale: float = 1.0  # weight of the values beside the network's logits
+    c_scale: float = 1.0  # weight of the values relative to the network's logits
 
     def __post_init__(self) -> None:
         at_least("considered", self.considered, 2)

@@ -225,7 +225,7 @@ class ExternalOpenSpielEnv:
         picture = Image.new("RGB", size, "white")
         ImageDraw.Draw(picture).multiline_text((10, 10), text, fill="black")
         width, height = min(size[0], 640), min(size[1], 480)
-        canvas = Image.new("RGB", (640, 480), "white")  # states differ in length, frames of a film may not
+        canvas = Image.new("RGB", (640, 480), "white")  # states differ in length, frames of a video may not
         canvas.paste(picture.crop((0, 0, width, height)))
         return np.asarray(canvas)
 

@@ -1,4 +1,4 @@
-"""Plan-Path: find a shortest way through a grid with walls.
+"""Plan-Path: find a shortest path through a grid with walls.
 
 The tool proposes a path, as moves or as a program that prints moves; the planner reads the proposal and moves. A turn's
 moves are made one after the other, up to the first that is not possible, which later prompts name.
