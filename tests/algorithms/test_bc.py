@@ -18,7 +18,7 @@ from coterie.training.build import build_world
 from coterie.training.run import Run
 from helpers.demonstrations import FAST, GRID, expert
 from helpers.run import numbers, results
-from helpers.small_worlds import ACTIONS, generator, group_spec, network, place_in
+from helpers.small_worlds import ACTIONS, generator, group_spec, network, spec_in
 
 LEARNED = "groups.team.learner"
 
@@ -129,7 +129,7 @@ def test_boards_are_turned_together_with_their_moves():
 
 def learner(paths, policy=None, **settings):
     world = build_world(schema.load("gridworld-cooperative", GRID).world, 2)
-    spec = place_in(world)
+    spec = spec_in(world)
     policy = NetworkPolicy(NetworkSettings(hidden=(16,)), spec) if policy is None else policy(spec)
     return BC(BCSettings(demonstrations=tuple(map(str, paths)), **settings), policy, spec, None)
 

@@ -41,8 +41,8 @@ def test_train_says_what_came_of_it(coterie_, tmp_path):
     assert "256 steps in" in out
     for words in ("trained (best)", "step 0", "random", "expert", f"run      {run.path}"):
         assert words in out
-    film, report = out.splitlines()[-2:]
-    assert Image.open(film.split()[1]).n_frames > 1
+    video, report = out.splitlines()[-2:]
+    assert Image.open(video.split()[1]).n_frames > 1
     assert report == f"report   {run.path / 'report.html'}"
     code, _, err = coterie_("train", "gridworld-cooperative", "--out", tmp_path / "a")
     assert code == 1

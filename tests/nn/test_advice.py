@@ -16,7 +16,7 @@ from coterie.training.runner import Runner
 from helpers.advisor import TABLE, advisor, grid, noted, played, seen
 from helpers.ppo import make_learner
 from helpers.run import written
-from helpers.small_worlds import Bandit, generator, joint, network, place_in
+from helpers.small_worlds import Bandit, generator, joint, network, spec_in
 
 ADVISE = "groups.team.advisor"
 
@@ -150,15 +150,15 @@ def test_a_mixtures_ratios_are_to_the_mixture(path):
 @pytest.mark.parametrize("words", [(), ("groups.team.parameters=individual",)])
 def test_the_loss_has_the_same_slopes_on_the_compiled_path(path, words):
     """One step of each path from the same weights: Adam's first moment is a tenth of the gradient."""
-    told = (f"{ADVISE}.use.mode=kl", f"{ADVISE}.use.strength=3", f"{ADVISE}.ask.fraction=0.5", *words)
+    advised = (f"{ADVISE}.use.mode=kl", f"{ADVISE}.use.strength=3", f"{ADVISE}.ask.fraction=0.5", *words)
     gradients = []
     for compiled in (True, False):
-        own, group = played(path, *told)
+        own, group = played(path, *advised)
         if not compiled:
             group.learner.compiled_pass = group.learner.autograd_pass
         silent = dataclasses.replace(own, advice=Advice(*(np.zeros_like(array) for array in own.advice)))
         for experience in (own, silent):
-            _, group = played(path, *told)
+            _, group = played(path, *advised)
             if not compiled:
                 group.learner.compiled_pass = group.learner.autograd_pass
             group.learner.learn(experience, joint(experience), generator())
@@ -181,7 +181,7 @@ class Wrong(Stateless):
 def bandit(strength, compiled=True, iterations=60, **settings):
     """P(good arm) of two, and the metrics of the last iteration, where action 1 pays 1 and action 0 is advised."""
     world = Bandit(Discrete(2), lambda action: (action == 1) * 1.0)
-    where = place_in(world)
+    where = spec_in(world)
     use = UseSettings("mixture", strength=strength, final=strength)
     made = SourcedAdvisor(AskSettings(), use, 0.0, where, Wrong())
     where = dataclasses.replace(where, advice=made.advice_use)

@@ -25,7 +25,7 @@ from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import GAME, Tictactoe, TictactoeSettings
 from helpers.run import written
 from helpers.search import random_positions
-from helpers.small_worlds import actors, generator, group_spec, network, place_in
+from helpers.small_worlds import actors, generator, group_spec, network, spec_in
 
 MLP = PositionNetworkSettings(kind="mlp", hidden=(16,))
 PLAYERS = {
@@ -48,7 +48,7 @@ def world_of(copies=4, **settings):
 
 def player(world, columns=None, **settings):
     """A search player of random weights, whose evaluations differ."""
-    where = place_in(world, columns, group="team" if columns is None else f"seat {columns}")
+    where = spec_in(world, columns, group="team" if columns is None else f"seat {columns}")
     made = SearchPolicy(SearchSettings(**{"simulations": 12, "network": MLP} | settings), where)
     if made.network is not None and made.network.spec is not None:
         shape = made.network.flat.array.shape
@@ -83,7 +83,7 @@ def test_games_are_played_to_their_ends(name, seats):
     if seats == "one group":
         table = actors(player(world, **PLAYERS[name]))
     else:
-        other = place_in(world, [1], group="other")
+        other = spec_in(world, [1], group="other")
         rival = RandomPolicy(RandomSettings(), other) if seats == "beside random" else network(other)
         table = actors(player(world, [0], **PLAYERS[name]), (other, rival))
     runner = Runner(world, table, 0)
@@ -100,7 +100,7 @@ def test_games_are_played_to_their_ends(name, seats):
 def test_contract(name):
     world = world_of(3)
     for columns in (None, [0]):
-        where = place_in(world, columns)
+        where = spec_in(world, columns)
         settings = SearchSettings(**{"simulations": 12, "network": MLP} | PLAYERS[name])
         greedy = name != "without network"  # random games differ with the generator
         check_policy(lambda where, s=settings: SearchPolicy(s, where), where, deterministic_greedy=greedy, world=world)

@@ -271,7 +271,7 @@ def test_a_game_without_chance_is_one_game(tmp_path, coterie_):
     assert against["return_ci95"][0] < against["return_ci95"][1]
 
 
-def test_games_with_equal_returns_are_told_apart(tmp_path):
+def test_games_with_equal_returns_are_distinguished(tmp_path):
     """The expert never loses to itself, in games that differ."""
     given = settings(tmp_path, DUEL)
     expert, random = open_players(["expert", "random"], "best")

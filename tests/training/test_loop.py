@@ -199,7 +199,7 @@ def test_what_comes_after_training_fails_with_a_warning(tmp_path, monkeypatch, c
 
 
 @pytest.mark.slow
-def test_a_run_that_died_while_it_filmed_is_finished_by_a_resume(tmp_path, monkeypatch, caplog):
+def test_a_run_killed_while_writing_its_video_is_finished_by_a_resume(tmp_path, monkeypatch, caplog):
     """Earlier versions left such runs: trained to the end, without a summary."""
     words = ["train.total_steps=64", "world.max_steps=6", "train.video=true"]
     run = train(tmp_path / "run", *words)

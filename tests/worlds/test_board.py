@@ -15,7 +15,7 @@ from coterie.worlds.boards.board import BoardWorld, grid_symmetries
 from coterie.worlds.boards.render import board_text, cell_names
 from helpers import pages
 from helpers.run import train, written
-from helpers.small_worlds import place_in
+from helpers.small_worlds import spec_in
 
 PAGE = pages.ROOT / "docs/how-to/board-game.md"
 
@@ -89,7 +89,7 @@ def test_words_for_a_game_without_a_codec_of_its_own(domineering):
 
     world = make(domineering)
     settings = LanguageSettings(lm=LMSettings("helpers.language:COPIER"))
-    check_policy(lambda where: LanguagePolicy(settings, where), place_in(world), world=world)
+    check_policy(lambda where: LanguagePolicy(settings, where), spec_in(world), world=world)
     codec = world.text_codec("player")
     assert codec.describe(np.zeros((1, 48), np.float32)) == ["You are X: .... / .... / .... / ....."]
     assert codec.choices == cell_names(4, 4)
