@@ -3,6 +3,9 @@
 An adapted layer computes W x + (alpha / rank) B A x (section 4.1). Only A and B are trained; B starts at zero, so an
 adapted model starts with the outputs of the base model. Several models may share the base weights, each with its own
 adapters (`frozen_copy`). `nn.networks.FlatParams`, `export` and `restore` handle exactly the weights that are trained.
+
+This is for one policy on any transformers model: `policies/lora.py`, `policies/text_encoder.py`. The adapters of
+teams are in `lm/transformer.py`, a network of our own, whose rows in one batch may have different adapters.
 """
 
 from __future__ import annotations
