@@ -921,7 +921,8 @@ def main() -> int:
     check = parser.parse_args().check
     stale = [page for page in pages() if filled(page.read_text()) != page.read_text()]
     for page in stale:
-        print(f"{page.relative_to(ROOT)}: {'not current; run python docs/tools/tables.py' if check else 'tables written'}")
+        state = "not current; run python docs/tools/tables.py" if check else "tables written"
+        print(f"{page.relative_to(ROOT)}: {state}")
         if not check:
             page.write_text(filled(page.read_text()))
     return int(check and bool(stale))

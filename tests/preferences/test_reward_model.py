@@ -91,7 +91,7 @@ def test_ppo_on_ratings_improves_what_the_world_really_pays(rated, tmp_path):
     summary = run.summary()
     assert summary["step_0"]["groups"]["all"]["return_mean"] < 4.5
     assert summary["evaluation"]["groups"]["all"]["return_mean"] > 5.5
-    assert run.metrics()[-1]["all/rated/accuracy"] > 0.95
+    assert run.metrics()[-1]["all/reward_model/accuracy"] > 0.95
     assert run.config().groups["all"].preference.settings.ratings == str(path)
 
 
@@ -147,7 +147,7 @@ def test_a_state_is_the_whole_reward(rated):
 def test_ratings_without_a_meaning_are_found_out_on_pairs_that_were_kept_back(rated, tmp_path, caplog):
     _, path = rated
     made = settled(path)
-    assert made.metrics()["rated/held_out"] >= 0.8
+    assert made.metrics()["reward_model/held_out"] >= 0.8
     assert "ranks only" not in caplog.text
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     random = np.random.default_rng(1)
@@ -160,7 +160,7 @@ def test_ratings_without_a_meaning_are_found_out_on_pairs_that_were_kept_back(ra
     clear = [row for row in rows[1:] if row["score"] != 0.5]
     for count, known in ((9, False), (10, True)):
         noise.write_text("".join(json.dumps(row) + "\n" for row in [rows[0], *clear[:count]]))
-        assert ("rated/held_out" in settled(noise).metrics()) == known
+        assert ("reward_model/held_out" in settled(noise).metrics()) == known
 
 
 # Refusals -------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def number_by_turns(own: Array, others: Array, known: Array) -> Array:
 
 @njit(cache=True)
 def number_by_totals(own: Array, others: Array) -> Array:
-    """Return the numbers `[R]` of text states in which goals are ordered by the team's total way.
+    """Return the numbers `[R]` of text states in which goals are ordered by the team's total distance.
 
     `own [R, L]` and `others [R, L − 1, L]` are distances to the goals. `least` has the least total of the first
     others, for every set of goals that they take.
