@@ -229,13 +229,13 @@ def rate(
     stochastic: Stochastic = False,
     checkpoint: Checkpoint = "best",
     moments: Annotated[
-        int | None, typer.Option(min=2, help="most moments of an episode described in words (default: 6)")
+        int | None, typer.Option(min=2, help="moments of an episode described in words, at most (default: 6)")
     ] = None,
     template: Annotated[
         str | None, typer.Option(help="prompt template for a model: a file, or a built-in name")
     ] = None,
     cache: Annotated[str | None, typer.Option(help="SQLite file that caches a model's answers")] = None,
-    calls: Annotated[int | None, typer.Option(min=0, help="most calls to a model; each pair takes two")] = None,
+    calls: Annotated[int | None, typer.Option(min=0, help="calls to a model, at most; each pair takes two")] = None,
 ) -> None:
     """Rate runs by comparing their episodes in pairs."""
     from coterie.core.types import CoterieError

@@ -90,7 +90,7 @@ def evaluate(
     as_json: AsJson = False,
     checkpoint: Checkpoint = "best",
     policy: Annotated[
-        str | None, typer.Option(help="who plays instead of the groups that learned: teacher, random, expert, …")
+        str | None, typer.Option(help="policy in place of the groups that learned: teacher, random, expert, …")
     ] = None,
     transcripts: Annotated[int, typer.Option(min=0, help="text tasks: episodes to print as text")] = 0,
 ) -> None:
@@ -138,7 +138,7 @@ def plans(
     episodes: Annotated[int, typer.Option(min=1, help="episodes of each kind of play")] = 100,
     group: Annotated[str | None, typer.Option(help="the group that is taught (default: the only one)")] = None,
 ) -> None:
-    """Ask an experiment's teacher about what it meets in play, and write its plans as a table."""
+    """Ask an experiment's teacher about the states met in play, and write its plans as a table."""
     from coterie.training.plans import find_plans
 
     table = find_plans(experiment, overrides, episodes, group)
