@@ -62,7 +62,7 @@ def check_methods(world: World) -> None:
 
 
 METHODS = {  # of `World`
-    "reset": "starts every copy anew",
+    "reset": "starts a new episode in every copy",
     "step": "takes the agents' actions",
     "save": "returns the state for checkpoints",
     "load": "restores a saved state",
