@@ -473,7 +473,7 @@ class MADDPG:
             for s, target in enumerate(targets):
                 loss, mean, error = outcomes.critic_loss(out[s], target, scales[s], scratch)
                 sums += [loss / len(slopes), mean, error] if c == 0 else [loss / len(slopes), 0, 0]
-        self.adam_step([critic.flat for critic in self.critics], predicted, slopes, rate)
+        self.descend([critic.flat for critic in self.critics], predicted, slopes, rate)
         return sums / self.group_spec.parameter_sets
 
     def actor_step(self, batch: Batch, gumbel: Tensor, rate: float) -> float:
@@ -494,10 +494,10 @@ class MADDPG:
             slopes.append(np.zeros(logits.shape, np.float32))
             for x, weight, out in zip(to_array(logits), batch.weight, slopes[1], strict=True):
                 kernels.penalise_logits(x, weight, out)
-        self.adam_step([policy.flat], outputs, slopes, rate)
+        self.descend([policy.flat], outputs, slopes, rate)
         return value / self.group_spec.parameter_sets
 
-    def adam_step(
+    def descend(
         self, flats: Sequence[networks.FlatParams], outputs: Sequence[Tensor], slopes: Sequence[Array], rate: float
     ) -> None:
         """One Adam step along a loss, given its slopes with respect to outputs."""

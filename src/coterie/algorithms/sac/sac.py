@@ -293,7 +293,7 @@ class SAC:
                 loss, mean, error = losses.critic_loss(out[s], targets[s], weight)
                 sums += [loss / len(slopes), mean, error] if c == 0 else [loss / len(slopes), 0, 0]
         flats = [critic.flat for critic in self.critics]
-        self.adam_step(flats, predicted, slopes, hyperparams.critic_rate, hyperparams.max_grad_norm)
+        self.descend(flats, predicted, slopes, hyperparams.critic_rate, hyperparams.max_grad_norm)
         return sums / len(targets)
 
     def actor_step(self, batch: Batch, noise: Array, alpha: Array, hyperparams: Hyperparams) -> tuple[float, Array]:
@@ -311,7 +311,7 @@ class SAC:
         action_slope = to_array(found)
         for s, weight in enumerate(batch.weight):
             losses.policy_slopes(slopes[s], noise[s], action[s], action_slope[s], weight, alpha[s])
-        self.adam_step([self.policy.flat], [out], [slopes], hyperparams.actor_rate, hyperparams.max_grad_norm)
+        self.descend([self.policy.flat], [out], [slopes], hyperparams.actor_rate, hyperparams.max_grad_norm)
         return mean / len(alpha), log_prob
 
     def sample(self, out: Array, noise: Array) -> tuple[Array, Array]:
@@ -321,7 +321,7 @@ class SAC:
             sample_squashed(out[s], noise[s], action[s], log_prob[s])
         return action, log_prob
 
-    def adam_step(
+    def descend(
         self,
         flats: Sequence[networks.FlatParams],
         outputs: Sequence[Tensor],
