@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.core.group import Actor
 from coterie.core.types import Array, Counters, Decision, View, as_metrics
-from coterie.core.world import HasCounters, LimitsCopies, NumbersEpisodes, Pausable, World
+from coterie.core.world import CostlySteps, HasCounters, World
 from coterie.training.runner import Runner, play_episodes
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def wilson(successes: int, episodes: int) -> tuple[float, float]:
 
 def evaluation_envs(world: Part, episodes: int) -> int:
     """The number of environments for a number of episodes."""
-    return min(episodes, world.settings.evaluation_copies if isinstance(world.settings, LimitsCopies) else COPIES)
+    return min(episodes, getattr(world.settings, "evaluation_copies", COPIES))
 
 
 def evaluate(
@@ -82,7 +82,7 @@ def evaluate(
 
     With `fingerprint`, the result tells equal games apart from games with equal returns.
     """
-    if isinstance(world, NumbersEpisodes):
+    if isinstance(world, CostlySteps):
         world.number_episodes()
     runner = Runner(world, actors, seed, greedy=greedy)
     quota = np.full(world.num_envs, episodes // world.num_envs)
@@ -102,7 +102,7 @@ def evaluate(
             finished = played >= quota
             if finished.all():
                 break
-            if isinstance(world, Pausable):
+            if isinstance(world, CostlySteps):
                 world.pause(finished)
     names = parts[0][0].returns
     success = [e.success[i] for e, i in parts if e.success is not None]
