@@ -501,8 +501,8 @@ class MADDPG:
         self, flats: Sequence[networks.FlatParams], outputs: Sequence[Tensor], slopes: Sequence[Array], rate: float
     ) -> None:
         """One Adam step along a loss, given its slopes with respect to outputs."""
-        loss = torch.stack([(out * self.tensor(slope)).sum() for out, slope in zip(outputs, slopes)]).sum()
-        networks.adam_step(flats, loss, rate, self.settings.max_grad_norm)
+        given = [self.tensor(slope) for slope in slopes]
+        networks.adam_step(flats, outputs, rate, self.settings.max_grad_norm, slopes=given)
 
     def scratch(self, batch: Batch) -> outcomes.Scratch:
         return outcomes.make_scratch(batch.weight.shape[1], self.outputs)

@@ -39,7 +39,7 @@ from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import kernels, networks
-from coterie.nn.advice import advice_loss, biased_logits, changes_learning
+from coterie.nn.advice import advice_slopes, biased_logits, changes_learning
 from coterie.nn.normalization import Normalizer, RunningMoments
 from coterie.nn.packing import PixelRows, Rows, append_columns, map_rows, table_state
 from coterie.policies.lora import LoraPolicy
@@ -134,8 +134,8 @@ class PassTotals(NamedTuple):
 class Loss(NamedTuple):
     """A loss as its slopes with respect to functions of a network's outputs."""
 
-    outputs: list[torch.Tensor]  # of each: [S, M]
-    slopes: list[Array]  # of each: [S, M]
+    outputs: list[torch.Tensor]  # of each: [S, M], or logits [S, M, K]
+    slopes: list[Array]  # in the same shapes
     totals: Array  # [S, …]: of `losses.NAMES`
 
 
@@ -465,20 +465,18 @@ class PPO:
         if advice_use is not None and advice is not None:
             out = biased_logits(advice_use, out, advice)
         log_prob, entropy = self.policy.head.evaluate_actions(out, part.action, part.mask)
-        outputs = [log_prob, entropy]
-        detached = torch.stack(outputs).detach().cpu().numpy()
+        detached = torch.stack([log_prob, entropy]).detach().cpu().numpy()
         slopes, totals = np.empty_like(detached), np.zeros((len(part.weight), len(losses.NAMES)))
         for i in range(len(part.weight)):
             rows = (part.log_prob[i], part.importance[i], part.advantage[i], part.weight[i])
             slopes[0, i], slopes[1, i], totals[i] = losses.policy_losses(
                 detached[0, i], detached[1, i], *rows, settings[i]
             )
-        if advice_use is not None and advice is not None:
-            extra = advice_loss(advice_use, out, part.mask, advice)
-            if extra is not None:
-                weight = [losses.normalize(mine, mine, False)[0] for mine in part.weight]
-                outputs, slopes = [*outputs, extra], np.concatenate([slopes, np.stack(weight)[None]])
-        return Loss(outputs, list(slopes), totals)
+        loss = Loss([log_prob, entropy], list(slopes), totals)
+        if advice_use is None or advice is None or advice_use.use.mode != "kl":
+            return loss
+        weight = np.stack([losses.normalize(mine, mine, False)[0] for mine in part.weight])
+        return Loss([*loss.outputs, out], [*loss.slopes, advice_slopes(out, part.mask, advice, weight)], totals)
 
     def critic_loss(self, part: Batch, settings: list[losses.LossSettings], out: torch.Tensor) -> Loss:
         """The values' loss for the critic's outputs."""
