@@ -451,8 +451,7 @@ class PPO:
             actor = self.actor_loss(piece, settings, net.unroll(rest, piece.sequences, encoded))
             out = self.critic(flatten_sequences(piece).critic_input, None, encoded)[0]
             critic = self.critic_loss(piece, settings, out)
-            slopes = [torch.as_tensor(each, device=self.policy.device) for each in actor.slopes + critic.slopes]
-            torch.autograd.backward(actor.outputs + critic.outputs, slopes)
+            networks.backward(actor.outputs + critic.outputs, actor.slopes + critic.slopes)
             totals += actor.totals + critic.totals
         for flat, rate in zip(flats, (hyperparams.learning_rate, hyperparams.critic_learning_rate), strict=True):
             flat.step(rate, self.settings.max_grad_norm, learning)
@@ -490,8 +489,7 @@ class PPO:
 
     def descend(self, flat: networks.FlatParams, loss: Loss, rate: float, learning: Array) -> None:
         """One Adam step of some parameter sets."""
-        given = [torch.as_tensor(slope, device=self.policy.device) for slope in loss.slopes]
-        networks.adam_step([flat], loss.outputs, rate, self.settings.max_grad_norm, learning, given)
+        networks.adam_step([flat], loss.outputs, rate, self.settings.max_grad_norm, learning, loss.slopes)
 
     def loss_settings(self, hyperparams: Hyperparams) -> list[losses.LossSettings]:
         """What the losses of each parameter set depend on; each critic has its own units."""
