@@ -60,7 +60,7 @@ RECENT = 100  # episodes in the moving average
 SLOW_EVALUATION = 10.0  # seconds after which a run names the settings that shorten evaluations
 
 Watch = Callable[[int, float], bool | None]  # (env_steps, validation score) -> whether the run may end here
-Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.write_report`
+Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.report.write_report`
 
 
 class Training:
