@@ -126,7 +126,9 @@ def _fingerprint(prints: Array, acted: Mapping[str, tuple[View, Decision]]) -> N
         for array in (*seen, np.where(view.acting.reshape(shape), decision.action, nothing)):
             rows = _words(array.reshape(len(prints), -1))
             prints *= np.uint64(GOLDEN)
-            prints += scramble(rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * np.uint64(GOLDEN)).sum(axis=1)
+            counted = rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+            mixed: Array = scramble(counted)  # type: ignore[arg-type, assignment]  # it takes arrays as well
+            prints += mixed.sum(axis=1)
 
 
 def _words(rows: Array) -> Array:
