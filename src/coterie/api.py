@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config.schema import ConfigError
-from coterie.studies import report as reports
 from coterie.studies import sweep as sweeps
 from coterie.studies.compare import compare as comparing
 from coterie.studies.compare import show as show_comparison
 from coterie.studies.compare.runs import find_runs, gather, read
 from coterie.studies.match import match as matches
 from coterie.studies.match import show as show_match
+from coterie.studies.report import report as reports
 from coterie.training import clone as cloning
 from coterie.training import start
 from coterie.training.data_frames import data_frame

@@ -188,7 +188,7 @@ def test_held_out_episodes_are_whole_and_validated(grid):
 
 def test_it_ends_once_the_validation_loss_does_not_improve(grid):
     one = learner([grid], validation=0.5, patience=2, learning_rate=1e-9)
-    one.best_loss = -1.0  # nothing can be better
+    one.stopping.best_loss = -1.0  # nothing can be better
     for iteration in range(2):
         assert not one.finished
         one.learn(None, Joint({}, iteration, 0.0, steps=64), generator())

@@ -11,7 +11,7 @@ from coterie.algorithms.divergence import Diverged
 from coterie.config import schema
 from coterie.config.schema import TrainSettings
 from coterie.core.types import CoterieError
-from coterie.studies import report
+from coterie.studies.report import report
 from coterie.training import loop, metrics, sinks, video
 from coterie.training.run import Run
 from coterie.worlds.gridworld.world import Gridworld

@@ -14,10 +14,10 @@ from coterie.worlds.auction.best_responses import (
     l2_distance,
     utility_loss,
     win_probability_against,
-    win_probability_against_samples,
 )
-from coterie.worlds.auction.equilibria import symmetric_equilibrium, uniform_valuations
+from coterie.worlds.auction.equilibria import symmetric_equilibrium
 from coterie.worlds.auction.valuations import ValuationSettings, tabulate
+from helpers.auction import uniform_valuations
 
 RISK = Prospect()
 VALUES = np.array([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
@@ -51,17 +51,6 @@ def test_ties_are_won_by_lot(rivals):
     np.testing.assert_allclose(
         win_probability_against([same] * rivals)(np.array([0.29, 0.3, 0.31])), [0, 1 / (rivals + 1), 1]
     )
-    seen = win_probability_against_samples(np.full((5, rivals), 0.3))
-    np.testing.assert_allclose(seen(np.array([0.29, 0.3, 0.31])), [0, 1 / (rivals + 1), 1])
-
-
-def test_chances_against_samples_by_hand():
-    win_probability = win_probability_against_samples(np.array([[0.1, 0.2], [0.5, 0.5], [0.4, 0.1], [0.4, 0.0]]))
-    np.testing.assert_allclose(
-        win_probability(np.array([0.15, 0.2, 0.3, 0.4, 0.5, 0.6])), [0, 1 / 8, 0.25, 0.5, 0.75 + 1 / 12, 1]
-    )
-    with pytest.raises(ValueError, match=r"shape \[M, R\]"):
-        win_probability_against_samples(np.zeros(3))
 
 
 def test_interim_values_by_hand():
@@ -96,22 +85,13 @@ def test_best_response_to_a_uniform_rival(risk):
         np.testing.assert_allclose(found.bids, VALUES / 2, atol=1e-5)
 
 
-def test_best_response_to_samples_is_that_to_their_curve():
-    model, random = AuctionModel(3, uniform_valuations()), np.random.default_rng(0)
-    rivals = random.random((200000, 2)) * 2 / 3
-    found = best_response(model, NEUTRAL, VALUES[1:], win_probability_against_samples(rivals))
-    np.testing.assert_allclose(found.bids, VALUES[1:] * 2 / 3, atol=0.02)
-    np.testing.assert_allclose(found.utility, VALUES[1:] ** 3 / 3, atol=2e-3)
-
-
 def test_best_response_on_a_grid_of_bids():
     """One rival bids 0, 0.5 or 1, each as likely; at a tie a lot decides."""
-    rivals = np.array([[0.0], [0.5], [1.0]])
     found = best_response(
         AuctionModel(2, uniform_valuations()),
         NEUTRAL,
         np.array([0.2, 0.9]),
-        win_probability_against_samples(rivals),
+        lambda bids: np.interp(bids, [0, 0.5, 1], [1 / 6, 1 / 2, 5 / 6]),
         bid_levels=3,
     )
     np.testing.assert_array_equal(found.bids, [0, 0.5])

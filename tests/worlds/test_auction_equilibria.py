@@ -13,10 +13,10 @@ from coterie.worlds.auction.equilibria import (
     max_regret,
     symmetric_bid,
     symmetric_equilibrium,
-    uniform_valuations,
 )
 from coterie.worlds.auction.valuations import ValuationSettings, tabulate
 from coterie.worlds.auction.world import Auction, AuctionSettings
+from helpers.auction import uniform_valuations
 
 RISK = Prospect()  # α = 0.88, γ = 0.61
 VALUES = np.array([0.25, 0.5, 0.75, 0.9, 1.0])

@@ -12,7 +12,7 @@ import coterie
 from coterie.config.schema import load
 from coterie.core.types import CoterieError, Decision
 from coterie.preferences.prospect import NEUTRAL, Prospect
-from coterie.studies import report
+from coterie.studies.report import report
 from coterie.training.run import Run
 from coterie.worlds.auction import metrics
 from coterie.worlds.auction.best_responses import bid_function

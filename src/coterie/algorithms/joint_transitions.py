@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.core.group import GroupInfo
-from coterie.core.types import Array, Box, Discrete, Experience, Joint
+from coterie.core.types import Array, Box, Discrete, Experience, Joint, State
 from coterie.nn.packing import Layout, encode, encoded_size, input_range, layout, pack
 
 
@@ -42,6 +42,16 @@ class PendingSteps(NamedTuple):
     active: Array  # [N, E] bool
     terminated: Array  # [N, E] bool
     truncated: Array  # [N, E] bool
+
+
+def save_pending(pending: PendingSteps | None) -> State:
+    """Pending steps for a checkpoint; {} before the first experience."""
+    return {} if pending is None else {name: array.copy() for name, array in pending._asdict().items()}
+
+
+def load_pending(state: State) -> PendingSteps | None:
+    """The inverse."""
+    return PendingSteps(**{name: array.copy() for name, array in state.items()}) if state else None
 
 
 class GroupSlices(NamedTuple):

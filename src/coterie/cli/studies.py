@@ -295,7 +295,7 @@ def report(
 ) -> None:
     """Write an HTML report of one run or several."""
     from coterie.studies.compare.runs import find_runs
-    from coterie.studies.report import default_path, write_report
+    from coterie.studies.report.report import default_path, write_report
 
     found = [run for _, run in find_runs(runs)]
     path = Path(out) if out else default_path(found)

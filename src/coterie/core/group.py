@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -108,7 +108,15 @@ class Stateless:
 
 
 class Policy(Stateful, Protocol):
-    """Acts: a network, search, script, language model or person. Synchronous and batched."""
+    """Acts: a network, search, script, language model or person. Synchronous and batched.
+
+    A class may have more members, which the build step reads:
+
+    - `needs`: a protocol, a capability that the world must have;
+    - `max_envs`: the most environments in which it can act at once; any number if it is not there;
+    - `start_from(state)`: takes over what fits of the state of a policy that is built otherwise; `load` if it is not
+      there, and the state must fit.
+    """
 
     memory_size: int  # numbers remembered for each agent between decisions; 0: none
 
@@ -117,22 +125,17 @@ class Policy(Stateful, Protocol):
         ...
 
 
+@runtime_checkable
 class Advisor(Stateful, Protocol):
-    """Suggests actions before a group decides."""
+    """Suggests actions before a group decides; it could also act by itself."""
 
     advice_use: AdviceUse  # how the group's policy and learner use what it says
     in_evaluation: bool  # it is asked in evaluations and matches too, not only in training
+    scored_alone: bool  # the summary of a run shows how well it does by itself
 
     def advise(self, view: View, policy: Policy) -> View:
         """The view with `advice` filled in."""
         ...
-
-
-@runtime_checkable
-class HasSuggestions(Protocol):
-    """An advisor that could act by itself."""
-
-    scored_alone: bool  # the summary of a run shows how well it does alone
 
     def suggest(self, view: View) -> Advice:
         """Advice for every agent that acts; rows without an answer are marked as not given."""
@@ -160,8 +163,16 @@ class ActionShield(Stateful, Protocol):
 class Learner(Stateful, Protocol):
     """Improves a group's policy from experience; its state is everything besides the policy's own.
 
-    A class that learns from files alone sets the class attribute `needs_play = False`; where no group needs play, its
-    experience has no rows, and `joint.steps` says how much to learn.
+    A class may have more members:
+
+    - `teaches`: the class of policies that it improves, and `also_teaches`, a tuple of others; any if it is not there;
+    - `scopes`: the scopes of preferences that it serves; ("step",) if it is not there;
+    - `advice_modes`: how it can learn from advice; () if it is not there;
+    - `needs_play`: False for one that learns from files alone; where no group needs play, its experience has no rows,
+      and `joint.steps` says how much to learn;
+    - `panels`: a tuple of `Panel`, the metrics that a report draws;
+    - `probe(own)`: raises a ValueError if it cannot learn in this world; `own` is one step of random play;
+    - `finished`: whether there is nothing more to learn, so that the run may end before its last iteration.
     """
 
     policy: Policy
@@ -181,23 +192,6 @@ class Panel:
 
 
 @runtime_checkable
-class HasPanels(Protocol):
-    """A learner class that says which of its metrics a report draws."""
-
-    panels: ClassVar[tuple[Panel, ...]]
-
-
-@runtime_checkable
-class CanFinish(Protocol):
-    """A learner that knows when there is nothing more to learn."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run may end before its last iteration."""
-        ...
-
-
-@runtime_checkable
 class HasTargetPolicy(Protocol):
     """A learner that lends its target policy to the critics of other groups."""
 
@@ -212,15 +206,6 @@ class HasLogProbs(Protocol):
 
     def log_probs(self, view: View) -> Array:
         """Log-probabilities `[N, A, K]` of the policy's own actions, without the influence of advice."""
-        ...
-
-
-@runtime_checkable
-class StartsFrom(Protocol):
-    """A policy that can begin with the weights of one that is built otherwise."""
-
-    def start_from(self, state: State) -> None:
-        """Take over what fits of another policy's state."""
         ...
 
 
@@ -243,22 +228,6 @@ class PlayStopped(CoterieError):
     def __init__(self, message: str, by_choice: bool) -> None:
         super().__init__(message)
         self.by_choice = by_choice
-
-
-@runtime_checkable
-class LimitsEnvs(Protocol):
-    """A policy (class or object) that cannot act in many environments at once."""
-
-    max_envs: int
-
-
-@runtime_checkable
-class HasProbe(Protocol):
-    """A learner that has to see a first step of the world before it can accept it."""
-
-    def probe(self, own: Experience) -> None:
-        """Raise a ValueError if the learner cannot learn in this world; `own` is one step of random play."""
-        ...
 
 
 class Preference(Stateful, Protocol):

@@ -361,16 +361,26 @@ def adam_step(
     rate: float,
     limit: float,
     parameter_sets: Array | None = None,
-    slopes: Sequence[Tensor] | None = None,
+    slopes: Sequence[Array] | None = None,
 ) -> None:
     """One Adam step of each network along the loss's gradient, scaled per network and parameter set to norm `limit`.
 
     In place of the loss, the tensors that it depends on may be given together with its slopes with respect to them.
     """
     clear_gradients(flats)
-    torch.autograd.backward(loss, slopes)
+    if slopes is None:
+        torch.autograd.backward(loss)
+    else:
+        assert not isinstance(loss, Tensor)
+        backward(loss, slopes)
     for flat in flats:
         flat.step(rate, limit, parameter_sets)
+
+
+def backward(outputs: Sequence[Tensor], slopes: Sequence[Array]) -> None:
+    """Add the gradients of a loss that is given by its slopes with respect to outputs of networks."""
+    given = [torch.as_tensor(slope, device=out.device) for out, slope in zip(outputs, slopes, strict=True)]
+    torch.autograd.backward(outputs, given)
 
 
 def clear_gradients(flats: Sequence[FlatParams]) -> None:

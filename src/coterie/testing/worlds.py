@@ -43,6 +43,7 @@ def check_world(
 
     first = world_factory(NUM_ENVS)
     check_agent_types(first)
+    check_capabilities(first)
     world: World = TimedWorld(first, progress)
     rollout = record(world, steps, seed)
     check_somebody_acts(world, rollout)
@@ -56,6 +57,13 @@ def check_world(
     check_game(world_factory(NUM_ENVS), steps, seed)
     episodes = sum(int(snapshot["", "ended"].sum()) for snapshot in rollout.snapshots)
     return Summary(episodes, progress.seconds / max(progress.env_steps, 1))
+
+
+def check_capabilities(world: World) -> None:
+    """A capability of several methods is there as a whole: with one of them alone a world would not count as able."""
+    for names in (("frame", "ansi", "draws_final"), ("number_episodes", "pause")):
+        found = [name for name in names if hasattr(world, name)]
+        expect(len(found) in (0, len(names)), "capabilities", f"{', '.join(names)}, or none of them", ", ".join(found))
 
 
 # Progress ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.core.group import Actor
 from coterie.core.types import Array
-from coterie.core.world import HasLegend, Sign, World
+from coterie.core.world import Sign, World
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,7 +49,8 @@ def who_is_who(world: World, actors: Sequence[Actor], kinds: Mapping[str, str]) 
 
 def signs(world: World) -> tuple[Sign, ...]:
     """The world's legend; empty where it has none."""
-    return world.legend() if isinstance(world, HasLegend) else ()
+    legend: tuple[Sign, ...] = getattr(world, "legend", tuple)()
+    return legend
 
 
 def describe_step(episode: tuple[int, int | None], step: int, returns: Mapping[str, float]) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError, leaves, to_dict
 from coterie.core import seeding
-from coterie.core.group import Actor, CanFinish, Group, GroupSpec, HasSuggestions, HasTargetPolicy, Policy
+from coterie.core.group import Actor, Group, GroupSpec, HasTargetPolicy, Policy
 from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
 from coterie.core.world import HasExpert, HasGuess
 from coterie.nn.threads import fixed_threads
@@ -60,7 +60,7 @@ RECENT = 100  # episodes in the moving average
 SLOW_EVALUATION = 10.0  # seconds after which a run names the settings that shorten evaluations
 
 Watch = Callable[[int, float], bool | None]  # (env_steps, validation score) -> whether the run may end here
-Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.write_report`
+Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.report.write_report`
 
 
 class Training:
@@ -157,7 +157,7 @@ class Training:
     def converged(self) -> bool:
         """Whether every learner says that there is nothing more to learn."""
         learners = [group.learner for group in self.groups if group.learner is not None]
-        return bool(learners) and all(isinstance(learner, CanFinish) and learner.finished for learner in learners)
+        return bool(learners) and all(getattr(learner, "finished", False) for learner in learners)
 
     # Evaluation ---------------------------------------------------------------------------------------
 
@@ -419,13 +419,13 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
 def is_taught(group: Group) -> bool:
     """Whether a group learns from an advisor whose own score belongs into the summary."""
     advisor = group.actor.advisor
-    return group.learner is not None and isinstance(advisor, HasSuggestions) and advisor.scored_alone
+    return group.learner is not None and advisor is not None and advisor.scored_alone
 
 
 def teacher_actor(actor: Actor) -> Actor:
     """The group's advisor in the place of its policy."""
-    if not isinstance(actor.advisor, HasSuggestions):
-        raise CoterieError(f"group '{actor.group_spec.group}' has no advisor that can act by itself")
+    if actor.advisor is None:
+        raise CoterieError(f"group '{actor.group_spec.group}' has no advisor")
     return Actor(actor.group_spec, AdvisorPolicy(actor.advisor), actor.members, shield=actor.shield)
 
 

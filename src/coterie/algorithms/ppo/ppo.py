@@ -39,7 +39,7 @@ from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import kernels, networks
-from coterie.nn.advice import advice_loss, biased_logits, changes_learning
+from coterie.nn.advice import advice_slopes, biased_logits, changes_learning
 from coterie.nn.normalization import Normalizer, RunningMoments
 from coterie.nn.packing import PixelRows, Rows, append_columns, map_rows, table_state
 from coterie.policies.lora import LoraPolicy
@@ -134,8 +134,8 @@ class PassTotals(NamedTuple):
 class Loss(NamedTuple):
     """A loss as its slopes with respect to functions of a network's outputs."""
 
-    outputs: list[torch.Tensor]  # of each: [S, M]
-    slopes: list[Array]  # of each: [S, M]
+    outputs: list[torch.Tensor]  # of each: [S, M], or logits [S, M, K]
+    slopes: list[Array]  # in the same shapes
     totals: Array  # [S, …]: of `losses.NAMES`
 
 
@@ -451,8 +451,7 @@ class PPO:
             actor = self.actor_loss(piece, settings, net.unroll(rest, piece.sequences, encoded))
             out = self.critic(flatten_sequences(piece).critic_input, None, encoded)[0]
             critic = self.critic_loss(piece, settings, out)
-            slopes = [torch.as_tensor(each, device=self.policy.device) for each in actor.slopes + critic.slopes]
-            torch.autograd.backward(actor.outputs + critic.outputs, slopes)
+            networks.backward(actor.outputs + critic.outputs, actor.slopes + critic.slopes)
             totals += actor.totals + critic.totals
         for flat, rate in zip(flats, (hyperparams.learning_rate, hyperparams.critic_learning_rate), strict=True):
             flat.step(rate, self.settings.max_grad_norm, learning)
@@ -465,20 +464,18 @@ class PPO:
         if advice_use is not None and advice is not None:
             out = biased_logits(advice_use, out, advice)
         log_prob, entropy = self.policy.head.evaluate_actions(out, part.action, part.mask)
-        outputs = [log_prob, entropy]
-        detached = torch.stack(outputs).detach().cpu().numpy()
+        detached = torch.stack([log_prob, entropy]).detach().cpu().numpy()
         slopes, totals = np.empty_like(detached), np.zeros((len(part.weight), len(losses.NAMES)))
         for i in range(len(part.weight)):
             rows = (part.log_prob[i], part.importance[i], part.advantage[i], part.weight[i])
             slopes[0, i], slopes[1, i], totals[i] = losses.policy_losses(
                 detached[0, i], detached[1, i], *rows, settings[i]
             )
-        if advice_use is not None and advice is not None:
-            extra = advice_loss(advice_use, out, part.mask, advice)
-            if extra is not None:
-                weight = [losses.normalize(mine, mine, False)[0] for mine in part.weight]
-                outputs, slopes = [*outputs, extra], np.concatenate([slopes, np.stack(weight)[None]])
-        return Loss(outputs, list(slopes), totals)
+        loss = Loss([log_prob, entropy], list(slopes), totals)
+        if advice_use is None or advice is None or advice_use.use.mode != "kl":
+            return loss
+        weight = np.stack([losses.normalize(mine, mine, False)[0] for mine in part.weight])
+        return Loss([*loss.outputs, out], [*loss.slopes, advice_slopes(out, part.mask, advice, weight)], totals)
 
     def critic_loss(self, part: Batch, settings: list[losses.LossSettings], out: torch.Tensor) -> Loss:
         """The values' loss for the critic's outputs."""
@@ -492,8 +489,7 @@ class PPO:
 
     def adam_step(self, flat: networks.FlatParams, loss: Loss, rate: float, learning: Array) -> None:
         """One Adam step of some parameter sets."""
-        given = [torch.as_tensor(slope, device=self.policy.device) for slope in loss.slopes]
-        networks.adam_step([flat], loss.outputs, rate, self.settings.max_grad_norm, learning, given)
+        networks.adam_step([flat], loss.outputs, rate, self.settings.max_grad_norm, learning, loss.slopes)
 
     def loss_settings(self, hyperparams: Hyperparams) -> list[losses.LossSettings]:
         """Settings of the losses for each parameter set; each critic has its own units."""

@@ -20,9 +20,9 @@ from coterie.core.group import GroupSpec
 from coterie.core.types import Array, Counters, Decision, Mean, State, Text, View
 from coterie.core.validation import at_least, positive, whole
 from coterie.lm.backends.engine import EngineSpec
-from coterie.lm.characters import CharacterTokenizer
-from coterie.lm.pretrained import Tokenizer, load_pretrained
+from coterie.lm.loading import load_pretrained
 from coterie.lm.sampling import Samples, SampleSpec
+from coterie.lm.tokenizers import CharacterTokenizer, Tokenizer
 from coterie.lm.transformer import Transformer, TransformerShape
 from coterie.nn.devices import Device, demand_deterministic, resolve_device, resolve_precision
 from coterie.policies.teams.branching import Choose, choose, score_candidates

@@ -10,8 +10,7 @@ import numpy as np
 
 from coterie.studies import figures
 from coterie.studies.columns import columns
-from coterie.studies.match.elo import tally
-from coterie.studies.match.match import Pairing, Player
+from coterie.studies.match.match import Pairing, Player, tally
 
 NAME_WIDTH = 22
 

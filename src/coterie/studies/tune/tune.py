@@ -26,7 +26,7 @@ from coterie.config.schema import Config, ConfigError, Part, leaves
 from coterie.core.search_space import Range, declared
 from coterie.core.types import CoterieError
 from coterie.nn.threads import fixed_threads
-from coterie.studies.report import write_report
+from coterie.studies.report.report import write_report
 from coterie.studies.tune.optuna import (
     Judge,
     Outcome,

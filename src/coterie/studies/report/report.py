@@ -1,8 +1,9 @@
 """Report: one HTML page for one run or several: origin, scores, curves, further sections, videos and settings.
 
 The page is a single file with its pictures inside; charts can be zoomed where plotly.js is installed
-(`interactive.py`). Runs that differ only in seed are pooled; runs of other settings have a part of their own, below an
-overview of all. A world class may add a section (`core.world.HasReportSection`); this module does not know which.
+(`studies/interactive.py`). Runs that differ only in seed are pooled; runs of other settings have a part of their own,
+below an overview of all. A world class may add a section (`core.world.HasReportSection`); this module does not know
+which.
 """
 
 from __future__ import annotations
@@ -20,25 +21,21 @@ from coterie.config.schema import ConfigError
 from coterie.core import lookup
 from coterie.core.types import CoterieError
 from coterie.core.world import HasReportSection, ReportSection
-from coterie.studies import (
-    curves,
-    figures,
-    html,
-    interactive,
-    lm_section,
-    origin_section,
-    scores_section,
-    search_section,
-    settings_section,
-    statistics,
-    transcripts,
-    turns_section,
-)
+from coterie.studies import figures, html, interactive, statistics, transcripts
 from coterie.studies.compare import compare
 from coterie.studies.compare import show as compare_show
 from coterie.studies.compare.runs import compared_settings, gather, make_labels, read_run
 from coterie.studies.exploit import show as exploit_show
 from coterie.studies.exploit.results import ExploitResult, read_result
+from coterie.studies.report import (
+    curves,
+    lm_section,
+    origin_section,
+    scores_section,
+    search_section,
+    settings_section,
+    turns_section,
+)
 from coterie.training.run import Run, write_text
 
 UNFOLDED = 3  # settings at most whose parts are open from the beginning
