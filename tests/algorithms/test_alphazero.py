@@ -18,7 +18,8 @@ from coterie.algorithms.alphazero.arena import EloPool, EloSettings, Match, play
 from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
 from coterie.policies.search.networks import PositionNetwork, PositionNetworkSettings
-from coterie.policies.search.policy import PlayoutCapSettings, SearchSettings, make_search
+from coterie.policies.search.policy import PlayoutCapSettings, SearchSettings, TemperatureSettings, make_search
+from coterie.policies.search.search import RootNoiseSettings
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import through_checkpoint
 from coterie.worlds.boards.tictactoe import GAME, Tictactoe, TictactoeSettings
@@ -512,3 +513,46 @@ def test_it_learns_tictactoe(method):
     found = points_against_random(one.network)
     assert before < 0.75
     assert found > 0.9
+
+
+def lines_against(search, seat, simulations):
+    """Games against every line of an opponent, all at once: (played, lost)."""
+    positions, played, lost = GAME.start[None], 0, 0
+    while len(positions):
+        legal = GAME.legal(positions)
+        if positions[0, 0] == seat:  # players alternate, so all positions have the same one to move
+            roots = search.roots(legal, np.full(len(positions), simulations), None, RootNoiseSettings())
+            trees = search.trees(len(positions), simulations)
+            found = search.run(trees, roots, positions, np.arange(len(positions)), generator())
+            legal = np.eye(9, dtype=bool)[found.action]
+        rows, actions = np.nonzero(legal)
+        positions = positions[rows]
+        GAME.apply(positions, actions)
+        over, payoffs = GAME.outcome(positions)
+        played, lost = played + over.sum(), lost + (payoffs[over, seat] < 0).sum()
+        positions = positions[~over]
+    return int(played), int(lost)
+
+
+@pytest.mark.slow
+def test_a_short_training_never_loses_at_tictactoe():
+    """With 32 simulations, from both seats, whatever the opponent plays."""
+    network = PositionNetworkSettings(kind="mlp", hidden=(64,))
+    one = make_learner(
+        Tictactoe(TictactoeSettings(), 64),
+        search={"simulations": 32, "network": network, "temperature": TemperatureSettings(2.0, 9)},
+        batch_size=128,
+        updates_per_step=0.06,
+        learning_rate=5e-3,
+        learning_rate_schedule="cosine",
+        replay=PositionReplaySettings(8000, 200),
+    )
+    before = [lines_against(one.policy.search, seat, 32)[1] for seat in (0, 1)]
+    runner = Watched(one).runner
+    for iteration in range(1, 51):
+        own = runner.play(10, iteration, iteration / 51).experiences["team"]
+        learn(one, own, iteration, iteration, progress=iteration / 51)
+    played, lost = zip(*(lines_against(one.policy.search, seat, 32) for seat in (0, 1)), strict=True)
+    assert sum(before) > 20
+    assert min(played) > 50
+    assert lost == (0, 0)
