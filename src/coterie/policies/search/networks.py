@@ -98,7 +98,7 @@ class PositionNetwork:
 
     def fingerprint(self) -> int:
         """A number that changes with the weights."""
-        return zlib.crc32(self.flat.array)
+        return zlib.crc32(self.flat.array.data)
 
     def evaluation(self, rows: int, part: int) -> EvaluationGraph:
         """An evaluation of up to `rows` positions on a GPU, captured once; each part of the copies has its own."""
