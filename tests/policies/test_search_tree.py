@@ -794,6 +794,23 @@ def test_a_random_game_that_does_not_end(wrap):
         play_out(STUCK, np.array([[0, 1]]), generator())
 
 
+def _two_points(position, payoffs):
+    if position[1] == 1:
+        payoffs[0], payoffs[1] = 2.0, -2.0
+    return position[1] == 1
+
+
+TWO_POINTS = dataclasses.replace(
+    SHUTTLE, name="two points", rules=compile_rules(_shuttle, _apply, _two_points, _observe)
+)
+
+
+@pytest.mark.parametrize("wrap", [lambda game: game, Uncompiled], ids=["compiled", "uncompiled"])
+def test_payoffs_beyond_one_are_refused(wrap):
+    with pytest.raises(CoterieError, match=r"'two points'.*a payoff beyond −1 … 1; .*payoff_unit"):
+        searched(search_of(wrap(TWO_POINTS), stirred(TWO_POINTS)), TWO_POINTS.start[None], 3)
+
+
 @pytest.mark.parametrize("path", ["compiled", "torch", "uncompiled"])
 def test_a_network_that_has_diverged(path):
     network = stirred(TICTACTOE)

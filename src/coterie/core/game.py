@@ -80,7 +80,11 @@ class NoGame(CoterieError):
 
 @runtime_checkable
 class Game(Protocol):
-    """Two players move in turn (one of them may move twice); the outcome is known at the end and sums to zero."""
+    """Two players move in turn (one of them may move twice); the outcome is known at the end and sums to zero.
+
+    There is no declaration for other games: search values a position for one player as minus the other's. A world whose
+    outcomes do not sum to zero has no `game`, or raises NoGame with the reason.
+    """
 
     @property
     def name(self) -> str:
@@ -186,6 +190,11 @@ class CompiledGame:
     payoff_unit: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.payoff_unit < np.inf:
+            raise ValueError(
+                f"game '{self.name}': payoff_unit must be positive and finite, got {self.payoff_unit}; "
+                "it is the reward for a payoff of 1"
+            )
         if not self.symmetries:
             size = int(np.prod(self.observation.shape))
             object.__setattr__(self, "symmetries", (Symmetry(np.arange(size), np.arange(self.actions)),))

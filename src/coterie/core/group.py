@@ -233,7 +233,8 @@ class PlayStopped(CoterieError):
 class Preference(Stateful, Protocol):
     """A group's valuation of its rewards; built as `Name(settings, group_spec, gamma)`.
 
-    A learner lists the scopes that it serves in its class attribute `scopes`.
+    A learner lists the scopes that it serves in its class attribute `scopes`, and, if it serves certain classes of
+    preferences alone, those in `preferences`.
     """
 
     scope: str  # "step": rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`

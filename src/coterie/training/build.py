@@ -309,6 +309,7 @@ def build_groups(config: Config, world: World, learning: bool = True, training: 
 def build_preference(group: GroupConfig, group_spec: GroupSpec) -> Preference:
     """Build a learning group's preference and check its scope."""
     assert group.learner is not None
+    check_preference(group, group_spec)
     gamma = getattr(group.learner.settings, "gamma", 1.0)  # custom learners may have no discount
     try:
         preference: Preference = lookup.look_up(registry.PREFERENCES, group.preference.name)(
@@ -347,6 +348,17 @@ def needs_play(config: Config) -> bool:
     learners = [group.learner.name for group in config.groups.values() if group.learner is not None]
     wanted = [getattr(lookup.look_up(registry.LEARNERS, name), "needs_play", True) for name in learners]
     return not wanted or any(wanted)
+
+
+def check_preference(group: GroupConfig, group_spec: GroupSpec) -> None:
+    """Raise if the group's learner supports certain preferences alone, and not this one."""
+    assert group.learner is not None
+    path, learner, name = f"groups.{group_spec.group}.preference", group.learner.name, group.preference.name
+    supported = getattr(lookup.look_up(registry.LEARNERS, learner), "preferences", None)  # a class attribute
+    if supported is not None and not issubclass(lookup.look_up(registry.PREFERENCES, name), supported):
+        addresses = [f"{one.__module__}:{one.__qualname__}" for one in supported]
+        able = " or ".join(known for known, address in registry.PREFERENCES.items() if address in addresses)
+        raise ConfigError(f"{path}: learner '{learner}' does not support '{name}'; set {path}={able}")
 
 
 def check_scope(group: GroupConfig, preference: Preference, group_spec: GroupSpec) -> None:

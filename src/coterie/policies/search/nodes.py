@@ -262,9 +262,14 @@ _SAVED = ("position", *NODE.names, *EDGE.names)  # type: ignore[misc]  # dtypes 
 
 
 def as_state(trees: Trees) -> dict[str, Any]:
-    """The trees as they are saved: the nodes in use alone."""
+    """The trees as they are saved: the nodes in use alone, and zeros in place of what earlier trees have left."""
     used = int(trees.size.max(initial=0))
-    return {"size": trees.size.copy()} | {name: getattr(trees, name)[:, :used].copy() for name in _SAVED}
+    saved = {name: getattr(trees, name)[:, :used].copy() for name in _SAVED}
+    unused = np.arange(used) >= trees.size[:, None]
+    for column in saved.values():
+        column[unused] = 0
+    saved["exact"][~saved["solved"]] = 0
+    return {"size": trees.size.copy()} | saved
 
 
 def load_state(trees: Trees, state: dict[str, Any]) -> None:

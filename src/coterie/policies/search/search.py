@@ -250,6 +250,11 @@ class Search:
                     f"game '{self.game.name}': the network's evaluation of the position below, or of one after it, is "
                     f"not finite; its weights have diverged: lower the learning rate\n{shown}"
                 )
+            if trees.fault[n] == tree.BEYOND_ONE:
+                raise CoterieError(
+                    f"game '{self.game.name}': a game from the position below ends with a payoff beyond −1 … 1; divide "
+                    f"payoffs by the largest one and declare that as payoff_unit\n{shown}"
+                )
             raise CoterieError(
                 f"game '{self.game.name}': a random game from the position below did not end within "
                 f"max_moves={self.game.max_moves}\n{shown}"

@@ -31,6 +31,7 @@ from coterie.policies.search.nodes import KNOWN, LOST, OPEN, Trees, add_node, in
 NO_OUTCOME = 1  # fault: no legal action, and the game is not over
 TOO_LONG = 2  # fault: a random game did not end within `max_moves`
 NOT_FINITE = 3  # fault: the network's evaluation of a position is not finite
+BEYOND_ONE = 4  # fault: a payoff does not lie between −1 and 1, so that a 1 is not the best result
 
 
 class Formula(NamedTuple):
@@ -357,6 +358,8 @@ def finish_game(trees: Trees, n: int, payoffs: Array) -> None:
     """The leaf ends the game: its value is exact."""
     leaf = trees.walk[n].leaf
     node, result = trees.node[n, leaf], payoffs[trees.position[n, leaf, 0]]
+    if trees.walk[n].fault == 0 and not abs(result) <= 1:
+        trees.walk[n].fault = BEYOND_ONE
     node.solved = True
     node.exact = result
     node.value = result
