@@ -5,6 +5,7 @@ import pytest
 import coterie
 from coterie.config import schema
 from coterie.training import build
+from coterie.worlds.tasks.sudoku import rows
 from helpers.run import MOMENT
 
 NEED_WEIGHTS = (  # of the embedded language model or the sentence encoder
@@ -54,6 +55,29 @@ def test_every_experiment_runs_for_a_moment(name, tmp_path, forked):
     assert run.summary()["env_steps"] == run.config().train.total_steps <= 64
     for group in central:
         assert run.metrics()[-1][f"{group}/updates"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "shown"),
+    [
+        ("math-shared", "-77", "-77 is wrong"),
+        ("math-separate", "-77", "-77 is wrong"),
+        ("math-adapters", "-77", "-77 is wrong"),
+        ("sudoku-shared", None, None),
+    ],
+)
+def test_prompts_of_the_second_turn_show_what_the_first_has_done(name, wrong, shown):
+    config = schema.load(name)
+    world = build.build_world(config.world, 1)
+    first = world.reset(0).agent_types["team"].observation[0, 0]
+    if wrong is None:  # the clues, and the digit 1 in all blanks
+        wrong = rows("".join("1" if c == "." else c for c in world._states[0].clues), 2)
+    second = first
+    for _ in range(2):
+        assert len(second) + 1 <= config.groups["team"].policy.settings.max_prompt_tokens
+        second = max(world.step({"team": [[wrong, wrong]]}).agent_types["team"].observation[0])
+    assert second != first
+    assert (shown or world.task.fields(world._states[0], "tool")["puzzle"]) in second
 
 
 @pytest.mark.parametrize("bidders", range(2, 7))
