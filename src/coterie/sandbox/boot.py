@@ -68,7 +68,7 @@ def filter_calls(libc: ctypes.CDLL, code: bytes) -> None:
 
 
 class SeededRandom(_random.Random):
-    """What generators of the module `random` are made of; those without a seed get 0, 1, 2, …, so that runs are equal."""
+    """The base of generators of `random`; those without a seed get 0, 1, 2, …, so that every run draws the same."""
 
     unused = itertools.count()
 

@@ -124,6 +124,8 @@ def block(given, expected):
         (block("2 2", 5), -1 / 6, "0 right, 1 wrong, 0 known or repeated"),
         (block("2 2", 4) + block("2 3", 4) + block("1 2", 3), 0, "1 right, 1 wrong, 1 known or repeated"),
         (block("2 2", 4) + block("2 2 ", 4), 1 / 6, "1 right, 0 wrong, 1 known or repeated"),
+        (block(" 2\t2", 4) + block("2  2", 4) + block("2\n2", 4), 1 / 6, "1 right, 0 wrong, 2 known or repeated"),
+        (block("1  2", 3) + block(" 5 5", 10) + block("\n1 2", 3), 0, "0 right, 0 wrong, 3 known or repeated"),
         (block("two three", 5), -1 / 6, "0 right, 1 wrong, 0 known or repeated"),
         (block("0 0", 0), 1 / 6, "1 right, 0 wrong, 0 known or repeated"),
         ("".join(block(f"{n} 1", n + 1) for n in range(20, 30)), 0.5, "3 right, 0 wrong, 0 known or repeated"),

@@ -29,6 +29,15 @@ def test_distances_and_the_picture():
     assert grid_text(STATE) == "S..\n##.\nG.."
 
 
+def test_what_follows_the_goal_counts_nothing_and_does_not_fill_the_planners_prompt(task):
+    clean, long, lost = (task.apply(STATE, "tool", path) for path in ("RRDDLL", "RRDDLL" + "U" * 900_000, "RL" * 10**5))
+    assert (clean.team, clean.local) == (long.team, long.local) == (1.0, 0.5)
+    assert (lost.team, lost.local) == (0.0, 0.5 / 6)  # cut off after nine moves, one cell ahead
+    for outcome in (long, lost):
+        assert len(outcome.state.proposal) == 9
+        assert len(task.templates["planner"].format_map(task.fields(outcome.state, "planner"))) < 200
+
+
 def test_signs_may_stand_apart():
     task = PlanPathTask(PlanPathSettings(size=3, spaced=True))
     fields = task.fields(replace(STATE, proposal="RRD"), "planner")

@@ -129,8 +129,12 @@ class CodeTask:
         if not tests:
             return Outcome(replace(state, tests=()), local=UNREADABLE, readable=False, note="no tests could be read")
         problem = self._problem(state)
-        known = {clean(given) for given, _ in problem.public}
-        new = {clean(given): (given, expected) for given, expected in tests if clean(given) not in known}
+        known = {tuple(given.split()) for given, _ in problem.public}  # an input with other spaces is no new one
+        new: dict[tuple[str, ...], Test] = {}
+        for given, expected in tests:
+            words = tuple(given.split())
+            if words not in known:
+                new.setdefault(words, (given, expected))
         outputs = self._reference_outputs(problem, [given for given, _ in new.values()])
         right = sum(same(output, test[1]) for output, test in zip(outputs, new.values(), strict=True))
         wrong = len(new) - right
