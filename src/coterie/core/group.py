@@ -193,7 +193,7 @@ class CanFinish(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether the run may end before its last iteration."""
+        """Whether its group plays on as it is; once all groups do, the run ends before its last iteration."""
         ...
 
 
