@@ -219,18 +219,32 @@ def test_a_copy_that_is_done_waits_for_the_longest_episode():
     assert acting == [[False, True], [False, True], [True, True]]
 
 
-@pytest.mark.parametrize("name", ["plan_path", "sokoban", "sudoku"])
-def test_environments_are_found_by_name(name):
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        *((name, "tool", "planner") for name in ("plan_path", "sokoban", "sudoku")),
+        ("math", "tool", "reasoner"),
+        ("code", "tester", "coder"),
+    ],
+)
+def test_environments_are_found_by_name(name, first, second):
     env = getattr(coterie.worlds, name).env(turns=1)
     env.reset(seed=0)
-    assert env.agent_selection == "tool"
+    assert env.agent_selection == first
     env.step("no idea")
-    assert env.infos["tool"]["readable"] is False
-    assert env.observe("planner")["prompt"].startswith("You are the planner")
+    assert env.infos[first]["readable"] is False
+    assert env.observe(second)["prompt"].startswith(f"You are the {second}")
     env.step("no idea")
-    assert env.truncations == {"tool": True, "planner": True}
+    assert env.truncations == {first: True, second: True}
     with pytest.raises(TypeError, match=r"trun: no such setting.*turns"):
         getattr(coterie.worlds, name).env(trun=1)
+
+
+def test_every_world_found_by_name_is_an_environment():
+    assert {"code", "doorkey", "math"} <= set(coterie.worlds.__all__)
+    for name in coterie.worlds.__all__:
+        world = coterie.worlds.__getattr__(name)
+        assert hasattr(world, "env") or hasattr(world, "parallel_env"), name
 
 
 def test_proposals_are_paid_once_so_that_putting_off_the_solution_earns_nothing():
