@@ -141,6 +141,15 @@ class HasCounters(Protocol):
 
 
 @runtime_checkable
+class HasInstances(Protocol):
+    """A world whose episodes begin with instances that may come again, so that they are fewer than the episodes."""
+
+    def last_instance(self, copy: int) -> str:
+        """What the latest episode that ended in a copy began with; equal for equal instances."""
+        ...
+
+
+@runtime_checkable
 class Pausable(Protocol):
     """A world that can stop stepping some copies, where a step is expensive."""
 
