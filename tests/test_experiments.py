@@ -1,10 +1,13 @@
 """Every shipped experiment runs for a moment."""
 
+import numpy as np
 import pytest
 
 import coterie
 from coterie.config import schema
 from coterie.training import build
+from coterie.training.loop import Training
+from coterie.training.run import Run
 from coterie.worlds.tasks.sudoku import rows
 from helpers.run import MOMENT
 
@@ -55,6 +58,27 @@ def test_every_experiment_runs_for_a_moment(name, tmp_path, forked):
     assert run.summary()["env_steps"] == run.config().train.total_steps <= 64
     for group in central:
         assert run.metrics()[-1][f"{group}/updates"] > 0
+
+
+ONE_ITERATION = [  # groups of equally bad answers count too: an untrained model writes few others
+    *("train.num_envs=2", "train.rollout_steps=2", "train.evaluate_episodes=1"),
+    *("world.turns=1", "world.env_workers=0", "train.threads=1"),
+    *("groups.team.policy.candidates=2", "groups.team.policy.max_tokens=4"),
+    *("groups.team.learner.flat_groups=regularize", "groups.team.learner.entropy=0.05"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["code", "math", "plan-path", "sokoban", "sudoku"])
+def test_an_iteration_of_at_grpo_updates_the_weights_in_every_task(task, tmp_path):
+    training = Training(schema.load(f"{task}-shared", ONE_ITERATION), Run(tmp_path / "run"))
+    (before,) = training.policies()["team"]["networks"]
+    metrics = training.advance()
+    (after,) = training.policies()["team"]["networks"]
+    assert metrics["team/updates"] > 0
+    assert metrics["team/groups"] == 4  # two copies, two roles
+    assert all(np.isfinite(array).all() for array in after.values())
+    assert any(not np.array_equal(array, before[name]) for name, array in after.items())
 
 
 @pytest.mark.parametrize(
