@@ -512,6 +512,22 @@ def sandbox_speed() -> str:
     return markdown(("", *next(iter(told.values()))), [[name, *map(str, by.values())] for name, by in told.items()])
 
 
+def task_baselines() -> str:
+    """Success of random characters, of guesses in the right form and of the scripted solver in every text task."""
+    told = read("task-baselines")["worlds"]
+    players = [name for name in next(iter(told.values())) if name != "world"]
+
+    def shown(one: dict[str, Any]) -> str:
+        low, high = one["success_ci95"]
+        return f"{one['success_rate']:.1%} [{100 * low:.0f}, {100 * high:.0f}]"
+
+    rows = [
+        [name, str(by[players[0]]["instances"]), *(shown(by[player]) for player in players)]
+        for name, by in told.items()
+    ]
+    return markdown(("task", "distinct instances", *players), rows)
+
+
 # The gallery ----------------------------------------------------------------------------------------------
 
 PEERS = {  # experiment -> a sentence about a peer
@@ -587,7 +603,18 @@ ELSEWHERE = {
         for name in FAMILIES["Teachers"]
         if name != "gridworld-teacher"
     },
-    **dict.fromkeys(FAMILIES["Teams of language models"], "What teams reach: [AT-GRPO](guides/at-grpo.md).\n"),
+    **dict.fromkeys(
+        FAMILIES["Teams of language models"],
+        "Not measured. Tiny teams were measured on Plan-Path: [AT-GRPO](guides/at-grpo.md#what-it-reaches).\n",
+    ),
+    **dict.fromkeys(
+        (name for name in FAMILIES["Teams of language models"] if name.startswith("plan-path-")),
+        "What teams reach: [AT-GRPO](guides/at-grpo.md#what-it-reaches).\n",
+    ),
+    **dict.fromkeys(
+        (name for name in FAMILIES["Teams of language models"] if name.endswith("-smollm")),
+        "What it reaches: [Teams on one GPU](guides/teams-gpu.md).\n",
+    ),
     **dict.fromkeys(FAMILIES["Imitation"], "What clones reach: [Imitation](guides/imitation.md).\n"),
     "gridworld-teacher": "How a team is taught: [Teachers](guides/teacher.md#teams).\n",
     "lavagap-constrained": "Its scores are in [Rules in words](guides/constraints.md#the-lava-gap).\n",
@@ -711,6 +738,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "demonstrated": demonstrated,
     "labelled": labelled,
     "sandbox-speed": sandbox_speed,
+    "task-baselines": task_baselines,
     "gallery": gallery,
     "summary": summary,
     "tree": tree,
