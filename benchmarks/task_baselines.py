@@ -28,7 +28,7 @@ from coterie.training.loop import evaluation_seed
 WORLDS = {  # in words: experiment and overrides
     "Plan-Path 4×4, 8 turns of 2 moves": ("plan-path-shared", []),
     "Plan-Path 10×10, 4 turns": ("plan-path-shared", ["world.size=10", "world.max_moves=0", "world.turns=4"]),
-    "Sokoban 6×6, 1 box, 4 turns of 4 moves": ("sokoban-shared", []),
+    "Sokoban 6×6, 1 box, 4 turns of 8 moves": ("sokoban-shared", []),
     "Sokoban 6×6, 2 boxes, 4 turns": ("sokoban-shared", ["world.boxes=2", "world.max_moves=0"]),
     "Sudoku 4×4, 4 blanks, 2 turns": ("sudoku-shared", []),
     "Sudoku 9×9, 40 blanks, 2 turns": ("sudoku-shared", ["world.box=3", "world.blanks=40"]),

@@ -5,7 +5,10 @@ import pytest
 
 import coterie
 from coterie.config import schema
+from coterie.core.group import Actor
+from coterie.policies.scripted import ExpertPolicy, ExpertSettings
 from coterie.training import build
+from coterie.training.evaluate import evaluate
 from coterie.training.loop import Training
 from coterie.training.run import Run
 from coterie.worlds.tasks.sudoku import rows
@@ -79,6 +82,15 @@ def test_an_iteration_of_at_grpo_updates_the_weights_in_every_task(task, tmp_pat
     assert metrics["team/groups"] == 4  # two copies, two roles
     assert all(np.isfinite(array).all() for array in after.values())
     assert any(not np.array_equal(array, before[name]) for name, array in after.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["math", "plan-path", "sokoban", "sudoku"])
+def test_the_solver_solves_every_instance_of_a_shipped_team(task):
+    config = schema.load(f"{task}-shared")
+    world = build.build_evaluation_world(config.world, 200)
+    (spec,) = build.build_group_specs(config, world).values()
+    assert evaluate(world, [Actor(spec, ExpertPolicy(ExpertSettings(), spec))], 200, 0).success.all()
 
 
 @pytest.mark.parametrize(

@@ -612,7 +612,7 @@ ELSEWHERE = {
         "What teams reach: [AT-GRPO](guides/at-grpo.md#what-it-reaches).\n",
     ),
     **dict.fromkeys(
-        (name for name in FAMILIES["Teams of language models"] if name.endswith("-smollm")),
+        ("plan-path-smollm", "sudoku-smollm", "math-smollm"),
         "What it reaches: [Teams on one GPU](guides/teams-gpu.md).\n",
     ),
     **dict.fromkeys(FAMILIES["Imitation"], "What clones reach: [Imitation](guides/imitation.md).\n"),
