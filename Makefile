@@ -115,8 +115,8 @@ expert-study: $(STAMP) ## what demonstrations save on DoorKey 5x5 and 8x8, five 
 dagger-study: $(STAMP) .venv-imitation/.installed ## labels that DAgger and cloning need, against `imitation`, five seeds each, into docs/results
 	$(BIN)/python benchmarks/dagger.py --imitation .venv-imitation/bin/python
 
-bench-comlrl: .venv-comlrl/.installed ## MAGRPO of CoMLRL on Plan-Path 4x4, from the warm start of `make teams-study` (about 15 minutes)
-	PYTHONPATH=src .venv-comlrl/bin/python benchmarks/peers/comlrl_plan_path.py --start runs/teams/warm-team-0
+bench-comlrl: .venv-comlrl/.installed ## MAGRPO of CoMLRL on Plan-Path 4x4, from the warm start of `make teams-study` (about 10 minutes)
+	PYTHONPATH=src .venv-comlrl/bin/python benchmarks/peers/comlrl_plan_path.py --start runs/teams/warm-team-2 --seed 2 --tokens 300000
 
 bench-teams: $(STAMP) ## teams on one GPU: rollout and update speed against Hugging Face (about 5 minutes, needs CUDA)
 	$(BIN)/python benchmarks/gpu_teams.py --out docs/results/bench-teams.json
@@ -125,8 +125,14 @@ teams-gpu-study: $(STAMP) ## teams of SmolLM2 on one GPU: all tasks and arms, in
 	for study in plan-path-5 plan-path-10 sudoku-4 sokoban-1 math; do \
 	  $(BIN)/python benchmarks/gpu_teams_study.py $$study --jobs 3 --out docs/results/teams-gpu-$$study.json || exit 1; done
 
+task-baselines: $(STAMP) ## random characters, guesses and the scripted solver in every text task, into docs/results (about a minute)
+	$(BIN)/python benchmarks/task_baselines.py --out docs/results/task-baselines.json
+
+bench-code: $(STAMP) ## answers per second of the code task, one sandbox for all tests of a program or one each (about a minute)
+	$(BIN)/python benchmarks/code_task.py --out docs/results/bench-code-task.json
+
 teams-study: $(STAMP) ## teams of tiny language models: AT-GRPO, plain GRPO, a single agent, three seeds, into docs/results (an hour)
-	$(BIN)/python benchmarks/teams.py --jobs 2
+	$(BIN)/python benchmarks/teams.py --tokens 2000000 --jobs 2
 
 auction-study: $(STAMP) ## risk-neutral bidders and prospect theorists, five seeds each, into docs/results
 	$(BIN)/python benchmarks/auction_study.py

@@ -1,6 +1,6 @@
 """Answers per second of the code task: programs run on all tests of a problem, in this process and in child processes.
 
-    python benchmarks/code_task.py [--answers 64] [--rounds 3] [--out FILE]
+    python benchmarks/code_task.py [--answers 64] [--rounds 3] [--note TEXT] [--out FILE]
 
 The answers are reference programs, made different by a comment, so that none is remembered; each is run on about nine
 tests. Contestants take turns: one sandbox for all tests of a program (`driver.py`) with 0 and 2 child processes, and a
@@ -42,6 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answers", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--note", default="", help="what else the machine was doing")
     parser.add_argument("--out")
     options = parser.parse_args()
     task = CodeTask(CodeSettings())
@@ -59,7 +60,8 @@ def main() -> None:
     medians = {name: round(statistics.median(values), 1) for name, values in found.items()}
     for name, value in medians.items():
         print(f"{name:>36}: {value:6.1f} answers/s  ({', '.join(f'{v:.1f}' for v in found[name])})")
-    write({"answers": options.answers, "per_second": medians, "all": found}, options.out)
+    rounded = {name: [round(value, 2) for value in values] for name, values in found.items()}
+    write({"answers": options.answers, "note": options.note, "per_second": medians, "all": rounded}, options.out)
 
 
 if __name__ == "__main__":

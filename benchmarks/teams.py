@@ -1,6 +1,6 @@
 """Teams of tiny language models on Plan-Path 4x4: AT-GRPO beside plain GRPO and a single agent, at the same tokens.
 
-    python benchmarks/teams.py --seeds 0 1 2 --tokens 3000000 --runs runs/teams
+    python benchmarks/teams.py --seeds 0 1 2 --tokens 2000000 --runs runs/teams
 
 Every arm starts from a warm start of its own roles (transcripts of the scripted solver, `coterie clone`) and trains
 until so many tokens were sampled, about as many per iteration in every arm. Scores are greedy on 200 held-out
@@ -40,10 +40,6 @@ ARMS: dict[str, tuple[str, list[str]]] = {  # name -> experiment, overrides
     "plain GRPO": ("plan-path-shared", [*EPISODES, "world.group_size=8", "train.num_envs=512"]),
     "single agent": ("plan-path-shared", ONE_TURN),
     "single agent, multi-turn": ("plan-path-shared", MULTI_TURN),
-    "single agent, multi-turn, plain GRPO": (
-        "plan-path-shared",
-        [*MULTI_TURN, *EPISODES, "world.group_size=8", "train.num_envs=1024"],
-    ),
     "first branch": ("plan-path-shared", [f"{TEAM}.policy.choose=first"]),
     "best branch": ("plan-path-shared", [f"{TEAM}.policy.choose=best"]),
     "sparse rewards": ("plan-path-shared", ["world.reward=sparse"]),
@@ -132,7 +128,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--tokens", type=int, default=3_000_000)
+    parser.add_argument("--tokens", type=int, default=2_000_000)
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--runs", type=Path, default=Path("runs/teams"))
     parser.add_argument("--set", nargs="*", default=[], help="further settings, to try them")

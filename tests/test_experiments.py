@@ -1,10 +1,17 @@
 """Every shipped experiment runs for a moment."""
 
+import numpy as np
 import pytest
 
 import coterie
 from coterie.config import schema
+from coterie.core.group import Actor
+from coterie.policies.scripted import ExpertPolicy, ExpertSettings
 from coterie.training import build
+from coterie.training.evaluate import evaluate
+from coterie.training.loop import Training
+from coterie.training.run import Run
+from coterie.worlds.tasks.sudoku import rows
 from helpers.run import MOMENT
 
 NEED_WEIGHTS = (  # of the embedded language model or the sentence encoder
@@ -54,6 +61,59 @@ def test_every_experiment_runs_for_a_moment(name, tmp_path, forked):
     assert run.summary()["env_steps"] == run.config().train.total_steps <= 64
     for group in central:
         assert run.metrics()[-1][f"{group}/updates"] > 0
+
+
+ONE_ITERATION = [  # groups of equally bad answers count too: an untrained model writes few others
+    *("train.num_envs=2", "train.rollout_steps=2", "train.evaluate_episodes=1"),
+    *("world.turns=1", "world.env_workers=0", "train.threads=1"),
+    *("groups.team.policy.candidates=2", "groups.team.policy.max_tokens=4"),
+    *("groups.team.learner.flat_groups=regularize", "groups.team.learner.entropy=0.05"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["code", "math", "plan-path", "sokoban", "sudoku"])
+def test_an_iteration_of_at_grpo_updates_the_weights_in_every_task(task, tmp_path):
+    training = Training(schema.load(f"{task}-shared", ONE_ITERATION), Run(tmp_path / "run"))
+    (before,) = training.policies()["team"]["networks"]
+    metrics = training.advance()
+    (after,) = training.policies()["team"]["networks"]
+    assert metrics["team/updates"] > 0
+    assert metrics["team/groups"] == 4  # two copies, two roles
+    assert all(np.isfinite(array).all() for array in after.values())
+    assert any(not np.array_equal(array, before[name]) for name, array in after.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["math", "plan-path", "sokoban", "sudoku"])
+def test_the_solver_solves_every_instance_of_a_shipped_team(task):
+    config = schema.load(f"{task}-shared")
+    world = build.build_evaluation_world(config.world, 200)
+    (spec,) = build.build_group_specs(config, world).values()
+    assert evaluate(world, [Actor(spec, ExpertPolicy(ExpertSettings(), spec))], 200, 0).success.all()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "shown"),
+    [
+        ("math-shared", "-77", "-77 is wrong"),
+        ("math-separate", "-77", "-77 is wrong"),
+        ("math-adapters", "-77", "-77 is wrong"),
+        ("sudoku-shared", None, None),
+    ],
+)
+def test_prompts_of_the_second_turn_show_what_the_first_has_done(name, wrong, shown):
+    config = schema.load(name)
+    world = build.build_world(config.world, 1)
+    first = world.reset(0).agent_types["team"].observation[0, 0]
+    if wrong is None:  # the clues, and the digit 1 in all blanks
+        wrong = rows("".join("1" if c == "." else c for c in world._states[0].clues), 2)
+    second = first
+    for _ in range(2):
+        assert len(second) + 1 <= config.groups["team"].policy.settings.max_prompt_tokens
+        second = max(world.step({"team": [[wrong, wrong]]}).agent_types["team"].observation[0])
+    assert second != first
+    assert (shown or world.task.fields(world._states[0], "tool")["puzzle"]) in second
 
 
 @pytest.mark.parametrize("bidders", range(2, 7))

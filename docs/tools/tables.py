@@ -512,6 +512,22 @@ def sandbox_speed() -> str:
     return markdown(("", *next(iter(data.values()))), [[name, *map(str, by.values())] for name, by in data.items()])
 
 
+def task_baselines() -> str:
+    """Success of random characters, of guesses in the right form and of the scripted solver in every text task."""
+    data = read("task-baselines")["worlds"]
+    players = [name for name in next(iter(data.values())) if name != "world"]
+
+    def shown(one: dict[str, Any]) -> str:
+        low, high = one["success_ci95"]
+        return f"{one['success_rate']:.1%} [{100 * low:.0f}, {100 * high:.0f}]"
+
+    rows = [
+        [name, str(by[players[0]]["instances"]), *(shown(by[player]) for player in players)]
+        for name, by in data.items()
+    ]
+    return markdown(("task", "distinct instances", *players), rows)
+
+
 # The gallery ----------------------------------------------------------------------------------------------
 
 PEERS = {  # experiment -> a sentence about a peer
@@ -893,6 +909,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "demonstrated": demonstrated,
     "labelled": labelled,
     "sandbox-speed": sandbox_speed,
+    "task-baselines": task_baselines,
     "gallery": gallery,
     "summary": summary,
     "tree": tree,

@@ -1,6 +1,7 @@
 """The sandbox's verdicts on ordinary programs, its limits, and what it says where it cannot run."""
 
 import os
+import random
 import signal
 import subprocess
 
@@ -48,6 +49,37 @@ for thread in threads: thread.join()
 print(asyncio.run(asyncio.sleep(0, "done")))
 """
     assert sandbox.run(program, mechanism=mechanism).stdout == "done\n"
+
+
+DRAWS = """
+import random
+print(hash("a"), list({"some", "words", "in", "a", "set"}))
+print(random.random(), random.sample(range(100), 5), random.Random().random(), random.gauss(0, 1))
+random.seed(); print(random.random()); random.seed(7); print(random.random(), random.Random("x").random())
+"""
+
+
+def test_programs_draw_the_same_numbers_in_every_run(mechanism):
+    first, second = (sandbox.run(DRAWS, mechanism=mechanism) for _ in range(2))
+    assert first.status == "pass", first.stderr
+    assert first.stdout == second.stdout
+    assert first.stdout.split("\n")[3] == f"{random.Random(7).random()} {random.Random('x').random()}"
+
+
+def test_the_interpreter_reads_neither_the_callers_environment_nor_its_own_folder(mechanism, monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "99")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    monkeypatch.setenv("PYTHONINSPECT", "1")
+    program = (
+        "import os, sys\nprint(sorted(n for n in os.environ if n.startswith('PYTHON')), os.environ['PYTHONHASHSEED'])"
+    )
+    program += "\nprint(sys.flags.no_user_site, 'site' in sys.modules, sys.path)\nimport program"
+    verdict = sandbox.run(program, mechanism=mechanism)
+    first, second = verdict.stdout.splitlines()
+    assert first == "['PYTHONHASHSEED'] 0"
+    assert second.startswith("1 False [")
+    assert "somewhere" not in second
+    assert "ModuleNotFoundError: No module named 'program'" in verdict.stderr
 
 
 def test_memory_that_forked_processes_share_counts_once():

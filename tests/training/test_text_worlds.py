@@ -1,6 +1,7 @@
 """Worlds of texts in training and evaluation: buffers, checkpoints, counters, held-out instances, demonstrations."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from coterie.studies.match.match import cross_play, open_players
 from coterie.studies.rate import episodes as rated
 from coterie.testing.comparison import through_checkpoint
 from coterie.training import build, checkpoint, loop, table, video
-from coterie.training.evaluate import evaluate, wilson
+from coterie.training.evaluate import Result, effective_size, evaluate, wilson
 from coterie.training.runner import Runner
 from coterie.worlds.tasks.world import split_of
 from helpers.tasks import make, seat
+from helpers.teams import team
 
 EXPERIMENT = """
 world: {name: plan_path, size: 4, turns: 2}
@@ -143,6 +145,28 @@ def test_wilson_intervals_by_hand():
     assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
     assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
     assert wilson(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
+
+
+def test_intervals_count_instances_and_not_episodes():
+    assert effective_size(np.array([0, 1, 2, 3])) == 4
+    assert effective_size(np.array([5, 5, 7, 7, 7, 7])) == pytest.approx(36 / 20)
+    returns, length = {"team": np.array([[1.0], [1.0], [0.0], [0.0]] * 3)}, np.ones(12, np.int64)
+    episodes = Result(returns, length, returns["team"][:, 0] > 0, np.arange(12))
+    repeated = replace(episodes, instance=np.arange(12) % 4)
+    apart = replace(episodes, instance=np.arange(12))
+    plain, few, many = (result.to_dict() for result in (episodes, repeated, apart))
+    assert plain["success_ci95"] == many["success_ci95"] == list(wilson(6, 12))
+    assert few["success_ci95"] == pytest.approx(wilson(2, 4))
+    assert few["groups"]["team"]["return_ci95"][1] == pytest.approx(0.5 + 1.96 * returns["team"].std(ddof=1) / 2)
+    assert (plain.get("instances"), few["instances"], many["instances"]) == (None, 4, 12)
+    assert replace(repeated, success=np.ones(12, bool)).to_dict()["success_ci95"][1] == 1.0
+
+
+def test_evaluations_of_a_small_task_say_how_few_instances_they_have_seen():
+    runner, _ = team(num_envs=16, world={"split": "test", "wait": False})
+    result = evaluate(runner.world, runner.actors, 64, 0)
+    assert 4 <= result.to_dict()["instances"] <= 12
+    assert len(result.instance) == 64
 
 
 @pytest.mark.slow

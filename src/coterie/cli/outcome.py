@@ -61,13 +61,13 @@ def print_results(results: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _success(result: Mapping[str, Any]) -> str:
-    """The success rate with its 95% interval, in percent; "" where there is none."""
+    """The success rate with its 95% interval, in percent, and the number of instances; "" where there is none."""
     if result["success_rate"] is None:
         return ""
-    bounds = result.get("success_ci95")  # summaries of earlier versions have none
-    return f"{result['success_rate']:.1%}" + (
-        "" if bounds is None else f" [{100 * bounds[0]:.0f}, {100 * bounds[1]:.0f}]"
-    )
+    bounds, instances = result.get("success_ci95"), result.get("instances")  # summaries of earlier versions have none
+    found = f"{result['success_rate']:.1%}"
+    found += "" if bounds is None else f" [{100 * bounds[0]:.0f}, {100 * bounds[1]:.0f}]"
+    return found + ("" if instances is None else f", {instances} distinct instances")
 
 
 def print_counters(counters: Mapping[str, float], tokens: Mapping[str, float]) -> None:

@@ -172,7 +172,8 @@ class Learner(Stateful, Protocol):
       and `joint.steps` says how much to learn;
     - `panels`: a tuple of `Panel`, the metrics that a report draws;
     - `probe(own)`: raises a ValueError if it cannot learn in this world; `own` is one step of random play;
-    - `finished`: whether there is nothing more to learn, so that the run may end before its last iteration.
+    - `finished`: whether there is nothing more to learn: its group plays on as it is, and once all groups do, the run
+      ends before its last iteration.
     """
 
     policy: Policy

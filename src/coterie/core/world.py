@@ -140,6 +140,15 @@ class HasCounters(Protocol):
 
 
 @runtime_checkable
+class HasInstances(Protocol):
+    """A world whose episodes begin with instances that may come again, so that they are fewer than the episodes."""
+
+    def last_instance(self, copy: int) -> str:
+        """The beginning of the latest episode that ended in a copy; equal for equal instances."""
+        ...
+
+
+@runtime_checkable
 class CostlySteps(Protocol):
     """A world whose steps are expensive: evaluations play few copies, and stop those that are done."""
 

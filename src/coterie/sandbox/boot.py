@@ -1,13 +1,15 @@
 """Runs inside the sandbox: sets limits that cannot be raised again, then becomes the program.
 
-It is started as a script by an isolated interpreter without Coterie, as `python -I -S boot.py SETTINGS PROGRAM`. Where
-the caller has not built walls around it, SETTINGS say how to build them here.
+It is started as a script by an isolated interpreter without Coterie, as `python -s -S boot.py SETTINGS PROGRAM` in an
+environment of the sandbox's own. Where the caller has not built walls around it, SETTINGS say how to build them here.
 """
 
 from __future__ import annotations
 
+import _random
 import ctypes
 import io
+import itertools
 import json
 import os
 import resource
@@ -65,8 +67,19 @@ def filter_calls(libc: ctypes.CDLL, code: bytes) -> None:
         raise OSError(ctypes.get_errno(), "seccomp")
 
 
+class SeededRandom(_random.Random):
+    """The base of generators of `random`; those without a seed get 0, 1, 2, …, so that every run draws the same."""
+
+    unused = itertools.count()
+
+    def seed(self, n: Any = None) -> None:
+        super().seed(next(SeededRandom.unused) if n is None else n)
+
+
 def main() -> None:
     """Set the limits, build the walls, run the program."""
+    del sys.path[0]  # this script's folder
+    _random.Random = SeededRandom  # type: ignore[misc]  # before anything imports random
     settings = json.loads(sys.argv[1])
     with open(sys.argv[2], "rb") as file:
         source = file.read()

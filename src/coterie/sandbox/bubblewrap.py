@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.sandbox import seccomp
-from coterie.sandbox.interpreter import ENVIRONMENT, Interpreter, boot_settings
+from coterie.sandbox.interpreter import ENVIRONMENT, FLAGS, Interpreter, boot_settings
 from coterie.sandbox.supervise import Ended, arrived, exit_code, pipe, supervise
 from coterie.sandbox.verdict import Limits
 
@@ -64,7 +64,7 @@ def run(source: bytes, stdin: bytes, limits: Limits, python: Interpreter) -> tup
         settings = json.dumps(boot_settings(limits) | {"ready": ready})
         command = [
             *arguments(python, limits, program, boot, calls, report),
-            *(python.path, "-I", "-S", "-B", "/boot.py", settings, "/program.py"),
+            *(python.path, *FLAGS, "/boot.py", settings, "/program.py"),
         ]
         ended = supervise(command, stdin, limits, (program, boot, calls, report, ready), python.run_as)
         if not arrived(started):

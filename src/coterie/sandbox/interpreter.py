@@ -16,8 +16,12 @@ from coterie.sandbox.verdict import Limits, SandboxUnavailable
 NOBODY = 65534
 PYTHON_MB = 64  # address space that an interpreter maps before it runs anything
 LIBRARIES = ("/usr", "/lib", "/lib64", "/bin")
-# one heap for all threads: each further one takes 64 MB of address space, so that a few threads would pass the limit
-ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
+# All that a program finds in its environment: nothing of the caller's. One heap for all threads, since each further one
+# takes 64 MB of address space, so that a few threads would pass the limit; the same hashes of texts in every run.
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "PYTHONHASHSEED": "0"}
+# No site, no files of the user's. Not -I or -E, which ignore the hash seed above: there are no other PYTHON… variables,
+# and boot.py takes its own folder off the path.
+FLAGS = ("-s", "-S", "-B")
 
 
 @dataclass(frozen=True)

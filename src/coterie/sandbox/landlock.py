@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coterie.sandbox import seccomp
 from coterie.sandbox.bubblewrap import BOOT
-from coterie.sandbox.interpreter import Interpreter, boot_settings
+from coterie.sandbox.interpreter import FLAGS, Interpreter, boot_settings
 from coterie.sandbox.supervise import Ended, arrived, exit_code, pipe, supervise
 from coterie.sandbox.verdict import Limits
 
@@ -41,7 +41,7 @@ def run(source: bytes, stdin: bytes, limits: Limits, python: Interpreter) -> tup
             "ready": ready,
         }
         del settings["limits"]["RLIMIT_NPROC"]  # it would count all processes and threads of this user
-        command = [python.path, "-I", "-S", "-B", str(boot), json.dumps(settings), str(program)]
+        command = [python.path, *FLAGS, str(boot), json.dumps(settings), str(program)]
         ended = supervise(command, stdin, limits, (ready,), python.run_as)
         return ended, exit_code(ended) if arrived(started) else None
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from coterie.sandbox.bubblewrap import BOOT
-from coterie.sandbox.interpreter import Interpreter, boot_settings
+from coterie.sandbox.interpreter import FLAGS, Interpreter, boot_settings
 from coterie.sandbox.supervise import Ended, exit_code, supervise
 from coterie.sandbox.verdict import Limits
 
@@ -35,6 +35,6 @@ def run(source: bytes, stdin: bytes, limits: Limits, python: Interpreter) -> tup
         program.write_bytes(source)
         boot = Path(folder, "boot.py")
         boot.write_bytes(BOOT.read_bytes())
-        command = [python.path, "-I", "-S", "-B", str(boot), json.dumps(settings), str(program)]
+        command = [python.path, *FLAGS, str(boot), json.dumps(settings), str(program)]
         ended = supervise(command, stdin, limits, drop_to=python.run_as)
     return ended, exit_code(ended)

@@ -13,7 +13,7 @@ import numpy as np
 from coterie.core.group import Actor
 from coterie.core.splitmix import scramble
 from coterie.core.types import Array, Counters, Decision, View, as_metrics
-from coterie.core.world import CostlySteps, HasCounters, World
+from coterie.core.world import CostlySteps, HasCounters, HasInstances, World
 from coterie.training.runner import Runner, play_episodes
 
 if TYPE_CHECKING:
@@ -33,16 +33,21 @@ class Result:
     start: Array  # [E] int: which episode it is; those of two evaluations with one seed begin alike
     game: Array | None = None  # [E] uint64: equal in episodes in which everything was seen and done alike
     counters: Counters = field(default_factory=dict)  # what the world counted
+    instance: Array | None = None  # [E] int: equal in episodes of one instance, where the world tells them apart
 
     def score(self, groups: Sequence[str]) -> float:
         """The mean return of the given groups, which chooses the best checkpoint."""
         return float(np.mean([self.returns[g].mean() for g in groups]))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: mean return per group and success rate with their 95% intervals, and what the world counted."""
-        groups = {}
+        """As JSON: mean return per group and success rate with their 95% intervals, and what the world counted.
+
+        Episodes of one instance say little more than one of them does: intervals count instances, not episodes.
+        """
+        groups, episodes = {}, len(self.length)
+        independent = episodes if self.instance is None else effective_size(self.instance)
         for name, returns in self.returns.items():
-            mean, low, high = interval(returns.mean(axis=1))
+            mean, low, high = interval(returns.mean(axis=1), independent)
             groups[name] = {
                 "return_mean": mean,
                 "return_ci95": [low, high],
@@ -50,19 +55,28 @@ class Result:
             }
         plain: dict[str, Any] = {"groups": groups, "success_rate": None}
         if self.success is not None:
-            plain["success_rate"] = float(self.success.mean())
-            plain["success_ci95"] = list(wilson(int(self.success.sum()), len(self.success)))
+            weight = independent / episodes
+            bounds = wilson(int(self.success.sum()) * weight, episodes * weight)
+            plain |= {"success_rate": float(self.success.mean()), "success_ci95": list(bounds)}
+        if self.instance is not None:
+            plain["instances"] = len(np.unique(self.instance))
         return plain | ({"counters": as_metrics(self.counters)} if self.counters else {})
 
 
-def interval(samples: Array) -> tuple[float, float, float]:
-    """Mean and the bounds of its 95% interval, by the normal approximation."""
-    mean = float(samples.mean())
-    half = 1.96 * float(samples.std(ddof=1)) / math.sqrt(len(samples)) if len(samples) > 1 else 0.0
+def effective_size(cluster: Array) -> float:
+    """The number of equally large clusters that a mean over these samples is worth (Kish 1965): (Σ n)² / Σ n²."""
+    sizes = np.unique(cluster, return_counts=True)[1].astype(float)
+    return float(sizes.sum() ** 2 / (sizes**2).sum())
+
+
+def interval(samples: Array, independent: float | None = None) -> tuple[float, float, float]:
+    """Mean and the bounds of its 95% interval, by the normal approximation; `independent`: samples that count."""
+    mean, count = float(samples.mean()), independent or len(samples)
+    half = 1.96 * float(samples.std(ddof=1)) / math.sqrt(count) if len(samples) > 1 else 0.0
     return mean, mean - half, mean + half
 
 
-def wilson(successes: int, episodes: int) -> tuple[float, float]:
+def wilson(successes: float, episodes: float) -> tuple[float, float]:
     """The 95% interval of a success rate (Wilson 1927), which is sound near 0 and 1 too."""
     z, rate = 1.96, successes / episodes
     scale = 1 + z * z / episodes
@@ -90,6 +104,7 @@ def evaluate(
     quota[: episodes % world.num_envs] += 1
     parts, played = [], np.zeros(world.num_envs, np.int64)
     starts, games, prints = [], [], np.zeros(world.num_envs, np.uint64)
+    instances, known = [], dict[str, int]()
     for acted in play_episodes(runner):
         if fingerprint:
             _fingerprint(prints, acted)
@@ -97,6 +112,9 @@ def evaluate(
             ended = runner.tally.drain()
             starts.append(ended.copy + world.num_envs * played[ended.copy])
             games.append(prints[ended.copy])
+            if isinstance(world, HasInstances):
+                begun = [world.last_instance(int(copy)) for copy in ended.copy]
+                instances.append(np.array([known.setdefault(text, len(known)) for text in begun], np.int64))
             prints[ended.copy] = 0
             take = [i for i, copy in enumerate(ended.copy) if _count(played, quota, copy)]
             parts.append((ended, np.array(take, np.int64)))
@@ -114,6 +132,7 @@ def evaluate(
         np.concatenate([start[i] for start, (_, i) in zip(starts, parts, strict=True)]),
         np.concatenate([game[i] for game, (_, i) in zip(games, parts, strict=True)]) if fingerprint else None,
         dict(world.counters()) if isinstance(world, HasCounters) else {},
+        np.concatenate([own[i] for own, (_, i) in zip(instances, parts, strict=True)]) if instances else None,
     )
 
 

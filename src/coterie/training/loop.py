@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError, leaves, to_dict
 from coterie.core import seeding
-from coterie.core.group import Actor, Group, GroupSpec, HasTargetPolicy, Policy
+from coterie.core.group import Actor, Group, GroupSpec, HasTargetPolicy, Learner, Policy
 from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
 from coterie.core.world import HasExpert, HasGuess
 from coterie.nn.threads import fixed_threads
@@ -109,7 +109,7 @@ class Training:
         metrics = self.count(rollout.episodes)
         metrics |= {f"world/{name}": value for name, value in as_metrics(rollout.counters).items()}
         for group in self.groups:
-            if group.learner is not None:
+            if group.learner is not None and not is_finished(group.learner):  # a finished group only plays
                 random = seeding.generator(self.config.seed, "learn", self.iteration, group.name)
                 learned = group.learner.learn(rollout.experiences[group.name], joint, random)
                 metrics |= {f"{group.name}/{name}": value for name, value in learned.items()}
@@ -157,7 +157,7 @@ class Training:
     def converged(self) -> bool:
         """Whether every learner says that there is nothing more to learn."""
         learners = [group.learner for group in self.groups if group.learner is not None]
-        return bool(learners) and all(getattr(learner, "finished", False) for learner in learners)
+        return bool(learners) and all(map(is_finished, learners))
 
     # Evaluation ---------------------------------------------------------------------------------------
 
@@ -274,6 +274,11 @@ class Training:
                 for part, held in zip(group.actor.parts(), state["actors"][group.name], strict=True):
                     part.load(held)
         self.workers.load(shards)
+
+
+def is_finished(learner: Learner) -> bool:
+    """Whether a learner says that there is nothing more to learn."""
+    return bool(getattr(learner, "finished", False))
 
 
 def evaluation_seed(seed: int) -> int:

@@ -79,7 +79,7 @@ def test_references_pass_all_tests_of_the_shipped_problems():
 
 def test_the_shipped_problems_are_complete():
     problems = load_problems("")
-    assert len(problems) == len({problem.name for problem in problems}) == 51
+    assert len(problems) == len({problem.name for problem in problems}) == 97
     for problem in problems:
         inputs = [given for given, _ in (*problem.public, *problem.hidden, *problem.spare)]
         assert len(set(inputs)) == len(inputs), problem.name
@@ -89,8 +89,8 @@ def test_the_shipped_problems_are_complete():
         assert len(problem.reference) < 1000
     task = CodeTask(CodeSettings())
     splits = [split_of(task, CodeState(problem.key)) for problem in problems]
-    assert 5 <= splits.count("test") <= 15
-    assert 5 <= splits.count("validation") <= 10
+    assert splits.count("test") >= 20
+    assert splits.count("validation") >= 10
     for level in ("easy", "medium", "hard"):
         assert len(CodeTask(CodeSettings(levels=(level,))).problems) >= 10
         for split in ("validation", "test"):
@@ -124,6 +124,8 @@ def block(given, expected):
         (block("2 2", 5), -1 / 6, "0 right, 1 wrong, 0 known or repeated"),
         (block("2 2", 4) + block("2 3", 4) + block("1 2", 3), 0, "1 right, 1 wrong, 1 known or repeated"),
         (block("2 2", 4) + block("2 2 ", 4), 1 / 6, "1 right, 0 wrong, 1 known or repeated"),
+        (block(" 2\t2", 4) + block("2  2", 4) + block("2\n2", 4), 1 / 6, "1 right, 0 wrong, 2 known or repeated"),
+        (block("1  2", 3) + block(" 5 5", 10) + block("\n1 2", 3), 0, "0 right, 0 wrong, 3 known or repeated"),
         (block("two three", 5), -1 / 6, "0 right, 1 wrong, 0 known or repeated"),
         (block("0 0", 0), 1 / 6, "1 right, 0 wrong, 0 known or repeated"),
         ("".join(block(f"{n} 1", n + 1) for n in range(20, 30)), 0.5, "3 right, 0 wrong, 0 known or repeated"),

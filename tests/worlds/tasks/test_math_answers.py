@@ -9,6 +9,7 @@ from coterie.worlds.tasks.mathematics.answers import equal, repeats
 from coterie.worlds.tasks.mathematics.arithmetic import NotAnExpression
 from coterie.worlds.tasks.mathematics.expressions import calculate, parse
 from coterie.worlds.tasks.mathematics.forms import read
+from coterie.worlds.tasks.mathematics.task import MathSettings, MathState, MathTask
 
 EQUAL = [
     ("{3}", "3"),
@@ -178,6 +179,9 @@ DIFFERENT = [
     ("3", r"\pm 3"),
     ("10%", "100"),
     ("x", "1/x"),
+    ("12345678901", "12345678911.0"),
+    ("1e10", "10000000001"),
+    ("10000000000%", "10000000000.1"),
 ]
 HOSTILE = [
     *("(" * 10_000, "9**9**9", "9^9^9^9", "1" * 5000, "1e999999999", "((((((((((1)" * 50, "-" * 600 + "1"),
@@ -189,6 +193,7 @@ HOSTILE = [
     *("round(1e300*1e300)", "x=" * 200, "\\frac{" * 60 + "1" + "}{2}" * 60, " " * 600, "⁹" * 500, "½" * 500),
     *("__import__('os').system('id')", "().__class__.__bases__", "2^3000 x = sin(x)", "2^3000*sin(1)", "1/0", "0^(-1)"),
     *("exec('1')", "x.__class__", "{1: 2}", "[i for i in 1]", "max()", "floor(i)", "log(0)", "0^0^0"),
+    *("99^200 + 0.5", "9^400/1.7", "2**2000*0.3", "log_²(8)", "log_{²}(8)", "log_٣(9) + 0.5", "1e²", "²", "٣²"),
 ]
 
 
@@ -203,6 +208,7 @@ def test_different_answers(expected, given):
 
 
 def test_hostile_texts_are_wrong_answers_within_a_moment():
+    task = MathTask(MathSettings())
     for text in HOSTILE:
         begun = time.process_time()
         assert not equal("1", text), text
@@ -210,6 +216,8 @@ def test_hostile_texts_are_wrong_answers_within_a_moment():
         equal(text, "x + 1"), equal(text, text + " "), repeats(text, "1", text)
         with contextlib.suppress(NotAnExpression):
             calculate(text)
+        for role in task.roles:
+            assert not task.apply(MathState("What is 2 - 1?", "1", "2 - 1"), role, text).solved, text
         assert time.process_time() - begun < 0.5, text
 
 
@@ -253,6 +261,8 @@ def test_the_calculator(text, value):
         ("1+" * 150 + "1", "more than 200"),
         ("0" * 700, "longer than 600"),
         ("1; 2", "unexpected ';'"),
+        ("99^200 + 0.5", "no value: the number is too large"),
+        ("log_²(8)", "unknown base '²'"),
         ("gcd(1)", "gcd takes 2 to 8"),
     ],
 )

@@ -29,6 +29,15 @@ def test_distances_and_the_picture():
     assert grid_text(STATE) == "S..\n##.\nG.."
 
 
+def test_what_follows_the_goal_counts_nothing_and_does_not_fill_the_planners_prompt(task):
+    clean, long, lost = (task.apply(STATE, "tool", path) for path in ("RRDDLL", "RRDDLL" + "U" * 900_000, "RL" * 10**5))
+    assert (clean.team, clean.local) == (long.team, long.local) == (1.0, 0.5)
+    assert (lost.team, lost.local) == (0.0, 0.5 / 6)  # cut off after nine moves, one cell ahead
+    for outcome in (long, lost):
+        assert len(outcome.state.proposal) == 9
+        assert len(task.templates["planner"].format_map(task.fields(outcome.state, "planner"))) < 200
+
+
 def test_signs_may_stand_apart():
     task = PlanPathTask(PlanPathSettings(size=3, spaced=True))
     fields = task.fields(replace(STATE, proposal="RRD"), "planner")
@@ -210,18 +219,32 @@ def test_a_copy_that_is_done_waits_for_the_longest_episode():
     assert acting == [[False, True], [False, True], [True, True]]
 
 
-@pytest.mark.parametrize("name", ["plan_path", "sokoban", "sudoku"])
-def test_environments_are_found_by_name(name):
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        *((name, "tool", "planner") for name in ("plan_path", "sokoban", "sudoku")),
+        ("math", "tool", "reasoner"),
+        ("code", "tester", "coder"),
+    ],
+)
+def test_environments_are_found_by_name(name, first, second):
     env = getattr(coterie.worlds, name).env(turns=1)
     env.reset(seed=0)
-    assert env.agent_selection == "tool"
+    assert env.agent_selection == first
     env.step("no idea")
-    assert env.infos["tool"]["readable"] is False
-    assert env.observe("planner")["prompt"].startswith("You are the planner")
+    assert env.infos[first]["readable"] is False
+    assert env.observe(second)["prompt"].startswith(f"You are the {second}")
     env.step("no idea")
-    assert env.truncations == {"tool": True, "planner": True}
+    assert env.truncations == {first: True, second: True}
     with pytest.raises(TypeError, match=r"trun: no such setting.*turns"):
         getattr(coterie.worlds, name).env(trun=1)
+
+
+def test_every_world_found_by_name_is_an_environment():
+    assert {"code", "doorkey", "math"} <= set(coterie.worlds.__all__)
+    for name in coterie.worlds.__all__:
+        world = coterie.worlds.__getattr__(name)
+        assert hasattr(world, "env") or hasattr(world, "parallel_env"), name
 
 
 def test_proposals_are_paid_once_so_that_putting_off_the_solution_earns_nothing():

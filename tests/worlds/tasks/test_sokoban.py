@@ -186,3 +186,15 @@ def test_wrong_settings_are_named(settings, message):
 def test_an_impossible_difficulty_is_named():
     with pytest.raises(ValueError, match="min_pushes=40"):
         SokobanTask(SokobanSettings(size=5, min_pushes=40)).generate(np.random.default_rng(0))
+
+
+def test_endless_proposals_are_cut_off_and_solutions_are_not(task):
+    begin = state(ROOM)
+    solved = task.solve(begin, "tool")
+    for junk in ("U" * 900_000, ""):
+        outcome = task.apply(begin, "tool", solved + junk)
+        assert (outcome.team, outcome.local) == (1.0, 0.5)
+        assert outcome.state.proposal == (solved + junk)[: 8 * 36]
+    assert len(task.apply(begin, "tool", "RL" * 10**6).state.proposal) == 8 * 36
+    hard, random = SokobanTask(SokobanSettings(boxes=2, min_pushes=8)), np.random.default_rng(0)
+    assert max(len(hard.solve(hard.generate(random), "tool")) for _ in range(5)) < 4 * 36

@@ -75,6 +75,12 @@ def test_blanks_in_rows_leave_cells_as_they_are():
     assert parse_grid("..3.\n0000\n____\n. . . 1", PUZZLE, 2) == "1234" + "3412" + "21.3" + "4321"
 
 
+def test_digits_of_other_scripts_are_no_digits():
+    assert parse_grid("r1c3=3", PUZZLE, 2) == PUZZLE[:2] + "3" + PUZZLE[3:]
+    assert parse_grid("r1c3=٣", PUZZLE, 2) is None
+    assert parse_grid("r١c3=3", PUZZLE, 2) is None
+
+
 def count_solutions(clues):
     """A second, plain count for grids of 4 × 4."""
     lines = list(itertools.permutations("1234"))

@@ -47,7 +47,7 @@ class ATGRPOSettings:
     microbatch_size: int = 64  # prompts per forward and backward pass; gradients accumulate
     max_grad_norm: float = 1.0  # gradients are scaled to at most this norm
     weight_decay: float = 0.0  # of AdamW
-    token_budget: int | None = None  # the run ends once so many tokens were sampled; None: at train.total_steps
+    token_budget: int | None = None  # tokens to sample, after which the group plays on as it is; None: no limit
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "learning_rate": Real(1e-5, 1e-2, log=True),
@@ -125,6 +125,8 @@ class ATGRPO:
         metrics |= {name: float(np.mean(values)) for name, values in steps.items()}
         metrics["updates"] = float(len(steps.get("loss", ())))
         demand_finite(self.group_spec.group, metrics, [], [worker.norms() for worker in self.workers])
+        if self.finished:  # where other groups go on, this one draws no more candidates
+            self.policy.branches = False
         return metrics
 
     def _spec(self, joint: Joint) -> UpdateSpec:

@@ -114,6 +114,7 @@ class CausalLMPolicy:
         # by agent, (training, evaluation): answers, tokens, refused prompts
         self.counts = np.zeros((len(group_spec.agents), 2, 3))
         self.entropy = np.zeros(2)  # of training answers: sum, number
+        self.branches = True  # whether it draws `candidates` in training; a learner that has finished turns it off
 
     def _build(self) -> tuple[list[Transformer], Tokenizer]:
         """The networks: one per set of weights, or one base with an adapter per set."""
@@ -152,7 +153,8 @@ class CausalLMPolicy:
         training = view.progress is not None
         s = self.settings
         rows = self._rows(view)
-        count = s.candidates if training and self.group_spec.learns and view.world is not None else 1
+        width = s.candidates if training and self.group_spec.learns and view.world is not None else 1
+        count = width if self.branches else 1
         samples = self._sample(rows, count, view)
         texts = np.full((len(rows.copies), count), "", object)
         for row, k in np.ndindex(texts.shape):
@@ -166,7 +168,7 @@ class CausalLMPolicy:
         log_prob = np.zeros(shape, np.float32)
         taken = samples.log_probs[np.arange(len(texts)), chosen]
         log_prob[rows.copies, rows.columns] = taken.sum(axis=1)
-        trace = self._trace(shape, rows, samples, scores, chosen) if training else None
+        trace = self._trace(shape, rows, _widened(samples, width), _padded(scores, width), chosen) if training else None
         return Decision(action, log_prob, trace=trace)
 
     def _rows(self, view: View) -> Rows:
@@ -256,7 +258,7 @@ class CausalLMPolicy:
                 }
                 for network in self.networks
             ]
-        }
+        } | ({} if self.branches else {"branches": False})
 
     def _is_saved(self, name: str) -> bool:
         whole = self.settings.weights == "full" or self.settings.model == TINY or self.base_changed
@@ -264,6 +266,7 @@ class CausalLMPolicy:
 
     def load(self, state: State) -> None:
         self._check_count(state, (len(self.networks),))
+        self.branches = state.get("branches", True)
         self.base_changed = any(ADAPTER not in name for saved in state["networks"] for name in saved)
         for network, saved in zip(self.networks, state["networks"], strict=True):
             _copy_weights(network, saved, self._is_saved)
@@ -285,6 +288,17 @@ class CausalLMPolicy:
     def _check_count(self, state: State, allowed: tuple[int, ...]) -> None:
         if len(state["networks"]) not in allowed:
             raise ValueError(f"the saved policy has {len(state['networks'])} networks, this one {len(self.networks)}")
+
+
+def _padded(values: Array, width: int) -> Array:
+    """Values of candidates `[R, k, …]` as those of `width` candidates, the missing ones empty."""
+    fill = PAD if values.dtype == np.int32 else 0
+    missing = np.full((len(values), width - values.shape[1], *values.shape[2:]), fill, values.dtype)
+    return np.concatenate([values, missing], axis=1) if missing.size else values
+
+
+def _widened(samples: Samples, width: int) -> Samples:
+    return Samples(*(_padded(values, width) for values in samples))
 
 
 def _copy_weights(network: Transformer, saved: State, wanted: Callable[[str], bool]) -> None:

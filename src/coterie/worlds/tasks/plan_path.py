@@ -1,7 +1,8 @@
 """Plan-Path: find a shortest path through a grid with walls.
 
 The tool proposes a path, as moves or as a program that prints moves; the planner reads the proposal and moves. A turn's
-moves are made one after the other, up to the first that is not possible, which later prompts name.
+moves are made one after the other, up to the first that is not possible, which later prompts name, or up to the goal:
+what is written after it counts nothing. A proposal has at most as many moves as the grid has cells; more are cut off.
 
 Rewards: the team's is 1 for reaching the goal, less for detours; the role's own is the progress by exact distance, less
 for an impossible move or an answer that cannot be read. A proposal is rewarded for what following it would do.
@@ -163,6 +164,8 @@ class PlanPathTask:
             return Outcome(
                 replace(state, proposal=proposal), local=UNREADABLE, readable=False, note="no moves could be read"
             )
+        if role == "tool":  # more moves than cells are no shortest path, but would fill the planner's prompt
+            moves = moves[: state.size**2]
         walked = moves if role == "tool" else self._limited(moves)
         at, made, possible = self._walk(state, walked)
         away = distances(state.size, state.walls, state.goal)

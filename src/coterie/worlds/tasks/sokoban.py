@@ -2,6 +2,7 @@
 
 The tool proposes moves, as letters or as a program that prints them; the planner reads the proposal and moves. A turn's
 moves are made one after the other, up to the first that is not possible: into a wall, or a box that cannot be pushed.
+A solution or a deadlock ends them; what is written after it counts nothing. Endless proposals are cut off.
 
 Instances are made by reverse play: all positions from which the goals can be reached are found by pulling boxes away
 from the goals (`solver`), and one that is at least `min_pushes` away is drawn. A position that is not among them is a
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 BOX = 0.5  # local reward for all boxes on goals
 INVALID, DEADLOCK, UNREADABLE = -0.25, -0.5, -0.5  # local rewards
+LONGEST = 8  # moves of a proposal at most, times the cells of the room; more would only fill the planner's prompt
 MAX_POSITIONS = 4_000_000  # of one instance, solvable or not: cells to the power of boxes + 1
 Tool = Literal["moves", "program"]
 LETTERS = "".join(MOVES)
@@ -324,7 +326,9 @@ class SokobanTask:
             proposal = "" if role == "tool" else state.proposal
             after = replace(state, proposal=proposal)
             return Outcome(after, local=UNREADABLE, readable=False, note="no moves could be read")
-        if role == "planner" and self.settings.max_moves:
+        if role == "tool":
+            moves = moves[: LONGEST * state.size**2]
+        elif self.settings.max_moves:
             moves = moves[: self.settings.max_moves]
         after, possible = self._walk(state, moves)
         solved, dead = on_goals(after) == len(after.goals), _solver(after).distance(after) < 0

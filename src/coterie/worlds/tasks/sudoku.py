@@ -36,7 +36,7 @@ CLUE, UNREADABLE = -0.5, -0.5  # local rewards
 MOST_BLANKS = {2: 12, 3: 54}  # by box: puzzles with one solution and more blanks are rare
 Tool = Literal["grid", "program"]
 BLANK = "."
-CELL = re.compile(r"r(\d)\s*c(\d)\s*[=:]\s*(\d)", re.IGNORECASE)
+CELL = re.compile(r"r([0-9])\s*c([0-9])\s*[=:]\s*([0-9])", re.IGNORECASE)  # not \d, which has other scripts' digits
 
 BLANKS = {".": "dots", "0": "zeros", "_": "underscores"}  # how prompts may write blanks
 RULES = "Every row, column and {box}x{box} box holds each digit from 1 to {digits} once. Blanks are {blanks}.\n"

@@ -257,6 +257,10 @@ class TaskWorld:
         """The texts of the present episode; with `final`, of the latest one that ended."""
         return self._final[copy][1] if final else self._said[copy]
 
+    def last_instance(self, copy: int) -> str:
+        """The first prompt of the latest episode that ended in a copy."""
+        return self._final[copy][1][0].prompt
+
     def ansi(self, copy: int, final: bool = False) -> str:
         """The state in text, and the latest answer."""
         ended = final and self._final[copy][0] is not None

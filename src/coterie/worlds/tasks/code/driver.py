@@ -46,6 +46,10 @@ def report(status: int, late: bool, output: int) -> bool:
     ended = "timeout" if late or code in (-signal.SIGXCPU, -signal.SIGKILL) else "pass" if code == 0 else "fail"
     if len(stdout) >= output:
         ended = "output"
+    elif ended == "fail" and stderr.rstrip().rpartition(b"\n")[2].startswith(
+        b"MemoryError"
+    ):  # as the sandbox judges it
+        ended = "memory"
     print(json.dumps([ended, *(text.decode(errors="replace") for text in (stdout, stderr))]), flush=True)
     return ended in ("pass", "fail")
 

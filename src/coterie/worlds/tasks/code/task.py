@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from coterie.worlds.tasks.code.runs import Ran, gave_up, run_on
 from coterie.worlds.tasks.programs import find_program
 from coterie.worlds.tasks.task import Outcome, TaskSettings
 from coterie.worlds.tasks.world import TaskWorld
+
+if TYPE_CHECKING:
+    from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 
 UNREADABLE, BROKEN = -0.5, -0.25  # local rewards
 ENDED, PASSED = 0.1, 0.4  # the coder's local reward, times the share of public tests
@@ -129,8 +133,12 @@ class CodeTask:
         if not tests:
             return Outcome(replace(state, tests=()), local=UNREADABLE, readable=False, note="no tests could be read")
         problem = self._problem(state)
-        known = {clean(given) for given, _ in problem.public}
-        new = {clean(given): (given, expected) for given, expected in tests if clean(given) not in known}
+        known = {tuple(given.split()) for given, _ in problem.public}  # an input with other spaces is no new one
+        new: dict[tuple[str, ...], Test] = {}
+        for given, expected in tests:
+            words = tuple(given.split())
+            if words not in known:
+                new.setdefault(words, (given, expected))
         outputs = self._reference_outputs(problem, [given for given, _ in new.values()])
         right = sum(same(output, test[1]) for output, test in zip(outputs, new.values(), strict=True))
         wrong = len(new) - right
@@ -246,6 +254,13 @@ def same(printed: str | None, expected: str) -> bool:
 def passes(test: Test, ran: Ran) -> bool:
     """Whether a run passed a test."""
     return ran.status == "pass" and same(ran.stdout, test[1])
+
+
+def env(render_mode: str | None = None, **settings: Any) -> PettingZooAECEnv:
+    """The code task as a PettingZoo AEC environment; `settings` are those of `CodeSettings`."""
+    from coterie.worlds.adapters.export_aec import make_env
+
+    return make_env(CodeProblems, CodeSettings, "code", render_mode, settings)
 
 
 class CodeProblems(TaskWorld):

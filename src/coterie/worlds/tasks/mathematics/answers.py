@@ -187,9 +187,9 @@ def _same_value(expected: Expression, given: Expression, tolerance: float) -> bo
 
 
 def _near_number(expected: Number, given: Number, rounded: bool, tolerance: float) -> bool:
-    if isinstance(expected, Fraction) and isinstance(given, Fraction) and not rounded:
-        return expected == given
     whole = isinstance(expected, Fraction) and expected.denominator == 1
+    if isinstance(expected, Fraction) and isinstance(given, Fraction) and (whole or not rounded):
+        return expected == given
     return _near(expected, given, NOISE if whole else max(tolerance, NOISE))
 
 

@@ -19,6 +19,7 @@ from coterie.worlds.tasks.mathematics.arithmetic import (
     FUNCTIONS,
     ROOTS,
     NotAnExpression,
+    NoValue,
     Number,
     binomial,
     evaluate,
@@ -104,7 +105,7 @@ class _Parser:
             raise NotAnExpression(f"more than {MAX_TOKENS} signs")
         self.at, self.depth, self.in_bars = 0, 0, False
         self.names: set[str] = set()
-        self.rounded = any(kind == "number" and not token.isdigit() for kind, token in self.tokens)
+        self.rounded = any(kind == "number" and not token.isdecimal() for kind, token in self.tokens)
 
     def expression(self) -> Expression:
         """The whole text."""
@@ -296,7 +297,7 @@ def _number(token: str) -> Fraction:
 
 def _base(text: str) -> Any:
     """A number, or the name of a constant, as the base of a logarithm."""
-    if text.isdigit():
+    if text.isdecimal():  # isdigit is true of ² as well
         return Fraction(text)
     if text in CONSTANTS:
         return CONSTANTS[text]
@@ -319,7 +320,10 @@ def _calculate_one(text: str) -> str:
     if isinstance(value, complex):
         return f"{value.real:.12g}{value.imag:+.12g}i"
     if isinstance(value, float) or (found.rounded and value.denominator != 1):
-        return f"{float(value):.12g}"
+        try:
+            return f"{float(value):.12g}"
+        except OverflowError:  # a fraction may be larger than every floating-point number
+            raise NoValue("no value: the number is too large") from None
     return str(value)
 
 

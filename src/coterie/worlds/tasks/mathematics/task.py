@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from coterie.worlds.tasks.programs import find_program, run_program
 from coterie.worlds.tasks.records import Unusable, field_of, read_records, text_of
 from coterie.worlds.tasks.task import Outcome, TaskSettings
 from coterie.worlds.tasks.world import TaskWorld
+
+if TYPE_CHECKING:
+    from coterie.worlds.adapters.export_aec import PettingZooAECEnv
 
 UNREADABLE, FAILED = -0.5, -0.25  # local rewards
 READABLE, RAN, HIT = 0.1, 0.1, 0.4
@@ -259,6 +262,13 @@ def to_question(record: Mapping[str, Any]) -> Question:
     if not answer or len(answer) > LONGEST:
         raise Unusable("it has no final answer")
     return Question(text, answer, "")
+
+
+def env(render_mode: str | None = None, **settings: Any) -> PettingZooAECEnv:
+    """The math task as a PettingZoo AEC environment; `settings` are those of `MathSettings`."""
+    from coterie.worlds.adapters.export_aec import make_env
+
+    return make_env(Mathematics, MathSettings, "math", render_mode, settings)
 
 
 class Mathematics(TaskWorld):
