@@ -160,6 +160,30 @@ def test_settings_of_an_experiment_of_ones_own_are_held_against_the_defaults(tmp
     text = "".join(settings_section.report_section(schema.load(str(file))))
     assert "differ from the defaults" in text
     assert ["train.num_envs", "64", "3"] in cells(text)
+    assert ["groups.all.policy.name", "network", "random"] in cells(text)
+    assert ["world.name", "–", "tictactoe"] in cells(text)
+
+
+def test_the_settings_of_a_mixed_table_name_every_kind_of_player(tmp_path):
+    file = tmp_path / "mixed.yaml"
+    file.write_text(
+        "world: {name: gridworld, num_agents: 4}\n"
+        "groups:\n"
+        "  learner: {agents: agent_0, learner: ppo}\n"
+        "  script: {agents: agent_1, policy: expert}\n"
+        "  model: {agents: agent_2, policy: {name: language, lm: embedded}}\n"
+        "  earlier: {agents: agent_3, policy: {run: runs/old}}\n"
+    )
+    rows = {
+        path: (default, here)
+        for path, default, _, here, _ in settings_section.difference_rows(schema.load(str(file)), None)
+    }
+    assert rows["groups.learner.learner.name"] == ("–", "ppo")
+    assert rows["groups.script.policy.name"] == ("network", "expert")
+    assert rows["groups.model.policy.name"] == ("network", "language")
+    assert rows["groups.earlier.policy.run"][1].endswith("runs/old")
+    assert rows["groups.model.agents"] == ('["*"]', '["agent_2"]')
+    assert not [path for path in rows if path.startswith(("groups.learner.policy", "groups.model.policy.lm"))]
 
 
 # Language models ----------------------------------------------------------------------------------------
@@ -167,7 +191,7 @@ def test_settings_of_an_experiment_of_ones_own_are_held_against_the_defaults(tmp
 
 def test_what_a_model_was_asked_is_counted_and_shown(tmp_path):
     run = Run.create(tmp_path / "run", schema.load(GRID))
-    counts = {"questions": 12.0, "unanswered": 3.0, "calls": 1234.0, "cache_hits": 5.0, "seconds": 2.0}
+    counts = {"questions": 12000.0, "unanswered": 3.0, "calls": 1234.0, "cache_hits": 5.0, "seconds": 2.0}
     record = {"env_steps": 1, "wall_s": 1.0} | {f"team/advice/lm/{name}": value for name, value in counts.items()}
     record |= {"team/advice/share": 0.25, "team/constraints/vetoes": 7.0}
     run.metrics_file.write_text(json.dumps(record) + "\n")
@@ -177,13 +201,31 @@ def test_what_a_model_was_asked_is_counted_and_shown(tmp_path):
     cache.scores(["Left or right?"], [["left", "right"]])
     cache.close()
     text = "".join(lm_section.report_section([run]))
-    counted = [["questions", "12"], ["abstained", "3"], ["calls", "1,234"], ["cache hits", "5"], ["seconds", "2"]]
-    assert cells(text)[1:6] == counted
+    counted = [["questions", "12,000"], ["abstained", "3"], ["answered without a call", "10,763"], ["calls", "1,234"]]
+    counted += [["cache hits, in the file of answers", "5"], ["seconds", "2"]]
+    assert cells(text)[1:7] == counted
     assert "<th>team/advice" in text
     assert ["team", "decisions with advice", "25.0%"] in cells(text)
-    assert ["team", "actions vetoed, last iteration", "7"] in cells(text)
+    assert ["team", "actions vetoed", "7"] in cells(text)
     assert "Which &lt;way&gt;?\n→ north" in text
     assert "Left or right?\n→ left 73%, right 27%" in text
+
+
+def test_counts_of_a_model_are_totals_over_all_iterations_and_runs(tmp_path):
+    runs = [Run.create(tmp_path / name, schema.load(GRID)) for name in ("one", "two")]
+    told = "team/advice/lm/"
+    for run, questions in zip(runs, ([10, 20, 5], [100, 200])):  # the first was resumed: it counts anew after 20
+        records = [
+            {"env_steps": i, "wall_s": 1.0, f"{told}questions": count, f"{told}calls": 1.0, "team/advice/share": 0.5}
+            | {"team/constraints/vetoes": 3.0, "team/advice/advised": count}
+            for i, count in enumerate(questions)
+        ]
+        run.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    rows = cells("".join(lm_section.report_section(runs)))
+    assert ["questions", "225"] in rows
+    assert ["team", "actions vetoed", "15"] in rows  # of five iterations
+    assert ["team", "decisions with advice", "225"] in rows
+    assert ["team", "decisions with advice", "50.0%"] in rows
 
 
 def test_what_all_samples_begin_with_is_shown_once():
