@@ -75,13 +75,6 @@ def test_this_process_is_described():
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", now.date)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(35.2, "35 s"), (120, "2 min"), (125, "2 min 5 s"), (7300, "2 h 1 min")]
-)
-def test_durations_are_said_as_people_do(seconds, words):
-    assert origin_section.duration(seconds) == words
-
-
 # Scores -------------------------------------------------------------------------------------------------
 
 

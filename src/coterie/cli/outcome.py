@@ -15,15 +15,16 @@ HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
 def print_outcome(run: Run) -> bool:
     """Print a run's scores and files; False when a signal stopped it early."""
     from coterie.training import mp4
+    from coterie.training.times import duration, times
 
     summary = run.summary()
     if summary is None:
         print(f"stopped and saved at {max(run.steps(), default=0):,} steps; continue with: coterie resume {run.path}")
         return False
     solved = ", solved" if summary["solved"] else ""
-    print(
-        f"{summary['env_steps']:,} steps in {summary['wall_s']:.0f} s, {summary['steps_per_s']:,.0f} per second{solved}"
-    )
+    took = times(run, summary)
+    speed = f"{duration(took.training)}, {took.steps_per_second:,.0f} per second{solved}"
+    print(f"{summary['env_steps']:,} steps in {speed}; step 0 took {duration(took.before)}")
     print(f"greedy play, {summary['episodes']} held-out episodes:")
     last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
     rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"]}
@@ -98,6 +99,7 @@ def print_sweep(runs: Sequence[Run], out: str | None) -> None:
     """Print a table of a sweep's runs: the settings in which they differ, and their scores."""
     from coterie.studies.columns import columns
     from coterie.studies.compare.runs import compared_settings, make_labels
+    from coterie.training.times import duration
 
     finished = [(run, summary) for run in runs if (summary := run.summary()) is not None]
     if len(finished) < 2:
@@ -112,7 +114,7 @@ def print_sweep(runs: Sequence[Run], out: str | None) -> None:
         scores = [summary["evaluation"]["groups"][name]["return_mean"] for name in learning]
         rate = summary["evaluation"]["success_rate"]
         success = "" if rate is None else f"{rate:.1%}"
-        rows.append([words, f"{sum(scores) / len(scores):.2f}", success, f"{summary['wall_s']:.0f} s"])
+        rows.append([words, f"{sum(scores) / len(scores):.2f}", success, duration(summary["wall_s"])])
     print(f"\n{len(finished)} runs, best policies, mean return of the groups that learn:")
     for line in columns(["run", "return", "success", "time"], rows):
         print(f"  {line}")
