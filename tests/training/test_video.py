@@ -93,6 +93,10 @@ def test_a_terminal_shows_frames_and_returns(grid, capsys):
     assert "episode 1 of 2   step 0   return  team 0.00" in said
     assert "episode 2 of 2   step 5   return  team -" in said
     assert said.count("team: return") == 2
+    assert "\nstep " not in said  # it stands above every scene
+    assert captions.describe_step((1, None), 0, {"a": -0.001}) == "episode 1   step 0   return  a 0.00"
+    assert captions.without_step("step 3, holds nothing\n..", 3) == "holds nothing\n.."
+    assert captions.without_step("step 3\n..", 2) == "step 3\n.."
     assert "team: agent_0, agent_1 (random)\n0 agent_0   1 agent_1   * target   # wall   + several agents" in said
     assert "\x1b" not in said  # not a terminal: frames below each other, without colours
 

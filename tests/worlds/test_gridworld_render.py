@@ -32,13 +32,13 @@ def test_frame_paints_race_targets_like_their_agents():
 
 def test_ansi_by_hand():
     world = start([(0, 0), (1, 1), (1, 1)], [(0, 1), (1, 1), (2, 0)], walls=[(2, 2)], grid_size=3, num_obstacles=1)
-    assert world.ansi(0) == "step 0\n0 .*.\n. +*.\n.*. #"
+    assert world.ansi(0) == "step 0\n┌───────┐\n│ 0 * . │\n│ . +*. │\n│ * . # │\n└───────┘"
     world = start([(0, 0), (1, 1)], [(0, 1), (1, 1)], grid_size=3, mode="race")
-    assert world.ansi(0) == "step 0\n0 .a.\n. 1b.\n. . ."
+    assert world.ansi(0) == "step 0\n┌───────┐\n│ 0 a . │\n│ . 1b. │\n│ . . . │\n└───────┘"
 
 
 def test_final_picture_shows_how_the_episode_ended():
     world = start([(0, 0)], [(0, 1)], grid_size=2, num_targets=1)
     step(world, RIGHT)
-    assert world.ansi(0, final=True) == "step 1\n. 0\n. ."
+    assert world.ansi(0, final=True) == "step 1\n┌─────┐\n│ . 0 │\n│ . . │\n└─────┘"
     assert world.ansi(0).startswith("step 0\n")

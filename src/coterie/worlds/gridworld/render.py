@@ -84,10 +84,11 @@ def frame(grid: GridState, instruction: InstructionState, copy: int, style: Styl
 
 
 def ansi(grid: GridState, instruction: InstructionState, copy: int, style: Style) -> str:
-    """One copy as text, two characters per cell: the agent there (`+`: several) and the target there.
+    """One copy as text in a frame, two characters per cell: who is there (`+`: several) and the target below them.
 
-    `#` is a wall and `*` a target; with `own_targets` the target of agent 0 is `a`, of agent 1 `b`, …; with
-    instructions targets are `r` (red), `g` (green), …, and the instruction is the first line.
+    `#` is a wall and `*` a target; a target where nobody is stands in their place. With `own_targets` the target of
+    agent 0 is `a`, of agent 1 `b`, …; with instructions targets are `r` (red), `g` (green), …, and the instruction is
+    the first line.
     """
     size = grid.walls.shape[1]
     who = np.where(grid.walls[copy], "#", ".")
@@ -98,11 +99,14 @@ def ansi(grid: GridState, instruction: InstructionState, copy: int, style: Style
     for index, cell in enumerate(grid.agents[copy]):
         there = tuple(cell)
         who[there] = _LETTERS[index % len(_LETTERS)] if who[there] == "." else "+"
-    rows = ("".join(f"{a}{b}" for a, b in zip(*pair, strict=True)).rstrip() for pair in zip(who, what, strict=True))
+    alone = (who == ".") & (what != " ")
+    who, what = np.where(alone, what, who), np.where(alone, " ", what)
+    rows = ("".join(f"{a}{b}" for a, b in zip(*pair, strict=True)) for pair in zip(who, what, strict=True))
+    edge = "─" * (2 * size + 1)
     lines = [f"step {grid.time[copy]}"]
     if style.sentences:
         lines.append(style.sentences[instruction.sentence[copy]] + " (broken)" * int(instruction.broken[copy]))
-    return "\n".join([*lines, *rows])
+    return "\n".join([*lines, f"┌{edge}┐", *(f"│ {row}│" for row in rows), f"└{edge}┘"])
 
 
 def legend(agents: tuple[str, ...], style: Style) -> tuple[Sign, ...]:
