@@ -145,3 +145,32 @@ def test_the_table_after_a_sweep_has_a_line_for_every_run(tmp_path, capsys):
     assert "learning_rate=0.0003" in lines[4]
     assert all(len(line) <= 80 for line in lines[:7])
     assert lines[-1].startswith("side by side: coterie compare ")
+
+
+def test_the_files_of_one_of_many_runs_fit_80_columns(tmp_path, capsys):
+    run = fabricate(tmp_path / "seed=0_groups.team.learner.learning_rate=0.001", "seed=0")
+    score = {"groups": {"team": {"return_mean": 1.0, "return_ci95": [0.0, 2.0], "length_mean": 3.0}}}
+    scores = {name: score | {"success_rate": None} for name in ("evaluation", "step_0", "last")}
+    run.summary_file.write_text(json.dumps(run.summary() | scores | {"baselines": {}, "solved": False, "episodes": 9}))
+    video = run.path / "videos" / "eval" / "step-000000032768.gif"
+    video.parent.mkdir(parents=True)
+    for file in (video, video.with_suffix(".mp4"), run.path / "report.html"):
+        file.write_text("")
+    assert outcome.print_outcome(run, one_of_many=True)
+    *_, where, files = capsys.readouterr().out.splitlines()
+    assert where == f"run      {run.path}"
+    assert files == "in it    videos/eval/step-000000032768.gif (and .mp4), report.html"
+    assert len(files) <= 80
+    assert outcome.print_outcome(run)
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"video    {video} (and .mp4)",
+        f"report   {run.path / 'report.html'}",
+    ]
+
+
+@pytest.mark.parametrize("words", [["train"], ["watch"], ["check", "policy"], ["runs", "delete"], []])
+def test_help_gives_flags_no_type(words, coterie_):
+    code, out, _ = coterie_(*words, "-h")
+    assert code == 0
+    assert "--help" in out
+    assert "bool" not in out

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from coterie.training.run import Run
 
 UNREADABLE = "/unreadable"  # after a role's name in the counters of text tasks
 HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
 
 
-def print_outcome(run: Run) -> bool:
-    """Print a run's scores and files; False when a signal stopped it early."""
+def print_outcome(run: Run, one_of_many: bool = False) -> bool:
+    """Print a run's scores and files (`one_of_many`: inside its directory); False when a signal stopped it early."""
     from coterie.training import mp4
     from coterie.training.times import duration, times
 
@@ -35,15 +37,26 @@ def print_outcome(run: Run) -> bool:
     if last:
         print(f"best     {summary['best_reason']}")
     print(f"run      {run.path}")
-    for video in run.videos()[-1:]:
-        film = video.with_suffix(".mp4")
-        print(f"video    {video}" + (" (and .mp4)" if film.exists() else ""))
-        if not mp4.available():
-            print(f"         an MP4 as well: {mp4.CURE}")
-    if (run.path / "report.html").exists():
-        print(f"report   {run.path / 'report.html'}")
+    films = run.videos()[-1:]
+    report = run.path / "report.html"
+    if one_of_many:  # paths would be too long for 80 columns
+        names = [f"{film.relative_to(run.path)}{_more(film)}" for film in films]
+        names += [report.name] if report.exists() else []
+        if names:
+            print(f"in it    {', '.join(names)}")
+    else:
+        for film in films:
+            print(f"video    {film}{_more(film)}")
+            if not mp4.available():
+                print(f"         an MP4 as well: {mp4.CURE}")
+        if report.exists():
+            print(f"report   {report}")
     print_unanswered(summary.get("unanswered", {}))
     return True
+
+
+def _more(video: Path) -> str:
+    return " (and .mp4)" if video.with_suffix(".mp4").exists() else ""
 
 
 def print_results(results: Mapping[str, Mapping[str, Any]]) -> None:
