@@ -99,6 +99,9 @@ def caches() -> Iterator[str]:
     """What fills the disk besides packages: compiled code, runs, answers of language models among them."""
     import coterie
 
+    hub = hub_cache()
+    told = f"{megabytes(hub)} at {hub}" if hub.is_dir() else f"none at {hub}"
+    yield from line("Hugging Face", f"{told}; models named by their repository")
     compiled = [file for file in Path(coterie.__file__).parent.rglob("*.nb[ci]") if file.is_file()]
     told = f"{sum(file.stat().st_size for file in compiled) / 1e6:.0f} MB in {len(compiled)} files"
     yield from line("compiled code", f"{told}; made anew when missing")
@@ -108,9 +111,17 @@ def caches() -> Iterator[str]:
     yield from line("runs", told)
 
 
+def hub_cache() -> Path:
+    """Where Hugging Face keeps what it fetches: HF_HUB_CACHE, else hub in HF_HOME, else in the user's cache."""
+    if chosen := os.environ.get("HF_HUB_CACHE"):
+        return Path(chosen).expanduser()
+    general = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
+    return Path(os.environ.get("HF_HOME", general)).expanduser() / "hub"
+
+
 def megabytes(folder: Path) -> str:
     """The size of a folder."""
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
     return f"{size / 1e6:,.0f} MB"
 
 
