@@ -11,6 +11,7 @@ from coterie.config import schema
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.wrappers.cache import Cache, CacheSettings
 from coterie.studies import (
+    curves,
     figures,
     html,
     interactive,
@@ -266,6 +267,58 @@ def test_a_browser_gets_the_same_lines_bands_and_references():
     assert made["layout"]["yaxis"]["range"] == [-0.03, 1.03]
     solid, faint = made["data"][2], made["data"][5]
     assert faint["opacity"] < solid["opacity"]
+
+
+def test_a_chart_is_drawn_again_from_its_numbers():
+    made = chart([False, True], references=(Reference("random", 4.0), Reference("solved", 5.0, True)), share=True)
+    again = figures.chart_from_dict(json.loads(json.dumps(figures.chart_to_dict(made))))
+    assert interactive.to_dict(again) == interactive.to_dict(made)
+    x = np.arange(500.0)
+    (line,) = figures.chart_to_dict(Chart("t", "x", "y", (Series("a", "#000000", x, Estimate(x, None, None)),)))[
+        "series"
+    ]
+    assert (len(line["x"]), line["x"][-1], line["estimate"]["low"]) == (100, 499, None)
+
+
+def test_steps_are_thousands_and_seconds_begin_at_zero_in_both_forms():
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    for label, key, value in ((figures.STEPS, "tickformat", "~s"), (figures.SECONDS, "rangemode", "tozero")):
+        one = Series("a", "#000000", LINE + 2000, Estimate(LINE, None, None))
+        assert interactive.to_dict(Chart("t", label, "y", (one,)))["layout"]["xaxis"][key] == value
+        axes.plot(one.x, LINE)
+        figures.label_panel(axes, "t", label, "y")
+    assert axes.get_xlim()[0] == 0
+    figures.label_panel(axes, "t", figures.STEPS, "y")
+    assert axes.xaxis.get_major_formatter()(2000) == "2k"
+
+
+def test_a_group_has_one_colour_in_every_chart_and_success_lies_between_0_and_1(tmp_path):
+    words = ["world.num_agents=3", "groups.team.agents=[agent_0]"]
+    words += ["groups.rest={agents: [agent_1, agent_2], learner: ppo}"]
+    run = Run.create(tmp_path / "run", schema.load(GRID, words))
+    names = [f"{group}/{name}" for group in ("team", "rest") for name in ("eval/return_mean", "return_100", "entropy")]
+    records = [{"env_steps": i, "wall_s": i} | dict.fromkeys([*names, "eval/success_rate"], 0.5) for i in range(3)]
+    run.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    made = {one.title: one for one in curves.charts([run])}
+    colours = {}
+    for one in (made["return"], made["entropy"]):
+        for series in one.series:
+            colours.setdefault(series.label.split(",")[0], set()).add(series.colour)
+    assert colours == {"team": {figures.colour(0)}, "rest": {figures.colour(1)}}
+    assert {series.label: series.faint for series in made["return"].series} == {
+        "team, greedy": False,
+        "rest, greedy": False,
+        "team, training (100 episodes)": True,
+        "rest, training (100 episodes)": True,
+    }
+    assert [one.title for one in made.values() if one.share] == ["success"]
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    figures.draw_chart(axes, made["success"])
+    assert axes.get_ylim() == (-0.03, 1.03)
 
 
 def test_many_lines_have_no_bands():
