@@ -259,14 +259,14 @@ def test_pictures_show_colours_and_the_instruction():
         == "step 0\nCollect the green target first.\n┌───────┐\n│ 0 r . │\n│ . g . │\n│ . . . │\n└───────┘"
     )
     before = world.frame(0)
-    assert before.shape[1] == 104
-    assert before.shape[0] > 104
+    assert before.shape[1] == 520
+    assert before.shape[0] > 520
     step(world, RIGHT)
     assert world.ansi(0).splitlines()[1] == "Collect the green target first. (broken)"
     after = world.frame(0)
-    assert (after != before)[104:].any()  # written in red
+    assert (after != before)[520:].any()  # written in red
     plain = start([(0, 0)], [(0, 1), (1, 1)], grid_size=3, num_targets=2).frame(0)
-    assert (plain != before[:104]).any()
+    assert (plain != before[:520]).any()
     heights = set()
     for number in range(0, len(world.sentences), 7):
         world.instruction.sentence[0] = number
