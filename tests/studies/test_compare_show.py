@@ -88,6 +88,8 @@ def test_the_command_writes_a_figure_and_a_page(coterie_, sweep, tmp_path, drawi
     figure, out = tmp_path / "deep" / "figure.png", tmp_path / "page.html"
     assert coterie_("compare", sweep, "--threshold", "5", "--figure", figure, "--out", out)[0] == 0
     assert Image.open(figure).size[0] > 1000
+    beside = {file.name for file in (tmp_path / "page-figures").iterdir()}
+    assert beside == {"overview.png", "overview-validation-return.png", "overview-validation-return-against-time.png"}
     text = out.read_text()
     assert Image.open(io.BytesIO(base64.b64decode(text.split("base64,")[1].split('"')[0]))).format == "PNG"
     assert text.count("<table>") == 3

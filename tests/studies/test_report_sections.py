@@ -129,6 +129,17 @@ def test_a_text_table_leaves_out_columns_without_words():
     ]
 
 
+def test_a_column_of_numbers_may_hold_a_word():
+    rows = [["risk preference", "neutral"], ["bidders", "2"], ["payoff", "−0.2 [−0.3, −0.1]"], ["loss", "–"]]
+    assert '<table class="text-1">' in html.table(["group", "bidders"], rows)
+
+
+def test_controls_do_not_cover_a_video_and_come_with_a_click():
+    tag = html.film(b"", "an episode")
+    assert "<video autoplay loop muted playsinline " in tag
+    assert 'onclick="this.controls = true"' in tag
+
+
 def test_columns_of_words_are_aligned_to_the_left_and_numbers_to_the_right():
     text = html.table(["policy", "group", "return"], [["best", "team", "1.0"], ["last", "–", "–"]])
     assert '<table class="text-1 text-2">' in text
@@ -292,6 +303,12 @@ def test_steps_are_thousands_and_seconds_begin_at_zero_in_both_forms():
     assert axes.get_xlim()[0] == 0
     figures.label_panel(axes, "t", figures.STEPS, "y")
     assert axes.xaxis.get_major_formatter()(2000) == "2k"
+
+
+def test_time_is_counted_from_the_end_of_step_0(tmp_path):
+    made = {one.title: one for one in curves.charts([fabricate(tmp_path / "run", start=15.0)])}
+    assert made["return against time"].x == figures.TRAINING
+    assert made["return against time"].series[0].x.tolist() == [0, 1, 2]
 
 
 def test_a_group_has_one_colour_in_every_chart_and_success_lies_between_0_and_1(tmp_path):

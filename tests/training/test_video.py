@@ -52,6 +52,11 @@ def test_a_film_has_every_step_of_the_episode(tmp_path, grid):
     assert height > width  # captions above and below a square
 
 
+def test_small_pictures_are_enlarged():
+    assert captions.enlarged(Image.new("RGB", (100, 60))).size == (500, 300)
+    assert captions.enlarged(Image.new("RGB", (481, 300))).size == (481, 300)
+
+
 def test_several_episodes_are_longer_and_differ(tmp_path, grid):
     world, actors = grid
     lengths = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 from coterie.core.types import Array
 from coterie.studies.statistics import Estimate
 
-STEPS, SECONDS = "environment steps", "wall-clock seconds"  # labels of x axes
+STEPS, SECONDS, TRAINING = "environment steps", "wall-clock seconds", "seconds of training"  # labels of x axes
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7"),
     *("#e69f00", "#56b4e9", "#8c643c", "#444444"),
@@ -92,8 +93,8 @@ def label_panel(axes: Any, title: str, x: str, y: str) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9, color=REFERENCE)
-    if x == SECONDS:
-        axes.set_xlim(left=0)  # evaluations of step 0 come before the first point
+    if x in (SECONDS, TRAINING):
+        axes.set_xlim(left=0)
     if x == STEPS:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k, 1M
 
@@ -220,6 +221,13 @@ def write_png(path: Path, png: bytes) -> None:
     """Write a PNG file; missing directories are created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png)
+
+
+def write_beside(page: Path, name: str, png: bytes) -> None:
+    """Write a picture of a page as a file, too: PAGE-figures/NAME.png next to it."""
+    if png:
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        write_png(page.with_name(f"{page.stem}-figures") / f"{plain}.png", png)
 
 
 def ink_on(shade: float) -> str:

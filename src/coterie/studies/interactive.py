@@ -107,7 +107,7 @@ def to_dict(chart: Chart) -> dict[str, Any]:
     several = len(chart.series) + len(chart.references) > 1
     x: dict[str, Any] = {"gridcolor": "#eee", "zeroline": False, "automargin": True}
     x["title"] = {"text": chart.x, "standoff": 10}
-    if chart.x == figures.SECONDS:
+    if chart.x in (figures.SECONDS, figures.TRAINING):
         x["rangemode"] = "tozero"
     if chart.x == figures.STEPS:
         x["tickformat"] = "~s"  # 2k, 1M, as in the pictures

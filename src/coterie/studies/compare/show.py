@@ -236,12 +236,14 @@ def write_csv(comparison: Comparison, path: Path) -> None:
 def write_page(comparison: Comparison, scored: str, path: Path, skipped: Sequence[Path] = ()) -> Path:
     """Write the tables and the charts as one HTML file."""
     labels = ", ".join(one.variant.label for one in comparison.standings)
-    parts = ["<h1>Comparison</h1>", *page_parts(comparison, scored, skipped), interactive.scripts()]
+    parts = ["<h1>Comparison</h1>", *page_parts(comparison, scored, skipped, path), interactive.scripts()]
     return html.write_page(path, labels, parts)
 
 
-def page_parts(comparison: Comparison, scored: str, skipped: Sequence[Path] = ()) -> Iterable[str]:
-    """Tables and charts of a comparison as HTML."""
+def page_parts(
+    comparison: Comparison, scored: str, skipped: Sequence[Path] = (), page: Path | None = None
+) -> Iterable[str]:
+    """Tables and charts of a comparison as HTML; `page` is the file next to which pictures are written, too."""
     explained = [f"<p class=quiet>{escape(note)}</p>" for note in notes(comparison, scored, skipped)]
     yield html.table(SCORE_HEAD, score_rows(comparison))
     yield html.folded("What these numbers are", explained)
@@ -252,12 +254,17 @@ def page_parts(comparison: Comparison, scored: str, skipped: Sequence[Path] = ()
         yield html.table(REACHING_HEAD, reaching_rows(comparison, world))
     yield "<div class=charts>"
     for chart in charts(comparison):
-        picture = html.image(draw_chart(chart), "image/png", f"{chart.title} against {chart.x}")
-        yield interactive.figure(chart, picture)
+        png = draw_chart(chart)
+        if page is not None:
+            figures.write_beside(page, f"overview {chart.title}", png)
+        yield interactive.figure(chart, html.image(png, "image/png", f"{chart.title} against {chart.x}"))
     yield "</div>"
     words = "learning curves, performance profile and interquartile means with 95% intervals"
-    picture = html.wide_image(draw(comparison), "image/png", words)
-    yield html.folded("Intervals, profiles and every variant's own band", [picture], len(comparison.standings) <= 12)
+    png = draw(comparison)
+    if page is not None:
+        figures.write_beside(page, "overview", png)
+    picture = html.wide_image(png, "image/png", words)  # it has the charts above once more: not open from the beginning
+    yield html.folded("One picture of all: intervals, profiles and every variant's own band", [picture])
     if comparison.improvement:
         table = html.table(IMPROVEMENT_HEAD, improvement_rows(comparison))
         words = "Probability that a run of one beats a run of the other (a tie counts half)"
