@@ -201,6 +201,9 @@ bench-search: $(STAMP) .venv-mctx/.installed ## tree search against OpenSpiel, m
 learning: $(STAMP) ## every experiment over five seeds, scores and curves into docs/results (about two hours)
 	$(BIN)/python benchmarks/learning.py
 
+pictures: $(STAMP) ## draw the pictures of docs/results again from their numbers, without training (a minute)
+	$(BIN)/python benchmarks/pictures.py
+
 ablations: $(STAMP) ## what each improvement of DQN brings, five seeds each (about two hours)
 	$(BIN)/python benchmarks/ablations.py
 

@@ -13,14 +13,21 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from interleave import commit
 from learning import train
 
 from coterie.config.schema import experiments
+from coterie.studies.compare import show
 
 WHOLE = {"cartpole": "cartpole-dqn", "lunarlander": "lunarlander-dqn", "spread": "spread-qmix"}
 THRESHOLD = {"cartpole": 475, "lunarlander": 200, "spread": -12}
+
+
+def draw(found: dict[str, Any]) -> bytes:
+    """The figure of a comparison, from its file of results; files of 0.1 call variants contenders."""
+    return show.draw_picture(show.picture_from_dict({"variants": found.get("contenders"), **found}))
 
 
 def main() -> None:

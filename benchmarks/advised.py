@@ -76,6 +76,7 @@ def measure(run: Run, threshold: float) -> dict[str, Any]:
         "steps_to_threshold": first_above(run, threshold),
         "best_return": round(summary["evaluation"]["groups"]["team"]["return_mean"], 3),
         "wall_s": summary["wall_s"],
+        "curve": [[step, round(score, 3)] for step, score in curve(run)],
     } | {f"advice/{name}": round(asked[name], 4) for name in kept if name in asked}
 
 
@@ -95,22 +96,22 @@ def replayed(folder: Path, first: Run, seed: int) -> dict[str, Any]:
     }
 
 
-def draw(runs: dict[str, list[Run]], threshold: float, path: Path) -> None:
+def draw(found: dict[str, Any]) -> bytes:
     """Every seed's curve, thin, and where 90% is."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    for place, (arm, mine) in enumerate(runs.items()):
-        for number, run in enumerate(mine):
-            steps, scores = zip(*curve(run), strict=True)
-            axes.plot(steps, scores, color=figures.colour(place), linewidth=1, label=arm if not number else None)
-    figures.draw_references(axes, [figures.Reference("90% of the expert", threshold, threshold=True)])
-    title = f"collecting three targets, 8×8, {len(next(iter(runs.values())))} seeds"
+    for place, (arm, rows) in enumerate(found["arms"].items()):
+        for number, row in enumerate(rows):
+            steps, scores = zip(*row["curve"], strict=True)
+            axes.plot(steps, scores, color=figures.colour(place), linewidth=1, label=None if number else arm)
+    figures.draw_references(axes, [figures.Reference("90% of the expert", found["threshold"], threshold=True)])
+    title = f"collecting three targets, 8×8, {len(rows)} seeds"
     figures.label_panel(axes, title, figures.STEPS, "mean return, greedy, nobody advising")
     axes.set_ylim(-20, 52)
-    figures.put_legend(axes)
-    path.write_bytes(figures.as_png(figure))
+    figures.put_legend(axes, "right")
+    return figures.as_png(figure)
 
 
 def main() -> None:
@@ -148,7 +149,7 @@ def main() -> None:
     tuned, advised = (result["mean_steps"][arm] for arm in ("PPO tuned for speed", "PPO advised"))
     result["ratio_to_tuned"] = round(advised / tuned, 3) if tuned and advised else None
     given.out.write_text(json.dumps(result, indent=2) + "\n")
-    draw(runs, threshold, given.out.with_suffix(".png"))
+    given.out.with_suffix(".png").write_bytes(draw(result))
     print(json.dumps(result, indent=2))
 
 

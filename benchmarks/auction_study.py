@@ -29,7 +29,7 @@ from coterie.training.evaluate import evaluate, evaluation_envs
 from coterie.training.loop import evaluation_seed
 from coterie.training.run import Run
 from coterie.worlds.auction import metrics
-from coterie.worlds.auction.report import draw_bids
+from coterie.worlds.auction.report import draw_summary
 
 SPLITS = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]  # prospect theorists and neutral bidders at one table
 SHOWN = [0.25, 0.5, 0.75, 0.9]  # valuations
@@ -76,14 +76,14 @@ def train(arm: str, options: argparse.Namespace) -> list[Run]:
     return runs
 
 
-def learn(arm: str, options: argparse.Namespace) -> tuple[dict[str, Any], bytes]:
-    """An arm that learns at its own table: numbers and picture."""
+def learn(arm: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The numbers of an arm that learns at its own table."""
     experiment, overrides = ARMS[arm]
     runs = train(arm, options)
     benchmark, tables = metrics.evaluate_runs(runs)
     command = " ".join(["coterie train", experiment, *overrides, *options.overrides, "seed=S"])
     head = {"command": command, "wall_s": [(run.summary() or {})["wall_s"] for run in runs], "bids": bids_of(runs)}
-    return head | metrics.summarise(benchmark, tables), draw_bids([(benchmark, tables)])
+    return head | metrics.summarise(benchmark, tables)
 
 
 def bids_of(runs: list[Run]) -> dict[str, Any]:
@@ -95,8 +95,8 @@ def bids_of(runs: list[Run]) -> dict[str, Any]:
     return {"valuations": SHOWN} | {name: found.astype(float).tolist() for name, found in rows.items()}
 
 
-def match(arm: str, options: argparse.Namespace) -> tuple[dict[str, Any], bytes]:
-    """Bidders who were trained among their own kind meet the others: numbers and picture."""
+def match(arm: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The numbers of bidders who were trained among their own kind and meet the others."""
     prospects, neutrals = APART[arm]
     bidders = prospects + neutrals
     ours, theirs = train(f"cpt-{bidders}", options), train(f"neutral-{bidders}", options)
@@ -112,8 +112,7 @@ def match(arm: str, options: argparse.Namespace) -> tuple[dict[str, Any], bytes]
         played.append(play(one, other, prospects, neutrals, options.episodes))
     check = {name: told([row[name] for row in played]) for name in played[0]}
     head = {"command": f"python benchmarks/auction_study.py --only {arm}", "played": options.episodes}
-    found = head | metrics.summarise(benchmark, tables) | {"played_money": check}
-    return found, draw_bids([(benchmark, tables)])
+    return head | metrics.summarise(benchmark, tables) | {"played_money": check}
 
 
 def play(one: Run, other: Run, prospects: int, neutrals: int, episodes: int) -> dict[str, float]:
@@ -176,9 +175,8 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     file = out / "auction-study.json"
     for arm in options.only:
-        found, png = (learn if arm in ARMS else match)(arm, options)
-        found = {"commit": options.commit, **found}
-        (out / f"auction-study-{arm}.png").write_bytes(png)
+        found = {"commit": options.commit, **(learn if arm in ARMS else match)(arm, options)}
+        (out / f"auction-study-{arm}.png").write_bytes(draw_summary(rounded(found)))
         study = json.loads(file.read_text()) if file.exists() else {}  # read again: arms may be run side by side
         merged = {name: found if name == arm else study.get(name) for name in (*ARMS, *APART)}
         kept = {name: one for name, one in merged.items() if one is not None}

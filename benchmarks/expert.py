@@ -108,22 +108,35 @@ def visits(run: Run, size: int) -> np.ndarray:
     return counts / max(counts.sum(), 1)
 
 
-def draw(arms: dict[str, dict[str, Any]], maps: dict[str, np.ndarray], path: Path) -> None:
-    """Curves over all seeds above, visits below."""
+def draw(found: dict[str, Any]) -> bytes:
+    """Curves over all seeds of every arm; below them where it goes, if the file has that."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(2.6 * len(arms), 5.4), layout="constrained")
-    axes = figure.subplots(2, len(arms), sharex="row", sharey="row")
-    for number, (arm, found) in enumerate(arms.items()):
-        steps = np.array(found["curves"][0]["frames"])
-        values = np.array([one["success"][: len(steps)] for one in found["curves"]])
+    arms = found["arms"]
+    columns = min(len(arms), 4)
+    rows, mapped = -(-len(arms) // columns), all("visits" in one for one in arms.values())
+    figure = Figure(figsize=(2.9 * columns, (4.6 if mapped else 2.6) * rows), layout="constrained")
+    grid = figure.add_gridspec(rows * (1 + mapped), columns)
+    longest = max(one["curves"][0]["frames"][-1] for one in arms.values())
+    for number, (arm, one) in enumerate(arms.items()):
+        row, column = divmod(number, columns)
+        axes = figure.add_subplot(grid[row * (1 + mapped), column])
+        steps = np.array(one["curves"][0]["frames"])
+        values = np.array([curve["success"][: len(steps)] for curve in one["curves"]])
         line = Estimate(np.median(values, axis=0), values.min(axis=0), values.max(axis=0))
-        figures.draw_series(axes[0][number], figures.Series(arm, figures.colour(0), steps, line))
-        figures.draw_references(axes[0][number], [figures.Reference("solved", SOLVED, threshold=True)])
-        figures.label_panel(axes[0][number], arm, figures.STEPS, "" if number else "greedy success")
-        axes[1][number].imshow(maps[arm], cmap=figures.HEAT)
-        axes[1][number].set_axis_off()
-    path.write_bytes(figures.as_png(figure))
+        figures.draw_series(axes, figures.Series(arm, figures.colour(0), steps, line))
+        figures.draw_references(axes, [figures.Reference("solved", SOLVED, threshold=True)])
+        figures.label_panel(axes, arm, figures.STEPS, "greedy success" if not column else "")
+        axes.title.set_fontsize(9)
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_xlim(-0.02 * longest, longest)
+        if mapped:
+            below = figure.add_subplot(grid[row * 2 + 1, column])
+            below.imshow(np.array(one["visits"]), cmap=figures.HEAT)
+            below.set_axis_off()
+    words = f"Median of the seeds, band from least to most; dashed: {SOLVED:.0%}."
+    figure.supxlabel(words, fontsize=8, color=figures.TEXT)
+    return figures.as_png(figure)
 
 
 def main() -> None:
@@ -137,7 +150,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/expert"))
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
-    folder, arms, maps = options.runs / f"size-{options.size}", {}, {}
+    folder, arms = options.runs / f"size-{options.size}", dict[str, Any]()
     for arm in options.arms:
         steps = options.steps if arm in (*SCRATCH, "transfer") else options.after
         rows, curves = [], []
@@ -157,15 +170,15 @@ def main() -> None:
                 }
             )
             print(arm, json.dumps(rows[-1]), flush=True)
-        arms[arm] = {"seeds": rows, "curves": curves}
-        maps[arm] = visits(run, options.size)
+        where = [[round(float(share), 4) for share in row] for row in visits(run, options.size)]
+        arms[arm] = {"seeds": rows, "curves": curves, "visits": where}
         table = load(run.path)
         world = build_render_world(table.config.world)
         write_video(world, [g.actor for g in table.groups], evaluation_seed(0), [folder / f"{arm}.gif"])
     name = f"expert-doorkey-{options.size}"
     result = {"command": " ".join(["python", *sys.argv]), "commit": commit(), "arms": arms}
     (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    draw(arms, maps, options.out / f"{name}.png")
+    (options.out / f"{name}.png").write_bytes(draw(result))
     print(f"{'arm':12} {'step 0':>7} {'greedy':>7} {'frames to 90%, median (range)':>32}")
     for arm, found in arms.items():
         rows = found["seeds"]

@@ -110,9 +110,12 @@ def measure(run: Run, episodes: int) -> dict[str, Any]:
     }
 
 
-def draw(curves: dict[str, list[list[float]]], steps: list[int], floor: float) -> bytes:
+def draw(found: dict[str, Any]) -> bytes:
     """Success against steps, one line per list: the mean, between the least and the most of the seeds."""
     from matplotlib.figure import Figure
+
+    steps, floor = found["curves"]["env_steps"], found["random"]["train"]
+    curves = {name: rows for name, rows in found["curves"].items() if name != "env_steps"}
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -169,8 +172,7 @@ def main() -> None:
     }
     out = Path(options.out)
     (out / f"{EXPERIMENT}.json").write_text(json.dumps(found, indent=1) + "\n")
-    curves = {w: found["curves"][w] for w in LISTS}
-    (out / f"{EXPERIMENT}.png").write_bytes(draw(curves, steps, found["random"]["train"]))
+    (out / f"{EXPERIMENT}.png").write_bytes(draw(found))
 
 
 if __name__ == "__main__":

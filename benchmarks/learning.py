@@ -3,7 +3,8 @@
     python benchmarks/learning.py --experiments gridworld-meet cartpole-ppo --seeds 5 --runs runs/learning
 
 Trains what is not there yet with the product's own command, then writes NAME.json (every seed's held-out
-greedy score beside step 0, random and expert play, the command and the commit) and NAME.png.
+greedy score beside step 0, random and expert play, the command, the commit and the curves) and NAME.png, which
+`make pictures` draws again from the former.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 
 from interleave import commit
 
-from coterie.studies.report.report import draw_curves
+from coterie.studies import figures
+from coterie.studies.report import curves
 from coterie.training.run import Run
 
 ALL = [
@@ -70,7 +72,15 @@ def collect(experiment: str, runs: list[Run], version: str) -> dict[str, Any]:
         "env_steps": (runs[0].summary() or {})["env_steps"],
         "episodes": (runs[0].summary() or {})["episodes"],
         "seeds": rows,
+        "charts": [figures.chart_to_dict(chart) for chart in curves.charts(runs)],
     }
+
+
+def draw(found: dict[str, Any]) -> bytes:
+    """The curves of an experiment, from its file of results."""
+    count = len(found["seeds"])
+    caption = f"Lines: mean of {count} seeds. Bands: its 95% interval by bootstrap over the seeds."
+    return figures.charts_as_png([figures.chart_from_dict(one) for one in found["charts"]], caption)
 
 
 def brief(result: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +103,7 @@ def main() -> None:
         runs = train(experiment, options.seeds, Path(options.runs))
         found = collect(experiment, runs, options.commit)
         (out / f"{experiment}.json").write_text(json.dumps(found, indent=1) + "\n")
-        (out / f"{experiment}.png").write_bytes(draw_curves(runs))
+        (out / f"{experiment}.png").write_bytes(draw(found))
         for kind in ("best", "step_0", "random", "expert"):
             if kind in found["seeds"][0]:
                 for group in found["seeds"][0][kind]["return_mean"]:

@@ -69,10 +69,11 @@ def collect(run: Run) -> dict[str, Any]:
     }
 
 
-def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
+def draw(result: dict[str, Any]) -> bytes:
     """Every seed's curve, one colour for each arm."""
     from matplotlib.figure import Figure
 
+    found = result["arms"]
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.add_subplot()
     for place, (arm, rows) in enumerate(found.items()):
@@ -85,7 +86,7 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
     figures.label_panel(axes, f"MiniGrid DoorKey 5×5, PPO, {len(rows)} seeds each", figures.STEPS, "greedy success")
     axes.set_ylim(-0.03, 1.03)
     figures.put_legend(axes)
-    path.write_bytes(figures.as_png(figure))
+    return figures.as_png(figure)
 
 
 def summarise(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def main() -> None:
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     (out / "doorkey5-shaped.json").write_text(json.dumps(summary | {"arms": found}, indent=1) + "\n")
-    draw(found, out / "doorkey5-shaped.png")
+    (out / "doorkey5-shaped.png").write_bytes(draw(summary | {"arms": found}))
     print(json.dumps(summary, indent=1))
 
 

@@ -255,29 +255,28 @@ def summarize(task: Task, runs: dict[str, list[Path]]) -> dict[str, Any]:
     return {"title": task.title, "threshold": round(threshold, 4), "tests": tests, "arms": found}
 
 
-def draw(results: dict[str, Any], runs: dict[str, dict[str, list[Path]]], path: Path) -> None:
-    """One panel per task: every seed's curve, and the threshold."""
+def draw(found: dict[str, Any]) -> bytes:
+    """One panel per task: the steps that every seed of each arm took to the threshold."""
     from matplotlib.figure import Figure
 
+    results = found["tasks"]
     rows = -(-len(results) // 2)
-    figure = Figure(figsize=(11, 3.4 * rows), layout="constrained")
-    for place, (name, result) in enumerate(results.items(), 1):
+    figure = Figure(figsize=(11, 2.9 * rows), layout="constrained")
+    for place, result in enumerate(results.values(), 1):
         axes = figure.add_subplot(rows, 2 if len(results) > 1 else 1, place)
-        colours = {arm: figures.colour(number) for number, arm in enumerate(TASKS[name].arms)}
-        for arm, paths in runs[name].items():
-            for number, each in enumerate(paths):
-                steps, values = zip(*curve(Run.open(each), TASKS[name].metric), strict=True)
-                axes.plot(steps, values, color=colours[arm], linewidth=0.9, label=arm if not number else None)
-        figures.draw_references(axes, [figures.Reference("threshold", result["threshold"], threshold=True)])
-        unit = "success, greedy" if TASKS[name].metric == SUCCESS else "return"
-        figures.label_panel(axes, f"{result['title']}, teacher off", figures.STEPS, unit)
-        if TASKS[name].metric == SUCCESS:
-            axes.set_xscale("symlog", linthresh=10_000)
-            axes.set_xlim(left=0)
-        else:
-            axes.set_ylim(bottom=-20)
-        figures.put_legend(axes)
-    path.write_bytes(figures.as_png(figure))
+        runs = {
+            arm: [
+                (row["steps_to_threshold"] or row["env_steps"], row["steps_to_threshold"] is not None)
+                for row in one["seeds"]
+            ]
+            for arm, one in result["arms"].items()
+        }
+        figures.draw_reaching(axes, runs)
+        title = f"{result['title']}: steps to {result['threshold']:g}"
+        figures.label_panel(axes, title, figures.STEPS, "")
+    words = "Every dot is a seed, played without its teacher; open: not reached by its last step. Line: the median."
+    figure.supxlabel(words, fontsize=8, color=figures.TEXT)
+    return figures.as_png(figure)
 
 
 def main() -> None:
@@ -323,7 +322,7 @@ def main() -> None:
         "tasks": results,
     }
     given.out.write_text(json.dumps(written, indent=1) + "\n")
-    draw(results, runs, given.out.with_suffix(".png"))
+    given.out.with_suffix(".png").write_bytes(draw(written))
     for task, result in results.items():
         print(f"{task}: {result['tests']}")
         for arm, each in result["arms"].items():

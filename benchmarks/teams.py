@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from interleave import commit
 
+from coterie.studies import figures
+from coterie.studies.statistics import Estimate
 from coterie.training.run import Run
 
 PLAIN = ["train.video=false", "train.tensorboard=false"]
@@ -105,24 +107,44 @@ def train(arm: str, seed: int, tokens: int, folder: Path, settings: list[str]) -
     }
 
 
-def draw(found: list[dict[str, Any]], path: Path) -> None:
-    """Success against sampled tokens: the mean over seeds of each arm."""
-    import matplotlib
+def draw(found: dict[str, Any]) -> bytes:
+    """Success against sampled tokens: the mean over seeds of each arm, and a small panel with the range of each."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    for number, arm in enumerate(dict.fromkeys(one["arm"] for one in found)):
-        curves = [np.array(one["curve"]) for one in found if one["arm"] == arm and one["curve"]]
+    lines = []
+    for number, arm in enumerate(dict.fromkeys(one["arm"] for one in found["results"])):
+        curves = [np.array(one["curve"]) for one in found["results"] if one["arm"] == arm and one["curve"]]
         if not curves:
             continue
         grid = np.linspace(0, min(curve[-1, 0] for curve in curves), 60)
-        mean = np.mean([np.interp(grid, curve[:, 0], curve[:, 1]) for curve in curves], axis=0)
-        axes.plot(grid / 1e6, mean, label=f"{arm} ({len(curves)})", color=f"C{number}")
-    axes.set(xlabel="sampled tokens (millions)", ylabel="greedy success, validation instances", ylim=(0, 1))
-    figure.legend(loc="outside right upper", frameon=False)
-    figure.savefig(path, dpi=110)
+        values = np.array([np.interp(grid, curve[:, 0], curve[:, 1]) for curve in curves])
+        spread = Estimate(values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+        dashes = number // len(figures.COLOURS)
+        lines.append(figures.Series(arm, figures.colour(number), grid / 1e6, spread, dash=dashes))
+    columns = 5
+    rows = -(-len(lines) // columns)
+    figure = Figure(figsize=(11, 4.2 + 1.9 * rows), layout="constrained")
+    grid = figure.add_gridspec(1 + rows, 1, height_ratios=[4.2, *[1.9] * rows])
+    axes = figure.add_subplot(grid[0])
+    for one in lines:
+        figures.draw_series(axes, one, band=False)
+    title, tokens = "Plan-Path 4×4, mean over seeds", "sampled tokens, millions"
+    figures.label_panel(axes, title, tokens, "greedy success, validation")
+    axes.set_ylim(-0.03, 1.03)
+    figures.put_legend(axes, "right")
+    for row in range(rows):
+        cells = grid[1 + row].subgridspec(1, columns)
+        for column, one in enumerate(lines[row * columns : (row + 1) * columns]):
+            small = figure.add_subplot(cells[column])
+            for other in lines:
+                small.plot(other.x, other.estimate.value, color="#cccccc", linewidth=0.8)
+            figures.draw_series(small, one)
+            figures.label_panel(small, "", "", "")
+            small.set_title(one.label, loc="left", fontsize=9, fontweight="bold")
+            small.set_ylim(-0.03, 1.03)
+            small.tick_params(labelsize=7)
+    figure.supxlabel("Small panels: every arm with the range of its seeds.", fontsize=8, color=figures.TEXT)
+    return figures.as_png(figure)
 
 
 def main() -> None:
@@ -150,7 +172,7 @@ def main() -> None:
             )
             about = {"command": command, "commit": commit(), "results": found}
             options.out.write_text(json.dumps(about, indent=1) + "\n")
-    draw(found, options.out.with_suffix(".png"))
+    options.out.with_suffix(".png").write_bytes(draw(about))
 
 
 if __name__ == "__main__":

@@ -528,8 +528,13 @@ def test_every_experiment_is_valid(coterie_, experiment):
     assert coterie_("config", "validate", experiment)[0] == 0
 
 
-def test_doctor(coterie_):
+def test_doctor(coterie_, tmp_path, monkeypatch):
+    (tmp_path / "hub" / "models--a").mkdir(parents=True)
+    (tmp_path / "hub" / "models--a" / "weights").write_bytes(b"0" * 3_000_000)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     code, out, _ = coterie_("doctor")
+    assert "Hugging Face   3 MB at" in out
     assert code == 0
     for word in ("python", "cores", "gpu", "torch", "numba", "tensorboard"):
         assert word in out

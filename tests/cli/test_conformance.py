@@ -29,6 +29,8 @@ def test_built_in_classes_pass(coterie_, words, said):
         (("policy", "network", "hiden=[4]"), 2, "did you mean 'hidden'"),
         (("policy", "network", "--world", "gridwrld"), 2, "did you mean 'gridworld'"),
         (("policy", "gaussian", "--world", "spread"), 2, "policy 'gaussian' needs continuous actions"),
+        (("learner", "sac"), 2, "checked in 'gridworld', --world names another: spread:continuous_actions=true"),
+        (("policy", "search"), 2, "checked in 'gridworld', --world names another: "),
         (("policy", "helpers.run:Ghost"), 2, "has no 'Ghost'"),
         (("learner", "bc"), 2, "learner 'bc' learns from files"),
         (("learner", "ppo", "--policy", "q_network", "--world", "spread"), 2, "improves a NetworkPolicy"),

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from coterie.studies.compare import show
-from helpers.compare import FAST, SLOW, compared, fabricate
+from helpers.compare import FAST, SLOW, compared, fabricate, fabricate_sweep
 
 
 @pytest.mark.slow
@@ -88,6 +88,8 @@ def test_the_command_writes_a_figure_and_a_page(coterie_, sweep, tmp_path, drawi
     figure, out = tmp_path / "deep" / "figure.png", tmp_path / "page.html"
     assert coterie_("compare", sweep, "--threshold", "5", "--figure", figure, "--out", out)[0] == 0
     assert Image.open(figure).size[0] > 1000
+    beside = {file.name for file in (tmp_path / "page-figures").iterdir()}
+    assert beside == {"overview.png", "overview-validation-return.png", "overview-validation-return-against-time.png"}
     text = out.read_text()
     assert Image.open(io.BytesIO(base64.b64decode(text.split("base64,")[1].split('"')[0]))).format == "PNG"
     assert text.count("<table>") == 3
@@ -111,6 +113,21 @@ def test_what_is_drawn(sweep, monkeypatch, drawing):
     assert [len(axes.collections) for axes in (steps, wall, profile)] == [2, 2, 2]  # a band for each variant
     assert steps.get_legend_handles_labels()[1] == ["random", "expert", "step 0", "threshold"]
     assert intervals.lines[0].get_xdata().tolist() == [6, 7, 8, 9]
+
+
+def test_the_figure_can_be_drawn_again_from_the_json(tmp_path):
+    found = compared(fabricate_sweep(tmp_path), threshold=5.0)
+    made = show.picture_of(found)
+    again = show.picture_from_dict(json.loads(json.dumps(show.to_dict(found))))
+    assert (again.references, again.unit, again.notes) == (made.references, made.unit, made.notes)
+    assert again.thresholds.tolist() == made.thresholds.tolist()
+    for one, other in zip(again.variants, made.variants, strict=True):
+        assert (one.label, one.scores.tolist()) == (other.label, other.scores.tolist())
+        assert one.iqm.to_dict() == other.iqm.to_dict()
+        assert one.profile.to_dict() == other.profile.to_dict()
+        for axis in ("steps", "wall"):
+            assert one.curves[axis][0].tolist() == other.curves[axis][0].tolist()
+            assert one.curves[axis][1].to_dict() == other.curves[axis][1].to_dict()
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from coterie.core.search_space import Real
 from coterie.core.types import CoterieError
 from coterie.studies.tune import show
 from coterie.studies.tune import tune as tuning
-from coterie.studies.tune.optuna import StudySpec, open_study
+from coterie.studies.tune.optuna import open_study
+from coterie.studies.tune.trial import StudySpec
 from coterie.studies.tune.tune import Plan, tune
 from coterie.training import loop
 from coterie.training.run import Run

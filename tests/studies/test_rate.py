@@ -249,13 +249,27 @@ def test_keys_of_a_person():
 def test_a_person_sees_both_sides_and_where_they_are_and_how_to_answer():
     judge, said = person("what", "a")
     judge.begin(2, 20)
-    assert "18 pairs of episodes" in said[1]
-    assert "2 are rated already" in said[1]
-    assert "a  A is better" in said[2]
+    assert said[0] == "18 pairs of episodes, A and B. 2 are rated already. Answer with a key:"
+    assert "a  A is better" in said[1]
     judge.compare(episode(frames=("x.", ".x")), episode(frames=("o..", ".o.", "..o")))
     assert "\npair 3 of 20: Which is nicer?" in said
-    assert "pair 3 of 20\nA: step 1 of 1 (over)   |   B: step 2 of 2 (over)\n.x                      |   ..o" in said
+    assert sum("nicer" in text for text in said) == 1
+    assert "\nA: step 1 of 1 (over)   |   B: step 2 of 2 (over)\n.x                      |   ..o" in said
     assert said[-1] == judges.HELP  # for a key that means nothing
+
+
+def test_in_a_terminal_the_question_stays_above_every_frame(monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(judges.time, "sleep", lambda seconds: None)
+    judge, said = person("a")
+    judge.begin(0, 1)
+    judge.compare(episode(frames=("step 0\nx.", "step 1\n.x")), episode(frames=("step 0\no.",)))
+    first, second = said[2:4]
+    head, scene = first.split("\n\n")
+    assert head == f"{judges.CLEAR}pair 1 of 1: Which is nicer?"
+    assert scene.splitlines() == ["A: step 0 of 1   |   B: step 0 of 0 (over)", "x.               |   o."]
+    assert "A: step 1 of 1 (over)" in second
+    assert "nicer" in second
 
 
 def test_sides_that_are_too_wide_are_below_each_other():

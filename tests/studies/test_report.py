@@ -283,12 +283,23 @@ def test_curves_of_runs_of_different_lengths(tmp_path, runs, drawing):
     assert report.draw_curves([runs[1], run])[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
+def test_pictures_lie_next_to_the_page(tmp_path, drawing):
+    run = fabricate(tmp_path / "run", finished=False)
+    report.write_report([run], tmp_path / "page.html")
+    files = sorted((tmp_path / "page-figures").iterdir())
+    assert [file.name for file in files] == ["entropy.png", "return-against-time.png", "return.png"]
+    assert all(file.read_bytes()[:4] == b"\x89PNG" for file in files)
+
+
 def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch, drawing):
     from matplotlib.figure import Figure
 
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
-    report.draw_curves([fabricate(tmp_path / str(seed), f"seed={seed}", start=9.0 * seed) for seed in (0, 1)])
+    runs = [fabricate(tmp_path / str(seed), f"seed={seed}", start=9.0 * seed) for seed in (0, 1)]
+    runs[1].metrics_file.write_text("".join(runs[1].metrics_file.read_text().splitlines(keepends=True)[1:]))
+    report.draw_curves(runs)  # the second one lacks its step 0, so nothing says when its training began
     words = {axes.get_title("left"): [text.get_text() for text in axes.texts] for axes in drawn[0].axes}
     assert words == {"return": [], "return against time": ["no seconds that all runs share"], "entropy": []}
 

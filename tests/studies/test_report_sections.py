@@ -13,7 +13,7 @@ from coterie.lm.wrappers.cache import Cache, CacheSettings
 from coterie.studies import figures, html, interactive
 from coterie.studies.columns import columns
 from coterie.studies.figures import Chart, Reference, Series
-from coterie.studies.report import lm_section, origin_section, scores_section, settings_section
+from coterie.studies.report import curves, lm_section, origin_section, scores_section, settings_section
 from coterie.studies.statistics import Estimate
 from coterie.training import provenance
 from coterie.training.run import PROVENANCE, Run
@@ -66,13 +66,6 @@ def test_this_process_is_described():
     now = provenance.this_start()
     assert "cores" in now.machine
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", now.date)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(35.2, "35 s"), (120, "2 min"), (125, "2 min 5 s"), (7300, "2 h 1 min")]
-)
-def test_durations_are_said_as_people_do(seconds, words):
-    assert origin_section.duration(seconds) == words
 
 
 # Scores -------------------------------------------------------------------------------------------------
@@ -128,6 +121,17 @@ def test_a_text_table_leaves_out_columns_without_words():
     ]
 
 
+def test_a_column_of_numbers_may_hold_a_word():
+    rows = [["risk preference", "neutral"], ["bidders", "2"], ["payoff", "−0.2 [−0.3, −0.1]"], ["loss", "–"]]
+    assert '<table class="text-1">' in html.table(["group", "bidders"], rows)
+
+
+def test_controls_do_not_cover_a_video_and_come_with_a_click():
+    tag = html.video_tag(b"", "an episode")
+    assert "<video autoplay loop muted playsinline " in tag
+    assert 'onclick="this.controls = true"' in tag
+
+
 def test_columns_of_words_are_aligned_to_the_left_and_numbers_to_the_right():
     text = html.table(["policy", "group", "return"], [["best", "team", "1.0"], ["last", "–", "–"]])
     assert '<table class="text-1 text-2">' in text
@@ -153,6 +157,30 @@ def test_settings_of_an_experiment_of_ones_own_are_held_against_the_defaults(tmp
     text = "".join(settings_section.report_section(schema.load(str(file))))
     assert "differ from the defaults" in text
     assert ["train.num_envs", "64", "3"] in cells(text)
+    assert ["groups.all.policy.name", "network", "random"] in cells(text)
+    assert ["world.name", "–", "tictactoe"] in cells(text)
+
+
+def test_the_settings_of_a_mixed_table_name_every_kind_of_player(tmp_path):
+    file = tmp_path / "mixed.yaml"
+    file.write_text(
+        "world: {name: gridworld, num_agents: 4}\n"
+        "groups:\n"
+        "  learner: {agents: agent_0, learner: ppo}\n"
+        "  script: {agents: agent_1, policy: expert}\n"
+        "  model: {agents: agent_2, policy: {name: language, lm: embedded}}\n"
+        "  earlier: {agents: agent_3, policy: {run: runs/old}}\n"
+    )
+    rows = {
+        path: (default, here)
+        for path, default, _, here, _ in settings_section.difference_rows(schema.load(str(file)), None)
+    }
+    assert rows["groups.learner.learner.name"] == ("–", "ppo")
+    assert rows["groups.script.policy.name"] == ("network", "expert")
+    assert rows["groups.model.policy.name"] == ("network", "language")
+    assert rows["groups.earlier.policy.run"][1].endswith("runs/old")
+    assert rows["groups.model.agents"] == ('["*"]', '["agent_2"]')
+    assert not [path for path in rows if path.startswith(("groups.learner.policy", "groups.model.policy.lm"))]
 
 
 # Language models ----------------------------------------------------------------------------------------
@@ -160,7 +188,7 @@ def test_settings_of_an_experiment_of_ones_own_are_held_against_the_defaults(tmp
 
 def test_what_a_model_was_asked_is_counted_and_shown(tmp_path):
     run = Run.create(tmp_path / "run", schema.load(GRID))
-    counts = {"questions": 12.0, "unanswered": 3.0, "calls": 1234.0, "cache_hits": 5.0, "seconds": 2.0}
+    counts = {"questions": 12000.0, "unanswered": 3.0, "calls": 1234.0, "cache_hits": 5.0, "seconds": 2.0}
     record = {"env_steps": 1, "wall_s": 1.0} | {f"team/advice/lm/{name}": value for name, value in counts.items()}
     record |= {"team/advice/share": 0.25, "team/constraints/vetoes": 7.0}
     run.metrics_file.write_text(json.dumps(record) + "\n")
@@ -170,13 +198,31 @@ def test_what_a_model_was_asked_is_counted_and_shown(tmp_path):
     cache.scores(["Left or right?"], [["left", "right"]])
     cache.close()
     text = "".join(lm_section.report_section([run]))
-    counted = [["questions", "12"], ["abstained", "3"], ["calls", "1,234"], ["cache hits", "5"], ["seconds", "2"]]
-    assert cells(text)[1:6] == counted
+    counted = [["questions", "12,000"], ["abstained", "3"], ["answered without a call", "10,763"], ["calls", "1,234"]]
+    counted += [["cache hits, in the file of answers", "5"], ["seconds", "2"]]
+    assert cells(text)[1:7] == counted
     assert "<th>team/advice" in text
     assert ["team", "decisions with advice", "25.0%"] in cells(text)
-    assert ["team", "actions vetoed, last iteration", "7"] in cells(text)
+    assert ["team", "actions vetoed", "7"] in cells(text)
     assert "Which &lt;way&gt;?\n→ north" in text
     assert "Left or right?\n→ left 73%, right 27%" in text
+
+
+def test_counts_of_a_model_are_totals_over_all_iterations_and_runs(tmp_path):
+    runs = [Run.create(tmp_path / name, schema.load(GRID)) for name in ("one", "two")]
+    told = "team/advice/lm/"
+    for run, questions in zip(runs, ([10, 20, 5], [100, 200])):  # the first was resumed: it counts anew after 20
+        records = [
+            {"env_steps": i, "wall_s": 1.0, f"{told}questions": count, f"{told}calls": 1.0, "team/advice/share": 0.5}
+            | {"team/constraints/vetoes": 3.0, "team/advice/advised": count}
+            for i, count in enumerate(questions)
+        ]
+        run.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    rows = cells("".join(lm_section.report_section(runs)))
+    assert ["questions", "225"] in rows
+    assert ["team", "actions vetoed", "15"] in rows  # of five iterations
+    assert ["team", "decisions with advice", "225"] in rows
+    assert ["team", "decisions with advice", "50.0%"] in rows
 
 
 def test_what_all_samples_begin_with_is_shown_once():
@@ -224,6 +270,64 @@ def test_a_browser_gets_the_same_lines_bands_and_references():
     assert made["layout"]["yaxis"]["range"] == [-0.03, 1.03]
     solid, faint = made["data"][2], made["data"][5]
     assert faint["opacity"] < solid["opacity"]
+
+
+def test_a_chart_is_drawn_again_from_its_numbers():
+    made = chart([False, True], references=(Reference("random", 4.0), Reference("solved", 5.0, True)), share=True)
+    again = figures.chart_from_dict(json.loads(json.dumps(figures.chart_to_dict(made))))
+    assert interactive.to_dict(again) == interactive.to_dict(made)
+    x = np.arange(500.0)
+    (line,) = figures.chart_to_dict(Chart("t", "x", "y", (Series("a", "#000000", x, Estimate(x, None, None)),)))[
+        "series"
+    ]
+    assert (len(line["x"]), line["x"][-1], line["estimate"]["low"]) == (100, 499, None)
+
+
+def test_steps_are_thousands_and_seconds_begin_at_zero_in_both_forms():
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    for label, key, value in ((figures.STEPS, "tickformat", "~s"), (figures.SECONDS, "rangemode", "tozero")):
+        one = Series("a", "#000000", LINE + 2000, Estimate(LINE, None, None))
+        assert interactive.to_dict(Chart("t", label, "y", (one,)))["layout"]["xaxis"][key] == value
+        axes.plot(one.x, LINE)
+        figures.label_panel(axes, "t", label, "y")
+    assert axes.get_xlim()[0] == 0
+    figures.label_panel(axes, "t", figures.STEPS, "y")
+    assert axes.xaxis.get_major_formatter()(2000) == "2k"
+
+
+def test_time_is_counted_from_the_end_of_step_0(tmp_path):
+    made = {one.title: one for one in curves.charts([fabricate(tmp_path / "run", start=15.0)])}
+    assert made["return against time"].x == figures.TRAINING
+    assert made["return against time"].series[0].x.tolist() == [0, 1, 2]
+
+
+def test_a_group_has_one_colour_in_every_chart_and_success_lies_between_0_and_1(tmp_path):
+    words = ["world.num_agents=3", "groups.team.agents=[agent_0]"]
+    words += ["groups.rest={agents: [agent_1, agent_2], learner: ppo}"]
+    run = Run.create(tmp_path / "run", schema.load(GRID, words))
+    names = [f"{group}/{name}" for group in ("team", "rest") for name in ("eval/return_mean", "return_100", "entropy")]
+    records = [{"env_steps": i, "wall_s": i} | dict.fromkeys([*names, "eval/success_rate"], 0.5) for i in range(3)]
+    run.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    made = {one.title: one for one in curves.charts([run])}
+    colours = {}
+    for one in (made["return"], made["entropy"]):
+        for series in one.series:
+            colours.setdefault(series.label.split(",")[0], set()).add(series.colour)
+    assert colours == {"team": {figures.colour(0)}, "rest": {figures.colour(1)}}
+    assert {series.label: series.faint for series in made["return"].series} == {
+        "team, greedy": False,
+        "rest, greedy": False,
+        "team, training (100 episodes)": True,
+        "rest, training (100 episodes)": True,
+    }
+    assert [one.title for one in made.values() if one.share] == ["success"]
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    figures.draw_chart(axes, made["success"])
+    assert axes.get_ylim() == (-0.03, 1.03)
 
 
 def test_many_lines_have_no_bands():

@@ -14,7 +14,7 @@ from coterie.studies import sweep
 from coterie.training.interrupt import Interruption
 from coterie.training.jobs import run_parallel
 from coterie.training.run import Run
-from helpers.run import GRID, assert_same_end, environment, written
+from helpers.run import GRID, assert_same_end, environment, files, numbers, results, train, written
 
 BASE = [word for word in GRID if "total_steps" not in word]
 WORDS = [*BASE, "train.total_steps=96", "seed=0,1"]
@@ -40,8 +40,9 @@ def test_jobs_do_not_change_the_numbers_and_finished_runs_stay(coterie_, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_goes_on(tmp_path):
-    words = [*BASE, "train.total_steps=16000", "train.evaluate_every=500", "seed=0,1", "--out", str(tmp_path / "runs")]
+def test_a_killed_sweep_goes_on(coterie_, tmp_path):
+    seldom = ["train.total_steps=9600", "train.evaluate_every=300", "train.checkpoint_every=300"]
+    words = [*BASE, *seldom, "seed=0,1", "--out", str(tmp_path / "runs")]
     command = [sys.executable, "-c", "from coterie.cli import main; main()", "train", "gridworld-cooperative", "-m"]
     process = subprocess.Popen(
         [*command, *words, "--jobs", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
@@ -56,9 +57,18 @@ def test_a_killed_sweep_goes_on(tmp_path):
     out, _ = process.communicate()
     assert process.returncode == 143
     assert out.count("stopped and saved at") == 2
-    planned = sweep.plan_sweep("gridworld-cooperative", words[:-2], tmp_path / "runs")
-    assert [one.directory.name for one in planned] == ["seed=0", "seed=1"]
-    assert Run.open(planned[0].directory).summary() is None
+    stopped = [Run.open(tmp_path / "runs" / f"seed={seed}") for seed in (0, 1)]
+    assert [run.summary() for run in stopped] == [None, None]
+    assert all(0 < run.steps()[-1] < 9600 for run in stopped)
+    code, out, err = coterie_("train", "gridworld-cooperative", "-m", *words, "--quiet")  # the same command
+    assert code == 0, err
+    assert "2 runs, best policies" in out
+    for run in stopped:
+        whole = [word.replace("seed=0,1", f"seed={run.config().seed}") for word in words[:-2]]
+        other = train(tmp_path / f"whole-{run.path.name}", *whole)
+        assert numbers(run) == numbers(other)
+        assert results(run) == results(other)
+        assert files(run.checkpoint_path(9600)) == files(other.checkpoint_path(9600))
 
 
 def test_wrong_jobs_are_one_sentence(coterie_, tmp_path):

@@ -54,6 +54,27 @@ def test_wandb_offline_has_settings_and_records(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_wandb_offline_goes_on_under_the_same_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
+    words = [*SHORT, "train.tracking.sinks=[wandb]", "train.tracking.offline=true"]
+    run = stopped(tmp_path / "run", *words, at=2)
+    name = json.loads((run.path / "tracking.json").read_text())["wandb"]
+    assert coterie.resume(run.path, quiet=True)
+    assert json.loads((run.path / "tracking.json").read_text())["wandb"] == name
+    assert numbers(run) == numbers(train(tmp_path / "plain", *SHORT))  # sinks change nothing
+    sent = [file for folder in (run.path / "wandb").glob("offline-run-*") for file in folder.glob("run-*.wandb")]
+    assert {file.name for file in sent} == {f"run-{name}.wandb"}  # two parts of one run, which a sync joins
+    steps = {record["env_steps"] for record in run.metrics()}
+    for _ in range(600):  # a process of its own writes the files
+        kept = b"".join(file.read_bytes() for file in sent)
+        found = {int(step) for step in re.findall(rb"env_steps\x82\x01.(\d+)", kept, re.DOTALL)}  # as Protobuf has it
+        if found == steps:
+            break
+        time.sleep(0.1)
+    assert found == steps
+
+
+@pytest.mark.slow
 def test_tensorboard_has_the_settings(tmp_path):
     run = train(tmp_path / "run", *SHORT, "train.tensorboard=true")
     content = b"".join(file.read_bytes() for file in (run.path / "tensorboard").iterdir())

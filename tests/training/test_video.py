@@ -48,8 +48,13 @@ def test_a_video_has_every_step_of_the_episode(tmp_path, grid):
         lasting += video_file.info["duration"]
     assert lasting == 200 * (scenes + 1)
     width, height = video_file.size
-    assert width >= captions.SMALLEST > max(world.frame(0).shape)  # enlarged
+    assert width >= captions.SMALLEST
     assert height > width  # captions above and below a square
+
+
+def test_small_pictures_are_enlarged():
+    assert captions.enlarged(Image.new("RGB", (100, 60))).size == (500, 300)
+    assert captions.enlarged(Image.new("RGB", (481, 300))).size == (481, 300)
 
 
 def test_several_episodes_are_longer_and_differ(tmp_path, grid):
@@ -93,6 +98,10 @@ def test_a_terminal_shows_frames_and_returns(grid, capsys):
     assert "episode 1 of 2   step 0   return  team 0.00" in said
     assert "episode 2 of 2   step 5   return  team -" in said
     assert said.count("team: return") == 2
+    assert "\nstep " not in said  # it stands above every scene
+    assert captions.describe_step((1, None), 0, {"a": -0.001}) == "episode 1   step 0   return  a 0.00"
+    assert captions.without_step("step 3, holds nothing\n..", 3) == "holds nothing\n.."
+    assert captions.without_step("step 3\n..", 2) == "step 3\n.."
     assert "team: agent_0, agent_1 (random)\n0 agent_0   1 agent_1   * target   # wall   + several agents" in said
     assert "\x1b" not in said  # not a terminal: frames below each other, without colours
 

@@ -259,9 +259,11 @@ def test_pictures_and_text():
     env = parallel_env(render_mode="ansi", grid_size=3, num_targets=1)
     env.reset(seed=0)
     place(env, [(0, 0), (2, 2)], [(0, 1)])
-    assert env.render() == "step 0\n0 .*.\n. . .\n. . 1"
+    assert env.render() == "step 0\n┌───────┐\n│ 0 * . │\n│ . . . │\n│ . . 1 │\n└───────┘"
     env.step({"agent_0": RIGHT, "agent_1": STAY})
-    assert env.render() == "step 1\n. 0 .\n. . .\n. . 1"  # the final state, not the world's next episode
+    assert (
+        env.render() == "step 1\n┌───────┐\n│ . 0 . │\n│ . . . │\n│ . . 1 │\n└───────┘"
+    )  # the final state, not the world's next episode
     env.reset()
     assert env.render().startswith("step 0")
 

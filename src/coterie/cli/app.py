@@ -19,10 +19,27 @@ ORDER = (  # of the commands in `coterie --help`
 
 
 class Commands(TyperGroup):
-    """Lists the commands in the order above."""
+    """Lists commands in the order above, and flags in `-h` without a type, since they take no value."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=ORDER.index)
+        names = super().list_commands(ctx)
+        return sorted(names, key=ORDER.index) if set(names) <= set(ORDER) else names
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _without_types_of_flags(command.get_params(ctx))
+        return command
+
+
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    for one in parameters:
+        if getattr(one, "is_flag", False):  # of options, not of arguments
+            one.metavar = ""
+    return parameters
 
 
 app = typer.Typer(
@@ -32,8 +49,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-check_app = typer.Typer(help="Run the conformance tests on a world, a policy or a learner.", no_args_is_help=True)
-config_app = typer.Typer(help="Show or validate the settings of an experiment.", no_args_is_help=True)
+check_app = typer.Typer(
+    cls=Commands, help="Run the conformance tests on a world, a policy or a learner.", no_args_is_help=True
+)
+config_app = typer.Typer(cls=Commands, help="Show or validate the settings of an experiment.", no_args_is_help=True)
 app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from coterie.config import registry, schema
@@ -16,6 +17,7 @@ from coterie.testing import check_learner, check_policy
 from coterie.training import build
 
 COPIES = 3  # as many as the conformance tests draw views for
+WORLDS = "spread:continuous_actions=true, tictactoe, plan_path, …"  # of continuous actions, for search, of texts
 
 
 def check_policy_in(name: str, overrides: Sequence[str], world: str, random_greedy: bool) -> str:
@@ -26,6 +28,8 @@ def check_policy_in(name: str, overrides: Sequence[str], world: str, random_gree
     bound = name in registry.UNTRAINED or hasattr(lookup.look_up(registry.POLICIES, name), "needs")
     checked = []
     for spec in specs(made, part, None):
+        with naming_world(world):
+            policy_of(part, spec, made)
         masked = isinstance(spec.spaces.action, Discrete)
         for there in (made,) if bound else (None, made):  # views drawn from the spaces, and the world's own
             check_policy(lambda where: policy_of(part, where, made), spec, masked, not free, there)
@@ -46,10 +50,21 @@ def check_learner_in(name: str, overrides: Sequence[str], policy: str | None, wo
     taught = named(registry.POLICIES, policy or taught_policy(name, kind), (), "policy")
     made, checked = build.build_world(named_world(world), COPIES), []
     for spec in specs(made, taught, part):
+        with naming_world(world):
+            policy_of(taught, spec, made)
         masked = isinstance(spec.spaces.action, Discrete)
         check_learner(lambda where: learner_of(taught, part, where, made), spec, masked, replays)
         checked.append(f"{spec.agent_type} ({len(spec.agents)} agents)")
     return f"{name} with {taught.name}: passes the conformance tests in {world}: {', '.join(checked)}"
+
+
+@contextmanager
+def naming_world(world: str) -> Iterator[None]:
+    """Add the option to choose another world to what a part says that it refuses."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{error}; checked in '{world}', --world names another: {WORLDS}") from None
 
 
 def named(table: dict[str, str], name: str, overrides: Sequence[str], kind: str) -> Part:

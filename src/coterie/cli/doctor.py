@@ -99,6 +99,9 @@ def caches() -> Iterator[str]:
     """Lines on disk space besides packages: compiled code, runs, answers of language models among them."""
     import coterie
 
+    hub = hub_cache()
+    found = f"{megabytes(hub)} at {hub}" if hub.is_dir() else f"none at {hub}"
+    yield from line("Hugging Face", f"{found}; models named by their repository")
     compiled = [file for file in Path(coterie.__file__).parent.rglob("*.nb[ci]") if file.is_file()]
     size = f"{sum(file.stat().st_size for file in compiled) / 1e6:.0f} MB in {len(compiled)} files"
     yield from line("compiled code", f"{size}; made anew when missing")
@@ -108,9 +111,17 @@ def caches() -> Iterator[str]:
     yield from line("runs", kept)
 
 
+def hub_cache() -> Path:
+    """Hugging Face's folder of fetched models: HF_HUB_CACHE, else hub in HF_HOME, else in the user's cache."""
+    if chosen := os.environ.get("HF_HUB_CACHE"):
+        return Path(chosen).expanduser()
+    general = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
+    return Path(os.environ.get("HF_HOME", general)).expanduser() / "hub"
+
+
 def megabytes(folder: Path) -> str:
     """The size of a folder."""
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
     return f"{size / 1e6:,.0f} MB"
 
 

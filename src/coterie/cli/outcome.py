@@ -6,24 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from coterie.training.run import Run
 
 UNREADABLE = "/unreadable"  # after a role's name in the counters of text tasks
 HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
 
 
-def print_outcome(run: Run) -> bool:
-    """Print a run's scores and files; False when a signal stopped it early."""
+def print_outcome(run: Run, one_of_many: bool = False) -> bool:
+    """Print a run's scores and files (`one_of_many`: inside its directory); False when a signal stopped it early."""
     from coterie.training import mp4
+    from coterie.training.times import duration, times
 
     summary = run.summary()
     if summary is None:
         print(f"stopped and saved at {max(run.steps(), default=0):,} steps; continue with: coterie resume {run.path}")
         return False
     solved = ", solved" if summary["solved"] else ""
-    print(
-        f"{summary['env_steps']:,} steps in {summary['wall_s']:.0f} s, {summary['steps_per_s']:,.0f} per second{solved}"
-    )
+    took = times(run, summary)
+    speed = f"{duration(took.training)}, {took.steps_per_second:,.0f} per second{solved}"
+    print(f"{summary['env_steps']:,} steps in {speed}; step 0 took {duration(took.before)}")
     print(f"greedy play, {summary['episodes']} held-out episodes:")
     last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
     rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"]}
@@ -34,15 +37,26 @@ def print_outcome(run: Run) -> bool:
     if last:
         print(f"best     {summary['best_reason']}")
     print(f"run      {run.path}")
-    for video in run.videos()[-1:]:
-        converted = video.with_suffix(".mp4")
-        print(f"video    {video}" + (" (and .mp4)" if converted.exists() else ""))
-        if not mp4.available():
-            print(f"         an MP4 as well: {mp4.CURE}")
-    if (run.path / "report.html").exists():
-        print(f"report   {run.path / 'report.html'}")
+    videos = run.videos()[-1:]
+    report = run.path / "report.html"
+    if one_of_many:  # paths would be too long for 80 columns
+        names = [f"{video.relative_to(run.path)}{_more(video)}" for video in videos]
+        names += [report.name] if report.exists() else []
+        if names:
+            print(f"in it    {', '.join(names)}")
+    else:
+        for video in videos:
+            print(f"video    {video}{_more(video)}")
+            if not mp4.available():
+                print(f"         an MP4 as well: {mp4.CURE}")
+        if report.exists():
+            print(f"report   {report}")
     print_unanswered(summary.get("unanswered", {}))
     return True
+
+
+def _more(video: Path) -> str:
+    return " (and .mp4)" if video.with_suffix(".mp4").exists() else ""
 
 
 def print_results(results: Mapping[str, Mapping[str, Any]]) -> None:
@@ -98,6 +112,7 @@ def print_sweep(runs: Sequence[Run], out: str | None) -> None:
     """Print a table of a sweep's runs: the settings in which they differ, and their scores."""
     from coterie.studies.columns import columns
     from coterie.studies.compare.runs import compared_settings, make_labels
+    from coterie.training.times import duration
 
     finished = [(run, summary) for run in runs if (summary := run.summary()) is not None]
     if len(finished) < 2:
@@ -112,7 +127,7 @@ def print_sweep(runs: Sequence[Run], out: str | None) -> None:
         scores = [summary["evaluation"]["groups"][name]["return_mean"] for name in learning]
         rate = summary["evaluation"]["success_rate"]
         success = "" if rate is None else f"{rate:.1%}"
-        rows.append([words, f"{sum(scores) / len(scores):.2f}", success, f"{summary['wall_s']:.0f} s"])
+        rows.append([words, f"{sum(scores) / len(scores):.2f}", success, duration(summary["wall_s"])])
     print(f"\n{len(finished)} runs, best policies, mean return of the groups that learn:")
     for line in columns(["run", "return", "success", "time"], rows):
         print(f"  {line}")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.app import AsJson, app
+from coterie.cli.app import AsJson, Commands, app
 
 if TYPE_CHECKING:
     from coterie.training.run import Run
     from coterie.training.run_index import Listed
 
-runs_app = typer.Typer(help="List, tag, archive and delete runs.", invoke_without_command=True)
+runs_app = typer.Typer(cls=Commands, help="List, tag, archive and delete runs.", invoke_without_command=True)
 app.add_typer(runs_app, name="runs")
 Folder = Annotated[str, typer.Option("--in", metavar="DIRECTORY", help="directory with the runs below it")]
 Paths = Annotated[list[str], typer.Argument(metavar="RUN…", help="directories of runs")]

@@ -13,7 +13,7 @@ from coterie.cli.app import AsJson, Checkpoint, Experiment, Quiet, RunPath, Seed
 from coterie.cli.stop import Stopped, stoppable
 
 if TYPE_CHECKING:
-    from coterie.studies.tune.optuna import Trial
+    from coterie.studies.tune.trial import Trial
     from coterie.studies.tune.tune import Plan, Tuned
 
 
@@ -151,13 +151,8 @@ def tune(
     quiet: Quiet = False,
 ) -> None:
     """Search for better settings; continues a stopped study."""
-    from importlib.util import find_spec
-
     from coterie.config.schema import ConfigError
-    from coterie.core.types import CoterieError
 
-    if find_spec("optuna") is None:
-        raise CoterieError("'coterie tune' needs Optuna: pip install 'coterie[tune]'")
     if pruner not in ("median", "halving", "none"):
         raise ConfigError(f"--pruner: expected 'median', 'halving' or 'none', got '{pruner}'")
     if sampler not in ("tpe", "pbt"):
@@ -179,10 +174,18 @@ def tune(
 
 def tune_population(plan: Plan, as_json: bool, quiet: bool) -> bool:
     """Train a population and print what it found; returns whether a signal stopped it."""
+    from coterie.cli.progress import Tasks
     from coterie.studies.tune import population, show
 
     silent = as_json or quiet
-    found = population.tune_population(plan, lambda now: None if silent else print(show.round_line(now, plan.rounds)))
+    with Tasks(plan.trials * plan.rounds, "members trained for a round", silent, lines=False) as tasks:
+
+        def report(now: population.Population) -> None:
+            tasks.done = now.round * plan.trials + sum(member.score is not None for member in now.members)
+            if not silent:
+                print(show.round_line(now, plan.rounds), flush=True)
+
+        found = population.tune_population(plan, report, lambda member: tasks.advance())
     print(json.dumps(found.to_dict()) if as_json else "\n".join(show.population_conclusion(found)))
     return found.interrupted
 

@@ -51,7 +51,7 @@ def train(
                 announce(number, planned[number])
             left.discard(number)
             runs.append((number, run))
-            finished = print_outcome(run) and finished
+            finished = print_outcome(run, one_of_many=True) and finished
             if not finished and jobs == 1:
                 break
         if left:

@@ -7,8 +7,10 @@ of one panel; it is drawn here as a PNG, and in `interactive.py` for a browser.
 
 from __future__ import annotations
 
+import dataclasses
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import numpy as np
 from coterie.core.types import Array
 from coterie.studies.statistics import Estimate
 
-STEPS, SECONDS = "environment steps", "wall-clock seconds"  # labels of x axes
+STEPS, SECONDS, TRAINING = "environment steps", "wall-clock seconds", "seconds of training"  # labels of x axes
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7"),
     *("#e69f00", "#56b4e9", "#8c643c", "#444444"),
@@ -91,6 +93,8 @@ def label_panel(axes: Any, title: str, x: str, y: str) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9, color=REFERENCE)
+    if x in (SECONDS, TRAINING):
+        axes.set_xlim(left=0)
     if x == STEPS:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k, 1M
 
@@ -105,7 +109,7 @@ def put_legend(axes: Any, place: str = "below") -> None:
         axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1.0), **style)
     else:
         longest = max(map(len, labels))
-        ncols = 1 if longest > 45 else 2 if longest > 22 else min(len(labels), 4)
+        ncols = 1 if longest > 45 else 2 if longest > 22 else min(len(labels), 3 if longest > 12 else 4)
         axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.0, -0.24), ncols=ncols, **style)
 
 
@@ -160,6 +164,22 @@ def draw_chart(axes: Any, chart: Chart) -> None:
     label_panel(axes, chart.title, chart.x, chart.y)
 
 
+def draw_reaching(axes: Any, rows: Mapping[str, Sequence[tuple[float, bool]]]) -> None:
+    """Draw how many steps runs took to a score: for each name a row of dots, and their median as a line.
+
+    A run is (steps, reached); one that has not reached it is an open dot at its last step.
+    """
+    for place, (_, runs) in enumerate(rows.items()):
+        shade = colour(place)
+        for (steps, reached), apart in zip(runs, np.linspace(-0.18, 0.18, len(runs)), strict=True):  # equal ones, too
+            inside = shade if reached else "white"
+            axes.plot(steps, place + apart, "o", color=shade, markerfacecolor=inside, markersize=5, alpha=0.75)
+        axes.plot(np.median([steps for steps, _ in runs]), place, "|", color=shade, markersize=20, markeredgewidth=2.5)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(left=0)
+
+
 # Files ------------------------------------------------------------------------------------------------
 
 
@@ -203,6 +223,13 @@ def write_png(path: Path, png: bytes) -> None:
     path.write_bytes(png)
 
 
+def write_beside(page: Path, name: str, png: bytes) -> None:
+    """Write a picture of a page as a file, too: PAGE-figures/NAME.png next to it."""
+    if png:
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        write_png(page.with_name(f"{page.stem}-figures") / f"{plain}.png", png)
+
+
 def ink_on(shade: float) -> str:
     """Black or white, whichever is read on a shade of HEAT in [0, 1]."""
     return "white" if shade < 0.55 else "black"
@@ -213,3 +240,32 @@ def thinned(points: Array, most: int) -> Array:
     if len(points) <= most:
         return np.arange(len(points))
     return np.unique(np.linspace(0, len(points) - 1, most).round().astype(int))
+
+
+# JSON -------------------------------------------------------------------------------------------------
+
+
+def chart_to_dict(chart: Chart, points: int = 100) -> dict[str, Any]:
+    """The numbers of a chart for a file of results, with which it can be drawn again; long lines are thinned."""
+    found = dataclasses.asdict(chart)
+    for one, line in zip(chart.series, found["series"], strict=True):
+        kept = thinned(one.x, points)
+        sides = {"value": one.estimate.value, "low": one.estimate.low, "high": one.estimate.high}
+        line["x"] = _rounded(one.x[kept])
+        line["estimate"] = {name: None if side is None else _rounded(side[kept]) for name, side in sides.items()}
+    return found
+
+
+def chart_from_dict(found: Mapping[str, Any]) -> Chart:
+    """A chart that `chart_to_dict` has written."""
+    series = []
+    for line in found["series"]:
+        sides = [None if side is None else np.array(side, float) for side in line["estimate"].values()]
+        assert sides[0] is not None
+        series.append(Series(**{**line, "x": np.array(line["x"], float), "estimate": Estimate(sides[0], *sides[1:])}))
+    references = tuple(Reference(**one) for one in found["references"])
+    return Chart(**{**found, "series": tuple(series), "references": references})
+
+
+def _rounded(values: Array) -> list[float]:
+    return [float(f"{value:.5g}") for value in values.tolist()]

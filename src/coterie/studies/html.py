@@ -26,7 +26,8 @@ details { margin: .6rem 0 } summary { cursor: pointer; font-weight: 600 } summar
 figure { margin: 0; min-width: 0 } figure.live > img { display: none } figcaption { color: #666; font-size: .9rem }
 .wide > img { max-width: none; width: max(100%, 46rem) }
 @media (max-width: 30rem) { body { font-size: 14px; margin: 1rem auto; padding: 0 .6rem }
-table { font-size: 11.5px } td, th { padding: .25rem .2rem } }
+table { font-size: 11.5px } td, th { padding: .25rem .2rem }
+th, td:first-child { white-space: normal } td:first-child { overflow-wrap: anywhere; min-width: 5rem } }
 @media print { figure.live > img { display: block } figure.live > div { display: none } }
 """
 STYLE += "".join(f".text-{i} :is(td, th):nth-child({i}) {{ text-align: left }}\n" for i in range(2, 8))
@@ -50,11 +51,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") ->
     """
     rows = [list(row) for row in rows]
     names = [kind] if kind else []
-    names += [f"text-{i}" for i, column in enumerate(zip(*rows), 1) if any(word[:1].isalpha() for word in column)]
+    names += [f"text-{i}" for i, column in enumerate(zip(*rows), 1) if _is_of_words(column)]
     cells = "".join(f"<th>{html.escape(word)}" for word in head)
     body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
     name = f' class="{" ".join(names)}"' if names else ""
     return f"<div class=wide><table{name}>{f'<tr>{cells}</tr>' if head else ''}{body}</table></div>"
+
+
+def _is_of_words(column: Sequence[str]) -> bool:
+    """Whether more of its cells begin with a letter than with a number."""
+    words = sum(word[:1].isalpha() for word in column)
+    return words > sum(word.lstrip("-−+[(")[:1].isdigit() for word in column)
 
 
 def _cell(word: str) -> str:
@@ -81,10 +88,13 @@ def wide_image(data: bytes, media_type: str, description: str) -> str:
 
 
 def video_tag(data: bytes, description: str) -> str:
-    """An MP4 embedded in the page, which plays without sound and starts anew."""
+    """An MP4 embedded in the page, which plays without sound and starts anew.
+
+    Controls come with a click: they would cover the captions.
+    """
     return (
-        f'<video controls autoplay loop muted playsinline aria-label="{html.escape(description)}" '
-        f'src="{data_url(data, "video/mp4")}"></video>'
+        f'<video autoplay loop muted playsinline onclick="this.controls = true" title="click: controls" '
+        f'aria-label="{html.escape(description)}" src="{data_url(data, "video/mp4")}"></video>'
     )
 
 

@@ -105,14 +105,16 @@ def to_dict(chart: Chart) -> dict[str, Any]:
     if chart.share:
         y["range"] = [-0.03, 1.03]
     several = len(chart.series) + len(chart.references) > 1
+    x: dict[str, Any] = {"gridcolor": "#eee", "zeroline": False, "automargin": True}
+    x["title"] = {"text": chart.x, "standoff": 10}
+    if chart.x in (figures.SECONDS, figures.TRAINING):
+        x["rangemode"] = "tozero"
+    if chart.x == figures.STEPS:
+        x["tickformat"] = "~s"  # 2k, 1M, as in the pictures
+        x["hoverformat"] = ",d"
     layout = {
         "title": {"text": f"<b>{html.escape(chart.title)}</b>", "font": {"size": 14}, "x": 0, "xanchor": "left"},
-        "xaxis": {
-            "title": {"text": chart.x, "standoff": 10},
-            "gridcolor": "#eee",
-            "zeroline": False,
-            "automargin": True,
-        },
+        "xaxis": x,
         "yaxis": y,
         "font": FONT,
         "margin": {"l": 50, "r": 12, "t": 44, "b": 50},

@@ -57,8 +57,13 @@ def describe_step(episode: tuple[int, int | None], step: int, returns: Mapping[s
     """Episode (number, and of how many), step and returns in a line."""
     number, total = episode
     of = f" of {total}" if total is not None and total > 1 else ""
-    scores = "  ".join(f"{group} {value:.2f}" for group, value in returns.items())
+    scores = "  ".join(f"{group} {round(value, 2) + 0.0:.2f}" for group, value in returns.items())  # + 0.0: no -0.00
     return f"episode {number}{of}   step {step}   return  {scores}"
+
+
+def without_step(scene: str, step: int) -> str:
+    """A scene without the step that it begins with, for where the step is written above it."""
+    return re.sub(rf"\Astep {step}(\n|, |\Z)", "", scene)
 
 
 # Pictures -----------------------------------------------------------------------------------------------

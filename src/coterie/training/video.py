@@ -154,7 +154,7 @@ def show_in_terminal(world: World, actors: Sequence[Actor], seed: int, showing: 
             if live:
                 print("\x1b[H\x1b[2J", end="")
             head = captions.describe_step((number + 1, showing.episodes), step, running_returns(runner, final))
-            scene = drawn.ansi(0, final)
+            scene = captions.without_step(drawn.ansi(0, final), step)
             print(f"{head}\n\n{captions.coloured(scene, legend) if colour else scene}\n")
             if live or step == 0:
                 print("\n".join(below), end="\n\n")
@@ -163,7 +163,7 @@ def show_in_terminal(world: World, actors: Sequence[Actor], seed: int, showing: 
                 time.sleep(1 / (showing.fps or 4))
         for name, returns in runner.tally.drain().returns.items():
             for row in returns:
-                print(f"{name}: return {', '.join(f'{value:.1f}' for value in row)}")
+                print(f"{name}: return {', '.join(f'{round(float(value), 1) + 0.0:.1f}' for value in row)}")
 
 
 def show_in_window(world: World, actors: Sequence[Actor], seed: int, showing: Showing = Showing()) -> None:

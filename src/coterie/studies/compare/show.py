@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coterie.core.types import Array
 from coterie.studies import figures, html, interactive, statistics
 from coterie.studies.columns import Row, columns, fold
 from coterie.studies.compare.compare import Comparison, Standing, area, curves, frames, strata
@@ -109,7 +112,10 @@ def interval_notes(comparison: Comparison) -> list[str]:
 
 def few_runs_note(comparison: Comparison) -> list[str]:
     """A note on the coverage of intervals, for the variant with the fewest runs that has one; [] from FEW runs on."""
-    fewest = [min(map(len, one.variant.runs.values())) for one in comparison.standings]
+    return _few_runs([min(map(len, one.variant.runs.values())) for one in comparison.standings])
+
+
+def _few_runs(fewest: Sequence[int]) -> list[str]:
     several = [count for count in fewest if count > 1]
     few = several and min(several) < FEW
     return [f"few runs: {statistics.coverage_note('IQM', min(several))}"] if few else []
@@ -230,12 +236,14 @@ def write_csv(comparison: Comparison, path: Path) -> None:
 def write_page(comparison: Comparison, scored: str, path: Path, skipped: Sequence[Path] = ()) -> Path:
     """Write the tables and the charts as one HTML file."""
     labels = ", ".join(one.variant.label for one in comparison.standings)
-    parts = ["<h1>Comparison</h1>", *page_parts(comparison, scored, skipped), interactive.scripts()]
+    parts = ["<h1>Comparison</h1>", *page_parts(comparison, scored, skipped, path), interactive.scripts()]
     return html.write_page(path, labels, parts)
 
 
-def page_parts(comparison: Comparison, scored: str, skipped: Sequence[Path] = ()) -> Iterable[str]:
-    """Tables and charts of a comparison as HTML."""
+def page_parts(
+    comparison: Comparison, scored: str, skipped: Sequence[Path] = (), page: Path | None = None
+) -> Iterable[str]:
+    """Tables and charts of a comparison as HTML; `page` is the file next to which pictures are written, too."""
     explained = [f"<p class=quiet>{escape(note)}</p>" for note in notes(comparison, scored, skipped)]
     yield html.table(SCORE_HEAD, score_rows(comparison))
     yield html.folded("What these numbers are", explained)
@@ -246,12 +254,17 @@ def page_parts(comparison: Comparison, scored: str, skipped: Sequence[Path] = ()
         yield html.table(REACHING_HEAD, reaching_rows(comparison, world))
     yield "<div class=charts>"
     for chart in charts(comparison):
-        picture = html.image(draw_chart(chart), "image/png", f"{chart.title} against {chart.x}")
-        yield interactive.figure(chart, picture)
+        png = draw_chart(chart)
+        if page is not None:
+            figures.write_beside(page, f"overview {chart.title}", png)
+        yield interactive.figure(chart, html.image(png, "image/png", f"{chart.title} against {chart.x}"))
     yield "</div>"
     words = "learning curves, performance profile and interquartile means with 95% intervals"
-    picture = html.wide_image(draw(comparison), "image/png", words)
-    yield html.folded("Intervals, profiles and every variant's own band", [picture], len(comparison.standings) <= 12)
+    png = draw(comparison)
+    if page is not None:
+        figures.write_beside(page, "overview", png)
+    picture = html.wide_image(png, "image/png", words)  # it has the charts above once more: not open from the beginning
+    yield html.folded("One picture of all: intervals, profiles and every variant's own band", [picture])
     if comparison.improvement:
         table = html.table(IMPROVEMENT_HEAD, improvement_rows(comparison))
         words = "Probability that a run of one beats a run of the other (a tie counts half)"
@@ -261,16 +274,86 @@ def page_parts(comparison: Comparison, scored: str, skipped: Sequence[Path] = ()
 # Figure -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """The curve and the intervals of one variant, as they are drawn."""
+
+    label: str
+    curves: dict[str, tuple[Array, Estimate]]  # steps, wall -> points and interquartile means
+    profile: Estimate
+    iqm: Estimate
+    scores: Array  # of every run
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The numbers of the figure; they are all in the comparison's JSON, too."""
+
+    variants: list[Drawn]
+    thresholds: Array  # of the profiles
+    references: tuple[Reference, ...]
+    unit: str
+    notes: list[str]
+
+    def series(self, axis: str, named: bool = False) -> list[Series]:
+        """The variants' curves; each has its colour, and dashes once colours repeat."""
+        found, names = [], short_labels([one.label for one in self.variants], 60)
+        for place, one in enumerate(self.variants):
+            points, estimate = one.curves[axis]
+            label, dashes = names[place] if named else "", place // len(figures.COLOURS)
+            found.append(Series(label, figures.colour(place), points, estimate, dash=dashes))
+        return found
+
+
+def picture_of(comparison: Comparison) -> Picture:
+    """The picture of a comparison."""
+    variants = [
+        Drawn(
+            one.variant.label,
+            {axis: curves(one.variant, comparison.scales, axis) for axis in ("steps", "wall")},
+            one.profile,
+            one.aggregates["iqm"],
+            np.concatenate(strata(one.variant, comparison.scales, lambda run: run.score)),
+        )
+        for one in comparison.standings
+    ]
+    unit = "normalised return" if comparison.normalised else "return"
+    references = _references(comparison.references, comparison.threshold)
+    return Picture(variants, comparison.thresholds, references, unit, few_runs_note(comparison))
+
+
+def picture_from_dict(found: Mapping[str, Any]) -> Picture:
+    """The picture of a comparison that was written as JSON (`to_dict`)."""
+
+    def estimate(one: Mapping[str, Any]) -> Estimate:
+        low, high = one["interval"] or (None, None)
+        return Estimate(np.array(one["value"]), *(None if side is None else np.array(side) for side in (low, high)))
+
+    several = len(found["worlds"]) > 1
+    variants = [
+        Drawn(
+            one["label"],
+            {axis: (np.array(curve["at"]), estimate(curve)) for axis, curve in one["curves"].items()},
+            estimate(one["performance_profile"]),
+            estimate(one["iqm"]),
+            np.array([run["normalised" if several else "score"] for run in one["runs"]], float),
+        )
+        for one in found["variants"]
+    ]
+    counts = [min(Counter(run["world"] for run in one["runs"]).values()) for one in found["variants"]]
+    references = _references(found["references"], found["threshold"])
+    unit = "normalised return" if several else "return"
+    return Picture(variants, np.array(found["profile_thresholds"]), references, unit, _few_runs(counts))
+
+
 def charts(comparison: Comparison) -> list[Chart]:
     """The learning curves against steps and seconds, as charts of a page."""
-    unit = "normalised return" if comparison.normalised else "return"
-    references = tuple(_references(comparison))
-    found = []
+    picture, found = picture_of(comparison), []
     for axis, label in (("steps", figures.STEPS), ("wall", figures.SECONDS)):
-        series = tuple(one for one in _series(comparison, axis, named=True) if len(one.x))
+        series = tuple(one for one in picture.series(axis, named=True) if len(one.x))
         note = "" if series else f"no {'steps' if axis == 'steps' else 'seconds'} that all runs share"
-        title = f"validation {unit}" + (" against time" if axis == "wall" else "")
-        found.append(Chart(title, label, f"IQM of {unit}", series, references, note=note))
+        title = f"validation {picture.unit}" + (" against time" if axis == "wall" else "")
+        found.append(Chart(title, label, f"IQM of {picture.unit}", series, picture.references, note=note))
     return found
 
 
@@ -279,66 +362,57 @@ def draw_chart(chart: Chart) -> bytes:
     return figures.chart_as_png(chart)
 
 
-def _series(comparison: Comparison, axis: str, named: bool = False) -> list[Series]:
-    """The variants' curves; each has its colour, and dashes once colours repeat."""
-    found, names = [], short_labels(comparison, 60)
-    for place, one in enumerate(comparison.standings):
-        points, estimate = curves(one.variant, comparison.scales, axis)
-        label = names[place] if named else ""
-        dashes = place // len(figures.COLOURS)
-        found.append(Series(label, figures.colour(place), points, estimate, dash=dashes))
-    return found
-
-
-def _references(comparison: Comparison) -> Iterable[Reference]:
+def _references(scores: Mapping[str, float], threshold: float | None) -> tuple[Reference, ...]:
     """The baselines and the threshold."""
-    for name, value in comparison.references.items():
-        yield Reference(name, value)
-    if comparison.threshold is not None:
-        yield Reference("threshold", comparison.threshold, threshold=True)
+    known = [Reference(name, value) for name, value in scores.items()]
+    return (*known, *([] if threshold is None else [Reference("threshold", threshold, threshold=True)]))
 
 
 def draw(comparison: Comparison) -> bytes:
-    """Curves against steps and seconds, performance profiles and interquartile means, as a PNG.
+    """Curves against steps and seconds, performance profiles and interquartile means, as a PNG."""
+    return draw_picture(picture_of(comparison))
+
+
+def draw_picture(picture: Picture) -> bytes:
+    """The figure as a PNG.
 
     The bands of more than a few variants would hide each other: then every variant has a small panel with its own.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    count = len(comparison.standings)
+    count, unit = len(picture.variants), picture.unit
     small = -(-count // 4) if count > figures.MANY else 0  # rows of small panels
     names = -(-count // (1 + (count > 4)))  # lines of the legend
     heights = [3.4, 3.4, *[2.0] * small]
     apart = ConstrainedLayoutEngine(hspace=0.08)  # titles stay clear of the labels above them
     figure = Figure(figsize=(12, sum(heights) + 0.3 * names + 0.5), layout=apart)
     rows = figure.add_gridspec(len(heights), 1, height_ratios=heights)
-    unit = "normalised return" if comparison.normalised else "return"
     above, below = rows[0].subgridspec(1, 2), rows[1].subgridspec(1, 2)
-    _draw_curves(figure.add_subplot(above[0]), comparison, "steps")
+    _draw_curves(figure.add_subplot(above[0]), picture, "steps")
     figures.label_panel(figure.axes[-1], f"validation {unit} against steps", figures.STEPS, f"IQM of {unit}")
-    _draw_curves(figure.add_subplot(above[1]), comparison, "wall")
+    _draw_curves(figure.add_subplot(above[1]), picture, "wall")
     figures.label_panel(figure.axes[-1], f"validation {unit} against time", figures.SECONDS, f"IQM of {unit}")
     axes = figure.add_subplot(below[0])
-    for place, one in enumerate(comparison.standings):
-        line = Series("", figures.colour(place), comparison.thresholds, one.profile, dash=place // len(figures.COLOURS))
+    for place, one in enumerate(picture.variants):
+        line = Series("", figures.colour(place), picture.thresholds, one.profile, dash=place // len(figures.COLOURS))
         figures.draw_series(axes, line, band=count <= figures.MANY, staircase=True)
     figures.label_panel(axes, "performance profile", f"{unit} τ", "share of runs above τ")
     axes.set_ylim(-0.03, 1.03)
-    _draw_intervals(figure.add_subplot(below[1]), comparison)
+    _draw_intervals(figure.add_subplot(below[1]), picture)
     words = f"{unit} (line: IQM, bar: 95% interval, dots: runs)"
     figures.label_panel(figure.axes[-1], "held-out score", words, "variant")
     for row in range(small):
-        _draw_small(figure, rows[2 + row].subgridspec(1, 4), comparison, range(4 * row, min(4 * row + 4, count)))
-    _draw_names(figure, comparison)
+        _draw_small(figure, rows[2 + row].subgridspec(1, 4), picture, range(4 * row, min(4 * row + 4, count)))
+    _draw_names(figure, picture)
     caption = f"Lines: interquartile means. Bands: 95% by stratified bootstrap, {statistics.REPETITIONS:,} resamples."
-    figure.supxlabel("\n".join([caption, *few_runs_note(comparison)]), fontsize=8, color=figures.TEXT)
+    figure.supxlabel("\n".join([caption, *picture.notes]), fontsize=8, color=figures.TEXT)
     return figures.as_png(figure)
 
 
-def _draw_small(figure: Any, grid: Any, comparison: Comparison, places: Iterable[int]) -> None:
+def _draw_small(figure: Any, grid: Any, picture: Picture, places: Iterable[int]) -> None:
     """One panel for each of some variants: its curve with its band, the others in grey."""
-    every = _series(comparison, "steps")
+    every = picture.series("steps")
     for column, place in enumerate(places):
         axes = figure.add_subplot(grid[column])
         for one in every:
@@ -348,9 +422,9 @@ def _draw_small(figure: Any, grid: Any, comparison: Comparison, places: Iterable
         axes.tick_params(labelsize=7)
 
 
-def _draw_names(figure: Any, comparison: Comparison) -> None:
+def _draw_names(figure: Any, picture: Picture) -> None:
     """The variants and the references, above all panels."""
-    handles, labels = [], short_labels(comparison, 80)
+    handles, labels = [], short_labels([one.label for one in picture.variants], 80)
     for place in range(len(labels)):
         style = {"color": figures.colour(place), "linestyle": figures.dash(place)}
         handles.append(figure.axes[0].plot([], [], linewidth=3, **style)[0])
@@ -361,9 +435,9 @@ def _draw_names(figure: Any, comparison: Comparison) -> None:
     figure.legend(handles, labels, loc="outside upper left", frameon=False, fontsize=9, ncols=columns)
 
 
-def short_labels(comparison: Comparison, limit: int) -> list[str]:
+def short_labels(variants: Sequence[str], limit: int) -> list[str]:
     """The variants' numbers and labels, without the experiment where all share it."""
-    names = [one.variant.label.partition(" ") for one in comparison.standings]
+    names = [label.partition(" ") for label in variants]
     same = len({name for name, _, _ in names}) == 1 and all(rest for _, _, rest in names)
     labels = [rest if same else " ".join(filter(None, (name, rest))) for name, _, rest in names]
     return [shortened(f"{place}  {label}", limit) for place, label in enumerate(labels, 1)]
@@ -374,24 +448,23 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _draw_curves(axes: Any, comparison: Comparison, axis: str) -> None:
+def _draw_curves(axes: Any, picture: Picture, axis: str) -> None:
     """Draw the variants' curves; a text names those whose runs have no steps or seconds in common."""
-    every = _series(comparison, axis)
+    every = picture.series(axis)
     for one in every:
         figures.draw_series(axes, one, band=len(every) <= figures.MANY)
     missing = [str(place) for place, one in enumerate(every, 1) if not len(one.x)]
     if missing:
         of_which = "" if len(missing) == len(every) else f" of {', '.join(missing)}"
         figures.annotate_panel(axes, f"no {'steps' if axis == 'steps' else 'seconds'} that all runs{of_which} share")
-    figures.draw_references(axes, list(_references(comparison)))
+    figures.draw_references(axes, picture.references)
 
 
-def _draw_intervals(axes: Any, comparison: Comparison) -> None:
+def _draw_intervals(axes: Any, picture: Picture) -> None:
     """Draw interquartile means with their intervals, and every run as a dot."""
-    places = range(len(comparison.standings))
-    for place, one in enumerate(comparison.standings):
-        iqm, colour = one.aggregates["iqm"], figures.colour(place)
-        runs = np.concatenate(strata(one.variant, comparison.scales, lambda run: run.score))
+    places = range(len(picture.variants))
+    for place, one in enumerate(picture.variants):
+        iqm, colour, runs = one.iqm, figures.colour(place), one.scores
         axes.plot(runs, np.full(len(runs), place + 0.22), ".", color=colour, alpha=0.6, markersize=6)
         if iqm.low is not None and iqm.high is not None:
             axes.plot([iqm.low, iqm.high], [place, place], color=colour, linewidth=7, alpha=0.35, solid_capstyle="butt")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,16 @@ def pairing_to_dict(entry: Pairing) -> dict[str, Any]:
 
 def draw_heatmap(players: Sequence[Player], matrix: list[list[Pairing]]) -> bytes:
     """The mean returns of the row players as a PNG."""
+    return draw_matrix([player.name for player in players], [[pairing_to_dict(one) for one in row] for row in matrix])
+
+
+def draw_matrix(players: Sequence[str], matrix: Sequence[Sequence[Mapping[str, Any]]]) -> bytes:
+    """As `draw_heatmap`, from names and the matrix of `to_dict`."""
     from matplotlib.figure import Figure
 
-    names = short_names([player.name for player in players])
+    names = short_names(players)
     labels = [name if len(name) <= 24 else f"…{name[-23:]}" for name in names]
-    means = np.array([[entry.first.mean() for entry in row] for row in matrix])
+    means = np.array([[entry["return_mean"] for entry in row] for row in matrix])
     size = 2.5 + 0.9 * len(players)
     figure = Figure(figsize=(size + 1.8, size), layout="constrained")
     axes = figure.add_subplot()
@@ -108,7 +113,8 @@ def draw_heatmap(players: Sequence[Player], matrix: list[list[Pairing]]) -> byte
     for i, row in enumerate(matrix):
         for j, entry in enumerate(row):
             shade = (means[i, j] - means.min()) / (np.ptp(means) or 1.0)
-            words, ink = _mean_and_half_width(entry, "\n").strip(), figures.ink_on(shade)
-            axes.text(j, i, words, ha="center", va="center", fontsize=9, color=ink)
+            bounds = entry["return_ci95"]
+            words = f"{means[i, j]:.2f}" + ("" if bounds is None else f"\n± {(bounds[1] - bounds[0]) / 2:.2f}")
+            axes.text(j, i, words, ha="center", va="center", fontsize=9, color=figures.ink_on(shade))
     figure.colorbar(image, shrink=0.8, label="mean return")
     return figures.as_png(figure)

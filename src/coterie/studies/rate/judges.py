@@ -27,6 +27,7 @@ from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 from coterie.studies.rate.episodes import Episode, ViewOptions
 from coterie.studies.rate.rate import Judge, StopRating
+from coterie.training.captions import without_step
 
 WIDTH = 78
 GAP = "   |   "
@@ -130,9 +131,8 @@ class PersonJudge:
     def begin(self, done: int, total: int) -> None:
         """Say what is asked and how to answer, before the first pair."""
         self.number, self.total = done, total
-        self.say(textwrap.fill(self.instruction, WIDTH))
         earlier = f" {done} are rated already." if done else ""
-        self.say(f"{total - done} pairs of episodes, A on the left and B on the right.{earlier} Answer with a key:")
+        self.say(f"{total - done} pairs of episodes, A and B.{earlier} Answer with a key:")
         self.say(HELP)
 
     def compare(self, first: Episode, second: Episode) -> float | None:
@@ -159,14 +159,16 @@ class PersonJudge:
 
     def show(self, first: Episode, second: Episode) -> None:
         """Print both episodes side by side, step by step; where they are too wide, one below the other."""
-        self.say(f"\n{self.place}: {textwrap.fill(self.instruction, WIDTH)}")
+        question = textwrap.fill(f"{self.place}: {self.instruction}", WIDTH)
+        live = bool(first.frames and second.frames) and sys.stdout.isatty()
+        if not live:  # where every frame clears the screen, the question is above each
+            self.say(f"\n{question}")
         if first.frames and second.frames:
             last = max(len(first.frames), len(second.frames)) - 1
-            live = sys.stdout.isatty()
             shown = range(last + 1) if live else sorted({0, last // 2, last})
             for step in shown:
                 scene = "\n".join(side_by_side(self._scene(first, "A", step), self._scene(second, "B", step)))
-                self.say(f"{CLEAR if live else ''}{self.place}\n{scene}")
+                self.say(f"{CLEAR}{question}\n\n{scene}" if live else f"\n{scene}")
                 if live:
                     time.sleep(max(0.05, min(0.25, 8 / (last + 1))))
         for name, episode in (("A", first), ("B", second)):
@@ -180,7 +182,7 @@ class PersonJudge:
         last = len(episode.frames) - 1
         over = " (over)" if step >= last else ""
         head = f"{name}: step {min(step, last)} of {last}{over}"
-        return [head, *episode.frames[min(step, last)].splitlines()]
+        return [head, *without_step(episode.frames[min(step, last)], min(step, last)).splitlines()]
 
 
 def side_by_side(left: Sequence[str], right: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from coterie.studies.statistics import bootstrap_stream
 from coterie.training.run import Run, entry, number
 
 MAX_POINTS = 200  # of a line with a band
-AXES = {"env_steps": figures.STEPS, "wall_s": figures.SECONDS}  # key of a record -> label of the x axis
+AXES = {"env_steps": figures.STEPS, "wall_s": figures.TRAINING}  # key of a record -> label of the x axis
 DEFAULT_PANELS = (  # of a learner that declares none; those whose metrics no run recorded are left out
     Panel("policy loss", "loss", ("policy_loss",)),
     Panel("value loss", "loss", ("value_loss", "loss")),
@@ -57,10 +57,16 @@ class Plot:
 
 def charts(runs: Sequence[Run]) -> list[Chart]:
     """The charts of these runs; those of which nothing was recorded are left out."""
-    records = [run.metrics() for run in runs]
+    records = [_from_step_0(run.metrics()) for run in runs]
     recorded = {name for one in records for record in one for name in record}
     plots = [plot for plot in _plots(runs[0], records) if any(line.metric in recorded for line in plot.lines)]
     return [_chart(plot, runs, records) for plot in plots]
+
+
+def _from_step_0(records: Records) -> Records:
+    """The records with seconds since step 0 was evaluated, which may take longer than a short training."""
+    before = records[0]["wall_s"] if records[0].get("env_steps") == 0 else 0.0
+    return [record | {"wall_s": record["wall_s"] - before} for record in records]
 
 
 def _chart(plot: Plot, runs: Sequence[Run], records: Sequence[Records]) -> Chart:

@@ -1,6 +1,6 @@
 """A report's section on language models: what they were asked, what that cost, what came of it, and samples in words.
 
-The numbers are those of the last record of a run; samples are read from the run's store of answers (`lm/wrappers`).
+Numbers are totals over all runs of a part; samples are read from a run's store of answers (`lm/wrappers`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from html import escape
 from pathlib import Path
@@ -25,16 +25,17 @@ QUESTIONS = "lm/questions"
 COUNTED = {  # metric below lm/ -> what it counts
     "questions": "questions",
     "unanswered": "abstained",
+    "remembered": "answered without a call",
     "calls": "calls",
     "prompt_tokens": "prompt tokens",
     "completion_tokens": "written tokens",
     "scored_tokens": "scored tokens",
-    "cache_hits": "cache hits",
+    "cache_hits": "cache hits, in the file of answers",
     "refusals": "over budget",
     "failures": "failures",
     "seconds": "seconds",
 }
-SHARES = {  # other metrics of roles and policies -> what they mean, in percent
+SHARES = {  # other metrics of roles and policies -> what they mean, in percent, the mean of all runs
     "advice/share": "decisions with advice",
     "advice/agreement": "advice that the policy followed",
     "advice/abstentions": "questions without advice",
@@ -42,30 +43,36 @@ SHARES = {  # other metrics of roles and policies -> what they mean, in percent
 }
 COUNTS = {
     "advice/advised": "decisions with advice",
-    "constraints/vetoes": "actions vetoed, last iteration",
-    "constraints/violations": "decisions against a rule, last iteration",
-    "constraints/abstentions": "actions not judged, last iteration",
+    "constraints/vetoes": "actions vetoed",
+    "constraints/violations": "decisions against a rule",
+    "constraints/abstentions": "actions not judged",
 }
+Records = list[dict[str, Any]]  # of one run
 SAMPLES = 4  # requests shown
 REPEATED = 4  # lines at the beginning of all samples from which on they are shown once
 LONGEST = 900  # characters of a prompt shown, from its end
 
 
 def report_section(runs: Sequence[Run]) -> Iterable[str]:
-    """Tables for the first of these runs that asked a language model; nothing where none did."""
-    for run in runs:
-        last = run.metrics()[-1]
-        asked = [name.removesuffix(QUESTIONS).rstrip("/") for name in last if name.endswith(QUESTIONS)]
-        if not asked:
-            continue
-        yield "<h2>Language models</h2>"
-        models = ", ".join(f"{path}: {name}" for path, name in _models(run).items())
-        yield f"<p class=quiet>{escape(models)}. Counts of the whole run {escape(run.path.name)}.</p>"
-        yield html.table(["asked by", *asked], _usage(last, asked))
-        if facts := list(_facts(last)):
-            yield html.table(["group", "what", "share or number"], facts, "words")
-        yield from _transcripts(run)
+    """Tables for those of these runs that asked a language model; nothing where none did."""
+    known = [(run, run.metrics()) for run in runs]
+    asking = {run: records for run, records in known if any(name.endswith(QUESTIONS) for name in records[-1])}
+    if not asking:
         return
+    lasts = [records[-1] for records in asking.values()]
+    names = dict.fromkeys(name for last in lasts for name in last if name.endswith(QUESTIONS))
+    asked = [name.removesuffix(QUESTIONS).rstrip("/") for name in names]
+    yield "<h2>Language models</h2>"
+    models = ", ".join(f"{path}: {name}" for path, name in _models(next(iter(asking))).items())
+    which = f"the run {next(iter(asking)).path.name}" if len(asking) == 1 else f"{len(asking)} runs"
+    yield f"<p class=quiet>{escape(models)}. Counts of {escape(which)}, from beginning to end.</p>"
+    yield html.table(["asked by", *asked], _usage(list(asking.values()), asked))
+    if facts := list(_facts(asking)):
+        yield html.table(["group", "what", "share or number"], facts)
+    for run in asking:
+        if found := list(_transcripts(run)):
+            yield from found
+            return
 
 
 def _models(run: Run) -> dict[str, str]:
@@ -79,22 +86,44 @@ def _models(run: Run) -> dict[str, str]:
     return found
 
 
-def _usage(record: dict[str, Any], asked: Sequence[str]) -> Iterable[list[str]]:
+def _usage(runs: Sequence[Records], asked: Sequence[str]) -> Iterable[list[str]]:
     """A row for each count that somebody has, with a column for each role of a group that asked."""
+    counts = {where: {name: _counted(runs, f"{where}/lm/{name}") for name in COUNTED} for where in asked}
+    for mine in counts.values():
+        questions, calls = mine["questions"], mine["calls"]
+        if questions is not None and calls is not None:  # the same question again, and answers of the file
+            mine["remembered"] = max(questions - (mine["unanswered"] or 0.0) - calls, 0.0)
     for name, words in COUNTED.items():
-        counts = [record.get(f"{where}/lm/{name}") for where in asked]
-        if any(count is not None for count in counts):
-            yield [words, *("–" if count is None else f"{count:,.0f}" for count in counts)]
+        row = [mine[name] for mine in counts.values()]
+        if any(count is not None for count in row):
+            yield [words, *("–" if count is None else f"{count:,.0f}" for count in row)]
 
 
-def _facts(record: dict[str, Any]) -> Iterable[list[str]]:
+def _facts(asking: Mapping[Run, Records]) -> Iterable[list[str]]:
     """Rows on advice given and followed, and on vetoed actions."""
-    for name, value in record.items():
+    groups = next(iter(asking)).config().groups
+    for name in dict.fromkeys(name for records in asking.values() for name in records[-1]):
         group, _, metric = name.partition("/")
         if metric in SHARES:
-            yield [group, SHARES[metric], f"{value:.1%}"]
+            shares = [records[-1][name] for records in asking.values() if name in records[-1]]
+            yield [group, SHARES[metric], f"{np.mean(shares):.1%}"]
         elif metric in COUNTS:
-            yield [group, COUNTS[metric], f"{value:,.0f}"]
+            anew = metric.startswith("constraints/") and group in groups and groups[group].learner is not None
+            yield [group, COUNTS[metric], f"{_counted(list(asking.values()), name, anew):,.0f}"]
+
+
+def _counted(runs: Sequence[Records], name: str, anew: bool = False) -> float | None:
+    """The total of a count over runs; `anew`: every record counts its own iteration, else all since the start.
+
+    A count that falls has begun again, after a resume.
+    """
+    found = [[record[name] for record in records if name in record] for records in runs]
+    if not any(found):
+        return None
+    if anew:
+        return float(sum(map(sum, found)))
+    ends = [old for counts in found for old, new in zip(counts, [*counts[1:], -1.0], strict=True) if new < old]
+    return float(sum(ends))
 
 
 # Samples ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from coterie.studies import html
 from coterie.training.provenance import Start, starts
 from coterie.training.run import Run
+from coterie.training.times import duration
 
 
 def report_section(runs: Sequence[Run]) -> Iterable[str]:
@@ -48,17 +49,6 @@ def _durations(runs: Sequence[Run]) -> list[list[str]]:
 def _range(seconds: Sequence[float]) -> str:
     low, high = duration(min(seconds)), duration(max(seconds))
     return low if low == high else f"{low} to {high}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 35 s, 2 min 5 s, 1 h 12 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _paths(runs: Sequence[Run]) -> str:

@@ -1,9 +1,9 @@
 """Report: one HTML page for one run or several: origin, scores, curves, further sections, videos and settings.
 
-The page is a single file with its pictures inside; charts can be zoomed where plotly.js is installed
-(`studies/interactive.py`). Runs that differ only in seed are pooled; runs of other settings have a part of their own,
-below an overview of all. A world class may add a section (`core.world.HasReportSection`); this module does not know
-which.
+The page is a single file with its pictures inside, which also lie next to it as PNGs (`report-figures/`); charts can be
+zoomed where plotly.js is installed (`studies/interactive.py`). Runs that differ only in seed are pooled; runs of other
+settings have a part of their own, below an overview of all. A world class may add a section
+(`core.world.HasReportSection`); this module does not know which.
 """
 
 from __future__ import annotations
@@ -57,12 +57,15 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
     parts = [f"<h1>{escape(title)}</h1>", *origin_section.report_section(runs)]
     if len(variants) > 1:
         parts.append(f"<p class=quiet>{len(runs)} runs of {len(variants)} settings, one below the other.</p>")
-        parts += _overview(runs)
-    for label, members in variants.items():
-        own = [*scores_section.report_section(members), *_curves(members, figure)]
+        parts += _overview(runs, path)
+    for number, (label, members) in enumerate(variants.items(), 1):
+        which = f"{number} " if len(variants) > 1 else ""
+        own = [*scores_section.report_section(members), *_curves(members, figure, path, which)]
         if (section := sections[label]) is not None:
             own += section.parts
             _write_section_figures(figure, section)
+            for name, png in section.pictures.items():
+                figures.write_beside(path, f"{which}{name}", png)
         own += [*lm_section.report_section(members), *search_section.report_section(members)]
         own += [*turns_section.report_section(members), *transcripts.report_section(members)]
         own += [*exploit_show.report_section(exploited[label]), *_videos(members)]
@@ -72,7 +75,7 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
     return html.write_page(path, title, [*parts, interactive.scripts()])
 
 
-def _overview(runs: Sequence[Run]) -> Iterable[str]:
+def _overview(runs: Sequence[Run], page: Path) -> Iterable[str]:
     """The settings side by side; where they cannot be compared, the reason."""
     yield "<h2>Overview</h2>"
     try:
@@ -80,7 +83,7 @@ def _overview(runs: Sequence[Run]) -> Iterable[str]:
     except CoterieError as error:
         yield f"<p class=quiet>No comparison of these settings: {escape(str(error))}</p>"
         return
-    yield from compare_show.page_parts(comparison, "best")
+    yield from compare_show.page_parts(comparison, "best", page=page)
 
 
 def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -143,7 +146,8 @@ def _write_numbers(
 # Curves -----------------------------------------------------------------------------------------------
 
 
-def _curves(runs: Sequence[Run], figure: Path | None) -> Iterable[str]:
+def _curves(runs: Sequence[Run], figure: Path | None, page: Path, which: str = "") -> Iterable[str]:
+    """The charts; as files their names begin with `which`."""
     yield "<h2>Curves</h2>"
     if figure is not None:
         figures.write_png(figure, draw_curves(runs))
@@ -151,8 +155,9 @@ def _curves(runs: Sequence[Run], figure: Path | None) -> Iterable[str]:
         yield f"<p class=quiet>{_caption(len(runs))}</p>"
     yield "<div class=charts>"
     for chart in curves.charts(runs):
-        picture = html.image(draw_chart(chart), "image/png", f"{chart.title} against {chart.x}")
-        yield interactive.figure(chart, picture)
+        png = draw_chart(chart)
+        figures.write_beside(page, f"{which}{chart.title}", png)
+        yield interactive.figure(chart, html.image(png, "image/png", f"{chart.title} against {chart.x}"))
     yield "</div>"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.studies import html, statistics
 from coterie.training.run import Run, entry, number
+from coterie.training.times import duration, times
 
 HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
 Finished = tuple[Run, dict[str, Any]]  # a run and its summary
@@ -119,8 +120,10 @@ def _every_seed(finished: Sequence[Finished]) -> Iterable[str]:
         yield html.folded("Every seed", [_table(["seed", *HEAD], rows)])
     lines = []
     for run, summary in finished:
-        steps, seconds, speed = (number(run, summary, key) for key in ("env_steps", "wall_s", "steps_per_s"))
+        steps, took = number(run, summary, "env_steps"), times(run, summary)
         solved = ", solved" if entry(run, summary, "solved") else ""
-        lines.append([run.path.name, f"{steps:,}{solved}", f"{seconds:.0f} s", f"{speed:,.0f}"])
-    table = html.table(["run", "environment steps", "time", "steps per second"], lines)
+        spans = [duration(took.before), duration(took.training)]
+        lines.append([run.path.name, f"{steps:,}{solved}", *spans, f"{took.steps_per_second:,.0f}"])
+    head = ["run", "environment steps", "before step 1", "training", "steps per second of training"]
+    table = html.table(head, lines)
     yield table if len(finished) == 1 else html.folded("Steps and speed of every run", [table])

@@ -15,6 +15,7 @@ from coterie.studies.compare.runs import flatten
 
 NOT_SHOWN = {"schema", "experiment", "seed"}
 ABSENT = "–"
+ROLES = ("policy", "learner", "preference", "advisor", "constraints", "start")  # parts of a group
 
 
 def report_section(config: Config) -> Iterable[str]:
@@ -47,31 +48,45 @@ def shipped_config(config: Config) -> Config | None:
 
 def difference_rows(config: Config, shipped: Config | None) -> Iterable[tuple[str, str, str, str, bool]]:
     """Path, default, shipped value, value, and whether it was changed: of settings that are not as by default."""
-    here, default = flatten(schema.to_dict(config)), flatten(schema.to_dict(with_defaults(config)))
+    here, default = flatten(schema.to_dict(config)), defaults(config)
     there = here if shipped is None else flatten(schema.to_dict(shipped))
     for path in dict.fromkeys([*here, *there]):
-        if path in NOT_SHOWN:
+        if path in NOT_SHOWN or (path == "world.id" and here.get("world.name", "").endswith(f"/{here.get(path)}")):
             continue
         changed = here.get(path, ABSENT) != there.get(path, ABSENT)
         if changed or here.get(path, ABSENT) != default.get(path, ABSENT):
             yield path, _written(default, path), _written(there, path), _written(here, path), changed
 
 
-def with_defaults(config: Config) -> Config:
-    """The same parts, all with their default settings; what has none keeps its own."""
-    groups = {}
+def defaults(config: Config) -> dict[str, Any]:
+    """The settings of a table of these parts in which nothing is chosen, as path -> value.
+
+    A world, a learner, an advisor and constraints are no default, whatever their name; neither is an earlier run.
+    """
+    groups: dict[str, Any] = {}
     for name, group in config.groups.items():
-        parts = {key.name: getattr(group, key.name) for key in dataclasses.fields(group)}
-        changed: dict[str, Any] = {key: _default(part) for key, part in parts.items() if isinstance(part, Part)}
-        groups[name] = dataclasses.replace(group, **changed)
-    return dataclasses.replace(config, world=_default(config.world), groups=groups, train=TrainSettings())
+        found = groups[name] = {"agents": ["*"], "parameters": "shared"}
+        for role in ROLES:
+            one = getattr(group, role)
+            usual = {"name": schema.DEFAULT_NAMES[role]} if role in ("policy", "preference") else {}
+            found[role] = usual | _default_settings(one.settings) if isinstance(one, Part) else one and {}
+    nested = {"world": _default_settings(config.world.settings), "groups": groups}
+    train = dataclasses.asdict(TrainSettings())
+    return flatten(json.loads(json.dumps(nested | {"train": train})))  # tuples become lists
 
 
-def _default(part: Part) -> Part:
+def _default_settings(settings: Any) -> dict[str, Any]:
+    """The default of every setting that has one."""
     try:
-        return Part(part.name, type(part.settings)())
+        return dataclasses.asdict(type(settings)())
     except (TypeError, ValueError):  # a setting without a default, or defaults that do not fit together
-        return part
+        none = dataclasses.MISSING
+        known = {one.name: one.default for one in dataclasses.fields(settings) if one.default is not none}
+        made = {
+            one.name: one.default_factory() for one in dataclasses.fields(settings) if one.default_factory is not none
+        }
+        every = known | made
+        return {name: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for name, v in every.items()}
 
 
 def _written(settings: dict[str, Any], path: str) -> str:

@@ -8,16 +8,14 @@ under its number, with its values.
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import json
 import sqlite3
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import optuna
 import sqlalchemy
@@ -25,7 +23,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from coterie.config.schema import ConfigError, leaves
 from coterie.core import seeding
-from coterie.core.search_space import Choice, Range, Real, Whole, range_to_dict, written
+from coterie.core.search_space import Choice, Range, Real, Whole, written
+from coterie.studies.tune.trial import Outcome, Result, StudySpec, Trial
 
 NAME = "coterie"  # of the one study in a file
 SPEC = "terms"  # of the attribute that holds the spec of a study
@@ -34,8 +33,6 @@ UNPRUNED_TRIALS = 5  # complete trials before the median is used
 WARM_UP = 4  # no pruning by median in the first 1/4 of a training
 REDUCTION = 3  # successive halving keeps the best third at 1/9 and at 1/3 of a trial
 
-Pruner = Literal["median", "halving", "none"]
-Outcome = Literal["complete", "pruned", "failed", "running"]
 OUTCOMES: dict[TrialState, Outcome] = {
     TrialState.COMPLETE: "complete",
     TrialState.PRUNED: "pruned",
@@ -43,38 +40,6 @@ OUTCOMES: dict[TrialState, Outcome] = {
     TrialState.RUNNING: "running",
     TrialState.WAITING: "running",
 }
-
-
-@dataclass(frozen=True)
-class StudySpec:
-    """Settings that all trials of a study share; a study continues only with the same ones."""
-
-    config: dict[str, Any]  # path -> value of the experiment with its overrides, as JSON
-    space: dict[str, Range]  # path -> the values to try
-    own: dict[str, Any]  # path -> the experiment's own value, tried first
-    seeds: int  # trainings per trial
-    pruner: Pruner
-    horizon: int  # environment steps of one training
-    batch: int = 1  # trials proposed together, before any of them is trained
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON, as the study stores it."""
-        space = {path: range_to_dict(known) for path, known in self.space.items()}
-        found = {"config": self.config, "space": space, "seeds": self.seeds, "pruner": self.pruner}
-        return found | ({"batch": self.batch} if self.batch > 1 else {})  # earlier versions had no batches
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One set of values and its outcome."""
-
-    number: int
-    outcome: Outcome
-    values: dict[str, Any]  # path -> value
-    score: float | None  # None: it failed; of a pruned trial the last reported score
-    held_out: float | None  # score on held-out seeds; None unless complete
-    curve: dict[int, float]  # environment steps, summed over seeds -> best score so far
-    reason: str  # why it failed
 
 
 @contextmanager
@@ -170,18 +135,6 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         elif one != other:
             found.append(f"searches {path} in {written(one)}, this command in {written(other)}")
     return found
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of one trial's training, to be written by the process that holds the study."""
-
-    outcome: Outcome  # "running": it was interrupted
-    score: float | None = None
-    held_out: float | None = None
-    reason: str = ""
-    curve: dict[int, float] = dataclasses.field(default_factory=dict)
-    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the pruner
 
 
 class Judge:

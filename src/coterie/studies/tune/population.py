@@ -92,9 +92,12 @@ class PopulationResult:
 
 
 Progress = Callable[[Population], Any]  # called when the population is opened, and after every round
+Trained = Callable[[Member], Any]  # called when a member has ended its round
 
 
-def tune_population(plan: Plan, progress: Progress = lambda population: None) -> PopulationResult:
+def tune_population(
+    plan: Plan, progress: Progress = lambda population: None, trained: Trained = lambda member: None
+) -> PopulationResult:
     """Train a population of `plan.trials` members for `plan.rounds` rounds, or until Ctrl-C."""
     demand_jobs(plan.jobs)
     base = start.check(plan.experiment, list(plan.overrides))
@@ -107,7 +110,7 @@ def tune_population(plan: Plan, progress: Progress = lambda population: None) ->
         progress(population)
         while not interrupted.is_set():
             population = finish_copying(population, files, plan, base)
-            population = train_round(population, plan, files, interrupted)
+            population = train_round(population, plan, files, interrupted, trained)
             if any(member.score is None for member in population.members):
                 break
             progress(population)
@@ -151,7 +154,9 @@ def end_of(round_: int, plan: Plan, iterations: int) -> int:
     return iterations if round_ + 1 == plan.rounds else (round_ + 1) * (iterations // plan.rounds)
 
 
-def train_round(population: Population, plan: Plan, files: Files, interrupted: Interruption) -> Population:
+def train_round(
+    population: Population, plan: Plan, files: Files, interrupted: Interruption, trained: Trained = lambda member: None
+) -> Population:
     """Train every member to the end of the round; members that were interrupted have no score."""
     waiting = [member for member in population.members if member.score is None]
     tasks = [(plan, files, member, population.round) for member in waiting]
@@ -159,6 +164,7 @@ def train_round(population: Population, plan: Plan, files: Files, interrupted: I
     for index, result in advance_all(tasks, plan.jobs, interrupted):
         if result is not None:
             ended[waiting[index].number] = result
+            trained(result)
     return dataclasses.replace(population, members=[ended[number] for number in sorted(ended)])
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from typing import Any
 
 from coterie.core.search_space import Range, written
-from coterie.studies.tune.optuna import Trial
+from coterie.studies.columns import WIDTH
 from coterie.studies.tune.population import Population, PopulationResult
+from coterie.studies.tune.trial import Trial
 from coterie.studies.tune.tune import Tuned
 
 HEAD = f"{'trial':>5}  {'outcome':8}  {'score':>8}  settings"
@@ -96,7 +98,7 @@ def population_conclusion(found: PopulationResult) -> list[str]:
     held_out = "" if best.held_out is None else f"  held-out seeds {best.held_out:9.2f}"
     return [
         f"  best          member {best.number:3d}  score {best.score:9.2f}{held_out}",
-        f"  last settings {values}",
+        *textwrap.wrap(values, WIDTH, initial_indent="  last settings ", subsequent_indent=" " * 16),
         f"run            {found.files.trial(best.number)}",
         f"schedule       {found.files.best.with_suffix('.json')}",
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import importlib.util
 import os
 import shlex
 import shutil
@@ -16,7 +17,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import yaml
@@ -27,22 +28,16 @@ from coterie.core.search_space import Range, declared
 from coterie.core.types import CoterieError
 from coterie.nn.threads import fixed_threads
 from coterie.studies.report.report import write_report
-from coterie.studies.tune.optuna import (
-    Judge,
-    Outcome,
-    Pruner,
-    Result,
-    Study,
-    StudySpec,
-    Trial,
-    open_study,
-)
+from coterie.studies.tune.trial import Outcome, Pruner, Result, StudySpec, Trial
 from coterie.training import build, loop, start
 from coterie.training.best import constants
 from coterie.training.evaluate import evaluate
 from coterie.training.interrupt import Interruption, interruptible
 from coterie.training.jobs import demand_jobs, run_parallel
 from coterie.training.run import Run, write_text
+
+if TYPE_CHECKING:
+    from coterie.studies.tune.optuna import Study
 
 TRIED_EPISODES = 32  # of untrained policies, which show whether a game has a constant sum
 
@@ -134,6 +129,12 @@ Progress = Callable[[Tuned, Trial | None], None]  # called when the study is ope
 
 def tune(plan: Plan, progress: Progress = lambda tuned, trial: None) -> Tuned:
     """Run trials until the study has as many as planned, or until Ctrl-C."""
+    if importlib.util.find_spec("optuna") is None:
+        raise CoterieError(
+            "'coterie tune' needs Optuna: pip install 'coterie[tune]'; a population (--sampler pbt) does without"
+        )
+    from coterie.studies.tune.optuna import open_study
+
     demand_jobs(plan.jobs)
     if plan.together < plan.jobs:
         raise ConfigError(
@@ -195,6 +196,8 @@ def run_next(study: Study, plan: Plan, files: Files, interrupted: Interruption) 
 
 def run_alone(spec: StudySpec, earlier: list[Any], trial: Trial, plan: Plan, files: Files) -> Result:
     """Train one trial of a batch, without the study's file: in this process or in another one."""
+    from coterie.studies.tune.optuna import Judge
+
     judge = Judge(spec, earlier)
     shutil.rmtree(files.trial(trial.number), ignore_errors=True)  # of an interrupted trial, which starts anew
     try:

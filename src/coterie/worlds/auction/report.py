@@ -25,6 +25,7 @@ from coterie.worlds.auction.metrics import (
     group_by_table,
     summarise,
 )
+from coterie.worlds.auction.valuations import ValuationSettings
 from coterie.worlds.auction.world import AuctionSettings
 
 SHARES = ("utility_loss", "regret", "efficiency", "highest_wins")  # shown as percentages
@@ -175,6 +176,56 @@ def _draw_table(figure: Any, benchmark: Benchmark, tables: Sequence[TableMetrics
     figure.legend(handles, labels, loc="outside upper left", **style)
 
 
+def draw_summary(summary: dict[str, Any]) -> bytes:
+    """Draw the bids and outcomes of one table from its numbers (`metrics.summarise`), as a PNG.
+
+    Numbers hold mean bids at a few valuations; `bids`, where there is one, those of every seed at fewer.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 7.4), layout="constrained")
+    rows = figure.add_gridspec(2, 1, height_ratios=[1.75, 1])
+    above = rows[0].subgridspec(1, 2)
+    bids, shares = (figure.add_subplot(above[0, side]) for side in range(2))
+    world = summary["world"]
+    settings = AuctionSettings(**world | {"valuations": ValuationSettings(**world["valuations"])})
+    values = np.array(summary["valuations"])
+    for axes, unit, kept in ((bids, np.ones_like(values), values >= 0), (shares, values, values >= LEAST * values[-1])):
+        _draw_means(axes, summary, values, unit, kept)
+    runs = summary["runs"]
+    what = f"{name_table(settings)}, {runs} run{'s' if runs > 1 else ''}"
+    figures.label_panel(bids, what, "valuation", "bid")
+    figures.label_panel(shares, "bid as a fraction of the valuation", "valuation", "bid / valuation")
+    shares.set_ylim(0, 1.05)
+    below = rows[1].subgridspec(1, len(PANELS) + 1, width_ratios=[1] * len(PANELS) + [1.5])
+    _draw_outcomes([figure.add_subplot(below[0, column]) for column in range(len(PANELS) + 1)], summary)
+    handles, labels = bids.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", fontsize=9, frameon=False, ncols=min(len(labels), 4))
+    dots = " Small dots: every run." if "bids" in summary else ""
+    words = f"Lines: means over runs.{dots} Bars: 95% intervals by bootstrap over the runs."
+    figure.supxlabel(words, fontsize=8, color=figures.TEXT)
+    return figures.as_png(figure)
+
+
+def _draw_means(axes: Any, summary: dict[str, Any], values: Array, unit: Array, kept: Array) -> None:
+    """Mean bids of every group and their equilibrium, divided by `unit`; the bids of every seed as dots."""
+    seeds = summary.get("bids", {})
+    same = len({tuple(one["equilibrium_bids"] or ()) for one in summary["groups"].values()}) == 1
+    for number, (name, one) in enumerate(summary["groups"].items()):
+        colour, learned = figures.colour(number), np.array(one["bids"])
+        line = statistics.Estimate((learned / unit)[kept], None, None)
+        figures.draw_series(axes, figures.Series(f"{name}, learned", colour, values[kept], line))
+        if name in seeds:
+            at = np.array(seeds["valuations"])
+            scale = np.interp(at, values, unit)
+            for own in seeds[name]:
+                axes.plot(at, np.array(own) / scale, ".", color=colour, markersize=4, alpha=0.7)
+        if one["equilibrium_bids"] is not None and (not same or not number):
+            shade, label = ("#222222", "equilibrium") if same else (colour, f"{name}, equilibrium")
+            equal = np.array(one["equilibrium_bids"]) / unit
+            axes.plot(values[kept], equal[kept], color=shade, linestyle="--", linewidth=1.2, label=label)
+
+
 def _lines(axes: Any, benchmark: Benchmark, tables: Sequence[TableMetrics], values: Array, unit: Array) -> None:
     """Plot learned bids with bands, equilibrium dashed, best responses dotted; all divided by `unit` [256]."""
     kept = np.isfinite(values)
@@ -208,7 +259,10 @@ def _lines(axes: Any, benchmark: Benchmark, tables: Sequence[TableMetrics], valu
 
 def _outcomes(panels: Sequence[Any], benchmark: Benchmark, tables: Sequence[TableMetrics]) -> None:
     """Plot outcome and payoffs, learned and in equilibrium, one panel for each number."""
-    summary = summarise(benchmark, tables)
+    _draw_outcomes(panels, summarise(benchmark, tables))
+
+
+def _draw_outcomes(panels: Sequence[Any], summary: dict[str, Any]) -> None:
     auction, groups = summary["auction"], summary["groups"]
     for axes, (name, title) in zip(panels, PANELS.items(), strict=False):
         shown = {who: (auction[who] or {}).get(name) for who in TICKS}

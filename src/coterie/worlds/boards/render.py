@@ -5,19 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.core.types import Array
+from coterie.worlds.lettering import write_centred
 
 TILE = 64  # pixels
+_FONT = 16  # pixels of a label's letters
 SIGNS = "XO"  # of player 0 and player 1
 _GROUND = np.array([38, 43, 56])
 _CELL = np.array([58, 66, 84])
 _LABEL = np.array([150, 160, 180])
 _COLOURS = np.array([[244, 132, 95], [94, 208, 190]])  # of player 0 and player 1
 COLOURS = tuple((int(r), int(g), int(b)) for r, g, b in _COLOURS)
-_GLYPHS = {  # 3 × 5 pixels, row by row
-    **{"1": "26227", "2": "71747", "3": "71317", "4": "55711", "5": "74717", "6": "74757", "7": "71122", "8": "75757"},
-    **{"9": "75717", "0": "75557", "a": "25755", "b": "65656", "c": "34443", "d": "65556", "e": "74647", "f": "74644"},
-    **{"g": "34553", "h": "55755", "i": "72227", "j": "11152", "k": "55655", "l": "44447"},
-}
 
 
 def cell_names(rows: int, columns: int) -> tuple[str, ...]:
@@ -56,9 +53,10 @@ def draw_board(
     framed = np.tile(_GROUND.astype(float), (rows * TILE + 2 * margin, width * TILE + 2 * margin, 1))
     framed[margin:-margin, margin:-margin] = picture
     for column in range(width):
-        _write(framed, margin // 2, margin + column * TILE + TILE // 2, (columns or _letters(width))[column])
+        label, middle = (columns or _letters(width))[column], margin + column * TILE + TILE // 2
+        write_centred(framed, label, _FONT, (margin // 2, middle), _LABEL)
     for row in range(0 if columns else rows):
-        _write(framed, margin + row * TILE + TILE // 2, margin // 2, str(row + 1))
+        write_centred(framed, str(row + 1), _FONT, (margin + row * TILE + TILE // 2, margin // 2), _LABEL)
     return framed.astype(np.uint8)
 
 
@@ -101,14 +99,6 @@ def _paint(picture: Array, distance: Array, colour: Array, strength: float) -> A
     """Blend in a colour where the signed `distance` to a shape is negative, with a soft edge of one pixel."""
     cover = strength * np.clip(0.5 - distance, 0, 1)[..., None]
     return np.asarray(picture * (1 - cover) + colour * cover)
-
-
-def _write(picture: Array, row: int, column: int, text: str, scale: int = 2) -> None:
-    """Write a short label, centred at a pixel."""
-    bits = [[[int(line) >> bit & 1 for bit in (2, 1, 0, 3)] for line in _GLYPHS[sign]] for sign in text]
-    drawn = np.kron(np.concatenate(bits, axis=1)[:, :-1], np.ones((scale, scale))).astype(bool)
-    top, left = row - drawn.shape[0] // 2, column - drawn.shape[1] // 2
-    picture[top : top + drawn.shape[0], left : left + drawn.shape[1]][drawn] = _LABEL
 
 
 def _letter(column: int) -> str:
