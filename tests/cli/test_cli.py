@@ -39,7 +39,7 @@ def test_train_says_what_came_of_it(coterie_, tmp_path):
     assert code == 0
     run = Run.open(tmp_path / "a")
     assert "256 steps in" in out
-    for words in ("trained (best)", "step 0", "random", "expert", f"run      {run.path}"):
+    for words in ("trained (best)", "step 0", "random", "expert", "the highest mean return", f"run      {run.path}"):
         assert words in out
     film, report = out.splitlines()[-2:]
     assert Image.open(film.split()[1]).n_frames > 1

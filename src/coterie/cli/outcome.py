@@ -31,8 +31,8 @@ def print_outcome(run: Run) -> bool:
     rows |= {"step 0": summary["step_0"]}
     rows |= {"step 0, drawn": summary["step_0"]["drawn"]} if "drawn" in summary["step_0"] else {}
     print_results(rows | summary["baselines"])
-    if last:
-        print(f"best     {summary['best_reason']}")
+    if "best_reason" in summary:  # not in runs of 0.1
+        print(f"best     step {summary['best_step']:,}: {summary['best_reason']}")
     print(f"run      {run.path}")
     for video in run.videos()[-1:]:
         film = video.with_suffix(".mp4")
