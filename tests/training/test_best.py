@@ -79,7 +79,8 @@ def test_between_opponents_whose_returns_nearly_cancel_the_last_is_the_best():
     assert chosen(evaluations) == (3, "last")
     assert chosen(evaluations, groups=["hunters"])[1] == "return"
     best = Best("return", ["hunters", "prey"])
-    assert best.consider(evaluations[0], 0) and best.consider(evaluations[1], 1)
+    assert best.consider(evaluations[0], 0)
+    assert best.consider(evaluations[1], 1)
     assert "falls as" in best.reason
     resumed = Best("return", ["hunters", "prey"])
     resumed.load(best.state())

@@ -159,6 +159,13 @@ class NumbersEpisodes(Protocol):
 
 
 @runtime_checkable
+class KnowsEpisodeLimit(Protocol):
+    """A world of third-party environments, some of which have no time limit."""
+
+    limits_episodes: bool  # whether episodes are known to end after some number of steps at the latest
+
+
+@runtime_checkable
 class LimitsCopies(Protocol):
     """Settings of a world of which an evaluation should not have many copies."""
 

@@ -16,7 +16,16 @@ from typing import Any, Literal
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentType, UnknownName
 from coterie.core.world import World
-from coterie.worlds.adapters.batch import EnvArrays, EnvSpec, InvalidEnvOutput, Warn, as_bool, as_reward, warn_once
+from coterie.worlds.adapters.batch import (
+    EnvArrays,
+    EnvSpec,
+    InvalidEnvOutput,
+    Warn,
+    as_bool,
+    as_reward,
+    has_own_limit,
+    warn_once,
+)
 from coterie.worlds.adapters.external import (
     ExternalSettings,
     ExternalWorld,
@@ -170,7 +179,10 @@ class ExternalGymnasiumEnv:
             masked=(AGENT_TYPE,) * masked,
             has_success=success,
             warnings=warnings,
-            limited=limit is not None or env.spec is None or env.spec.max_episode_steps is not None,
+            limited=limit is not None
+            or env.spec is None
+            or env.spec.max_episode_steps is not None
+            or has_own_limit(env),
             texts={AGENT_TYPE: self.layout.texts},
         )
         self._unread_masks = not masked and settings.actions.masks == "auto"
