@@ -515,6 +515,9 @@ def test_check_suggests_what_helps(coterie_, monkeypatch):
     assert code == 1
     assert "with world.fresh: true it passes" in error
     assert "step 5 of about 96, " in error
+    code, _, error = coterie_("check", "world", "gymnasium/helpers.external_envs:GlobalDice-v0", "--steps", "12")
+    assert code == 1
+    assert "with world.seed_globals: true it passes" in error
     code, out, error = coterie_("check", "world", "gymnasium/helpers.odd_envs:Collision-v0", "--steps", "12")
     assert code == 0
     assert "set world.max_episode_steps" in out

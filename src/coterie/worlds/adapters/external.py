@@ -39,7 +39,7 @@ from coterie.core.types import (
 )
 from coterie.core.validation import at_least, positive
 from coterie.core.world import KnowsEpisodeLimit, NumbersEpisodes, Pausable, World
-from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError
+from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError, warn_once
 from coterie.worlds.adapters.own_generators import OwnGenerators
 from coterie.worlds.adapters.workers import Worker, WorkerSpec, close_workers, start_workers
 
@@ -152,7 +152,7 @@ class ExternalWorld:
         self._workers, self._env_spec, self._arrays = start_workers(worker_spec, num_envs)
         self._finalizer = weakref.finalize(self, close_workers, self._workers)
         for warning in self._env_spec.warnings:
-            log.warning("%s: %s", name, warning)
+            warn_once(name, warning)
         self.agent_types, self.simultaneous = self._env_spec.agent_types, self._env_spec.simultaneous
         self.texts, self.limits_episodes = self._env_spec.texts, self._env_spec.limited
         self._seed = 0
