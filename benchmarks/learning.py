@@ -18,6 +18,7 @@ from typing import Any
 
 from interleave import commit
 
+from coterie.config import schema
 from coterie.studies.report import draw_curves
 from coterie.training.run import Run
 
@@ -67,6 +68,7 @@ def collect(experiment: str, runs: list[Run], version: str) -> dict[str, Any]:
         "experiment": experiment,
         "command": f"coterie train {experiment} -m seed={seeds}",
         "commit": version,
+        "settings": schema.read(schema.find(experiment)),  # docs/tools/tables.py marks results of other settings
         "env_steps": (runs[0].summary() or {})["env_steps"],
         "episodes": (runs[0].summary() or {})["episodes"],
         "seeds": rows,
