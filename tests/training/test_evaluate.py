@@ -132,7 +132,7 @@ def test_validation_evaluation_and_training_use_different_seeds(tmp_path, monkey
     used, original = {}, loop.Training.evaluate
 
     def spy(self, purpose, actors=None):
-        def note(world, chosen, episodes, seed, greedy=True):
+        def note(world, chosen, episodes, seed, greedy=True, report=None):
             used.setdefault(purpose, set()).add(seed)
             assert greedy
             return evaluate.evaluate(world, chosen, episodes, seed, greedy)

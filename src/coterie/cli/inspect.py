@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import textwrap
 from typing import Annotated
@@ -44,7 +45,7 @@ def check_world_(
             report(f"fails; trying world.{setting}: true")
             cured = schema.Part(part.name, dataclasses.replace(part.settings, **{setting: True}))
             try:
-                check_world(lambda num_envs, cured=cured: build.build_world(cured, num_envs), steps, report=report)
+                check_world(functools.partial(build.build_world, cured), steps, report=report)
             except CoterieError:
                 continue
             raise ContractError(f"{error}; with world.{setting}: true it passes") from None
