@@ -90,7 +90,7 @@ CASES = [
     Case("openspiel/goofspiel", {"options": {"num_cards": 4, "imp_info": True, "points_order": "descending"}}, SPIEL),
     Case("gymnasium/highway_env:highway-fast-v0", {}, ("highway-env==1.12.1",)),
     *(
-        Case(f"gymnasium/MinAtar/{name}-v1", {"max_episode_steps": 200}, MINATAR)  # registered by the package itself
+        Case(f"gymnasium/minatar.gym:MinAtar/{name}-v1", {"max_episode_steps": 200}, MINATAR)
         for name in ("Breakout", "Asterix", "Freeway", "Seaquest", "SpaceInvaders")
     ),
     Case("gymnasium/tetris_gymnasium.envs:tetris_gymnasium/Tetris", {"max_episode_steps": 200}, TETRIS),

@@ -114,7 +114,9 @@ def registered_name(gymnasium: Any, name: str) -> str:
     """The name under which an environment is registered; `module:Name-v0` imports the module first, if necessary."""
     module, colon, rest = name.partition(":")
     if colon and name not in gymnasium.registry:  # some packages register names with a colon
-        import_user_module(module, f"gymnasium/{name}")
+        imported = import_user_module(module, f"gymnasium/{name}")
+        if rest not in gymnasium.registry and callable(register := getattr(imported, "register_envs", None)):
+            register()  # as Gymnasium did for plugins before 1.0
     found = next((known for known in (name, rest) if known in gymnasium.registry), None)
     if found is None:
         raise unknown_env("gymnasium", name, list(gymnasium.registry))
