@@ -91,8 +91,9 @@ CASES = [
     Case("gymnasium/highway_env:highway-fast-v0", {}, ("highway-env==1.12.1",)),
     *(
         Case(f"gymnasium/minatar.gym:MinAtar/{name}-v1", {"max_episode_steps": 200}, MINATAR)
-        for name in ("Breakout", "Asterix", "Freeway", "Seaquest", "SpaceInvaders")
+        for name in ("Asterix", "Freeway", "Seaquest", "SpaceInvaders")
     ),
+    Case("gymnasium/minatar.gym:MinAtar/Breakout-v1", {"fresh": True, "max_episode_steps": 200}, MINATAR),
     Case("gymnasium/tetris_gymnasium.envs:tetris_gymnasium/Tetris", {"max_episode_steps": 200}, TETRIS),
     Case("gymnasium/pogema:Pogema-v0", {"max_episode_steps": 60}, ("pogema==1.4.0",)),
 ]

@@ -316,7 +316,8 @@ def test_a_module_that_registers_on_request_is_asked(tmp_path, monkeypatch):
     (tmp_path / "on_request.py").write_text(
         "import gymnasium\n"
         "def register_envs():\n"
-        "    gymnasium.register('OnRequest/Pole-v1', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9)\n"
+        "    pole = 'gymnasium.envs.classic_control:CartPoleEnv'\n"
+        "    gymnasium.register('OnRequest/Pole-v1', pole, max_episode_steps=9)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     made = GymnasiumWorld(GymnasiumSettings("on_request:OnRequest/Pole-v1"), 1)
