@@ -19,6 +19,7 @@ from typing import Any
 
 from interleave import commit
 
+from coterie.config import schema
 from coterie.studies import figures
 from coterie.studies.report import curves
 from coterie.training.run import Run
@@ -69,6 +70,7 @@ def collect(experiment: str, runs: list[Run], version: str) -> dict[str, Any]:
         "experiment": experiment,
         "command": f"coterie train {experiment} -m seed={seeds}",
         "commit": version,
+        "settings": schema.read(schema.find(experiment)),  # docs/tools/tables.py marks results of other settings
         "env_steps": (runs[0].summary() or {})["env_steps"],
         "episodes": (runs[0].summary() or {})["episodes"],
         "seeds": rows,

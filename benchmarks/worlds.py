@@ -49,6 +49,7 @@ class Case:
 LBF, RWARE = ("lbforaging==2.0.0", "networkx"), ("rware==2.0.0", "networkx", "pyglet==1.5.27")
 MULTIGRID, MO = ("multigrid==0.1.0", "aenum"), ("mo-gymnasium==1.3.2",)
 MUJOCO = ("mujoco==3.3.0", "glfw", "etils", "imageio")
+MINATAR, TETRIS = ("minatar==1.0.15",), ("tetris-gymnasium==0.3.1", "opencv-python-headless")
 POPGYM, SPIEL = ("popgym==1.0.7",), ("open_spiel==2.0.2",)
 CASES = [
     *(
@@ -88,6 +89,13 @@ CASES = [
     *(Case(f"openspiel/{name}", {}, SPIEL) for name in ("connect_four", "backgammon", "breakthrough", "hex")),
     Case("openspiel/goofspiel", {"options": {"num_cards": 4, "imp_info": True, "points_order": "descending"}}, SPIEL),
     Case("gymnasium/highway_env:highway-fast-v0", {}, ("highway-env==1.12.1",)),
+    *(
+        Case(f"gymnasium/minatar.gym:MinAtar/{name}-v1", {"max_episode_steps": 200}, MINATAR)
+        for name in ("Asterix", "Freeway", "Seaquest", "SpaceInvaders")
+    ),
+    Case("gymnasium/minatar.gym:MinAtar/Breakout-v1", {"fresh": True, "max_episode_steps": 200}, MINATAR),
+    Case("gymnasium/tetris_gymnasium.envs:tetris_gymnasium/Tetris", {"max_episode_steps": 200}, TETRIS),
+    Case("gymnasium/pogema:Pogema-v0", {"max_episode_steps": 60}, ("pogema==1.4.0",)),
 ]
 
 
@@ -359,15 +367,17 @@ def main() -> None:
     warnings.simplefilter("ignore")
     importlib.import_module("coterie.api")
     own = {name: importlib.metadata.version(name) for name in ("gymnasium", "pettingzoo", "mpe2", "minigrid")}
-    before = json.loads(OUT.read_text())["environments"] if options.only and OUT.exists() else []
-    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in before}
+    before = json.loads(OUT.read_text()) if options.only and OUT.exists() else {"environments": [], "commit": commit()}
+    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in before["environments"]}
     for case in cases:
         missing = [failed[package] for package in case.packages if package in failed]
         row = {"name": case.name, "settings": case.settings, "check": missing[0]} if missing else run(case)
         rows[case.name] = row | {"packages": [package for package in case.packages if "==" in package]}
+        if commit() != before["commit"]:
+            rows[case.name]["commit"] = commit()  # of this row alone
         print(row["name"], row.get("check"), row.get("training"), row.get("same_returns"), row.get("ratio"), flush=True)
         listed = [rows[case.name] for case in CASES if case.name in rows]
-        found = {"command": "make worlds", "commit": commit(), "versions": own, "environments": listed}
+        found = {"command": "make worlds", "commit": before["commit"], "versions": own, "environments": listed}
         OUT.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -15,6 +15,7 @@ import coterie
 from coterie.cli import main
 from coterie.lm.backends import wheels
 from coterie.studies import figures, interactive
+from coterie.worlds.adapters import batch
 from helpers import numba_cache, processes
 from helpers.compare import fabricate_sweep
 from helpers.dqn import make_learner as make_q_learner
@@ -83,6 +84,12 @@ def _no_waiting_for_the_disk():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # an error for a file that is closed, as before
         yield
+
+
+@pytest.fixture(autouse=True)
+def _warnings_come_again():
+    """Forget which warnings about environments were logged: every test sees its own."""
+    batch._warned.clear()
 
 
 @pytest.fixture

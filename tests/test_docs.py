@@ -98,6 +98,25 @@ def test_generated_tables_and_the_tree_are_current():
     assert stale == [], "write them with: .venv/bin/python docs/tools/tables.py"
 
 
+def test_results_of_other_settings_than_the_shipped_ones_are_marked(monkeypatch):
+    """By the steps of the run, by the settings that it has recorded, or by name where only the code has changed."""
+    result = tables.read("gridworld-meet")
+    settings = schema.read(tables.EXPERIMENTS / "gridworld-meet.yaml")
+    cases = [
+        ({}, ""),
+        ({"settings": settings}, ""),
+        ({"settings": settings | {"seed": 1}}, "older settings"),
+        ({"env_steps": 4096}, "older settings"),
+    ]
+    for change, mark in cases:
+        monkeypatch.setattr(tables, "read", lambda name, change=change: result | change)
+        assert tables.age("gridworld-meet").strip(" (").startswith(mark)
+        (row,) = tables.score_rows(["gridworld-meet"])
+        assert ("older settings" in row[1]) == bool(mark)
+        assert bool(tables.age("gridworld-meet")) == bool(mark)
+    assert set(tables.OLDER_CODE) <= set(schema.experiments())
+
+
 # Settings ----------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from coterie.config import schema
+
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "docs" / "results"
 EXPERIMENTS = ROOT / "src" / "coterie" / "experiments"
@@ -52,7 +54,7 @@ FAMILIES = {
         *("lava-doorkey-teacher", "two-door-teacher", "spread-teacher", "gridworld-teacher"),
     ),
 }
-LAST = ("tag-maddpg",)  # experiments with `train.best: last`
+OLDER_CODE = ("spread-qmix",)  # results of an algorithm that has changed since; docs/results/open-targets.md has newer
 AUCTIONS = {  # experiment -> its arms in auction-study.json
     "auction-pair": ("pair",),
     "auction-neutral": ("neutral-2", "neutral-3", "neutral-4", "neutral-5"),
@@ -71,6 +73,21 @@ def known(name: str) -> bool:
     """Whether there are results of an experiment, in the form that `benchmarks/learning.py` writes."""
     path = RESULTS / f"{name}.json"
     return path.is_file() and isinstance(read(name).get("seeds"), list)
+
+
+def shipped(name: str) -> schema.Config:
+    """An experiment as it is in this tree."""
+    return schema.load(EXPERIMENTS / f"{name}.yaml")
+
+
+def age(name: str) -> str:
+    """A mark for results that the shipped experiment would not give again: "", older settings, or older code."""
+    result, train = read(name), shipped(name).train
+    steps = train.iterations * train.iteration_steps
+    recorded = result.get("settings")  # not in files of 0.2
+    if result["env_steps"] != steps or (recorded is not None and recorded != schema.read(EXPERIMENTS / f"{name}.yaml")):
+        return f" (older settings; now {thousands(steps)})"
+    return " (older code)" if name in OLDER_CODE else ""
 
 
 def described(name: str) -> str:
@@ -111,7 +128,7 @@ def score_rows(names: Iterable[str], digits: int = 1) -> Iterable[list[str]]:
     """For each experiment and group: trained, expert, random, step 0."""
     for name in names:
         result = read(name)
-        which = "last" if name in LAST else "best"
+        which = "last" if shipped(name).train.best == "last" else "best"
         for group in result["seeds"][0]["best"]["return_mean"]:
             trained = returns(result, which, group)
             others = []
@@ -122,7 +139,8 @@ def score_rows(names: Iterable[str], digits: int = 1) -> Iterable[list[str]]:
                 others.append(number(statistics.mean(found), digits) if found else "–")
             title = f"`{name}`" + (f", {group}" if len(result["seeds"][0]["best"]["return_mean"]) > 1 else "")
             spread = ", ".join(number(one, digits) for one in trained)
-            yield [title, thousands(result["env_steps"]), number(statistics.mean(trained), digits), *others, spread]
+            steps = thousands(result["env_steps"]) + age(name)
+            yield [title, steps, number(statistics.mean(trained), digits), *others, spread]
 
 
 def scores(*names: str) -> str:

@@ -39,7 +39,7 @@ def test_train_says_what_came_of_it(coterie_, tmp_path):
     assert code == 0
     run = Run.open(tmp_path / "a")
     assert "256 steps in" in out
-    for words in ("trained (best)", "step 0", "random", "expert", f"run      {run.path}"):
+    for words in ("trained (best)", "step 0", "random", "expert", "the highest mean return", f"run      {run.path}"):
         assert words in out
     video, report = out.splitlines()[-2:]
     assert Image.open(video.split()[1]).n_frames > 1
@@ -206,13 +206,31 @@ def test_a_signal_while_a_run_of_a_sweep_finishes_ends_the_sweep(coterie_, tmp_p
 
     monkeypatch.setattr(loop, "finish", signalled)
     before = signal.getsignal(signal.SIGTERM)
-    code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,1", "--out", tmp_path, "--quiet")
+    command = ("train", "gridworld-cooperative", "-m", *GRID, "seed=0,1", "--out", tmp_path, "--quiet")
+    code, out, _ = coterie_(*command)
     assert code == 143
     assert "1 of 2 runs have not begun" in out
     assert signal.getsignal(signal.SIGTERM) == before
+    assert Run.open(tmp_path / "seed=0").summary() is None  # its scores are left
+    monkeypatch.undo()
+    assert coterie_(*command)[0] == 0
     assert Run.open(tmp_path / "seed=0").summary() is not None
-    code, *_ = coterie_("train", "gridworld-cooperative", *GRID, "--out", tmp_path / "alone", "--quiet")
-    assert code == 0  # all that was asked for is done
+
+
+def test_a_signal_in_the_first_evaluation_is_an_exit_code_and_a_line(coterie_, tmp_path, monkeypatch):
+    evaluate = loop.evaluate
+
+    def signalled(*arguments, **options):
+        signal.raise_signal(signal.SIGTERM)
+        return evaluate(*arguments, **options)
+
+    monkeypatch.setattr(loop, "evaluate", signalled)
+    code, out, _ = coterie_("train", "gridworld-cooperative", *GRID, "--out", tmp_path / "a", "--quiet")
+    assert (code, out) == (143, "stopped before the first checkpoint; nothing is kept\n")
+    code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,1", "--out", tmp_path / "b")
+    assert code == 143
+    assert "2 of 2 runs have not begun" in out
+    assert not list(tmp_path.glob("*/*/*"))
 
 
 def test_divergence_is_exit_code_1(coterie_, tmp_path):
@@ -497,6 +515,9 @@ def test_check_suggests_what_helps(coterie_, monkeypatch):
     assert code == 1
     assert "with world.fresh: true it passes" in error
     assert "step 5 of about 96, " in error
+    code, _, error = coterie_("check", "world", "gymnasium/helpers.external_envs:GlobalDice-v0", "--steps", "12")
+    assert code == 1
+    assert "with world.seed_globals: true it passes" in error
     code, out, error = coterie_("check", "world", "gymnasium/helpers.odd_envs:Collision-v0", "--steps", "12")
     assert code == 0
     assert "set world.max_episode_steps" in out

@@ -267,7 +267,6 @@ WRONG = [  # world, further settings of the policy, why not
     ("name: mpe/simple_spread_v3", "", "no text_codec"),
     ("name: gridworld", "codec: 'helpers.language:Nobody'", "module 'helpers.language' has no 'Nobody'"),
     ("name: gridworld", "codec: 'helpers.language:Speechless'", "offers no choices"),
-    ("name: gridworld", "codec: 'helpers.language:Numbers'", "calibration=batch"),
     ("name: gridworld", "template: nowhere", "template: there is no file 'nowhere'"),
     ("name: gridworld", "illegal: resign", "one of 'retry', 'fallback' or 'forfeit'"),
     ("name: gridworld", "lm: {nam: embedded}", "policy.lm.nam: no such setting; did you mean 'name'?"),

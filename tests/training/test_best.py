@@ -5,7 +5,7 @@ import pytest
 
 import coterie
 from coterie.core.types import CoterieError
-from coterie.training.best import Best
+from coterie.training.best import Best, opposed
 from coterie.training.evaluate import Result
 from helpers.run import DUEL, train, written
 
@@ -65,6 +65,35 @@ def test_a_sum_that_varies_later_is_judged_by_return_from_then_on():
     nothing, something = result(a=[0, 0]), result(a=[0, 1])
     assert chosen([nothing, nothing, nothing]) == (2, "last")
     assert chosen([nothing, nothing, something, nothing]) == (2, "return")
+
+
+def opponents(random, noise, episodes=100):
+    """Hunters win what the prey loses, and the prey pays something more; the sum rises or falls with `noise`."""
+    caught = random.poisson(2, episodes) * 10.0
+    return result(hunters=np.repeat(caught[:, None], 3, axis=1), prey=-caught - noise * random.random(episodes))
+
+
+def test_between_opponents_whose_returns_nearly_cancel_the_last_is_the_best():
+    random = np.random.default_rng(0)
+    evaluations = [opponents(random, noise) for noise in (9, 1, 5, 7)]  # the second has the highest mean
+    assert chosen(evaluations) == (3, "last")
+    assert chosen(evaluations, groups=["hunters"])[1] == "return"
+    best = Best("return", ["hunters", "prey"])
+    assert best.consider(evaluations[0], 0)
+    assert best.consider(evaluations[1], 1)
+    assert "falls as" in best.reason
+    resumed = Best("return", ["hunters", "prey"])
+    resumed.load(best.state())
+    assert resumed.consider(result(hunters=[0, 0], prey=[-9, -8]), 2)  # nobody caught: still a game of opponents
+
+
+def test_a_few_episodes_or_a_weak_correlation_make_no_opponents():
+    random = np.random.default_rng(0)
+    assert not opposed(opponents(random, 1, episodes=3), ["hunters", "prey"])
+    luck = random.normal(size=100)
+    assert not opposed(result(a=luck, b=-0.5 * luck + random.normal(size=100)), ["a", "b"])
+    assert not opposed(result(a=luck, b=luck), ["a", "b"])
+    assert opposed(result(a=luck, b=luck, c=-luck), ["a", "b", "c"])  # two against one
 
 
 def test_only_the_groups_that_learn_count():

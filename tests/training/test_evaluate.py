@@ -12,6 +12,7 @@ from coterie.core.group import Actor
 from coterie.core.types import CoterieError
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training import build, evaluate, loop, runner
+from coterie.training.metrics import Progress
 from helpers import run as run_cases
 from helpers.run import ODD, train, written
 
@@ -91,6 +92,34 @@ def test_one_endless_environment_is_reported_while_others_end(tmp_path, monkeypa
         evaluate.evaluate(world, actors, 6, seed=0)
 
 
+def test_patience_is_short_where_no_time_limit_is_known(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(runner, "PATIENCE", 50)
+    monkeypatch.setattr(runner, "SLOW_EPISODE", 0.0)
+    world, actors = seated(tmp_path, 2, lengths=(1000,))
+    world.limits_episodes = False
+    with pytest.raises(CoterieError, match=r"within 50 steps; set world.max_episode_steps"):
+        evaluate.evaluate(world, actors, 2, seed=0)
+    assert [record.getMessage().count("world.max_episode_steps") for record in caplog.records] == [1]
+    world.simultaneous = False  # a step is one agent's move
+    agents = sum(len(agent_type.agents) for agent_type in world.agent_types.values())
+    assert runner.patience(world) == 50 * agents
+    world.limits_episodes = True
+    assert runner.patience(world) == runner.EPISODE_LIMIT
+
+
+def test_an_evaluation_tells_how_far_it_is(tmp_path, capsys):
+    world, actors = seated(tmp_path, 2, lengths=(3,))
+    told = []
+    evaluate.evaluate(world, actors, 4, seed=0, report=lambda *numbers: told.append(numbers))
+    assert told == [(0, 1), (0, 2), (0, 3), (2, 4), (2, 5), (2, 6)]
+    progress = Progress(total=10, done=0, quiet=False)
+    for wall in (1, 9, 10, 15, 21, 0, 9, 11):  # two evaluations
+        progress.show_evaluation(3, 100, 1234, wall)
+    assert capsys.readouterr().err.splitlines() == [
+        f"evaluating: 3 of 100 episodes have ended, step 1,234  {wall} s" for wall in (10, 21, 11)
+    ]
+
+
 def test_seeds_decide_everything(tmp_path):
     world, actors = seated(tmp_path, 8)
     first, again, other = (evaluate.evaluate(world, actors, 16, seed=s).length.tolist() for s in (1, 1, 2))
@@ -103,7 +132,7 @@ def test_validation_evaluation_and_training_use_different_seeds(tmp_path, monkey
     used, original = {}, loop.Training.evaluate
 
     def spy(self, purpose, actors=None):
-        def note(world, chosen, episodes, seed, greedy=True):
+        def note(world, chosen, episodes, seed, greedy=True, report=None):
             used.setdefault(purpose, set()).add(seed)
             assert greedy
             return evaluate.evaluate(world, chosen, episodes, seed, greedy)

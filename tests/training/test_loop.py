@@ -100,7 +100,12 @@ def test_threads_are_fixed_while_training_and_as_before_afterwards(tmp_path, mon
 @setting("evaluate_every", "evaluate_episodes")
 def test_evaluations(tmp_path, monkeypatch):
     episodes, real = [], loop.evaluate
-    monkeypatch.setattr(loop, "evaluate", lambda w, s, n, *rest: (episodes.append(n), real(w, s, n, *rest))[1])
+
+    def watched(world, actors, count, *rest, **more):
+        episodes.append(count)
+        return real(world, actors, count, *rest, **more)
+
+    monkeypatch.setattr(loop, "evaluate", watched)
     run = train(tmp_path / "run", "train.evaluate_every=3", "train.evaluate_episodes=5")
     assert iterations(run, "team/eval/return_mean") == [0, 3, 6, 8]
     assert set(episodes) == {5}

@@ -16,6 +16,7 @@ from coterie.algorithms.ppo.ppo import PPO
 from coterie.core.types import CoterieError
 from coterie.training import checkpoint, loop, metrics, runner
 from coterie.training import start as starting
+from coterie.training.interrupt import Interrupted, interruptible
 from coterie.training.run import Run
 from helpers import run as run_cases
 from helpers.processes import FORKED
@@ -329,6 +330,12 @@ def test_kill_9_of_the_command_and_resume(tmp_path, game, records):
     assert_same_end(run, train(tmp_path / "whole", *words, experiment=experiment))
 
 
+def last_step(run):
+    """The steps that a signalled run has learned from; an iteration whose evaluation was cut short is unrecorded."""
+    unrecorded = run.load_checkpoint("last")["unrecorded"]
+    return run.metrics()[-1]["env_steps"] + (32 if unrecorded else 0)
+
+
 @pytest.mark.slow
 def test_ctrl_c_once_finishes_the_iteration_saves_and_says_how_to_resume(tmp_path):
     process = start(tmp_path / "run", "train.total_steps=1000000", "train.checkpoint_every=100000")
@@ -336,11 +343,11 @@ def test_ctrl_c_once_finishes_the_iteration_saves_and_says_how_to_resume(tmp_pat
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
-    assert err == ""
+    assert err.count("\n") == err.count("a second signal leaves at once") == 1
     run = Run.open(tmp_path / "run")
     saved = run.load_checkpoint("last")
     assert f"stopped and saved at {saved['env_steps']:,} steps; continue with: coterie resume {run.path}" in out
-    assert saved["env_steps"] == run.metrics()[-1]["env_steps"] > 0
+    assert saved["env_steps"] == last_step(run) > 0
     assert run.summary() is None
     steps = saved["env_steps"] + 64
     assert coterie.resume(run.path, [f"train.total_steps={steps}"], quiet=True)
@@ -364,7 +371,7 @@ def test_a_signalled_run_is_saved_and_resumes_exactly(tmp_path, number, code, wo
     run = Run.open(tmp_path / "run")
     assert run.summary() is None
     saved = run.load_checkpoint("last")
-    assert saved["env_steps"] == run.metrics()[-1]["env_steps"]
+    assert saved["env_steps"] == last_step(run)
     assert saved["iteration"] % 40  # between the checkpoints of the config
     assert coterie.resume(run.path, quiet=True)
     whole = train(tmp_path / "whole", *words)
@@ -389,7 +396,59 @@ print("still here")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (-signal.SIGTERM, ""), err
     run = Run.open(tmp_path / "run")
-    assert run.load_checkpoint("last")["env_steps"] == run.metrics()[-1]["env_steps"] > 0
+    assert run.load_checkpoint("last")["env_steps"] == last_step(run) > 0
+
+
+def interrupt_evaluation(monkeypatch, count, number):
+    """Send a signal within one of the next evaluations; returns a list of the steps that evaluations play."""
+    evaluate, steps, begun = loop.evaluate, [], []
+
+    def counted(*arguments, **options):
+        begun.append(None)
+        report = options.pop("report")
+
+        def signalled(ended, step):
+            steps.append(step)
+            if len(begun) == count and step == 2:
+                signal.raise_signal(number)
+            report(ended, step)
+
+        return evaluate(*arguments, report=signalled, **options)
+
+    monkeypatch.setattr(loop, "evaluate", counted)
+    return steps
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("evaluation", [1, 2])
+def test_a_signal_in_the_first_evaluations_leaves_at_once_and_nothing_behind(
+    tmp_path, monkeypatch, capfd, number, evaluation
+):
+    steps = interrupt_evaluation(monkeypatch, evaluation, number)
+    with pytest.raises(Interrupted, match="nothing is kept"), interruptible(deliver=False) as interrupted:
+        train(tmp_path / "run")
+    assert interrupted.exit_code == 128 + number
+    assert steps[-1] == 2
+    assert not (tmp_path / "run").exists()
+    assert capfd.readouterr().err.count("a second signal leaves at once") == 1
+
+
+@pytest.mark.parametrize("evaluation", [3, 5, 6, 9], ids=["validation", "last validation", "scores", "baseline"])
+def test_a_signal_in_an_evaluation_ends_it_and_the_run_resumes_exactly(tmp_path, monkeypatch, evaluation):
+    words = ["train.total_steps=160", "train.evaluate_every=2", "train.checkpoint_every=100"]
+    steps = interrupt_evaluation(monkeypatch, evaluation, signal.SIGINT)
+    with interruptible(deliver=False):
+        run = train(tmp_path / "run", *words)
+    assert steps[-1] == 2
+    assert run.summary() is None
+    assert run.load_checkpoint("last")["iteration"] == (2 if evaluation == 3 else 5)
+    monkeypatch.undo()
+    assert coterie.resume(run.path, quiet=True)
+    whole = train(tmp_path / "whole", *words)
+    assert numbers(run) == numbers(whole)
+    assert results(run) == results(whole)
+    last = [one.checkpoint_path(one.steps()[-1]) for one in (run, whole)]
+    assert files(last[0]) == files(last[1])
 
 
 def insist(process):

@@ -174,6 +174,27 @@ def test_names_with_brackets_can_be_used_in_settings(caplog):
     assert env_agents.public_names(["a[1]", "a_1", "x y"]) == {"a[1]": "a_1", "a_1": "a_1_2", "x y": "x y"}
 
 
+TALKING = """\
+world: {name: "gymnasium/helpers.odd_envs:Talking-v0"}
+groups: {agent: {policy: {name: network, hidden: [4]}, learner: ppo}}
+train: {num_envs: 2, rollout_steps: 5, total_steps: 20, evaluate_episodes: 2, video: true, tensorboard: false}
+"""
+
+
+@pytest.mark.filterwarnings("error")  # Gymnasium's, about a render_mode that we ask for
+def test_a_whole_training_warns_once_about_an_environment(tmp_path, caplog):
+    (tmp_path / "talking.yaml").write_text(TALKING)
+    coterie.train(tmp_path / "talking.yaml", out=tmp_path / "run", quiet=True)
+    assert caplog.text.count("text left out of the observation: says") == 1
+
+
+def test_a_language_model_reads_text_with_default_settings(tmp_path):
+    overrides = ["world.text=true", "groups.agent.policy={name: language, lm: helpers.language:COPIER}"]
+    (tmp_path / "talking.yaml").write_text(TALKING.replace("policy: {name: network, hidden: [4]}, learner: ppo", ""))
+    run = coterie.train(tmp_path / "talking.yaml", [*overrides, "train.video=false"], out=tmp_path / "run", quiet=True)
+    assert run.summary()["evaluation"]["groups"]["agent"]["length_mean"] == 5
+
+
 def test_entries_with_equal_flat_names_are_kept_apart(caplog):
     seen = world("gymnasium/helpers.odd_envs:Collision-v0").reset(0).agent_types["agent"].observation
     assert {key: array.item() for key, array in seen.items()} == {"a/b": 1, "a/b_2": 7}

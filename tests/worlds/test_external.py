@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from coterie.testing import check_world
 from coterie.training import checkpoint
 from coterie.training.build import build_groups, build_world
 from coterie.training.evaluate import evaluate
-from coterie.worlds.adapters.batch import ExternalEnvError
+from coterie.worlds.adapters.batch import ExternalEnvError, has_own_limit
 from coterie.worlds.adapters.external import latest_version, picture_to_ansi
 from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld
 from coterie.worlds.adapters.pettingzoo import PettingZooSettings, PettingZooWorld
@@ -280,6 +281,21 @@ def play_arrays(world, steps, timestep):
             )
             arrays += [part.copy() for part in parts] + [agent_step.reward.copy(), agent_step.acting.copy()]
     return arrays
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "known"),
+    [("CliffWalking-v1", {}, False), ("CliffWalking-v1", {"max_episode_steps": 9}, True), ("MountainCar-v0", {}, True)],
+)
+def test_a_world_tells_whether_its_episodes_have_a_limit(name, settings, known):
+    assert GymnasiumWorld(GymnasiumSettings(name, **settings), 1).limits_episodes == known
+
+
+def test_a_limit_that_an_environment_keeps_itself_is_known():
+    assert not has_own_limit(SimpleNamespace(unwrapped=SimpleNamespace()))
+    assert has_own_limit(SimpleNamespace(unwrapped=SimpleNamespace(max_cycles=900)))
+    atari = SimpleNamespace(kwargs={"max_num_frames_per_episode": 108_000})
+    assert has_own_limit(SimpleNamespace(unwrapped=SimpleNamespace(), spec=atari))
 
 
 def test_long_episodes_are_saved_completely():

@@ -309,3 +309,17 @@ def test_pictures_on_request(name):
         timestep = lit.step(random_actions(timestep, lit.agent_types, random))
     assert (lit.frame(1) != first).any()
     assert lit.ansi(1)
+
+
+def test_a_module_that_registers_on_request_is_asked(tmp_path, monkeypatch):
+    """As MinAtar does: importing it registers nothing."""
+    (tmp_path / "on_request.py").write_text(
+        "import gymnasium\n"
+        "def register_envs():\n"
+        "    pole = 'gymnasium.envs.classic_control:CartPoleEnv'\n"
+        "    gymnasium.register('OnRequest/Pole-v1', pole, max_episode_steps=9)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    made = GymnasiumWorld(GymnasiumSettings("on_request:OnRequest/Pole-v1"), 1)
+    assert made.limits_episodes
+    assert made.reset(0).agent_types["agent"].observation.shape == (1, 1, 4)

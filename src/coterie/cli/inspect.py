@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import textwrap
 from typing import Annotated
@@ -38,15 +39,17 @@ def check_world_(
         if held_out != part:
             check_world(lambda num_envs: build.build_world(held_out, num_envs), steps, report=report)
     except ContractError as error:
-        if getattr(part.settings, "fresh", True):  # a setting of third-party environments
-            raise
-        report("fails; trying world.fresh: true")
-        fresh = schema.Part(part.name, dataclasses.replace(part.settings, fresh=True))
-        try:
-            check_world(lambda num_envs: build.build_world(fresh, num_envs), steps, report=report)
-        except CoterieError:
-            raise error from None
-        raise ContractError(f"{error}; with world.fresh: true it passes") from None
+        for setting in ("fresh", "seed_globals"):
+            if getattr(part.settings, setting, True):  # only third-party environments have them
+                continue
+            report(f"fails; trying world.{setting}: true")
+            cured = schema.Part(part.name, dataclasses.replace(part.settings, **{setting: True}))
+            try:
+                check_world(functools.partial(build.build_world, cured), steps, report=report)
+            except CoterieError:
+                continue
+            raise ContractError(f"{error}; with world.{setting}: true it passes") from None
+        raise
     print(f"{name}: passes the conformance tests over {steps} steps, {1000 * found.seconds_per_step:.3g} ms a step")
     if not found.episodes:
         print(f"no episode ended within {steps} steps; if one may last for ever, set world.max_episode_steps")

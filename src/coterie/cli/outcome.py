@@ -34,8 +34,8 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     rows |= {"step 0": summary["step_0"]}
     rows |= {"step 0, drawn": summary["step_0"]["drawn"]} if "drawn" in summary["step_0"] else {}
     print_results(rows | summary["baselines"])
-    if last:
-        print(f"best     {summary['best_reason']}")
+    if "best_reason" in summary:  # not in runs of 0.1
+        print(f"best     step {summary['best_step']:,}: {summary['best_reason']}")
     print(f"run      {run.path}")
     videos = run.videos()[-1:]
     report = run.path / "report.html"

@@ -19,11 +19,14 @@ class Stopped(SystemExit):
 def stoppable() -> Iterator[Interruption]:
     """Let a command save its work after a signal; an error that follows is printed and sets the signal's exit code."""
     from coterie.core.types import CoterieError
-    from coterie.training.interrupt import interruptible
+    from coterie.training.interrupt import Interrupted, interruptible
 
     with interruptible(deliver=False) as interrupted:
         try:
             yield interrupted
+        except Interrupted as left:
+            print(left)
+            raise Stopped(interrupted.exit_code) from None
         except CoterieError as error:
             if not interrupted.is_set():
                 raise

@@ -76,7 +76,7 @@ class TrainSettings:
     checkpoint_every: int = 10  # iterations between checkpoints
     keep_checkpoints: int = 2  # newest checkpoints to keep, in addition to the best
     best: Literal["return", "last"] = (
-        "return"  # the best checkpoint: highest return (in constant-sum games the last), or the last
+        "return"  # the best checkpoint: highest return (between opponents the last), or the last
     )
     stop: StopSettings | None = None  # stop early at this return; None: never
     video: bool = True  # record one episode of the best policy at the end

@@ -19,7 +19,8 @@ class World(Protocol):
     """N copies of one environment. `step` resets a copy whose episode ends.
 
     Its settings may have the attribute `evaluation_copies`, the most copies that play an evaluation, and
-    `for_evaluation` (`HasEvaluationSettings`).
+    `for_evaluation` (`HasEvaluationSettings`). A world may have `limits_episodes`: whether its episodes are known to
+    end after some number of steps at the latest; True if it is not there.
     """
 
     agent_types: Mapping[str, AgentType]

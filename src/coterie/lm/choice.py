@@ -166,16 +166,14 @@ class ChoiceScorer:
         normalize: Normalize = "sum",
         sampling: tuple[int, Sampling] | None = None,
     ) -> None:
-        """`samples` are descriptions of various states, for `calibration: batch`.
+        """`samples` are descriptions of various states, for `calibration: batch`; without any it is `content_free`.
 
         With `sampling`, scores are frequencies among so many samples instead; such models have no calibration.
         """
         self.sampling = sampling
         self.settings, self.template, self.words, self.normalize = lm, template, tuple(words), normalize
-        self.calibration = calibration
-        self.samples: Sequence[str] = {"none": (), "content_free": CONTENT_FREE, "batch": samples}[calibration]
-        if calibration != "none" and not self.samples:
-            raise ValueError("calibration=batch: the codec has no sample descriptions; set content_free or none")
+        self.calibration: Calibration = "content_free" if calibration == "batch" and not samples else calibration
+        self.samples: Sequence[str] = {"none": (), "content_free": CONTENT_FREE, "batch": samples}[self.calibration]
         self.answers: AnswerMemo[str, Array] = AnswerMemo(self._score)  # text -> scores [C]
         self.counter = AnswerCounter(lm.max_abstentions)
         if backend_of(lm) == "encoder":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,36 @@ class Dense(nn.Module):
         if self.weight.shape[0] == 1:  # a plain product is faster than a batched one of one
             return torch.addmm(self.bias[0], x[0], self.weight[0]).unsqueeze(0)
         return torch.baddbmm(self.bias, x, self.weight)
+
+
+class Embedding(nn.Module):
+    """A vector for each choice and parameter set, or the sum of one for each of its digits.
+
+    Rows are numbers `[S, M, 1]`, or one-hot `[S, M, sum(sizes)]` as `packing.pack` makes them.
+    """
+
+    def __init__(self, sizes: Sequence[int], outputs: int, generators: list[torch.Generator]) -> None:
+        super().__init__()
+        count = sum(sizes)
+        size = 16.0 * len(generators) * count * outputs
+        fits_in_memory(f"{count:,} embeddings of {outputs:,} numbers", size, "choose fewer units")
+        self.weight = nn.Parameter(torch.stack([torch.randn(count, outputs, generator=g) for g in generators]))
+        self.sizes, self.outputs = tuple(sizes), outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.is_floating_point():
+            return torch.bmm(x, self.weight)
+        left, start, parts = x[..., 0].long(), 0, []
+        for size in self.sizes:
+            parts.append(self.look_up(start + (left % size if len(self.sizes) > 1 else left)))
+            left, start = left // size, start + size
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
+
+    def look_up(self, chosen: Tensor) -> Tensor:
+        """The vectors `[S, M, outputs]` of rows of the table `[S, M]`."""
+        if len(self.weight) == 1:  # a plain look-up is faster
+            return nn.functional.embedding(chosen, self.weight[0])
+        return torch.take_along_dim(self.weight, chosen.unsqueeze(-1), dim=1)
 
 
 class Convolution(nn.Module):

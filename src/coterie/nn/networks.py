@@ -20,10 +20,14 @@ from torch import Tensor, nn
 from coterie.core.types import Array, State
 from coterie.nn import kernels
 from coterie.nn.image_encoders import choose_image_encoder, make_image_encoder
-from coterie.nn.layers import Dense
-from coterie.nn.packing import Layout, PixelRows, Rows, input_range, map_rows
+from coterie.nn.layers import Dense, Embedding
+from coterie.nn.packing import Layout, PixelRows, Rows, digits, input_range, map_rows
 
 Encoder = Literal["auto", "mlp", "set", "cnn", "nature", "impala"]
+Chosen = Literal["mlp", "set", "cnn", "nature", "impala", "embedding"]
+
+
+EMBEDDING = 32  # numbers of an embedded choice; the time of a gradient step grows with their number
 
 
 class Perceptron(nn.Module):
@@ -100,7 +104,7 @@ class Shape:
 
     hidden: tuple[int, ...]
     activation: str
-    encoder: Encoder
+    encoder: Encoder | Literal["embedding"]
     channels: tuple[int, ...]
     extra: int  # inputs after the observation that skip the encoder: agent identity, memory, state
     memory: int = 0  # width of the GRU; 0: none
@@ -109,8 +113,8 @@ class Shape:
     scaled: bool = False  # inputs are normalised observations
 
 
-def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn", "nature", "impala"]:
-    """Resolve `auto`, and refuse an encoder that does not fit the observation."""
+def choose_encoder(encoder: Encoder | Chosen, lay: Layout) -> Chosen:
+    """Resolve `auto`, and refuse an encoder that does not fit the observation; a policy may choose `embedding`."""
     if encoder == "auto":
         return choose_image_encoder(lay.image) if lay.image else "mlp"
     if encoder in ("cnn", "nature", "impala") and not lay.image:
@@ -165,6 +169,9 @@ class Net(nn.Module):
             inputs = encoded
         elif encoder in ("cnn", "nature", "impala") and lay.image:
             self.encode = make_image_encoder(encoder, lay.image, shape.channels, generators)
+            inputs = self.encode.outputs
+        elif encoder == "embedding":
+            self.encode = Embedding(digits(lay.choices), min(EMBEDDING, shape.hidden[0]), generators)
             inputs = self.encode.outputs
         elif encoder == "set":
             self.encode = SetEncoder(lay, shape.hidden[0], shape.activation, generators)

@@ -24,6 +24,7 @@ from coterie.core.types import (
     Tree,
 )
 
+EMBEDDED = 512  # an observation that is one choice among more is a number; networks look up its embedding
 ONE_HOT = 10_000  # choices up to here are one-hot; more are written digit by digit
 BASE = 100  # of these digits
 
@@ -60,11 +61,20 @@ class Layout:
         space = next(iter(self.entries.values())).space
         return self.image is not None and isinstance(space, Box) and space.dtype == "uint8"
 
+    @property
+    def choices(self) -> int:
+        """The number of choices, where the whole observation is one choice among many; 0 elsewhere."""
+        space = next(iter(self.entries.values())).space if len(self.entries) == 1 else None
+        return space.n if self.bare and isinstance(space, Discrete) and space.n > EMBEDDED else 0
+
 
 class PixelRows(NamedTuple):
-    """Rows for a network whose picture stays in bytes: a quarter of the memory of floats. Arrays or tensors."""
+    """Rows for a network that reads observations as the world gives them. Arrays or tensors.
 
-    image: Any  # [S, M, channels · height · width] uint8
+    Pictures stay bytes, a quarter of the memory of floats, and one choice among many stays a number.
+    """
+
+    image: Any  # [S, M, channels · height · width] uint8, or [S, M, 1] int32
     rest: Any  # [S, M, extra] float32: what skips the encoder
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ class NeuralPolicy:
     """A network that reads a group's observations, with parameters shared by its agents or one set for each."""
 
     reader: TextEncoder | None = None  # encodes observations as text; a policy that wants one sets it before __init__
-    keeps_bytes = False  # pictures in bytes stay bytes until the network reads them
+    keeps_bytes = False  # pictures stay bytes, and a choice among many a number, until the network reads them
 
     def __init__(
         self,
@@ -59,15 +59,17 @@ class NeuralPolicy:
             self.skip_size = self.reader.width if join == "add" or (join == "concat" and image) else 0
             self.layout = self.layout if self.skip_size else rows
         encoder = networks.choose_encoder(shape.encoder, self.layout)
+        plain = self.keeps_bytes and self.reader is None and not shape.extra
+        self.numbers = plain and shape.encoder == "auto" and self.layout.choices > 0  # packed rows are numbers
+        encoder = "embedding" if self.numbers else encoder
         identity = identity and encoder != "set" and group_spec.parameters == "shared" and len(group_spec.agents) > 1
         self.identities = len(group_spec.agents) if identity else 0  # one-hot inputs: which agent it plays
         extra, words = self.skip_size + self.identities + shape.extra, self.skip_size if join == "add" else 0
         self.shape = replace(shape, encoder=encoder, extra=extra, words=words, scaled=normalize)
         self.net = networks.Net(self.shape, self.layout, outputs, gain, self.seeds("actor"))
-        pixels = self.layout.bytes and encoder != "mlp" and self.reader is None and not shape.extra
-        self.bytes = self.keeps_bytes and pixels
+        self.bytes = plain and self.layout.bytes and encoder != "mlp"  # packed rows are bytes
         weight = None if self.reader is None else self.reader.weigh(rows.size)
-        normalize = normalize and not image
+        normalize = normalize and not image and not self.numbers
         self.normalizer = Normalizer(rows.slots, rows.width, group_spec.parameter_sets, normalize, weight)
         trained = self.reader is not None and self.reader.settings.trainable
         self.spec = self.compile(compiled and device != "cuda" and not trained)
@@ -89,6 +91,13 @@ class NeuralPolicy:
 
     # Rows ---------------------------------------------------------------------------------------------
 
+    @property
+    def row_type(self) -> tuple[int, Any]:
+        """Length and type of packed rows."""
+        if self.numbers:
+            return 1, np.int32
+        return self.layout.size + self.skip_size, np.uint8 if self.bytes else np.float32
+
     def arrange(self, packed: Array) -> Array:
         """Put rows `[…, A, size]` in the order of the parameter sets: one `[1, M, size]`, or one per agent."""
         *lead, agents, size = packed.shape
@@ -104,7 +113,9 @@ class NeuralPolicy:
         return rows.reshape(*lead, *rows.shape[2:])
 
     def pack(self, observation: Tree) -> Array:
-        """Observations `[…, A, shape]` as rows of floats `[…, A, size]`; of bytes, where the policy keeps them."""
+        """Observations `[…, A, shape]` as rows of floats `[…, A, size]`; of bytes or numbers, where it keeps them."""
+        if self.numbers:
+            return np.asarray(observation)[..., None].astype(np.int32)
         if self.bytes and np.asarray(observation).dtype == np.uint8:
             image = np.asarray(observation)
             return image.reshape(*image.shape[:-3], self.layout.size)
@@ -126,7 +137,7 @@ class NeuralPolicy:
     def prepare(self, packed: Array, agents: Array) -> Rows:
         """Packed rows `[R, A, size]` normalised, with identities, in the order of the parameter sets."""
         normalizer = self.normalizer
-        if packed.dtype == np.uint8:
+        if packed.dtype != np.float32 and (self.numbers or self.bytes):
             identity = np.zeros((*packed.shape[:2], self.identities), np.float32)
             if self.identities:
                 identity[:, np.arange(len(agents)), agents] = 1

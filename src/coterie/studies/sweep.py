@@ -15,7 +15,7 @@ from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.studies.report.report import write_report
 from coterie.training import start
-from coterie.training.interrupt import Interruption
+from coterie.training.interrupt import Interrupted, Interruption
 from coterie.training.jobs import demand_jobs, run_parallel
 from coterie.training.loop import run_directory
 from coterie.training.run import Run
@@ -91,7 +91,10 @@ def run_sweep(
             if interrupted.is_set():
                 return
             begin(number, one)
-            train_one(experiment, one.overrides, str(one.directory), quiet)
+            try:
+                train_one(experiment, one.overrides, str(one.directory), quiet)
+            except Interrupted:  # before its first checkpoint
+                return
             yield number, Run.open(one.directory)
         return
     waiting = []

@@ -1,8 +1,8 @@
 """Chooses the best policies of a run: by highest return, or the latest where returns have a constant sum.
 
 In a game whose learning groups play for a constant sum, what one wins another loses, and the mean return is the same
-for every policy. There the last evaluated policies are the best. Policies of step 0 are replaced by the first that
-have learned.
+for every policy. Where one group's return falls as the others' rises, the mean return mostly says how weak one side is.
+In both the last evaluated policies are the best. Policies of step 0 are replaced by the first that have learned.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.types import CoterieError, State
+from coterie.core.types import Array, CoterieError, State
 from coterie.training.evaluate import Result
 
 Rule = Literal["return", "last"]
 TOLERANCE = 1e-6  # of an episode's sum of returns, relative to the largest return
+OPPOSED = -0.5  # correlation of a group's return with the other groups' sum, at or below which they are opponents
 
 
 class Best:
@@ -26,6 +27,7 @@ class Best:
         self.setting, self.groups = setting, groups  # the groups whose returns count
         self.step, self.score = -1, -np.inf
         self.constants: list[float | None] | None = None  # of `sums` in every episode so far; None: it has varied
+        self.opposed = False  # whether an evaluation has shown opponents
 
     def consider(self, result: Result, step: int) -> bool:
         """Whether the policies of an evaluation are the best so far."""
@@ -35,6 +37,7 @@ class Best:
         found = constants(result, self.groups)
         before = found if self.constants is None else self.constants
         self.constants = [a if _equal(a, b, result) else None for a, b in zip(before, found, strict=True)]
+        self.opposed = self.opposed or opposed(result, self.groups)
         if self.step <= 0 or score > self.score or self.rule == "last":
             self.step, self.score = step, score
             return True
@@ -48,7 +51,7 @@ class Best:
     @property
     def rule(self) -> Rule:
         """The rule that decides: highest return, or the last evaluation."""
-        return "last" if self.constant_sum else self.setting
+        return "last" if self.constant_sum or self.opposed else self.setting
 
     @property
     def reason(self) -> str:
@@ -57,16 +60,21 @@ class Best:
             return "the last policies (train.best=last)"
         if self.constant_sum:
             return "the last policies, since their returns had the same sum in every episode"
+        if self.opposed:
+            return "the last policies, since one group's return falls as the others' rises"
         return "the highest mean return on validation episodes"
 
     def state(self) -> State:
         """Entries of a checkpoint."""
-        return {"best_step": self.step, "best_score": self.score, "best_constants": self.constants}
+        return {"best_step": self.step, "best_score": self.score, "best_constants": self.constants} | {
+            "best_opposed": self.opposed
+        }
 
     def load(self, state: State) -> None:
-        """Read them; checkpoints of earlier versions have no constants."""
+        """Read them; checkpoints of earlier versions have neither constants nor opponents."""
         self.step, self.score = state["best_step"], state["best_score"]
         self.constants = state.get("best_constants", [None, None])
+        self.opposed = state.get("best_opposed", False)
 
 
 def constants(result: Result, groups: Sequence[str]) -> list[float | None]:
@@ -76,6 +84,24 @@ def constants(result: Result, groups: Sequence[str]) -> list[float | None]:
         np.sum([result.returns[group].mean(axis=1) for group in groups], axis=0),
     )
     return [float(each[0]) if np.ptp(each) <= _tolerance(result) else None for each in sums]
+
+
+def opposed(result: Result, groups: Sequence[str]) -> bool:
+    """Whether, over the episodes of one evaluation, some group's return falls as the sum of the others' rises.
+
+    The upper end of the 95% interval of their correlation (Fisher 1921) must lie at or below `OPPOSED`, so that few
+    episodes show it only if they are nearly opposite.
+    """
+    means = np.array([result.returns[group].mean(axis=1) for group in groups])  # [G, E]
+    return any(_upper_correlation(own, means.sum(axis=0) - own) <= OPPOSED for own in means)
+
+
+def _upper_correlation(one: Array, other: Array) -> float:
+    """The upper end of the 95% interval of a correlation; 1 where it is unknown."""
+    if len(one) <= 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return 1.0
+    found = float(np.clip(np.corrcoef(one, other)[0, 1], -1 + 1e-12, 1 - 1e-12))
+    return float(np.tanh(np.arctanh(found) + 1.96 / np.sqrt(len(one) - 3)))
 
 
 def _equal(one: float | None, other: float | None, result: Result) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from coterie.config.schema import Part
 
 COPIES = 256  # environments at most, unless the world says otherwise
+Report = Callable[[int, int], None]  # episodes that have ended, steps of every environment so far
 GOLDEN = 0x9E3779B97F4A7C15  # the odd number that SplitMix64 counts by
 
 
@@ -91,21 +92,29 @@ def evaluation_envs(world: Part, episodes: int) -> int:
 
 
 def evaluate(
-    world: World, actors: Sequence[Actor], episodes: int, seed: int, greedy: bool = True, fingerprint: bool = False
+    world: World,
+    actors: Sequence[Actor],
+    episodes: int,
+    seed: int,
+    greedy: bool = True,
+    fingerprint: bool = False,
+    report: Report = lambda ended, steps: None,
 ) -> Result:
     """Play a number of episodes, the same number in every environment so that short ones are not favoured.
 
-    With `fingerprint`, the result tells equal games apart from games with equal returns.
+    With `fingerprint`, the result tells equal games apart from games with equal returns. `report` is called after
+    every step.
     """
     if isinstance(world, CostlySteps):
         world.number_episodes()
     runner = Runner(world, actors, seed, greedy=greedy)
     quota = np.full(world.num_envs, episodes // world.num_envs)
     quota[: episodes % world.num_envs] += 1
-    parts, played = [], np.zeros(world.num_envs, np.int64)
+    parts, played, counted = [], np.zeros(world.num_envs, np.int64), 0
     starts, games, prints = [], [], np.zeros(world.num_envs, np.uint64)
     instances, known = [], dict[str, int]()
     for acted in play_episodes(runner):
+        report(counted, runner.step_count)
         if fingerprint:
             _fingerprint(prints, acted)
         if runner.timestep.ended.any():
@@ -118,6 +127,7 @@ def evaluate(
             prints[ended.copy] = 0
             take = [i for i, copy in enumerate(ended.copy) if _count(played, quota, copy)]
             parts.append((ended, np.array(take, np.int64)))
+            counted += len(take)
             finished = played >= quota
             if finished.all():
                 break

@@ -14,7 +14,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from coterie.core.types import CoterieError
-from coterie.training.interrupt import Interruption, interruptible
+from coterie.training.interrupt import Interrupted, Interruption, interruptible
 
 PATIENCE = 0.5  # seconds between looks for a signal
 
@@ -91,9 +91,9 @@ def _work(sender: Connection, path: list[str], function: Callable[..., Any], tas
     sys.path[:] = path
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", stream=sys.stderr)
     try:
-        with interruptible(deliver=False):  # a signal stops the training, not this process
+        with interruptible(deliver=False, announce=False):  # a signal stops the training, not this process
             found: Any = function(*task)
-    except CoterieError as error:
+    except (CoterieError, Interrupted) as error:
         found = CoterieError(str(error))  # other classes of errors may need arguments to be unpickled
     sender.send(found)
     sender.close()

@@ -46,7 +46,7 @@ from coterie.training.build import (
 from coterie.training.checkpoint import fitting
 from coterie.training.evaluate import Result, evaluate
 from coterie.training.extras import extra
-from coterie.training.interrupt import Interruption, interruptible
+from coterie.training.interrupt import Interrupted, Interruption, interruptible
 from coterie.training.language_models import count_unanswered, keep_answers
 from coterie.training.metrics import Progress, Recorder
 from coterie.training.plans import write_plans
@@ -85,6 +85,8 @@ class Training:
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
         self.recent_success: deque[bool] = deque(maxlen=self.window)  # for the progress line only; not saved
         self.step_0: dict[str, Any] = {}
+        self.unrecorded: dict[str, float] | None = None  # metrics of an iteration whose evaluation a signal cut short
+        self.progress: Progress | None = None  # shows evaluations that take long
         named = settings.stop.group if settings.stop else None
         self.watched = named or next(
             iter(self.learning), self.groups[0].name
@@ -168,7 +170,12 @@ class Training:
         world = self.validation_world if validates else self.eval_world
         chosen = actors or [group.actor for group in self.groups]
         episodes, start = self.config.train.evaluate_episodes, time.perf_counter()
-        result = evaluate(world, chosen, episodes, seed, greedy)
+
+        def report(ended: int, steps: int) -> None:
+            if self.progress is not None:
+                self.progress.show_evaluation(ended, episodes, steps, time.perf_counter() - start)
+
+        result = evaluate(world, chosen, episodes, seed, greedy, report=report)
         took = time.perf_counter() - start
         self.evaluations += 1
         if took > SLOW_EVALUATION and self.evaluations > 1 and not self.said_slow:
@@ -238,6 +245,7 @@ class Training:
             "env_steps": self.env_steps,
             "wall_s": self.wall,
             "step_0": self.step_0,
+            "unrecorded": self.unrecorded,
             "recent": {name: list(values) for name, values in self.recent.items()},
             "policies": self.policies(),
             "learners": {g.name: g.learner.state() for g in self.groups if g.learner is not None},
@@ -258,6 +266,7 @@ class Training:
         self.iteration, self.env_steps, self.wall = state["iteration"], state["env_steps"], state["wall_s"]
         self.best.load(state)
         self.step_0 = state["step_0"]
+        self.unrecorded = state.get("unrecorded")  # not in checkpoints of 0.2
         for name, values in state["recent"].items():
             self.recent[name] = deque(values, maxlen=self.window)
         for group in self.groups:
@@ -298,7 +307,7 @@ def train(
 
     `watch` is called with every validation score but step 0's; None stops and saves the run without finishing it.
     `report` is called for a finished run. Returns the summary; `finished` says whether there is one, `interrupted`
-    whether a signal came.
+    whether a signal came. Before the first checkpoint a signal raises `Interrupted`, and a new directory is freed.
     """
     with fixed_threads(config.train.threads), interruptible() as interrupted, locked(run), discarding(run):
         training = Training(config, run)
@@ -314,7 +323,7 @@ def train(
                 warn_undrawable(config.world)
             first = 0 if state is None else training.env_steps + 1
             recorder = Recorder(run, config.train, first, leaves(to_dict(config)))
-            progress = Progress(config.train.total_steps, training.env_steps, quiet)
+            training.progress = progress = Progress(config.train.total_steps, training.env_steps, quiet)
             try:
                 end = loop(training, config.train.iterations, recorder, progress, interrupted, watch)
                 if end["finished"] and report is not None:
@@ -348,28 +357,44 @@ def loop(
     interrupted: Interruption,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
-    """Iterate until the training ends or is interrupted."""
+    """Iterate until the training ends or is interrupted.
+
+    A signal ends an evaluation. That of an iteration is played after a resume, before the iteration is recorded.
+    """
     settings, started = training.config.train, time.perf_counter() - training.wall
     first = training.env_steps
 
     def record(metrics: dict[str, float]) -> None:
         training.wall = time.perf_counter() - started
         head = {"iteration": training.iteration, "env_steps": training.env_steps}
-        recorder.write(head | {"wall_s": round(training.wall, 3)} | metrics | training.reports())
+        recorder.write(head | {"wall_s": round(training.wall, 3)} | metrics | training.reports() | metrics)
         progress.show(training.env_steps, training.wall, describe(training))
 
+    def ended() -> bool:
+        return training.iteration >= total or training.solved or training.converged
+
     if training.best.step < 0:  # a new run, not one resumed from its step 0
-        training.step_0 = training.evaluate("evaluate").to_dict()
-        if any(map(is_taught, training.groups)):  # a taught policy may draw well and choose badly, or the reverse
-            training.step_0["drawn"] = training.evaluate("evaluate", greedy=False).to_dict()
-        record(training.validate())
+        try:
+            training.step_0 = training.evaluate("evaluate").to_dict()
+            if any(map(is_taught, training.groups)):  # a taught policy may draw well and choose badly, or the reverse
+                training.step_0["drawn"] = training.evaluate("evaluate", greedy=False).to_dict()
+            record(training.validate())
+        except Interrupted:
+            raise Interrupted("stopped before the first checkpoint; nothing is kept") from None
         training.save()
     wall_before = training.wall
-    while training.iteration < total and not training.solved and not training.converged:
-        metrics, paused = training.advance(), False
-        last = training.iteration == total or training.solved or training.converged
+    while training.unrecorded is not None or not ended():
+        metrics = training.advance() if training.unrecorded is None else training.unrecorded
+        training.unrecorded, paused, last = None, False, ended()
         if last or training.iteration % settings.evaluate_every == 0:
-            metrics |= training.validate()
+            try:
+                metrics |= training.validate()
+            except Interrupted:
+                training.wall = time.perf_counter() - started
+                training.unrecorded = training.reports() | metrics
+                recorder.sync()
+                training.save()
+                return {"finished": False, "env_steps": training.env_steps}
             verdict = False if watch is None else watch(training.env_steps, training.score)
             last, paused = bool(verdict) or last, verdict is None
         record(metrics)
@@ -383,7 +408,10 @@ def loop(
     if training.env_steps == first:  # killed after its last iteration: only the evaluation is left
         first, wall_before = 0, 0.0
     speed = (training.env_steps - first) / max(training.wall - wall_before, 1e-9)
-    return finish(training, speed)
+    try:
+        return finish(training, speed)
+    except Interrupted:  # the last checkpoint is there; only the scores are missing
+        return {"finished": False, "env_steps": training.env_steps}
 
 
 def finish(training: Training, speed: float) -> dict[str, Any]:
@@ -417,7 +445,10 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         write_plans(training.groups, run.path)
     if training.config.train.video:
         with extra("video", "; train.video=false makes none"):
-            write_best_video(training)
+            try:
+                write_best_video(training)
+            except Interrupted:  # everything else is there
+                raise CoterieError("stopped by a signal; 'coterie watch RUN' makes one") from None
     return {"finished": True} | summary
 
 

@@ -68,6 +68,9 @@ class Recorder:
                 self.sinks.append(sink)
 
 
+SLOW = 10.0  # seconds between lines; a shorter evaluation has none
+
+
 class Progress:
     """A progress bar on a terminal, occasional lines elsewhere."""
 
@@ -75,7 +78,7 @@ class Progress:
         self.total, self.start, self.quiet = total, done, quiet
         self.bar: Any = None
         self.task: Any = None
-        self.next_line = 0.0
+        self.next_line, self.next_evaluation_line = 0.0, SLOW
         if not quiet:
             from rich.console import Console
 
@@ -98,7 +101,20 @@ class Progress:
             self.bar.update(self.task, completed=step, description=line.replace("training: ", ""))
         elif not self.quiet and (wall >= self.next_line or step >= self.total):
             print(f"{line}  {wall:.0f} s", file=sys.stderr, flush=True)
-            self.next_line = wall + 10
+            self.next_line = wall + SLOW
+
+    def show_evaluation(self, ended: int, episodes: int, steps: int, wall: float) -> None:
+        """Show how far an evaluation is that takes `wall` seconds so far."""
+        if wall < SLOW:  # a new one
+            self.next_evaluation_line = SLOW
+        if self.quiet or wall < self.next_evaluation_line:
+            return
+        self.next_evaluation_line = wall + (1 if self.bar is not None else SLOW)
+        line = f"evaluating: {ended:,} of {episodes:,} episodes have ended, step {steps:,}"
+        if self.bar is not None:
+            self.bar.update(self.task, description=line)
+        else:
+            print(f"{line}  {wall:.0f} s", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self.bar is not None:

@@ -7,6 +7,8 @@ loop behind evaluation, matches, ratings, exploitability and videos.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -34,9 +36,13 @@ from coterie.core.types import (
     open_decisions,
 )
 from coterie.core.world import HasCounters, World
+from coterie.training.interrupt import leave_if_asked
 from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
 
 EPISODE_LIMIT = 100_000  # steps after which an episode counts as endless
+PATIENCE = 10_000  # the same where no time limit is known, for each agent that moves in turn
+SLOW_EPISODE = 10.0  # seconds without an episode's end after which a missing time limit is mentioned
+log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True)
@@ -305,13 +311,15 @@ class Runner:
 def play_episodes(runner: Runner, limit: int | None = None) -> Iterator[dict[str, tuple[View, Decision]]]:
     """Step the runner without end, yielding after each step what the groups saw and decided.
 
-    Raises an error once an environment has gone `limit` steps (by default EPISODE_LIMIT) without ending its episode,
-    even if others end theirs: whoever waits for all of them would wait for ever.
+    Raises an error once an environment has gone `limit` steps (by default `patience`) without ending its episode,
+    even if others end theirs: whoever waits for all of them would wait for ever. Raises `Interrupted` after a signal.
     """
-    limit = EPISODE_LIMIT if limit is None else limit
+    limit = patience(runner.world) if limit is None else limit
     runner.begin(0)
     elapsed = np.zeros(runner.world.num_envs, np.int64)
+    start, ended, said = time.perf_counter(), False, not has_unknown_limit(runner.world)
     while True:
+        leave_if_asked()
         acted = runner.step()
         elapsed = np.where(runner.timestep.ended, 0, elapsed + 1)
         endless = np.count_nonzero(elapsed > limit)
@@ -320,7 +328,32 @@ def play_episodes(runner: Runner, limit: int | None = None) -> Iterator[dict[str
                 f"{endless} of {len(elapsed)} environments did not end their episode within {limit:,} steps; "
                 "set world.max_episode_steps, or the world's own time limit"
             )
+        ended = ended or bool(runner.timestep.ended.any())
+        if not said and not ended and (took := time.perf_counter() - start) > SLOW_EPISODE:
+            said = True
+            steps = int(elapsed.max())
+            log.warning(
+                "no episode has ended after %s steps and %.0f s, and no time limit is known; if episodes may never "
+                "end, set world.max_episode_steps (without it an episode may last %s steps, about %.0f s)",
+                f"{steps:,}",
+                took,
+                f"{limit:,}",
+                took / steps * limit,
+            )
         yield acted
+
+
+def has_unknown_limit(world: World) -> bool:
+    """Whether nobody knows after how many steps the world's episodes end at the latest."""
+    return not getattr(world, "limits_episodes", True)
+
+
+def patience(world: World) -> int:
+    """Steps after which an episode counts as endless."""
+    if not has_unknown_limit(world):
+        return EPISODE_LIMIT
+    agents = sum(len(agent_type.agents) for agent_type in world.agent_types.values())
+    return PATIENCE * (1 if world.simultaneous else agents)
 
 
 def _pending_state(pending: PendingTransitions) -> State:

@@ -166,8 +166,7 @@ class DQN:
         self.state_size = group_spec.state_size if settings.mixer == "qmix" else 0
         self.state_normalizer = Normalizer(np.arange(self.state_size), self.state_size, 1, True)
         members = len(group_spec.agents) if self.team else 1
-        size = policy.layout.size + policy.skip_size
-        dtype = np.uint8 if policy.bytes else np.float32
+        size, dtype = policy.row_type
         like = empty_transitions(0, members, size, policy.actions, self.state_size, dtype)
         self.replays = [Replay(settings.replay, like) for _ in range(1 if self.team else group_spec.parameter_sets)]
         self.pending: list[PendingSteps] = []  # made with the first experience, which shows the number of copies
@@ -368,7 +367,7 @@ class DQN:
         if self.team:
             return map_rows(self.tensor, policy.prepare(observation[0], np.arange(len(self.group_spec.agents))))
         identity = np.eye(len(self.group_spec.agents), policy.identities, dtype=np.float32)[agent]
-        if policy.bytes:
+        if policy.bytes or policy.numbers:
             return map_rows(self.tensor, PixelRows(observation[:, :, 0], identity))
         x = policy.normalizer(observation[:, :, 0]).astype(np.float32, copy=False)
         return self.tensor(np.concatenate([x, identity], axis=-1) if policy.identities else x)

@@ -22,7 +22,7 @@ from coterie.core.types import Array, Experience, StateRows
 class Transitions(NamedTuple):
     """R rows to learn from, with M members, D numbers of an observation, K actions, Z numbers of state."""
 
-    observation: Array  # [R, M, D] float32, or pictures as bytes
+    observation: Array  # [R, M, D] float32, pictures as bytes, or choices as numbers
     action: Array  # [R, M] int64
     reward: Array  # [R] float32: discounted sum until the next state
     discount: Array  # [R] float32: of the next state's value; 0 where the episode terminated

@@ -154,7 +154,7 @@ class Cloner:
         """Network inputs for stacked labels `[S, M, …]`."""
         policy = self.policy
         identity = np.eye(len(policy.group_spec.agents), policy.identities, dtype=np.float32)[labels.agent]
-        if policy.bytes:
+        if policy.bytes or policy.numbers:
             rows: Rows = PixelRows(labels.observation, identity)
         else:
             normalized = policy.normalizer(labels.observation).astype(np.float32, copy=False)

@@ -36,7 +36,7 @@ from coterie.studies.tune.tune import (
     with_values,
 )
 from coterie.training import loop, start
-from coterie.training.interrupt import Interruption, interruptible
+from coterie.training.interrupt import Interrupted, Interruption, interruptible
 from coterie.training.jobs import demand_jobs, run_parallel
 from coterie.training.run import Run, write_text
 
@@ -195,8 +195,11 @@ def advance(plan: Plan, files: Files, member: Member, round_: int) -> Member | N
         write_text(mark, json.dumps(score))  # before the checkpoint: one without a score would train on
         return False if last else None
 
-    if state is None or state["env_steps"] < end or (last and run.summary() is None):
-        result = loop.train(settings, run, state, quiet=True, watch=watch)
+    if state is None or state["env_steps"] < end or not mark.is_file() or (last and run.summary() is None):
+        try:
+            result = loop.train(settings, run, state, quiet=True, watch=watch)
+        except Interrupted:  # before its first checkpoint
+            return None
         if not mark.is_file() or (last and not result["finished"]):
             return None
     held_out = held_out_score(run.summary() or {}, settings) if last else None

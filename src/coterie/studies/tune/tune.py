@@ -32,7 +32,7 @@ from coterie.studies.tune.trial import Outcome, Pruner, Result, StudySpec, Trial
 from coterie.training import build, loop, start
 from coterie.training.best import constants
 from coterie.training.evaluate import evaluate
-from coterie.training.interrupt import Interruption, interruptible
+from coterie.training.interrupt import Interrupted, Interruption, interruptible
 from coterie.training.jobs import demand_jobs, run_parallel
 from coterie.training.run import Run, write_text
 
@@ -340,7 +340,10 @@ def train_seeds(trial: Trial, plan: Plan, files: Files, report: Callable[[int, f
         once = for_trial(settings, settings.seed + number)
         callback = PruningCallback(report, scores, number * horizon)
         run = Run.create(files.trial(trial.number) / f"seed{once.seed}", once)
-        end = loop.train(once, run, quiet=True, watch=callback.watch, report=write_report)
+        try:
+            end = loop.train(once, run, quiet=True, watch=callback.watch, report=write_report)
+        except Interrupted:  # before its first checkpoint
+            return Training(finished=False)
         last = number + 1 == plan.seeds or callback.pruned
         if not end["finished"] or (end["interrupted"] and not last):
             return Training(finished=False)

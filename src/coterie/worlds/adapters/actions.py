@@ -41,8 +41,8 @@ def convert_action_space(space: Any, settings: ActionSettings | None = None) -> 
     warnings = []
     if any(not _is_bounded(leaf) for leaf in leaves):
         warnings.append(
-            f"actions {space}: missing bounds are set {settings.limit:g} beyond 0 or beyond the other bound; "
-            "world.actions.limit changes them"
+            f"actions {space}: missing bounds are set {settings.limit:g} beyond 0 or beyond the other bound, and "
+            "actions beyond them are never tried; world.actions.limit changes them"
         )
     if isinstance(space, gymnasium.spaces.Discrete):
         ours: ActionSpace = Discrete(int(space.n))

@@ -98,6 +98,16 @@ class EnvSpec:
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by agent type: observations that hold text
 
 
+OWN_LIMITS = ("max_cycles", "max_steps", "max_episode_steps", "_max_episode_steps", "max_num_frames_per_episode")
+
+
+def has_own_limit(env: Any) -> bool:
+    """Whether a third-party environment tells a time limit of its own by an attribute or option of a usual name."""
+    bare, spec = getattr(env, "unwrapped", env), getattr(env, "spec", None)
+    options = getattr(spec, "kwargs", None) or {}
+    return any(isinstance(getattr(bare, name, options.get(name)), int | np.integer) for name in OWN_LIMITS)
+
+
 class AgentTypeArrays(NamedTuple):
     """The arrays of one agent type, of all copies `[N, A, …]` or of one copy `[A, …]`."""
 

@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from coterie.core.types import AgentType, Array, map_tree
-from coterie.worlds.adapters.batch import AgentTypeArrays, EnvArrays, EnvSpec, Warn, as_bool, as_reward, warn_once
+from coterie.worlds.adapters.batch import (
+    AgentTypeArrays,
+    EnvArrays,
+    EnvSpec,
+    Warn,
+    as_bool,
+    as_reward,
+    has_own_limit,
+    warn_once,
+)
 from coterie.worlds.adapters.external import ExternalSettings
 
 
@@ -81,7 +90,7 @@ class EnvAgents:
             simultaneous,
             tuple(self.masked),
             warnings=self.warnings,
-            limited=self.limit < 2**62,
+            limited=self.limit < 2**62 or has_own_limit(self.env),
             texts=self.texts,
         )
 

@@ -39,7 +39,7 @@ from coterie.core.types import (
 )
 from coterie.core.validation import at_least, positive
 from coterie.core.world import CostlySteps, World
-from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError
+from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError, warn_once
 from coterie.worlds.adapters.own_generators import OwnGenerators
 from coterie.worlds.adapters.workers import Worker, WorkerSpec, close_workers, start_workers
 
@@ -152,9 +152,9 @@ class ExternalWorld:
         self._workers, self._env_spec, self._arrays = start_workers(worker_spec, num_envs)
         self._finalizer = weakref.finalize(self, close_workers, self._workers)
         for warning in self._env_spec.warnings:
-            log.warning("%s: %s", name, warning)
+            warn_once(name, warning)
         self.agent_types, self.simultaneous = self._env_spec.agent_types, self._env_spec.simultaneous
-        self.texts = self._env_spec.texts
+        self.texts, self.limits_episodes = self._env_spec.texts, self._env_spec.limited
         self._seed = 0
         self._history = _ActionHistory(self.agent_types, num_envs)
         self._fast_checks = {name: _fast_check(agent_type.action) for name, agent_type in self.agent_types.items()}
@@ -436,6 +436,7 @@ class WorldWrapper:
 
     def __init__(self, inner: World) -> None:
         self.inner: Any = inner
+        self.limits_episodes = getattr(inner, "limits_episodes", True)
         self.agent_types, self.num_envs, self.simultaneous = inner.agent_types, inner.num_envs, inner.simultaneous
 
     def reset(self, seed: int) -> TimeStep:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,7 +17,16 @@ from typing import Any, Literal
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentType, UnknownName
 from coterie.core.world import World
-from coterie.worlds.adapters.batch import EnvArrays, EnvSpec, InvalidEnvOutput, Warn, as_bool, as_reward, warn_once
+from coterie.worlds.adapters.batch import (
+    EnvArrays,
+    EnvSpec,
+    InvalidEnvOutput,
+    Warn,
+    as_bool,
+    as_reward,
+    has_own_limit,
+    warn_once,
+)
 from coterie.worlds.adapters.external import (
     ExternalSettings,
     ExternalWorld,
@@ -104,7 +114,9 @@ def registered_name(gymnasium: Any, name: str) -> str:
     """The name under which an environment is registered; `module:Name-v0` imports the module first, if necessary."""
     module, colon, rest = name.partition(":")
     if colon and name not in gymnasium.registry:  # some packages register names with a colon
-        import_user_module(module, f"gymnasium/{name}")
+        imported = import_user_module(module, f"gymnasium/{name}")
+        if rest not in gymnasium.registry and callable(register := getattr(imported, "register_envs", None)):
+            register()  # as Gymnasium did for plugins before 1.0
     found = next((known for known in (name, rest) if known in gymnasium.registry), None)
     if found is None:
         raise unknown_env("gymnasium", name, list(gymnasium.registry))
@@ -116,9 +128,11 @@ def make_registered(gymnasium: Any, name: str, settings: ExternalSettings) -> tu
     spec = gymnasium.registry[name]  # `make` would read a name with a colon as module and name
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
     limit = settings.max_episode_steps or spec.max_episode_steps
-    if spec.additional_wrappers:  # they may rely on a time limit below them
-        return gymnasium.make(spec, limit, disable_env_checker=True, **options), None
-    env = gymnasium.make(spec, -1, disable_env_checker=True, **options)
+    with warnings.catch_warnings():  # whether it can be drawn is found out by drawing it
+        warnings.filterwarnings("ignore", ".*is being initialised with render_mode")
+        if spec.additional_wrappers:  # they may rely on a time limit below them
+            return gymnasium.make(spec, limit, disable_env_checker=True, **options), None
+        env = gymnasium.make(spec, -1, disable_env_checker=True, **options)
     while isinstance(env, gymnasium.wrappers.OrderEnforcing):
         env = env.env
     return env, limit
@@ -162,15 +176,18 @@ class ExternalGymnasiumEnv:
         self.layout = spaces.convert_observation_space(space, channels, scales, settings.text)
         self.action_layout = actions.convert_action_space(env.action_space, settings.actions)
         agent_type = AgentType((AGENT,), self.layout.space, self.action_layout.space)
-        warnings = tuple(w for w in self.layout.warnings if not (ignored_text and w.endswith(ignored_text)))
-        warnings += self.action_layout.warnings
+        found = tuple(w for w in self.layout.warnings if not (ignored_text and w.endswith(ignored_text)))
+        found += self.action_layout.warnings
         masked = actions.has_mask(self.action_layout, self.layout.mask is not None, info_masks, AGENT)
         self.env_spec = EnvSpec(
             {AGENT_TYPE: agent_type},
             masked=(AGENT_TYPE,) * masked,
             has_success=success,
-            warnings=warnings,
-            limited=limit is not None or env.spec is None or env.spec.max_episode_steps is not None,
+            warnings=found,
+            limited=limit is not None
+            or env.spec is None
+            or env.spec.max_episode_steps is not None
+            or has_own_limit(env),
             texts={AGENT_TYPE: self.layout.texts},
         )
         self._unread_masks = not masked and settings.actions.masks == "auto"
