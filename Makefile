@@ -102,7 +102,7 @@ bench-mpe: $(STAMP) ## native simple_spread against mpe2, stepping
 bench-teacher: $(STAMP) ## PPO with a cached teacher against a plain loop over one environment (about 2 minutes)
 	$(BIN)/python benchmarks/teacher_speed.py --out docs/results/bench-teacher.json
 
-teacher-study: $(STAMP) ## students of a teacher beside PPO alone, five seeds each, into docs/results (about two hours)
+teacher-study: $(STAMP) ## students of a teacher against PPO alone, five seeds each, into docs/results (about two hours)
 	$(BIN)/python benchmarks/teacher.py --jobs 2
 
 bench-doorkey: $(STAMP) ## native door-key tasks against MiniGrid, stepping, and frames per second with PPO
@@ -112,7 +112,7 @@ expert-study: $(STAMP) ## what demonstrations save on DoorKey 5x5 and 8x8, five 
 	$(BIN)/python benchmarks/expert.py --size 5
 	$(BIN)/python benchmarks/expert.py --size 8 --steps 300000 --after 29000 --arms scratch scratch-alike transfer expert-20 lm-20
 
-dagger-study: $(STAMP) .venv-imitation/.installed ## labels that DAgger and cloning need, beside `imitation`, five seeds each, into docs/results
+dagger-study: $(STAMP) .venv-imitation/.installed ## labels that DAgger and cloning need, against `imitation`, five seeds each, into docs/results
 	$(BIN)/python benchmarks/dagger.py --imitation .venv-imitation/bin/python
 
 bench-comlrl: .venv-comlrl/.installed ## MAGRPO of CoMLRL on Plan-Path 4x4, from the warm start of `make teams-study` (about 10 minutes)
@@ -134,7 +134,7 @@ bench-code: $(STAMP) ## answers per second of the code task, one sandbox for all
 teams-study: $(STAMP) ## teams of tiny language models: AT-GRPO, plain GRPO, a single agent, three seeds, into docs/results (an hour)
 	$(BIN)/python benchmarks/teams.py --tokens 2000000 --jobs 2
 
-auction-study: $(STAMP) ## bidders with and without a taste for risk, five seeds each, into docs/results
+auction-study: $(STAMP) ## risk-neutral bidders and prospect theorists, five seeds each, into docs/results
 	$(BIN)/python benchmarks/auction_study.py
 
 bench-auction: $(STAMP) ## auctions: bids per second on one core

@@ -18,7 +18,7 @@ from typing import Any
 
 from interleave import commit
 
-from coterie.studies.report import draw_curves
+from coterie.studies.report.report import draw_curves
 from coterie.training.run import Run
 
 ALL = [

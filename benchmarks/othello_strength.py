@@ -1,6 +1,6 @@
 """How strong an Othello player is: games against alpha-beta, from both seats.
 
-    python benchmarks/othello_strength.py RUN [--checkpoint NAME] [--simulations 64] [--games 100] [--depth 4]
+    python benchmarks/othello_strength.py RUN [--checkpoint NAME] [--simulations 256] [--games 100] [--depth 4]
 
 Every game begins with random moves (`--opening`), and alpha-beta draws between moves of equal value, so that games
 differ; both seats play the same openings. Beside the search stand the network alone, the search without training, and
@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run")
     parser.add_argument("--checkpoint", default="best")
-    parser.add_argument("--simulations", type=int, default=64)
+    parser.add_argument("--simulations", type=int, default=256, help="per move; training has 64")
     parser.add_argument("--games", type=int, default=100, help="from each seat")
     parser.add_argument("--opening", type=int, default=4, help="random moves at the start of a game")
     parser.add_argument("--depth", type=int, default=4)

@@ -92,6 +92,8 @@ RENAMED: dict[str, dict[str, str | None]] = {
         "heuristic": "expert",
         "worth": "risk_value",
         "judge/unsaid": "judge/actions_without_word",
+        "rated/accuracy": "reward_model/accuracy",
+        "rated/held_out": "reward_model/held_out",
     },
     "state": {  # in checkpoints
         "rows/following": "rows/next_obs",

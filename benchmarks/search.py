@@ -1,6 +1,7 @@
 """Tree search on Connect Four against OpenSpiel, mctx and a tree as tutorials write it: simulations per second.
 
     python benchmarks/search.py --mctx PYTHON [--openspiel PYTHON] [--rounds 3] [--out FILE.json]
+    python benchmarks/search.py --only "OpenSpiel Python" "ours puct, 256"      # some contestants
 
 64 simulations per move with the same small perceptron: 84 inputs, two layers of 64, 7 logits and a value. OpenSpiel's
 Python search and the plain tree ask it for one position at a time, by PyTorch as AlphaZero programs do, and by NumPy,
@@ -43,38 +44,47 @@ def contestants(openspiel: str, mctx: str, seconds: float) -> dict[str, list[str
 def compare(middle: dict[str, Figures], key: str) -> dict[str, float]:
     """How many times faster ours is."""
     speed = {name: figures[key] for name, figures in middle.items()}
-    found = {}
+    pairs = {"ours random games, 256 / OpenSpiel C++": ("ours, random games, 256", "OpenSpiel C++, random games")}
     for library in ("PyTorch", "NumPy"):
         for peer in (f"OpenSpiel Python, {library}", f"plain Python tree, {library}"):
-            found[f"ours puct, 256 / {peer}"] = speed["ours puct, 256"] / speed[peer]
-    games = speed["ours, random games, 256"] / speed["OpenSpiel C++, random games"]
-    found["ours random games, 256 / OpenSpiel C++"] = games
+            pairs[f"ours puct, 256 / {peer}"] = ("ours puct, 256", peer)
     for batch in ("1", "32", "256"):
-        found[f"ours gumbel / mctx gumbel, {batch}"] = speed[f"ours gumbel, {batch}"] / speed[f"mctx gumbel, {batch}"]
-    return found
+        pairs[f"ours gumbel / mctx gumbel, {batch}"] = (f"ours gumbel, {batch}", f"mctx gumbel, {batch}")
+    took_part = {name: pair for name, pair in pairs.items() if set(pair) <= set(speed)}
+    return {name: speed[ours] / speed[peer] for name, (ours, peer) in took_part.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--openspiel", default=sys.executable, help="a Python with open_spiel and torch")
-    parser.add_argument("--mctx", required=True)
+    parser.add_argument("--mctx", help="a Python with mctx; without it, mctx takes no part")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="contestants whose names begin so; default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    found = take_turns(contestants(args.openspiel, args.mctx, args.seconds), args.rounds)
+    able = contestants(args.openspiel, args.mctx or "", args.seconds)
+    wanted = {
+        name: command
+        for name, command in able.items()
+        if (args.mctx or not name.startswith("mctx")) and (not args.only or name.startswith(tuple(args.only)))
+    }
+    found = take_turns(wanted, args.rounds)
     middle = medians(found)
     speeds = ("simulations_per_second", "simulations_per_cpu_second")
     for name, figures in middle.items():
         more = "".join(f"  {key} {value:.2f}" for key, value in figures.items() if key not in speeds)
         wall, cpu = (figures[key] for key in speeds)
-        print(f"{name:32} {wall:12,.0f} simulations/s, {cpu:12,.0f} per s of processor time{more}")
+        low, high = (pick(one[speeds[0]] for one in found[name]) for pick in (min, max))
+        spread = f"{wall:12,.0f} simulations/s ({low:,.0f} to {high:,.0f})"
+        print(f"{name:32} {spread}, {cpu:12,.0f} per s of processor time{more}")
     ratios = {key: compare(middle, key) for key in speeds}
     for name, ratio in ratios["simulations_per_second"].items():
         print(f"{name:48} {ratio:8.2f} {ratios['simulations_per_cpu_second'][name]:8.2f}")
     if args.out:
         result = {
-            "command": f"python benchmarks/search.py --rounds {args.rounds} --seconds {args.seconds:g}",
+            "command": f"python benchmarks/search.py --rounds {args.rounds} --seconds {args.seconds:g}"
+            + (f" --only {' '.join(map(repr, args.only))}" if args.only else ""),
             "commit": commit(),
             "network": "perceptron 84-64-64-8: 9,984 weights, 20 kFLOP per position; residual: 4 blocks of 64 channels",
             "simulations per move": 64,

@@ -73,7 +73,7 @@ def test_match_and_pandas():
 
 
 def test_without_pandas_the_cure_is_named(monkeypatch):
-    from coterie.training.frames import data_frame
+    from coterie.training.data_frames import data_frame
 
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(CoterieError, match=r"to_pandas needs pandas: pip install 'coterie\[pandas\]'"):

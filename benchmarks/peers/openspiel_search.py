@@ -15,17 +15,23 @@ from small_network import small_network
 
 
 class NetworkEvaluator(mcts.Evaluator):
-    """Priors and values of a perceptron with random weights, like the one that the others call."""
+    """Priors and values of a perceptron with random weights, like the one that the others call.
+
+    The search asks for a position's value and, at its next visit, for its prior: outputs are kept until the next move.
+    """
 
     def __init__(self, kind: str, width: int, random: Any) -> None:
         self.network = small_network(kind, width, random)
-        self.seconds = 0.0
+        self.seconds, self.known = 0.0, dict[str, Any]()
 
     def _run(self, state: Any) -> Any:
-        start = time.perf_counter()
-        out = self.network(np.asarray(state.observation_tensor()[:84], np.float32))  # both players' stones
-        self.seconds += time.perf_counter() - start
-        return out
+        moves = state.history_str()
+        if moves not in self.known:
+            start = time.perf_counter()
+            seen = np.asarray(state.observation_tensor()[:84], np.float32)  # both players' stones
+            self.known[moves] = self.network(seen)
+            self.seconds += time.perf_counter() - start
+        return self.known[moves]
 
     def evaluate(self, state: Any) -> Any:
         value = float(np.tanh(self._run(state)[-1]))
@@ -64,6 +70,7 @@ def main() -> None:
     bot.step(starts[0].clone())  # warms up
     evaluator.seconds, moves, begin, cpu = 0.0, 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - begin < args.seconds:
+        evaluator.known.clear()
         bot.step(starts[moves % 64].clone())
         moves += 1
     elapsed, cpu = time.perf_counter() - begin, time.process_time() - cpu

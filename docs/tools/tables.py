@@ -1,4 +1,4 @@
-"""Writes tables into the pages: results from docs/results, the tree of files from the source. Nothing is typed by hand.
+"""Writes tables into the pages: results from docs/results, the tree of files from the source.
 
     python docs/tools/tables.py            # rewrite every table that is not current
     python docs/tools/tables.py --check    # name the pages that are not current, and fail
@@ -137,8 +137,8 @@ def auctions(*names: str) -> str:
     rows = []
     for name in names:
         for arm in AUCTIONS[name]:
-            for group, told in study[arm]["groups"].items():
-                learned = told["learned"]
+            for group, data in study[arm]["groups"].items():
+                learned = data["learned"]
                 title = f"`{name}`, {arm}" + (f", {group}" if len(study[arm]["groups"]) > 1 else "")
                 rows.append(
                     [
@@ -174,14 +174,14 @@ def meetings() -> str:
     study = read("auction-study")
     rows = []
     for title, arm in MEETINGS.items():
-        told, groups = study[arm]["auction"], study[arm]["groups"]
+        data, groups = study[arm]["auction"], study[arm]["groups"]
         payoffs = {
             one["risk_preference"] == "risk-neutral": _interval(one["learned"]["payoff"]) for one in groups.values()
         }
-        theory = number(told["equilibrium"]["revenue"], 3) if told.get("equilibrium") and arm != "apart-1+1" else ""
-        wins = f"{told['learned']['highest_wins']['value']:.1%}"
+        theory = number(data["equilibrium"]["revenue"], 3) if data.get("equilibrium") and arm != "apart-1+1" else ""
+        wins = f"{data['learned']['highest_wins']['value']:.1%}"
         rows.append(
-            [title, _interval(told["learned"]["revenue"]), theory, payoffs.get(False, ""), payoffs.get(True, ""), wins]
+            [title, _interval(data["learned"]["revenue"]), theory, payoffs.get(False, ""), payoffs.get(True, ""), wins]
         )
     head = (
         "table",
@@ -200,21 +200,21 @@ def revenues() -> str:
     rows = []
     for bidders in (3, 4):
         arms = [f"neutral-{bidders}", *(f"mixed-{n}+{bidders - n}" for n in range(1, bidders)), f"cpt-{bidders}"]
-        told = [study[arm]["auction"] for arm in arms]
-        cells = [f"{one['learned']['revenue']['value']:.3f} ({one['equilibrium']['revenue']:.3f})" for one in told]
+        data = [study[arm]["auction"] for arm in arms]
+        cells = [f"{one['learned']['revenue']['value']:.3f} ({one['equilibrium']['revenue']:.3f})" for one in data]
         rows.append([f"of {bidders} bidders", *cells, *[""] * (5 - len(cells))])
     return markdown(("prospect theorists", "0", "1", "2", "3", "4"), rows)
 
 
-def _interval(told: dict[str, Any]) -> str:
-    low, high = told["interval"]
-    return f"{told['value']:.3f} [{low:.3f}, {high:.3f}]"
+def _interval(data: dict[str, Any]) -> str:
+    low, high = data["interval"]
+    return f"{data['value']:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def instructed() -> str:
     """Success of a policy that reads instructions, by list of sentences."""
-    told = read("gridworld-instructed")
-    expert = told.get("expert") or told["heuristic"]  # its name in files of 0.1
+    data = read("gridworld-instructed")
+    expert = data.get("expert") or data["heuristic"]  # its name in files of 0.1
     lists = ("train", "held_out", "relational")
     rows = []
     for title, arm in (
@@ -223,18 +223,18 @@ def instructed() -> str:
         ("reads neither", "nothing"),
     ):
         for way, word in (("greedy", "greedy"), ("drawn", "stochastic")):
-            cells = [", ".join(f"{seed[way][one]:.1%}" for seed in told[arm]) for one in lists]
+            cells = [", ".join(f"{seed[way][one]:.1%}" for seed in data[arm]) for one in lists]
             rows.append([f"{title}, {word}", *cells])
     rows.append(["expert (scripted)", *(f"{expert[one]:.1%}" for one in lists)])
-    rows.append(["random", *(f"{told['random'][one]:.1%}" for one in lists)])
+    rows.append(["random", *(f"{data['random'][one]:.1%}" for one in lists)])
     return markdown(("success, seed by seed", "training sentences", "held-out sentences", "relational sentences"), rows)
 
 
 def advised() -> str:
     """Environment steps until 90% of the expert's return, with and without advice."""
-    told = read("gridworld-advised")
+    data = read("gridworld-advised")
     rows = []
-    for arm, seeds in told["arms"].items():
+    for arm, seeds in data["arms"].items():
         steps = [seed["steps_to_threshold"] for seed in seeds]
         calls = [seed.get("advice/lm/calls") for seed in seeds]
         asked = ", ".join(f"{call:.0f}" for call in calls if call is not None) or "–"
@@ -276,10 +276,10 @@ def taught() -> str:
 
 def doorkey() -> str:
     """Frames to 90% success in the door-key world, with and without shaping."""
-    told = read("doorkey5-shaped")
+    data = read("doorkey5-shaped")
     rows = []
     for arm, name in (("unshaped", "doorkey5-ppo"), ("shaped", "doorkey5-shaped")):
-        frames = [seed["frames_to_threshold"] for seed in told["arms"][arm]]
+        frames = [seed["frames_to_threshold"] for seed in data["arms"][arm]]
         each = ", ".join(f"{one / 1000:.1f}" for one in frames)
         rows.append([f"`{name}`", thousands(statistics.mean(frames)), thousands(statistics.median(frames)), each])
     return markdown(("experiment", "frames to 90% success, mean", "median", "seed by seed, in thousands"), rows)
@@ -287,9 +287,9 @@ def doorkey() -> str:
 
 def ablations(base: str, threshold: str) -> str:
     """What is left of DQN without one of its improvements."""
-    told = read(f"ablations-{base}")
+    data = read(f"ablations-{base}")
     rows = []
-    for one in told["contenders"]:
+    for one in data["contenders"]:
         low, high = one["iqm"]["interval"]
         (world,) = one["frames_to_threshold"].values()
         median = world.get("median")
@@ -308,10 +308,10 @@ def ablations(base: str, threshold: str) -> str:
 
 def match_matrix() -> str:
     """Cross-play of the competitive grid world."""
-    told = read("gridworld-competitive-match")
+    data = read("gridworld-competitive-match")
     names = ["learned", "random", "expert (scripted)"]
     rows = []
-    for name, cells in zip(names, told["matrix"], strict=True):
+    for name, cells in zip(names, data["matrix"], strict=True):
         shown = []
         for cell in cells:
             low, high = cell["return_ci95"]
@@ -331,8 +331,8 @@ def peers() -> str:
         ("PPO, LunarLander-v3", "bench-ppo", "LunarLander-v3"),
         ("DQN, CartPole-v1", "bench-dqn", "CartPole-v1"),
     ):
-        told = read(file)
-        ours, theirs = (told[world]["measured"][name] for name in ("coterie", "stable-baselines3"))
+        data = read(file)
+        ours, theirs = (data[world]["measured"][name] for name in ("coterie", "stable-baselines3"))
         rows.append(
             _peer(
                 title,
@@ -370,8 +370,8 @@ def _peer(title: str, peer: str, ours: float, theirs: float, our_return: float, 
 
 def measured(file: str, world: str) -> str:
     """One benchmark of a single-agent algorithm: speed, return and memory of every library."""
-    told = read(file)[world]["measured"]
-    ours = told["coterie"]["steps_per_s"]
+    data = read(file)[world]["measured"]
+    ours = data["coterie"]["steps_per_s"]
     rows = [
         [
             name,
@@ -380,15 +380,15 @@ def measured(file: str, world: str) -> str:
             number(one["return_100"]),
             f"{one['memory_mb']:.0f} MB",
         ]
-        for name, one in told.items()
+        for name, one in data.items()
     ]
     return markdown((world, "steps/s", "Coterie is", "return, last 100 episodes", "memory"), rows)
 
 
 def spread_peers() -> str:
     """simple_spread with learning beside RLlib and BenchMARL."""
-    told = read("bench-spread")["medians"]
-    ours = told["coterie ippo"]["agent_steps_per_s"]
+    data = read("bench-spread")["medians"]
+    ours = data["coterie ippo"]["agent_steps_per_s"]
     rows = [
         [
             name,
@@ -396,18 +396,18 @@ def spread_peers() -> str:
             f"{ours / one['agent_steps_per_s']:.1f}×",
             number(one["return_mean"], 2),
         ]
-        for name, one in told.items()
+        for name, one in data.items()
     ]
     return markdown(("variant", "agent-steps/s", "Coterie IPPO is", "return"), rows)
 
 
 def maddpg_peers() -> str:
     """MADDPG beside BenchMARL: scores and speed."""
-    told = read("bench-maddpg")["all"]
+    data = read("bench-maddpg")["all"]
     rows = []
     for title, name in (("Coterie, `spread-maddpg`", "coterie"), ("BenchMARL", "benchmarl")):
-        scored = [one["score"] for one in told[name]]
-        speed = statistics.median(one["agent_steps_per_s"] for one in told[name])
+        scored = [one["score"] for one in data[name]]
+        speed = statistics.median(one["agent_steps_per_s"] for one in data[name])
         each = ", ".join(number(one, 2) for one in scored)
         rows.append([title, number(statistics.mean(scored), 2), each, thousands(speed)])
     return markdown(("variant", "return, mean", "seed by seed", "agent-steps/s, median"), rows)
@@ -415,51 +415,51 @@ def maddpg_peers() -> str:
 
 def sac_peers() -> str:
     """SAC beside Stable-Baselines3: speed, and greedy scores at equal steps."""
-    told, rows = read("bench-sac"), []
+    data, rows = read("bench-sac"), []
     for world in ("Pendulum-v1", "LunarLander-v3"):
-        ours = told[world]["measured"]["coterie"]["steps_per_s"]
-        for name, one in told[world]["measured"].items():
-            found = ", ".join(number(each["greedy"]) for each in told[world]["all"][name])
+        ours = data[world]["measured"]["coterie"]["steps_per_s"]
+        for name, one in data[world]["measured"].items():
+            found = ", ".join(number(each["greedy"]) for each in data[world]["all"][name])
             ratio = f"{ours / one['steps_per_s']:.1f}×"
             rows.append(
-                [f"{world}, {thousands(told[world]['steps'])}", name, thousands(one["steps_per_s"]), ratio, found]
+                [f"{world}, {thousands(data[world]['steps'])}", name, thousands(one["steps_per_s"]), ratio, found]
             )
     return markdown(("task, steps", "library", "steps/s", "Coterie is", "greedy return, seed by seed"), rows)
 
 
 def populations() -> str:
     """Population-based training beside plain Optuna and AgileRL: held-out scores of every study, and differences."""
-    told = read("bench-pbt")
+    data = read("bench-pbt")
     titles = {
         "pbt": "`--sampler pbt`",
         "tpe": "plain Optuna (TPE, no pruning)",
         "agilerl": "AgileRL, evolutionary search",
     }
     rows = []
-    for name, found in told["scores"].items():
-        gap = told["differences"].get(f"pbt - {name}")
+    for name, found in data["scores"].items():
+        gap = data["differences"].get(f"pbt - {name}")
         shown = "–"
         if gap is not None:
             low, high = gap["ci95"]
             shown = f"{number(gap['mean'])} [{number(low)}, {number(high)}]"
         each = ", ".join(number(score) for score in found)
-        rows.append([titles[name], number(told["means"][name]), each, shown])
+        rows.append([titles[name], number(data["means"][name]), each, shown])
     return markdown(("search", "held-out return, mean", "study by study", "pbt is better by [95% interval]"), rows)
 
 
 def replay_peers() -> str:
     """Prioritised sampling beside other libraries."""
-    told = read("bench-replay")["measured"]
-    rows = [[name, thousands(one["samples_per_s"]), thousands(one["cycles_per_s"])] for name, one in told.items()]
+    data = read("bench-replay")["measured"]
+    rows = [[name, thousands(one["samples_per_s"]), thousands(one["cycles_per_s"])] for name, one in data.items()]
     return markdown(("library", "batches/s, rows and weights", "batches/s, with gathering and write-back"), rows)
 
 
 def gpu() -> str:
     """PPO with a convolutional policy on pixels: CPU against one GPU."""
-    told = read("gpu-pixels")
+    data = read("gpu-pixels")
     rows = []
     for name in ("cpu", "cuda"):
-        one = told[name]
+        one = data[name]
         title = f"{one['threads']} CPU threads" if "threads" in one else one["machine"]
         speeds = (one["steps_per_s"], one["steps_per_s_playing"], one["steps_per_s_learning"])
         rows.append([title, *(thousands(speed) for speed in speeds)])
@@ -489,33 +489,33 @@ def demonstrated(size: str) -> str:
 
 def labelled() -> str:
     """Mean returns of cloning and DAgger by labels, and the labels that 95% of the expert's return takes."""
-    told = read("dagger")
-    counts = [int(count) for count in next(iter(told["arms"].values()))]
+    data = read("dagger")
+    counts = [int(count) for count in next(iter(data["arms"].values()))]
     rows = []
-    for arm, scores in told["arms"].items():
+    for arm, scores in data["arms"].items():
         means = [statistics.mean(scores[str(count)]) for count in counts]
-        needed = told["labels_to_95"][arm]
+        needed = data["labels_to_95"][arm]
         rows.append([arm, *(f"{mean:.2f}" for mean in means), "more" if needed is None else thousands(needed)])
     return markdown(("arm", *(f"{thousands(count)} labels" for count in counts), "labels to 95%"), rows)
 
 
 def attacks() -> str:
     """The verdict on every attack by each mechanism."""
-    told = read("bench-sandbox")["attacks"]
-    rows = [[name, *(by[name] for by in told.values())] for name in next(iter(told.values()))]
-    return markdown(("attack", *told), rows)
+    data = read("bench-sandbox")["attacks"]
+    rows = [[name, *(by[name] for by in data.values())] for name in next(iter(data.values()))]
+    return markdown(("attack", *data), rows)
 
 
 def sandbox_speed() -> str:
     """Programs per second."""
-    told = read("bench-sandbox")["speed"]
-    return markdown(("", *next(iter(told.values()))), [[name, *map(str, by.values())] for name, by in told.items()])
+    data = read("bench-sandbox")["speed"]
+    return markdown(("", *next(iter(data.values()))), [[name, *map(str, by.values())] for name, by in data.items()])
 
 
 def task_baselines() -> str:
     """Success of random characters, of guesses in the right form and of the scripted solver in every text task."""
-    told = read("task-baselines")["worlds"]
-    players = [name for name in next(iter(told.values())) if name != "world"]
+    data = read("task-baselines")["worlds"]
+    players = [name for name in next(iter(data.values())) if name != "world"]
 
     def shown(one: dict[str, Any]) -> str:
         low, high = one["success_ci95"]
@@ -523,7 +523,7 @@ def task_baselines() -> str:
 
     rows = [
         [name, str(by[players[0]]["instances"]), *(shown(by[player]) for player in players)]
-        for name, by in told.items()
+        for name, by in data.items()
     ]
     return markdown(("task", "distinct instances", *players), rows)
 
@@ -541,34 +541,35 @@ PEERS = {  # experiment -> a sentence about a peer
 
 
 def _beside(file: str, world: str) -> str:
-    told = read(file)
-    ours, theirs = (told[world]["measured"][name] for name in ("coterie", "stable-baselines3"))
+    data = read(file)
+    ours, theirs = (data[world]["measured"][name] for name in ("coterie", "stable-baselines3"))
+    settings = "with equal settings" if file == "bench-ppo" else "each with settings that suit it,"
     return (
-        f"Peer: at equal settings and {thousands(told['steps'])} steps Stable-Baselines3's last 100 training episodes "
+        f"Peer: {settings} after {thousands(data['steps'])} steps Stable-Baselines3's last 100 training episodes "
         f"return {number(theirs['return_100'])}, Coterie's {number(ours['return_100'])}."
     )
 
 
 def _beside_spread(ours: str, theirs: str, peer: str) -> str:
-    told = read("bench-spread")
+    data = read("bench-spread")
     return (
-        f"Peer: after {thousands(told['steps'])} steps at equal settings {peer} returns "
-        f"{number(told['medians'][theirs]['return_mean'])}, Coterie {number(told['medians'][ours]['return_mean'])}."
+        f"Peer: after {thousands(data['steps'])} steps at equal settings {peer} returns "
+        f"{number(data['medians'][theirs]['return_mean'])}, Coterie {number(data['medians'][ours]['return_mean'])}."
     )
 
 
 def _beside_maddpg() -> str:
-    told = read("bench-maddpg")
-    ours, theirs = (statistics.mean(one["score"] for one in told["all"][name]) for name in ("coterie", "benchmarl"))
+    data = read("bench-maddpg")
+    ours, theirs = (statistics.mean(one["score"] for one in data["all"][name]) for name in ("coterie", "benchmarl"))
     return (
-        f"Peer: after {thousands(told['steps'])} steps BenchMARL's MADDPG returns {number(theirs)}, "
-        f"Coterie's {number(ours)} (greedy, means of three seeds)."
+        f"Peer: after {thousands(data['steps'])} steps BenchMARL's MADDPG returns {number(theirs)}, "
+        f"Coterie's {number(ours)} (each with settings that suit it; greedy, means of three seeds)."
     )
 
 
 def gallery() -> str:
     """Every experiment: description, command, scores, peer and curve."""
-    parts = []
+    parts, drawn = [], set[Path]()
     for family, names in FAMILIES.items():
         parts.append(f"## {family}\n")
         for name in names:
@@ -576,63 +577,231 @@ def gallery() -> str:
             parts.append(_scored(name))
             if name in PEERS:
                 parts.append(PEERS[name]() + "\n")
-            parts.append(_curve(name))
+            parts.append(_curve(name, drawn))
     return "\n".join(part for part in parts if part)
 
 
 def _scored(name: str) -> str:
+    special = {"gridworld-instructed": instructed, "gridworld-advised": advised, "doorkey5-shaped": doorkey}
     if known(name):
         return scores(name)
     if name in AUCTIONS:
         return auctions(name)
-    special = {"gridworld-instructed": instructed, "gridworld-advised": advised, "doorkey5-shaped": doorkey}
-    return special[name]() if name in special else ELSEWHERE[name]
+    if name in TAUGHT:
+        return student(name)
+    if name in TEAMS:
+        return team(name)
+    if name in SMOLLM:
+        return smollm(SMOLLM[name])
+    if name in BOARDS:
+        return BOARDS[name]()
+    if name in CLONED:
+        return cloned(CLONED[name])
+    return special[name]() if name in special else ELSEWHERE.get(name, "Not measured.\n")
 
 
 ELSEWHERE = {
-    **{
-        f"{name}-alphazero": "In self-play returns are 0; "
-        f"`python benchmarks/{script}_strength.py RUN` measures "
-        "[how strong it is](guides/search.md#how-strong-is-it).\n"
-        for name, script in (("tictactoe", "tictactoe"), ("connect-four", "connect_four"), ("othello6", "othello"))
-    },
-    **dict.fromkeys(DOOR_KEY, "Its scores are in [Door and key](guides/doorkey.md#what-ppo-learns-alone).\n"),
     "doorkey5-ppo": "Its scores are listed with those of `doorkey5-shaped`, below.\n",
-    **{
-        name: "Its scores are in [Teachers](guides/teacher.md#what-it-reaches).\n"
-        for name in FAMILIES["Teachers"]
-        if name != "gridworld-teacher"
-    },
-    **dict.fromkeys(
-        FAMILIES["Teams of language models"],
-        "Not measured. Tiny teams were measured on Plan-Path: [AT-GRPO](guides/at-grpo.md#what-it-reaches).\n",
-    ),
-    **dict.fromkeys(
-        (name for name in FAMILIES["Teams of language models"] if name.startswith("plan-path-")),
-        "What teams reach: [AT-GRPO](guides/at-grpo.md#what-it-reaches).\n",
-    ),
-    **dict.fromkeys(
-        ("plan-path-smollm", "sudoku-smollm", "math-smollm"),
-        "What it reaches: [Teams on one GPU](guides/teams-gpu.md).\n",
-    ),
-    **dict.fromkeys(FAMILIES["Imitation"], "What clones reach: [Imitation](guides/imitation.md).\n"),
-    "gridworld-teacher": "How a team is taught: [Teachers](guides/teacher.md#teams).\n",
-    "lavagap-constrained": "Its scores are in [Rules in words](guides/constraints.md#the-lava-gap).\n",
+    "simple-doorkey": "No file of results; one seed is described in "
+    "[Door and key](guides/doorkey.md#what-ppo-learns-alone).\n",
+    "lavagap-constrained": "No file of results; two seeds are described in "
+    "[Rules in words](guides/constraints.md#the-lava-gap).\n",
+}
+
+# Experiments that a study has trained: experiment -> task and arm of teacher.json.
+TAUGHT = {
+    **{name: (name, "PPO alone") for name in ("doorkey5", "doorkey8", "two-door")},
+    **{f"{name}-doorkey": (name, "PPO alone") for name in ("colored", "lava")},
+    **{f"{name}-teacher": (name, "teacher") for name in ("doorkey5", "doorkey8", "two-door", "spread")},
+    **{f"{name}-doorkey-teacher": (name, "teacher") for name in ("colored", "lava")},
+}
+TEAMS = {f"plan-path-{kind}": f"AT-GRPO, {kind}" for kind in ("shared", "separate", "adapters")}  # arms of its study
+SMOLLM = {"plan-path-smollm": "plan-path", "sudoku-smollm": "sudoku", "math-smollm": "math"}  # studies on a GPU
+CLONED = {"doorkey-expert": ("lm-20",), "doorkey-expert-ppo": ("scratch", "lm-20")}  # arms of expert-doorkey-5.json
+PICTURES = {  # experiment -> the picture of its study
+    **dict.fromkeys(TAUGHT, "teacher"),
+    **dict.fromkeys(TEAMS, "teams-plan-path"),
+    **dict.fromkeys(CLONED, "expert-doorkey-5"),
+    "doorkey5-ppo": "doorkey5-shaped",
 }
 
 
-def _curve(name: str) -> str:
-    file = RESULTS / f"{name}.png"
+def shown(task: dict[str, Any], values: Iterable[float | None]) -> list[str]:
+    """Success rates in percent, or returns of simple_spread."""
+    return ["–" if one is None else number(one, 2) if task["threshold"] < 0 else f"{one:.0%}" for one in values]
+
+
+def student_row(name: str) -> list[str]:
+    """Steps, score at the end, expert, random and step 0 of an experiment with or without a teacher: means."""
+    which, arm = TAUGHT[name]
+    task = read("teacher")["tasks"][which]
+    seeds = task["arms"][arm]["seeds"]
+    steps = statistics.mean(seed["env_steps"] for seed in seeds)
+    last, start = ([seed[moment]["greedy"] for seed in seeds] for moment in ("last", "step_0"))
+    others = [[seed["baselines"][player] for seed in seeds] for player in ("expert", "random")]
+    return [f"`{name}`", thousands(steps), *shown(task, map(statistics.mean, (last, *others, start)))]
+
+
+def student(name: str) -> str:
+    """A student, or PPO alone: the score at the end beside expert, random, step 0 and the teacher."""
+    which, arm = TAUGHT[name]
+    task = read("teacher")["tasks"][which]
+    found = task["arms"][arm]
+    teachers = [seed["baselines"].get("teacher") for seed in found["seeds"]]
+    taught = None not in teachers
+    row = student_row(name) + (shown(task, [statistics.mean(teachers)]) if taught else [])
+    row += [", ".join(shown(task, [seed["last"]["greedy"] for seed in found["seeds"]])), _median_steps(found)]
+    unit = "return" if task["threshold"] < 0 else "success"
+    threshold = number(task["threshold"], 1) if task["threshold"] < 0 else f"{task['threshold']:.0%}"
+    head = ["experiment", "steps, mean", f"{unit} at the end, mean", "expert (scripted)", "random", "step 0"]
+    head += (["teacher alone"] if taught else []) + ["seed by seed", f"steps to {threshold}, median"]
+    note = "" if taught else "A run ends early once two evaluations in a row have reached 90%.\n\n"
+    older = "The texts of this teacher have changed since ([why](guides/teacher.md#what-it-reaches)).\n\n"
+    return note + (older if which == "spread" else "") + markdown(head, [row])
+
+
+def _median_steps(found: dict[str, Any]) -> str:
+    half = len(found["seeds"]) / 2
+    return "not reached" if found["never_reached"] > half else thousands(found["median_steps"])
+
+
+def team_row(name: str) -> list[str]:
+    """Tokens, success at the end, solver, random and step 0 of a team of tiny models: means."""
+    results = [one for one in read("teams-plan-path")["results"] if one["arm"] == TEAMS[name]]
+    means = (statistics.mean(one[key] for one in results) for key in ("success", "expert", "random", "step_0"))
+    tokens = statistics.mean(one["tokens"] for one in results)
+    return [f"`{name}`", f"{tokens / 1e6:.1f}M tokens", *(f"{mean:.1%}" for mean in means)]
+
+
+def team(name: str) -> str:
+    """A team of tiny models on Plan-Path: success in test instances beside solver, random, guesses and step 0."""
+    results = [one for one in read("teams-plan-path")["results"] if one["arm"] == TEAMS[name]]
+    guess = statistics.mean(one["guess"] for one in results)
+    each = ", ".join(f"{one['success']:.1%}" for one in results)
+    head = (
+        "experiment",
+        "trained on",
+        "success, mean",
+        "solver (scripted)",
+        "random",
+        "step 0",
+        "guess",
+        "seed by seed",
+    )
+    note = "Success in 200 test instances; training starts from a clone of the solver ([how](guides/at-grpo.md)).\n\n"
+    return note + markdown(head, [[*team_row(name), f"{guess:.1%}", each]])
+
+
+def smollm(task: str) -> str:
+    """Teams of a pretrained model on one GPU: success in validation and test instances, run by run."""
+    rows = []
+    for one in read("teams-gpu")["results"]:
+        if one["study"].startswith(task):
+            baselines = one.get("baselines") or {}
+            tested = [one.get("test_step_0"), one.get("test"), *(baselines.get(k) for k in ("expert", "guess"))]
+            (_, _, before), (tokens, _, after) = one["validation"][0], one["validation"][-1]
+            numbers = ["–" if value is None else f"{value:.1%}" for value in (before, after, *tested)]
+            label = f"{one['study']}: {one['arm']}, seed {one['seed']}, {one.get('commit', '–')}"
+            rows.append([label, f"{tokens / 1e6:.1f}M", *numbers])
+    head = ("study, arm, seed, commit", "tokens", "validation, step 0", "trained", "test, step 0", "trained")
+    note = "One H200; success run by run. Settings differ between commits: [Teams on a GPU](guides/teams-gpu.md).\n\n"
+    return note + markdown((*head, "solver (scripted)", "guess"), rows)
+
+
+def cloned(arms: tuple[str, ...]) -> str:
+    """DoorKey 5×5 from clones of 20 planned episodes, or from scratch: success before and after PPO."""
+    titles = {"scratch": "from scratch", "lm-20": "from a clone of 20 episodes that the embedded model planned"}
+    rows = []
+    for arm in arms:
+        seeds = read("expert-doorkey-5")["arms"][arm]["seeds"]
+        row = [titles[arm]]
+        for moment in ("step_0", "greedy"):
+            found = [one[moment] for one in seeds]
+            row += [f"{statistics.mean(found):.0%}", ", ".join(f"{one:.0%}" for one in found)]
+        rows.append(row)
+    head = ("start", "success at step 0, mean", "seed by seed", "success after PPO, mean", "seed by seed")
+    note = "At step 0 a clone plays as `coterie clone` left it; then PPO goes on with it "
+    return f"{note}([Imitation](guides/imitation.md)).\n\n" + markdown(head, rows)
+
+
+PLAYERS = ("search", "network alone", "untrained search", "search by random games", "random")
+
+
+def tictactoe() -> str:
+    """Optimal moves in all positions of tic-tac-toe."""
+    runs = read("tictactoe-alphazero")["runs"]
+    rows = [[name, *(f"{one['optimal'][player]:.1%}" for player in PLAYERS)] for name, one in runs.items()]
+    positions = next(iter(runs.values()))["positions"]
+    return f"Optimal moves in all {thousands(positions)} positions:\n\n" + markdown(("run", *PLAYERS), rows)
+
+
+def connect_four() -> str:
+    """Moves that keep the exact value of a position, and games against alpha-beta."""
+    data = read("connect-four-alphazero")
+    runs = {"2 CPU cores": data["cpu, again"]["strength"], "one H200": data["one H200"]["curve"][-1]}
+    opponent = "against alpha-beta of depth 4"
+    rows = [
+        [
+            name,
+            thousands(one["env_steps"]),
+            *(f"{one['keeps the value'][player]:.1%}" for player in PLAYERS),
+            *(_games(one[f"{opponent}, {side}, after 2 random moves"]) for side in ("first", "second")),
+        ]
+        for name, one in runs.items()
+    ]
+    note = "Moves that keep the exact value of 1,000 positions with 64 simulations, and games won–drawn–lost "
+    head = ("run", "steps", *PLAYERS, "alpha-beta, moving first", "second")
+    return f"{note}{opponent} after two random moves:\n\n" + markdown(head, rows)
+
+
+def othello() -> str:
+    """Games of Othello against alpha-beta of depth 4."""
+    rows = []
+    for machine, run in read("othello6-alphazero").items():
+        for one in run["strength"]:
+            for player in PLAYERS[:-1]:
+                found = [_games(one[f"{player}, {side}"]) for side in ("first", "second")]
+                rows.append([f"{machine}, {thousands(one['env_steps'])}", str(one["simulations"]), player, *found])
+    note = "Games won–drawn–lost against alpha-beta of depth 4, after four random moves:\n\n"
+    return note + markdown(("run, steps", "simulations", "player", "moving first", "second"), rows)
+
+
+def _games(found: dict[str, int]) -> str:
+    return f"{found['won']}–{found['drawn']}–{found['lost']}"
+
+
+BOARDS = {"tictactoe-alphazero": tictactoe, "connect-four-alphazero": connect_four, "othello6-alphazero": othello}
+
+
+def _curve(name: str, drawn: set[Path]) -> str:
+    """The picture of an experiment; a picture of several experiments is shown once, then linked."""
+    file = RESULTS / f"{PICTURES.get(name, name)}.png"
     if name in AUCTIONS:
         file = RESULTS / f"auction-study-{AUCTIONS[name][0]}.png"
-    return f"![Learning curves of {name}](results/{file.name})\n" if file.is_file() else ""
+    if not file.is_file():
+        return ""
+    if file in drawn:
+        return f"Its curve is in [{file.name}](results/{file.name}), shown above.\n"
+    drawn.add(file)
+    of = f"the study {file.stem}" if name in PICTURES else name
+    return f"![Learning curves of {of}](results/{file.name})\n"
 
 
 def summary() -> str:
-    """All experiments with returns in one table."""
-    names = [name for family in FAMILIES.values() for name in family if known(name)]
+    """All experiments with scores of the same kind in one table."""
     head = ("experiment", "steps", "trained, mean", "expert (scripted)", "random", "step 0")
-    rows = [[f"[{row[0].strip('`').replace('`', '')}](#{_anchor(row[0])})", *row[1:6]] for row in score_rows(names)]
+    rows = []
+    for name in (name for family in FAMILIES.values() for name in family):
+        found = (
+            list(score_rows([name]))
+            if known(name)
+            else [student_row(name)]
+            if name in TAUGHT
+            else [team_row(name)]
+            if name in TEAMS
+            else []
+        )
+        rows += [[f"[{row[0].strip('`').replace('`', '')}](#{_anchor(row[0])})", *row[1:6]] for row in found]
     return markdown(head, rows)
 
 
@@ -644,7 +813,7 @@ def _anchor(title: str) -> str:
 
 ORDER = (
     *("core", "nn", "preferences", "worlds", "lm", "policies", "roles", "algorithms", "config", "training", "studies"),
-    *("testing", "cli", "experiments"),
+    *("sandbox", "testing", "cli", "experiments"),
 )
 
 
@@ -677,9 +846,11 @@ def _branch(package: Path, depth: int) -> list[str]:
 
 
 def _line(file: Path, depth: int, name: str = "") -> str:
-    said = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0].replace("\n", " ")
-    sentence = re.split(r"(?<=[a-z)`])[.;] (?=\w)|\.$", said)[0] if len(said) > 110 else said.removesuffix(".")
-    return f"{' ' * depth}{name or file.name:<{26 - depth}}{sentence}".rstrip()
+    text = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0].replace("\n", " ")
+    sentence = text.removesuffix(".")
+    if len(text) > 110:  # its first sentence; a full stop after "et al" does not end one
+        sentence = re.split(r"(?<=[a-z)`])(?<!et al)[.;] (?=\w)|\.$", text)[0]
+    return f"{' ' * depth}{name or file.name:<{25 - depth}} {sentence}".rstrip()
 
 
 def layers() -> str:
@@ -746,13 +917,11 @@ TABLES: dict[str, Callable[..., str]] = {
 }
 
 
-def filled(page: str, leave: tuple[str, ...] = ()) -> str:
-    """A page with all its tables written anew, except those to leave as they are."""
+def filled(page: str) -> str:
+    """A page with all its tables written anew."""
 
     def write(match: re.Match[str]) -> str:
         name, *arguments = match[2].split()
-        if name in leave:
-            return match[0]
         return f"{match[1]}\n{TABLES[name](*arguments).strip()}\n\n{match[4]}"
 
     return BLOCK.sub(write, page)
@@ -769,7 +938,8 @@ def main() -> int:
     check = parser.parse_args().check
     stale = [page for page in pages() if filled(page.read_text()) != page.read_text()]
     for page in stale:
-        print(f"{page.relative_to(ROOT)}: {'not current; run make docs' if check else 'tables written'}")
+        state = "not current; run python docs/tools/tables.py" if check else "tables written"
+        print(f"{page.relative_to(ROOT)}: {state}")
         if not check:
             page.write_text(filled(page.read_text()))
     return int(check and bool(stale))

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config.schema import ConfigError
-from coterie.studies import report as reports
 from coterie.studies import sweep as sweeps
 from coterie.studies.compare import compare as comparing
 from coterie.studies.compare import show as show_comparison
 from coterie.studies.compare.runs import find_runs, gather, read
 from coterie.studies.match import match as matches
 from coterie.studies.match import show as show_match
+from coterie.studies.report import report as reports
 from coterie.training import clone as cloning
 from coterie.training import start
-from coterie.training.frames import data_frame
+from coterie.training.data_frames import data_frame
 from coterie.training.interrupt import interruptible
 from coterie.training.run import Run
 from coterie.training.table import Table, load
@@ -102,7 +102,7 @@ class MatchResult:
         return show_match.as_table(self.players, self.matrix)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `coterie match --json` prints."""
+        """The object that `coterie match --json` prints."""
         return show_match.to_dict(self.players, self.matrix, self.episodes, self.seed)
 
     def to_pandas(self) -> Any:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import coterie
 from coterie.algorithms.alphazero import alphazero, arena
 from coterie.algorithms.alphazero.alphazero import (
     AlphaZeroSettings,
@@ -14,9 +15,12 @@ from coterie.algorithms.alphazero.alphazero import (
     turned,
 )
 from coterie.algorithms.alphazero.arena import EloPool, EloSettings, Match, play_match
+from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
 from coterie.policies.search.networks import PositionNetwork, PositionNetworkSettings
-from coterie.policies.search.policy import PlayoutCapSettings, SearchSettings, make_search
+from coterie.policies.search.policy import PlayoutCapSettings, SearchSettings, TemperatureSettings, make_search
+from coterie.policies.search.search import RootNoiseSettings
+from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import through_checkpoint
 from coterie.worlds.boards.tictactoe import GAME, Tictactoe, TictactoeSettings
 from helpers.alphazero import MLP, Watched, learn, make_learner, stored
@@ -110,6 +114,27 @@ def test_players_that_cannot_learn_are_refused(search, said):
         make_learner(search=search)
 
 
+@pytest.mark.parametrize("preference", ["team", "cvar", "potential_shaping"])
+def test_preferences_that_change_the_outcome_are_refused(tmp_path, preference):
+    """With `team`, the rewards of both players average to 0, and the network would learn that every game is drawn."""
+    table = {"world": "tictactoe", "groups": {"duo": {"policy": DUO, "learner": "alphazero"}}}
+    said = rf"groups\.duo\.preference: .*'alphazero' does not support '{preference}'; set .*preference=individual"
+    with pytest.raises(ConfigError, match=said):
+        coterie.train(table, [f"groups.duo.preference={preference}"], out=tmp_path / "run", quiet=True)
+
+
+DUO = {"name": "search", "simulations": 2, "network": {"kind": "mlp", "hidden": [8]}}
+
+
+def test_a_penalty_on_outcomes_is_refused():
+    one = make_learner()
+    one.preference = Team(TeamSettings())
+    with pytest.raises(
+        CoterieError, match=r"groups\.team: .*set groups\.team\.preference=individual and .*action=veto"
+    ):
+        learn(one, Watched(one).play(20, 1))
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -126,6 +151,17 @@ def test_players_that_cannot_learn_are_refused(search, said):
 def test_bad_settings(settings, said):
     with pytest.raises(ValueError, match=said):
         settings()
+
+
+@pytest.mark.parametrize("columns", [None, [0], [1]], ids=["both seats", "seat 0", "seat 1"])
+def test_metrics_count_every_finished_game_once(columns):
+    one = make_learner(columns=columns)
+    runner, finished = Watched(one).runner, 0
+    for iteration in range(1, 7):
+        rollout = runner.play(5, iteration, 0.0)
+        finished += len(rollout.episodes.length)
+        assert learn(one, rollout.experiences["team"], iteration)["games"] == finished
+    assert finished > 10
 
 
 @pytest.mark.slow
@@ -477,3 +513,46 @@ def test_it_learns_tictactoe(method):
     found = points_against_random(one.network)
     assert before < 0.75
     assert found > 0.9
+
+
+def lines_against(search, seat, simulations):
+    """Games against every line of an opponent, all at once: (played, lost)."""
+    positions, played, lost = GAME.start[None], 0, 0
+    while len(positions):
+        legal = GAME.legal(positions)
+        if positions[0, 0] == seat:  # players alternate, so all positions have the same one to move
+            roots = search.roots(legal, np.full(len(positions), simulations), None, RootNoiseSettings())
+            trees = search.trees(len(positions), simulations)
+            found = search.run(trees, roots, positions, np.arange(len(positions)), generator())
+            legal = np.eye(9, dtype=bool)[found.action]
+        rows, actions = np.nonzero(legal)
+        positions = positions[rows]
+        GAME.apply(positions, actions)
+        over, payoffs = GAME.outcome(positions)
+        played, lost = played + over.sum(), lost + (payoffs[over, seat] < 0).sum()
+        positions = positions[~over]
+    return int(played), int(lost)
+
+
+@pytest.mark.slow
+def test_a_short_training_never_loses_at_tictactoe():
+    """With 32 simulations, from both seats, whatever the opponent plays."""
+    network = PositionNetworkSettings(kind="mlp", hidden=(64,))
+    one = make_learner(
+        Tictactoe(TictactoeSettings(), 64),
+        search={"simulations": 32, "network": network, "temperature": TemperatureSettings(2.0, 9)},
+        batch_size=128,
+        updates_per_step=0.06,
+        learning_rate=5e-3,
+        learning_rate_schedule="cosine",
+        replay=PositionReplaySettings(8000, 200),
+    )
+    before = [lines_against(one.policy.search, seat, 32)[1] for seat in (0, 1)]
+    runner = Watched(one).runner
+    for iteration in range(1, 51):
+        own = runner.play(10, iteration, iteration / 51).experiences["team"]
+        learn(one, own, iteration, iteration, progress=iteration / 51)
+    played, lost = zip(*(lines_against(one.policy.search, seat, 32) for seat in (0, 1)), strict=True)
+    assert sum(before) > 20
+    assert min(played) > 50
+    assert lost == (0, 0)

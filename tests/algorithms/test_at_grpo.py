@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.algorithms.at_grpo.at_grpo import ATGRPOSettings
+from coterie.algorithms.at_grpo.at_grpo import ATGRPOSettings, TurnCounter
 from coterie.algorithms.at_grpo.groups import advantages, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import token_loss, token_weights
-from coterie.algorithms.at_grpo.turns import TurnCounter
 from coterie.algorithms.divergence import Diverged
 from coterie.core.group import Actor
 from coterie.core.types import CoterieError, Joint

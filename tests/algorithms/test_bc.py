@@ -18,7 +18,7 @@ from coterie.training.build import build_world
 from coterie.training.run import Run
 from helpers.demonstrations import FAST, GRID, expert
 from helpers.run import numbers, results
-from helpers.small_worlds import ACTIONS, generator, group_spec, network, place_in
+from helpers.small_worlds import ACTIONS, generator, group_spec, network, spec_in
 
 LEARNED = "groups.team.learner"
 
@@ -129,7 +129,7 @@ def test_boards_are_turned_together_with_their_moves():
 
 def learner(paths, policy=None, **settings):
     world = build_world(schema.load("gridworld-cooperative", GRID).world, 2)
-    spec = place_in(world)
+    spec = spec_in(world)
     policy = NetworkPolicy(NetworkSettings(hidden=(16,)), spec) if policy is None else policy(spec)
     return BC(BCSettings(demonstrations=tuple(map(str, paths)), **settings), policy, spec, None)
 
@@ -188,7 +188,7 @@ def test_held_out_episodes_are_whole_and_validated(grid):
 
 def test_it_ends_once_the_validation_loss_does_not_improve(grid):
     one = learner([grid], validation=0.5, patience=2, learning_rate=1e-9)
-    one.best_loss = -1.0  # nothing can be better
+    one.stopping.best_loss = -1.0  # nothing can be better
     for iteration in range(2):
         assert not one.finished
         one.learn(None, Joint({}, iteration, 0.0, steps=64), generator())

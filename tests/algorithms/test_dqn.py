@@ -166,7 +166,7 @@ def test_one_step_descends_the_weighted_loss(q_learner, parameters):
         rows = Transitions(*(column[drawn.rows] for column in replay.rows))
         agents = rows.agent
 
-        def worth(net, x, agents=agents, stack=stack):
+        def values_of(net, x, agents=agents, stack=stack):
             x = x[:, 0]
             if parameters == "shared":
                 x = np.concatenate([x, np.eye(2, dtype=np.float32)[agents]], axis=1)
@@ -174,10 +174,10 @@ def test_one_step_descends_the_weighted_loss(q_learner, parameters):
             return other.policy.values(net(stacked)[0])[stack]
 
         with torch.no_grad():
-            now = worth(other.policy.net, rows.next_obs).masked_fill(torch.from_numpy(~rows.next_mask[:, 0]), -1e9)
-            later = worth(other.target, rows.next_obs).gather(1, now.argmax(1, keepdim=True))[:, 0].numpy()
+            now = values_of(other.policy.net, rows.next_obs).masked_fill(torch.from_numpy(~rows.next_mask[:, 0]), -1e9)
+            later = values_of(other.target, rows.next_obs).gather(1, now.argmax(1, keepdim=True))[:, 0].numpy()
         aim = rows.reward + np.where(rows.discount > 0, rows.discount * later, 0)
-        value = worth(other.policy.net, rows.observation).gather(1, torch.from_numpy(rows.action))[:, 0]
+        value = values_of(other.policy.net, rows.observation).gather(1, torch.from_numpy(rows.action))[:, 0]
         error = value - torch.from_numpy(aim.astype(np.float32))
         each = torch.where(error.abs() < 1.5, error**2 / 2, 1.5 * (error.abs() - 0.75))
         assert 0 < (error.abs() < 1.5).sum() < 20
@@ -216,8 +216,8 @@ def test_preferences_act_at_the_learners_door(q_learner):
     own_wish, team, again = q_learner(), q_learner(preference=Team(TeamSettings())), q_learner()
     own = random_rollout(own_wish)
     shared = np.broadcast_to(own.reward.mean(2, keepdims=True), own.reward.shape).astype(np.float32)
-    for one, lived_through in ((own_wish, own), (team, own), (again, dataclasses.replace(own, reward=shared))):
-        learn(one, lived_through)
+    for one, given_experience in ((own_wish, own), (team, own), (again, dataclasses.replace(own, reward=shared))):
+        learn(one, given_experience)
     assert not np.array_equal(weights(own_wish), weights(team))
     assert np.array_equal(weights(again), weights(team))
 

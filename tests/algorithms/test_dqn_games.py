@@ -1,4 +1,4 @@
-"""Small games that DQN must learn within seconds, and tables at which it sits beside others."""
+"""Small games that DQN must learn within seconds, and tables that it shares with other policies."""
 
 import dataclasses
 
@@ -13,14 +13,14 @@ from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from helpers.dqn import learn, make_learner, q_network
 from helpers.run import train as train_run
 from helpers.run import written
-from helpers.small_worlds import Bandit, Rounds, actors, place_in
+from helpers.small_worlds import Bandit, Rounds, actors, spec_in
 
 FIELDS = {"learning_rate": 0.01, "updates_per_step": 0.1, "batch_size": 32, "n_steps": 1, "target": {"interval": 20}}
 
 
 def play(world, iterations=30, steps=4, parameters="shared", opponents=(), network=None, columns=None, **fields):
     """Train a group for some iterations, at the table with others; returns its seats and its learner."""
-    where = place_in(world, columns, parameters=parameters)
+    where = spec_in(world, columns, parameters=parameters)
     where = dataclasses.replace(where, simultaneous=world.simultaneous)
     policy = q_network(where, **network or {})
     one = make_learner(where, policy=policy, **FIELDS | fields)
@@ -82,7 +82,7 @@ def test_learns_where_agents_take_turns_from_what_arrives_while_idle(n_steps):
 def test_learns_tictactoe_for_a_moment():
     """Against random play: far better than random play itself, and never an illegal move."""
     world = Tictactoe(TictactoeSettings(first="random"), 64)
-    other = place_in(world, [1], "other")
+    other = spec_in(world, [1], "other")
     rival = RandomPolicy(RandomSettings(), other)
     fields = {"columns": [0], "opponents": [(other, rival)], "network": {"hidden": (64,)}, "gamma": 0.95, "n_steps": 2}
     fields |= {"learning_rate": 2e-3, "batch_size": 64, "updates_per_step": 0.03, "replay": {"size": 5000}}

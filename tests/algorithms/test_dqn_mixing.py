@@ -15,7 +15,7 @@ from coterie.core.types import AgentStep, AgentType, Box, Discrete, Joint, State
 from coterie.testing.comparison import expect_equal, leaves, through_checkpoint
 from coterie.training.runner import Runner
 from helpers.dqn import joint_of, learn, make_learner, q_network, random_rollout, values, weights
-from helpers.small_worlds import Bandit, actors, experience, generator, group_spec, place_in
+from helpers.small_worlds import Bandit, actors, experience, generator, group_spec, spec_in
 
 both_kinds = pytest.mark.parametrize("parameters", ["shared", "individual"])
 both_mixers = pytest.mark.parametrize("name", ["vdn", "qmix"])
@@ -34,15 +34,15 @@ def stirred(one, seed=0):
     return one
 
 
-def in_numpy(mix, worth, state):
-    """QMIX by its definition, row by row: worth `[B, M]`, state `[B, Z]`."""
+def in_numpy(mix, own_values, state):
+    """QMIX by its definition, row by row: own_values `[B, M]`, state `[B, Z]`."""
     part = {name: p.detach().numpy()[0] for name, p in mix.named_parameters()}
 
     def layer(name, x):
         return x @ part[f"{name}.weight"] + part[f"{name}.bias"]
 
     total = []
-    for q, s in zip(worth, state, strict=True):
+    for q, s in zip(own_values, state, strict=True):
         first = np.abs(layer("weight_in", s)).reshape(len(q), -1)  # a row for each member
         h = q @ first + layer("bias_in", s)[0]
         h = np.where(h > 0, h, LEAK * h)
@@ -61,12 +61,12 @@ def test_vdn_is_the_sum():
 
 def test_qmix_is_what_its_definition_says():
     mix = mixer("qmix", 3, 5, 7, seed=1)
-    worth, state = generator().standard_normal((9, 3)) * 3, generator(1).standard_normal((9, 5))
+    own_values, state = generator().standard_normal((9, 3)) * 3, generator(1).standard_normal((9, 5))
     with torch.no_grad():
         for parameter in mix.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
-        found = mix(*(torch.from_numpy(a.astype(np.float32)) for a in (worth, state))).numpy()
-    assert np.allclose(found, in_numpy(mix, worth, state), atol=1e-4)
+        found = mix(*(torch.from_numpy(a.astype(np.float32)) for a in (own_values, state))).numpy()
+    assert np.allclose(found, in_numpy(mix, own_values, state), atol=1e-4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -76,13 +76,13 @@ def test_qmix_rises_with_every_members_value_in_any_state(seed, size, members):
     with torch.no_grad():
         for parameter in mix.parameters():
             parameter.copy_(torch.from_numpy(random.standard_normal(parameter.shape)))
-    worth = torch.tensor(random.standard_normal((8, members)) * size, dtype=torch.float32, requires_grad=True)
+    own_values = torch.tensor(random.standard_normal((8, members)) * size, dtype=torch.float32, requires_grad=True)
     state = torch.tensor(random.standard_normal((8, 5)) * size, dtype=torch.float32)
-    total = mix(worth, state)
+    total = mix(own_values, state)
     total.sum().backward()
-    assert (worth.grad >= 0).all()
-    assert (worth.grad > 0).any()
-    more = worth.detach() + torch.from_numpy(random.random((8, members)).astype(np.float32))
+    assert (own_values.grad >= 0).all()
+    assert (own_values.grad > 0).any()
+    more = own_values.detach() + torch.from_numpy(random.random((8, members)).astype(np.float32))
     assert (mix(more, state) >= total - 1e-3 * total.abs()).all()
 
 
@@ -134,12 +134,12 @@ def test_a_step_descends_the_error_of_the_teams_value(name, parameters, double):
     later = values(other.policy, rows.next_obs)
     other.policy.net = kept
     best = np.where(rows.next_mask, chooser if double else later, -np.inf).argmax(-1)[..., None]
-    worth = np.take_along_axis(now, rows.action[..., None], -1)[..., 0] * rows.active
+    own_values = np.take_along_axis(now, rows.action[..., None], -1)[..., 0] * rows.active
     after = np.take_along_axis(later, best, -1)[..., 0] * rows.next_active
-    total, follows = worth.sum(1), after.sum(1)
+    total, follows = own_values.sum(1), after.sum(1)
     if name == "qmix":
         state, next_obs = (other.state_normalizer(s[None])[0] for s in (rows.state, rows.next_state))
-        total, follows = in_numpy(other.mixer, worth, state), in_numpy(other.target_mixer, after, next_obs)
+        total, follows = in_numpy(other.mixer, own_values, state), in_numpy(other.target_mixer, after, next_obs)
     error = total - (rows.reward + np.where(rows.discount > 0, rows.discount * follows, 0))
     assert 0 < rows.active.mean() < 1
     assert 0 < (rows.discount == 0).mean() < 1
@@ -184,9 +184,9 @@ def test_the_state_is_normalised_by_what_was_seen():
     learn(one, own)
     rows = own.observation[:-1].reshape(-1, 6)
     assert np.allclose(one.state_normalizer.mean[0], rows.mean(0), rtol=1e-4)
-    worth = torch.ones(1, len(rows), 2)
+    own_values = torch.ones(1, len(rows), 2)
     normal = torch.from_numpy(((rows - rows.mean(0)) / rows.std(0)).astype(np.float32))
-    assert torch.allclose(one.mix(one.mixer, worth, rows[None]), one.mixer(worth[0], normal)[None], atol=1e-2)
+    assert torch.allclose(one.mix(one.mixer, own_values, rows[None]), one.mixer(own_values[0], normal)[None], atol=1e-2)
 
 
 def test_the_worlds_own_state_is_used_where_it_tells_one():
@@ -231,7 +231,7 @@ def test_a_world_of_turns_is_refused(name):
 
 
 def train(world, name, parameters="shared", iterations=30, steps=4, state_size=2, **fields):
-    where = dataclasses.replace(place_in(world, parameters=parameters), state_size=state_size)
+    where = dataclasses.replace(spec_in(world, parameters=parameters), state_size=state_size)
     policy = q_network(where, dueling=False)
     one = make_learner(where, policy=policy, mixer=name, **fields)
     runner = Runner(world, actors((where, policy)), seed=0)

@@ -19,7 +19,7 @@ from coterie.core.types import Decision, Finals, StateRows
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.small_worlds import Rounds, actors, experience, generator, place_in
+from helpers.small_worlds import Rounds, actors, experience, generator, spec_in
 
 GAMMA = 0.5  # its powers, and sums of small whole numbers weighted by them, are exact
 
@@ -320,10 +320,10 @@ def test_however_experience_is_cut_the_transitions_are_those_of_whole_episodes(
 ):
     build, groups = WORLDS[name]
     world = Watched(build())
-    where = place_in(world, groups[group % len(groups)], parameters="individual" if individual else "shared")
+    where = spec_in(world, groups[group % len(groups)], parameters="individual" if individual else "shared")
     size, actions = where.spaces.observation.shape[0], where.spaces.action.n
     policy, pending, found = Wanderer(actions, seed), None, []
-    idle = place_in(world, [c for c in range(len(where.spaces.agents)) if c not in where.columns], "others")
+    idle = spec_in(world, [c for c in range(len(where.spaces.agents)) if c not in where.columns], "others")
     table = [(where, policy), (idle, Wanderer(actions, seed + 1))] if idle.agents else [(where, policy)]
     runner = Runner(world, actors(*table), seed)
     for iteration, timestep in enumerate(cuts):
@@ -352,7 +352,7 @@ def test_a_team_cut_anyhow(steps):
     found = []
     for cuts in ([24], [5, 1, 1, 9, 8], [1] * 24):
         world = Gridworld(GRID, 3)
-        where = place_in(world)
+        where = spec_in(world)
         policy, size = Wanderer(where.spaces.action.n, 0), where.spaces.observation.shape[0]
         runner, rows = Runner(world, actors((where, policy)), 0), []
         waiting = no_pending(3, steps, empty_transitions(0, 2, size, policy.actions, 2 * size))

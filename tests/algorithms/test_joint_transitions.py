@@ -12,7 +12,7 @@ from coterie.nn.packing import encode
 from coterie.training.runner import Runner
 from coterie.worlds.mpe.world import Tag, TagSettings
 from helpers.maddpg import at_one_table, deterministic
-from helpers.small_worlds import actors, experience, place_in
+from helpers.small_worlds import actors, experience, spec_in
 
 NUMBER = Box((1,), 0.0, 99.0)
 HUNTER = AgentType(("h0", "h1"), NUMBER, Discrete(3))
@@ -192,7 +192,7 @@ def test_several_choices_at_once_are_read_without_their_mask():
 def test_what_a_real_world_did(continuous):
     """Tag is played for two rollouts; every row agrees with what was written down."""
     world = Tag(TagSettings(max_steps=7, continuous_actions=continuous), 5)
-    group_specs = [place_in(world, group=agent_type, agent_type=agent_type) for agent_type in world.agent_types]
+    group_specs = [spec_in(world, group=agent_type, agent_type=agent_type) for agent_type in world.agent_types]
     group_specs = at_one_table(*group_specs)
     layout = JointLayout(group_specs[0].table, group_specs[1].group)
     runner = Runner(world, actors(*((p, deterministic(p)) for p in group_specs)), seed=0)

@@ -252,8 +252,8 @@ def test_the_learner_applies_the_preference(table_learner):
     own_wish, team, again = table_learner(), table_learner(preference=Team(TeamSettings())), table_learner()
     own = random_experience(own_wish)
     shared = np.broadcast_to(own.reward.mean(2, keepdims=True), own.reward.shape).astype(np.float32)
-    for one, lived_through in ((own_wish, own), (team, own), (again, dataclasses.replace(own, reward=shared))):
-        learn(one, lived_through)
+    for one, given_experience in ((own_wish, own), (team, own), (again, dataclasses.replace(own, reward=shared))):
+        learn(one, given_experience)
     assert not np.array_equal(weights(own_wish), weights(team))
     assert np.array_equal(weights(again), weights(team))
 

@@ -26,7 +26,7 @@ from helpers.dqn import view
 from helpers.maddpg import at_one_table, deterministic, learn, make_learner
 from helpers.run import train as train_run
 from helpers.run import written
-from helpers.small_worlds import Bandit, actors, place_in
+from helpers.small_worlds import Bandit, actors, spec_in
 
 FIELDS = {
     "learning_rate": 3e-3,
@@ -38,7 +38,7 @@ FIELDS = {
 
 def play(world, iterations=40, steps=4, parameters="shared", network=None, preference=None, **fields):
     """Train one group of all agents for some iterations; returns its actors and its learner."""
-    (where,) = at_one_table(place_in(world, parameters=parameters))
+    (where,) = at_one_table(spec_in(world, parameters=parameters))
     policy = deterministic(where, **{"hidden": (32,), "normalize_observations": False} | (network or {}))
     one = make_learner(where, preference, policy, **FIELDS | fields)
     table = actors((where, policy))
@@ -200,7 +200,7 @@ def refused(table, **fields):
 )
 def test_a_risk_measure_needs_a_critic_that_predicts_distributions(fields, said):
     with pytest.raises(ValueError, match=said):
-        make_learner(**refused(place_in(Lottery(1, 1, 1)), **fields))
+        make_learner(**refused(spec_in(Lottery(1, 1, 1)), **fields))
 
 
 def test_one_amount_is_refused_where_something_always_comes(tmp_path):

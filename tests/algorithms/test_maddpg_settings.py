@@ -16,7 +16,7 @@ from coterie.algorithms.maddpg.maddpg import (
 from helpers.maddpg import SPACES, critic_weights, joint_of, learn, random_experience, weights
 from helpers.small_worlds import generator, group_spec
 
-STEPS = 36  # of the world, in `lived`: 12 rows of 3 copies
+STEPS = 36  # of the world, played: 12 rows of 3 copies
 ONCE = {"updates_per_step": 1 / STEPS}
 
 
@@ -181,7 +181,7 @@ def test_critics_are_as_wide_as_asked_and_see_what_they_should(table_learner):
         return table_learner(where, critic=critic).critics[0].net.sizes
 
     box = SPACES["box"]
-    assert sizes() == [2 * 3 + 2 * 2 + 2, 16, 1]  # two agents see 3 numbers each, do 2 each, and are told apart
+    assert sizes() == [2 * 3 + 2 * 2 + 2, 16, 1]  # two agents see 3 numbers each, do 2 each, and have identities
     assert sizes(hidden=(5, 6)) == [12, 5, 6, 1]
     assert sizes(quantiles=3) == [12, 16, 6]  # three outcomes and how likely they are
     assert sizes(quantiles=1) == sizes()
@@ -225,7 +225,7 @@ def test_update_every_and_offset(table_learner, every, offset):
     for iteration in range(1, 8):
         before, known = weights(one), one.replay.size
         metrics = learn(one, random_experience(one, iteration), iteration=iteration)
-        assert one.replay.size > known  # what is lived through in between is remembered
+        assert one.replay.size > known  # experience in between is remembered
         learns = (iteration - offset) % every == 0
         assert ("updates" in metrics) is learns
         assert np.array_equal(weights(one), before) is not learns

@@ -13,10 +13,10 @@ from coterie.training import build, workers
 from coterie.training.runner import Runner
 from helpers.ppo import make_learner, values_of
 from helpers.run import train, written
-from helpers.small_worlds import Peers, PeersSettings, generator, network, place_in
+from helpers.small_worlds import Peers, PeersSettings, generator, network, spec_in
 
 TABLE = """\
-world: {{name: "helpers.small_worlds:Peers", told: {told}}}
+world: {{name: "helpers.small_worlds:Peers", shows_state: {shows_state}}}
 groups:
   ones: {{agents: "left_*", policy: {{name: network, hidden: [8], compiled: {compiled}}},
          learner: {{name: ppo, central_critic: {central}, learning_rate: 0.01}}}}
@@ -27,9 +27,9 @@ train: {{num_envs: 32, rollout_steps: 8, total_steps: 7680, shards: {shards}, ev
 """
 
 
-def table(tmp_path, told=False, central=True, shards=1, parameters="shared", memory=0, compiled=True, words=()):
+def table(tmp_path, shows_state=False, central=True, shards=1, parameters="shared", memory=0, compiled=True, words=()):
     text = TABLE.format(
-        told=told, central=central, shards=shards, parameters=parameters, memory=memory, compiled=compiled
+        shows_state=shows_state, central=central, shards=shards, parameters=parameters, memory=memory, compiled=compiled
     )
     return schema.load(str(written(tmp_path / "table.yaml", text)), list(words))
 
@@ -72,11 +72,11 @@ class Seated:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("told", "parameters", "memory", "compiled"),
+    ("shows_state", "parameters", "memory", "compiled"),
     [(True, "shared", 0, True), (False, "shared", 0, True), (False, "individual", 3, False)],
 )
-def test_it_predicts_what_depends_on_others(tmp_path, told, parameters, memory, compiled):
-    fields = {"told": told, "parameters": parameters, "memory": memory, "compiled": compiled}
+def test_it_predicts_what_depends_on_others(tmp_path, shows_state, parameters, memory, compiled):
+    fields = {"shows_state": shows_state, "parameters": parameters, "memory": memory, "compiled": compiled}
     words = [f"groups.{g}.learner.gae_lambda=0" for g in ("ones", "twos")]
     words += [f"groups.{g}.learner.gamma=0" for g in ("ones", "twos")]
     found = {}
@@ -92,31 +92,31 @@ def test_it_predicts_what_depends_on_others(tmp_path, told, parameters, memory, 
 # What it sees -------------------------------------------------------------------------------------------
 
 
-def test_a_told_state_is_written_at_every_row(tmp_path):
-    seated = Seated(table(tmp_path, told=True))
+def test_the_worlds_state_is_written_at_every_row(tmp_path):
+    seated = Seated(table(tmp_path, shows_state=True))
     runner = seated.workers.host.runners[0]
-    told, step = [runner.timestep.state.copy()], runner.world.step
+    shows_state, step = [runner.timestep.state.copy()], runner.world.step
     finals = []
 
     def watched(actions):
         timestep = step(actions)
-        told.append(timestep.state.copy())
+        shows_state.append(timestep.state.copy())
         finals.extend(timestep.final_state[timestep.ended].copy())
         return timestep
 
     runner.world.step = watched
     joint = seated.joint()
     assert joint.state.rows.shape == (9, 32, 4)
-    assert np.array_equal(joint.state.rows, told)
+    assert np.array_equal(joint.state.rows, shows_state)
     assert np.array_equal(joint.state.finals, finals)
     assert len(finals) > 32
     assert (joint.state.finals[:, 3] == 3).all()  # the clock at an episode's end
     assert table_state(joint) is joint.state
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_last_states_belong_to_the_moments_of_every_groups_finals(tmp_path, told):
-    seated = Seated(table(tmp_path, told=told))
+@pytest.mark.parametrize("shows_state", [True, False])
+def test_last_states_belong_to_the_moments_of_every_groups_finals(tmp_path, shows_state):
+    seated = Seated(table(tmp_path, shows_state=shows_state))
     joint = seated.joint()
     ones, twos = (joint.experiences[name] for name in ("ones", "twos"))
     assert ones.terminated.any()
@@ -125,7 +125,7 @@ def test_last_states_belong_to_the_moments_of_every_groups_finals(tmp_path, told
     assert not twos.terminated.any()
     assert np.array_equal(ones.finals.index, twos.finals.index)
     state = table_state(joint)
-    group_specs = [0, 1, 2] if told else [0, 1, 3]  # where coins lie in the state
+    group_specs = [0, 1, 2] if shows_state else [0, 1, 3]  # where coins lie in the state
     assert np.array_equal(state.finals[:, group_specs[0]], ones.finals.observation[:, 0, 0])
     assert np.array_equal(state.finals[:, group_specs[1:]], twos.finals.observation[:, :, 0])
     assert np.array_equal(state.rows[..., group_specs[0]], ones.observation[..., 0, 0])
@@ -134,7 +134,7 @@ def test_last_states_belong_to_the_moments_of_every_groups_finals(tmp_path, told
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_truncation_bootstraps_from_the_last_state(tmp_path, parameters):
-    seated = Seated(table(tmp_path, told=True, parameters=parameters))
+    seated = Seated(table(tmp_path, shows_state=True, parameters=parameters))
     for _ in range(2):
         seated.advance()
     joint, learner = seated.joint(), seated.groups[1].learner
@@ -149,9 +149,9 @@ def test_truncation_bootstraps_from_the_last_state(tmp_path, parameters):
 
 
 def test_every_agent_sees_its_own_copys_state():
-    world = Peers(PeersSettings(told=True), 3)
+    world = Peers(PeersSettings(shows_state=True), 3)
     for parameters in ("shared", "individual"):
-        where = dataclasses.replace(place_in(world, agent_type="right", parameters=parameters), state_size=4)
+        where = dataclasses.replace(spec_in(world, agent_type="right", parameters=parameters), state_size=4)
         one = make_learner(where, policy=network(where), central_critic=True)
         state = generator().standard_normal((5, 3, 4), np.float32)
         x = one.policy.inputs(np.zeros((5, 3, 2, 2), np.float32))
@@ -165,7 +165,7 @@ def test_every_agent_sees_its_own_copys_state():
 
 
 def test_states_are_normalised_once_learned_from(tmp_path):
-    seated = Seated(table(tmp_path, told=True))
+    seated = Seated(table(tmp_path, shows_state=True))
     joint = seated.joint()
     learner = seated.groups[0].learner
     learner.learn(joint.experiences["ones"], joint, generator())
@@ -180,16 +180,16 @@ def test_the_actor_does_not_see_it(tmp_path):
         own = group.policy.layout.size + group.policy.shape.extra
         assert group.policy.net.sizes[0] == own
         assert group.learner.critic.sizes[0] == own + 1 + 2 * 2  # everybody's observations
-    told = Seated(table(tmp_path, told=True))
-    assert told.groups[0].learner.critic.sizes[0] == 1 + 4
+    shows_state = Seated(table(tmp_path, shows_state=True))
+    assert shows_state.groups[0].learner.critic.sizes[0] == 1 + 4
 
 
 # Shards, resuming, refusing --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_shards_are_joined_in_their_order(tmp_path, told):
-    settings = table(tmp_path, told=told, shards=4)
+@pytest.mark.parametrize("shows_state", [True, False])
+def test_shards_are_joined_in_their_order(tmp_path, shows_state):
+    settings = table(tmp_path, shows_state=shows_state, shards=4)
     seated = Seated(settings)
     parts = [build.build_runner(settings, shard, seated.groups).play(8, 1) for shard in range(4)]
     spaces = {group.name: group.actor.group_spec.spaces for group in seated.groups}
@@ -205,10 +205,10 @@ def test_shards_are_joined_in_their_order(tmp_path, told):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("told", "parameters", "memory"), [(True, "individual", 0), (False, "shared", 3)])
-def test_a_loaded_table_goes_on_exactly(tmp_path, told, parameters, memory):
+@pytest.mark.parametrize(("shows_state", "parameters", "memory"), [(True, "individual", 0), (False, "shared", 3)])
+def test_a_loaded_table_goes_on_exactly(tmp_path, shows_state, parameters, memory):
     def make():
-        return Seated(table(tmp_path, told=told, shards=2, parameters=parameters, memory=memory))
+        return Seated(table(tmp_path, shows_state=shows_state, shards=2, parameters=parameters, memory=memory))
 
     seated, other = make(), make()
     for _ in range(2):
@@ -225,7 +225,7 @@ def test_a_loaded_table_goes_on_exactly(tmp_path, told, parameters, memory):
 
 @pytest.mark.slow
 def test_a_whole_run_trains_and_loads(tmp_path, forked):
-    text = TABLE.format(told=True, central=True, shards=2, parameters="individual", memory=3, compiled=True)
+    text = TABLE.format(shows_state=True, central=True, shards=2, parameters="individual", memory=3, compiled=True)
     path = written(tmp_path / "table.yaml", text)
     run = train(tmp_path / "run", "train.total_steps=768", "train.workers=1", experiment=path)
     same = train(tmp_path / "same", "train.total_steps=768", experiment=path)

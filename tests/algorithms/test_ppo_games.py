@@ -8,11 +8,11 @@ import pytest
 from coterie.core.types import Box, Discrete, MultiDiscrete
 from coterie.training.runner import Runner
 from helpers.ppo import make_learner
-from helpers.small_worlds import Bandit, Rounds, actors, generator, joint, network, place_in
+from helpers.small_worlds import Bandit, Rounds, actors, generator, joint, network, spec_in
 
 
 def train(world, iterations=30, steps=4, parameters="shared", network_settings=None, **settings):
-    where = place_in(world, parameters=parameters)
+    where = spec_in(world, parameters=parameters)
     policy = network(where, **network_settings or {})
     one = make_learner(where, policy=policy, **{"learning_rate": 0.02, "entropy_coefficient": 0.0} | settings)
     runner = Runner(world, actors((where, policy)), seed=0)

@@ -23,7 +23,7 @@ from helpers.small_worlds import (
     group_spec,
     joint,
     network,
-    place_in,
+    spec_in,
 )
 
 WORLDS = {
@@ -38,7 +38,7 @@ WORLDS = {
 
 def remembering(world, parameters="shared", family="beta", **settings):
     """A learner with memory and weights large enough for it to matter, and a runner for it."""
-    where = place_in(world, parameters=parameters)
+    where = spec_in(world, parameters=parameters)
     policy = network(where, memory=4, continuous=family)
     for i, parameter in enumerate(policy.net.parameters()):
         parameter.data += 0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(i))
@@ -48,7 +48,7 @@ def remembering(world, parameters="shared", family="beta", **settings):
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("world", WORLDS)
-def test_sequences_are_replayed_as_they_were_lived_through(world, parameters):
+def test_sequences_are_replayed_as_they_were_played(world, parameters):
     _, runner = remembering(WORLDS[world](), parameters)
     for iteration, steps in enumerate((5, 6, 3, 8)):  # openings, ends and resets in all places
         own = runner.play(steps, iteration).experiences["team"]
@@ -190,7 +190,7 @@ def test_finals_of_an_experience_without_memory_have_none():
 def success(memory, agents=1, parameters="shared", iterations=40, seed=0):
     """The share of cues recalled by greedy play after training."""
     world = Recall(num_envs=32, agents=agents, length=5)
-    where = place_in(world, parameters=parameters, seed=seed)
+    where = spec_in(world, parameters=parameters, seed=seed)
     policy = network(where, memory=memory)
     one = make_learner(where, policy=policy, learning_rate=0.01, learning_rate_schedule="constant")
     runner = Runner(world, actors((where, policy)), seed=seed)

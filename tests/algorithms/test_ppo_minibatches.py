@@ -43,7 +43,7 @@ def test_a_mask_that_is_not_there_stays_away():
     assert flatten_sequences(batch(2, 4, 3, masked=False)).mask is None
 
 
-def test_minibatches_are_cut_where_they_are_told():
+def test_minibatches_are_cut_at_the_given_rows():
     cuts = [[np.array([4, 2]), np.array([1, 3, 0])], [np.array([1])], []]
     parts = list(minibatches(batch(3, 5), cuts))
     assert [part.log_prob.shape for part, _ in parts] == [(3, 2), (3, 3)]

@@ -190,11 +190,11 @@ def test_normalize_advantages(learner):
     small, large = own, dataclasses.replace(own, reward=own.reward * 1000)
     plain = {"normalize_returns": False, "gae_lambda": 1.0, "entropy_coefficient": 0.0, "max_grad_norm": 1e9}
 
-    def slope(lived_through, normalize):
+    def slope(given_experience, normalize):
         one = learner(normalize_advantages=normalize, epochs=1, minibatches=1, **plain)
         for parameter in one.critic.parameters():
             parameter.data.zero_()
-        learn(one, lived_through)
+        learn(one, given_experience)
         return gradient(one.policy.flat)
 
     assert np.allclose(slope(small, True), slope(large, True), atol=1e-4)
@@ -221,7 +221,7 @@ def test_normalize_returns(learner):
 
 
 @pytest.mark.slow
-def test_values_are_told_in_the_worlds_rewards(learner):
+def test_values_are_reported_in_the_worlds_rewards(learner):
     one = learner(critic_learning_rate=0.01, learning_rate_schedule="constant", epochs=40)
     own = experience([[100.0, 100.0]] * 8, terminated=[(t, a) for t in range(8) for a in (0, 1)])
     own = dataclasses.replace(own, reward=own.reward + np.float32([[[50, -50]]]))

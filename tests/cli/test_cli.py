@@ -41,8 +41,8 @@ def test_train_says_what_came_of_it(coterie_, tmp_path):
     assert "256 steps in" in out
     for words in ("trained (best)", "step 0", "random", "expert", f"run      {run.path}"):
         assert words in out
-    film, report = out.splitlines()[-2:]
-    assert Image.open(film.split()[1]).n_frames > 1
+    video, report = out.splitlines()[-2:]
+    assert Image.open(video.split()[1]).n_frames > 1
     assert report == f"report   {run.path / 'report.html'}"
     code, _, err = coterie_("train", "gridworld-cooperative", "--out", tmp_path / "a")
     assert code == 1
@@ -393,14 +393,14 @@ def test_eval_with_other_numbers_of_agents(coterie_, tmp_path):
 
 
 @pytest.mark.slow
-def test_watch_writes_a_film(coterie_, trained, tmp_path):
+def test_watch_writes_a_video(coterie_, trained, tmp_path):
     code, out, _ = coterie_("watch", trained.path)
     assert code == 0
-    film, *more = out.splitlines()
-    assert film == str(trained.path / "videos" / "best-seed0.gif")
-    assert Image.open(film).n_frames > 1
-    beside = film.replace(".gif", ".mp4") if mp4.available() else f"for an MP4 beside the GIF: {mp4.CURE}"
-    assert more == [beside]
+    gif, *more = out.splitlines()
+    assert gif == str(trained.path / "videos" / "best-seed0.gif")
+    assert Image.open(gif).n_frames > 1
+    second = gif.replace(".gif", ".mp4") if mp4.available() else f"to write an MP4 as well: {mp4.CURE}"
+    assert more == [second]
     code, out, _ = coterie_("watch", trained.path, "--out", tmp_path / "a.gif", "--checkpoint", "last", "--stochastic")
     assert code == 0
     assert Image.open(tmp_path / "a.gif").n_frames > 1

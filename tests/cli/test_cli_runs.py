@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from coterie.cli import doctor, runs
-from coterie.training import shelf
+from coterie.training import run_index
 from coterie.training.provenance import locked
 from coterie.training.run import LOCK, Run
 from helpers.compare import GRID, fabricate
@@ -17,7 +17,7 @@ from helpers.run import SOURCES, environment, train
 
 
 @pytest.fixture
-def shelved(tmp_path, monkeypatch):
+def two_runs(tmp_path, monkeypatch):
     """Two runs below runs/, one finished and one not."""
     monkeypatch.chdir(tmp_path)
     fabricate(tmp_path / "runs" / "a", "seed=3", score=8.0)
@@ -34,7 +34,7 @@ def listed(coterie_, *words):
 # Listing ------------------------------------------------------------------------------------------------
 
 
-def test_runs_are_listed_with_state_steps_score_and_size(coterie_, shelved):
+def test_runs_are_listed_with_state_steps_score_and_size(coterie_, two_runs):
     code, out, _ = coterie_("runs")
     assert code == 0
     head, first, second, last = out.splitlines()
@@ -47,12 +47,12 @@ def test_runs_are_listed_with_state_steps_score_and_size(coterie_, shelved):
     assert one["size"] > 100
 
 
-def test_runs_inside_runs_are_no_runs_of_their_own(coterie_, shelved):
-    fabricate(shelved / "a" / "exploit" / "team")
+def test_runs_inside_runs_are_no_runs_of_their_own(coterie_, two_runs):
+    fabricate(two_runs / "a" / "exploit" / "team")
     assert listed(coterie_) == ["runs/a", "runs/deep/b"]
 
 
-def test_lists_can_be_filtered(coterie_, shelved):
+def test_lists_can_be_filtered(coterie_, two_runs):
     assert listed(coterie_, "--state", "stopped") == ["runs/deep/b"]
     assert listed(coterie_, "--experiment", "other") == []
     assert listed(coterie_, "--in", "runs/deep") == ["runs/deep/b"]
@@ -63,20 +63,20 @@ def test_lists_can_be_filtered(coterie_, shelved):
     assert (code, err) == (1, "coterie: 'nowhere' is not a directory; name one with runs below it\n")
 
 
-def test_a_run_whose_config_cannot_be_read_is_listed(coterie_, shelved):
-    (shelved / "a" / "config.yaml").write_text("world: {name: gone}\n")
+def test_a_run_whose_config_cannot_be_read_is_listed(coterie_, two_runs):
+    (two_runs / "a" / "config.yaml").write_text("world: {name: gone}\n")
     assert "?" in [one["experiment"] for one in json.loads(coterie_("runs", "--json")[1])]
 
 
-def test_long_names_fit_80_columns(coterie_, shelved):
-    fabricate(shelved / ("long" * 25), "seed=5")
+def test_long_names_fit_80_columns(coterie_, two_runs):
+    fabricate(two_runs / ("long" * 25), "seed=5")
     assert max(map(len, coterie_("runs")[1].splitlines()[:3])) <= 80
 
 
 # Labels -------------------------------------------------------------------------------------------------
 
 
-def test_tags_are_added_removed_and_filter_lists(coterie_, shelved):
+def test_tags_are_added_removed_and_filter_lists(coterie_, two_runs):
     code, out, _ = coterie_("runs", "tag", "runs/a", "runs/deep/b", "--add", "good", "--add", "v1.2")
     assert (code, out) == (0, "runs/a: good, v1.2\nruns/deep/b: good, v1.2\n")
     assert coterie_("runs", "tag", "runs/a", "--remove", "good")[1] == "runs/a: v1.2\n"
@@ -99,25 +99,25 @@ def test_tags_are_added_removed_and_filter_lists(coterie_, shelved):
         (["delete", "runs/a"], "deleting needs a yes: add --yes. Nothing was deleted"),
     ],
 )
-def test_bad_words_are_a_sentence_and_change_nothing(coterie_, shelved, monkeypatch, words, said):
+def test_bad_words_are_a_sentence_and_change_nothing(coterie_, two_runs, monkeypatch, words, said):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
     code, _, err = coterie_("runs", *words)
     assert (code, err) == (1, f"coterie: {said}\n")
     assert listed(coterie_) == ["runs/a", "runs/deep/b"]
-    assert not list(shelved.rglob(shelf.LABELS))
+    assert not list(two_runs.rglob(run_index.LABELS))
 
 
-def test_damaged_labels_are_named(coterie_, shelved):
-    (shelved / "a" / shelf.LABELS).write_text("{")
+def test_damaged_labels_are_named(coterie_, two_runs):
+    (two_runs / "a" / run_index.LABELS).write_text("{")
     code, _, err = coterie_("runs")
     assert code == 1
     assert "labels.json' is damaged" in err
 
 
-def test_an_archived_run_is_hidden_and_kept(coterie_, shelved):
+def test_an_archived_run_is_hidden_and_kept(coterie_, two_runs):
     assert coterie_("runs", "archive", "runs/a")[1] == "runs/a: archived\n"
     assert (listed(coterie_), listed(coterie_, "--archived")) == (["runs/deep/b"], ["runs/a"])
-    assert Run.open(shelved / "a").summary() is not None
+    assert Run.open(two_runs / "a").summary() is not None
     assert coterie_("runs", "archive", "runs/a", "--back")[1] == "runs/a: listed again\n"
     assert listed(coterie_) == ["runs/a", "runs/deep/b"]
 
@@ -125,16 +125,16 @@ def test_an_archived_run_is_hidden_and_kept(coterie_, shelved):
 # Deleting -----------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_run_is_gone_and_others_stay(coterie_, shelved):
+def test_a_deleted_run_is_gone_and_others_stay(coterie_, two_runs):
     code, out, _ = coterie_("runs", "delete", "runs/a", "runs/a/", "--yes")
     assert code == 0
     assert out.splitlines()[0] == "runs/a: deleted"
     assert out.splitlines()[1].endswith("freed")
-    assert [path.name for path in shelved.iterdir()] == ["deep"]
+    assert [path.name for path in two_runs.iterdir()] == ["deep"]
 
 
-def test_a_run_in_training_is_not_deleted(coterie_, shelved):
-    with open(shelved / "deep" / "b" / LOCK, "w") as held:
+def test_a_run_in_training_is_not_deleted(coterie_, two_runs):
+    with open(two_runs / "deep" / "b" / LOCK, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert listed(coterie_, "--state", "running") == ["runs/deep/b"]
         code, _, err = coterie_("runs", "delete", "runs/a", "runs/deep/b", "--yes")
@@ -143,8 +143,8 @@ def test_a_run_in_training_is_not_deleted(coterie_, shelved):
     assert listed(coterie_, "--state", "running") == []
 
 
-def test_a_run_that_another_plays_with_is_not_deleted(coterie_, shelved):
-    fabricate(shelved / "c", f"groups.team.policy={{run: {shelved / 'a'}}}", "groups.team.learner=null")
+def test_a_run_that_another_plays_with_is_not_deleted(coterie_, two_runs):
+    fabricate(two_runs / "c", f"groups.team.policy={{run: {two_runs / 'a'}}}", "groups.team.learner=null")
     code, _, err = coterie_("runs", "delete", "runs/a", "--yes")
     assert code == 1
     assert "'runs/c' plays with policies of 'runs/a'; delete it first, or both together. Nothing was deleted" in err

@@ -1,4 +1,4 @@
-"""Advised tables: a small grid, its reference player or a scripted model beside it, a network that learns."""
+"""Advised tables: a small grid, its scripted expert or a scripted model as advisor, a network that learns."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from coterie.roles.advisor import ExpertAdvisor, ExpertAdvisorSettings, Language
 from coterie.training import build
 from coterie.training.runner import Runner
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.small_worlds import generator, network, place_in
+from helpers.small_worlds import generator, network, spec_in
 
 TABLE = """\
 world: {name: gridworld, mode: cooperative, grid_size: 4, num_agents: 2, num_targets: 2, max_steps: 12}
@@ -36,8 +36,8 @@ def grid(num_envs=8, **settings):
 
 
 def advisor(world, model="COPIER", ask=None, use=None, around=None, home="helpers.language", **settings):
-    """A scripted model, or the world's reference player where there is none, and the place of who is advised."""
-    where = place_in(world)
+    """A scripted model, or the world's expert where there is none, and the spec of the advised group."""
+    where = spec_in(world)
     parts = {"ask": AskSettings(**ask or {}), "use": UseSettings(**use or {})} | settings
     if model is None:
         made = ExpertAdvisor(ExpertAdvisorSettings(**parts), where)

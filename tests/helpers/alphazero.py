@@ -12,7 +12,7 @@ from coterie.policies.search.policy import SearchPolicy, SearchSettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
-from helpers.small_worlds import actors, generator, place_in
+from helpers.small_worlds import actors, generator, spec_in
 
 MLP = PositionNetworkSettings(kind="mlp", hidden=(16,))
 SMALL = {"batch_size": 16, "updates_per_step": 0.1, "replay": PositionReplaySettings(2000, 20)}
@@ -20,19 +20,19 @@ SMALL = {"batch_size": 16, "updates_per_step": 0.1, "replay": PositionReplaySett
 
 def make_learner(world=None, columns=None, search=None, **settings):
     world = world or Tictactoe(TictactoeSettings(first="random"), 4)
-    where = replace(place_in(world, columns), simultaneous=False)
+    where = replace(spec_in(world, columns), simultaneous=False)
     policy = SearchPolicy(SearchSettings(**{"simulations": 6, "network": MLP} | (search or {})), where)
     return AlphaZero(AlphaZeroSettings(**SMALL | settings), policy, where, Individual(IndividualSettings()))
 
 
 class Watched:
-    """A runner whose learner stores every rollout, and beside it the list of all decisions that were made."""
+    """A runner whose learner stores every rollout, and the list of all decisions that were made."""
 
     def __init__(self, one, seed=0):
         self.one, self.world = one, one.group_spec.world
         table = [(one.group_spec, one.policy)]
         if not one.group_spec.whole:
-            other = place_in(self.world, [1 - one.group_spec.columns[0]], group="other")
+            other = spec_in(self.world, [1 - one.group_spec.columns[0]], group="other")
             table.append((other, RandomPolicy(RandomSettings(), other)))
         self.runner = Runner(self.world, actors(*table), seed)
         self.running = [[] for _ in range(self.world.num_envs)]  # decisions of each copy's present game

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.worlds.auction.valuations import ValuationSettings
+from coterie.worlds.auction.valuations import Valuations, ValuationSettings
 from coterie.worlds.auction.world import Auction, AuctionSettings
 
 POINTS = ValuationSettings("points", points=(0.2, 0.6, 1.0), weights=(2, 1, 1))
@@ -33,3 +33,8 @@ def value(world, values):
 def bid(world, *bids):
     """Hold a round in every copy with the same bids; the ticks."""
     return world.step({"bidder": np.broadcast_to(np.array(bids, np.float32)[:, None], (world.num_envs, len(bids), 1))})
+
+
+def uniform_valuations():
+    """The uniform distribution on [0, 1] of the textbooks."""
+    return Valuations(np.array([0.0, 1.0]), np.array([0.0, 1.0]), False)

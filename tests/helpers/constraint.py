@@ -1,4 +1,4 @@
-"""Scripted judges of rules, and guards of grid worlds."""
+"""Scripted judges of rules, and action shields for grid worlds."""
 
 import re
 
@@ -9,7 +9,7 @@ from coterie.lm.backends.scripted import Scripted
 from coterie.lm.loading import LMSettings
 from coterie.roles.constraints import ConstraintSettings, LanguageShield
 from helpers.language import race, view_of
-from helpers.small_worlds import place_in
+from helpers.small_worlds import spec_in
 
 ASKED: list[tuple[str, str]] = []  # every prompt's last lines with the choice that was scored
 CASE = re.compile(r"Rule: ([^.]*)\. (.*) Move: ([^.]*)\.\nBreaks the rule:$")
@@ -34,14 +34,14 @@ CHANNEL = Scripted(lambda prompt, random: "", by_words, "by words")
 DIRECT = Scripted(lambda prompt, random: "", by_question, "by question")
 
 
-def guard(world=None, *rules, model="CHANNEL", around=None, **settings):
-    """A guard of all agents of a grid world, whom no move to the left is allowed unless rules say other things."""
+def make_shield(world=None, *rules, model="CHANNEL", around=None, **settings):
+    """An action shield for all agents of a grid world; without other rules it forbids moves to the left."""
     world = world or race(num_agents=2)
     lm = LMSettings(f"helpers.constraint:{model}", **around or {})
     asked = ConstraintSettings(rules or ("never move left",), lm=lm, **settings)
-    return LanguageShield(asked, place_in(world))
+    return LanguageShield(asked, spec_in(world))
 
 
 def seen(world, seed=0, mask=None) -> View:
-    view = view_of(world, place_in(world), seed)
+    view = view_of(world, spec_in(world), seed)
     return view if mask is None else View(**{**vars(view), "mask": np.broadcast_to(mask, (*view.acting.shape, 5))})

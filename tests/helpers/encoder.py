@@ -12,7 +12,7 @@ from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.text_encoder import EncoderModel, TextSettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from helpers.lm import Counting
-from helpers.small_worlds import generator, place_in
+from helpers.small_worlds import generator, spec_in
 
 HASHES = Counting(Scripted(lambda prompt, random: "", identity="hashes", width=6))
 WORDS = ("left", "right")
@@ -145,7 +145,7 @@ def text(model="HASHES", words=True, **settings):
 
 def policy(world=None, parameters="shared", network=None, **settings):
     """A network that reads in a hall."""
-    where = place_in(world or Hall(), parameters=parameters)
+    where = spec_in(world or Hall(), parameters=parameters)
     return NetworkPolicy(NetworkSettings(**{"hidden": (16,)} | (network or {}), text=text(**settings)), where)
 
 

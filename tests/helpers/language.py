@@ -10,18 +10,18 @@ from coterie.lm.backends.scripted import Scripted
 from coterie.lm.loading import LMSettings
 from coterie.policies.language import LanguagePolicy, LanguageSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.small_worlds import generator, place_in
+from helpers.small_worlds import generator, spec_in
 
 WORDS = re.compile(r"\b(up|down|left|right)\b")
 
 
-def told(prompt):
+def described(prompt):
     """The state that a prompt of the grid world ends with."""
     return prompt.splitlines()[-2]
 
 
 def first_way(prompt):
-    return (WORDS.findall(told(prompt)) or ["nowhere"])[0]
+    return (WORDS.findall(described(prompt)) or ["nowhere"])[0]
 
 
 def judge(prompt, choice):
@@ -65,7 +65,7 @@ def race(num_envs=4, **settings):
 
 def player(world, model="COPIER", columns=None, agent_type=None, around=None, **settings):
     lm = LMSettings(model if model == "embedded" else f"helpers.language:{model}", **around or {})
-    return LanguagePolicy(LanguageSettings(lm=lm, **settings), place_in(world, columns, agent_type=agent_type))
+    return LanguagePolicy(LanguageSettings(lm=lm, **settings), spec_in(world, columns, agent_type=agent_type))
 
 
 def view_of(world, group_spec: GroupSpec, seed=0, greedy=True):

@@ -193,7 +193,7 @@ class Pair(gymnasium.Env):
 
 
 class Talking(Five):
-    """Text beside numbers, or alone."""
+    """Text with numbers, or alone."""
 
     def __init__(self, alone=False, render_mode=None):
         self.alone, says = alone, spaces.Text(12, charset="abcdefghijklmnopqrstuvwxyzé ")

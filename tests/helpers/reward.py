@@ -1,4 +1,4 @@
-"""Scripted models that judge, and codecs for them: moments are told as one number."""
+"""Scripted models that judge, and codecs for them: moments are described by one number."""
 
 import math
 import re
@@ -19,7 +19,7 @@ def chance(number):
 
 
 def potential(number):
-    """Φ of a number, where 'low' is worth -1 and 'high' 0."""
+    """Φ of a number, where 'low' counts -1 and 'high' 0."""
     return chance(number) - 1
 
 
@@ -36,7 +36,7 @@ def _compare(prompt, choice):
 
 
 def _follow(prompt, choice):
-    """Sure to 90% that a move is as told if its number is the one that is asked for."""
+    """Sure to 90% that a move follows the instruction if its number is the one asked for."""
     right = re.search(r"Choose (\d)\. x = \S+ Move: \1\.\n", prompt.splitlines()[-2] + "\n") is not None
     return math.log(0.9 if right == (choice == " yes") else 0.1)
 
@@ -84,7 +84,7 @@ class Ungraded(Stages):
     grades = ()
 
 
-class Told(Stages):
+class Instructed(Stages):
     """The same with an instruction: to choose the number of one's copy, modulo 3."""
 
     def __init__(self, world: World, agent_type: str) -> None:

@@ -86,7 +86,7 @@ def environment():
     return os.environ | {"PYTHONPATH": os.pathsep.join(path), "SDL_VIDEODRIVER": "dummy", "OMP_NUM_THREADS": "1"}
 
 
-# A world without a reference player and without pictures ------------------------------------------------
+# A world without an expert and without pictures --------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class ScaledSettings:
 
 
 class Scaled(Stateless):
-    """A reward is worth a multiple of itself."""
+    """Multiplies rewards."""
 
     scope = "step"
 

@@ -1,4 +1,4 @@
-"""Search players' tests: small games, networks that say what they are told, and a plain tree search to compare with.
+"""Search players' tests: small games, scripted networks, and a plain tree search to compare with.
 
 `PlainSearch` is written from the papers on dictionaries and recursion, in float64, and shares no code with
 `policies/search/tree.py`.
@@ -187,8 +187,8 @@ def stirred(game, seed=0, hidden=(16,), scale=1.0):
     return network
 
 
-class Told:
-    """A network that says what it is told: a function of views `[B, D]`."""
+class ScriptedNetwork:
+    """A network whose outputs are a given function of views `[B, D]`."""
 
     perceptron, device = None, torch.device("cpu")
 
@@ -197,7 +197,7 @@ class Told:
 
 
 class Later:
-    """A network as on a GPU: what it is told is evaluated when it is asked for, and each part of the copies waits."""
+    """A network as on a GPU: inputs are evaluated when the result is asked for, and each part of the copies waits."""
 
     perceptron, device = None, torch.device("cuda")
 
@@ -268,7 +268,7 @@ GUMBEL = PUCT._replace(gumbel=True)
 
 
 def searched(search, positions, simulations, random=None, noise=NO_NOISE):
-    """Search positions: what was found, the trees, and what the roots were told."""
+    """Search positions: the result, the trees, and the inputs at the roots."""
     budget = np.full(len(positions), simulations)
     trees = search.trees(len(positions), simulations)
     roots = search.roots(search.game.legal(positions), budget, random, noise)

@@ -64,8 +64,8 @@ def group_spec(
     )
 
 
-def place_in(world, columns=None, group="team", parameters="shared", seed=0, agent_type=None):
-    """A group in a world, of its first kind unless told otherwise."""
+def spec_in(world, columns=None, group="team", parameters="shared", seed=0, agent_type=None):
+    """The spec of a group in a world; by default of its first agent type."""
     agent_type = agent_type or next(iter(world.agent_types))
     spaces = world.agent_types[agent_type]
     columns = np.arange(len(spaces.agents)) if columns is None else np.array(columns)
@@ -254,14 +254,14 @@ class Recall:
 @dataclass(frozen=True)
 class PeersSettings:
     length: int = 3  # ticks of an episode
-    told: bool = False  # the world tells its state
+    shows_state: bool = False  # the world tells its state
 
 
 class Peers:
     """Every agent sees a coin, new at each tick, and is paid what the other side's first agent sees.
 
-    One agent on the left, two on the right, who see a constant beside their coin. An episode's end terminates the
-    left and truncates the right. The state, where it is told, is (left's coin, right's coins, clock).
+    One agent on the left, two on the right, who see a constant next to their coin. An episode's end terminates the
+    left and truncates the right. The state, where it is shown, is (left's coin, right's coins, clock).
     """
 
     simultaneous = True
@@ -272,7 +272,7 @@ class Peers:
             "left": AgentType(("left_0",), Box((1,), -1.0, 1.0), Discrete(2)),
             "right": AgentType(("right_0", "right_1"), Box((2,), -1.0, 1.0), Discrete(3)),
         }
-        self.state_size = 4 if settings.told else 0
+        self.state_size = 4 if settings.shows_state else 0
 
     def toss(self):
         return self.random.choice(np.array([-1.0, 1.0], np.float32), size=(self.num_envs, 3))
@@ -282,7 +282,7 @@ class Peers:
         return {"left": coins[:, :1, None].copy(), "right": right}
 
     def whole(self, coins, clock):
-        return np.concatenate([coins, clock[:, None]], axis=1).astype(np.float32) if self.settings.told else None
+        return np.concatenate([coins, clock[:, None]], axis=1).astype(np.float32) if self.settings.shows_state else None
 
     def tell(self, reward, over, final, last):
         agent_types, seen = {}, self.look(self.coins)

@@ -8,7 +8,7 @@ from coterie.core.advice import AskSettings, UseSettings
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.loading import LMSettings
 from coterie.roles.teacher import TeacherAdvisor, TeacherSettings
-from helpers.small_worlds import place_in
+from helpers.small_worlds import spec_in
 
 TABLE = """\
 world: {name: gridworld, mode: cooperative, grid_size: 4, num_agents: 2, num_targets: 2, max_steps: 12}
@@ -44,7 +44,7 @@ SILENT = Scripted(lambda prompt, random: " no idea", likes, "silent")
 
 def teacher(world, model="FIRST", ask=None, use=None, seed=0, **settings):
     """A teacher, and the place of who is taught."""
-    where = replace(place_in(world), seed=seed)
+    where = replace(spec_in(world), seed=seed)
     lm = LMSettings(f"helpers.teacher:{model}")
     parts = {"ask": AskSettings(**ask or {}), "use": UseSettings(**use or {}), "smoothing": 0.0}
     made = TeacherAdvisor(TeacherSettings(lm=lm, **parts | settings), where)

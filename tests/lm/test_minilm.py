@@ -12,7 +12,7 @@ from coterie.lm.interface import Missing, Rejected, Unsupported
 from coterie.lm.lora import LoraAdapterSettings, add_adapters, frozen_copy
 from coterie.policies.language import LanguagePolicy, LanguageSettings
 from helpers.language import race
-from helpers.small_worlds import place_in
+from helpers.small_worlds import spec_in
 
 TEXTS = ["Collect the red target first.", "x", "Begin with the red star, and leave all of the others for later.", "Go."]
 
@@ -71,7 +71,7 @@ def test_it_only_embeds(mini):
 @pytest.mark.lm
 def test_it_cannot_act(mini):
     with pytest.raises(ValueError, match="lm: 'minilm' only embeds texts"):
-        LanguagePolicy(LanguageSettings(lm=LMSettings("minilm")), place_in(race()))
+        LanguagePolicy(LanguageSettings(lm=LMSettings("minilm")), spec_in(race()))
     with pytest.raises(Unsupported, match="set lm to embedded"):
         mini.score(["Is it so?"], [[" yes", " no"]])
 

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.advice import AdviceUse, AskSettings, UseSettings
+from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.group import Actor, Stateless
 from coterie.core.types import Advice, Discrete
-from coterie.nn.advice import advice_loss
+from coterie.nn.advice import advice_slopes
+from coterie.nn.distributions import IMPOSSIBLE
 from coterie.policies.network import OWN_LOG_PROB
 from coterie.roles.advisor import SourcedAdvisor
 from coterie.training.runner import Runner
 from helpers.advisor import TABLE, advisor, grid, noted, played, seen
 from helpers.ppo import make_learner
 from helpers.run import written
-from helpers.small_worlds import Bandit, generator, joint, network, place_in
+from helpers.small_worlds import Bandit, generator, joint, network, spec_in
 
 ADVISE = "groups.team.advisor"
 
@@ -150,15 +151,15 @@ def test_a_mixtures_ratios_are_to_the_mixture(path):
 @pytest.mark.parametrize("words", [(), ("groups.team.parameters=individual",)])
 def test_the_loss_has_the_same_slopes_on_the_compiled_path(path, words):
     """One step of each path from the same weights: Adam's first moment is a tenth of the gradient."""
-    told = (f"{ADVISE}.use.mode=kl", f"{ADVISE}.use.strength=3", f"{ADVISE}.ask.fraction=0.5", *words)
+    advised = (f"{ADVISE}.use.mode=kl", f"{ADVISE}.use.strength=3", f"{ADVISE}.ask.fraction=0.5", *words)
     gradients = []
     for compiled in (True, False):
-        own, group = played(path, *told)
+        own, group = played(path, *advised)
         if not compiled:
             group.learner.compiled_pass = group.learner.autograd_pass
         silent = dataclasses.replace(own, advice=Advice(*(np.zeros_like(array) for array in own.advice)))
         for experience in (own, silent):
-            _, group = played(path, *told)
+            _, group = played(path, *advised)
             if not compiled:
                 group.learner.compiled_pass = group.learner.autograd_pass
             group.learner.learn(experience, joint(experience), generator())
@@ -181,7 +182,7 @@ class Wrong(Stateless):
 def bandit(strength, compiled=True, iterations=60, **settings):
     """P(good arm) of two, and the metrics of the last iteration, where action 1 pays 1 and action 0 is advised."""
     world = Bandit(Discrete(2), lambda action: (action == 1) * 1.0)
-    where = place_in(world)
+    where = spec_in(world)
     use = UseSettings("mixture", strength=strength, final=strength)
     made = SourcedAdvisor(AskSettings(), use, 0.0, where, Wrong())
     where = dataclasses.replace(where, advice=made.advice_use)
@@ -207,28 +208,36 @@ def test_a_mixtures_kl_is_that_of_the_policy_alone():
     assert found["minibatches"] < 16  # so target_kl may be set
 
 
+def divergence(out, advice, mask=None):
+    """strength · KL(advice ‖ policy) of each row, by its definition."""
+    p, out = advice.probabilities, out if mask is None else torch.where(mask, out, IMPOSSIBLE)
+    return advice.strength * (torch.xlogy(p, p) - p * out.log_softmax(-1)).sum(-1)
+
+
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_loss_is_the_divergence_from_the_advice(masked):
-    use = AdviceUse(UseSettings("kl", strength=2.0), 3)
-    probabilities = torch.tensor([[0.7, 0.3, 0.0], [0.0] * 3, [0.5, 0.25, 0.25]])
-    advice = Advice(torch.tensor([True, False, True]), probabilities, torch.tensor([2.0, 0.0, 0.5]))
-    out = torch.tensor([[1.0, 0.0, -1.0], [1.0, 0.0, -1.0], [0.0, 0.0, 0.0]], requires_grad=True)
-    mask = torch.tensor([[True, True, False], [True] * 3, [True] * 3]) if masked else None
-    loss = advice_loss(use, out, mask, advice)
-    p = softmax(np.array([1.0, 0.0, -np.inf if masked else -1.0]))
-    first = 2 * (0.7 * np.log(0.7 / p[0]) + 0.3 * np.log(0.3 / p[1]))
-    last = 0.5 * (0.5 * np.log(0.5 * 3) + 0.5 * np.log(0.25 * 3))
-    np.testing.assert_allclose(loss.detach(), [first, 0.0, last], atol=1e-6)
-    loss.sum().backward()
-    assert torch.isfinite(out.grad).all()
-    np.testing.assert_allclose(out.grad[2], 0.5 * (1 / 3 - probabilities[2]), atol=1e-6)  # weight · (π − advice)
+def test_the_slopes_are_those_of_the_divergence_from_the_advice(masked):
+    probabilities = torch.tensor([[[0.7, 0.3, 0.0], [0.0] * 3, [0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]])
+    advice = Advice(torch.tensor([[True, False, True, True]]), probabilities, torch.tensor([[2.0, 0.0, 0.5, 1.0]]))
+    out = torch.tensor([[[1.0, 0.0, -1.0], [1.0, 0.0, -1.0], [0.0] * 3, [0.0, 2.0, 0.0]]], requires_grad=True)
+    mask = torch.tensor([[[True, True, False], [True] * 3, [True] * 3, [True] * 3]]) if masked else None
+    weight = torch.tensor([[0.25, 0.5, 0.25, 0.0]])
+    (weight * divergence(out, advice, mask)).sum().backward()
+    np.testing.assert_allclose(advice_slopes(out, mask, advice, weight.numpy()), out.grad, atol=1e-7)
+    np.testing.assert_allclose(out.grad[0, 2], 0.125 * (1 / 3 - probabilities[0, 2]), atol=1e-6)
+
+
+def test_padding_has_no_slopes():
+    advice = Advice(torch.ones((1, 2), dtype=torch.bool), torch.full((1, 2, 2), 0.5), torch.ones((1, 2)))
+    out = torch.tensor([[[np.nan, 0.0], [1.0, 0.0]]])
+    slopes = advice_slopes(out, None, advice, np.array([[0.0, 1.0]], np.float32))
+    assert np.array_equal(slopes[0, 0], [0, 0])
+    assert slopes[0, 1, 0] > 0
 
 
 def test_a_policy_learns_what_it_is_advised(path):
     words = [f"{ADVISE}.use.final=1", "groups.team.learner.learning_rate=0.02", "groups.team.learner.epochs=8"]
     own, group = played(path, *words, steps=64)
     group.learner.settings = dataclasses.replace(group.learner.settings, learning_rate=0.02)
-    use = AdviceUse(UseSettings(), 5)
     found = []
     for _ in range(2):
         x = torch.from_numpy(group.policy.inputs(own.observation[:-1]))
@@ -236,6 +245,6 @@ def test_a_policy_learns_what_it_is_advised(path):
         given, probabilities, strength = (torch.from_numpy(group.policy.arrange(part)) for part in rows)
         advice = Advice(given[..., 0], probabilities, strength[..., 0])
         with torch.no_grad():
-            found.append(float(advice_loss(use, group.policy.net.unroll(x, None), None, advice).mean()))
+            found.append(float(divergence(group.policy.net.unroll(x, None), advice).mean()))
         group.learner.learn(own, joint(own), generator())
     assert found[1] < 0.8 * found[0]

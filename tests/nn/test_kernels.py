@@ -49,7 +49,7 @@ def test_relu():
 
 @pytest.mark.parametrize("identity", [True, False])
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
-def test_inputs_are_normalised_arranged_and_told_who_they_are(parameters, identity):
+def test_inputs_are_normalised_arranged_and_get_identities(parameters, identity):
     policy = network(group_spec(agents=3, parameters=parameters), identity=identity)
     packed = generator().standard_normal((5, 3, 3), np.float32) * 30
     agents = np.array([2, 0, 1])

@@ -123,7 +123,7 @@ def test_the_cell_is_pytorchs():
     assert torch.allclose(net.cell(h, memory)[0], cell(h[0], memory[0]), atol=1e-6)
 
 
-def test_sequences_and_rows_are_told_apart():
+def test_sequences_and_rows_are_distinguished():
     plain = networks.Net(networks.Shape((6,), "tanh", "auto", (4,), 0), layout(Box((SIZE,), -1.0, 1.0)), 2, 1.0, [0])
     x = sequences(1)[0][:, :, 0]
     assert torch.equal(plain.unroll(x, None), plain(torch.from_numpy(x))[0])

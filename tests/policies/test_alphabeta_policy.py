@@ -9,7 +9,7 @@ from coterie.policies.alphabeta import AlphabetaPolicy, AlphabetaSettings, Minim
 from coterie.worlds.boards.connect_four import ConnectFour, ConnectFourSettings
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.small_worlds import generator, place_in
+from helpers.small_worlds import generator, spec_in
 
 
 def act(policy, world, timestep, column, random, mask=None):
@@ -41,7 +41,7 @@ def results(world, players, steps, random):
 @pytest.mark.parametrize("column", [0, 1])
 def test_minimax_never_loses_at_tic_tac_toe(column):
     world = Tictactoe(TictactoeSettings(first="random"), 64)
-    player = MinimaxPolicy(MinimaxSettings(), place_in(world, [column]))
+    player = MinimaxPolicy(MinimaxSettings(), spec_in(world, [column]))
     own = results(world, [player, None] if column == 0 else [None, player], 40, generator())
     own = own if column == 0 else -own
     assert len(own) > 200
@@ -51,7 +51,7 @@ def test_minimax_never_loses_at_tic_tac_toe(column):
 
 def test_two_perfect_players_draw_by_many_ways():
     world = Tictactoe(TictactoeSettings(), 32)
-    player = MinimaxPolicy(MinimaxSettings(), place_in(world))
+    player = MinimaxPolicy(MinimaxSettings(), spec_in(world))
     assert set(results(world, [player, player], 18, generator())) == {0.0}
     opening = act(player, world, world.reset(0), 0, generator())
     assert len(set(opening.tolist())) > 4
@@ -59,14 +59,14 @@ def test_two_perfect_players_draw_by_many_ways():
 
 def test_more_depth_plays_better():
     world, random = ConnectFour(ConnectFourSettings(), 24), generator()
-    deep, flat = (AlphabetaPolicy(AlphabetaSettings(depth), place_in(world)) for depth in (5, 1))
+    deep, flat = (AlphabetaPolicy(AlphabetaSettings(depth), spec_in(world)) for depth in (5, 1))
     assert results(world, [deep, flat], 60, random).mean() > 0.8
     assert results(world, [flat, deep], 60, random).mean() < -0.5
 
 
 def test_ties_are_drawn_or_not_and_shields_are_obeyed():
     world = Tictactoe(TictactoeSettings(), 60)
-    timestep, where = world.reset(0), place_in(world, [0])
+    timestep, where = world.reset(0), spec_in(world, [0])
     first = AlphabetaPolicy(AlphabetaSettings(1, ties="first"), where)
     drawn = AlphabetaPolicy(AlphabetaSettings(1), where)
     assert set(act(first, world, timestep, 0, generator()).tolist()) == {0}
@@ -82,12 +82,12 @@ def test_settings_and_worlds_are_checked():
         AlphabetaSettings(depth=0)
     grid = Gridworld(GridworldSettings(), 1)
     with pytest.raises(ValueError, match="'alphabeta' needs a world with a game"):
-        AlphabetaPolicy(AlphabetaSettings(), place_in(grid))
+        AlphabetaPolicy(AlphabetaSettings(), spec_in(grid))
     with pytest.raises(ValueError, match=r"at most 12 moves; 'connect_four' may last 42; use 'alphabeta'"):
-        MinimaxPolicy(MinimaxSettings(), place_in(ConnectFour(ConnectFourSettings(), 1)))
+        MinimaxPolicy(MinimaxSettings(), spec_in(ConnectFour(ConnectFourSettings(), 1)))
     with pytest.raises(CoterieError, match=r"world\.win_reward=2"):
-        MinimaxPolicy(MinimaxSettings(), place_in(Tictactoe(TictactoeSettings(win_reward=2), 1)))
+        MinimaxPolicy(MinimaxSettings(), spec_in(Tictactoe(TictactoeSettings(win_reward=2), 1)))
     world = Tictactoe(TictactoeSettings(), 1)
     view = View(np.zeros((1, 1, 18), np.float32), np.ones((1, 1), bool), np.arange(1), generator())
     with pytest.raises(ValueError, match="needs the state of the world"):
-        MinimaxPolicy(MinimaxSettings(), place_in(world)).act(view)
+        MinimaxPolicy(MinimaxSettings(), spec_in(world)).act(view)

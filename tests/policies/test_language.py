@@ -1,4 +1,4 @@
-"""Language models as players: what they are told, asked and understood to say, and what is refused."""
+"""Language models as players: descriptions, questions, answers, and refused settings."""
 
 import json
 import re
@@ -72,8 +72,8 @@ def test_every_description_is_asked_about_once():
     policy = player(world)
     for _ in range(3):
         policy.act(view_of(world, policy.group_spec))
-    told = policy.codec.describe(world.reset(0).agent_types["agent"].observation.reshape(400, -1))
-    assert as_metrics(policy.metrics())["lm/calls"] == len({*told, *policy.codec.samples()})
+    described = policy.codec.describe(world.reset(0).agent_types["agent"].observation.reshape(400, -1))
+    assert as_metrics(policy.metrics())["lm/calls"] == len({*described, *policy.codec.samples()})
     assert as_metrics(policy.metrics())["decisions"] == 1200
 
 
@@ -186,9 +186,9 @@ def test_drawn_texts_differ_between_equal_rows_and_ticks():
     view = view_of(world, policy.group_spec, greedy=False)
     one, other = policy.act(view).action, policy.act(view).action
     assert (one != other).mean() > 0.5
-    told = policy.codec.describe(view.observation.reshape(400, -1))
-    common = max(set(told), key=told.count)
-    assert len(set(one.ravel()[[text == common for text in told]])) > 1
+    described = policy.codec.describe(view.observation.reshape(400, -1))
+    common = max(set(described), key=described.count)
+    assert len(set(one.ravel()[[text == common for text in described]])) > 1
     check_policy(lambda where: policy, policy.group_spec, world=world)
 
 
@@ -345,6 +345,6 @@ def test_the_embedded_model_walks_straight():
     world = race(1)
     policy = player(world, "embedded")
     states = [(-4, 0), (0, 4), (3, -4), (4, 1), (-1, -4), (2, 0)]
-    told = [describe_nearest_target([offset], []) for offset in states]
-    best = policy.log_probs(told).argmax(axis=1)
-    assert all(policy.codec.choices[i] in text for i, text in zip(best, told, strict=True))
+    described = [describe_nearest_target([offset], []) for offset in states]
+    best = policy.log_probs(described).argmax(axis=1)
+    assert all(policy.codec.choices[i] in text for i, text in zip(best, described, strict=True))

@@ -27,7 +27,7 @@ from helpers.language import race, view_of
 from helpers.lm import embedded_file, tiny
 from helpers.needs import needs
 from helpers.run import assert_same_end, written
-from helpers.small_worlds import generator, place_in
+from helpers.small_worlds import generator, spec_in
 
 pytestmark = needs("peft", "lm")
 
@@ -49,7 +49,7 @@ train: {num_envs: 4, rollout_steps: 4, total_steps: 64, evaluate_episodes: 4, ev
 
 def policy_in(world, columns=None, **settings):
     chosen = {"lm": LMSettings("helpers.lm:tiny"), "rank": 2} | settings
-    return LoraPolicy(LoraSettings(**chosen), place_in(world, columns))
+    return LoraPolicy(LoraSettings(**chosen), spec_in(world, columns))
 
 
 def plain_logits(policy, texts):
@@ -58,7 +58,7 @@ def plain_logits(policy, texts):
     return tiny().score(asked, [[" up", " down", " left", " right"]] * len(texts))
 
 
-def lived(policy, world, steps=6):
+def experience_of(policy, world, steps=6):
     """The experience of a policy's group."""
     from coterie.core.group import Actor
 
@@ -104,9 +104,9 @@ def test_each_description_is_asked_about_once_until_weights_change():
     distinct = len(set(policy.codec.describe(view.observation.reshape(400, -1))))
     for _ in range(2):
         policy.act(view)
-    told = as_metrics(policy.metrics())
+    reported = as_metrics(policy.metrics())
     # once to act, once without adapters, to say how far it has moved
-    assert (told["distinct"], told["lm/calls"]) == (distinct, 2 * distinct)
+    assert (reported["distinct"], reported["lm/calls"]) == (distinct, 2 * distinct)
     policy.load(policy.state())
     policy.act(view)
     assert as_metrics(policy.metrics())["lm/calls"] == 3 * distinct
@@ -141,10 +141,10 @@ def test_learning_sees_the_probabilities_of_acting():
     """Before the first step the ratio is 1: k3 and the share outside the clip are 0."""
     world = race(8)
     policy = policy_in(world)
-    own = lived(policy, world)
-    told = learn(learner_of(policy, epochs=1, minibatches=1), own)
-    assert told["kl"] < 1e-7
-    assert told["clip_fraction"] == 0
+    own = experience_of(policy, world)
+    reported = learn(learner_of(policy, epochs=1, minibatches=1), own)
+    assert reported["kl"] < 1e-7
+    assert reported["clip_fraction"] == 0
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_each_description_is_read_once_in_a_minibatch(tokens, monkeypatch):
     world = race(30)
     policy = policy_in(world)
     policy.net.local.settings = replace(policy.net.local.settings, max_batch_tokens=tokens)
-    x, _ = policy.learning_inputs(lived(policy, world).observation)
+    x, _ = policy.learning_inputs(experience_of(policy, world).observation)
     read = []
     plainly = Local.choice_logprobs
     monkeypatch.setattr(
@@ -181,11 +181,11 @@ def test_a_tiny_model_learns_to_go_right():
     policy, bystander = (policy_in(world, normalize="mean", temperature=2.0) for _ in range(2))
     learner = learner_of(policy, learning_rate=1e-2, epochs=3, minibatches=1, gamma=0.0)
     before = bystander.net.logits(["The target is here."])
-    assert (lived(policy, world).action == 3).mean() < 0.6
+    assert (experience_of(policy, world).action == 3).mean() < 0.6
     for iteration in range(4):
-        own = lived(policy, world)
+        own = experience_of(policy, world)
         learn(learner, replace(own, reward=(own.action == 3).astype(np.float32)), iteration)
-    assert (lived(policy, world).action == 3).mean() > 0.9
+    assert (experience_of(policy, world).action == 3).mean() > 0.9
     np.testing.assert_array_equal(bystander.net.logits(["The target is here."]), before)
     assert as_metrics(policy.metrics())["kl_to_start"] > 0.1
 
@@ -335,7 +335,7 @@ def built(file):
 
 def test_one_set_of_adapters_for_a_group():
     with pytest.raises(ValueError, match="put each agent into a separate group"):
-        LoraPolicy(LoraSettings(lm=LMSettings("helpers.lm:tiny")), place_in(race(1), parameters="individual"))
+        LoraPolicy(LoraSettings(lm=LMSettings("helpers.lm:tiny")), spec_in(race(1), parameters="individual"))
 
 
 def test_settings_reach_the_model():
@@ -367,9 +367,9 @@ def on_gpu():
 def test_a_gpu_learns_alike():
     world = race(8)
     here, there = policy_in(world), policy_in(world, lm=LMSettings("test_lora_policy:on_gpu"))
-    own = lived(here, world)
-    told = [learn(learner_of(policy, learning_rate=1e-3, epochs=2, minibatches=2), own) for policy in (here, there)]
-    assert told[0]["policy_loss"] == pytest.approx(told[1]["policy_loss"], abs=1e-3)
+    own = experience_of(here, world)
+    reported = [learn(learner_of(policy, learning_rate=1e-3, epochs=2, minibatches=2), own) for policy in (here, there)]
+    assert reported[0]["policy_loss"] == pytest.approx(reported[1]["policy_loss"], abs=1e-3)
     states = [policy.state()["adapters"] for policy in (here, there)]
     assert all(np.abs(array - states[1][name]).mean() < 1e-4 for name, array in states[0].items())
     there.load(here.state())
@@ -384,9 +384,9 @@ def test_the_embedded_model_moves():
     embedded_file("folder")
     world = race(4, grid_size=3, num_agents=1)
     policy = policy_in(world, lm=LMSettings(), last_layers=2)
-    own = lived(policy, world, 2)
-    told = learn(learner_of(policy, learning_rate=3e-4, epochs=1, minibatches=1), own)
-    assert told["kl"] < 1e-4  # in float32, by two ways of reading
+    own = experience_of(policy, world, 2)
+    reported = learn(learner_of(policy, learning_rate=3e-4, epochs=1, minibatches=1), own)
+    assert reported["kl"] < 1e-4  # in float32, by two ways of reading
     assert as_metrics(policy.metrics())["kl_to_start"] < 1e-6  # as it was when it was last learned from
     policy.act(view_of(world, policy.group_spec))
     assert as_metrics(policy.metrics())["kl_to_start"] > 1e-6

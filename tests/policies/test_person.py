@@ -27,7 +27,7 @@ from coterie.worlds.doorkey.world import DoorKey, DoorKeySettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
 from helpers import run as run_cases
 from helpers.run import train
-from helpers.small_worlds import group_spec, place_in
+from helpers.small_worlds import group_spec, spec_in
 
 COMMAND = [sys.executable, "-c", "from coterie.cli import main; main()"]
 PLAN_PATH = ["plan-path-shared", "world.prompts={}", "world.max_moves=4"]
@@ -92,7 +92,7 @@ def test_every_action_has_a_key(names, keys):
 
 def test_keys_names_and_arrows_choose_and_a_wrong_answer_is_asked_again():
     world = DoorKey(DoorKeySettings(task="doorkey", size=5), 1)
-    policy = make(place_in(world), ["2", "Pick Up", "\x1b[D", "7", "", "drop", "5"])
+    policy = make(spec_in(world), ["2", "Pick Up", "\x1b[D", "7", "", "drop", "5"])
     chosen = [int(policy.act(view_of(world, "agent")).action[0, 0]) for _ in range(4)]
     assert chosen == [2, 3, 0, 6]  # forward, pick up, left, wait
     wrong = [line for line in policy.terminal.said if "is no key here" in line]
@@ -104,7 +104,7 @@ def test_only_legal_actions_are_offered_and_an_illegal_one_is_named():
     world = Tictactoe(TictactoeSettings(), 1)
     world.reset(0)
     step = world.step({"player": np.array([[4, 0]])}).agent_types["player"]
-    policy = make(place_in(world), ["4", "centre", "0"])
+    policy = make(spec_in(world), ["4", "centre", "0"])
     view = View(step.observation, step.acting, np.arange(2), np.random.default_rng(0), mask=step.mask, world=world)
     assert policy.act(view).action.tolist() == [[0, 0]]
     said = "\n".join(policy.terminal.said)
@@ -115,7 +115,7 @@ def test_only_legal_actions_are_offered_and_an_illegal_one_is_named():
 
 def test_each_acting_agent_is_asked_and_episodes_are_numbered():
     world = Gridworld(GridworldSettings(grid_size=4), 1)
-    policy = make(place_in(world), ["up", "down"] * 3)
+    policy = make(spec_in(world), ["up", "down"] * 3)
     first = policy.act(view_of(world, "agent"))
     assert first.action.tolist() == [[0, 1]]
     assert first.memory.tolist() == [[[1], [1]]]
@@ -131,7 +131,7 @@ def test_everything_shown_fits_into_80_columns():
         (Tictactoe(TictactoeSettings(), 1), "player"),
         (DoorKey(DoorKeySettings(task="colored", size=8), 1), "agent"),
     ):
-        policy = make(place_in(world), ["nonsense", "0", "0", "0"])
+        policy = make(spec_in(world), ["nonsense", "0", "0", "0"])
         policy.act(view_of(world, agent_type))
         assert max(len(line) for text in policy.terminal.said for line in text.splitlines()) <= 80
 

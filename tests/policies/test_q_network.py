@@ -37,8 +37,8 @@ def test_greedy_play_takes_the_best_legal_action(masked, dueling, parameters, co
     observation = seen(num_envs=200, agents=3)
     mask = random_mask((200, 3)) if masked else None
     said = policy.act(view(observation, mask=mask))
-    worth = values(policy, observation)
-    assert np.array_equal(said.action, np.where(True if mask is None else mask, worth, -np.inf).argmax(-1))
+    expected = values(policy, observation)
+    assert np.array_equal(said.action, np.where(True if mask is None else mask, expected, -np.inf).argmax(-1))
     assert (said.log_prob == 0).all()
     assert said.action.dtype == np.int64
     assert said.log_prob.dtype == np.float32
@@ -137,9 +137,9 @@ def test_other_spaces_of_actions_are_refused_with_a_cure(action):
 def test_advantages_have_a_mean_of_0():
     policy = stir(q_network(group_spec()))
     out = torch.from_numpy(generator().standard_normal((1, 9, 5)).astype(np.float32))
-    worth = policy.values(out)
-    assert torch.allclose(worth.mean(-1), out[..., 0], atol=1e-6)
-    assert torch.allclose(worth - worth[..., :1], out[..., 1:] - out[..., 1:2], atol=1e-6)
+    expected = policy.values(out)
+    assert torch.allclose(expected.mean(-1), out[..., 0], atol=1e-6)
+    assert torch.allclose(expected - expected[..., :1], out[..., 1:] - out[..., 1:2], atol=1e-6)
     plain = q_network(group_spec(), dueling=False)
     assert plain.net.out.weight.shape[-1] == 4
     assert plain.values(out) is out

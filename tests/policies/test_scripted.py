@@ -7,7 +7,7 @@ from coterie.core.types import Box, Discrete, MultiDiscrete, View
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.small_worlds import generator, group_spec, place_in
+from helpers.small_worlds import generator, group_spec, spec_in
 
 
 def play(action, num_envs=20_000, mask=None, greedy=False):
@@ -57,7 +57,7 @@ def test_the_expert_plays_its_own_columns():
     world = Tictactoe(TictactoeSettings(), 4)
     agent_step = world.reset(0).agent_types["player"]
     for column in (0, 1):
-        where = place_in(world, [column])
+        where = spec_in(world, [column])
         view = View(
             agent_step.observation[:, [column]],
             agent_step.acting[:, [column]],
@@ -82,7 +82,7 @@ def test_the_expert_needs_a_world():
 @pytest.mark.slow
 def test_the_expert_gives_way_where_its_move_is_barred():
     world = Gridworld(GridworldSettings(grid_size=4, num_agents=2), 16)
-    where = place_in(world)
+    where = spec_in(world)
     agent_step = world.reset(0).agent_types[where.agent_type]
     wanted = world.expert(where.agent_type, generator())
     rest = {"world": world, "agent_type": where.agent_type, "columns": where.columns}

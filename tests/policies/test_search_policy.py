@@ -25,7 +25,7 @@ from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import GAME, Tictactoe, TictactoeSettings
 from helpers.run import written
 from helpers.search import random_positions
-from helpers.small_worlds import actors, generator, group_spec, network, place_in
+from helpers.small_worlds import actors, generator, group_spec, network, spec_in
 
 MLP = PositionNetworkSettings(kind="mlp", hidden=(16,))
 PLAYERS = {
@@ -48,7 +48,7 @@ def world_of(copies=4, **settings):
 
 def player(world, columns=None, **settings):
     """A search player of random weights, whose evaluations differ."""
-    where = place_in(world, columns, group="team" if columns is None else f"seat {columns}")
+    where = spec_in(world, columns, group="team" if columns is None else f"seat {columns}")
     made = SearchPolicy(SearchSettings(**{"simulations": 12, "network": MLP} | settings), where)
     if made.network is not None and made.network.spec is not None:
         shape = made.network.flat.array.shape
@@ -83,7 +83,7 @@ def test_games_are_played_to_their_ends(name, seats):
     if seats == "one group":
         table = actors(player(world, **PLAYERS[name]))
     else:
-        other = place_in(world, [1], group="other")
+        other = spec_in(world, [1], group="other")
         rival = RandomPolicy(RandomSettings(), other) if seats == "beside random" else network(other)
         table = actors(player(world, [0], **PLAYERS[name]), (other, rival))
     runner = Runner(world, table, 0)
@@ -100,7 +100,7 @@ def test_games_are_played_to_their_ends(name, seats):
 def test_contract(name):
     world = world_of(3)
     for columns in (None, [0]):
-        where = place_in(world, columns)
+        where = spec_in(world, columns)
         settings = SearchSettings(**{"simulations": 12, "network": MLP} | PLAYERS[name])
         greedy = name != "without network"  # random games differ with the generator
         check_policy(lambda where, s=settings: SearchPolicy(s, where), where, deterministic_greedy=greedy, world=world)
@@ -347,21 +347,112 @@ def test_log_probs_are_those_of_the_network():
 # Reuse and state --------------------------------------------------------------------------------------
 
 
-def test_carried_visits_count_towards_the_simulations(monkeypatch):
-    budgets = []
+def play_and_watch(monkeypatch, made, world, steps):
+    """Budgets of the searches `[steps, N]`, and how many copies carried a tree over in each."""
+    budgets, carried = [], []
+    run = made.search.run
+
+    def watched(trees, roots, positions, fresh, random, kept=()):
+        budgets.append(roots.budget.copy())
+        carried.append(len(kept))
+        return run(trees, roots, positions, fresh, random, kept)
+
+    monkeypatch.setattr(made.search, "run", watched)
+    own = Runner(world, actors((made.group_spec, made)), 0).play(steps, 1, 0.0).experiences["team"]
+    return np.array(budgets), carried, own
+
+
+@pytest.mark.parametrize("options", [{}, {"transpositions": True}])
+def test_a_search_runs_its_simulations_on_top_of_carried_visits(monkeypatch, options):
     world = world_of(3)
+    _, made = player(world, reuse=True, simulations=40, **options)
+    budgets, carried, own = play_and_watch(monkeypatch, made, world, 4)
+    assert (budgets == 40).all()
+    assert carried[:2] == [0, 0]  # the players' first moves
+    assert min(carried[2:]) > 0
+    visits = own.trace["visits"].sum(axis=-1)[own.active]
+    open_roots = ~own.trace["solved"][own.active]
+    assert (visits[open_roots] >= 40).all()
+    assert visits.max() > 40
+
+
+def test_a_full_search_after_fast_ones_is_a_full_one(monkeypatch):
+    """Carried visits of a full search may exceed the simulations of a fast one, and the other way round."""
+    world = world_of(20)
+    _, made = player(world, reuse=True, simulations=24, playout_cap=PlayoutCapSettings(0.5, 6))
+    budgets, carried, own = play_and_watch(monkeypatch, made, world, 5)
+    assert sum(carried) > 20
+    assert set(budgets.ravel()) == {6, 24}
+    full = (own.trace["full"] & ~own.trace["solved"])[own.active]
+    assert (own.trace["visits"].sum(axis=-1)[own.active][full] >= 24).all()
+
+
+@pytest.mark.parametrize("change", ["in place", "loaded", "none", "the same loaded"])
+def test_trees_of_other_weights_are_not_carried_over(monkeypatch, change):
+    world = world_of(4)
     _, made = player(world, reuse=True, simulations=40)
-    roots = made.search.roots
-    monkeypatch.setattr(
-        made.search, "roots", lambda legal, budget, *more: budgets.append(budget) or roots(legal, budget, *more)
-    )
     runner = Runner(world, actors((made.group_spec, made)), 0)
-    own = runner.play(4, 1, 0.0).experiences["team"]
-    searched = own.trace["visits"].sum(axis=-1)[own.active]
-    assert (searched <= 40).all()
-    assert (searched == 40).sum() >= 6
-    assert (np.array(budgets[:2]) == 40).all()  # the players' first moves
-    assert (np.array(budgets[2:]) < 40).all()  # later ones have visits from before
+    runner.play(3, 1, 0.0)
+    carried = []
+    run = made.search.run
+    monkeypatch.setattr(made.search, "run", lambda *given: carried.append(len(given[5])) or run(*given))
+    if change == "in place":
+        made.network.flat.array[:] *= 1.01  # as a gradient step does
+    elif change == "loaded":
+        made.load(player(world, network=MLP)[1].state() | {"net": scaled(made.state()["net"])})
+    elif change == "the same loaded":
+        made.load(through_checkpoint(made.state()))  # as a worker process does in every iteration
+    runner.play(1, 2, 0.0)
+    assert (carried[0] > 0) == (change in ("none", "the same loaded"))
+
+
+def scaled(state):
+    return {name: 1.01 * value for name, value in state.items()}
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_saved_trees_are_those_of_their_weights(monkeypatch, same):
+    """A worker that resumes gets its trees before its weights."""
+    world = world_of(4)
+    _, made = player(world, reuse=True, simulations=40)
+    runner = Runner(world, actors((made.group_spec, made)), 0)
+    runner.play(3, 1, 0.0)
+    _, other = player(world, reuse=True, simulations=40)
+    other.network.flat.array[:] = 0
+    resumed = Runner(world_of(4), actors((other.group_spec, other)), 0)
+    resumed.load(through_checkpoint(runner.save()))
+    if same:
+        other.load(made.state())
+    carried = []
+    run = other.search.run
+    monkeypatch.setattr(other.search, "run", lambda *given: carried.append(len(given[5])) or run(*given))
+    resumed.play(1, 2, 0.0)
+    assert (carried[0] > 0) == same
+
+
+def test_noise_is_mixed_into_a_carried_root_anew():
+    """The prior is 0.75 p + 0.25 noise after a full search, and p after a fast one, whatever it was before."""
+    world = world_of(30)
+    cap = PlayoutCapSettings(0.5, 20)
+    _, made = player(world, reuse=True, simulations=24, playout_cap=cap, noise=RootNoiseSettings(0.25))
+    runner, searches = Runner(world, actors((made.group_spec, made)), 0), []
+    run = made.search.run
+    made.search.run = lambda trees, roots, *more: searches.append((roots, more[3])) or run(trees, roots, *more)
+    seen = set()
+    for iteration in range(1, 6):
+        runner.play(1, iteration, 0.0)
+        trees, (roots, carried) = made._trees[world], searches[-1]
+        for n in carried:
+            legal = trees.legal[n, 0]
+            logits = made.network.evaluate(GAME.observe(trees.position[n, :1]))[0][0].astype(np.float64)
+            p = np.exp(logits[legal]) / np.exp(logits[legal]).sum()
+            full = roots.budget[n] == 24
+            expected = 0.75 * p + 0.25 * roots.noise[n][legal] if full else p
+            np.testing.assert_allclose(trees.prior[n, 0][legal], expected, atol=1e-5)
+            if full:
+                assert np.abs(trees.prior[n, 0][legal] - p).max() > 1e-3 or legal.sum() == 1
+            seen.add(bool(full))
+    assert seen == {True, False}
 
 
 @pytest.mark.parametrize("options", [{}, {"transpositions": True}])
@@ -373,7 +464,8 @@ def test_carried_trees_stay_within_their_room(options):
     for _ in range(40):
         runner.step()
         trees = made._trees[world]
-        assert trees.size.max() <= 31
+        assert trees.size.max() <= 61
+        assert max(trees.visits[n, : trees.size[n]].max() for n in range(16)) < len(made.search.formula.scale)
         for n in range(16):
             assert trees.child[n, : trees.size[n]].max() < trees.size[n]
 
@@ -461,6 +553,14 @@ train: {num_envs: 2, rollout_steps: 4, total_steps: 16, video: false, tensorboar
         (
             ["groups.all.policy.reuse=true", "groups.all.policy.method=gumbel"],
             r"groups\.all\.policy.*reuse=true needs method=puct",
+        ),
+        (
+            ["groups.all.policy.noise.alpha=0.3", "groups.all.policy.method=gumbel"],
+            r"groups\.all\.policy.*noise needs method=puct.*noise\.fraction=0\.25 noise\.alpha=null",
+        ),
+        (
+            ["groups.all.policy.temperature.moves=8", "groups.all.policy.method=gumbel"],
+            r"groups\.all\.policy.*temperature needs method=puct.*temperature\.value=1 temperature\.moves=15",
         ),
         (["groups.all.parameters=individual"], r"groups\.all.*parameters=individual"),
         (["groups.all.policy.noise.fraction=1.5"], r"noise.*fraction must lie in \[0, 1\], got 1.5"),

@@ -22,8 +22,8 @@ from helpers.search import (
     Later,
     PlainSearch,
     Said,
+    ScriptedNetwork,
     Table,
-    Told,
     Uncompiled,
     after,
     minimax,
@@ -135,7 +135,9 @@ def test_halves_that_wait_for_their_evaluations_in_turns_find_the_same(formula, 
 
     later = Later(evaluate, 18, 10)
     with fixed_threads(1):
-        at_once, trees, _ = searched(search_of(TICTACTOE, Told(evaluate), formula), positions, 30, generator(2))
+        at_once, trees, _ = searched(
+            search_of(TICTACTOE, ScriptedNetwork(evaluate), formula), positions, 30, generator(2)
+        )
         in_turns, others, _ = searched(search_of(TICTACTOE, later, formula), positions, 30, generator(2))
     assert np.array_equal(at_once.visits, in_turns.visits)
     assert np.array_equal(at_once.value, in_turns.value)
@@ -241,7 +243,7 @@ def test_values_are_those_of_the_player_to_move():
 
 @pytest.mark.parametrize("gets", [1.0, -1.0, 0.0, 0.4])
 @pytest.mark.parametrize("mover", [0, 1])
-def test_the_end_is_worth_what_the_mover_gets(mover, gets):
+def test_the_value_of_an_end_is_the_movers_payoff(mover, gets):
     game = Table({0: (mover, {0: 1}), 1: gets}, 1)
     found, trees, _ = searched(search_of(game, Said({}, {}, 1)), game.start[None], 3)
     assert found.value[0] == pytest.approx(gets if mover == 0 else -gets)
@@ -368,7 +370,7 @@ def test_priors_are_valid_where_the_network_gives_legal_actions_nothing(formula,
         return np.where(taken, -low, low).astype(np.float32), np.zeros(len(x), np.float32)
 
     position = after(TICTACTOE, [0, 4, 8])
-    found, trees, _ = searched(search_of(TICTACTOE, Told(evaluate), formula), position[None], 20)
+    found, trees, _ = searched(search_of(TICTACTOE, ScriptedNetwork(evaluate), formula), position[None], 20)
     legal = TICTACTOE.legal(position[None])[0]
     np.testing.assert_allclose(trees.prior[0, 0][legal], 1 / 6, rtol=1e-5)
     assert not trees.prior[0, 0][~legal].any()
@@ -495,7 +497,7 @@ def test_lost_moves_are_never_chosen_while_others_exist(formula):
         return np.repeat(logits[None], len(x), axis=0), np.zeros(len(x), np.float32)
 
     for simulations in (30, 100, 600):
-        found, trees, _ = searched(search_of(rules, Told(evaluate), formula), position[None], simulations)
+        found, trees, _ = searched(search_of(rules, ScriptedNetwork(evaluate), formula), position[None], simulations)
         lost = trees.fate[0, 0] == nodes.LOST
         assert not found.policy[0][lost].any()
         assert not lost[found.action[0]]
@@ -790,6 +792,23 @@ def test_a_random_game_that_does_not_end(wrap):
         searched(search_of(wrap(SHUTTLE), None), SHUTTLE.start[None], 3)
     with pytest.raises(CoterieError, match=r"'stuck'.*no action is legal"):
         play_out(STUCK, np.array([[0, 1]]), generator())
+
+
+def _two_points(position, payoffs):
+    if position[1] == 1:
+        payoffs[0], payoffs[1] = 2.0, -2.0
+    return position[1] == 1
+
+
+TWO_POINTS = dataclasses.replace(
+    SHUTTLE, name="two points", rules=compile_rules(_shuttle, _apply, _two_points, _observe)
+)
+
+
+@pytest.mark.parametrize("wrap", [lambda game: game, Uncompiled], ids=["compiled", "uncompiled"])
+def test_payoffs_beyond_one_are_refused(wrap):
+    with pytest.raises(CoterieError, match=r"'two points'.*a payoff beyond −1 … 1; .*payoff_unit"):
+        searched(search_of(wrap(TWO_POINTS), stirred(TWO_POINTS)), TWO_POINTS.start[None], 3)
 
 
 @pytest.mark.parametrize("path", ["compiled", "torch", "uncompiled"])

@@ -28,7 +28,7 @@ from helpers import encoder as encoder_cases
 from helpers.dqn import make_learner as make_q_learner
 from helpers.encoder import PICTURE, ROWS, THINGS, Hall, learner, outputs, policy, seen, view
 from helpers.run import GRID, files, numbers
-from helpers.small_worlds import actors, generator, joint, place_in
+from helpers.small_worlds import actors, generator, joint, spec_in
 
 # Reading ----------------------------------------------------------------------------------------------------
 
@@ -50,11 +50,13 @@ def test_every_text_is_embedded_once_and_every_row_described_once():
 def test_what_was_read_and_what_it_took_is_reported():
     made = policy(reads="instruction")
     made.pack(ROWS)
-    told = actor_metrics([Actor(made.group_spec, made)])["team"]
-    assert (told["text/distinct"], told["text/calls"]) == (2, 3)  # one more says how long vectors are
-    assert told["text/seconds"] > 0
-    assert told["text/prompt_tokens"] == sum(len(text) for text in ("What is seen, in words.", "Go left.", "Go right."))
-    assert NetworkPolicy(NetworkSettings(), place_in(Hall())).metrics() == {}
+    reported = actor_metrics([Actor(made.group_spec, made)])["team"]
+    assert (reported["text/distinct"], reported["text/calls"]) == (2, 3)  # one more says how long vectors are
+    assert reported["text/seconds"] > 0
+    assert reported["text/prompt_tokens"] == sum(
+        len(text) for text in ("What is seen, in words.", "Go left.", "Go right.")
+    )
+    assert NetworkPolicy(NetworkSettings(), spec_in(Hall())).metrics() == {}
 
 
 def test_answers_are_kept_on_disk(tmp_path):
@@ -75,10 +77,10 @@ def test_reads_decides_what_is_put_into_words(reads, width):
     assert packed.shape[1] == left + width
     features = packed[:, left:]
     assert np.allclose((features**2).mean(1), 1)
-    told = {"instruction": [0, 1, 0, 1], "state": [0, 0, 1, 1], "both": [0, 1, 2, 3]}[reads]
+    reported = {"instruction": [0, 1, 0, 1], "state": [0, 0, 1, 1], "both": [0, 1, 2, 3]}[reads]
     for i in range(4):
         for j in range(4):
-            assert np.array_equal(features[i], features[j]) == (told[i] == told[j])
+            assert np.array_equal(features[i], features[j]) == (reported[i] == reported[j])
     assert np.allclose(packed[:, :2], [[0.5, 0.1], [0.5, 0.1], [-0.5, 0.1], [-0.5, 0.1]])
 
 
@@ -138,9 +140,9 @@ def test_every_encoder_reads_text(space, encoder, join):
     with torch.no_grad():
         assert not torch.allclose(made.net(x)[0], made.net(changed)[0])
     own = learner(made)
-    lived = Runner(world, actors((made.group_spec, made)), seed=0).play(4, 1).experiences["team"]
+    experienced = Runner(world, actors((made.group_spec, made)), seed=0).play(4, 1).experiences["team"]
     before = made.flat.array.copy()
-    own.learn(lived, joint(lived), generator())
+    own.learn(experienced, joint(experienced), generator())
     assert not np.array_equal(made.flat.array, before)
 
 
@@ -163,7 +165,7 @@ def test_frozen_features_keep_the_contract_of_learners(parameters, network, join
     world = Hall()
     check_learner(
         lambda group_spec: learner(policy(world, parameters, network, join=join, reads="both"), minibatches=2),
-        place_in(world, parameters=parameters),
+        spec_in(world, parameters=parameters),
     )
 
 
@@ -174,7 +176,7 @@ def test_trained_features_keep_it_too(join):
         lambda group_spec: learner(
             policy(world, model="BLIND", join=join, reads="both", trainable=True), minibatches=2
         ),
-        place_in(world),
+        spec_in(world),
     )
 
 
@@ -189,7 +191,7 @@ def test_action_values_read_as_well(parameters, mixer, join):
         chosen = QNetworkSettings(hidden=(16,), text=encoder_cases.text(join=join, reads="both"))
         return make_q_learner(group_spec, policy=QNetworkPolicy(chosen, group_spec), mixer=mixer)
 
-    group_spec = place_in(world, parameters=parameters)
+    group_spec = spec_in(world, parameters=parameters)
     check_learner(make, group_spec, uses_replay=True)
     given = make(group_spec).policy.inputs(world.reset(0).agent_types["player"].observation)
     assert given.shape[-1] == {"concat": 14, "add": 14, "alone": 12}[join] + 2 * (parameters == "shared")
@@ -200,7 +202,7 @@ def test_action_values_read_as_well(parameters, mixer, join):
 def test_hints_stand_behind_what_is_read(join, trainable):
     """Advice joins the same rows: the actor must see the same input in learning as in acting."""
     hints = AdviceUse(UseSettings("hint"), 2)
-    group_spec = dataclasses.replace(place_in(Hall()), advice=hints)
+    group_spec = dataclasses.replace(spec_in(Hall()), advice=hints)
     chosen = encoder_cases.text("BLIND" if trainable else "HASHES", join=join, reads="both", trainable=trainable)
     made = NetworkPolicy(NetworkSettings(hidden=(16,), text=chosen), group_spec)
     with torch.no_grad():
@@ -270,8 +272,10 @@ def train(out, *words):
 
 def assert_same_play(left, right):
     """Two runs came to the same end; what was asked of the model begins anew with every process."""
-    told, again = ([{k: v for k, v in r.items() if "/text/" not in k} for r in numbers(run)] for run in (left, right))
-    assert told == again
+    reported, again = (
+        [{k: v for k, v in r.items() if "/text/" not in k} for r in numbers(run)] for run in (left, right)
+    )
+    assert reported == again
     assert left.steps() == right.steps()
     for step in left.steps():
         assert files(left.checkpoint_path(step, "step")) == files(right.checkpoint_path(step, "step"))
@@ -362,7 +366,7 @@ def test_unknown_settings_are_refused_with_their_path(value):
         schema.load("gridworld-cooperative", [f"groups.team.policy.text={{{value}}}"])
 
 
-def test_the_model_is_minilm_unless_told_otherwise():
+def test_the_default_model_is_minilm():
     def read(*words):
         return schema.load("gridworld-cooperative", list(words)).groups["team"].policy.settings.text
 

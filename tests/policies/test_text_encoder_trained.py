@@ -12,7 +12,7 @@ from coterie.training.runner import Runner
 from helpers import encoder as encoder_cases
 from helpers.encoder import ROWS, Hall, learner, outputs, policy, seen
 from helpers.ppo import random_rollout
-from helpers.small_worlds import actors, generator, joint, place_in
+from helpers.small_worlds import actors, generator, joint, spec_in
 
 # Adapters ---------------------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ def test_adapters_begin_as_the_frozen_model_and_are_saved():
 
 
 def frozen_with(made, frozen):
-    """The frozen policy's state beside the other one's adapters."""
+    """The frozen policy's state with the other one's adapters."""
     return frozen.state() | {"net": made.state()["net"] | frozen.state()["net"]}
 
 
@@ -67,7 +67,7 @@ def test_when_a_text_was_first_seen_does_not_matter():
 
 def test_adapters_have_settings_and_seeds():
     def adapter(rank=2, seed=0):
-        where = dataclasses.replace(place_in(Hall()), seed=seed)
+        where = dataclasses.replace(spec_in(Hall()), seed=seed)
         chosen = encoder_cases.text("BLIND", trainable=True, lora=LoraAdapterSettings(rank=rank))
         made = NetworkPolicy(NetworkSettings(text=chosen), where)
         return networks.export(made.net)["reader.model.out.lora_A.default.weight"]

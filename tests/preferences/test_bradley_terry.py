@@ -47,11 +47,11 @@ def test_ties_are_half_wins():
 def test_the_fit_is_where_hunters_iteration_stops():
     """Hunter 2004, eq. 3: γᵢ ← Wᵢ / Σⱼ Nᵢⱼ / (γᵢ + γⱼ)."""
     wins = played([1.0, 0.2, -0.4, -1.5, 0.7], 12, 3) + 0.5 * (1 - np.eye(5))
-    worth = np.ones(5)
+    weights = np.ones(5)
     for _ in range(5000):
-        worth = wins.sum(axis=1) / ((wins + wins.T) / (worth[:, None] + worth[None, :])).sum(axis=1)
-        worth /= np.exp(np.log(worth).mean())
-    assert fit(wins, prior=0).strengths == pytest.approx(np.log(worth), abs=1e-8)
+        weights = wins.sum(axis=1) / ((wins + wins.T) / (weights[:, None] + weights[None, :])).sum(axis=1)
+        weights /= np.exp(np.log(weights).mean())
+    assert fit(wins, prior=0).strengths == pytest.approx(np.log(weights), abs=1e-8)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():

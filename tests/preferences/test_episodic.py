@@ -36,7 +36,7 @@ from helpers.small_worlds import (
     group_spec,
     joint,
     network,
-    place_in,
+    spec_in,
 )
 
 DEFAULT = CPT(CPTSettings(scope="episodic"))
@@ -86,8 +86,8 @@ def test_agents_that_share_parameters_are_ranked_together_others_apart():
     np.testing.assert_allclose(together.reward[own.ends], DEFAULT.influence(np.array(every)), rtol=1e-6)
     np.testing.assert_allclose(apart.reward[:, 0, 0], DEFAULT.influence(np.array(first)), rtol=1e-6)
     np.testing.assert_allclose(apart.reward[:2, 0, 1], DEFAULT.influence(np.array(second)), rtol=1e-6)
-    worth = (3 * DEFAULT.value(np.array(first)) + 2 * DEFAULT.value(np.array(second))) / 5
-    assert metrics == {"episodes_judged": 5.0, "risk_value": pytest.approx(float(worth))}
+    expected_value = (3 * DEFAULT.value(np.array(first)) + 2 * DEFAULT.value(np.array(second))) / 5
+    assert metrics == {"episodes_judged": 5.0, "risk_value": pytest.approx(float(expected_value))}
     for parameters, parameter_sets in (("shared", 1), ("individual", 2)):
         one = make_learner(group_spec(parameters=parameters), DEFAULT, gamma=1.0)
         assert one.outcomes.parameter_sets == parameter_sets
@@ -98,26 +98,26 @@ def test_agents_that_share_parameters_are_ranked_together_others_apart():
 
 def returns_of(world, steps):
     """Returns `[E, A]` of 60 steps in rollouts of some length, as accumulated here and as the runner reports them."""
-    where = place_in(world)
+    where = spec_in(world)
     runner, outcomes = Runner(world, actors((where, Numbered())), 0), EpisodeReturns(DEFAULT, 1)
-    found, told = [], []
+    found, reported = [], []
     for i in range(60 // steps):
         rollout = runner.play(steps, i)
         own = rollout.experiences["team"]
         at = own.ends.all(axis=2)
         assert np.array_equal(at, own.ends.any(axis=2))
         found.append(outcomes.returns(own)[at])
-        told.append(rollout.episodes.returns["team"])
-    return np.concatenate(found), np.concatenate(told)
+        reported.append(rollout.episodes.returns["team"])
+    return np.concatenate(found), np.concatenate(reported)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 60])
 def test_returns_are_whole_however_long_rollouts_are(steps):
     """In turn-based worlds the reward of an open decision appears in two rollouts and must count once."""
     for world in (Rounds(), Rounds(agents=1, length=4)):
-        found, told = returns_of(world, steps)
+        found, reported = returns_of(world, steps)
         assert len(found) > 15
-        np.testing.assert_allclose(found, told, rtol=1e-6)
+        np.testing.assert_allclose(found, reported, rtol=1e-6)
     world = Bandit(Discrete(2), lambda a: a + 0.5, num_envs=3, agents=2)
     np.testing.assert_allclose(*returns_of(world, steps))
 
@@ -242,14 +242,14 @@ def test_with_few_episodes_it_is_the_exact_gradient_of_the_expected_sample_value
     logits = np.random.default_rng(0).normal(size=game.size)
     every = np.array(list(itertools.product(range(len(list(game.paths(logits)))), repeat=4)))
 
-    def worth(at):
+    def expected_value(at):
         chance, outcome, _ = law(game, at)
         return float(chance[every].prod(axis=1) @ prospect.value_of_samples(risk, outcome[every]))
 
     chance, outcome, score = law(game, logits)
     phi = prospect.influence_of_samples(risk, outcome[every])
     gradient = np.einsum("s,sm,smd->d", chance[every].prod(axis=1), phi, score[every]) / 4
-    np.testing.assert_allclose(gradient, slopes(worth, logits), atol=1e-8)
+    np.testing.assert_allclose(gradient, slopes(expected_value, logits), atol=1e-8)
 
 
 @pytest.mark.parametrize("risk", EXACT)
@@ -274,7 +274,7 @@ def test_with_many_episodes_it_is_the_gradient_of_the_exact_value(game, risk):
 def play(pay, preference, iterations=30, steps=8, num_envs=256, seed=0):
     """How often the second of two choices was taken in the last 10 iterations of a bandit."""
     world = Bandit(Discrete(2), pay, num_envs)
-    where = place_in(world, seed=seed)
+    where = spec_in(world, seed=seed)
     policy = network(where)
     settings = {"learning_rate_schedule": "constant", "entropy_coefficient": 0.0, "minibatches": 1}
     one = make_learner(where, preference, policy, gamma=1.0, learning_rate=0.01, **settings)
@@ -347,12 +347,12 @@ def test_the_risk_measure_reaches_the_policy_and_the_metrics(learner):
     agent_types = (DEFAULT, CPT(CPTSettings(scope="episodic", loss_aversion=1.0)), WORST, STEADY)
     learners = [learner(preference=risk, gamma=1.0, learning_rate=0.01) for risk in (*agent_types, PLAIN)]
     own = random_rollout(learners[0])
-    told = [learn(one, own) for one in learners]
+    reported = [learn(one, own) for one in learners]
     for left, right in itertools.combinations(learners, 2):
         assert not np.array_equal(actor(left), actor(right))
-    assert len({metrics["risk_value"] for metrics in told[:4]}) == 4
-    assert told[0]["episodes_judged"] == own.ends.sum()
-    assert "risk_value" not in told[4]
+    assert len({metrics["risk_value"] for metrics in reported[:4]}) == 4
+    assert reported[0]["episodes_judged"] == own.ends.sum()
+    assert "risk_value" not in reported[4]
 
 
 def test_what_was_collected_before_counts(learner):

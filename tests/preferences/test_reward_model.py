@@ -16,7 +16,7 @@ from coterie.studies.rate.rate import rate
 from coterie.training.table import load
 from helpers import run as run_cases
 from helpers.rating import Lights, LightsSettings, lights, rated_runs
-from helpers.small_worlds import place_in
+from helpers.small_worlds import spec_in
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def rated(tmp_path_factory):
 
 
 def settled(path, **settings):
-    where = place_in(Lights(LightsSettings(), 1))
+    where = spec_in(Lights(LightsSettings(), 1))
     return RewardModelPreference(RewardModelSettings(str(path), **settings), where, 0.99)
 
 
@@ -56,12 +56,12 @@ def test_the_reward_has_the_deviation_that_the_weight_says_and_the_worlds_own_be
     library = read_episodes(episodes_file(path))
     made = settled(path)
     assert made.model.rewards(library.observation, library.action).std() == pytest.approx(1.0, rel=1e-3)
-    lived = experience()
-    plain = made.rewards(lived)
-    assert settled(path, weight=3.0).rewards(lived) == pytest.approx(3 * plain, rel=1e-5)
-    both = settled(path, world_weight=2.0).rewards(lived)
-    assert both == pytest.approx(plain + 2 * lived.reward, rel=1e-5)
-    assert np.array_equal(settled(path).rewards(lived), plain)  # the same seed, the same model
+    own = experience()
+    plain = made.rewards(own)
+    assert settled(path, weight=3.0).rewards(own) == pytest.approx(3 * plain, rel=1e-5)
+    both = settled(path, world_weight=2.0).rewards(own)
+    assert both == pytest.approx(plain + 2 * own.reward, rel=1e-5)
+    assert np.array_equal(settled(path).rewards(own), plain)  # the same seed, the same model
 
 
 def experience():
@@ -70,7 +70,7 @@ def experience():
     from coterie.training.runner import Runner
 
     world = Lights(LightsSettings(), 4)
-    where = place_in(world)
+    where = spec_in(world)
     return Runner(world, [Actor(where, RandomPolicy(RandomSettings(), where))], 0).play(12, 0).experiences["team"]
 
 
@@ -80,8 +80,8 @@ def test_settings_of_the_fit_matter(rated):
     plain = settled(path)
     for change in ({"steps": 20}, {"learning_rate": 1e-3}, {"decay": 0.3}, {"hidden": (4,)}):
         other = settled(path, **change)
-        lived = experience()
-        assert not np.allclose(other.rewards(lived), plain.rewards(lived), rtol=1e-3), change
+        own = experience()
+        assert not np.allclose(other.rewards(own), plain.rewards(own), rtol=1e-3), change
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_ppo_on_ratings_improves_what_the_world_really_pays(rated, tmp_path):
     summary = run.summary()
     assert summary["step_0"]["groups"]["all"]["return_mean"] < 4.5
     assert summary["evaluation"]["groups"]["all"]["return_mean"] > 5.5
-    assert run.metrics()[-1]["all/rated/accuracy"] > 0.95
+    assert run.metrics()[-1]["all/reward_model/accuracy"] > 0.95
     assert run.config().groups["all"].preference.settings.ratings == str(path)
 
 
@@ -132,14 +132,14 @@ def test_a_resumed_run_keeps_the_reward_that_it_began_with(rated, tmp_path, capl
 def test_a_state_is_the_whole_reward(rated):
     _, path = rated
     made, other = settled(path), settled(path)
-    saved, lived = made.state(), experience()
+    saved, own = made.state(), experience()
     with torch.no_grad():
         for part in other.model.layers[0]:
             part.add_(1.0)
     other.model.scale, other.accuracy, other.held_out = 3.0, 0.1, 0.2
     other.model.mean, other.model.spread = other.model.mean + 1, other.model.spread * 2
     other.load(saved)
-    assert np.array_equal(other.rewards(lived), made.rewards(lived))
+    assert np.array_equal(other.rewards(own), made.rewards(own))
     assert other.metrics() == made.metrics()
 
 
@@ -147,7 +147,7 @@ def test_a_state_is_the_whole_reward(rated):
 def test_ratings_without_a_meaning_are_found_out_on_pairs_that_were_kept_back(rated, tmp_path, caplog):
     _, path = rated
     made = settled(path)
-    assert made.metrics()["rated/held_out"] >= 0.8
+    assert made.metrics()["reward_model/held_out"] >= 0.8
     assert "ranks only" not in caplog.text
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     random = np.random.default_rng(1)
@@ -160,7 +160,7 @@ def test_ratings_without_a_meaning_are_found_out_on_pairs_that_were_kept_back(ra
     clear = [row for row in rows[1:] if row["score"] != 0.5]
     for count, known in ((9, False), (10, True)):
         noise.write_text("".join(json.dumps(row) + "\n" for row in [rows[0], *clear[:count]]))
-        assert ("rated/held_out" in settled(noise).metrics()) == known
+        assert ("reward_model/held_out" in settled(noise).metrics()) == known
 
 
 # Refusals -------------------------------------------------------------------------------------------------

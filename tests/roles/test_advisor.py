@@ -46,8 +46,8 @@ def test_every_so_many_ticks():
     world = grid()
     made, where = advisor(world, ask={"every": 3})
     policy = network(where)
-    told = [not np.isnan(noted(made.advise(seen(world, where, step_count=t), policy))).all() for t in range(7)]
-    assert told == [True, False, False, True, False, False, True]
+    given = [not np.isnan(noted(made.advise(seen(world, where, step_count=t), policy))).all() for t in range(7)]
+    assert given == [True, False, False, True, False, False, True]
 
 
 def test_only_in_the_first_frames_of_a_run():
@@ -55,8 +55,8 @@ def test_only_in_the_first_frames_of_a_run():
     made, where = advisor(world, ask={"frames": 100})
     policy = network(where)
     moments = [{"frames": 96}, {"frames": 100}, {"frames": 100, "progress": None}]  # the last one is no training
-    told = [not np.isnan(noted(made.advise(seen(world, where, **m), policy))).all() for m in moments]
-    assert told == [True, False, True]
+    given = [not np.isnan(noted(made.advise(seen(world, where, **m), policy))).all() for m in moments]
+    assert given == [True, False, True]
 
 
 @pytest.mark.slow
@@ -70,9 +70,9 @@ def test_frames_are_counted_over_all_shards(path, forked):
 
 def test_a_random_share():
     made, where = advisor(grid(500), None, ask={"fraction": 0.2})
-    told = ~np.isnan(advised(made, where)[..., 0])
-    assert 0.15 < told.mean() < 0.25
-    np.testing.assert_array_equal(told, ~np.isnan(advised(made, where)[..., 0]))  # the same stream, the same rows
+    given = ~np.isnan(advised(made, where)[..., 0])
+    assert 0.15 < given.mean() < 0.25
+    np.testing.assert_array_equal(given, ~np.isnan(advised(made, where)[..., 0]))  # the same stream, the same rows
 
 
 def test_where_the_policy_is_unsure():
@@ -167,7 +167,7 @@ def test_advice_is_the_models_distribution_smoothed():
     made, where = advisor(world, temperature=2.0, smoothing=0.2)
     notes = advised(made, where)
     odds = np.array([np.e, 1.0, 1.0, 1.0]) / (np.e + 3)  # calibrated: 2 nats at temperature 2
-    likely, others, never = 0.8 * odds[0] + 0.04, 0.8 * odds[1] + 0.04, 0.04  # nobody is ever told to stay
+    likely, others, never = 0.8 * odds[0] + 0.04, 0.8 * odds[1] + 0.04, 0.04  # nobody is ever advised to stay
     np.testing.assert_allclose(np.sort(notes[..., 1:], axis=-1)[0, 0], [never, others, others, others, likely], 1e-5)
     np.testing.assert_allclose(notes[..., 1:].sum(-1), 1, rtol=1e-5)
     cold, _ = advisor(world, temperature=0.0, smoothing=0.0)

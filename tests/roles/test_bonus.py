@@ -12,7 +12,7 @@ from coterie.roles.bonus import InstructionBonus, InstructionBonusSettings, Pair
 from coterie.training.run import Run
 from helpers.run import files, train, written
 from helpers.run import numbers as numbers_of
-from helpers.small_worlds import Rounds, experience, place_in
+from helpers.small_worlds import Rounds, experience, spec_in
 
 TABLE = """\
 world: {name: gridworld, grid_size: 5, num_agents: 2, max_steps: 12, mode: cooperative}
@@ -29,14 +29,14 @@ train: {num_envs: 4, rollout_steps: 8, total_steps: 256, evaluate_episodes: 4, e
 def preferred(codec="Stages", lm=None, **settings):
     lm = lm or LMSettings("helpers.reward:COMPARER")
     settings = PairwiseBonusSettings(lm=lm, codec=f"helpers.reward:{codec}", **settings)
-    return PairwiseBonus(settings, place_in(Rounds()), 0.9)
+    return PairwiseBonus(settings, spec_in(Rounds()), 0.9)
 
 
-def instructed(codec="Told", **settings):
+def instructed(codec="Instructed", **settings):
     given = {"calibration": "none", "examples": "none"} | settings
     lm = LMSettings("helpers.reward:FOLLOWER")
     settings = InstructionBonusSettings(lm=lm, codec=f"helpers.reward:{codec}", **given)
-    return InstructionBonus(settings, place_in(Rounds()), 0.9)
+    return InstructionBonus(settings, spec_in(Rounds()), 0.9)
 
 
 def seen_in_turn(values, **fields):
@@ -64,11 +64,11 @@ def test_bonus_is_for_where_a_decision_led_and_not_for_ends():
 
 def test_a_new_description_costs_two_questions_for_each_reference():
     for references in (3, 6):
-        taste = preferred(references=references)
-        taste.rewards(seen_in_turn([0, 4.5, 4.5]))
-        assert taste.metrics()["judge/lm/calls"] == references * (references - 1) + 2 * references
-        taste.rewards(seen_in_turn([0, 4.5, 5.5]))
-        assert taste.metrics()["judge/lm/calls"] == references * (references - 1) + 4 * references
+        bonus_of = preferred(references=references)
+        bonus_of.rewards(seen_in_turn([0, 4.5, 4.5]))
+        assert bonus_of.metrics()["judge/lm/calls"] == references * (references - 1) + 2 * references
+        bonus_of.rewards(seen_in_turn([0, 4.5, 5.5]))
+        assert bonus_of.metrics()["judge/lm/calls"] == references * (references - 1) + 4 * references
 
 
 def test_strengths_do_not_depend_on_the_order_of_visits():
@@ -79,33 +79,33 @@ def test_strengths_do_not_depend_on_the_order_of_visits():
 
 
 def test_pairs_in_their_true_order_are_counted():
-    taste = preferred()
-    taste.rewards(seen_in_turn([0, 1, 9, 2]))
-    assert taste.metrics()["judge/accuracy"] == 1.0
+    bonus_of = preferred()
+    bonus_of.rewards(seen_in_turn([0, 1, 9, 2]))
+    assert bonus_of.metrics()["judge/accuracy"] == 1.0
 
 
 def test_comparisons_that_are_missing_give_no_bonus():
-    taste = preferred(references=3, lm=LMSettings("helpers.reward:COMPARER", budget=BudgetSettings(calls=12)))
-    bonus = taste.rewards(seen_in_turn([0, 4.5, 5.5]))[:, 0, 0]
+    bonus_of = preferred(references=3, lm=LMSettings("helpers.reward:COMPARER", budget=BudgetSettings(calls=12)))
+    bonus = bonus_of.rewards(seen_in_turn([0, 4.5, 5.5]))[:, 0, 0]
     assert bonus[1] == 0 != bonus[0]
-    assert taste.metrics()["judge/abstentions"] == 0.5
+    assert bonus_of.metrics()["judge/abstentions"] == 0.5
 
 
 # Instructions -------------------------------------------------------------------------------------------------
 
 
 def asked(actions, **fields):
-    """Copy 0 is told to choose 0."""
+    """Copy 0 is instructed to choose 0."""
     action = np.array(actions)[:, None, None]
     return seen_in_turn(list(range(len(actions) + 1)), action=action, **fields)
 
 
-def test_decisions_as_told_are_paid():
-    taste = instructed(weight=10.0)
-    bonus = taste.rewards(asked([0, 1, 2, 4]))[:, 0, 0]
+def test_decisions_that_follow_the_instruction_are_paid():
+    bonus_of = instructed(weight=10.0)
+    bonus = bonus_of.rewards(asked([0, 1, 2, 4]))[:, 0, 0]
     np.testing.assert_allclose(bonus, [9, 1, 1, 0], atol=1e-5)  # the last one has no word
-    assert taste.metrics()["judge/actions_without_word"] == 1
-    assert taste.metrics()["judge/bonus_mean"] == pytest.approx(11 / 4)
+    assert bonus_of.metrics()["judge/actions_without_word"] == 1
+    assert bonus_of.metrics()["judge/bonus_mean"] == pytest.approx(11 / 4)
 
 
 def test_only_the_last_decision_of_an_episode_is_judged_at_the_end():
@@ -114,7 +114,7 @@ def test_only_the_last_decision_of_an_episode_is_judged_at_the_end():
 
 
 def test_verdicts_are_calibrated():
-    """Of 10 × 3 samples none is as told (they name no instruction), so that 'no' is a favourite."""
+    """Of 10 × 3 samples none follows an instruction (they name none), so that 'no' is a favourite."""
     bonus = instructed(calibration="batch").rewards(asked([0, 1]))[:, 0, 0]
     np.testing.assert_allclose(bonus, [81 / 82, 0.5], atol=1e-5)
 
@@ -206,4 +206,4 @@ def test_what_cannot_be_is_refused(make, message):
 def _grid():
     from helpers.language import race
 
-    return place_in(race(1))
+    return spec_in(race(1))

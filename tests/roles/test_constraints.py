@@ -20,11 +20,11 @@ from coterie.training.runner import Runner
 from coterie.worlds.adapters.minigrid import AgentView, GridObject, action_effect
 from coterie.worlds.mpe.world import Spread, SpreadSettings
 from helpers import run as run_cases
-from helpers.constraint import ASKED, guard, seen
+from helpers.constraint import ASKED, make_shield, seen
 from helpers.language import race
 from helpers.lm import embedded_file
 from helpers.run import written
-from helpers.small_worlds import place_in
+from helpers.small_worlds import spec_in
 
 UP, DOWN, LEFT, RIGHT, STAY = range(5)
 
@@ -34,9 +34,9 @@ def _nothing_asked():
     ASKED.clear()
 
 
-def played(keeper, world, steps=40):
+def played(shield, world, steps=40):
     """The experience of a policy that draws among the allowed actions."""
-    actor = Actor(place_in(world), RandomPolicy(RandomSettings(), place_in(world)), shield=keeper)
+    actor = Actor(spec_in(world), RandomPolicy(RandomSettings(), spec_in(world)), shield=shield)
     return Runner(world, [actor], 0).play(steps, 0, 0.5).experiences["team"]
 
 
@@ -45,35 +45,35 @@ def played(keeper, world, steps=40):
 
 def test_a_veto_prevents_and_is_recorded():
     world = race(8, num_agents=2)
-    lived = played(guard(world), world)
-    assert not (lived.action == LEFT).any()
-    assert set(np.unique(lived.action)) == {UP, DOWN, RIGHT, STAY}
-    assert not lived.mask[..., LEFT].any()
-    assert lived.mask[..., [UP, DOWN, RIGHT, STAY]].all()
+    own = played(make_shield(world), world)
+    assert not (own.action == LEFT).any()
+    assert set(np.unique(own.action)) == {UP, DOWN, RIGHT, STAY}
+    assert not own.mask[..., LEFT].any()
+    assert own.mask[..., [UP, DOWN, RIGHT, STAY]].all()
 
 
 @pytest.mark.parametrize("action", ["penalty", "count"])
 def test_other_ways_leave_every_action(action):
     world = race(8, num_agents=2)
-    lived = played(guard(world, action=action), world)
-    assert lived.mask.all()
-    assert (lived.action == LEFT).any()
+    own = played(make_shield(world, action=action), world)
+    assert own.mask.all()
+    assert (own.action == LEFT).any()
 
 
 def test_illegal_actions_stay_illegal():
     world = race()
-    kept = guard(world).allowed(seen(world, mask=[True, False, True, True, True]))
+    kept = make_shield(world).allowed(seen(world, mask=[True, False, True, True, True]))
     assert (kept == [True, False, False, True, True]).all()
 
 
 def test_where_everything_is_forbidden_all_that_is_legal_is_allowed_and_counted():
     world = race()
-    keeper = guard(world, "never do anything")
+    shield = make_shield(world, "never do anything")
     view = seen(world, mask=[True, True, False, False, False])
-    kept = keeper.allowed(view)
+    kept = shield.allowed(view)
     assert (kept == view.mask).all()
-    keeper.observe(replace(view, mask=kept), np.zeros(view.acting.shape, np.int64))
-    metrics = keeper.metrics()
+    shield.observe(replace(view, mask=kept), np.zeros(view.acting.shape, np.int64))
+    metrics = shield.metrics()
     assert metrics["constraints/overruled"] == metrics["constraints/decisions"] == view.acting.size
     assert metrics["constraints/violations"] == view.acting.size
 
@@ -82,29 +82,31 @@ def test_where_everything_is_forbidden_all_that_is_legal_is_allowed_and_counted(
 def test_only_what_the_world_allowed_counts_as_vetoed(learns):
     """Up and left are against the rules; up is against the world's, too."""
     world = race()
-    keeper = guard(world, "never move left or up")
+    shield = make_shield(world, "never move left or up")
     view = replace(seen(world, mask=[False, True, True, True, True]), progress=0.5)
-    charged = keeper.charge(Individual(IndividualSettings())) if learns else None
+    charged = shield.charge(Individual(IndividualSettings())) if learns else None
     for _ in range(2):  # rollouts
         for _ in range(3):
-            keeper.allowed(view)
+            shield.allowed(view)
         if charged is not None:
-            charged.rewards(played(guard(world), world, steps=3))  # lived by others: only their decisions are counted
-    assert keeper.metrics()["constraints/vetoes"] == (1 if learns else 2) * 3 * view.acting.sum()
+            charged.rewards(
+                played(make_shield(world), world, steps=3)
+            )  # made by others: only their decisions are counted
+    assert shield.metrics()["constraints/vetoes"] == (1 if learns else 2) * 3 * view.acting.sum()
 
 
 def test_several_rules_hold_together_and_full_stops_do_not_matter():
     world = race()
-    kept = guard(world, "never move left.", "never move up").allowed(seen(world))
+    kept = make_shield(world, "never move left.", "never move up").allowed(seen(world))
     assert (kept == [False, True, False, True, True]).all()
 
 
 def test_the_rest_of_the_table_is_not_asked_for():
     world = race()
-    keeper = guard(world)
+    shield = make_shield(world)
     view = seen(world)
     idle = replace(view, acting=np.zeros_like(view.acting))
-    assert keeper.allowed(idle).all()
+    assert shield.allowed(idle).all()
     assert not ASKED
 
 
@@ -114,19 +116,19 @@ def test_the_rest_of_the_table_is_not_asked_for():
 @pytest.mark.parametrize("ask", ["channel", "direct"])
 def test_nothing_is_asked_twice(ask):
     world = race(30)
-    keeper = guard(world, ask=ask, model=ask.upper(), calibration="none")
-    keeper.allowed(seen(world, 1))
+    shield = make_shield(world, ask=ask, model=ask.upper(), calibration="none")
+    shield.allowed(seen(world, 1))
     count = len(ASKED)
-    keeper.allowed(seen(world, 1))
-    keeper.verdicts.known.clear()  # the moments are new again, their words are not
-    keeper.allowed(seen(world, 1))
+    shield.allowed(seen(world, 1))
+    shield.verdicts.known.clear()  # the moments are new again, their words are not
+    shield.allowed(seen(world, 1))
     assert len(ASKED) == count
-    assert keeper.metrics()["constraints/lm/calls"] == len(set(ASKED))
+    assert shield.metrics()["constraints/lm/calls"] == len(set(ASKED))
 
 
 def test_a_direct_question_holds_rule_state_and_move():
-    keeper = guard(ask="direct", model="DIRECT", calibration="none")
-    assert not keeper.allowed(seen(race(num_agents=2)))[..., LEFT].any()
+    shield = make_shield(ask="direct", model="DIRECT", calibration="none")
+    assert not shield.allowed(seen(race(num_agents=2)))[..., LEFT].any()
     state, move = ASKED[0]
     assert state.startswith("The target is")
     assert move in ("up", "down", "left", "right")
@@ -135,8 +137,8 @@ def test_a_direct_question_holds_rule_state_and_move():
 def test_the_threshold_decides_who_is_sure_enough():
     sure = dict(ask="direct", model="DIRECT", calibration="none")  # noqa: C408  # settings
     world = race()
-    assert guard(world, "perhaps not left", **sure).allowed(seen(world))[..., LEFT].all()  # σ(1) = 0.73
-    assert not guard(world, "perhaps not left", threshold=0.7, **sure).allowed(seen(world))[..., LEFT].any()
+    assert make_shield(world, "perhaps not left", **sure).allowed(seen(world))[..., LEFT].all()  # σ(1) = 0.73
+    assert not make_shield(world, "perhaps not left", threshold=0.7, **sure).allowed(seen(world))[..., LEFT].any()
 
 
 def test_templates_and_examples_are_files_of_ones_own(tmp_path):
@@ -146,9 +148,9 @@ def test_templates_and_examples_are_files_of_ones_own(tmp_path):
     assert made.breaks([Case("never sing", "", "sing"), Case("never dance", "", "sing")]).shape == (2,)
     assert made.others == ("Rule: never sing.",)
     assert made.template.head.startswith("Beware.\nRule: never sing.\nForbidden: sing")
-    keeper = guard(template=str(template), examples=str(examples))
-    assert keeper.judge.template == made.template
-    direct = guard(ask="direct", template=str(template), examples="none").judge.scorer.template
+    shield = make_shield(template=str(template), examples=str(examples))
+    assert shield.judge.template == made.template
+    direct = make_shield(ask="direct", template=str(template), examples="none").judge.scorer.template
     assert direct.prompt("So?") == "Beware.\nSo?\nForbidden:"
 
 
@@ -172,16 +174,16 @@ def test_a_calibrated_question_takes_out_what_the_model_likes():
         made = DirectJudge(LMSettings("helpers.constraint:DIRECT"), "auto", "auto", calibration)
         made.scorer.lm = coterie.lm.loading.wrap(coterie.lm.backends.scripted.Scripted(None, keen), LMSettings())
         assert made.breaks(case) == pytest.approx(chance)
-    assert guard(ask="direct", calibration="none").judge.scorer.calibration == "none"
+    assert make_shield(ask="direct", calibration="none").judge.scorer.calibration == "none"
 
 
 def test_a_spent_budget_forbids_nothing_and_is_counted():
     world = race(20)
-    keeper = guard(world, around={"budget": BudgetSettings(calls=0)})
+    shield = make_shield(world, around={"budget": BudgetSettings(calls=0)})
     view = seen(world)
-    assert keeper.allowed(view).all()
-    keeper.observe(view, np.full(view.acting.shape, LEFT))
-    metrics = keeper.metrics()
+    assert shield.allowed(view).all()
+    shield.observe(view, np.full(view.acting.shape, LEFT))
+    metrics = shield.metrics()
     assert metrics["constraints/violations"] == 0
     assert metrics["constraints/abstentions"] == 4 * view.acting.size
     assert not ASKED
@@ -189,8 +191,8 @@ def test_a_spent_budget_forbids_nothing_and_is_counted():
 
 def test_a_codec_of_ones_own_is_asked():
     world = race()
-    keeper = guard(world, "never choose 1", codec="helpers.language:Numbers")
-    assert (keeper.allowed(seen(world)) == [True, False, True, True, True]).all()
+    shield = make_shield(world, "never choose 1", codec="helpers.language:Numbers")
+    assert (shield.allowed(seen(world)) == [True, False, True, True, True]).all()
 
 
 # At the learner's door ------------------------------------------------------------------------------------
@@ -198,54 +200,52 @@ def test_a_codec_of_ones_own_is_asked():
 
 def test_a_penalty_is_taken_off_where_a_rule_was_broken_and_nowhere_else():
     world = race(8, num_agents=2)
-    keeper = guard(world, action="penalty", penalty=0.5)
-    lived = played(keeper, world)
-    stored = lived.reward.copy()
+    shield = make_shield(world, action="penalty", penalty=0.5)
+    own = played(shield, world)
+    stored = own.reward.copy()
     for inner in (Individual(IndividualSettings()), Team(TeamSettings())):
-        paid = keeper.charge(inner).rewards(lived)
-        assert paid == pytest.approx(inner.rewards(lived) - 0.5 * (lived.active & (lived.action == LEFT)))
-    assert np.array_equal(lived.reward, stored)
-    metrics = keeper.metrics()
-    assert metrics["constraints/violations"] == (lived.action == LEFT).sum()
-    assert metrics["constraints/decisions"] == lived.active.sum()
+        paid = shield.charge(inner).rewards(own)
+        assert paid == pytest.approx(inner.rewards(own) - 0.5 * (own.active & (own.action == LEFT)))
+    assert np.array_equal(own.reward, stored)
+    metrics = shield.metrics()
+    assert metrics["constraints/violations"] == (own.action == LEFT).sum()
+    assert metrics["constraints/decisions"] == own.active.sum()
 
 
 @pytest.mark.parametrize("action", ["veto", "count"])
 def test_other_ways_charge_nothing(action):
     world = race(8, num_agents=2)
-    keeper = guard(world, action=action)
-    charged = keeper.charge(Individual(IndividualSettings()))
-    lived = played(keeper, world)
-    assert np.array_equal(charged.rewards(lived), lived.reward)
-    metrics = keeper.metrics()
-    assert metrics["constraints/violations"] == (lived.action == LEFT).sum()
-    assert metrics.get("constraints/vetoes") == (None if action == "count" else lived.active.sum())
+    shield = make_shield(world, action=action)
+    charged = shield.charge(Individual(IndividualSettings()))
+    own = played(shield, world)
+    assert np.array_equal(charged.rewards(own), own.reward)
+    metrics = shield.metrics()
+    assert metrics["constraints/violations"] == (own.action == LEFT).sum()
+    assert metrics.get("constraints/vetoes") == (None if action == "count" else own.active.sum())
 
 
-def test_a_taste_for_risk_takes_no_penalty_but_a_veto():
-    taste = CPT(CPTSettings())
-    assert guard().charge(taste) is taste
+def test_a_risk_preference_takes_no_penalty_but_a_veto():
+    preference = CPT(CPTSettings())
+    assert make_shield().charge(preference) is preference
     with pytest.raises(ValueError, match="action=veto"):
-        guard(action="penalty").charge(taste)
+        make_shield(action="penalty").charge(preference)
 
 
 def test_what_the_world_tells_of_breaches_is_held_against_the_model():
     world = race(8, num_agents=2)
-    keeper = guard(world, action="count", ground_truth="fatal")
-    lived = played(keeper, world)
-    left = lived.action == LEFT
-    deadly = replace(lived, terminated=left, reward=np.where(left, 0, lived.reward))
-    keeper.charge(Individual(IndividualSettings())).rewards(deadly)
-    metrics = keeper.metrics()
+    shield = make_shield(world, action="count", ground_truth="fatal")
+    own = played(shield, world)
+    left = own.action == LEFT
+    deadly = replace(own, terminated=left, reward=np.where(left, 0, own.reward))
+    shield.charge(Individual(IndividualSettings())).rewards(deadly)
+    metrics = shield.metrics()
     assert metrics["constraints/fatal"] == metrics["constraints/foreseen"] == left.sum()
     assert metrics["constraints/agreement"] == 1.0
-    wrong = replace(lived, terminated=lived.action == UP, reward=np.zeros_like(lived.reward))
-    keeper.charge(Individual(IndividualSettings())).rewards(wrong)
-    assert keeper.metrics()["constraints/foreseen"] == 0
-    assert keeper.metrics()["constraints/agreement"] == pytest.approx(
-        1 - ((lived.action == UP) | left).mean(), abs=1e-12
-    )
-    without = guard(world, action="count")
+    wrong = replace(own, terminated=own.action == UP, reward=np.zeros_like(own.reward))
+    shield.charge(Individual(IndividualSettings())).rewards(wrong)
+    assert shield.metrics()["constraints/foreseen"] == 0
+    assert shield.metrics()["constraints/agreement"] == pytest.approx(1 - ((own.action == UP) | left).mean(), abs=1e-12)
+    without = make_shield(world, action="count")
     without.charge(Individual(IndividualSettings())).rewards(deadly)
     assert without.metrics()["constraints/violations"] == left.sum()
     assert "constraints/fatal" not in without.metrics()
@@ -347,21 +347,25 @@ def test_impossible_settings_are_refused(settings, said):
 
 def test_ways_of_asking_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="content_free or none"):
-        guard(ask="direct", calibration="batch")
+        make_shield(ask="direct", calibration="batch")
     with pytest.raises(ValueError, match="ask=direct"):
-        guard(examples="none")
-    assert guard(ask="direct", examples="none").judge.scorer.template.head.count("Rule:") == 0
+        make_shield(examples="none")
+    assert make_shield(ask="direct", examples="none").judge.scorer.template.head.count("Rule:") == 0
 
 
 def test_actions_that_are_no_choices_are_refused(tmp_path):
     world = Spread(SpreadSettings(continuous_actions=True), 1)
     with pytest.raises(ValueError, match="need discrete actions"):
-        LanguageShield(ConstraintSettings(("never sing",)), place_in(world))
+        LanguageShield(ConstraintSettings(("never sing",)), spec_in(world))
     with pytest.raises(ConfigError, match=r"groups.team.constraints.*: rules must hold"):
         run_cases.train(tmp_path / "run", "groups.team.constraints.action=veto")
-    taste = ["groups.team.preference.name=cvar", "groups.team.preference.scope=episodic", "groups.team.learner.gamma=1"]
+    preference = [
+        "groups.team.preference.name=cvar",
+        "groups.team.preference.scope=episodic",
+        "groups.team.learner.gamma=1",
+    ]
     with pytest.raises(ConfigError, match=r"groups.team.constraints: action=penalty"):
-        run_cases.train(tmp_path / "run", *words("penalty"), *taste)
+        run_cases.train(tmp_path / "run", *words("penalty"), *preference)
 
 
 # MiniGrid and the model that comes along ------------------------------------------------------------------
@@ -389,7 +393,7 @@ KEY, OTHER = GridObject("key", "red"), GridObject("key", "blue")
         (GridObject("door", "red", "open"), None, "open", "close the red door"),
     ],
 )
-def test_what_moves_would_do_is_told_beforehand(front, carried, move, effect):
+def test_the_effects_of_moves_are_described(front, carried, move, effect):
     assert action_effect(AgentView(carried, front, ()), move) == effect
 
 

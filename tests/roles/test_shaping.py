@@ -16,7 +16,7 @@ from coterie.training import build
 from coterie.training.runner import Runner
 from helpers.dqn import learn, make_learner, random_rollout
 from helpers.reward import potential, shaped
-from helpers.small_worlds import Rounds, actors, experience, group_spec, place_in
+from helpers.small_worlds import Rounds, actors, experience, group_spec, spec_in
 
 SEEN = Box((3,), 0.0, 100.0)
 TABLE = """\
@@ -36,7 +36,7 @@ train: {num_envs: 4, rollout_steps: 8, total_steps: 64, evaluate_episodes: 4, vi
 
 
 def numbers(values):
-    """Observations `[…, 3]` whose middle number is told."""
+    """Observations `[…, 3]` whose middle number is described."""
     seen = np.zeros((*np.shape(values), 3), np.float32)
     seen[..., 1] = values
     return seen
@@ -64,10 +64,10 @@ def test_the_best_policies_are_the_same_under_any_potential():
         states, actions, gamma = 6, 3, 0.9
         chances = random.dirichlet(np.full(states, 0.5), size=(states, actions))  # [S, A, S']
         reward = random.normal(size=(states, actions, states))
-        told = random.uniform(-5, 15, size=states)  # what decides Φ, any number
-        taste = shaped(place_in(world), gamma, weight=float(random.uniform(0.5, 20)))
+        shown_numbers = random.uniform(-5, 15, size=states)  # what decides Φ, any number
+        shaping = shaped(spec_in(world), gamma, weight=float(random.uniform(0.5, 20)))
         seen = np.zeros((2, states * states, 1, 3), np.float32)
-        seen[0, :, 0, 1], seen[1, :, 0, 1] = np.repeat(told, states), np.tile(told, states)
+        seen[0, :, 0, 1], seen[1, :, 0, 1] = np.repeat(shown_numbers, states), np.tile(shown_numbers, states)
         ended = np.zeros((1, states * states, 1), bool)
         ended[0, states - 1 :: states] = True  # the last state is an end
         pairs = replace(
@@ -79,10 +79,10 @@ def test_the_best_policies_are_the_same_under_any_potential():
             truncated=np.zeros(ended.shape, bool),
             acting=np.ones(ended.shape[1:], bool),
         )
-        added = taste.rewards(pairs).reshape(states, 1, states).astype(float)
+        added = shaping.rewards(pairs).reshape(states, 1, states).astype(float)
         plain, bent = best_values(reward, chances, gamma), best_values(reward + added, chances, gamma)
         assert (plain.argmax(axis=1) == bent.argmax(axis=1))[:-1].all()
-        given = taste.settings.weight * np.array([potential(f"{number:g}") for number in told])
+        given = shaping.settings.weight * np.array([potential(f"{number:g}") for number in shown_numbers])
         np.testing.assert_allclose(bent[:-1], (plain - given[:, None])[:-1], atol=1e-4)  # Q′ = Q − Φ
         assert np.abs(added).max() > 0.1
 
@@ -109,16 +109,16 @@ def discounted(own, added, finals, gamma):
 
 def play(rollouts, steps):
     world = Rounds(num_envs=3, length=7)
-    where = place_in(world)
-    taste = shaped(where)
+    where = spec_in(world)
+    shaping = shaped(where)
     runner = Runner(world, actors((where, RandomPolicy(RandomSettings(), where))), seed=0)
-    return taste, [runner.play(steps, i + 1).experiences["team"] for i in range(rollouts)]
+    return shaping, [runner.play(steps, i + 1).experiences["team"] for i in range(rollouts)]
 
 
 def test_what_is_added_telescopes_over_an_episode():
     """Σ γᵏ F = −Φ(s₀), and + γᵏ Φ(s_k) where it was cut short, in a world of turns with idle ticks."""
-    taste, (own,) = play(1, 40)
-    added = taste.rewards(own).astype(float) - own.reward
+    shaping, (own,) = play(1, 40)
+    added = shaping.rewards(own).astype(float) - own.reward
     finals = {tuple(i): seen for i, seen in zip(own.finals.index.tolist(), own.finals.observation, strict=True)}
     sums = discounted(own, added, finals, 0.9)
     assert len(sums) > 30
@@ -129,13 +129,13 @@ def test_what_is_added_telescopes_over_an_episode():
 
 
 def test_decisions_left_open_are_shaped_once_in_the_next_rollout():
-    taste, (long,) = play(1, 40)
+    shaping, (long,) = play(1, 40)
     other, short = play(8, 5)
     closed, parts = long.closed(), [own.closed() for own in short]
-    whole = (taste.rewards(long) - long.reward)[closed]
+    whole = (shaping.rewards(long) - long.reward)[closed]
     pieces = [(other.rewards(own) - own.reward) for own in short]
     lanes = [np.concatenate([p[c[:, n, a], n, a] for p, c in zip(pieces, parts)]) for n in range(3) for a in range(3)]
-    expected = [(taste.rewards(long) - long.reward)[closed[:, n, a], n, a] for n in range(3) for a in range(3)]
+    expected = [(shaping.rewards(long) - long.reward)[closed[:, n, a], n, a] for n in range(3) for a in range(3)]
     for mine, wanted in zip(lanes, expected, strict=True):
         np.testing.assert_allclose(mine, wanted, atol=1e-4)
     assert len(whole) == sum(map(len, lanes))
@@ -145,7 +145,7 @@ def test_decisions_left_open_are_shaped_once_in_the_next_rollout():
 def test_at_a_cut_the_last_observation_counts():
     final = Finals(np.array([[1, 0]]), numbers([[9]]))
     own = experience([[1.0], [2.0]], truncated=[(1, 0)], observation=numbers([[[2]], [[4]], [[0]]]), finals=final)
-    added = shaped(place_in(Rounds()), gamma=0.5).rewards(own)[:, 0, 0] - [1, 2]
+    added = shaped(spec_in(Rounds()), gamma=0.5).rewards(own)[:, 0, 0] - [1, 2]
     np.testing.assert_allclose(added, [0.5 * potential(4) - potential(2), 0.5 * potential(9) - potential(4)], atol=1e-6)
 
 
@@ -154,10 +154,10 @@ def test_at_a_cut_the_last_observation_counts():
 
 def one_step(**settings):
     own = experience([[0.0]], observation=numbers([[[2]], [[8]]]))
-    return float(shaped(place_in(Rounds()), gamma=1.0, **settings).rewards(own)[0, 0, 0])
+    return float(shaped(spec_in(Rounds()), gamma=1.0, **settings).rewards(own)[0, 0, 0])
 
 
-def test_weight_and_worth_of_grades():
+def test_weight_and_values_of_grades():
     rise = potential(8) - potential(2)
     assert one_step() == pytest.approx(rise, abs=1e-6)
     assert one_step(weight=3.0) == pytest.approx(3 * rise, abs=1e-6)
@@ -172,8 +172,8 @@ def test_template_examples_calibration_and_normalisation_reach_the_model(tmp_pat
     assert one_step(template=str(template)) == pytest.approx(0, abs=1e-6)  # it heard 5 both times
     examples = tmp_path / "e.txt"
     examples.write_text("x = 1 => low\n")
-    taste = shaped(place_in(Rounds()), examples=str(examples))
-    assert "x = 1\nAction: low" in taste.scorer.template.prompt("x = 2")
+    shaping = shaped(spec_in(Rounds()), examples=str(examples))
+    assert "x = 1\nAction: low" in shaping.scorer.template.prompt("x = 2")
     assert one_step(normalize="mean") != pytest.approx(plain, abs=1e-3)
 
 
@@ -192,7 +192,7 @@ def test_template_examples_calibration_and_normalisation_reach_the_model(tmp_pat
 )
 def test_what_cannot_be_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        shaped(place_in(Rounds()), **settings)
+        shaped(spec_in(Rounds()), **settings)
 
 
 def test_a_refusal_names_its_path():
@@ -209,22 +209,22 @@ def test_an_abstention_is_no_number():
     """Both transitions that touch the unjudged state go without, and are counted."""
     lm = LMSettings("helpers.reward:GRADER", budget=BudgetSettings(calls=2))
     own = experience([[0.0]] * 4, observation=numbers([[[1]], [[1]], [[2]], [[3]], [[1]]]))
-    taste = shaped(place_in(Rounds()), gamma=1.0, lm=lm)
-    added = taste.rewards(own)[:, 0, 0]
+    shaping = shaped(spec_in(Rounds()), gamma=1.0, lm=lm)
+    added = shaping.rewards(own)[:, 0, 0]
     rise = potential(2) - potential(1)
     np.testing.assert_allclose(added, [0, rise, 0, 0], atol=1e-6)  # 3 was not asked about any more
-    assert taste.metrics()["judge/abstentions"] == 0.5
-    assert taste.metrics()["judge/bonus_mean"] == pytest.approx(rise / 4)
+    assert shaping.metrics()["judge/abstentions"] == 0.5
+    assert shaping.metrics()["judge/bonus_mean"] == pytest.approx(rise / 4)
 
 
 def test_every_description_is_asked_about_once_and_raw_rewards_stay():
     own = experience(np.arange(6.0)[:, None], observation=numbers(np.array([1, 1, 2, 1, 2, 7, 7])[:, None, None]))
     before = own.reward.copy()
-    taste = shaped(place_in(Rounds()))
+    shaping = shaped(spec_in(Rounds()))
     for _ in range(2):
-        assert not np.array_equal(taste.rewards(own), before)
+        assert not np.array_equal(shaping.rewards(own), before)
     assert np.array_equal(own.reward, before)
-    metrics = taste.metrics()
+    metrics = shaping.metrics()
     assert (metrics["judge/distinct"], metrics["judge/texts"], metrics["judge/lm/calls"]) == (3, 3, 3)
     assert metrics["judge/accuracy"] == 1.0  # it says high where the number is above 5
 
@@ -250,8 +250,8 @@ def test_a_run_learns_from_it_and_records_raw_returns(tmp_path):
 
 
 def test_q_learning_replays_shaped_rewards():
-    taste = shaped(place_in(Rounds()))
-    one = make_learner(group_spec(observation=SEEN, action=Discrete(3)), preference=taste, n_steps=1)
+    shaping = shaped(spec_in(Rounds()))
+    one = make_learner(group_spec(observation=SEEN, action=Discrete(3)), preference=shaping, n_steps=1)
     own = random_rollout(one)
     own = replace(
         own,
@@ -263,7 +263,7 @@ def test_q_learning_replays_shaped_rewards():
     plain = make_learner(group_spec(observation=SEEN, action=Discrete(3)), n_steps=1)
     learn(plain, own)
     world = plain.replays[0].rows.reward[: plain.replays[0].size]
-    added = (taste.rewards(own) - own.reward)[own.closed()]
+    added = (shaping.rewards(own) - own.reward)[own.closed()]
     assert len(kept) > 0.8 * len(added)  # the latest decisions wait for their next ones
     assert np.abs((kept - world)[:, None] - added).min(axis=1).max() < 1e-3
     assert np.abs(kept - world).max() > 0.1

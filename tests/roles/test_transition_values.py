@@ -15,7 +15,7 @@ def test_idle_ticks_are_stepped_over():
     assert not found.last[own.closed()].any()
 
 
-def test_true_ends_are_told_from_cuts():
+def test_true_ends_are_distinguished_from_cuts():
     final = Finals(np.array([[2, 0]]), np.full((1, 2, 3), 7.0, np.float32))
     own = experience(
         np.zeros((4, 2)),

@@ -15,7 +15,7 @@ from coterie.studies.demonstrate import record
 from helpers.demonstrations import GRID, expert
 from helpers.run import GRID as RUN
 from helpers.run import train
-from helpers.small_worlds import Rounds, place_in
+from helpers.small_worlds import Rounds, spec_in
 
 
 class Counting:
@@ -37,7 +37,7 @@ class Counting:
 
 def test_rewards_belong_to_the_latest_decision_and_chance_is_no_label():
     world = Rounds(num_envs=2, agents=2, length=5)
-    seated = record.SeatedTable(None, [Actor(place_in(world), Counting())], {"team": "counting"})
+    seated = record.SeatedTable(None, [Actor(spec_in(world), Counting())], {"team": "counting"})
     found = record.play_batch(world, seated, PlayedTable("t", {"name": "rounds"}, "Rounds", True, 0), 0)[0]
     # copy 0 starts at clock 0: agents 0 and 1 decide in turn at steps 0, 2, 4 and 1, 3
     assert [episode.length for episode in found.episodes] == [5, 4]

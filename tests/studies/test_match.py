@@ -10,7 +10,7 @@ from coterie.config import registry, schema
 from coterie.core import lookup
 from coterie.core.types import CoterieError, View
 from coterie.policies.alphabeta import AlphabetaSettings
-from coterie.studies.match import elo, match, show
+from coterie.studies.match import match, show
 from coterie.studies.match.match import Pairing, Player, cross_play, open_players, sides
 from coterie.training import build, table
 from coterie.training.evaluate import Result, interval
@@ -271,7 +271,7 @@ def test_a_game_without_chance_is_one_game(tmp_path, coterie_):
     assert against["return_ci95"][0] < against["return_ci95"][1]
 
 
-def test_games_with_equal_returns_are_told_apart(tmp_path):
+def test_games_with_equal_returns_are_distinguished(tmp_path):
     """The expert never loses to itself, in games that differ."""
     given = settings(tmp_path, DUEL)
     expert, random = open_players(["expert", "random"], "best")
@@ -373,8 +373,8 @@ def test_a_name_may_hold_settings(tmp_path):
     assert match.named_policy("alphabeta").settings == AlphabetaSettings()
     players = open_players(["alphabeta:depth=1", "minimax", "random"], "best")
     matrix = cross_play(players, settings(tmp_path, DUEL), 20, 0)
-    assert elo.tally(matrix[1][1]) == elo.Tally(0, 40, 0)  # both seats
-    assert elo.tally(matrix[1][2]).losses == 0
+    assert match.tally(matrix[1][1]) == match.Tally(0, 40, 0)  # both seats
+    assert match.tally(matrix[1][2]).losses == 0
     text = show.as_table(players, matrix)
     assert text.splitlines()[1].split() == [
         "with",
@@ -393,11 +393,11 @@ def test_a_name_may_hold_settings(tmp_path):
 
 
 def test_elo_differences():
-    assert elo.Tally(75, 0, 25).elo == pytest.approx(190.85, abs=0.01)
-    assert elo.Tally(50, 50, 0).elo == pytest.approx(190.85, abs=0.01)
-    assert elo.Tally(0, 10, 0).elo == 0
-    assert elo.Tally(10, 0, 0).cells() == ["10", "0", "0", ">+512"]
-    assert elo.Tally(0, 0, 10).cells() == ["0", "0", "10", "<-512"]
+    assert match.Tally(75, 0, 25).elo == pytest.approx(190.85, abs=0.01)
+    assert match.Tally(50, 50, 0).elo == pytest.approx(190.85, abs=0.01)
+    assert match.Tally(0, 10, 0).elo == 0
+    assert match.Tally(10, 0, 0).cells() == ["10", "0", "0", ">+512"]
+    assert match.Tally(0, 0, 10).cells() == ["0", "0", "10", "<-512"]
 
 
 def pairing_of(first, second):
@@ -408,9 +408,9 @@ def pairing_of(first, second):
 
 def test_games_that_are_not_zero_sum_have_no_tally():
     one, none = np.array([1.0, 2.0]), np.zeros(0)
-    assert elo.tally(pairing_of(one, one)) is None
-    assert elo.tally(pairing_of(one, none)) is None
-    assert elo.tally(pairing_of(one, -one)) == elo.Tally(2, 0, 0)
+    assert match.tally(pairing_of(one, one)) is None
+    assert match.tally(pairing_of(one, none)) is None
+    assert match.tally(pairing_of(one, -one)) == match.Tally(2, 0, 0)
     entry = show.pairing_to_dict(pairing_of(one, one))
     assert entry["wins"] is None
     assert entry["elo_difference"] is None

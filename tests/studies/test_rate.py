@@ -23,7 +23,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def grids(tmp_path_factory):
-    """Two runs of a grid world, which can be drawn and told."""
+    """Two runs of a grid world, which can be drawn and described."""
     folder = tmp_path_factory.mktemp("grids")
     longer = [
         "train.total_steps=16384",
@@ -184,7 +184,7 @@ def test_the_place_of_an_episode_does_not_matter():
     assert "Move: up." in ASKED[0]
 
 
-def test_a_model_is_told_no_returns_and_its_budget_ends_the_session(grids, tmp_path):
+def test_a_model_sees_no_returns_and_its_budget_ends_the_session(grids, tmp_path):
     judge = model(calls=3, moments=3)
     given = rate(RatingSession(tuple(grids), "m", episodes=3), judge, tmp_path / "r.jsonl", 5)
     assert len(given) == 1  # two questions to a pair; the third call is none
@@ -278,7 +278,7 @@ def test_a_person_rates_in_the_terminal(grids, tmp_path, coterie_, monkeypatch):
     assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 3
 
 
-def test_what_can_be_neither_drawn_nor_told_is_refused(runs, tmp_path):
+def test_a_world_with_neither_picture_nor_text_is_refused(runs, tmp_path):
     with pytest.raises(CoterieError, match="--judge return"):
         rate(RatingSession(tuple(runs), "person"), person("a")[0], tmp_path / "r.jsonl", 1)
 
@@ -296,12 +296,12 @@ def test_the_command_prints_a_table_and_json(runs, tmp_path, coterie_):
     assert rows[0] == "12 pairs compared by return"
     assert [row.split()[0] for row in rows[2:5]] == ["good", "fresh", "bad"]
     code, out, _ = coterie_(*words, "--json", "--out", tmp_path / "scores.json")
-    told = json.loads(out)
-    assert told == json.loads((tmp_path / "scores.json").read_text())
-    assert told["pairs"] == 12
-    assert [one["run"] for one in told["runs"]] == runs
-    low, high = told["runs"][0]["strength_ci95"]
-    assert low < told["runs"][0]["strength"] < high
+    printed = json.loads(out)
+    assert printed == json.loads((tmp_path / "scores.json").read_text())
+    assert printed["pairs"] == 12
+    assert [one["run"] for one in printed["runs"]] == runs
+    low, high = printed["runs"][0]["strength_ci95"]
+    assert low < printed["runs"][0]["strength"] < high
 
 
 def test_a_judge_that_is_nearly_named_is_suggested(grids, coterie_, tmp_path):

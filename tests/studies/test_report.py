@@ -13,9 +13,10 @@ from coterie.algorithms.ppo.ppo import PPO, PPOSettings
 from coterie.config import schema
 from coterie.core.group import Panel
 from coterie.core.types import CoterieError
-from coterie.studies import report, statistics
+from coterie.studies import statistics
 from coterie.studies.exploit.deviations import Deviation, ExploitSpec
 from coterie.studies.exploit.results import ExploitResult, Responder, Response, Score
+from coterie.studies.report import report
 from coterie.training.run import Run
 from helpers.compare import fabricate
 from helpers.run import ODD, train, written
@@ -28,7 +29,7 @@ def pictures(page):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two seeds of one experiment; the first with a film."""
+    """Two seeds of one experiment; the first with a video."""
     base = tmp_path_factory.mktemp("runs")
     train(base / "warm", "train.total_steps=32")  # else compiling would count as seconds of the first
     stop = "train.stop={return_mean: 1000}"
@@ -40,8 +41,8 @@ def test_a_report_of_one_run(tmp_path, runs, drawing):
     page = report.write_report(runs[:1], tmp_path / "deep" / "page.html", tmp_path / "figures" / "curves.png")
     text = page.read_text()
     found = [(media_type, image.format) for media_type, image in pictures(page)]
-    film = 'src="data:video/mp4;base64,' in text  # where the extra `video` is installed, else a GIF
-    assert found == [("image/png", "PNG")] * (len(found) - (not film)) + [("image/gif", "GIF")] * (not film)
+    video = 'src="data:video/mp4;base64,' in text  # where the extra `video` is installed, else a GIF
+    assert found == [("image/png", "PNG")] * (len(found) - (not video)) + [("image/gif", "GIF")] * (not video)
     assert len(found) > 5  # a picture of every chart
     summary = runs[0].summary()
     for policy in ("trained (best)", "trained (last)", "step 0", "random", "expert"):
@@ -235,9 +236,9 @@ def test_a_page_tells_what_deviating_gains(tmp_path):
     assert "The responder of a&lt;b" not in text
     assert "Seed 2: checkpoint last (4,096 steps), stochastic, 9 episodes. NashConv 12.0 [11.0, 13.0]" in text
     assert "Seed 1:" not in text
-    (told,) = json.loads(numbers.read_text()).values()
-    assert [*told] == ["exploit"]
-    assert told["exploit"][1] == found.to_dict()
+    (stored,) = json.loads(numbers.read_text()).values()
+    assert [*stored] == ["exploit"]
+    assert stored["exploit"][1] == found.to_dict()
 
 
 def test_a_page_says_nothing_of_what_nobody_asked(tmp_path):

@@ -10,17 +10,10 @@ import pytest
 from coterie.config import schema
 from coterie.lm.backends.scripted import Scripted
 from coterie.lm.wrappers.cache import Cache, CacheSettings
-from coterie.studies import (
-    figures,
-    html,
-    interactive,
-    lm_section,
-    origin_section,
-    scores_section,
-    settings_section,
-)
+from coterie.studies import figures, html, interactive
 from coterie.studies.columns import columns
 from coterie.studies.figures import Chart, Reference, Series
+from coterie.studies.report import lm_section, origin_section, scores_section, settings_section
 from coterie.studies.statistics import Estimate
 from coterie.training import provenance
 from coterie.training.run import PROVENANCE, Run

@@ -11,8 +11,8 @@ from PIL import Image
 
 from coterie.policies.search.policy import make_search
 from coterie.policies.search.search import RootNoiseSettings
-from coterie.studies import report, search_section
-from coterie.studies.search_section import Move, Searched, report_section, root_moves, searched_game, spread
+from coterie.studies.report import report, search_section
+from coterie.studies.report.search_section import Move, Searched, report_section, root_moves, searched_game, spread
 from coterie.training import build, table
 from helpers.run import ODD, train, written
 

@@ -88,9 +88,9 @@ def test_errors_in_processes_are_raised_here(forked):
     with pytest.raises(CoterieError, match="exit code 9"):
         list(run_parallel(fail_or_double, [(2,)], 1, Interruption()))
     assert sorted(run_parallel(fail_or_double, [(0,), (3,), (5,)], 2, Interruption())) == [(0, 0), (1, 6), (2, 10)]
-    told = Interruption()
-    told.set()
-    assert list(run_parallel(fail_or_double, [(0,)], 2, told)) == []
+    interrupted = Interruption()
+    interrupted.set()
+    assert list(run_parallel(fail_or_double, [(0,)], 2, interrupted)) == []
 
 
 def test_experiments_in_files_are_swept(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import coterie
 from coterie.cli import main
 from coterie.core.types import CoterieError
-from coterie.studies.report import write_report
+from coterie.studies.report.report import write_report
 from coterie.studies.transcripts import record_transcripts
 from coterie.training.evaluate import actor_metrics, answer_tokens
 from coterie.training.run import Run

@@ -30,6 +30,8 @@ class Corridor:
         }
         if defect == "no agent types":
             self.agent_types = {}
+        if defect == "half a capability":
+            self.pause = lambda copies: None
         if defect == "copies":
             self.num_envs = num_envs + 1
         self.clock, self.position = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
@@ -182,6 +184,7 @@ MESSAGES = {  # patterns: the location, the field, the expected and actual value
     "no agents": r"agent type 'guard': .*agent, got none",
     "names repeat": r"world: .*names.* got \['short', 'long', 'short'\]",
     "copies": r"world: expected 3 copies, got 4",
+    "half a capability": r"capabilities: expected number_episodes, pause, .*got pause",
     "state_size missing": "world 'Corridor'.*state_size",
     "state_size negative": "state_size.*got -1",
     "state missing": "step 0: .*state.*NoneType",

@@ -15,7 +15,7 @@ from coterie.core.types import Box, Decision, Dict, Discrete, Experience, Text
 from coterie.lm.loading import LMSettings
 from coterie.policies.search.networks import PositionNetworkSettings as PositionNetworkSettings
 from coterie.testing import ContractError, check_learner, check_policy, check_world
-from helpers.small_worlds import ACTIONS, group_spec, place_in
+from helpers.small_worlds import ACTIONS, group_spec, spec_in
 from helpers.tasks import SLOW
 
 OBSERVATIONS = {
@@ -126,11 +126,11 @@ def test_policies_in_worlds(name, world):
         pytest.skip(f"{world} is not {made.needs.__name__}")
     if name == "minimax" and table.game.max_moves > 12:
         with pytest.raises(ValueError, match=r"at most 12 moves.*use 'alphabeta'"):
-            policy_maker(name)(place_in(table))
+            policy_maker(name)(spec_in(table))
         return
     for agent_type, spaces in table.agent_types.items():
         for columns in (None, [len(spaces.agents) - 1]):
-            where = place_in(table, columns, agent_type=agent_type)
+            where = spec_in(table, columns, agent_type=agent_type)
             if is_refused(policy_maker(name), name, where):
                 continue
             check_policy(policy_maker(name), where, deterministic_greedy=name not in RANDOM_WHEN_GREEDY, world=table)

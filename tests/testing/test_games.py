@@ -1,10 +1,13 @@
 """check_world passes on games whose rules and steps agree, and locates the defect of each broken one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from coterie.core.game import Symmetry
 from coterie.testing import ContractError, check_world
+from coterie.worlds.boards.board import BoardWorld
 from coterie.worlds.boards.connect_four import ConnectFour, ConnectFourSettings
 from coterie.worlds.boards.othello import Othello, OthelloSettings
 from coterie.worlds.boards.tictactoe import GAME, Tictactoe, TictactoeSettings
@@ -71,6 +74,8 @@ class Broken:
                 payoffs[over] = np.abs(payoffs[over])
             case "swapped":
                 payoffs = payoffs[:, ::-1].copy()
+            case "beyond 1":
+                payoffs *= 2
             case "paid early":
                 payoffs[~over] = [1, -1]
             case "nan":
@@ -88,6 +93,8 @@ class World(Tictactoe):
     def __init__(self, num_envs, defect):
         super().__init__(TictactoeSettings(), num_envs)
         self.defect, self.broken = defect, Broken(defect)
+        if defect == "beyond 1":
+            self._rewards *= 2  # payoffs and rewards agree
 
     @property
     def game(self):
@@ -114,7 +121,8 @@ DEFECTS = {
     "apply": r"apply\(\) to lead where step does",
     "apply elsewhere": r"outcome\(\) to end a game when the world does|apply\(\) to lead where step does",
     "never over": r"outcome\(\) to end a game when the world does",
-    "sum": "payoffs that sum to zero",
+    "sum": "payoffs that sum to zero.* a world of another kind raises NoGame",
+    "beyond 1": r"payoffs between −1 and 1 .*payoff_unit",
     "swapped": "payoffs equal to the rewards",
     "paid early": "payoffs of 0 before the end",
     "nan": "finite payoffs",
@@ -130,6 +138,27 @@ DEFECTS = {
 def test_a_defect_of_a_game_is_located(defect):
     with pytest.raises(ContractError, match=DEFECTS[defect]):
         check_world(lambda num_envs: World(num_envs, defect), steps=40)
+
+
+class Tripled(BoardWorld):
+    """Tic-tac-toe for three points."""
+
+    def __init__(self, settings, num_envs):
+        super().__init__(settings, num_envs, replace(GAME, payoff_unit=3.0))
+
+
+def test_rewards_are_payoffs_times_the_unit():
+    check_world(lambda num_envs: Tripled(None, num_envs), steps=40)
+    world = Tripled(None, 1)
+    for cell in (0, 3, 1, 4, 2):
+        timestep = world.step({"player": np.full((1, 2), cell)})
+    assert timestep.agent_types["player"].reward.tolist() == [[3.0, -3.0]]
+
+
+@pytest.mark.parametrize("unit", [0.0, -1.0, np.nan, np.inf])
+def test_a_unit_of_payoffs_is_a_positive_number(unit):
+    with pytest.raises(ValueError, match=f"game 'tictactoe': payoff_unit must be positive and finite, got {unit}"):
+        replace(GAME, payoff_unit=unit)
 
 
 @pytest.mark.slow

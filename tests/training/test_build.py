@@ -8,10 +8,11 @@ import pytest
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
+from coterie.core.group import Stateless
 from coterie.core.types import CoterieError
 from coterie.lm.interface import Missing
 from coterie.policies.network import NetworkPolicy
-from coterie.policies.scripted import ExpertPolicy, RandomPolicy
+from coterie.policies.scripted import ExpertPolicy, RandomPolicy, RandomSettings
 from coterie.testing import check_world
 from coterie.training import build, language_models, start, workers
 from coterie.training.run import Run
@@ -150,6 +151,18 @@ def test_the_expert_policy_needs_a_world_with_a_scripted_expert(tmp_path):
     assert "group 'a': policy 'expert'" in said
     assert "HasExpert" in said
     assert "'Odd'" in said
+
+
+class Silent(Stateless):
+    """An advisor that has nothing to say."""
+
+    def __init__(self, settings: RandomSettings, group_spec): ...
+
+
+def test_an_advisor_without_the_methods_of_one_is_refused(tmp_path):
+    said = refusal(tmp_path, f"  a: {{advisor: {{name: '{__name__}:Silent'}}, learner: {{name: ppo}}}}")
+    assert said.startswith("groups.a.advisor: ")
+    assert "suggest" in said
 
 
 def test_ppo_improves_networks_only(tmp_path):

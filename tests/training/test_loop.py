@@ -11,7 +11,7 @@ from coterie.algorithms.divergence import Diverged
 from coterie.config import schema
 from coterie.config.schema import TrainSettings
 from coterie.core.types import CoterieError
-from coterie.studies import report
+from coterie.studies.report import report
 from coterie.training import loop, metrics, sinks, video
 from coterie.training.run import Run
 from coterie.worlds.gridworld.world import Gridworld
@@ -199,7 +199,7 @@ def test_what_comes_after_training_fails_with_a_warning(tmp_path, monkeypatch, c
 
 
 @pytest.mark.slow
-def test_a_run_that_died_while_it_filmed_is_finished_by_a_resume(tmp_path, monkeypatch, caplog):
+def test_a_run_killed_while_writing_its_video_is_finished_by_a_resume(tmp_path, monkeypatch, caplog):
     """Earlier versions left such runs: trained to the end, without a summary."""
     words = ["train.total_steps=64", "world.max_steps=6", "train.video=true"]
     run = train(tmp_path / "run", *words)

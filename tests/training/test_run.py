@@ -207,16 +207,16 @@ def test_what_came_after_a_checkpoint_is_cut(run):
         keep_best(run, step)
         checkpoint.save(run.checkpoint_path(step), state(step, step))
     run.summary_file.write_text("{}")
-    films = run.path / "videos" / "eval"
-    films.mkdir(parents=True)
+    video_names = run.path / "videos" / "eval"
+    video_names.mkdir(parents=True)
     for step in (20, 30):
-        (films / f"step-{step:012d}.gif").write_bytes(b"GIF")
+        (video_names / f"step-{step:012d}.gif").write_bytes(b"GIF")
     before = files(run.checkpoint_path(20))
     run.cut(20)
     assert run.metrics_file.read_text() == "\n".join(lines[:3]) + "\n"
     assert (run.steps(), run.steps("best")) == ([0, 20], [0, 20])
     assert files(run.checkpoint_path(20)) == before
     assert run.summary() is None
-    assert run.videos() == [films / "step-000000000020.gif"]
+    assert run.videos() == [video_names / "step-000000000020.gif"]
     run.cut(-1)
     assert (run.metrics(), run.steps(), run.steps("best")) == ([], [], [])

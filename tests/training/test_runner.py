@@ -15,7 +15,7 @@ from coterie.testing.comparison import expect_equal, leaves
 from coterie.training.runner import Runner, join_episodes
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.small_worlds import Bandit, Counting, Leavers, Numbered, Rounds, actors, generator, network, place_in
+from helpers.small_worlds import Bandit, Counting, Leavers, Numbered, Rounds, actors, generator, network, spec_in
 
 
 def grid(num_envs=3, **fields):
@@ -23,7 +23,7 @@ def grid(num_envs=3, **fields):
 
 
 def random_seat(world, **fields):
-    where = place_in(world, **fields)
+    where = spec_in(world, **fields)
     return where, RandomPolicy(RandomSettings(), where)
 
 
@@ -85,7 +85,7 @@ def test_the_rollouts_arrays_are_its_own():
 
 def test_log_probabilities_are_written_down():
     world = grid()
-    where = place_in(world)
+    where = spec_in(world)
     policy = network(where)
     own = Runner(world, actors((where, policy)), seed=1).play(4, 1).experiences["team"]
     view = View(own.observation[2], own.active[2], np.arange(2), generator())
@@ -149,7 +149,7 @@ def still_open(runner):
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=12))
 def test_tictactoe_is_the_same_however_it_is_cut_into_rollouts(lengths):
     worlds = [Tictactoe(TictactoeSettings(), 3) for _ in range(2)]
-    cut, whole = (Runner(w, actors((place_in(w), FixedPlay())), seed=0) for w in worlds)
+    cut, whole = (Runner(w, actors((spec_in(w), FixedPlay())), seed=0) for w in worlds)
     assert decisions(cut, lengths) == decisions(whole, [sum(lengths)])
     assert still_open(cut) == still_open(whole)
 
@@ -157,7 +157,7 @@ def test_tictactoe_is_the_same_however_it_is_cut_into_rollouts(lengths):
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_rewards_for_the_idle_and_truncated_are_the_same_however_cut(lengths):
-    pair = [(w, place_in(w)) for w in (Rounds(), Rounds())]
+    pair = [(w, spec_in(w)) for w in (Rounds(), Rounds())]
     cut, whole = (Runner(w, actors((p, Numbered())), seed=0) for w, p in pair)
     assert decisions(cut, lengths) == decisions(whole, [sum(lengths)])
 
@@ -166,7 +166,7 @@ def test_rewards_for_the_idle_and_truncated_are_the_same_however_cut(lengths):
 @settings(max_examples=15, deadline=None)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_a_teams_rewards_are_the_same_however_cut(world, lengths):
-    pair = [(w, place_in(w)) for w in (world(), world())]
+    pair = [(w, spec_in(w)) for w in (world(), world())]
     cut, whole = (Runner(w, actors((p, Numbered())), seed=0) for w, p in pair)
     found = [decisions(*run, Team(TeamSettings())) for run in ((cut, lengths), (whole, [sum(lengths)]))]
     assert [d[:5] + d[6:] for d in found[0]] == [d[:5] + d[6:] for d in found[1]]
@@ -177,7 +177,7 @@ def test_a_teams_rewards_are_the_same_however_cut(world, lengths):
 
 def test_a_team_in_turns_shares_what_came_since_each_decision():
     world = Rounds(num_envs=1, agents=3, length=50)  # agent t mod 3 acts at tick t; agent a gets 100·a + t
-    runner = Runner(world, actors((place_in(world), Numbered())), seed=0)
+    runner = Runner(world, actors((spec_in(world), Numbered())), seed=0)
     runner.play(5, 1)
     own = runner.play(4, 2).experiences["team"]
     # at tick 5 agent 2 acts: agents 0 and 1 decided at ticks 3 and 4, and the mean reward at tick t is 100 + t
@@ -187,7 +187,7 @@ def test_a_team_in_turns_shares_what_came_since_each_decision():
 
 def test_every_decision_of_a_turn_based_world_is_counted_once():
     world = Tictactoe(TictactoeSettings(), 3)
-    runner = Runner(world, actors((place_in(world), FixedPlay())), seed=0)
+    runner = Runner(world, actors((spec_in(world), FixedPlay())), seed=0)
     assert len(decisions(runner, [1] * 20)) == 3 * 20 - still_open(runner)
 
 
@@ -203,12 +203,12 @@ def test_the_losers_last_move_gets_the_loss():
 
 def test_an_agents_reward_while_idle_belongs_to_its_latest_decision():
     world = Rounds(num_envs=1, agents=3, length=7)
-    runner = Runner(world, actors((place_in(world), Numbered())), seed=0)
+    runner = Runner(world, actors((spec_in(world), Numbered())), seed=0)
     # Agent 1 decides at clocks 1 and 4 and earns 100 + clock at every tick.
     found = [one for one in decisions(runner, [3, 2, 9]) if one[1] == 1 and one[2][1] == 1]
     assert found[0][5] == 101 + 102 + 103
     # Agent 0's third decision, at clock 6, is its last before the time limit.
-    runner = Runner(world, actors((place_in(world), Numbered())), seed=0)
+    runner = Runner(world, actors((spec_in(world), Numbered())), seed=0)
     assert [one[5:] for one in decisions(runner, [7]) if one[1] == 0][-1] == (6.0, "truncated")
 
 
@@ -226,7 +226,7 @@ def test_a_simultaneous_world_leaves_nothing_open_and_has_no_extra_row():
 
 def test_memory_counts_own_decisions_from_every_episodes_start():
     world = Rounds(num_envs=2, agents=3, length=7)
-    runner = Runner(world, actors((place_in(world), Counting())), seed=0)
+    runner = Runner(world, actors((spec_in(world), Counting())), seed=0)
     for iteration, steps in enumerate((4, 5, 12), 1):
         own = runner.play(steps, iteration).experiences["team"]
         assert own.memory.shape == (*own.observation.shape[:3], 1)  # one row more than decisions
@@ -238,7 +238,7 @@ def test_memory_counts_own_decisions_from_every_episodes_start():
 
 def test_memory_is_kept_while_idle_and_cleared_with_the_copy():
     world = Rounds(num_envs=1, agents=2, length=4)
-    runner = Runner(world, actors((place_in(world), Counting())), seed=0)
+    runner = Runner(world, actors((spec_in(world), Counting())), seed=0)
     runner.begin(1)
     seen = []
     for _ in range(6):
@@ -249,12 +249,12 @@ def test_memory_is_kept_while_idle_and_cleared_with_the_copy():
 
 def test_memory_is_saved_and_loaded():
     world = Rounds()
-    runner = Runner(world, actors((place_in(world), Counting())), seed=0)
+    runner = Runner(world, actors((spec_in(world), Counting())), seed=0)
     runner.play(5, 1)
     state, kept = runner.save(), runner.memories["team"].copy()
     assert kept.any()
     rest = runner.play(6, 2).experiences["team"]
-    other = Runner(Rounds(), actors((place_in(world), Counting())), seed=0)
+    other = Runner(Rounds(), actors((spec_in(world), Counting())), seed=0)
     other.load(state)
     assert np.array_equal(other.memories["team"], kept)
     expect_equal("after loading", rest, other.play(6, 2).experiences["team"])
@@ -268,7 +268,7 @@ def test_groups_see_and_act_for_their_own_agents():
     few, many = Numbered(), Numbered()
     runner = Runner(
         world,
-        actors((place_in(world, [2], "few"), few), (place_in(world, [3, 0, 1], "many"), many)),
+        actors((spec_in(world, [2], "few"), few), (spec_in(world, [3, 0, 1], "many"), many)),
         seed=0,
     )
     rollout = runner.play(12, 1)
@@ -297,7 +297,7 @@ def test_a_seat_may_hold_some_of_a_policys_agents():
             asked.append(view.agents.tolist())
             return super().act(view)
 
-    halves = [Actor(place_in(world, [0, 1], "a"), Asked()), Actor(place_in(world, [2], "b"), Asked(), np.array([1]))]
+    halves = [Actor(spec_in(world, [0, 1], "a"), Asked()), Actor(spec_in(world, [2], "b"), Asked(), np.array([1]))]
     Runner(world, halves, seed=0).play(1, 1)
     assert asked == [[0, 1], [1]]
 
@@ -319,7 +319,7 @@ def test_a_part_of_a_kind_is_masked_as_itself():
 
 def test_episodes_are_tallied_across_rollouts():
     world = Rounds(num_envs=2, agents=2, length=5)
-    runner = Runner(world, actors((place_in(world), Numbered())), seed=0)
+    runner = Runner(world, actors((spec_in(world), Numbered())), seed=0)
     first, second = runner.play(3, 1).episodes, runner.play(9, 2).episodes
     assert len(first.at) == 0
     assert first.returns["team"].shape == (0, 2)
@@ -343,7 +343,7 @@ def test_episodes_of_shards_are_joined_by_time():
     parts = []
     for length in (3, 5):
         world = Rounds(num_envs=1, agents=2, length=length)
-        parts.append(Runner(world, actors((place_in(world), Numbered())), seed=0).play(10, 1).episodes)
+        parts.append(Runner(world, actors((spec_in(world), Numbered())), seed=0).play(10, 1).episodes)
     both = join_episodes(parts)
     assert both.at.tolist() == [2, 4, 5, 8, 9]
     assert both.length.tolist() == [3, 5, 3, 3, 5]
@@ -381,7 +381,7 @@ def test_a_loaded_runner_goes_on_exactly(agent_type):
         world = {"grid": grid, "tictactoe": lambda: Tictactoe(TictactoeSettings(first="random"), 3), "rounds": Rounds}[
             agent_type
         ]()
-        where = place_in(world)
+        where = spec_in(world)
         return Runner(world, actors((where, network(where))), seed=4)
 
     runner = make()
@@ -418,5 +418,5 @@ def test_greedy_runners_ask_for_greedy_play():
 
     for greedy in (False, True):
         world = Rounds()
-        Runner(world, actors((place_in(world), Asked())), seed=0, greedy=greedy).play(1, 1)
+        Runner(world, actors((spec_in(world), Asked())), seed=0, greedy=greedy).play(1, 1)
     assert asked == [False, True]

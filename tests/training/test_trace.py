@@ -9,7 +9,7 @@ from coterie.core.types import Decision, Mean, as_metrics, merge_counters
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
-from helpers.small_worlds import place_in
+from helpers.small_worlds import spec_in
 
 
 class Tracing(Stateless):
@@ -30,7 +30,7 @@ class Tracing(Stateless):
 
 def runner():
     world = Tictactoe(TictactoeSettings(), 3)
-    group_spec = place_in(world)
+    group_spec = spec_in(world)
     return Runner(world, [Actor(group_spec, Tracing(group_spec))], seed=0)
 
 

@@ -34,20 +34,20 @@ def odd():
     return seated(schema.Part("helpers.run:Odd", run_cases.OddSettings(lengths=(5,))))
 
 
-def test_a_film_has_every_step_of_the_episode(tmp_path, grid):
+def test_a_video_has_every_step_of_the_episode(tmp_path, grid):
     world, actors = grid
     video.write_video(world, actors, 1, [tmp_path / "new" / "a.gif"], video.Showing(fps=5))
-    film = Image.open(tmp_path / "new" / "a.gif")
+    video_file = Image.open(tmp_path / "new" / "a.gif")
     scenes = len(list(video.scenes(Runner(world, actors, 1, greedy=True))))
     assert scenes == 7  # before each of six steps, and the end
-    assert film.n_frames == scenes  # every caption has its step
-    assert film.info["duration"] % 200 == 0
+    assert video_file.n_frames == scenes  # every caption has its step
+    assert video_file.info["duration"] % 200 == 0
     lasting = 0
-    for number in range(film.n_frames):
-        film.seek(number)
-        lasting += film.info["duration"]
+    for number in range(video_file.n_frames):
+        video_file.seek(number)
+        lasting += video_file.info["duration"]
     assert lasting == 200 * (scenes + 1)
-    width, height = film.size
+    width, height = video_file.size
     assert width >= captions.SMALLEST > max(world.frame(0).shape)  # enlarged
     assert height > width  # captions above and below a square
 
@@ -61,13 +61,13 @@ def test_several_episodes_are_longer_and_differ(tmp_path, grid):
     assert lengths == [7, 14, 14]
 
 
-def test_the_same_seed_gives_the_same_film(tmp_path, grid):
+def test_the_same_seed_gives_the_same_video(tmp_path, grid):
     world, actors = grid
-    films = []
+    video_files = []
     for seed in (1, 1, 2):
         video.write_video(world, actors, seed, [tmp_path / "a.gif"])
-        films.append((tmp_path / "a.gif").read_bytes())
-    assert films[0] == films[1] != films[2]
+        video_files.append((tmp_path / "a.gif").read_bytes())
+    assert video_files[0] == video_files[1] != video_files[2]
 
 
 def test_an_episode_never_shows_the_next_one(odd):
@@ -139,7 +139,7 @@ def test_a_world_without_pictures_says_so(odd, tmp_path):
         video.write_video(world, actors, 0, [tmp_path / "a.gif"])
 
 
-def test_a_film_of_another_kind_is_refused(grid, tmp_path):
+def test_a_video_of_another_kind_is_refused(grid, tmp_path):
     world, actors = grid
     with pytest.raises(CoterieError, match=r"a.avi': videos are written as .gif or .mp4"):
         video.write_video(world, actors, 0, [tmp_path / "a.avi"])
@@ -149,7 +149,7 @@ def test_a_film_of_another_kind_is_refused(grid, tmp_path):
 def test_an_mp4_lies_beside_the_gif_and_lasts_as_long(grid, tmp_path):
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     world, actors = grid
-    paths = video.beside(tmp_path / "a.gif")
+    paths = video.video_paths(tmp_path / "a.gif")
     assert [path.name for path in paths] == ["a.gif", "a.mp4"]
     video.write_video(world, actors, 1, paths, video.Showing(fps=2))
     frames, seconds = ffmpeg.count_frames_and_secs(str(paths[1]))
@@ -161,7 +161,7 @@ def test_an_mp4_lies_beside_the_gif_and_lasts_as_long(grid, tmp_path):
 def test_without_ffmpeg_a_gif_is_all_and_an_mp4_says_what_it_needs(grid, tmp_path, monkeypatch):
     world, actors = grid
     monkeypatch.setattr(mp4, "available", lambda: False)
-    assert video.beside(tmp_path / "a.gif") == [tmp_path / "a.gif"]
+    assert video.video_paths(tmp_path / "a.gif") == [tmp_path / "a.gif"]
     with pytest.raises(CoterieError, match=r"a.mp4': MP4 files need imageio-ffmpeg: pip install 'coterie\[video\]'"):
         video.write_video(world, actors, 0, [tmp_path / "a.mp4"])
     assert not list(tmp_path.iterdir())
@@ -213,7 +213,7 @@ def test_every_sign_of_an_agent_has_its_name(name):
     assert agents <= {sign.meaning for sign in world.legend()}
 
 
-def test_a_film_is_written_frame_by_frame(tmp_path):
+def test_a_video_is_written_frame_by_frame(tmp_path):
     """Colours and rectangles are right, and memory does not grow with the number of frames."""
     random = np.random.default_rng(0)
     background = random.integers(0, 4, size=(60, 80, 3), dtype=np.uint8) * 60
@@ -222,11 +222,11 @@ def test_a_film_is_written_frame_by_frame(tmp_path):
         picture = background.copy()
         picture[10 + step : 20 + step, 5:15] = (250, 10, 10)
         pictures.append(picture)
-    with GifWriter(tmp_path / "a.gif") as film:
+    with GifWriter(tmp_path / "a.gif") as video_file:
         for picture in pictures:
-            film.add(picture)
-        film.repeat()
-        film.finish(fps=10)
+            video_file.add(picture)
+        video_file.repeat()
+        video_file.finish(fps=10)
     shown = Image.open(tmp_path / "a.gif")
     assert (shown.n_frames, shown.info["loop"]) == (12, 0)
     for number, picture in enumerate(pictures):
@@ -236,25 +236,25 @@ def test_a_film_is_written_frame_by_frame(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
 
 
-def test_a_film_that_fails_leaves_no_file(tmp_path):
+def test_a_video_that_fails_leaves_no_file(tmp_path):
     def write():
-        with GifWriter(tmp_path / "a.gif") as film:
+        with GifWriter(tmp_path / "a.gif") as video_file:
             for width in (4, 5):
-                film.add(np.zeros((4, width, 3), np.uint8))
+                video_file.add(np.zeros((4, width, 3), np.uint8))
 
     with pytest.raises(ValueError, match="same size"):
         write()
     assert not list(tmp_path.iterdir())
 
 
-def test_memory_does_not_grow_with_a_film(tmp_path):
+def test_memory_does_not_grow_with_a_video(tmp_path):
     frame = np.zeros((200, 200, 3), np.uint8)
     tracemalloc.start()
-    with GifWriter(tmp_path / "a.gif") as film:
+    with GifWriter(tmp_path / "a.gif") as video_file:
         for step in range(200):
             frame[step] = step
-            film.add(frame)
-        film.finish(30)
+            video_file.add(frame)
+        video_file.finish(30)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 * frame.nbytes

@@ -164,7 +164,7 @@ def test_masks_that_come_later_need_the_setting(name, caplog, monkeypatch):
 
 def test_a_mask_beside_other_actions_is_refused_with_the_cure():
     options = {"choices": 3}
-    with pytest.raises(CoterieError, match=r"'agent_0' has an action_mask beside actions MultiDiscrete.*masks: none"):
+    with pytest.raises(CoterieError, match=r"'agent_0' has an action_mask with actions MultiDiscrete.*masks: none"):
         world("gymnasium/helpers.odd_envs:Masked-v0", options=options)
     ignored = world("gymnasium/helpers.odd_envs:Masked-v0", options=options, actions={"masks": "none"})
     assert ignored.reset(0).agent_types["agent"].mask is None

@@ -151,7 +151,7 @@ def test_every_round_has_new_valuations():
         POINTS,
     ],
 )
-def test_valuations_are_drawn_as_told(settings):
+def test_valuations_are_drawn_from_their_distribution(settings):
     made = AuctionSettings(3, valuations=settings)
     world, table = Auction(made, 20000), made.model.valuations
     for timestep in (world.reset(5), bid(world, 0.1, 0.2, 0.3)):

@@ -1,4 +1,4 @@
-"""The worth of bids: curves, chances, best responses and measures, by hand and beside the world itself."""
+"""Values of bids: curves, chances, best responses and measures, by hand and against the world itself."""
 
 import numpy as np
 import pytest
@@ -14,10 +14,10 @@ from coterie.worlds.auction.best_responses import (
     l2_distance,
     utility_loss,
     win_probability_against,
-    win_probability_against_samples,
 )
-from coterie.worlds.auction.equilibria import symmetric_equilibrium, uniform_valuations
+from coterie.worlds.auction.equilibria import symmetric_equilibrium
 from coterie.worlds.auction.valuations import ValuationSettings, tabulate
+from helpers.auction import uniform_valuations
 
 RISK = Prospect()
 VALUES = np.array([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
@@ -51,17 +51,6 @@ def test_ties_are_won_by_lot(rivals):
     np.testing.assert_allclose(
         win_probability_against([same] * rivals)(np.array([0.29, 0.3, 0.31])), [0, 1 / (rivals + 1), 1]
     )
-    seen = win_probability_against_samples(np.full((5, rivals), 0.3))
-    np.testing.assert_allclose(seen(np.array([0.29, 0.3, 0.31])), [0, 1 / (rivals + 1), 1])
-
-
-def test_chances_against_samples_by_hand():
-    win_probability = win_probability_against_samples(np.array([[0.1, 0.2], [0.5, 0.5], [0.4, 0.1], [0.4, 0.0]]))
-    np.testing.assert_allclose(
-        win_probability(np.array([0.15, 0.2, 0.3, 0.4, 0.5, 0.6])), [0, 1 / 8, 0.25, 0.5, 0.75 + 1 / 12, 1]
-    )
-    with pytest.raises(ValueError, match=r"shape \[M, R\]"):
-        win_probability_against_samples(np.zeros(3))
 
 
 def test_interim_values_by_hand():
@@ -89,29 +78,20 @@ def test_best_response_to_a_uniform_rival(risk):
     found = best_response(model, risk, VALUES, win_probability_against([bid_function(model, lambda v: v)]))
     fine = np.linspace(0, 1, 200001)
     for v, bid, utility in zip(VALUES, *found, strict=True):
-        all_worth = lottery(risk, np.maximum(v - fine, 0), 0.0, fine) * (fine <= v)
-        assert utility == pytest.approx(all_worth.max(), abs=1e-8)
-        assert bid == pytest.approx(fine[all_worth.argmax()], abs=1e-4 if v else 1)
+        all_values = lottery(risk, np.maximum(v - fine, 0), 0.0, fine) * (fine <= v)
+        assert utility == pytest.approx(all_values.max(), abs=1e-8)
+        assert bid == pytest.approx(fine[all_values.argmax()], abs=1e-4 if v else 1)
     if risk == NEUTRAL:
         np.testing.assert_allclose(found.bids, VALUES / 2, atol=1e-5)
 
 
-def test_best_response_to_samples_is_that_to_their_curve():
-    model, random = AuctionModel(3, uniform_valuations()), np.random.default_rng(0)
-    rivals = random.random((200000, 2)) * 2 / 3
-    found = best_response(model, NEUTRAL, VALUES[1:], win_probability_against_samples(rivals))
-    np.testing.assert_allclose(found.bids, VALUES[1:] * 2 / 3, atol=0.02)
-    np.testing.assert_allclose(found.utility, VALUES[1:] ** 3 / 3, atol=2e-3)
-
-
 def test_best_response_on_a_grid_of_bids():
     """One rival bids 0, 0.5 or 1, each as likely; at a tie a lot decides."""
-    rivals = np.array([[0.0], [0.5], [1.0]])
     found = best_response(
         AuctionModel(2, uniform_valuations()),
         NEUTRAL,
         np.array([0.2, 0.9]),
-        win_probability_against_samples(rivals),
+        lambda bids: np.interp(bids, [0, 0.5, 1], [1 / 6, 1 / 2, 5 / 6]),
         bid_levels=3,
     )
     np.testing.assert_array_equal(found.bids, [0, 0.5])
@@ -119,7 +99,7 @@ def test_best_response_on_a_grid_of_bids():
 
 
 @pytest.mark.parametrize("risk", [NEUTRAL, RISK, Prospect(reference=0.2)])
-def test_truth_is_best_at_second_prices_whatever_the_taste(risk):
+def test_truth_is_best_at_second_prices_for_every_risk_preference(risk):
     model = AuctionModel(2, uniform_valuations(), "second_price")
     win_probability = win_probability_against([bid_function(model, lambda v: v**2)])
     truth = best_response(model, risk, VALUES, win_probability)
@@ -161,23 +141,23 @@ def test_utility_loss_in_closed_form():
     win_probability = win_probability_against([ideal])
     for c in (0.2, 0.4, 0.5):
         low = bid_function(model, lambda v, c=c: c * v)
-        told = utility_loss(model, NEUTRAL, low, win_probability, ideal)
-        assert told.utility == pytest.approx(2 * c * (1 - c) / 3, abs=1e-5)
-        assert told.reference == pytest.approx(1 / 6, abs=1e-5)
-        assert told.absolute == pytest.approx(1 / 6 - 2 * c * (1 - c) / 3, abs=1e-5)
-        assert told.relative == pytest.approx(1 - 4 * c * (1 - c), abs=1e-4)
+        result = utility_loss(model, NEUTRAL, low, win_probability, ideal)
+        assert result.utility == pytest.approx(2 * c * (1 - c) / 3, abs=1e-5)
+        assert result.reference == pytest.approx(1 / 6, abs=1e-5)
+        assert result.absolute == pytest.approx(1 / 6 - 2 * c * (1 - c) / 3, abs=1e-5)
+        assert result.relative == pytest.approx(1 - 4 * c * (1 - c), abs=1e-4)
         best = utility_loss(model, NEUTRAL, low, win_probability)
-        assert best.absolute == pytest.approx(told.absolute, abs=1e-6)
+        assert best.absolute == pytest.approx(result.absolute, abs=1e-6)
 
 
 def test_results_in_closed_form():
     """One truthful bidder and one who bids half: the former wins with v > w / 2."""
     model = AuctionModel(2, uniform_valuations())
     table = [bid_function(model, lambda v: v), bid_function(model, half)]
-    told = expected_outcome(model, table)
-    assert told.revenue == pytest.approx(1 / 24 + 1 / 2, abs=1e-5)  # E max(V, W / 2)
-    assert told.highest_wins == pytest.approx(0.75, abs=1e-4)
-    assert told.efficiency == pytest.approx((1 / 2 - 1 / 24 + 1 / 6) / (2 / 3), abs=1e-4)
+    result = expected_outcome(model, table)
+    assert result.revenue == pytest.approx(1 / 24 + 1 / 2, abs=1e-5)  # E max(V, W / 2)
+    assert result.highest_wins == pytest.approx(0.75, abs=1e-4)
+    assert result.efficiency == pytest.approx((1 / 2 - 1 / 24 + 1 / 6) / (2 / 3), abs=1e-4)
     with pytest.raises(ValueError, match=r"bidders: expected 3 .* got 2"):
         expected_outcome(AuctionModel(3, uniform_valuations()), table)
 
@@ -187,17 +167,17 @@ def test_results_in_closed_form():
 def test_results_of_uneven_tables_are_those_of_many_draws(rule):
     model = AuctionModel(3, tabulate(ValuationSettings("beta", alpha=2, beta=1)), rule, 0.2)
     shapes = (lambda v: 0.9 * v, lambda v: v**2, lambda v: 0.7 * v)
-    told = expected_outcome(model, [bid_function(model, shape) for shape in shapes])
+    result = expected_outcome(model, [bid_function(model, shape) for shape in shapes])
     values = model.valuations.quantile(np.random.default_rng(3).random((400000, 3)))
     bids = np.stack([shape(values[:, i]) for i, shape in enumerate(shapes)], axis=1)
     counted = np.where(bids >= 0.2, bids, -1)
     sold, winner = counted.max(axis=1) >= 0, counted.argmax(axis=1)
     best, second = np.sort(counted, axis=1)[:, [2, 1]].T
     paid = {"first_price": best, "second_price": np.maximum(second, 0.2), "all_pay": counted.clip(0).sum(axis=1)}[rule]
-    assert told.revenue == pytest.approx((paid * sold).mean(), abs=2e-3)
+    assert result.revenue == pytest.approx((paid * sold).mean(), abs=2e-3)
     won = values[np.arange(len(values)), winner] * sold
-    assert told.efficiency == pytest.approx(won.mean() / values.max(axis=1).mean(), abs=2e-3)
-    assert told.highest_wins == pytest.approx((sold & (won == values.max(axis=1))).mean(), abs=2e-3)
+    assert result.efficiency == pytest.approx(won.mean() / values.max(axis=1).mean(), abs=2e-3)
+    assert result.highest_wins == pytest.approx((sold & (won == values.max(axis=1))).mean(), abs=2e-3)
 
 
 @pytest.mark.parametrize(("bad", "message"), [((1, 0.0), "bidders must be at least 2"), ((2, 1.5), "reserve must lie")])

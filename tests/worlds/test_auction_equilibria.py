@@ -13,10 +13,10 @@ from coterie.worlds.auction.equilibria import (
     max_regret,
     symmetric_bid,
     symmetric_equilibrium,
-    uniform_valuations,
 )
 from coterie.worlds.auction.valuations import ValuationSettings, tabulate
 from coterie.worlds.auction.world import Auction, AuctionSettings
+from helpers.auction import uniform_valuations
 
 RISK = Prospect()  # α = 0.88, γ = 0.61
 VALUES = np.array([0.25, 0.5, 0.75, 0.9, 1.0])
@@ -149,26 +149,26 @@ def table(cpt, neutral):
 @pytest.mark.slow
 def test_a_table_of_equals_is_the_symmetric_one():
     model = AuctionModel(3, uniform_valuations(), reserve=0.1)
-    told = asymmetric_equilibrium(model, [RISK, RISK], [1, 2])
+    found = asymmetric_equilibrium(model, [RISK, RISK], [1, 2])
     at = np.linspace(0.12, 1, 30)
-    for bid_function in told.bid_functions:
+    for bid_function in found.bid_functions:
         np.testing.assert_allclose(bid_function(at), symmetric_bid(model, at, RISK), atol=1e-4)
-    assert told.residual < 1e-5
+    assert found.residual < 1e-5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cpt", "neutral"), [(1, 1), (2, 1), (1, 2)])
 def test_mixed_tables_are_in_equilibrium(cpt, neutral):
-    told = table(cpt, neutral)
-    assert told.residual < 1e-4
-    assert len(told.bidders) == cpt + neutral
+    found = table(cpt, neutral)
+    assert found.residual < 1e-4
+    assert len(found.bidders) == cpt + neutral
     model = AuctionModel(cpt + neutral, uniform_valuations())
-    for risk, bid_function, i in ((RISK, told.bid_functions[0], 0), (NEUTRAL, told.bid_functions[1], 1)):
+    for risk, bid_function, i in ((RISK, found.bid_functions[0], 0), (NEUTRAL, found.bid_functions[1], 1)):
         assert (np.diff(bid_function.bids) >= -1e-12).all()
-        assert utility_loss(model, risk, bid_function, told.win_probability(i)).relative < 1e-4
+        assert utility_loss(model, risk, bid_function, found.win_probability(i)).relative < 1e-4
         # the bids of the symmetric equilibrium would be worse here
         alone = symmetric_equilibrium(model, risk)
-        assert max_regret(model, risk, alone, told.win_probability(i)) > 50 * told.residual
+        assert max_regret(model, risk, alone, found.win_probability(i)) > 50 * found.residual
 
 
 @pytest.mark.slow
@@ -206,9 +206,9 @@ def test_the_world_pays_what_theory_says(rule, reserve):
     settings = AuctionSettings(3, rule, valuations=BETA, reserve=reserve)
     bid_function = symmetric_equilibrium(settings.model)
     rewards, paid, efficient = play(settings, [bid_function] * 3)
-    told = expected_outcome(settings.model, [bid_function] * 3)
-    assert paid.mean() == pytest.approx(told.revenue, abs=5 * paid.std() / 200)
-    assert efficient == pytest.approx(told.highest_wins, abs=0.01)
+    found = expected_outcome(settings.model, [bid_function] * 3)
+    assert paid.mean() == pytest.approx(found.revenue, abs=5 * paid.std() / 200)
+    assert efficient == pytest.approx(found.highest_wins, abs=0.01)
     earned = utility_loss(settings.model, NEUTRAL, bid_function, win_probability_against([bid_function] * 2)).utility
     assert rewards.mean() == pytest.approx(earned, abs=5 * rewards.std() / np.sqrt(rewards.size))
 
@@ -221,13 +221,13 @@ def test_the_world_pays_prospect_theorists_less():
 
 @pytest.mark.slow
 def test_a_mixed_table_in_the_world():
-    settings, told = AuctionSettings(3), table(2, 1)
-    rewards, paid, efficient = play(settings, told.bidders)
-    expected = expected_outcome(settings.model, told.bidders)
+    settings, found = AuctionSettings(3), table(2, 1)
+    rewards, paid, efficient = play(settings, found.bidders)
+    expected = expected_outcome(settings.model, found.bidders)
     assert paid.mean() == pytest.approx(expected.revenue, abs=4e-3)
     assert efficient == pytest.approx(expected.highest_wins, abs=0.01)
     assert efficient < 0.95
-    neutral = utility_loss(settings.model, NEUTRAL, told.bid_functions[1], told.win_probability(1)).utility
+    neutral = utility_loss(settings.model, NEUTRAL, found.bid_functions[1], found.win_probability(1)).utility
     assert rewards[:, 2].mean() == pytest.approx(neutral, abs=4e-3)
 
 

@@ -28,9 +28,9 @@ def test_infos_name_winner_price_and_payoff():
     assert infos == {"bidder_0": {}, "bidder_1": {}, "bidder_2": {}}
     _, paid, ends, _, infos = env.step({"bidder_0": [0.25], "bidder_1": [0.5], "bidder_2": [0.125]})
     assert ends == dict.fromkeys(env.possible_agents, True)
-    told = {"winner": "bidder_1", "price": 0.25, "valuation": 0.75, "success": True}
-    assert infos["bidder_1"] == told | {"payoff": 0.5, "bid": 0.5, "paid": 0.25}
-    assert infos["bidder_2"] == told | {"payoff": 0.0, "bid": 0.125, "paid": 0.0}
+    shared = {"winner": "bidder_1", "price": 0.25, "valuation": 0.75, "success": True}
+    assert infos["bidder_1"] == shared | {"payoff": 0.5, "bid": 0.5, "paid": 0.25}
+    assert infos["bidder_2"] == shared | {"payoff": 0.0, "bid": 0.125, "paid": 0.0}
     assert paid == {agent: info["payoff"] for agent, info in infos.items()}
     kept = dict(infos["bidder_1"])
     env.reset(seed=1)

@@ -15,12 +15,12 @@ def panels_of(found, monkeypatch):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
     draw_bids([found])
-    told = {}
+    panels = {}
     for axes in drawn[0].axes[2:]:
         dots = [tuple(held.lines[0].get_xydata()[0].tolist()) for held in axes.containers]
         bars = [held.lines[2][0].get_segments()[0][:, 1].tolist() for held in axes.containers if held.lines[2]]
-        told[axes.get_title("left")] = (dots, bars, [words.get_text() for words in axes.texts], axes)
-    return told
+        panels[axes.get_title("left")] = (dots, bars, [words.get_text() for words in axes.texts], axes)
+    return panels
 
 
 def shaded(shares, risks, members, **settings):

@@ -12,7 +12,7 @@ import coterie
 from coterie.config.schema import load
 from coterie.core.types import CoterieError, Decision
 from coterie.preferences.prospect import NEUTRAL, Prospect
-from coterie.studies import report
+from coterie.studies.report import report
 from coterie.training.run import Run
 from coterie.worlds.auction import metrics
 from coterie.worlds.auction.best_responses import bid_function
@@ -100,8 +100,8 @@ def test_bidders_in_equilibrium(played, bidders):
     for outcome in (found["auction"]["neutral"], equilibrium):
         assert (outcome["revenue"], outcome["efficiency"]) == pytest.approx((revenue, 1), abs=1e-4)
     assert found["auction"]["neutral"]["payoff"] == pytest.approx(1 / (bidders * (bidders + 1)), abs=1e-4)
-    told = {name: one["value"] for name, one in found["auction"]["learned"].items()}
-    assert told == pytest.approx({"revenue": revenue, "efficiency": 1, "highest_wins": 1}, abs=1e-4)
+    reported = {name: one["value"] for name, one in found["auction"]["learned"].items()}
+    assert reported == pytest.approx({"revenue": revenue, "efficiency": 1, "highest_wins": 1}, abs=1e-4)
     assert found["remarks"] == []
 
 
@@ -170,7 +170,7 @@ def test_bidders_of_a_group_who_differ_count_each(played):
 
 
 @pytest.mark.slow
-def test_who_was_seated_from_a_run_keeps_the_taste_it_learned_with(tmp_path):
+def test_a_bidder_seated_from_a_run_keeps_the_preference_it_learned_with(tmp_path):
     moment = ["train.total_steps=4096", "train.video=false", "train.tensorboard=false"]
     coterie.train("auction-cpt", moment, out=tmp_path / "cpt", quiet=True)
     table = """\
@@ -254,7 +254,7 @@ def test_what_lies_below_the_reserve_has_no_weight():
     assert numbers.weighted_l2_distance == pytest.approx(0.02, rel=0.02)
 
 
-def test_a_share_says_nothing_where_losing_is_not_worth_0():
+def test_no_share_is_reported_where_losing_has_a_value_other_than_0():
     numbers = metrics.evaluate_bidders(
         benchmark({}, Prospect(reference=0.1), NEUTRAL), [symmetric_equilibrium(benchmark({}).model)] * 2
     ).groups
@@ -262,7 +262,7 @@ def test_a_share_says_nothing_where_losing_is_not_worth_0():
     assert numbers["b"].regret is not None
 
 
-def test_at_second_prices_tastes_change_nothing():
+def test_at_second_prices_risk_preferences_change_nothing():
     found = benchmark({"rule": "second_price"}, Prospect(), NEUTRAL)
     assert found.is_symmetric
     assert metrics.evaluate_bidders(found, found.equilibrium).groups["a"].regret == pytest.approx(0, abs=1e-6)
@@ -284,9 +284,9 @@ def test_bids_on_a_grid_below_a_reserve_and_beyond_a_budget(played):
 def test_a_falling_curve_has_no_share_of_highest_winners():
     found = benchmark({})
     judged = metrics.evaluate_bidders(found, [bid_function(found.model, lambda v: (1 - v) / 2)] * 2)
-    told = metrics.summarise(found, [judged])["auction"]["learned"]
-    assert told["highest_wins"] is None
-    assert told["efficiency"]["value"] == pytest.approx(0.5, abs=1e-2)  # the lower of two wins: 1/3 in place of 2/3
+    reported = metrics.summarise(found, [judged])["auction"]["learned"]
+    assert reported["highest_wins"] is None
+    assert reported["efficiency"]["value"] == pytest.approx(0.5, abs=1e-2)  # the lower of two wins: 1/3 in place of 2/3
 
 
 # The page -----------------------------------------------------------------------------------------------
@@ -312,8 +312,8 @@ def test_the_chapter_of_a_page(played, tmp_path, coterie_, drawing):
     assert "<td>— in equilibrium, all risk-neutral<td>0.1667<td>0.1667" in text
     assert text.count("data:image/png") > 1  # curves and bids
     assert Image.open(tmp_path / "figure-bids.png").size[0] > 500
-    (told,) = json.loads(numbers.read_text())["table"]["tables"]
-    assert told["groups"]["two"]["learned"]["l2_distance"]["value"] == pytest.approx(0.0577, abs=1e-3)
+    (reported,) = json.loads(numbers.read_text())["table"]["tables"]
+    assert reported["groups"]["two"]["learned"]["l2_distance"]["value"] == pytest.approx(0.0577, abs=1e-3)
 
 
 @pytest.mark.slow

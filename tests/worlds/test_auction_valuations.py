@@ -58,9 +58,9 @@ def test_points_by_hand():
 
 
 def test_tables_run_straight_between_their_entries():
-    at, told = np.array([0.0, 1, 1, 2]), np.array([0.0, 1, 3, 4])
-    np.testing.assert_allclose(interpolate(np.array([-1, 0.5, 1, 1.5, 9]), at, told), [0, 0.5, 3, 3.5, 4])
-    np.testing.assert_allclose(interpolate(np.array([-1, 0.5, 1, 1.5, 9]), at, told, "left"), [0, 0.5, 1, 3.5, 4])
+    at, heights = np.array([0.0, 1, 1, 2]), np.array([0.0, 1, 3, 4])
+    np.testing.assert_allclose(interpolate(np.array([-1, 0.5, 1, 1.5, 9]), at, heights), [0, 0.5, 3, 3.5, 4])
+    np.testing.assert_allclose(interpolate(np.array([-1, 0.5, 1, 1.5, 9]), at, heights, "left"), [0, 0.5, 1, 3.5, 4])
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from coterie.core.game import Symmetry, compile_rules
 from coterie.core.types import Box
 from coterie.studies.match.match import cross_play, open_players
 from coterie.testing import check_policy, check_world
-from coterie.worlds.boards import tictactoe
+from coterie.worlds.boards import connect_four, tictactoe
 from coterie.worlds.boards.board import BoardWorld, grid_symmetries
 from coterie.worlds.boards.render import board_text, cell_names
 from helpers import pages
 from helpers.run import train, written
-from helpers.small_worlds import place_in
+from helpers.small_worlds import spec_in
 
 PAGE = pages.ROOT / "docs/how-to/board-game.md"
 
@@ -89,7 +89,7 @@ def test_words_for_a_game_without_a_codec_of_its_own(domineering):
 
     world = make(domineering)
     settings = LanguageSettings(lm=LMSettings("helpers.language:COPIER"))
-    check_policy(lambda where: LanguagePolicy(settings, where), place_in(world), world=world)
+    check_policy(lambda where: LanguagePolicy(settings, where), spec_in(world), world=world)
     codec = world.text_codec("player")
     assert codec.describe(np.zeros((1, 48), np.float32)) == ["You are X: .... / .... / .... / ....."]
     assert codec.choices == cell_names(4, 4)
@@ -123,6 +123,27 @@ def test_observations_must_be_planes_and_openings_shorter_than_games():
         BoardWorld(None, 1, tictactoe.GAME, opening_moves=9)
     with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
         Plain(tictactoe.GAME, 0)
+
+
+def _over_soon(position, payoffs):
+    payoffs[0], payoffs[1] = 1.0, -1.0
+    return position[1] + position[2] > 15  # after at most five moves: a cell beyond the fourth is taken
+
+
+def test_an_opening_longer_than_every_random_game_is_refused():
+    """It was drawn again for ever."""
+    rules = compile_rules(tictactoe.legal, tictactoe.apply, _over_soon, tictactoe.observe)
+    short = replace(tictactoe.GAME, name="short", rules=rules)
+    with pytest.raises(ValueError, match=r"opening_moves=8: 10,000 random games of 'short' in a row were over by then"):
+        BoardWorld(None, 1, short, opening_moves=8)
+    world = BoardWorld(None, 4, short, opening_moves=1)
+    assert (world.positions()[:, 0] == 1).all()
+
+
+def test_openings_that_are_rare_are_found():
+    world = BoardWorld(None, 2, connect_four.GAME, opening_moves=38)  # most random games are over by then
+    stones = [bin(int(black) | int(white)).count("1") for _, black, white in world.positions()[:, :3]]
+    assert stones == [38, 38]
 
 
 def test_symmetries_of_a_grid():

@@ -122,7 +122,7 @@ def test_pick_up_drop_and_open_begin_where_they_can():
     assert not timestep.ended[0]
 
 
-def test_keys_are_told_apart_by_the_door():
+def test_keys_are_distinguished_by_the_door():
     rows = ["######", "#b..k#", "#....#", "##D###"]
     world = room(rows, (2, 1, 0), task="colored", size=6)
     assert follow(world, "go to matching key") > 0

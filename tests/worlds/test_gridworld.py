@@ -144,7 +144,7 @@ def test_race_several_may_win_and_losers_pay_once():
     assert rewards(step(world, RIGHT, LEFT, STAY)) == [10.0, 10.0, -5.0]
 
 
-def test_race_anothers_target_is_worth_nothing():
+def test_race_anothers_target_gives_no_reward():
     world = start([(0, 0), (4, 4)], [(4, 3), (0, 1)], grid_size=5, mode="race")
     timestep = step(world, RIGHT, LEFT)
     assert rewards(timestep) == [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""The grid world's reference player, and its optimum against a search over all joint states."""
+"""The grid world's expert, and its optimum against a search over all joint states."""
 
 from collections import deque
 from itertools import product

@@ -23,8 +23,8 @@ FIRST, LAST = range(2)
 LISTS = ("train", "held_out", "relational")
 
 
-def told(agents, targets, order, colour, **fields):
-    """A world of one copy in which the team is told that a colour comes first or last."""
+def instructed_world(agents, targets, order, colour, **fields):
+    """A world of one copy whose instruction puts a colour first or last."""
     world = start(agents, targets, instructions="train", num_targets=len(targets), **fields)
     world.instruction.sentence[0] = (order * len(targets) + colour) * words.PHRASINGS
     world.load(world.save())
@@ -78,7 +78,7 @@ def test_episodes_draw_every_meaning_and_every_wording_of_their_list_alike(name)
 
 
 def test_first_is_followed_step_by_step():
-    world = told([(0, 0)], [(0, 1), (0, 2), (0, 3)], FIRST, RED, grid_size=5)
+    world = instructed_world([(0, 0)], [(0, 1), (0, 2), (0, 3)], FIRST, RED, grid_size=5)
     assert rewards(step(world, RIGHT)) == pytest.approx([9.9])
     assert rewards(step(world, RIGHT)) == pytest.approx([9.9])
     timestep = step(world, RIGHT)
@@ -88,7 +88,7 @@ def test_first_is_followed_step_by_step():
 
 
 def test_a_target_out_of_turn_pays_nothing_and_the_episode_goes_on_without_success():
-    world = told([(0, 0)], [(0, 2), (0, 1), (0, 3)], FIRST, RED, grid_size=5)
+    world = instructed_world([(0, 0)], [(0, 2), (0, 1), (0, 3)], FIRST, RED, grid_size=5)
     timestep = step(world, RIGHT)  # onto green
     assert rewards(timestep) == pytest.approx([-0.1])
     assert not timestep.ended.any()
@@ -103,7 +103,7 @@ def test_a_target_out_of_turn_pays_nothing_and_the_episode_goes_on_without_succe
 
 
 def test_last_is_last_only_when_all_others_are_gone():
-    world = told([(0, 1)], [(0, 0), (0, 2), (0, 3)], LAST, RED, grid_size=5)
+    world = instructed_world([(0, 1)], [(0, 0), (0, 2), (0, 3)], LAST, RED, grid_size=5)
     for _ in range(2):
         assert rewards(step(world, RIGHT)) == pytest.approx([9.9])
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_last_is_last_only_when_all_others_are_gone():
     timestep = step(world, LEFT)
     assert rewards(timestep) == pytest.approx([29.9])
     assert timestep.success.all()
-    world = told([(0, 1)], [(0, 0), (0, 2), (0, 3)], LAST, RED, grid_size=5)
+    world = instructed_world([(0, 1)], [(0, 0), (0, 2), (0, 3)], LAST, RED, grid_size=5)
     step(world, RIGHT)
     for _ in range(2):
         timestep = step(world, LEFT)
@@ -121,7 +121,7 @@ def test_last_is_last_only_when_all_others_are_gone():
 
 @pytest.mark.parametrize(("order", "colour"), [(FIRST, RED), (FIRST, GREEN), (LAST, RED), (LAST, GREEN)])
 def test_who_comes_at_the_same_time_does_not_come_before(order, colour):
-    world = told([(0, 0), (4, 0)], [(0, 1), (4, 1)], order, colour, grid_size=5)
+    world = instructed_world([(0, 0), (4, 0)], [(0, 1), (4, 1)], order, colour, grid_size=5)
     timestep = step(world, RIGHT, RIGHT)
     assert timestep.ended.all()
     assert not timestep.success.any()
@@ -129,7 +129,7 @@ def test_who_comes_at_the_same_time_does_not_come_before(order, colour):
 
 
 def test_time_runs_out_on_who_does_nothing():
-    world = told([(0, 0)], [(4, 1), (4, 2)], FIRST, RED, grid_size=5, max_steps=2)
+    world = instructed_world([(0, 0)], [(4, 1), (4, 2)], FIRST, RED, grid_size=5, max_steps=2)
     step(world, STAY)
     timestep = step(world, STAY)
     assert timestep.agent_types["agent"].truncated.all()
@@ -194,7 +194,7 @@ def test_the_optimum_is_refused():
 
 
 def test_flat_observations_end_with_the_number():
-    world = told([(0, 0)], [(0, 1), (2, 2), (4, 4)], LAST, BLUE, grid_size=5)
+    world = instructed_world([(0, 0)], [(0, 1), (2, 2), (4, 4)], LAST, BLUE, grid_size=5)
     row, plain = seen(world), seen(start([(0, 0)], [(0, 1), (2, 2), (4, 4)], grid_size=5))
     assert np.array_equal(row[: len(plain)], plain)
     assert np.flatnonzero(row[len(plain) :]).tolist() == [(3 + BLUE) * words.PHRASINGS]
@@ -202,7 +202,9 @@ def test_flat_observations_end_with_the_number():
 
 
 def test_dict_observations_tell_colours_within_the_set():
-    world = told([(0, 0)], [(0, 1), (2, 2), (4, 4)], FIRST, BLUE, grid_size=5, observation="dict", num_obstacles=1)
+    world = instructed_world(
+        [(0, 0)], [(0, 1), (2, 2), (4, 4)], FIRST, BLUE, grid_size=5, observation="dict", num_obstacles=1
+    )
     space = world.agent_types["agent"].observation
     assert isinstance(space, Dict)
     assert space.sets[1] == ("target_pos", "target_status", "target_colour")
@@ -237,7 +239,7 @@ def test_the_codec_reads_the_number_and_can_leave_it_out(observation):
 
 
 def test_descriptions_name_colours():
-    world = told([(2, 2)], [(0, 2), (2, 3), (4, 1)], FIRST, RED, grid_size=5)
+    world = instructed_world([(2, 2)], [(0, 2), (2, 3), (4, 1)], FIRST, RED, grid_size=5)
     codec = make_text_codec(world, "agent")
     assert codec.describe(seen(world)[None]) == [
         "Collect the red target first. The red target is 2 steps up. The green target is 1 step right. "
@@ -254,7 +256,7 @@ def test_a_world_without_instructions_has_a_codec_without():
 
 
 def test_pictures_show_colours_and_the_instruction():
-    world = told([(0, 0)], [(0, 1), (1, 1)], FIRST, GREEN, grid_size=3)
+    world = instructed_world([(0, 0)], [(0, 1), (1, 1)], FIRST, GREEN, grid_size=3)
     assert world.ansi(0) == "step 0\nCollect the green target first.\n0 .r.\n. .g.\n. . ."
     before = world.frame(0)
     assert before.shape[1] == 104
@@ -269,14 +271,14 @@ def test_pictures_show_colours_and_the_instruction():
     for number in range(0, len(world.sentences), 7):
         world.instruction.sentence[0] = number
         heights.add(world.frame(0).shape)
-    assert len(heights) == 1  # films have one size
+    assert len(heights) == 1  # frames of a video have one size
 
 
 # Players --------------------------------------------------------------------------------------------
 
 
 def possible(world, n):
-    """Whether copy n can be played as told, by walking around what must wait."""
+    """Whether copy n can be played as instructed, by walking around what must wait."""
     grid, targets = world.grid, world.settings.targets
     order, colour = divmod(int(world.instruction.sentence[n]) // words.PHRASINGS, targets)
     cells = [tuple(map(int, cell)) for cell in grid.targets[n]]
@@ -296,7 +298,7 @@ def possible(world, n):
 
 
 @pytest.mark.parametrize("fields", [{"num_agents": 1}, {"num_agents": 3}, {"num_obstacles": 6, "num_targets": 5}])
-def test_the_reference_player_follows_wherever_it_can(fields):
+def test_the_expert_follows_wherever_it_can(fields):
     world = make(200, grid_size=5, instructions="train", max_steps=60, **fields)
     world.reset(0)
     can = np.array([possible(world, n) for n in range(200)])
@@ -311,7 +313,7 @@ def test_the_reference_player_follows_wherever_it_can(fields):
 
 
 def test_the_oracle_keeps_off_what_must_wait():
-    world = told([(0, 1)], [(0, 3), (0, 2), (1, 1)], FIRST, RED, grid_size=4)
+    world = instructed_world([(0, 1)], [(0, 3), (0, 2), (1, 1)], FIRST, RED, grid_size=4)
     codec = make_text_codec(world, "agent")
     assert isinstance(codec, Oracle)
     # Green bars the straight way and blue the way below: red is reached by neither, so the ways around do not exist
@@ -322,7 +324,7 @@ def test_the_oracle_keeps_off_what_must_wait():
 
 
 def test_what_nobody_can_reach_otherwise_is_reached_over_others():
-    world = told([(3, 3)], [(0, 0), (0, 1), (1, 0)], FIRST, RED, grid_size=4)
+    world = instructed_world([(3, 3)], [(0, 0), (0, 1), (1, 0)], FIRST, RED, grid_size=4)
     for _ in range(6):
         timestep = step(world, int(world.expert("agent", np.random.default_rng(0))[0, 0]))
         if timestep.ended.any():

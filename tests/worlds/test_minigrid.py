@@ -20,7 +20,7 @@ from coterie.worlds.adapters.minigrid import (
 )
 from helpers.language import player
 from helpers.lm import embedded_file
-from helpers.small_worlds import place_in
+from helpers.small_worlds import spec_in
 
 EMPTY, WALL, DOOR, KEY, BALL, GOAL, LAVA = 1, 2, 4, 5, 6, 8, 9
 YELLOW = 4
@@ -147,7 +147,7 @@ def test_only_door_key_has_grades():
 
 def test_a_language_model_plays():
     world = MinigridWorld(MinigridSettings("DoorKey-5x5"), 2)
-    check_policy(lambda where: player(world, calibration="none"), place_in(world), world=world)
+    check_policy(lambda where: player(world, calibration="none"), spec_in(world), world=world)
 
 
 def test_observations_without_an_image_are_refused():
@@ -169,7 +169,7 @@ def test_the_embedded_model_grades_progress():
     """The potential rises from no key to key, open door and goal."""
     embedded_file("folder")
     world = MinigridWorld(MinigridSettings("DoorKey-5x5"), 1)
-    shaping = PotentialShaping(PotentialShapingSettings(), place_in(world), 0.99)
+    shaping = PotentialShaping(PotentialShapingSettings(), spec_in(world), 0.99)
     held, open_door = (0, 0, KEY), (DOOR, 0, 0)
     stages = [
         view(a=(2, 0, KEY)),

@@ -1,4 +1,4 @@
-"""The particle worlds: step by step beside mpe2, single steps by hand, the reference players, pictures."""
+"""The particle worlds: step by step against mpe2, single steps by hand, the experts, pictures."""
 
 import numpy as np
 import pytest
@@ -63,12 +63,12 @@ def begin(env, world, copy, crowded):
 
 def equal(agent_type, ours, theirs):
     """`ours` [N, A, …] is what mpe2 tells each copy's agents by name, as precisely as float32 can say it."""
-    expected = np.array([[told[agent] for agent in agent_type.agents] for told in theirs], np.float32)
+    expected = np.array([[given[agent] for agent in agent_type.agents] for given in theirs], np.float32)
     np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
 
 
 def compare(world, make_env):
-    """Play an episode in every copy beside an environment of mpe2; returns how often two agents touched."""
+    """Play an episode in every copy and in an environment of mpe2; returns how often two agents touched."""
     random, contacts = np.random.default_rng(7), 0
     envs = [make_env() for _ in range(world.num_envs)]
     seen = [begin(env, world, copy, crowded=copy % 2 == 1) for copy, env in enumerate(envs)]
@@ -82,8 +82,10 @@ def compare(world, make_env):
             for name, agent_type in world.agent_types.items()
             for i, agent in enumerate(agent_type.agents)
         ]
-        told = [env.step({agent: actions[name][copy, i] for name, agent, i in places}) for copy, env in enumerate(envs)]
-        seen, rewards, terminations, truncations, _ = zip(*told, strict=True)
+        given = [
+            env.step({agent: actions[name][copy, i] for name, agent, i in places}) for copy, env in enumerate(envs)
+        ]
+        seen, rewards, terminations, truncations, _ = zip(*given, strict=True)
         timestep = world.step(actions)
         assert timestep.ended.tolist() == [step == 25] * world.num_envs
         for name, agent_type in world.agent_types.items():
@@ -329,7 +331,7 @@ def test_tag_succeeds_when_somebody_was_caught_also_if_he_got_away():
 
 
 def mean_return(world, agent_type, guided):
-    """The return of an agent type in one episode; named types follow their reference players, others act at random."""
+    """The return of an agent type in one episode; named types follow their experts, others act at random."""
     random = np.random.default_rng(0)
     timestep, total = world.reset(5), 0.0
     for _ in range(world.settings.max_steps):

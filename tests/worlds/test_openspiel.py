@@ -90,7 +90,7 @@ def test_wrong_names_options_and_tensors_are_refused():
 
 
 @pytest.mark.slow
-def test_a_game_can_be_trained_and_filmed(tmp_path):
+def test_a_game_can_be_trained_and_recorded(tmp_path):
     pytest.importorskip("pyspiel")
     short = ["train.total_steps=256", "train.num_envs=4", "train.rollout_steps=16", "train.evaluate_episodes=4"]
     settings = ["world.name=openspiel/kuhn_poker", *short, "train.tensorboard=false"]

@@ -1,4 +1,4 @@
-"""Tic-tac-toe: whole games by hand, the turn order, and the reference player."""
+"""Tic-tac-toe: whole games by hand, the turn order, and the expert."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_keeps_the_contract(first):
     check_world(lambda num_envs: Tictactoe(TictactoeSettings(first=first), num_envs))
 
 
-def test_offers_a_reference_player_and_a_picture():
+def test_has_an_expert_and_a_picture():
     world = Tictactoe(TictactoeSettings(), 1)
     assert isinstance(world, HasExpert)
     assert isinstance(world, Renderable)
@@ -61,7 +61,7 @@ def test_the_mask_shows_free_cells_to_the_mover_and_everything_to_the_idle():
 
 
 @pytest.mark.parametrize("line", LINES.tolist())
-def test_every_line_wins_and_the_loser_is_told_on_the_winning_move(line):
+def test_every_line_wins_and_the_loser_is_rewarded_on_the_winning_move(line):
     world = Tictactoe(TictactoeSettings(win_reward=2, loss_reward=-3), 3)
     # Not itself a line: the loser's two stones lie where the winner's do not.
     away = [cell for cell in range(9) if cell not in line][:2]
@@ -201,7 +201,7 @@ def test_another_seed_gives_other_openers():
         ("X.O OXX X.O", 0, {1, 7}),  # any cell
     ],
 )
-def test_the_reference_player_follows_its_rules(board, mover, cells):
+def test_the_expert_follows_its_rules(board, mover, cells):
     world = position(board, mover, num_envs=200)
     actions = world.expert("player", np.random.default_rng(0))
     assert set(actions[:, mover].tolist()) == cells
@@ -209,7 +209,7 @@ def test_the_reference_player_follows_its_rules(board, mover, cells):
 
 
 @pytest.mark.slow
-def test_the_reference_player_never_misses_a_win_or_a_block():
+def test_the_expert_never_misses_a_win_or_a_block():
     world = Tictactoe(TictactoeSettings(first="random"), 256)
     random = np.random.default_rng(1)
     timestep = world.reset(1)
@@ -222,7 +222,7 @@ def test_the_reference_player_never_misses_a_win_or_a_block():
             assert board[action[mover]] == EMPTY
             assert action[mover] in (own or other or range(9))
             wins, blocks = wins + bool(own), blocks + bool(other and not own)
-        # Random moves lead to positions that the reference player alone would never reach.
+        # Random moves lead to positions that the expert alone would never reach.
         timestep = world.step({"player": random_actions(timestep, world.agent_types, random)["player"]})
     assert wins > 100
     assert blocks > 100
@@ -239,7 +239,7 @@ def winning_cells(board: np.ndarray, player: int) -> set[int]:
     return found
 
 
-def test_the_reference_player_knows_only_its_own_kind():
+def test_the_expert_knows_only_its_own_agent_type():
     with pytest.raises(ValueError, match="agent_type must be one of"):
         Tictactoe(TictactoeSettings(), 1).expert("referee", np.random.default_rng(0))
 

@@ -1,4 +1,4 @@
-"""Worlds in words: what language models are told of them, and the actions behind their choices."""
+"""Text codecs of worlds: descriptions for language models, and the actions behind their choices."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings, descri
 from coterie.worlds.gridworld.text import GridworldText, describe_nearest_target
 from coterie.worlds.mpe.world import Spread, SpreadSettings, Tag, TagSettings
 from helpers.language import player, race
-from helpers.small_worlds import place_in
+from helpers.small_worlds import spec_in
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_every_view_of_the_grid_says_the_same(mode):
     assert len(set(shown[0])) > 20
 
 
-def test_what_is_out_of_sight_is_not_told():
+def test_targets_out_of_sight_are_not_described():
     world = race(50, grid_size=8, view=2)
-    told = GridworldText(world, "agent").describe(world.reset(0).agent_types["agent"].observation[:, 0])
+    text_of = GridworldText(world, "agent").describe(world.reset(0).agent_types["agent"].observation[:, 0])
     away = abs(world.grid.targets[:, 0] - world.grid.agents[:, 0]).max(axis=1)
-    assert [text == "No target is in sight." for text in told] == (away > 2).tolist()
+    assert [text == "No target is in sight." for text in text_of] == (away > 2).tolist()
 
 
 def test_optimal_moves_are_those_that_come_nearer():
@@ -62,8 +62,8 @@ def test_optimal_moves_are_those_that_come_nearer():
 def test_a_board_in_words():
     own, others = np.zeros(9, bool), np.zeros(9, bool)
     own[[0, 1]], others[[3, 4]] = True, True
-    told = describe_board(own, others)
-    assert told == "You are X: XX. / OO. / .... X wins at top right. O threatens middle right."
+    text_of = describe_board(own, others)
+    assert text_of == "You are X: XX. / OO. / .... X wins at top right. O threatens middle right."
 
 
 def test_bids_in_words():
@@ -84,8 +84,8 @@ def test_hunters_go_to_the_prey_and_prey_goes_away(agent_type):
     world.reset(0)
     world.particles.position[0] = [[0.0, 0.0], [0.5, 0.0]]  # the hunter, then the prey
     observation = world.load(world.save()).agent_types[agent_type].observation[:, 0]
-    (told,) = player(world, agent_type=agent_type).codec.describe(observation)
-    assert told == (
+    (text_of,) = player(world, agent_type=agent_type).codec.describe(observation)
+    assert text_of == (
         "The prey is 5 steps right." if agent_type == "adversary" else "Away from the nearest hunter is 5 steps right."
     )
 
@@ -107,7 +107,7 @@ WORLDS = {
 def test_every_world_with_words_seats_a_model(name):
     world = WORLDS[name]()
     agent_type = next(iter(world.agent_types))
-    check_policy(lambda where: player(world, agent_type=agent_type), place_in(world), world=world)
+    check_policy(lambda where: player(world, agent_type=agent_type), spec_in(world), world=world)
     policy = player(world, agent_type=agent_type)
     assert set(policy.codec.samples())
     assert len(policy.of_choice) == len(policy.codec.choices)

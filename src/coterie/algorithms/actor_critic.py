@@ -1,10 +1,11 @@
-"""What off-policy actor-critics share: target networks, inputs and weights of a batch, and compiled Adam steps."""
+"""Parts shared by off-policy actor-critics: target networks, inputs and weights of a batch, compiled Adam steps."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numba import njit
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from coterie.algorithms.joint_transitions import JointTransitions
 from coterie.core.types import Array, State
 from coterie.nn import networks
 from coterie.nn.kernels import Spec, adam, backward
+from coterie.nn.packing import Layout
 
 
 class NetworkArrays(NamedTuple):
@@ -32,7 +34,7 @@ class Gradients(NamedTuple):
 
 
 class RowScaling(NamedTuple):
-    """How observations become inputs of the policy, and how many one-hot identities follow them."""
+    """Normalisation of the policy's inputs, and the number of one-hot identities that follow them."""
 
     shift: Array  # [S, D]
     scale: Array  # [S, D]
@@ -90,7 +92,7 @@ def make_gradients(rows: int, first: Spec, second: Spec) -> Gradients:
 
 
 @njit(cache=True, error_model="numpy")
-def descend(
+def adam_step(
     net: NetworkArrays,
     s: int,
     spec: Spec,
@@ -123,6 +125,14 @@ class NetworkWithTarget:
         self.net, self.flat, self.target, self.target_flat = net, flat, target, networks.FlatParams(target)
         self.target_flat.copy_from(flat)
 
+    @classmethod
+    def critic(
+        cls, shape: networks.Shape, layout: Layout, outputs: int, seeds: list[int], device: torch.device
+    ) -> NetworkWithTarget:
+        """A critic with its first weights, and an equal target network."""
+        net, target = (networks.Net(shape, layout, outputs, 1.0, seeds).to(device) for _ in range(2))
+        return cls(net, networks.FlatParams(net), target)
+
     @property
     def steps(self) -> int:
         """Adam steps taken: all parameter sets learn together."""
@@ -143,6 +153,13 @@ class NetworkWithTarget:
         networks.restore(self.net, state["net"], what)
         networks.restore(self.target, state["target"], f"{what}, target")
         self.flat.load(state["adam"])
+
+
+def weights_of(valid: Array, parameter_sets: int) -> Array:
+    """Weights `[B, A]` of decisions in the mean over their parameter set; those of valid ones sum to 1."""
+    count = valid.sum(axis=0, keepdims=True) if parameter_sets > 1 else valid.sum()
+    weight: Array = (valid / np.maximum(count, 1)).astype(np.float32)
+    return weight
 
 
 def to_array(tensor: Tensor) -> Array:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.core.group import GroupInfo
-from coterie.core.types import Array, Box, Discrete, Experience, Joint
+from coterie.core.types import Array, Box, Discrete, Experience, Joint, State
 from coterie.nn.packing import Layout, encode, encoded_size, input_range, layout, pack
 
 
@@ -44,8 +44,18 @@ class PendingSteps(NamedTuple):
     truncated: Array  # [N, E] bool
 
 
+def save_pending(pending: PendingSteps | None) -> State:
+    """Pending steps for a checkpoint; {} before the first experience."""
+    return {} if pending is None else {name: array.copy() for name, array in pending._asdict().items()}
+
+
+def load_pending(state: State) -> PendingSteps | None:
+    """The inverse."""
+    return PendingSteps(**{name: array.copy() for name, array in state.items()}) if state else None
+
+
 class GroupSlices(NamedTuple):
-    """Where one group's numbers lie in a row of all groups."""
+    """Slices of one group in a row of all groups."""
 
     info: GroupInfo
     layout: Layout
@@ -128,7 +138,7 @@ class JointLayout:
         )
 
     def finals(self, joint: Joint) -> tuple[Array, Array]:
-        """Where copies were truncated `[F, 2]`, and all final observations there `[F, O]`."""
+        """Time steps and copies of truncations `[F, 2]`, and all groups' final observations there `[F, O]`."""
         parts = [(part, joint.experiences[name]) for name, part in self.groups.items()]
         return parts[0][1].finals.index, _concatenate([pack(p.layout, e.finals.observation) for p, e in parts])
 

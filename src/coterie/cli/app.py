@@ -51,7 +51,9 @@ def _options(
     ] = False,
     unsafe_local_exec: Annotated[
         bool,
-        typer.Option("--unsafe-local-exec", help="run programs that a model wrote without a sandbox, if there is none"),
+        typer.Option(
+            "--unsafe-local-exec", help="without a sandbox on this machine, run programs that a model wrote unprotected"
+        ),
     ] = False,
 ) -> None:
     """Options of the program itself."""

@@ -23,7 +23,7 @@ EXTRAS = {  # extra -> what it is for, and its packages, as in pyproject.toml
     "openspiel": ("worlds named openspiel/…", ("open_spiel",)),
     "window": ("windows: watch --window, render_mode='human'", ("pygame-ce",)),
     "tensorboard": ("TensorBoard files", ("tensorboard",)),
-    "video": ("MP4 beside GIF", ("imageio-ffmpeg",)),
+    "video": ("MP4 videos", ("imageio-ffmpeg",)),
     "charts": ("charts of reports that can be zoomed", ("plotly",)),
     "wandb": ("records to Weights & Biases", ("wandb",)),
     "mlflow": ("records to MLflow", ("mlflow-skinny",)),
@@ -64,7 +64,7 @@ def examine() -> Iterator[str]:
 
 
 def line(name: str, text: str) -> list[str]:
-    """A name and a text beside it, folded below each other where it is long."""
+    """A name and its text in two columns; long texts continue below."""
     margin = " " * (NAME + 3)
     folded = textwrap.wrap(
         text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False, break_long_words=False
@@ -89,23 +89,23 @@ def models() -> Iterator[str]:
     known = {"embedded": (embedded.FOLDER, "93 MB"), "minilm": (minilm.FOLDER, "84 MB")}
     for name, (folder, download) in known.items():
         path = wheels.cache_folder() / folder
-        told = (
+        state = (
             f"{megabytes(path)} at {path}" if path.exists() else f"not fetched: {download}, by 'make lm' or first use"
         )
-        yield from line(name, told)
+        yield from line(name, state)
 
 
 def caches() -> Iterator[str]:
-    """What fills the disk besides packages: compiled code, runs, answers of language models among them."""
+    """Lines on disk space besides packages: compiled code, runs, answers of language models among them."""
     import coterie
 
     compiled = [file for file in Path(coterie.__file__).parent.rglob("*.nb[ci]") if file.is_file()]
-    told = f"{sum(file.stat().st_size for file in compiled) / 1e6:.0f} MB in {len(compiled)} files"
-    yield from line("compiled code", f"{told}; made anew when missing")
+    size = f"{sum(file.stat().st_size for file in compiled) / 1e6:.0f} MB in {len(compiled)} files"
+    yield from line("compiled code", f"{size}; made anew when missing")
     runs = Path("runs")
     count = len(list(runs.rglob("config.yaml"))) if runs.is_dir() else 0
-    told = f"{megabytes(runs)} in {count} runs; 'coterie runs' lists them" if count else "none below runs/"
-    yield from line("runs", told)
+    kept = f"{megabytes(runs)} in {count} runs; 'coterie runs' lists them" if count else "none below runs/"
+    yield from line("runs", kept)
 
 
 def megabytes(folder: Path) -> str:
@@ -115,7 +115,7 @@ def megabytes(folder: Path) -> str:
 
 
 def _sandbox() -> str:
-    """What isolates programs that a language model wrote."""
+    """The mechanism that isolates programs written by a language model, or why there is none."""
     from coterie import sandbox
 
     try:

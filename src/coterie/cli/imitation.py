@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 @app.command()
 def demonstrate(
-    source: Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN", help="an experiment or a run: the table")],
+    source: Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN", help="experiment or run whose table is played")],
     overrides: Overrides = None,
     out: Annotated[str, typer.Option(help="directory of the demonstrations; one that exists is continued")] = "",
     policy: Annotated[
         str | None,
-        typer.Option(help="who demonstrates: expert, random, alphabeta:depth=4, person, a run, package.module:Name"),
+        typer.Option(
+            help="policy that demonstrates: expert, random, alphabeta:depth=4, person, a run, package.module:Name"
+        ),
     ] = None,
     lm: Annotated[
         str | None, typer.Option(help="a language model demonstrates: embedded, a directory, http://…")

@@ -1,4 +1,4 @@
-"""What commands print about finished runs: scores in columns, the files, a closing table after a sweep."""
+"""Output of commands about finished runs: scores in columns, the files, a closing table after a sweep."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def print_outcome(run: Run) -> bool:
         print(f"best     {summary['best_reason']}")
     print(f"run      {run.path}")
     for video in run.videos()[-1:]:
-        film = video.with_suffix(".mp4")
-        print(f"video    {video}" + (" (and .mp4)" if film.exists() else ""))
+        converted = video.with_suffix(".mp4")
+        print(f"video    {video}" + (" (and .mp4)" if converted.exists() else ""))
         if not mp4.available():
             print(f"         an MP4 as well: {mp4.CURE}")
     if (run.path / "report.html").exists():

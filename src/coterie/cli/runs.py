@@ -14,7 +14,7 @@ from coterie.cli.app import AsJson, app
 
 if TYPE_CHECKING:
     from coterie.training.run import Run
-    from coterie.training.shelf import Listed
+    from coterie.training.run_index import Listed
 
 runs_app = typer.Typer(help="List, tag, archive and delete runs.", invoke_without_command=True)
 app.add_typer(runs_app, name="runs")
@@ -38,10 +38,10 @@ def runs(
     """List the runs below a directory: state, steps, score, size and tags."""
     if context.invoked_subcommand is not None:
         return
-    from coterie.training import shelf
+    from coterie.training import run_index
 
-    chosen = shelf.Filter(experiment, state, tuple(tag or ()), archived)
-    found = [one for one in map(shelf.describe, shelf.find(Path(folder))) if chosen.keeps(one)]
+    chosen = run_index.Filter(experiment, state, tuple(tag or ()), archived)
+    found = [one for one in map(run_index.describe, run_index.find(Path(folder))) if chosen.keeps(one)]
     if as_json:
         print(json.dumps([dataclasses.asdict(one) for one in found]))
     else:
@@ -55,12 +55,12 @@ def tag_(
     remove: Annotated[list[str] | None, typer.Option(help="tag to remove; can be repeated")] = None,
 ) -> None:
     """Add tags to runs, or remove them."""
-    from coterie.training import shelf
+    from coterie.training import run_index
 
     runs = _open(paths)
-    shelf.tag(runs, add or [], remove or [])
+    run_index.tag(runs, add or [], remove or [])
     for run in runs:
-        print(f"{run.path}: {', '.join(shelf.read_labels(run).tags) or 'no tags'}")
+        print(f"{run.path}: {', '.join(run_index.read_labels(run).tags) or 'no tags'}")
 
 
 @runs_app.command("archive")
@@ -69,10 +69,10 @@ def archive_(
     back: Annotated[bool, typer.Option("--back", help="show them in lists again")] = False,
 ) -> None:
     """Leave runs out of lists; their files stay as they are."""
-    from coterie.training import shelf
+    from coterie.training import run_index
 
     runs = _open(paths)
-    shelf.archive(runs, back)
+    run_index.archive(runs, back)
     for run in runs:
         print(f"{run.path}: {'listed again' if back else 'archived'}")
 
@@ -85,11 +85,11 @@ def delete_(
 ) -> None:
     """Delete runs for good; those in use are refused."""
     from coterie.core.types import CoterieError
-    from coterie.training import shelf
+    from coterie.training import run_index
 
     runs = _open(paths)
-    shelf.refuse_in_use(runs, Path(folder))
-    sizes = [shelf.size(run.path) for run in runs]
+    run_index.refuse_in_use(runs, Path(folder))
+    sizes = [run_index.size(run.path) for run in runs]
     if not yes:
         for run, size in zip(runs, sizes, strict=True):
             print(f"{run.path}  {readable(size)}")
@@ -98,7 +98,7 @@ def delete_(
         if not typer.confirm(f"delete {len(runs)} run{'s' if len(runs) > 1 else ''} for good?"):
             raise CoterieError("nothing was deleted")
     for run in runs:
-        shelf.delete(run)
+        run_index.delete(run)
         print(f"{run.path}: deleted")
     print(f"{readable(sum(sizes))} freed")
 

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Stopped(SystemExit):
-    """Left early, after saving; the command has said how to go on."""
+    """The command stopped early, after saving; it has printed how to continue."""
 
 
 @contextmanager
 def stoppable() -> Iterator[Interruption]:
-    """Let a command save its work when a signal comes; an error that follows from it is said, with the exit code."""
+    """Let a command save its work after a signal; an error that follows is printed and sets the signal's exit code."""
     from coterie.core.types import CoterieError
     from coterie.training.interrupt import interruptible
 

@@ -198,14 +198,14 @@ def tune_trials(plan: Plan, as_json: bool, quiet: bool) -> bool:
         return tuned.interrupted
     with Tasks(plan.trials, "trials", quiet, lines=False) as tasks:
 
-        def told(tuned: Tuned, trial: Trial | None) -> None:
+        def on_trial(tuned: Tuned, trial: Trial | None) -> None:
             tasks.done = len(tuned.trials) - (trial is not None)
             if trial is not None:
                 tasks.advance()
             if not quiet:
                 print(show.progress(tuned, trial), flush=True)
 
-        tuned = tune.tune(plan, told)
+        tuned = tune.tune(plan, on_trial)
     print("\n".join(show.conclusion(tuned)))
     return tuned.interrupted
 
@@ -229,13 +229,13 @@ def rate(
     stochastic: Stochastic = False,
     checkpoint: Checkpoint = "best",
     moments: Annotated[
-        int | None, typer.Option(min=2, help="most moments of an episode described in words (default: 6)")
+        int | None, typer.Option(min=2, help="moments of an episode described in words, at most (default: 6)")
     ] = None,
     template: Annotated[
         str | None, typer.Option(help="prompt template for a model: a file, or a built-in name")
     ] = None,
     cache: Annotated[str | None, typer.Option(help="SQLite file that caches a model's answers")] = None,
-    calls: Annotated[int | None, typer.Option(min=0, help="most calls to a model; each pair takes two")] = None,
+    calls: Annotated[int | None, typer.Option(min=0, help="calls to a model, at most; each pair takes two")] = None,
 ) -> None:
     """Rate runs by comparing their episodes in pairs."""
     from coterie.core.types import CoterieError
@@ -283,7 +283,8 @@ def rate(
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN|SWEEP…", help="runs, or directories with runs below them")],
     out: Annotated[
-        str | None, typer.Option(help="HTML file to write (default: report.html in the run, or beside several runs)")
+        str | None,
+        typer.Option(help="HTML file to write (default: report.html in the run or in the runs' folder)"),
     ] = None,
     figure: Annotated[
         str | None, typer.Option(help="PNG file NAME.png for the curves; auctions add NAME-bids.png")
@@ -294,7 +295,7 @@ def report(
 ) -> None:
     """Write an HTML report of one run or several."""
     from coterie.studies.compare.runs import find_runs
-    from coterie.studies.report import default_path, write_report
+    from coterie.studies.report.report import default_path, write_report
 
     found = [run for _, run in find_runs(runs)]
     path = Path(out) if out else default_path(found)

@@ -38,7 +38,7 @@ def train(
         return
     planned = sweep.plan_sweep(experiment, overrides or [], out)
 
-    same = "; the same command goes on"
+    same = "; run the same command to continue"
 
     def announce(number: int, one: sweep.Combination) -> None:
         swept = [word for word in one.overrides if any(word not in other.overrides for other in planned)]
@@ -90,7 +90,7 @@ def evaluate(
     as_json: AsJson = False,
     checkpoint: Checkpoint = "best",
     policy: Annotated[
-        str | None, typer.Option(help="who plays instead of the groups that learned: teacher, random, expert, …")
+        str | None, typer.Option(help="policy in place of the groups that learned: teacher, random, expert, …")
     ] = None,
     transcripts: Annotated[int, typer.Option(min=0, help="text tasks: episodes to print as text")] = 0,
 ) -> None:
@@ -116,9 +116,9 @@ def evaluate(
         return
     mode = "stochastic" if stochastic else "greedy"
     who = set(loaded.players.values())
-    told = f"{who.pop()}, " if len(who) == 1 else ""
-    print(f"{run}, {told}{mode}, {episodes} episodes, seed {seed}")
-    for group, player in loaded.players.items() if not told else ():
+    players = f"{who.pop()}, " if len(who) == 1 else ""
+    print(f"{run}, {players}{mode}, {episodes} episodes, seed {seed}")
+    for group, player in loaded.players.items() if not players else ():
         print(f"  {group}: {player}")
     print_results({mode: result})
     print_counters(result.get("counters", {}), answer_tokens(actors, found))
@@ -138,7 +138,7 @@ def plans(
     episodes: Annotated[int, typer.Option(min=1, help="episodes of each kind of play")] = 100,
     group: Annotated[str | None, typer.Option(help="the group that is taught (default: the only one)")] = None,
 ) -> None:
-    """Ask an experiment's teacher about what it meets in play, and write its plans as a table."""
+    """Ask an experiment's teacher about the states met in play, and write its plans as a table."""
     from coterie.training.plans import find_plans
 
     table = find_plans(experiment, overrides, episodes, group)
@@ -175,9 +175,9 @@ def watch(
     elif terminal:
         video.show_in_terminal(world, actors, start, showing)
     else:
-        paths = [Path(out)] if out else video.beside(Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif")
+        paths = [Path(out)] if out else video.video_paths(Path(run) / "videos" / f"{checkpoint}-seed{seed}.gif")
         video.write_video(world, actors, start, paths, showing)
         print("\n".join(map(str, paths)))
         if not mp4.available():
-            print(f"for an MP4 beside the GIF: {mp4.CURE}")
+            print(f"to write an MP4 as well: {mp4.CURE}")
     print_unanswered(actors_unanswered(actors))

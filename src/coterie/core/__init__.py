@@ -1,1 +1,1 @@
-"""What crosses boundaries: types, spaces, protocols, seeding, validation. Imports nothing else of Coterie."""
+"""Types, spaces, protocols, seeding and validation that all packages share. Imports nothing else of Coterie."""

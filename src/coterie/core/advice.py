@@ -17,7 +17,7 @@ Mode = Literal["mixture", "kl", "prior", "hint", "label"]
 
 @dataclass(frozen=True)
 class AskSettings:
-    """When advice is asked for: where all of these hold."""
+    """Conditions for asking the advisor; all of them must hold."""
 
     every: int = 1  # at every so many steps
     entropy: float | None = None  # the policy's entropy is above this, in nats; None: any entropy
@@ -47,7 +47,7 @@ class AskSettings:
 
 @dataclass(frozen=True)
 class UseSettings:
-    """How advice is used."""
+    """Settings for the use of advice."""
 
     # mixture: some actions are the advisor's; kl: a loss; prior: added to logits; hint: an input;
     # label: as mixture, and asked for at any strength, for a learner that imitates the advisor
@@ -97,7 +97,7 @@ class UseSettings:
 
 @dataclass(frozen=True)
 class AdviceUse:
-    """What a group's policy and learner know about the advice that they get."""
+    """Facts about a group's advice that its policy and learner need."""
 
     use: UseSettings
     actions: int  # K: actions that the advice is about

@@ -43,7 +43,7 @@ COLUMNS = ("action", "reward", "terminated", "truncated", "labelled", "agent", "
 
 @dataclass(frozen=True)
 class EpisodeInfo:
-    """What is known of one recorded episode."""
+    """Facts about one recorded episode."""
 
     seed: int  # of the world in which it was played
     copy: int  # which copy of that world
@@ -58,7 +58,7 @@ class EpisodeInfo:
 
 @dataclass(frozen=True)
 class PlayedTable:
-    """What was played: the same for all groups of a recording."""
+    """The table of a recording: the same for all groups."""
 
     experiment: str
     world: Mapping[str, Any]  # name and settings

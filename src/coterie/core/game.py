@@ -80,7 +80,11 @@ class NoGame(CoterieError):
 
 @runtime_checkable
 class Game(Protocol):
-    """Two players move in turn (one of them may move twice); the outcome is known at the end and sums to zero."""
+    """Two players move in turn (one of them may move twice); the outcome is known at the end and sums to zero.
+
+    There is no declaration for other games: search values a position for one player as minus the other's. A world whose
+    outcomes do not sum to zero has no `game`, or raises NoGame with the reason.
+    """
 
     @property
     def name(self) -> str:
@@ -89,7 +93,7 @@ class Game(Protocol):
 
     @property
     def actions(self) -> int:
-        """How many actions there are, K."""
+        """The number of actions, K."""
         ...
 
     @property
@@ -99,7 +103,7 @@ class Game(Protocol):
 
     @property
     def observation(self) -> Box:
-        """What the player to move sees."""
+        """The observation space of the player to move."""
         ...
 
     @property
@@ -124,7 +128,7 @@ class Game(Protocol):
 
     @property
     def estimate(self) -> Any:
-        """What `compile_estimate` returned; None: unknown positions count 0."""
+        """The result of `compile_estimate`; None: unknown positions count 0."""
         ...
 
     def legal(self, positions: Array) -> Array:
@@ -136,11 +140,11 @@ class Game(Protocol):
         ...
 
     def outcome(self, positions: Array) -> tuple[Array, Array]:
-        """Which games are over `[N]`, and both players' payoffs `[N, 2]`, 0 where a game goes on."""
+        """Flags of the games that are over `[N]`, and both players' payoffs `[N, 2]`, 0 where a game goes on."""
         ...
 
     def observe(self, positions: Array) -> Array:
-        """What the players to move see, `[N, D]` float32, flattened."""
+        """Observations of the players to move, `[N, D]` float32, flattened."""
         ...
 
     def describe(self, position: Array) -> str:
@@ -186,6 +190,11 @@ class CompiledGame:
     payoff_unit: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.payoff_unit < np.inf:
+            raise ValueError(
+                f"game '{self.name}': payoff_unit must be positive and finite, got {self.payoff_unit}; "
+                "it is the reward for a payoff of 1"
+            )
         if not self.symmetries:
             size = int(np.prod(self.observation.shape))
             object.__setattr__(self, "symmetries", (Symmetry(np.arange(size), np.arange(self.actions)),))

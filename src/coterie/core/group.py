@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class GroupInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """What a policy or learner may know of its group when it is built."""
+    """Facts about a group from which its policy and learner are built."""
 
     group: str  # its name
     agent_type: str
@@ -64,7 +64,7 @@ class GroupSpec:
 
     @property
     def parameter_sets(self) -> int:
-        """How many sets of parameters the group has: one, or one per agent."""
+        """The number of parameter sets: one, or one per agent."""
         return len(self.agents) if self.parameters == "individual" else 1
 
     @property
@@ -82,7 +82,7 @@ class Stateful(Protocol):
     """Anything with a state that checkpoints hold and numbers to log."""
 
     def state(self) -> State:
-        """Everything its future behaviour depends on."""
+        """The state on which its future behaviour depends."""
         ...
 
     def load(self, state: State) -> None:
@@ -108,7 +108,15 @@ class Stateless:
 
 
 class Policy(Stateful, Protocol):
-    """Acts: a network, search, script, language model or person. Synchronous and batched."""
+    """Acts: a network, search, script, language model or person. Synchronous and batched.
+
+    A class may have more members, which the build step reads:
+
+    - `needs`: a protocol, a capability that the world must have;
+    - `max_envs`: the most environments in which it can act at once; any number if it is not there;
+    - `start_from(state)`: takes over what fits of the state of a policy that is built otherwise; `load` if it is not
+      there, and the state must fit.
+    """
 
     memory_size: int  # numbers remembered for each agent between decisions; 0: none
 
@@ -117,25 +125,20 @@ class Policy(Stateful, Protocol):
         ...
 
 
+@runtime_checkable
 class Advisor(Stateful, Protocol):
-    """Suggests actions before a group decides."""
+    """Suggests actions before a group decides; it could also act by itself."""
 
     advice_use: AdviceUse  # how the group's policy and learner use what it says
     in_evaluation: bool  # it is asked in evaluations and matches too, not only in training
+    scored_alone: bool  # the summary of a run shows how well it does by itself
 
     def advise(self, view: View, policy: Policy) -> View:
         """The view with `advice` filled in."""
         ...
 
-
-@runtime_checkable
-class HasSuggestions(Protocol):
-    """An advisor that could act by itself."""
-
-    scored_alone: bool  # the summary of a run shows how well it does alone
-
     def suggest(self, view: View) -> Advice:
-        """What it would do, for every agent that acts; rows without an answer are not given."""
+        """Advice for every agent that acts; rows without an answer are marked as not given."""
         ...
 
 
@@ -145,7 +148,7 @@ class ActionShield(Stateful, Protocol):
     choices: int  # actions of the group's agents
 
     def allowed(self, view: View) -> Array:
-        """Which actions may be taken, `[N, A, choices]` bool: a subset of the legal ones, never empty."""
+        """Actions that may be taken, `[N, A, choices]` bool: a subset of the legal ones, never empty."""
         ...
 
     def observe(self, view: View, action: Array) -> None:
@@ -160,8 +163,16 @@ class ActionShield(Stateful, Protocol):
 class Learner(Stateful, Protocol):
     """Improves a group's policy from experience; its state is everything besides the policy's own.
 
-    A class that learns from files alone sets the class attribute `needs_play = False`; where no group needs play, its
-    experience has no rows, and `joint.steps` says how much to learn.
+    A class may have more members:
+
+    - `teaches`: the class of policies that it improves, and `also_teaches`, a tuple of others; any if it is not there;
+    - `scopes`: the scopes of preferences that it serves; ("step",) if it is not there;
+    - `advice_modes`: how it can learn from advice; () if it is not there;
+    - `needs_play`: False for one that learns from files alone; where no group needs play, its experience has no rows,
+      and `joint.steps` says how much to learn;
+    - `panels`: a tuple of `Panel`, the metrics that a report draws;
+    - `probe(own)`: raises a ValueError if it cannot learn in this world; `own` is one step of random play;
+    - `finished`: whether there is nothing more to learn; its group only plays then, and the run ends once all are.
     """
 
     policy: Policy
@@ -178,23 +189,6 @@ class Panel:
     title: str
     unit: str  # label of the y axis
     metrics: tuple[str, ...]  # names that `learn` returns
-
-
-@runtime_checkable
-class HasPanels(Protocol):
-    """A learner class that says which of its metrics a report draws."""
-
-    panels: ClassVar[tuple[Panel, ...]]
-
-
-@runtime_checkable
-class CanFinish(Protocol):
-    """A learner that knows when there is nothing more to learn."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether its group plays on as it is; once all groups do, the run ends before its last iteration."""
-        ...
 
 
 @runtime_checkable
@@ -216,20 +210,11 @@ class HasLogProbs(Protocol):
 
 
 @runtime_checkable
-class StartsFrom(Protocol):
-    """A policy that can begin with the weights of one that is built otherwise."""
-
-    def start_from(self, state: State) -> None:
-        """Take over what fits of another policy's state."""
-        ...
-
-
-@runtime_checkable
 class HasEpisodeState(Protocol):
     """A policy that keeps something from one decision to the next in each world, besides its memory."""
 
     def episode_state(self, world: World) -> State:
-        """What its next decisions in this world depend on."""
+        """The state on which its next decisions in this world depend."""
         ...
 
     def load_episode_state(self, world: World, state: State) -> None:
@@ -245,26 +230,11 @@ class PlayStopped(CoterieError):
         self.by_choice = by_choice
 
 
-@runtime_checkable
-class LimitsEnvs(Protocol):
-    """A policy (class or object) that cannot act in many environments at once."""
-
-    max_envs: int
-
-
-@runtime_checkable
-class HasProbe(Protocol):
-    """A learner that has to see a first step of the world before it can accept it."""
-
-    def probe(self, own: Experience) -> None:
-        """Raise a ValueError if the learner cannot learn in this world; `own` is one step of random play."""
-        ...
-
-
 class Preference(Stateful, Protocol):
-    """How a group values its rewards; built as `Name(settings, group_spec, gamma)`.
+    """A group's valuation of its rewards; built as `Name(settings, group_spec, gamma)`.
 
-    A learner lists the scopes that it serves in its class attribute `scopes`.
+    A learner lists the scopes that it serves in its class attribute `scopes`, and, if it serves certain classes of
+    preferences alone, those in `preferences`.
     """
 
     scope: str  # "step": rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`
@@ -300,7 +270,7 @@ class Risk(Preference, Protocol):
         ...
 
     def influence(self, samples: Array) -> Array:
-        """How much each of `[…, M]` samples changes that value, up to a constant: the policy gradient's weights."""
+        """The influence of each of `[…, M]` samples on that value, up to a constant: the policy gradient's weights."""
         ...
 
 

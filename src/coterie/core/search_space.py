@@ -70,7 +70,7 @@ class Choice:
 
 
 Range = Real | Whole | Choice
-Space = Mapping[str, Range]  # a setting's name, or its path, -> the values worth trying
+Space = Mapping[str, Range]  # a setting's name, or its path, -> the values to try
 
 
 def declared(settings: Any, path: str) -> Iterator[tuple[str, Range, Any]]:

@@ -33,7 +33,7 @@ class HasTranscript(Protocol):
     """A world that is played by writing and keeps what was written."""
 
     def transcript(self, copy: int, final: bool = False) -> Sequence[Utterance]:
-        """Everything written in the present episode of a copy; with `final`, in the latest one that ended."""
+        """The texts of a copy's present episode; with `final`, of the latest one that ended."""
         ...
 
 
@@ -120,7 +120,7 @@ class Oracle(Protocol):
     """A codec that knows the optimal actions."""
 
     def optimal(self, world: Any, actions: Array) -> Array:
-        """Which of the actions `[N, A]` of the whole agent type are optimal in the present state, `[N, A]` bool."""
+        """Flags `[N, A]` bool of the optimal actions among those given, `[N, A]` of the whole agent type."""
         ...
 
 

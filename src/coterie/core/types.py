@@ -49,7 +49,7 @@ def merge_counters(parts: Iterable[Counters]) -> dict[str, float | Mean]:
 
 
 def counted_since(before: Counters, now: Counters) -> dict[str, float | Mean]:
-    """What was counted between two readings of the same counters."""
+    """The difference between two readings of the same counters."""
     found: dict[str, float | Mean] = {}
     for name, value in now.items():
         earlier = before.get(name, Mean(0.0, 0.0) if isinstance(value, Mean) else 0.0)
@@ -198,7 +198,7 @@ class AgentType:
 
 @dataclass(frozen=True)
 class AgentStep:
-    """What a reset or step returns for one agent type.
+    """The result of a reset or step for one agent type.
 
     Arrays belong to the world and are valid until its next step. `terminated` and `truncated` are true once; afterwards
     the agent neither acts nor gets rewards until its environment is reset. After a reset, `observation` is the new
@@ -243,7 +243,7 @@ class Advice(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """What a group's policy sees, for all environments at once. Rows where `acting` is False are ignored."""
+    """The input of a group's policy, for all environments at once. Rows where `acting` is False are ignored."""
 
     observation: Tree  # [N, A, …]
     acting: Array  # [N, A] bool
@@ -346,7 +346,7 @@ class StateRows:
 
 @dataclass(frozen=True)
 class Joint:
-    """What a learner may know besides its own group: all groups' experience, and the run's progress."""
+    """A learner's input besides its own group: all groups' experience, and the run's progress."""
 
     experiences: Mapping[str, Experience]
     iteration: int

@@ -16,7 +16,11 @@ from coterie.core.types import AgentType, Array, CoterieError, Counters, State, 
 
 
 class World(Protocol):
-    """N copies of one environment. `step` resets a copy whose episode ends."""
+    """N copies of one environment. `step` resets a copy whose episode ends.
+
+    Its settings may have the attribute `evaluation_copies`, the most copies that play an evaluation, and
+    `for_evaluation` (`HasEvaluationSettings`).
+    """
 
     agent_types: Mapping[str, AgentType]
     num_envs: int
@@ -62,7 +66,7 @@ def check_methods(world: World) -> None:
 
 
 METHODS = {  # of `World`
-    "reset": "starts every copy anew",
+    "reset": "starts a new episode in every copy",
     "step": "takes the agents' actions",
     "save": "returns the state for checkpoints",
     "load": "restores a saved state",
@@ -115,19 +119,14 @@ class Forkable(Protocol):
 
 @runtime_checkable
 class HasEvaluationSettings(Protocol):
-    """Settings of a world that differ in evaluations: held-out instances, for example."""
+    """Settings of a world that differ in evaluations: held-out instances, for example.
+
+    They may also have `for_validation()`: the settings for evaluations in training, which choose the best checkpoint,
+    where those play other instances again.
+    """
 
     def for_evaluation(self) -> Any:
         """Return the settings for evaluations, matches and videos."""
-        ...
-
-
-@runtime_checkable
-class HasValidationSettings(Protocol):
-    """Settings of a world whose evaluations in training, which choose the best checkpoint, play other instances."""
-
-    def for_validation(self) -> Any:
-        """Return the settings for evaluations in training."""
         ...
 
 
@@ -150,30 +149,15 @@ class HasInstances(Protocol):
 
 
 @runtime_checkable
-class Pausable(Protocol):
-    """A world that can stop stepping some copies, where a step is expensive."""
-
-    def pause(self, copies: Array) -> None:
-        """Stop stepping these copies `[N]` bool until the next reset: their agents neither act nor get rewards."""
-        ...
-
-
-@runtime_checkable
-class NumbersEpisodes(Protocol):
-    """A world whose episodes can be numbered through all copies, where many copies are expensive."""
+class CostlySteps(Protocol):
+    """A world whose steps are expensive: evaluations play few copies, and stop those that are done."""
 
     def number_episodes(self) -> None:
         """From the next reset on, episode e of copy c begins like the first one of copy c + e·N in a larger world."""
         ...
 
-
-@runtime_checkable
-class LimitsCopies(Protocol):
-    """Settings of a world of which an evaluation should not have many copies."""
-
-    @property
-    def evaluation_copies(self) -> int:
-        """At most this many copies play an evaluation."""
+    def pause(self, copies: Array) -> None:
+        """Stop stepping these copies `[N]` bool until the next reset: their agents neither act nor get rewards."""
         ...
 
 
@@ -192,6 +176,7 @@ class Renderable(Protocol):
 
     A copy that ends is reset within `step`. A world with `draws_final` keeps the last frame of each copy's latest
     finished episode and renders it with `final=True`; other worlds ignore `final` and render the present state.
+    A world may also have `legend()`: the `Sign`s of its texts and pictures, those of agents with the agent's name.
     """
 
     draws_final: bool
@@ -206,20 +191,11 @@ class Renderable(Protocol):
 
 
 class Sign(NamedTuple):
-    """What a picture or a text of a world shows: how it is drawn, and what it means."""
+    """An entry of a legend: a sign in a world's pictures or texts, and its meaning."""
 
     text: str  # in `Renderable.ansi`; empty: a remark on pictures
     meaning: str  # an agent's name, or words
     colour: tuple[int, int, int] = (110, 110, 110)  # red, green, blue
-
-
-@runtime_checkable
-class HasLegend(Protocol):
-    """A renderable world that explains its pictures."""
-
-    def legend(self) -> tuple[Sign, ...]:
-        """Return the signs of its texts and pictures, those of agents with the agent's name."""
-        ...
 
 
 @dataclass(frozen=True)

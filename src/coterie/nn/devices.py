@@ -1,4 +1,4 @@
-"""Which device a network is on. Arrays between packages stay NumPy arrays in main memory."""
+"""The device of a network. Arrays between packages stay NumPy arrays in main memory."""
 
 from __future__ import annotations
 

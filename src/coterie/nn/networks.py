@@ -123,7 +123,7 @@ def choose_encoder(encoder: Encoder, lay: Layout) -> Literal["mlp", "set", "cnn"
 
 
 class Sequences(NamedTuple):
-    """What a recurrent network needs in addition to the rows of its sequences `[S, L, T, …]`."""
+    """A recurrent network's inputs besides the rows of its sequences `[S, L, T, …]`."""
 
     memory: Array | Tensor  # [S, L, M] at the first row
     starts: Array | Tensor  # [S, L, T] bool: an episode starts here with empty memory
@@ -189,11 +189,11 @@ class Net(nn.Module):
         return kernels.Spec(np.array(self.sizes), self.relu)
 
     def split(self, x: Rows) -> tuple[Any, Any]:
-        """What of the rows the encoder reads, and what skips it."""
+        """Splits rows into the part that the encoder reads and the part that skips it."""
         return x if isinstance(x, PixelRows) else (x[..., : self.size], x[..., self.size :])
 
     def encode_observed(self, observed: Tensor) -> Tensor:
-        """What the encoder makes of observations `[S, M, size]`."""
+        """The encoder's output for observations `[S, M, size]`."""
         assert self.encode is not None
         encoded: Tensor = self.encode(observed)
         return encoded
@@ -361,16 +361,26 @@ def adam_step(
     rate: float,
     limit: float,
     parameter_sets: Array | None = None,
-    slopes: Sequence[Tensor] | None = None,
+    slopes: Sequence[Array] | None = None,
 ) -> None:
     """One Adam step of each network along the loss's gradient, scaled per network and parameter set to norm `limit`.
 
     In place of the loss, the tensors that it depends on may be given together with its slopes with respect to them.
     """
     clear_gradients(flats)
-    torch.autograd.backward(loss, slopes)
+    if slopes is None:
+        torch.autograd.backward(loss)
+    else:
+        assert not isinstance(loss, Tensor)
+        backward(loss, slopes)
     for flat in flats:
         flat.step(rate, limit, parameter_sets)
+
+
+def backward(outputs: Sequence[Tensor], slopes: Sequence[Array]) -> None:
+    """Add the gradients of a loss that is given by its slopes with respect to outputs of networks."""
+    given = [torch.as_tensor(slope, device=out.device) for out, slope in zip(outputs, slopes, strict=True)]
+    torch.autograd.backward(outputs, given)
 
 
 def clear_gradients(flats: Sequence[FlatParams]) -> None:

@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each part of an observation lies in a row of floats."""
+    """Positions of the parts of an observation in a row of floats."""
 
     entries: dict[str, Entry]
     sets: tuple[tuple[str, ...], ...]

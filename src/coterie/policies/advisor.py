@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.core.demonstrations import UNLABELLED
-from coterie.core.group import HasSuggestions
+from coterie.core.group import Advisor
 from coterie.core.types import Counters, Decision, Mean, State, View
 from coterie.nn.advice import LEAST
 from coterie.nn.distributions import Choices
@@ -19,7 +19,7 @@ class AdvisorPolicy:
 
     memory_size = 0
 
-    def __init__(self, advisor: HasSuggestions, exploration: float = 0.0) -> None:
+    def __init__(self, advisor: Advisor, exploration: float = 0.0) -> None:
         """`exploration`: probability of any legal action instead of the advisor's."""
         self.advisor, self.exploration = advisor, exploration
         self.decisions = self.abstentions = 0

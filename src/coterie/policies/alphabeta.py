@@ -21,7 +21,7 @@ MINIMAX_MOVES = 12  # `minimax` plays games that are not longer
 
 @dataclass(frozen=True)
 class AlphabetaSettings:
-    """How far to look ahead."""
+    """Settings of alpha-beta search to a depth."""
 
     depth: int = 4  # moves to look ahead
     ties: Literal["random", "first"] = "random"  # among moves of equal value: draw one, or take the first
@@ -46,7 +46,7 @@ class AlphabetaPolicy(Stateless):
 
 @dataclass(frozen=True)
 class MinimaxSettings:
-    """How to choose among moves of equal value."""
+    """Settings of search to the end of the game."""
 
     ties: Literal["random", "first"] = "random"  # among moves of equal value: draw one, or take the first
 

@@ -1,4 +1,4 @@
-"""An ensemble of networks: it acts by the mean of its members, and their disagreement tells how sure it is.
+"""An ensemble of networks: it acts by the mean of its members, and their disagreement measures its uncertainty.
 
 Members differ in their first weights and in the order of what they learn from. Discrete actions are drawn from the
 mean of the members' probabilities; continuous ones are the mean of the members' actions when greedy, and else the
@@ -93,7 +93,7 @@ class EnsemblePolicy:
         return self.mean_logits(self.outputs(view), view)
 
     def disagreement(self, view: View) -> Array:
-        """How far the members are apart, `[N, A]` float32: 0 where they agree."""
+        """The members' disagreement, `[N, A]` float32: 0 where they agree."""
         return self._disagreement(self.outputs(view), view)
 
     def _disagreement(self, outputs: list[Array], view: View) -> Array:

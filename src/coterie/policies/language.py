@@ -122,7 +122,7 @@ class LanguagePolicy:
         return Decision(action, whole.reshape(rows.shape), trace=trace)
 
     def _by_chance(self, asked: Array, shape: tuple[int, ...]) -> Array:
-        """Which decisions chance took in place of the model, `[N, A]`."""
+        """Flags of the decisions that chance took in place of the model, `[N, A]`."""
         whole = np.zeros(int(np.prod(shape)), bool)
         whole[asked] = self.by_chance
         return whole.reshape(shape)
@@ -252,7 +252,7 @@ class LanguagePolicy:
         return {}
 
     def load(self, state: State) -> None:
-        """Nothing to restore."""
+        """Does nothing: there is no state."""
 
 
 def good_actions(codec: TextCodec, group_spec: GroupSpec, action: Array, view: View) -> dict[str, Array]:

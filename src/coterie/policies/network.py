@@ -187,7 +187,7 @@ class NeuralPolicy:
         return out.cpu().numpy(), None if new is None else new.cpu().numpy()
 
     def policy_inputs(self, spec: kernels.Spec, packed: Array, agents: Array) -> kernels.PolicyInputs:
-        """What the compiled path needs for a decision, for packed observations `[N, A, size]`."""
+        """Inputs of the compiled path for a decision, from packed observations `[N, A, size]`."""
         normalizer, rows = self.normalizer, np.ascontiguousarray(packed)
         how = (normalizer.shift, normalizer.scale, normalizer.limit)
         return kernels.PolicyInputs(self.flat.array, spec.sizes, spec.relu, rows, *how, agents, self.identities)
@@ -208,7 +208,7 @@ class NeuralPolicy:
     # State --------------------------------------------------------------------------------------------
 
     def metrics(self) -> Counters:
-        """What the text encoder counted; {} without one."""
+        """Counters of the text encoder; {} without one."""
         return {} if self.reader is None else self.reader.metrics()
 
     def state(self) -> State:

@@ -50,7 +50,7 @@ Shown = Literal["auto", "words", "picture", "numbers"]
 
 @dataclass(frozen=True)
 class PersonSettings:
-    """What a person is shown."""
+    """Settings of what a person sees."""
 
     show: Shown = "auto"  # words, picture or numbers; auto: the first that the world has, in board games the picture
     codec: str = "auto"  # text codec: auto (the world's own), or package.module:Name
@@ -121,7 +121,7 @@ class PersonPolicy(Stateless):
             self.terminal.say(fold(self._explanation()))
 
     def _explanation(self) -> str:
-        """How to answer, in one sentence or two."""
+        """One or two sentences on how to answer."""
         if isinstance(self.space, Discrete):
             _, names, keys = self._choices()
             if not self._one_key(keys):
@@ -138,7 +138,7 @@ class PersonPolicy(Stateless):
         self.terminal.say(self._seen(view, a))
 
     def _seen(self, view: View, a: int) -> str:
-        """What an agent sees, for a terminal."""
+        """An agent's observation, for a terminal."""
         own = map_tree(lambda array: array[:1, a], view.observation)
         if self.show in ("auto", "picture") and isinstance(view.world, Renderable):
             try:

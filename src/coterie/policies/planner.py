@@ -125,7 +125,7 @@ class PlannerPolicy:
         return Decision(action.reshape(shape), memory=memory, trace={UNLABELLED: unknown.reshape(shape)})
 
     def possible(self, view: View) -> Array:
-        """What each choice would do now: probabilities of actions `[N·A, C, K]`, zeros where it is not possible."""
+        """Each choice's probabilities of actions now, `[N·A, C, K]`; zeros where it is not possible."""
         count = view.acting.size
         if self.of_choice is None:
             assert isinstance(view.world, HasSkills)
@@ -221,7 +221,7 @@ class PlannerPolicy:
         return {}
 
     def load(self, state: State) -> None:
-        """Nothing to restore: answers are kept in the cache."""
+        """Does nothing: answers are kept in the cache."""
 
 
 def skills_of(group_spec: GroupSpec) -> tuple[str, ...] | None:

@@ -86,7 +86,7 @@ class GuessSettings:
 
 
 class GuessPolicy(Stateless):
-    """Writes random answers in the form that the world asks for: what knowing the form alone is worth."""
+    """Writes random answers in the form that the world asks for: a baseline that knows only the answer format."""
 
     memory_size = 0
     needs = HasGuess

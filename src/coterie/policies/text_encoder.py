@@ -70,13 +70,13 @@ class TextEncoder:
 
     def __init__(self, settings: TextSettings, group_spec: GroupSpec) -> None:
         self.settings, self.group_spec, self.codec = settings, group_spec, find_text_codec(settings.codec, group_spec)
-        self.tellers: list[Callable[[Tree], list[str]]] = []
+        self.text_functions: list[Callable[[Tree], list[str]]] = []
         if settings.reads != "state":
             if not isinstance(self.codec, Instructing):
                 raise ValueError(f"text.reads={settings.reads} needs a world with instructions; set text.reads=state")
-            self.tellers.append(self.codec.instruct)
+            self.text_functions.append(self.codec.instruct)
         if settings.reads != "instruction":
-            self.tellers.append(self.codec.describe)
+            self.text_functions.append(self.codec.describe)
         if settings.trainable and group_spec.parameters == "individual":
             raise ValueError("text.trainable trains one encoder for the whole group; set parameters=shared")
         plain = LMSettings(**{spec.name: getattr(settings.lm, spec.name) for spec in fields(LMSettings)})
@@ -96,7 +96,7 @@ class TextEncoder:
         self.numbers: dict[str, int] = {}  # text -> index in `texts` and `table`
         self.size = self.lm.embed([PROBE]).shape[1]
         self.table = np.zeros((16, self.size), np.float32)  # one vector per text; grows by doubling
-        self.width = self.size * len(self.tellers)
+        self.width = self.size * len(self.text_functions)
 
     def features(self, observation: Tree) -> Array:
         """Return features `[…, A, width]` of mean square 1 for observations `[…, A, shape]`."""
@@ -118,11 +118,11 @@ class TextEncoder:
         """Return the indices `[…, A, K]` of the texts of observations `[…, A, shape]`; embed new texts."""
         rows, lead = flatten(self.layout, observation)
         found = np.array(self.known.of(rows), np.int64)
-        return found.reshape(*lead, len(self.tellers))
+        return found.reshape(*lead, len(self.text_functions))
 
     def describe(self, seen: Tree) -> list[tuple[int, ...]]:
         """Describe rows, embed new texts, and return the indices of each row's texts."""
-        described = list(zip(*(tell(seen) for tell in self.tellers), strict=True))
+        described = list(zip(*(write(seen) for write in self.text_functions), strict=True))
         for text in (text for texts in described for text in texts):
             if text not in self.numbers:
                 self.add(text)
@@ -166,7 +166,7 @@ class TrainableEncoder(nn.Module):
         self.weights: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        start, stop, after = self.start, self.stop, self.at + len(self.reader.tellers)
+        start, stop, after = self.start, self.stop, self.at + len(self.reader.text_functions)
         numbers, where = torch.unique(x[..., self.at : after].long(), return_inverse=True)
         vectors = self.learning(numbers.tolist()) if torch.is_grad_enabled() else self.acting(numbers.tolist())
         features = (vectors.to(x.device) * math.sqrt(self.reader.size))[where].flatten(-2)

@@ -1,1 +1,1 @@
-"""How a group values its rewards: individual, team, risk measures, learned reward models."""
+"""Preferences, the valuation of a group's rewards: individual, team, risk measures, learned reward models."""

@@ -112,7 +112,7 @@ def value_of_samples(risk: RiskParameters, samples: Array) -> Array:
 
 
 def influence_of_samples(risk: RiskParameters, samples: Array) -> Array:
-    """How much each of `[…, M]` samples moves their value: what a policy gradient weighs ∇ log π by.
+    """The influence of each of `[…, M]` samples on their value: the weights of ∇ log π in a policy gradient.
 
     CPT: φᵢ = M (V(X) − V(X with Xᵢ put at the reference)). The policy gradient of a CPT value is E[φ(X) ∇ log π]
     (Lepel and Barakat 2024; see `risk_kernels._differentiate`). w′ is unbounded at 0 and 1; here it is a difference

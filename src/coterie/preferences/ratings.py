@@ -28,7 +28,7 @@ STORED_NAMES = {"stochastic": "sample"}  # field -> key in the file, where they 
 
 @dataclass(frozen=True)
 class RatingSession:
-    """What is compared and by which judge: the first line of a ratings file."""
+    """Settings of a comparison, its judge included: the first line of a ratings file."""
 
     runs: tuple[str, ...]
     judge: str

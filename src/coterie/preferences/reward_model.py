@@ -169,8 +169,8 @@ class RewardModelPreference:
 
     def metrics(self) -> Metrics:
         """The accuracy on all pairs, and on held-out pairs."""
-        held = {} if self.held_out is None else {"rated/held_out": self.held_out}
-        return {"rated/accuracy": self.accuracy} | held
+        held = {} if self.held_out is None else {"reward_model/held_out": self.held_out}
+        return {"reward_model/accuracy": self.accuracy} | held
 
     def state(self) -> State:
         """The fitted model: the ratings file may change before the run is resumed."""

@@ -278,7 +278,7 @@ def sample_values(risk: RiskParameters, samples: Array) -> Array:
 
 @njit(cache=True, error_model="numpy")
 def sample_influences(risk: RiskParameters, samples: Array) -> Array:
-    """How much each of `[R, M]` samples moves the value of its row; `prospect.influence_of_samples` says how."""
+    """The influence of each of `[R, M]` samples on the value of its row; see `prospect.influence_of_samples`."""
     rows, count = samples.shape
     found, ranked = np.empty((rows, count)), make_ranked(count)
     _rank_samples(ranked)

@@ -1,4 +1,4 @@
-"""How a group values its rewards: individual, team, or by a risk measure of its returns.
+"""Preferences, the valuation of a group's rewards: individual, team, or a risk measure of its returns.
 
 The learner applies the preference; stored rewards stay unchanged. `Individual` and `Team` value rewards step by
 step. `CPT`, `CVaR` and `MeanVariance` value a distribution of returns, in one of two scopes: *interim*, the outcomes of

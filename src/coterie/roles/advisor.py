@@ -351,7 +351,7 @@ class ExpertSource:
         return {}
 
     def load(self, state: State) -> None:
-        """Nothing to restore: scripted experts have no state."""
+        """Does nothing: scripted experts have no state."""
 
 
 # Any policy -------------------------------------------------------------------------------------------------
@@ -412,4 +412,4 @@ class PolicySource:
         return {}
 
     def load(self, state: State) -> None:
-        """Nothing to restore: the policy does not change."""
+        """Does nothing: the policy does not change."""

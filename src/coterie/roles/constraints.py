@@ -284,7 +284,7 @@ class LanguageShield:
         return {}
 
     def load(self, state: State) -> None:
-        """Nothing to restore."""
+        """Does nothing: there is no state."""
 
 
 class ConstrainedPreference:

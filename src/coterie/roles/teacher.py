@@ -142,7 +142,7 @@ class TablePlanner:
         return {}
 
     def load(self, state: State) -> None:
-        """Nothing to restore: tables do not change."""
+        """Does nothing: tables do not change."""
 
 
 def find_skills(group_spec: GroupSpec) -> tuple[tuple[str, ...], PlanCodec]:

@@ -6,7 +6,6 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
 
 from coterie.core.validation import at_least
 from coterie.sandbox import bubblewrap, landlock, unsafe
@@ -14,7 +13,6 @@ from coterie.sandbox.interpreter import Interpreter, find_interpreter
 from coterie.sandbox.supervise import Ended
 from coterie.sandbox.verdict import Limits, SandboxUnavailable, Status, Verdict
 
-Mechanism = Literal["bubblewrap", "landlock", "unsafe"]
 Runner = Callable[[bytes, bytes, Limits, Interpreter], tuple[Ended, "int | None"]]
 MECHANISMS: dict[str, tuple[Callable[[], bool], Runner]] = {  # in the order of preference
     "bubblewrap": (bubblewrap.available, bubblewrap.run),

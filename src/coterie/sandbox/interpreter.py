@@ -75,7 +75,7 @@ def describe(path: str, run_as: int | None) -> Interpreter:
 
 
 def boot_settings(limits: Limits) -> dict[str, Any]:
-    """What `boot.py` is told: hard limits by the names of `resource`."""
+    """Settings of `boot.py`: hard limits by the names of `resource`."""
     space = (limits.memory_mb + PYTHON_MB) * 2**20
     return {
         "limits": {

@@ -23,7 +23,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass
 class Ended:
-    """What the supervisor saw."""
+    """The supervisor's record of a run."""
 
     stdout: bytes = b""
     stderr: bytes = b""
@@ -144,7 +144,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def arrived(fd: int) -> bytes:
-    """What a pipe holds, without waiting for more."""
+    """The bytes that a pipe holds, without waiting for more."""
     os.set_blocking(fd, False)
     return _read(fd) or b""
 
@@ -239,7 +239,7 @@ def _feed(fd: int, left: memoryview) -> memoryview:
 
 
 def _read(fd: int) -> bytes | None:
-    """What the pipe has; empty at its end, None where there is nothing yet."""
+    """Bytes from the pipe; empty at its end, None where there are none yet."""
     try:
         return os.read(fd, CHUNK)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What a run of a program is allowed, and how it ended."""
+"""Limits and verdict of one program run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Status = Literal["pass", "fail", "timeout", "memory", "output", "infrastructure"
 
 
 class SandboxUnavailable(CoterieError):
-    """Nothing on this machine can isolate a program."""
+    """This machine has no mechanism that can isolate a program."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a run ended."""
+    """The outcome of a run."""
 
     status: Status  # pass: exit code 0; fail: another one, or a signal; infrastructure: the sandbox itself failed
     stdout: str  # up to the limit; bytes that are not UTF-8 are replaced

@@ -1,1 +1,1 @@
-"""What is done with finished runs: match, compare, exploit, rate, tune, report."""
+"""Studies of finished runs: match, compare, exploit, rate, tune, report."""

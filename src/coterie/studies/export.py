@@ -116,7 +116,7 @@ def pack(lay: Layout, parts: Sequence[Tensor]) -> Tensor:
 
 
 def decoder(policy: NeuralPolicy) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """How outputs `[N, A, outputs]` become greedy actions of the world."""
+    """The function from outputs `[N, A, outputs]` to greedy actions of the world."""
     space = policy.group_spec.spaces.action
     if isinstance(policy, QNetworkPolicy):
         return lambda out, mask: best_choices(policy.values(out), (policy.actions,), mask)[..., 0]
@@ -200,7 +200,7 @@ def refuse(group: Group) -> None:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far it is from the policy."""
+    """The written files, and their distance from the policy."""
 
     group: str
     agents: tuple[str, ...]

@@ -80,7 +80,7 @@ def wide_image(data: bytes, media_type: str, description: str) -> str:
     return f"<div class=wide>{image(data, media_type, description)}</div>"
 
 
-def film(data: bytes, description: str) -> str:
+def video_tag(data: bytes, description: str) -> str:
     """An MP4 embedded in the page, which plays without sound and starts anew."""
     return (
         f'<video controls autoplay loop muted playsinline aria-label="{html.escape(description)}" '

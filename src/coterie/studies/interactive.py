@@ -61,7 +61,7 @@ def available() -> bool:
 
 
 def scripts() -> str:
-    """What a page with interactive charts holds once; empty without plotly.js."""
+    """The scripts that a page with interactive charts holds once; empty without plotly.js."""
     file = _library_file()
     if file is None:
         return ""

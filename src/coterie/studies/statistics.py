@@ -84,7 +84,7 @@ Covered = Literal["mean", "IQM"]  # statistics whose coverage was measured
 
 
 class Coverage(NamedTuple):
-    """How often a 95% bootstrap interval from runs of one world holds the true value."""
+    """The fraction of 95% bootstrap intervals from runs of one world that hold the true value."""
 
     normal: float  # where scores are normal
     failing: float  # where one run in five fails: scores near 0 instead of near 1
@@ -233,7 +233,7 @@ def _curve(steps: Array, values: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Reaching:
-    """How soon runs reached a threshold; runs that did not are censored, not left out."""
+    """Steps until runs reached a threshold; runs that did not are censored, not left out."""
 
     runs: int
     reached: int

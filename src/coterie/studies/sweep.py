@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.studies.report import write_report
+from coterie.studies.report.report import write_report
 from coterie.training import start
 from coterie.training.interrupt import Interruption
 from coterie.training.jobs import demand_jobs, run_parallel

@@ -53,7 +53,7 @@ def check_array(location: str, name: str, array: Any, shape: tuple[Any, ...], dt
 
 
 def text_valid(space: Text, array: Array) -> Array:
-    """Which entries of an array are texts inside the space."""
+    """Flags of the entries that are texts inside the space."""
     valid = [isinstance(text, str) and len(text) <= space.max_length for text in array.ravel().tolist()]
     return np.array(valid, bool).reshape(array.shape)
 

@@ -17,6 +17,8 @@ from coterie.core.world import World
 from coterie.testing.comparison import check_array, expect
 
 GAMES = 8  # played at once to compare mirrored games
+NOT_ZERO_SUM = " (search is for zero-sum games; the property `game` of a world of another kind raises NoGame)"
+BEYOND = " (divide them by the largest one and declare that as payoff_unit)"
 
 
 def check_game(world: World, steps: int, seed: int) -> None:
@@ -73,7 +75,8 @@ def check_play(world: Any, game: Game, steps: int, seed: int) -> None:
         _expect_rows((positions == before).all(1), where, "positions() to return a copy, which a step does not change")
         _expect_rows(over == timestep.ended, where, "outcome() to end a game when the world does")
         _expect_rows(np.isfinite(payoffs).all(1), where, "finite payoffs")
-        _expect_rows(np.isclose(payoffs.sum(1), 0), where, "payoffs that sum to zero")
+        _expect_rows(np.isclose(payoffs.sum(1), 0), where, f"payoffs that sum to zero{NOT_ZERO_SUM}")
+        _expect_rows((np.abs(payoffs) <= 1).all(1), where, f"payoffs between −1 and 1{BEYOND}")
         _expect_rows(over | (payoffs == 0).all(1), where, "payoffs of 0 before the end")
         rewards = timestep.agent_types[name].reward / game.payoff_unit
         _expect_rows(np.isclose(payoffs, rewards).all(1), where, "payoffs equal to the rewards / payoff_unit")

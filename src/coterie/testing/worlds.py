@@ -34,7 +34,7 @@ def check_world(
     """Run the conformance tests on a world; raise `ContractError` at the first violation.
 
     `world_factory(num_envs)` builds the world. Different seeds may give equal rollouts: a world may be deterministic.
-    `report` is told every few seconds how far the tests are.
+    `report` gets a line of progress every few seconds.
     """
     progress = Progress(ROLLOUTS * steps, report)
 
@@ -43,6 +43,7 @@ def check_world(
 
     first = world_factory(NUM_ENVS)
     check_agent_types(first)
+    check_capabilities(first)
     world: World = TimedWorld(first, progress)
     rollout = record(world, steps, seed)
     check_somebody_acts(world, rollout)
@@ -58,12 +59,19 @@ def check_world(
     return Summary(episodes, progress.seconds / max(progress.env_steps, 1))
 
 
+def check_capabilities(world: World) -> None:
+    """A capability of several methods is there as a whole: with one of them alone a world would not count as able."""
+    for names in (("frame", "ansi", "draws_final"), ("number_episodes", "pause")):
+        found = [name for name in names if hasattr(world, name)]
+        expect(len(found) in (0, len(names)), "capabilities", f"{', '.join(names)}, or none of them", ", ".join(found))
+
+
 # Progress ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What `check_world` found out besides."""
+    """Further findings of `check_world`."""
 
     episodes: int  # that ended in the first rollout
     seconds_per_step: float  # of one copy

@@ -1,4 +1,4 @@
-"""Which policies of a run are its best: those with the highest return, or the last where return cannot tell.
+"""Chooses the best policies of a run: by highest return, or the latest where returns have a constant sum.
 
 In a game whose learning groups play for a constant sum, what one wins another loses, and the mean return is the same
 for every policy. There the last evaluated policies are the best. Policies of step 0 are replaced by the first that
@@ -47,7 +47,7 @@ class Best:
 
     @property
     def rule(self) -> Rule:
-        """What decides: the highest return, or the last evaluation."""
+        """The rule that decides: highest return, or the last evaluation."""
         return "last" if self.constant_sum else self.setting
 
     @property

@@ -13,19 +13,9 @@ from coterie.config import registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.core import lookup
 from coterie.core.game import NoGame
-from coterie.core.group import (
-    Actor,
-    Group,
-    GroupSpec,
-    HasProbe,
-    LimitsEnvs,
-    Policy,
-    Preference,
-    Risk,
-    StartsFrom,
-)
+from coterie.core.group import Actor, Advisor, Group, GroupSpec, Policy, Preference, Risk
 from coterie.core.types import CoterieError, UnknownName
-from coterie.core.world import HasEvaluationSettings, HasValidationSettings, World, check_methods, state_size_of
+from coterie.core.world import HasEvaluationSettings, World, check_methods, state_size_of
 from coterie.nn.packing import joined_size
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.evaluate import evaluation_envs
@@ -51,8 +41,7 @@ def build_world(part: Part, num_envs: int) -> World:
 
 def most_envs(actors: Sequence[Actor], wanted: int) -> int:
     """The number of environments that all actors can play at once, at most `wanted`."""
-    limits = [actor.policy.max_envs for actor in actors if isinstance(actor.policy, LimitsEnvs)]
-    return min(wanted, *limits) if limits else wanted
+    return min([wanted, *(getattr(actor.policy, "max_envs", wanted) for actor in actors)])
 
 
 def build_evaluation_world(part: Part, episodes: int) -> World:
@@ -62,9 +51,8 @@ def build_evaluation_world(part: Part, episodes: int) -> World:
 
 def build_validation_world(part: Part, episodes: int) -> World | None:
     """Build a config's world for evaluations in training; None where it is that of other evaluations."""
-    if not isinstance(part.settings, HasValidationSettings):
-        return None
-    return build_world(Part(part.name, part.settings.for_validation()), evaluation_envs(part, episodes))
+    settings = getattr(part.settings, "for_validation", None)
+    return None if settings is None else build_world(Part(part.name, settings()), evaluation_envs(part, episodes))
 
 
 def evaluation_part(part: Part) -> Part:
@@ -132,7 +120,7 @@ def build_actor(group: GroupConfig, group_spec: GroupSpec, world: World) -> Acto
 def build_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, dict[str, Any]]:
     """Return the group spec, with the use of advice if there is an advisor, and `Actor` fields by name."""
     parts: dict[str, Any] = {}
-    for name, key, table, chosen in (
+    for part, key, table, chosen in (
         ("advisor", "advisor", registry.ADVISORS, group.advisor),
         ("shield", "constraints", registry.SHIELDS, group.constraints),
     ):
@@ -140,10 +128,13 @@ def build_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> tuple
             try:
                 made = lookup.look_up(table, chosen.name)
                 others = [advising_actor(chosen.settings, group_spec)] if getattr(made, "takes_actor", False) else []
-                parts[name] = made(chosen.settings, group_spec, *others)
+                parts[part] = made(chosen.settings, group_spec, *others)
             except ValueError as error:
                 raise ConfigError(f"groups.{group_spec.group}.{key}: {error}") from None
-    if "advisor" in parts:
+    if group.advisor is not None:
+        if not isinstance(parts["advisor"], Advisor):
+            needed = "advise, suggest, advice_use, in_evaluation, scored_alone, state, load and metrics"
+            raise ConfigError(f"groups.{group_spec.group}.advisor: '{group.advisor.name}' must have {needed}")
         group_spec = dataclasses.replace(group_spec, advice=parts["advisor"].advice_use)
     return group_spec, parts
 
@@ -259,8 +250,7 @@ def start_groups(config: Config, groups: Sequence[Group]) -> None:
             directory = run.Run.open(chosen.run)
             name = source_group(chosen, group.actor.group_spec, directory.config())
             saved = directory.load_checkpoint(chosen.checkpoint)["policies"][name]
-            take = group.policy.start_from if isinstance(group.policy, StartsFrom) else group.policy.load
-            take(saved)
+            getattr(group.policy, "start_from", group.policy.load)(saved)
         except ConfigError:
             raise
         except (CoterieError, ValueError) as error:
@@ -305,7 +295,7 @@ def build_groups(config: Config, world: World, learning: bool = True, training: 
         group = config.groups[name]
         learns = training and group.learner is not None
         actor = build_actor(group, dataclasses.replace(group_spec, learns=learns), world)
-        if learning and isinstance(actor.policy, LimitsEnvs):
+        if learning and hasattr(actor.policy, "max_envs"):
             raise ConfigError(
                 f"groups.{name}.policy: training plays many environments at once, which a person cannot; record "
                 "episodes with 'coterie demonstrate --policy person' and learn from them with 'coterie clone'"
@@ -319,6 +309,7 @@ def build_groups(config: Config, world: World, learning: bool = True, training: 
 def build_preference(group: GroupConfig, group_spec: GroupSpec) -> Preference:
     """Build a learning group's preference and check its scope."""
     assert group.learner is not None
+    check_preference(group, group_spec)
     gamma = getattr(group.learner.settings, "gamma", 1.0)  # custom learners may have no discount
     try:
         preference: Preference = lookup.look_up(registry.PREFERENCES, group.preference.name)(
@@ -357,6 +348,17 @@ def needs_play(config: Config) -> bool:
     learners = [group.learner.name for group in config.groups.values() if group.learner is not None]
     wanted = [getattr(lookup.look_up(registry.LEARNERS, name), "needs_play", True) for name in learners]
     return not wanted or any(wanted)
+
+
+def check_preference(group: GroupConfig, group_spec: GroupSpec) -> None:
+    """Raise if the group's learner supports certain preferences alone, and not this one."""
+    assert group.learner is not None
+    path, learner, name = f"groups.{group_spec.group}.preference", group.learner.name, group.preference.name
+    supported = getattr(lookup.look_up(registry.LEARNERS, learner), "preferences", None)  # a class attribute
+    if supported is not None and not issubclass(lookup.look_up(registry.PREFERENCES, name), supported):
+        addresses = [f"{one.__module__}:{one.__qualname__}" for one in supported]
+        able = " or ".join(known for known, address in registry.PREFERENCES.items() if address in addresses)
+        raise ConfigError(f"{path}: learner '{learner}' does not support '{name}'; set {path}={able}")
 
 
 def check_scope(group: GroupConfig, preference: Preference, group_spec: GroupSpec) -> None:
@@ -405,14 +407,15 @@ def build_runner(config: Config, shard: int, groups: Sequence[Group]) -> Runner:
 
 def probe_learners(config: Config, groups: Sequence[Group]) -> None:
     """Give learners with a probe one step of random actions, so they can reject the world before training."""
-    if not any(isinstance(group.learner, HasProbe) for group in groups):
+    probes = {group.name: getattr(group.learner, "probe", None) for group in groups}
+    if not any(probes.values()):
         return
     specs = [group.actor.group_spec for group in groups]
     actors = [Actor(spec, RandomPolicy(RandomSettings(), spec)) for spec in specs]
     first = Runner(build_world(config.world, 1), actors, config.seed).play(1, 0)
-    for group in groups:
-        if isinstance(group.learner, HasProbe):
+    for name, probe in probes.items():
+        if probe is not None:
             try:
-                group.learner.probe(first.experiences[group.name])
+                probe(first.experiences[name])
             except (ValueError, MemoryError) as error:
-                raise ConfigError(f"groups.{group.name}.learner: {error}") from None
+                raise ConfigError(f"groups.{name}.learner: {error}") from None

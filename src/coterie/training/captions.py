@@ -1,4 +1,4 @@
-"""What is written around a world's pictures and texts: episode, step, returns, and who is who."""
+"""Captions around a world's pictures and texts: episode, step, returns, and who is who."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.core.group import Actor
 from coterie.core.types import Array
-from coterie.core.world import HasLegend, Sign, World
+from coterie.core.world import Sign, World
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,7 +49,8 @@ def who_is_who(world: World, actors: Sequence[Actor], kinds: Mapping[str, str]) 
 
 def signs(world: World) -> tuple[Sign, ...]:
     """The world's legend; empty where it has none."""
-    return world.legend() if isinstance(world, HasLegend) else ()
+    legend: tuple[Sign, ...] = getattr(world, "legend", tuple)()
+    return legend
 
 
 def describe_step(episode: tuple[int, int | None], step: int, returns: Mapping[str, float]) -> str:
@@ -158,7 +159,7 @@ def coloured(scene: str, legend: Sequence[Sign]) -> str:
 
 
 def legend_lines(legend: Sequence[Sign], who: Sequence[Who], colour: bool, width: int = 80) -> list[str]:
-    """Who plays, and what the signs mean, in lines of at most `width` characters."""
+    """Lines of at most `width` characters on the players and the meaning of the signs."""
     meanings: dict[str, list[Sign]] = {}
     for sign in legend:
         meanings.setdefault(sign.meaning, []).append(sign)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.core.group import Actor
+from coterie.core.splitmix import scramble
 from coterie.core.types import Array, Counters, Decision, View, as_metrics
-from coterie.core.world import HasCounters, HasInstances, LimitsCopies, NumbersEpisodes, Pausable, World
+from coterie.core.world import CostlySteps, HasCounters, HasInstances, World
 from coterie.training.runner import Runner, play_episodes
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def wilson(successes: float, episodes: float) -> tuple[float, float]:
 
 def evaluation_envs(world: Part, episodes: int) -> int:
     """The number of environments for a number of episodes."""
-    return min(episodes, world.settings.evaluation_copies if isinstance(world.settings, LimitsCopies) else COPIES)
+    return min(episodes, getattr(world.settings, "evaluation_copies", COPIES))
 
 
 def evaluate(
@@ -96,7 +97,7 @@ def evaluate(
 
     With `fingerprint`, the result tells equal games apart from games with equal returns.
     """
-    if isinstance(world, NumbersEpisodes):
+    if isinstance(world, CostlySteps):
         world.number_episodes()
     runner = Runner(world, actors, seed, greedy=greedy)
     quota = np.full(world.num_envs, episodes // world.num_envs)
@@ -120,7 +121,7 @@ def evaluate(
             finished = played >= quota
             if finished.all():
                 break
-            if isinstance(world, Pausable):
+            if isinstance(world, CostlySteps):
                 world.pause(finished)
     names = parts[0][0].returns
     success = [e.success[i] for e, i in parts if e.success is not None]
@@ -144,7 +145,9 @@ def _fingerprint(prints: Array, acted: Mapping[str, tuple[View, Decision]]) -> N
         for array in (*seen, np.where(view.acting.reshape(shape), decision.action, nothing)):
             rows = _words(array.reshape(len(prints), -1))
             prints *= np.uint64(GOLDEN)
-            prints += _mixed(rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * np.uint64(GOLDEN)).sum(axis=1)
+            counted = rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+            mixed: Array = scramble(counted)  # type: ignore[arg-type, assignment]  # it takes arrays as well
+            prints += mixed.sum(axis=1)
 
 
 def _words(rows: Array) -> Array:
@@ -154,13 +157,6 @@ def _words(rows: Array) -> Array:
         return np.frombuffer(b"".join(digests), np.uint64).reshape(rows.shape)
     raw = np.ascontiguousarray(rows).view(np.uint8)
     return np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8))).view(np.uint64)
-
-
-def _mixed(z: Array) -> Array:
-    """SplitMix64's finaliser (Steele, Lea and Flood 2014)."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 def actor_metrics(actors: Sequence[Actor]) -> dict[str, Counters]:

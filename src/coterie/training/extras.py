@@ -1,6 +1,6 @@
-"""What a run can do without: its video, its report, TensorBoard files and the expert's score.
+"""Optional outputs of a run: video, report, TensorBoard files, expert score.
 
-A world that cannot be drawn or a page that cannot be written must not take a finished training with it.
+A world that cannot be drawn or a page that cannot be written must not fail a finished training.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Interruption(threading.Event):
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a process that a signal has stopped."""
+        """The exit code that a shell expects of a process stopped by a signal."""
         return 128 + (self.number or signal.SIGINT)
 
 

@@ -35,7 +35,7 @@ def run_parallel(
     """
     context = multiprocessing.get_context("spawn")
     running: dict[Connection, tuple[int, SpawnProcess]] = {}
-    left, told, failure = list(enumerate(tasks)), False, None
+    left, passed_on, failure = list(enumerate(tasks)), False, None
     try:
         while left or running:
             while left and len(running) < jobs and not interrupted.is_set() and failure is None:
@@ -47,8 +47,8 @@ def run_parallel(
                 running[receiver] = (index, process)
             if not running:
                 break
-            if interrupted.is_set() and not told:
-                told = True
+            if interrupted.is_set() and not passed_on:
+                passed_on = True
                 _pass_on([process for _, process in running.values()])
             for ready in wait(list(running), PATIENCE):
                 assert isinstance(ready, Connection)
@@ -67,7 +67,7 @@ def run_parallel(
 
 
 def _receive(receiver: Connection, process: SpawnProcess) -> tuple[Any, CoterieError | None]:
-    """What a process has sent before it ended, or an error."""
+    """The result that a process has sent before it ended, or an error."""
     try:
         found = receiver.recv()
     except EOFError:

@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError, leaves, to_dict
 from coterie.core import seeding
-from coterie.core.group import Actor, CanFinish, Group, GroupSpec, HasSuggestions, HasTargetPolicy, Learner, Policy
+from coterie.core.group import Actor, Group, GroupSpec, HasTargetPolicy, Learner, Policy
 from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
 from coterie.core.world import HasExpert, HasGuess
 from coterie.nn.threads import fixed_threads
@@ -60,7 +60,7 @@ RECENT = 100  # episodes in the moving average
 SLOW_EVALUATION = 10.0  # seconds after which a run names the settings that shorten evaluations
 
 Watch = Callable[[int, float], bool | None]  # (env_steps, validation score) -> whether the run may end here
-Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.write_report`
+Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.report.write_report`
 
 
 class Training:
@@ -278,7 +278,7 @@ class Training:
 
 def is_finished(learner: Learner) -> bool:
     """Whether a learner says that there is nothing more to learn."""
-    return isinstance(learner, CanFinish) and learner.finished
+    return bool(getattr(learner, "finished", False))
 
 
 def evaluation_seed(seed: int) -> int:
@@ -417,35 +417,35 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         write_plans(training.groups, run.path)
     if training.config.train.video:
         with extra("video", "; train.video=false makes none"):
-            film(training)
+            write_best_video(training)
     return {"finished": True} | summary
 
 
 def is_taught(group: Group) -> bool:
     """Whether a group learns from an advisor whose own score belongs into the summary."""
     advisor = group.actor.advisor
-    return group.learner is not None and isinstance(advisor, HasSuggestions) and advisor.scored_alone
+    return group.learner is not None and advisor is not None and advisor.scored_alone
 
 
 def teacher_actor(actor: Actor) -> Actor:
     """The group's advisor in the place of its policy."""
-    if not isinstance(actor.advisor, HasSuggestions):
-        raise CoterieError(f"group '{actor.group_spec.group}' has no advisor that can act by itself")
+    if actor.advisor is None:
+        raise CoterieError(f"group '{actor.group_spec.group}' has no advisor")
     return Actor(actor.group_spec, AdvisorPolicy(actor.advisor), actor.members, shield=actor.shield)
 
 
-def film(training: Training) -> None:
+def write_best_video(training: Training) -> None:
     """Write a video of one episode of the best policies, if the world can be drawn."""
     from coterie.core.world import Renderable
     from coterie.training.players import policy_kind
-    from coterie.training.video import Showing, beside, write_video
+    from coterie.training.video import Showing, video_paths, write_video
 
     world = build_render_world(training.config.world)
     if isinstance(world, Renderable):
         path = training.run.path / "videos" / "eval" / f"step-{training.best.step:012d}.gif"
         kinds = {name: policy_kind(group) for name, group in training.config.groups.items()}
         actors = [group.actor for group in training.groups]
-        write_video(world, actors, evaluation_seed(0), beside(path), Showing(episodes=None, kinds=kinds))
+        write_video(world, actors, evaluation_seed(0), video_paths(path), Showing(episodes=None, kinds=kinds))
 
 
 def describe(training: Training) -> str:
@@ -458,7 +458,7 @@ def describe(training: Training) -> str:
 
 
 def run_directory(config: Config, out: str | Path | None) -> Path:
-    """Where a new run goes: `--out`, or runs/EXPERIMENT/DATE-TIME-seedS."""
+    """The directory of a new run: `--out`, or runs/EXPERIMENT/DATE-TIME-seedS."""
     if out is not None:
         return Path(out)
     stamp = time.strftime("%Y%m%d-%H%M%S")

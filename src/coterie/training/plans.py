@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core.group import Actor, Group, HasSuggestions
+from coterie.core.group import Actor, Group
 from coterie.lm.plans import PlanTable
 from coterie.policies.advisor import AdvisorPolicy
 from coterie.training import build
@@ -63,7 +63,7 @@ def find_plans(
 
 def _explorer(actor: Actor, exploration: float) -> Actor:
     """The actor, played by its teacher if it has one."""
-    if not isinstance(actor.advisor, HasSuggestions):
+    if actor.advisor is None:
         return actor
     policy = AdvisorPolicy(actor.advisor, exploration)
     return Actor(actor.group_spec, policy, actor.members, shield=actor.shield)

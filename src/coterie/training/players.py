@@ -32,7 +32,7 @@ def named_run(name: str) -> tuple[str, list[str]] | None:
 
 
 def policy_kind(group: schema.GroupConfig) -> str:
-    """What plays in a group, in a few words: `network, ppo`, `language: embedded`, `run four`."""
+    """The policy of a group, in a few words: `network, ppo`, `language: embedded`, `run four`."""
     if isinstance(group.policy, schema.SeatedRun):
         return f"run {Path(group.policy.run).name}"
     model = getattr(group.policy.settings, "lm", None)  # of policies that ask a language model

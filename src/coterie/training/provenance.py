@@ -1,4 +1,4 @@
-"""Where a run comes from: the command, the date, the version and the machine of its start and of every resumption.
+"""Provenance of a run: command, date, version and machine of its start and of every resumption.
 
 They go into `provenance.json`, apart from the results, which do not depend on them. While a process trains a run it
 holds the run's lock, so that nobody deletes it or trains it a second time.
@@ -70,7 +70,7 @@ def machine() -> str:
 
 
 def _processor() -> str:
-    """The processor's name, where the system tells it."""
+    """The processor's name, where the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

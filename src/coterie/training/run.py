@@ -15,7 +15,7 @@ from typing import Any
 from coterie.config import schema as configs
 from coterie.core.types import CoterieError, State
 from coterie.training import checkpoint
-from coterie.training.frames import data_frame
+from coterie.training.data_frames import data_frame
 
 log = logging.getLogger("coterie")
 MISSING = object()  # stands for a value that a summary lacks

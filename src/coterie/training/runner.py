@@ -69,7 +69,7 @@ def join_episodes(parts: Sequence[Episodes]) -> Episodes:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What one shard experienced in one iteration."""
+    """The experience of one shard in one iteration."""
 
     experiences: Mapping[str, Experience]
     episodes: Episodes
@@ -184,7 +184,7 @@ class Runner:
         return Rollout(experiences, self.tally.drain(), state, counted_since(before, self.counters()))
 
     def counters(self) -> Counters:
-        """What the world has counted since its reset."""
+        """The world's counters since its reset."""
         return dict(self.world.counters()) if isinstance(self.world, HasCounters) else {}
 
     def begin(self, iteration: int) -> None:
@@ -275,7 +275,7 @@ class Runner:
             self.memories[group_spec.group] = np.where(ended, np.float32(0), self.memories[group_spec.group])
 
     def save(self) -> State:
-        """Everything the next iteration depends on."""
+        """The state on which the next iteration depends."""
         return {
             "world": self.world.save(),
             "tally": self.tally.state(),

@@ -1,4 +1,4 @@
-"""Where records go besides metrics.jsonl: TensorBoard files, Weights & Biases, MLflow.
+"""Sinks of records besides metrics.jsonl: TensorBoard files, Weights & Biases, MLflow.
 
 A sink gets the run's settings once and every record; a failure of one ends it with a warning, not the run. Which run of
 a tracking service belongs to this one is kept in `tracking.json`, so that a resumed run goes on there.
@@ -117,7 +117,7 @@ class MlflowSink:
     title = "MLflow records"
 
     def __init__(self, run: Run, tracking: schema.TrackingSettings, settings: dict[str, Any]) -> None:
-        if tracking.offline:  # MLflow refuses its file store unless it is told that it is wanted
+        if tracking.offline:  # MLflow refuses its file store unless this is set
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient

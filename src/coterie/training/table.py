@@ -253,7 +253,7 @@ def _demand_effect(changes: dict[str, Any]) -> None:
 
 
 def _name(policy: schema.Part | schema.SeatedRun, weights: str) -> str:
-    """Who plays: a run that was seated, a policy that needs no training, or weights."""
+    """The player's name: a seated run, a policy that needs no training, or weights."""
     if isinstance(policy, schema.SeatedRun):
         return f"{policy.run}, checkpoint {policy.checkpoint}"
     return policy.name if policy.name in registry.UNTRAINED else weights

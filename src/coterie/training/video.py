@@ -29,7 +29,7 @@ SHORTEST, LONGEST = 4, 15  # seconds that a video should last
 
 @dataclass(frozen=True)
 class Showing:
-    """How episodes are shown."""
+    """Settings for showing episodes."""
 
     episodes: int | None = 1  # None: one, or several where one is over in a few steps
     greedy: bool = True
@@ -84,7 +84,7 @@ def warn_undrawable(part: Part) -> None:
         set_global_state(before)
 
 
-def beside(path: Path) -> list[Path]:
+def video_paths(path: Path) -> list[Path]:
     """The files of a video: the GIF, and an MP4 next to it where that can be written."""
     return [path, path.with_suffix(".mp4")] if mp4.available() else [path]
 
@@ -104,29 +104,29 @@ def write_video(
     remarks = [sign for sign in captions.signs(world) if not sign.text]
     captioned = captions.Captioned(captions.who_is_who(world, actors, showing.kinds), remarks)
     with ExitStack() as stack:
-        films: list[GifWriter | mp4.Mp4Writer] = [
+        writing: list[GifWriter | mp4.Mp4Writer] = [
             stack.enter_context(writers[path.suffix.lower()](path)) for path in paths
         ]
-        for number in _episode_numbers(showing, films[0]):
+        for number in _episode_numbers(showing, writing[0]):
             runner = Runner(world, actors, seed + number, greedy=showing.greedy)
             for step, final in enumerate(scenes(runner)):
                 episode = (number + 1, showing.episodes)
                 words = captions.describe_step(episode, step, running_returns(runner, final))
-                for film in films:
-                    film.add(captioned.frame(drawn.frame(0, final), words))
-            for film in films:
-                film.repeat()  # a pause between episodes
-        for film in films:
-            film.finish(showing.fps or pace(film.count))
+                for writer in writing:
+                    writer.add(captioned.frame(drawn.frame(0, final), words))
+            for writer in writing:
+                writer.repeat()  # a pause between episodes
+        for writer in writing:
+            writer.finish(showing.fps or pace(writer.count))
 
 
-def _episode_numbers(showing: Showing, film: Any) -> Iterator[int]:
+def _episode_numbers(showing: Showing, writer: Any) -> Iterator[int]:
     """The episodes of a video: as many as asked for, or until it is long enough."""
     number = 0
     while number < showing.episodes if showing.episodes is not None else number < MOST_EPISODES:
         yield number
         number += 1
-        if showing.episodes is None and film.count >= SHORT:
+        if showing.episodes is None and writer.count >= SHORT:
             return
 
 

@@ -1,7 +1,7 @@
 """Plays shards in this process or in child processes.
 
 A shard has random streams of its own and every process uses the same number of threads, so results do not depend on
-where a shard runs. `ShardHost` is the unit that a transport carries; pipes to child processes are the only one yet.
+where a shard runs. `ShardHost` is the unit that a transport carries; pipes to child processes are the only one so far.
 """
 
 from __future__ import annotations

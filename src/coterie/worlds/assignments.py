@@ -1,11 +1,11 @@
-"""Text states of teams that share out goals: an agent's goals, the best one first.
+"""Text states of teams that divide goals among themselves: an agent's goals, the best one first.
 
-The grid world and simple_spread describe themselves to planners with it; a skill is the way to one goal. There are two
+The grid world and simple_spread describe themselves to planners with it; a skill is the path to one goal. There are two
 orders. `number_by_turns` serves the agent that is nearest to a goal first, then the next nearest, and names the goals
 that are still free at an agent's turn, nearest first: a planner that names the first one assigns goals greedily.
-`number_by_totals` names all goals by the total way of the team when the agent takes one and the others share out the
-rest in the best way: there the first ones are the shortest assignment. A small model copies better than it compares;
-therefore the text compares for it.
+`number_by_totals` orders all goals by the total distance of the team when the agent takes one and the others divide the
+rest optimally: the first ones form the shortest assignment. A small model copies better than it compares; therefore the
+text has already compared.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def number_by_turns(own: Array, others: Array, known: Array) -> Array:
     `own [R, L]` and `others [R, B, L]` are distances to the goals, `known [R, L]` says which goals there are. Named
     are the goals that are left at the agent's turn, or all where none is, nearest first.
     """
-    (rows, goals), company = own.shape, others.shape[1]
+    (rows, goals), num_others = own.shape, others.shape[1]
     found = np.zeros(rows, np.int64)
-    left, waiting = np.empty(goals, np.bool_), np.empty(company, np.bool_)
+    left, waiting = np.empty(goals, np.bool_), np.empty(num_others, np.bool_)
     for r in range(rows):
         left[:], waiting[:] = known[r], True
         while left.any():
@@ -43,7 +43,7 @@ def number_by_turns(own: Array, others: Array, known: Array) -> Array:
                 if left[k]:
                     mine = min(mine, own[r, k])
             agent, goal, least = -1, -1, mine
-            for b in range(company):
+            for b in range(num_others):
                 for k in range(goals):
                     if waiting[b] and left[k] and others[r, b, k] < least:
                         agent, goal, least = b, k, others[r, b, k]
@@ -58,7 +58,7 @@ def number_by_turns(own: Array, others: Array, known: Array) -> Array:
 
 @njit(cache=True)
 def number_by_totals(own: Array, others: Array) -> Array:
-    """Return the numbers `[R]` of text states in which goals are ordered by the team's total way.
+    """Return the numbers `[R]` of text states in which goals are ordered by the team's total distance.
 
     `own [R, L]` and `others [R, L − 1, L]` are distances to the goals. `least` has the least total of the first
     others, for every set of goals that they take.
@@ -106,7 +106,7 @@ class AssignmentText:
     def __init__(self, goals: int) -> None:
         self.names = goal_names(goals)
         if goals > MOST_GOALS - 1:
-            raise ValueError(f"a planner can be told of at most {MOST_GOALS - 1} goals, got {goals}")
+            raise ValueError(f"a planner can choose among at most {MOST_GOALS - 1} goals, got {goals}")
 
     def describe(self, number: int) -> str:
         """Such as `places: red, blue`."""

@@ -56,7 +56,7 @@ def test_cells_are_kept_and_may_be_corrected(task):
     assert task.apply(better.state, "planner", "r1c3=2").local < 0  # a right cell is lost
 
 
-def test_prompts_write_blanks_as_told():
+def test_prompts_write_blanks_as_set():
     fields = SudokuTask(SudokuSettings(blank="0")).fields(STATE, "tool")
     assert fields["puzzle"] == "1204\n3412\n2103\n4320"
     assert fields["blanks"] == "zeros"

@@ -28,6 +28,7 @@ from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
 from coterie.policies.search.networks import PositionNetwork
 from coterie.policies.search.policy import SearchPolicy, make_search
+from coterie.preferences.standard import Individual
 
 NAMES = ("loss", "policy_loss", "value_loss")
 
@@ -73,10 +74,10 @@ class AlphaZeroSettings:
     )
     batch_size: int = 256  # positions per gradient step
     updates_per_step: float = 0.05  # gradient steps per environment step, over all copies
-    value_weight: float = 1.0  # of the value's loss beside the policy's
+    value_weight: float = 1.0  # of the value's loss relative to the policy's
     weight_decay: float = 1e-4  # share of a weight that is lost per unit of learning rate
     max_grad_norm: float = 10.0  # gradients are scaled to at most this norm
-    root_value: float = 0.0  # share of the search's root value in the value target, beside the outcome
+    root_value: float = 0.0  # share of the search's root value in the value target; the rest is the outcome
     symmetries: bool = True  # turn every position by a random symmetry of the board
     replay: PositionReplaySettings = field(default_factory=PositionReplaySettings)  # positions of finished games
     gate: GateSettings | None = None  # None: self-play always uses the newest network
@@ -132,6 +133,7 @@ class AlphaZero:
 
     teaches = SearchPolicy
     scopes = ("step",)
+    preferences = (Individual,)  # a search takes one player's value for minus the other's
     panels = (
         Panel("policy loss", "cross-entropy", ("policy_loss",)),
         Panel("value loss", "squared error", ("value_loss",)),
@@ -195,7 +197,14 @@ class AlphaZero:
                 f"group '{self.group_spec.group}': a game was cut off before its end and has no outcome; "
                 "alphazero needs a world without a time limit"
             )
-        rewards, closed = self.preference.rewards(own) / self.game.payoff_unit, own.closed()
+        rewards, closed = self.preference.rewards(own), own.closed()
+        if not np.array_equal(rewards, own.reward):
+            path = f"groups.{self.group_spec.group}"
+            raise CoterieError(
+                f"{path}: alphazero learns from the outcomes of games, and a preference or a penalty changes them; "
+                f"set {path}.preference=individual and {path}.constraints.action=veto"
+            )
+        rewards = rewards / self.game.payoff_unit
         waiting = own.active & ~closed  # open decisions return in the next rollout with the rewards since
         seen = np.logical_or.accumulate(waiting, axis=0)
         rewards = np.where(seen, 0, rewards)

@@ -8,7 +8,7 @@ set of weights has an UpdateWorker of its own and learns from the answers of its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -16,14 +16,14 @@ import numpy as np
 
 from coterie.algorithms.at_grpo.groups import Baseline, Flat, Found, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import Normalize
-from coterie.algorithms.at_grpo.turns import TurnCounter, metrics_by_turn
 from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
 from coterie.algorithms.divergence import demand_finite
 from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
-from coterie.core.types import Experience, Joint, Metrics, State
+from coterie.core.types import Array, Experience, Joint, Metrics, State
 from coterie.core.validation import at_least, positive, whole
 from coterie.policies.teams.policy import CausalLMPolicy
+from coterie.policies.teams.weights import PAD
 
 Groups = Literal["turn", "episode"]
 Schedule = Literal["constant", "linear"]
@@ -187,3 +187,57 @@ class ATGRPO:
         self.turns.load(state["turns"])
         for worker, saved in zip(self.workers, state["workers"], strict=True):
             worker.load(saved)
+
+
+# Metrics by role and turn ---------------------------------------------------------------------------------
+
+
+class TurnCounter:
+    """Numbers the decisions of every agent within its episode, from one rollout to the next."""
+
+    def __init__(self) -> None:
+        self.made: Array | None = None  # [N, A] decisions of the present episode that have been learned from
+
+    def count(self, own: Experience) -> Array:
+        """The turn `[T, N, A]` of every decision that is not pending, from 0; −1 elsewhere."""
+        closed, ends = own.closed(), own.ends
+        made = np.zeros(closed.shape[1:], np.int64) if self.made is None else self.made
+        turns = np.full(closed.shape, -1)
+        for t in range(len(closed)):
+            turns[t][closed[t]] = made[closed[t]]
+            made = np.where(ends[t], 0, made + closed[t])
+        self.made = made
+        return turns
+
+    def state(self) -> State:
+        return {"made": None if self.made is None else self.made.copy()}
+
+    def load(self, state: State) -> None:
+        self.made = None if state["made"] is None else state["made"].copy()
+
+
+def metrics_by_turn(own: Experience, found: Found, turns: Array, agents: Sequence[str]) -> Metrics:
+    """By agent and turn, of all answers sampled there.
+
+    score: their mean reward. advantage: the root mean square of R − mean, which is 0 in groups that teach nothing.
+    entropy: minus the mean log-probability of the sampled tokens, in nats, which estimates the entropy.
+    """
+    assert own.trace is not None
+    branches = own.trace["scores"].shape[-1] > 1
+    learned = turns[tuple(found.rows.T)]
+    metrics: Metrics = {}
+    for column, agent in enumerate(agents):
+        mine = turns[..., column]
+        for turn in range(mine.max() + 1):
+            t, n = np.nonzero(mine == turn)
+            if not len(t):
+                continue
+            scores = own.trace["scores"][t, n, column] if branches else own.reward[t, n, column, None]
+            chosen = (learned == turn) & (found.rows[:, 2] == column)
+            sampled = own.trace["tokens"][t, n, column] != PAD
+            name = f"{agent}/turn_{turn + 1}"
+            metrics[f"{name}/score"] = float(scores.mean())
+            metrics[f"{name}/advantage"] = float(np.sqrt((found.centred[chosen] ** 2).sum() / scores.size))
+            if sampled.any():
+                metrics[f"{name}/entropy"] = float(-own.trace["log_probs"][t, n, column][sampled].mean())
+    return metrics

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class UpdateSpec(NamedTuple):
-    """How a set of weights is improved in one iteration."""
+    """Hyperparameters of one iteration's updates."""
 
     learning_rate: float
     clip: float

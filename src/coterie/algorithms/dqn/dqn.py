@@ -77,7 +77,7 @@ class EpsilonSettings:
 
 @dataclass(frozen=True)
 class TargetSettings:
-    """How the target network follows the network."""
+    """Settings of the target network."""
 
     update: Literal["hard", "soft"] = "hard"  # hard: a copy now and then; soft: a moving average
     interval: int = 100  # gradient steps between hard updates
@@ -313,9 +313,10 @@ class DQN:
         value = self.mix(self.mixer, self.by_member(chosen) * self.tensor(batch.active), batch.state)
         detached = value.detach().cpu()
         delta = np.inf if s.huber is None else s.huber
-        error, each, slopes = map(torch.from_numpy, td_losses(detached.numpy(), target.numpy(), weight, delta))
+        *found, slopes = td_losses(detached.numpy(), target.numpy(), weight, delta)
+        error, each = map(torch.from_numpy, found)
         ready = None if self.team else np.flatnonzero([replay.ready for replay in self.replays])
-        networks.adam_step(self.trained, [value], rate, s.max_grad_norm, ready, [slopes.to(policy.device)])
+        networks.adam_step(self.trained, [value], rate, s.max_grad_norm, ready, [slopes])
         loss = (torch.from_numpy(weight) * each).mean(dim=1)
         numbers = torch.stack([loss, detached.mean(dim=1), error.abs().mean(dim=1)], dim=1)
         return numbers.numpy().astype(np.float64), error.numpy()

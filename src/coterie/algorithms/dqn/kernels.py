@@ -18,7 +18,7 @@ from coterie.nn.kernels import OptimizedParams, Spec, adam, backward, best_of, f
 
 
 class Normalization(NamedTuple):
-    """How observations become inputs."""
+    """Normalisation of observations, and the number of one-hot identities that follow them."""
 
     shift: Array  # [D]
     scale: Array  # [D]

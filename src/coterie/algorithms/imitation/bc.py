@@ -15,6 +15,7 @@ import numpy as np
 
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.imitation.cloning import Cloner, CloningSettings, as_metrics, draw_rows, members
+from coterie.algorithms.imitation.early_stopping import EarlyStopping
 from coterie.algorithms.imitation.labels import (
     by_parameter_set,
     find_symmetries,
@@ -97,7 +98,7 @@ class BC:
         for cloner in self.cloners:
             cloner.measure_observations(self.labels)
         self.episodes = len(parts[0])
-        self.best_loss, self.stale = float("inf"), 0
+        self.stopping = EarlyStopping(settings.patience)
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
@@ -134,26 +135,21 @@ class BC:
             ),
             np.zeros(2),
         ) / (rows * len(self.cloners))
-        improved = found[0] < self.best_loss
-        self.best_loss, self.stale = min(float(found[0]), self.best_loss), 0 if improved else self.stale + 1
+        self.stopping.update(float(found[0]))
         return as_metrics(self.cloners[0], found, "validation_")
 
     @property
     def finished(self) -> bool:
         """Whether the validation loss has not improved for `patience` iterations."""
-        return self.settings.patience is not None and self.stale >= self.settings.patience
+        return self.stopping.finished
 
     def metrics(self) -> Metrics:
         return {}  # `learn` returns them
 
     def state(self) -> State:
-        return {
-            "adam": [cloner.policy.flat.state() for cloner in self.cloners],
-            "best_loss": self.best_loss,
-            "stale": self.stale,
-        }
+        return {"adam": [cloner.policy.flat.state() for cloner in self.cloners]} | self.stopping.state()
 
     def load(self, state: State) -> None:
         for cloner, saved in zip(self.cloners, state["adam"], strict=True):
             cloner.policy.flat.load(saved)
-        self.best_loss, self.stale = state["best_loss"], state["stale"]
+        self.stopping.load(state)

@@ -33,7 +33,7 @@ Clonable = NetworkPolicy | QNetworkPolicy
 
 @dataclass(frozen=True)
 class CloningSettings:
-    """How a network imitates labels."""
+    """Settings of learning from labels."""
 
     learning_rate: float = 1e-3  # of Adam
     batch_size: int = 64  # decisions per gradient step
@@ -58,7 +58,7 @@ class CloningSettings:
 
 
 class ExtraLossInput(NamedTuple):
-    """What an extra loss may depend on; tensors `[S, M, …]` over parameter sets and decisions."""
+    """Arguments of an extra loss; tensors `[S, M, …]` over parameter sets and decisions."""
 
     inputs: Any  # the network's inputs
     outputs: Tensor  # the network's outputs: logits, parameters of a distribution, or action values

@@ -110,7 +110,7 @@ class DAgger:
         return Labels(self.policy.pack(seen)[:, 0], index[2].astype(np.int64), action, mask)
 
     def agreement(self, fresh: Labels) -> Metrics:
-        """How often the student would have done as the expert says, before it learns from these labels."""
+        """Loss and accuracy of the student on new labels, before it learns from them."""
         parts = by_parameter_set(fresh, self.group_spec)
         if self.labels is None or not fresh.size:
             return {}

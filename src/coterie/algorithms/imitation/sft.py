@@ -14,6 +14,7 @@ import torch
 
 from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.algorithms.divergence import demand_finite
+from coterie.algorithms.imitation.early_stopping import EarlyStopping
 from coterie.algorithms.imitation.labels import load_demonstrations, split
 from coterie.core.demonstrations import Demonstrations
 from coterie.core.group import GroupSpec, Panel, Preference
@@ -90,7 +91,7 @@ class SFT:
         for number in range(policy.router.sets):
             if not len(self.texts.rows_of(number)):
                 raise ValueError(f"demonstrations: there are none of the agent '{group_spec.agents[number]}'")
-        self.best_loss, self.stale = float("inf"), 0
+        self.stopping = EarlyStopping(settings.patience)
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
@@ -123,26 +124,24 @@ class SFT:
         if not len(self.held_out.sets):
             return {}
         loss = total / len(self.held_out.sets)
-        self.stale = 0 if loss < self.best_loss else self.stale + 1
-        self.best_loss = min(loss, self.best_loss)
+        self.stopping.update(loss)
         return {"validation_loss": loss}
 
     @property
     def finished(self) -> bool:
         """Whether the validation loss has not improved for `patience` iterations."""
-        return self.settings.patience is not None and self.stale >= self.settings.patience
+        return self.stopping.finished
 
     def metrics(self) -> Metrics:
         return {}  # `learn` returns them
 
     def state(self) -> State:
-        optimizers = [optimizer.state() for optimizer in self.optimizers]
-        return {"optimizers": optimizers, "best_loss": self.best_loss, "stale": self.stale}
+        return {"optimizers": [optimizer.state() for optimizer in self.optimizers]} | self.stopping.state()
 
     def load(self, state: State) -> None:
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load(saved)
-        self.best_loss, self.stale = state["best_loss"], state["stale"]
+        self.stopping.load(state)
 
 
 def tokenize(policy: CausalLMPolicy, part: Demonstrations, group_spec: GroupSpec) -> Texts:

@@ -17,7 +17,7 @@ from coterie.algorithms.actor_critic import (
     Gradients,
     NetworkArrays,
     RowScaling,
-    descend,
+    adam_step,
     gather_outcomes,
     make_gradients,
     move_target,
@@ -53,7 +53,7 @@ class Draws(NamedTuple):
 
 
 class GroupLayout(NamedTuple):
-    """Where the group's numbers lie in joint rows, and what its critics and actions are like."""
+    """Offsets of the group in joint rows, and the form of its critics and actions."""
 
     agents: int
     first_agent: int  # among all agents
@@ -67,7 +67,7 @@ class GroupLayout(NamedTuple):
 
 
 class InputScaling(NamedTuple):
-    """How observations become network inputs, and how many one-hot identities follow them."""
+    """Normalisation of network inputs, and the numbers of one-hot identities that follow them."""
 
     own: RowScaling  # for the policy
     joint_shift: Array  # [O]: for a centralized critic
@@ -89,7 +89,7 @@ class Hyperparams(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """Everything that the updates of one iteration read."""
+    """Inputs of one iteration's updates."""
 
     rows: JointTransitions
     draws: Draws
@@ -175,7 +175,7 @@ def critic_rows(
 
 @njit(cache=True, error_model="numpy")
 def action_start(layout: GroupLayout, scaling: InputScaling, obs_size: int, a: int) -> int:
-    """Where an agent's own action begins in its critic's inputs."""
+    """The index at which an agent's own action begins in its critic's inputs."""
     if layout.centralized:
         return obs_size + scaling.critic_identities + layout.first_action + a * layout.action_size
     return layout.obs_size + scaling.own.identities
@@ -243,7 +243,7 @@ def _critic_step(
     spec, y, store = it.critic_spec, workspace.critic_inputs, workspace.critic_store
     out = forward(critic.params[s], spec.sizes, spec.relu, y, store)
     found = critic_loss(out, workspace.targets, scale, workspace.scratch)
-    descend(
+    adam_step(
         critic, s, spec, y, store, workspace.gradients, steps, it.hyperparams.critic_rate, it.hyperparams.max_grad_norm
     )
     return found
@@ -317,7 +317,7 @@ def _actor_step(
     mean = actor_objective(it.risk, predicted, workspace.targets.weight, h.scale_by_std, workspace.scratch)
     inputs = backward_inputs(critic, spec.sizes, spec.relu, y, workspace.critic_store, workspace.gradients.deltas)
     _action_slopes(it, step, s, out, inputs, workspace)
-    descend(actor, s, it.actor_spec, x, store, workspace.gradients, steps, h.actor_rate, h.max_grad_norm)
+    adam_step(actor, s, it.actor_spec, x, store, workspace.gradients, steps, h.actor_rate, h.max_grad_norm)
     return mean
 
 

@@ -19,9 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.algorithms.actor_critic import NetworkWithTarget, RowScaling, to_array
+from coterie.algorithms.actor_critic import NetworkWithTarget, RowScaling, to_array, weights_of
 from coterie.algorithms.divergence import demand_finite
-from coterie.algorithms.joint_transitions import JointLayout, JointTransitions, PendingSteps
+from coterie.algorithms.joint_transitions import (
+    JointLayout,
+    JointTransitions,
+    PendingSteps,
+    load_pending,
+    save_pending,
+)
 from coterie.algorithms.maddpg import kernels, outcomes
 from coterie.algorithms.maddpg.kernels import Draws
 from coterie.algorithms.maddpg.outcomes import Targets
@@ -242,7 +248,7 @@ class MADDPG:
         return RiskParameters(*map(float, self.preference.risk_parameters()))
 
     def count_outputs(self) -> int:
-        """How many numbers a critic predicts; `outcomes.py` lists what they are."""
+        """The number of a critic's outputs; `outcomes.py` lists them."""
         s = self.settings.critic
         quantiles = s.quantiles or (QUANTILES if isinstance(self.preference, Risk) else 1)
         outputs = (1 if quantiles == 1 else 2 * quantiles) + s.hurdle
@@ -271,10 +277,7 @@ class MADDPG:
         else:
             lay = policy.layout
             shape = replace(shape, extra=policy.shape.extra + policy.size)
-        net, target = (
-            networks.Net(shape, lay, self.outputs, 1.0, policy.seeds(name)).to(policy.device) for _ in range(2)
-        )
-        return NetworkWithTarget(net, networks.FlatParams(net), target)
+        return NetworkWithTarget.critic(shape, lay, self.outputs, policy.seeds(name), policy.device)
 
     @property
     def critic_identities(self) -> int:
@@ -473,7 +476,8 @@ class MADDPG:
             for s, target in enumerate(targets):
                 loss, mean, error = outcomes.critic_loss(out[s], target, scales[s], scratch)
                 sums += [loss / len(slopes), mean, error] if c == 0 else [loss / len(slopes), 0, 0]
-        self.descend([critic.flat for critic in self.critics], predicted, slopes, rate)
+        flats = [critic.flat for critic in self.critics]
+        networks.adam_step(flats, predicted, rate, self.settings.max_grad_norm, slopes=slopes)
         return sums / self.group_spec.parameter_sets
 
     def actor_step(self, batch: Batch, gumbel: Tensor, rate: float) -> float:
@@ -494,15 +498,8 @@ class MADDPG:
             slopes.append(np.zeros(logits.shape, np.float32))
             for x, weight, out in zip(to_array(logits), batch.weight, slopes[1], strict=True):
                 kernels.penalise_logits(x, weight, out)
-        self.descend([policy.flat], outputs, slopes, rate)
+        networks.adam_step([policy.flat], outputs, rate, self.settings.max_grad_norm, slopes=slopes)
         return value / self.group_spec.parameter_sets
-
-    def descend(
-        self, flats: Sequence[networks.FlatParams], outputs: Sequence[Tensor], slopes: Sequence[Array], rate: float
-    ) -> None:
-        """One Adam step along a loss, given its slopes with respect to outputs."""
-        loss = torch.stack([(out * self.tensor(slope)).sum() for out, slope in zip(outputs, slopes)]).sum()
-        networks.adam_step(flats, loss, rate, self.settings.max_grad_norm)
 
     def scratch(self, batch: Batch) -> outcomes.Scratch:
         return outcomes.make_scratch(batch.weight.shape[1], self.outputs)
@@ -516,8 +513,7 @@ class MADDPG:
     def batch(self, rows: JointTransitions) -> Batch:
         """Transitions as the networks take them."""
         own, valid = self.layout.own, rows.valid
-        count = valid.sum(axis=0, keepdims=True) if self.group_spec.parameter_sets > 1 else valid.sum()
-        weight = (valid / np.maximum(count, 1)).astype(np.float32)
+        weight = weights_of(valid, self.group_spec.parameter_sets)
         x, next_x = (self.policy_inputs(observation) for observation in (rows.observation, rows.next_obs))
         return Batch(
             x,
@@ -591,7 +587,7 @@ class MADDPG:
             "amounts": self.amounts.copy(),
             "normalizer": self.normalizer.state(),
             "replay": self.replay.state(),
-            "pending": {} if self.pending is None else {k: array.copy() for k, array in self.pending._asdict().items()},
+            "pending": save_pending(self.pending),
             "due": self.due,
         }
 
@@ -606,6 +602,5 @@ class MADDPG:
         self.amounts[:] = state.get("amounts", 0)  # checkpoints of 0.1 have none: the scale starts anew
         self.normalizer.load(state["normalizer"])
         self.replay.load(state["replay"], where)
-        pending = {name: array.copy() for name, array in state["pending"].items()}
-        self.pending = PendingSteps(**pending) if pending else None
+        self.pending = load_pending(state["pending"])
         self.due = state["due"]

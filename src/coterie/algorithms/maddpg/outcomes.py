@@ -54,7 +54,7 @@ def is_hurdle(outputs: int) -> bool:
 
 @njit(cache=True, error_model="numpy")
 def count_outcomes(outputs: int) -> int:
-    """How many outcomes a critic with this many outputs predicts; 0 is one of a hurdle model's."""
+    """The number of outcomes that a critic with this many outputs predicts; 0 is one of a hurdle model's."""
     return outputs // 2 + 1 if is_hurdle(outputs) else max(outputs // 2, 1)
 
 

@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What the decisions of a rollout led to, `[T, N, A]`, in the world's units."""
+    """Learning targets of a rollout, `[T, N, A]`, in the world's units."""
 
     advantage: Array
     returns: Array
@@ -84,7 +84,7 @@ def _map(function: Callable[[Values], Values], values: Values) -> Values:
 
 
 def valid_rows(valid: Array, parameter_sets: int) -> list[Array]:
-    """Which of its rows each parameter set learns from: indices `[M]`, of another length for each."""
+    """Indices `[M]` of the rows that each parameter set learns from; M differs between sets."""
     columns = valid.reshape(1, -1) if parameter_sets == 1 else valid.reshape(-1, parameter_sets).T
     return [np.flatnonzero(column) for column in columns]
 
@@ -131,7 +131,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def rows_to_learn(batch: Batch) -> Array:
-    """How many rows (with memory: sequences) each parameter set has, `[S]`; padding lies behind them."""
+    """The number of rows (with memory: sequences) of each parameter set, `[S]`; padding lies behind them."""
     if batch.sequences is None:
         return np.count_nonzero(batch.weight, axis=1)
     return np.where(batch.weight.any(axis=(1, 2)), batch.weight.shape[1], 0)
@@ -145,7 +145,7 @@ def shuffle(rows: Array, count: int, random: np.random.Generator) -> list[list[A
 def minibatches(batch: Batch, cuts: list[list[Array]]) -> Iterator[tuple[Batch, Array]]:
     """The b-th minibatch of every parameter set as one batch, shorter ones padded, and which parameter sets have one.
 
-    Parameter sets differ in the number and the size of their minibatches, because their agents live as long as they do.
+    Parameter sets differ in the number and size of their minibatches, because agents leave episodes at different steps.
     """
     for b in range(max(map(len, cuts))):
         learning = np.array([i for i, mine in enumerate(cuts) if b < len(mine)])

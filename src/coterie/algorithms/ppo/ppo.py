@@ -39,7 +39,7 @@ from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import kernels, networks
-from coterie.nn.advice import advice_loss, biased_logits, changes_learning
+from coterie.nn.advice import advice_slopes, biased_logits, changes_learning
 from coterie.nn.normalization import Normalizer, RunningMoments
 from coterie.nn.packing import PixelRows, Rows, append_columns, map_rows, table_state
 from coterie.policies.lora import LoraPolicy
@@ -56,7 +56,7 @@ NO_STRENGTH = np.zeros(0, np.float32)
 
 @dataclass(frozen=True)
 class HandOverSettings:
-    """How a policy that was trained before, such as a clone, goes on under PPO without being spoilt at first."""
+    """Settings for a policy that was trained before, such as a clone: they protect it while the new critic is poor."""
 
     warm_up: int = 10  # iterations in which only the critic learns: advantages of a new critic are noise
     keep_statistics: bool = True  # observations stay normalised as the policy learned to see them
@@ -117,7 +117,7 @@ class PPOSettings:
 
 
 class Hyperparams(NamedTuple):
-    """What the schedules give for this iteration."""
+    """Hyperparameters of this iteration, as the schedules give them."""
 
     learning_rate: float
     critic_learning_rate: float
@@ -125,7 +125,7 @@ class Hyperparams(NamedTuple):
 
 
 class PassTotals(NamedTuple):
-    """What a pass found, for each parameter set."""
+    """Metrics of one pass over the batch, for each parameter set."""
 
     sums: Array  # [S, …]: of `losses.NAMES` over minibatches
     kl: Array  # [S]: of the latest minibatch, before its step
@@ -134,8 +134,8 @@ class PassTotals(NamedTuple):
 class Loss(NamedTuple):
     """A loss as its slopes with respect to functions of a network's outputs."""
 
-    outputs: list[torch.Tensor]  # of each: [S, M]
-    slopes: list[Array]  # of each: [S, M]
+    outputs: list[torch.Tensor]  # of each: [S, M], or logits [S, M, K]
+    slopes: list[Array]  # in the same shapes
     totals: Array  # [S, …]: of `losses.NAMES`
 
 
@@ -426,10 +426,10 @@ class PPO:
             return self.shared_step(self.shared, part, learning, hyperparams)
         settings = self.loss_settings(hyperparams)
         actor = self.actor_loss(part, settings, self.policy.net.unroll(part.actor_input, part.sequences))
-        self.descend(self.policy.flat, actor, hyperparams.learning_rate, learning)
+        self.adam_step(self.policy.flat, actor, hyperparams.learning_rate, learning)
         out = self.critic(flatten_sequences(part).critic_input)[0]
         critic = self.critic_loss(part, settings, out)
-        self.descend(self.critic_flat, critic, hyperparams.critic_learning_rate, learning)
+        self.adam_step(self.critic_flat, critic, hyperparams.critic_learning_rate, learning)
         return actor.totals + critic.totals
 
     def shared_step(self, net: networks.Net, part: Batch, learning: Array, hyperparams: Hyperparams) -> Array:
@@ -451,8 +451,7 @@ class PPO:
             actor = self.actor_loss(piece, settings, net.unroll(rest, piece.sequences, encoded))
             out = self.critic(flatten_sequences(piece).critic_input, None, encoded)[0]
             critic = self.critic_loss(piece, settings, out)
-            slopes = [torch.as_tensor(each, device=self.policy.device) for each in actor.slopes + critic.slopes]
-            torch.autograd.backward(actor.outputs + critic.outputs, slopes)
+            networks.backward(actor.outputs + critic.outputs, actor.slopes + critic.slopes)
             totals += actor.totals + critic.totals
         for flat, rate in zip(flats, (hyperparams.learning_rate, hyperparams.critic_learning_rate), strict=True):
             flat.step(rate, self.settings.max_grad_norm, learning)
@@ -465,20 +464,18 @@ class PPO:
         if advice_use is not None and advice is not None:
             out = biased_logits(advice_use, out, advice)
         log_prob, entropy = self.policy.head.evaluate_actions(out, part.action, part.mask)
-        outputs = [log_prob, entropy]
-        detached = torch.stack(outputs).detach().cpu().numpy()
+        detached = torch.stack([log_prob, entropy]).detach().cpu().numpy()
         slopes, totals = np.empty_like(detached), np.zeros((len(part.weight), len(losses.NAMES)))
         for i in range(len(part.weight)):
             rows = (part.log_prob[i], part.importance[i], part.advantage[i], part.weight[i])
             slopes[0, i], slopes[1, i], totals[i] = losses.policy_losses(
                 detached[0, i], detached[1, i], *rows, settings[i]
             )
-        if advice_use is not None and advice is not None:
-            extra = advice_loss(advice_use, out, part.mask, advice)
-            if extra is not None:
-                weight = [losses.normalize(mine, mine, False)[0] for mine in part.weight]
-                outputs, slopes = [*outputs, extra], np.concatenate([slopes, np.stack(weight)[None]])
-        return Loss(outputs, list(slopes), totals)
+        loss = Loss([log_prob, entropy], list(slopes), totals)
+        if advice_use is None or advice is None or advice_use.use.mode != "kl":
+            return loss
+        weight = np.stack([losses.normalize(mine, mine, False)[0] for mine in part.weight])
+        return Loss([*loss.outputs, out], [*loss.slopes, advice_slopes(out, part.mask, advice, weight)], totals)
 
     def critic_loss(self, part: Batch, settings: list[losses.LossSettings], out: torch.Tensor) -> Loss:
         """The values' loss for the critic's outputs."""
@@ -490,13 +487,12 @@ class PPO:
             slopes[i], totals[i] = losses.value_losses(detached[i], *rows, settings[i])
         return Loss([value], [slopes], totals)
 
-    def descend(self, flat: networks.FlatParams, loss: Loss, rate: float, learning: Array) -> None:
+    def adam_step(self, flat: networks.FlatParams, loss: Loss, rate: float, learning: Array) -> None:
         """One Adam step of some parameter sets."""
-        given = [torch.as_tensor(slope, device=self.policy.device) for slope in loss.slopes]
-        networks.adam_step([flat], loss.outputs, rate, self.settings.max_grad_norm, learning, given)
+        networks.adam_step([flat], loss.outputs, rate, self.settings.max_grad_norm, learning, loss.slopes)
 
     def loss_settings(self, hyperparams: Hyperparams) -> list[losses.LossSettings]:
-        """What the losses of each parameter set depend on; each critic has its own units."""
+        """Settings of the losses for each parameter set; each critic has its own units."""
         s = self.settings
         limits = [0.0 if s.value_clip is None else s.value_clip / float(scale) for scale in self.returns.scale[:, 0]]
         clip, entropy = float(hyperparams.clip), float(s.entropy_coefficient)  # an integer would be compiled for anew

@@ -16,7 +16,7 @@ from coterie.algorithms.actor_critic import (
     Gradients,
     NetworkArrays,
     RowScaling,
-    descend,
+    adam_step,
     gather_outcomes,
     make_gradients,
     move_target,
@@ -44,7 +44,7 @@ class Draws(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """Everything that the updates of one iteration read."""
+    """Inputs of one iteration's updates."""
 
     rows: JointTransitions
     draws: Draws
@@ -156,7 +156,7 @@ def _actor_step(
                 work.action_slope[m, k] = inputs[m, size + k] + (work.action_slope[m, k] if c else np.float32(0))
     policy_slopes(out, noise, work.action, work.action_slope, work.weight, alpha)
     h = it.hyperparams
-    descend(
+    adam_step(
         actor,
         s,
         it.actor_spec,
@@ -194,7 +194,7 @@ def sac_updates(
                 store = work.critic_stores[c]
                 out = forward(critics[c].params[s], spec.sizes, spec.relu, work.critic_inputs, store)
                 loss, mean, error = critic_loss(out, work.target, work.weight)
-                descend(
+                adam_step(
                     critics[c],
                     s,
                     spec,

@@ -11,7 +11,6 @@ Entropies are those of actions scaled to [−1, 1], so they do not depend on the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple
 
@@ -19,9 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.algorithms.actor_critic import NetworkWithTarget, RowScaling, to_array
+from coterie.algorithms.actor_critic import NetworkWithTarget, RowScaling, to_array, weights_of
 from coterie.algorithms.divergence import demand_finite
-from coterie.algorithms.joint_transitions import JointLayout, JointTransitions, PendingSteps
+from coterie.algorithms.joint_transitions import (
+    JointLayout,
+    JointTransitions,
+    PendingSteps,
+    load_pending,
+    save_pending,
+)
 from coterie.algorithms.replay import MemorySettings, Replay
 from coterie.algorithms.sac import kernels, losses
 from coterie.algorithms.sac.kernels import Draws
@@ -59,7 +64,7 @@ class SACCriticSettings:
 
 @dataclass(frozen=True)
 class TemperatureSettings:
-    """How much entropy counts against reward."""
+    """Settings of the temperature: the weight of entropy against reward."""
 
     start: float = 1.0  # at first
     learned: bool = True  # it moves towards the target entropy; False: it stays as it starts
@@ -157,10 +162,7 @@ class SAC:
             activation=s.activation or policy.shape.activation,
             extra=policy.shape.extra + policy.size,
         )
-        net, target = (
-            networks.Net(shape, policy.layout, 1, 1.0, policy.seeds(name)).to(policy.device) for _ in range(2)
-        )
-        return NetworkWithTarget(net, networks.FlatParams(net), target)
+        return NetworkWithTarget.critic(shape, policy.layout, 1, policy.seeds(name), policy.device)
 
     @property
     def compiled(self) -> bool:
@@ -293,7 +295,7 @@ class SAC:
                 loss, mean, error = losses.critic_loss(out[s], targets[s], weight)
                 sums += [loss / len(slopes), mean, error] if c == 0 else [loss / len(slopes), 0, 0]
         flats = [critic.flat for critic in self.critics]
-        self.descend(flats, predicted, slopes, hyperparams.critic_rate, hyperparams.max_grad_norm)
+        networks.adam_step(flats, predicted, hyperparams.critic_rate, hyperparams.max_grad_norm, slopes=slopes)
         return sums / len(targets)
 
     def actor_step(self, batch: Batch, noise: Array, alpha: Array, hyperparams: Hyperparams) -> tuple[float, Array]:
@@ -311,7 +313,8 @@ class SAC:
         action_slope = to_array(found)
         for s, weight in enumerate(batch.weight):
             losses.policy_slopes(slopes[s], noise[s], action[s], action_slope[s], weight, alpha[s])
-        self.descend([self.policy.flat], [out], [slopes], hyperparams.actor_rate, hyperparams.max_grad_norm)
+        flats = [self.policy.flat]
+        networks.adam_step(flats, [out], hyperparams.actor_rate, hyperparams.max_grad_norm, slopes=[slopes])
         return mean / len(alpha), log_prob
 
     def sample(self, out: Array, noise: Array) -> tuple[Array, Array]:
@@ -321,17 +324,6 @@ class SAC:
             sample_squashed(out[s], noise[s], action[s], log_prob[s])
         return action, log_prob
 
-    def descend(
-        self,
-        flats: Sequence[networks.FlatParams],
-        outputs: Sequence[Tensor],
-        slopes: Sequence[Array],
-        rate: float,
-        limit: float,
-    ) -> None:
-        """One Adam step along a loss, given its slopes with respect to outputs."""
-        networks.adam_step(flats, outputs, rate, limit, slopes=[self.tensor(slope) for slope in slopes])
-
     def tensor(self, array: Array) -> Tensor:
         """An array as a tensor on the networks' device."""
         return torch.as_tensor(array, device=self.policy.device)
@@ -339,8 +331,7 @@ class SAC:
     def batch(self, rows: JointTransitions) -> Batch:
         """Transitions as the networks take them."""
         own, valid, policy = self.layout.own, rows.valid, self.policy
-        count = valid.sum(axis=0, keepdims=True) if self.group_spec.parameter_sets > 1 else valid.sum()
-        weight = (valid / np.maximum(count, 1)).astype(np.float32)
+        weight = weights_of(valid, self.group_spec.parameter_sets)
         agents = np.arange(len(self.group_spec.agents))
         x, next_x = (
             self.tensor(policy.prepare(own.observations(packed), agents))
@@ -361,7 +352,7 @@ class SAC:
             "critics": [critic.state() for critic in self.critics],
             "temperature": {name: array.copy() for name, array in self.temperature._asdict().items()},
             "replay": self.replay.state(),
-            "pending": {} if self.pending is None else {k: array.copy() for k, array in self.pending._asdict().items()},
+            "pending": save_pending(self.pending),
             "due": self.due,
         }
 
@@ -373,6 +364,5 @@ class SAC:
         for name, array in self.temperature._asdict().items():
             array[:] = state["temperature"][name]
         self.replay.load(state["replay"], where)
-        pending = {name: array.copy() for name, array in state["pending"].items()}
-        self.pending = PendingSteps(**pending) if pending else None
+        self.pending = load_pending(state["pending"])
         self.due = state["due"]

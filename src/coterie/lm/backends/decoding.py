@@ -31,7 +31,7 @@ class DecodedSample:
 
 @dataclass(frozen=True)
 class StopCondition:
-    """When a sample ends before `max_tokens`."""
+    """Conditions that end a sample before `max_tokens`."""
 
     tokens: frozenset[int]  # end-of-text ids
     stopped: Callable[[Sequence[int]], bool]  # whether the text of these tokens contains a stop string

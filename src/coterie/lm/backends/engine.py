@@ -37,7 +37,7 @@ READ_AT_ONCE = 1 << 16  # tokens of prompts
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """How much an engine holds."""
+    """Capacity of an engine."""
 
     max_prompt: int  # tokens of a prompt
     max_tokens: int  # of an answer
@@ -46,7 +46,7 @@ class EngineSpec:
 
 
 class Request(NamedTuple):
-    """What is asked for: K answers to each of P prompts."""
+    """A request for K answers to each of P prompts."""
 
     prompts: Sequence[Sequence[int]]
     answers: int  # to each prompt
@@ -285,7 +285,7 @@ class Engine:
 
 
 class Schedule:
-    """Which request is written in which row, and when prompts are read."""
+    """Assigns answers to rows, and decides when prompts are read."""
 
     def __init__(self, engine: Engine, buffers: Buffers, request: Request) -> None:
         self.engine, self.buffers, self.request = engine, buffers, request

@@ -36,7 +36,7 @@ class Field(IntEnum):
 
 @dataclass
 class Buffers:
-    """Everything that stays between steps: keys and values, answers, random numbers."""
+    """Tensors that are kept between steps: keys and values, answers, random numbers."""
 
     shape: TransformerShape
     prompt_key: Tensor  # [layers, prompts, kv_heads, positions, head_size]

@@ -28,6 +28,7 @@ from coterie.lm.interface import (
 )
 from coterie.lm.wrappers.sqlite import SqliteStore
 from coterie.lm.wrappers.usage import UsageCounter
+from coterie.lm.wrappers.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Journal:
         )
 
 
-class Budget(LanguageModel):
+class Budget(Wrapper):
     """Denies calls that the budget does not cover."""
 
     def __init__(
@@ -129,14 +130,11 @@ class Budget(LanguageModel):
         billed_failures: Callable[[], int] = lambda: 0,
     ) -> None:
         """`attempts`: most attempts of one call; `billed_failures`: failed attempts of the latest call that count."""
-        self.inner, self.settings = inner, settings
+        super().__init__(inner)
+        self.settings = settings
         self.attempts, self.billed_failures = attempts, billed_failures
         self.journal = Journal(store or SqliteStore(None), settings.account)
         self.usage = usage or UsageCounter()
-
-    @property
-    def identity(self) -> str:
-        return self.inner.identity
 
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
@@ -165,12 +163,6 @@ class Budget(LanguageModel):
             found = self.inner.embed(prompts)
             settle(worst)  # the actual number of tokens is not reported
         return found
-
-    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.inner.max_prompt_tokens(prompt, choices)
-
-    def close(self) -> None:
-        self.inner.close()
 
     def state(self) -> dict[str, float]:
         """Return the cost so far for a checkpoint; the journal stays authoritative."""

@@ -36,6 +36,7 @@ from coterie.lm.interface import (
 )
 from coterie.lm.wrappers.sqlite import SqliteStore
 from coterie.lm.wrappers.usage import UsageCounter
+from coterie.lm.wrappers.wrapper import Wrapper
 
 SCHEMA = 2  # part of every key: a new number makes old answers unreachable
 KEYS_PER_QUERY = 900
@@ -45,7 +46,7 @@ Mode = Literal["replay", "record", "replay-only"]
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """Where answers are stored and how they are used."""
+    """Settings of the cache: its file, and the use of stored answers."""
 
     path: str  # an SQLite file; created if it does not exist
     mode: Mode = "replay"  # replay, record or replay-only
@@ -57,7 +58,7 @@ class CacheSettings:
             raise ValueError(f"mode must be replay, record or replay-only, got {self.mode!r}")
 
 
-class Cache(LanguageModel):
+class Cache(Wrapper):
     """Asks the model it wraps only for answers that are not stored."""
 
     def __init__(
@@ -67,15 +68,12 @@ class Cache(LanguageModel):
         store: SqliteStore | None = None,
         usage: UsageCounter | None = None,
     ) -> None:
-        self.inner, self.settings = inner, settings
+        super().__init__(inner)
+        self.settings = settings
         self.store = store or SqliteStore(settings.path)
         self.usage = usage or UsageCounter()
         self.memory: dict[bytes, bytes] = {}
         self.asked = 0  # prompts that were not stored, by this process
-
-    @property
-    def identity(self) -> str:
-        return self.inner.identity
 
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
@@ -163,12 +161,9 @@ class Cache(LanguageModel):
             known |= self._put({key: np.asarray(row, "<f4").tobytes() for key, row in zip(missing, found)})
         return np.array([np.frombuffer(known[key], "<f4") for key in keys], np.float32)
 
-    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.inner.max_prompt_tokens(prompt, choices)
-
     def close(self) -> None:
         self.store.close()
-        self.inner.close()
+        super().close()
 
     # Keys and answers ---------------------------------------------------------------------------------
 

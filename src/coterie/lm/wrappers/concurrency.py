@@ -14,21 +14,18 @@ import numpy as np
 
 from coterie.core.validation import positive
 from coterie.lm.interface import Completion, LanguageModel, Prompt, Sampling, Scores
+from coterie.lm.wrappers.wrapper import Wrapper
 
 Result = TypeVar("Result")
 
 
-class Concurrent(LanguageModel):
+class Concurrent(Wrapper):
     """Sends up to `max_concurrency` single prompts in parallel, each in its own thread."""
 
     def __init__(self, inner: LanguageModel, max_concurrency: int = 8) -> None:
         positive("max_concurrency", max_concurrency)
-        self.inner = inner
+        super().__init__(inner)
         self.pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="lm")
-
-    @property
-    def identity(self) -> str:
-        return self.inner.identity
 
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
@@ -43,12 +40,9 @@ class Concurrent(LanguageModel):
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
         return np.array(self._map(len(prompts), lambda i: self.inner.embed([prompts[i]])[0]), np.float32)
 
-    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.inner.max_prompt_tokens(prompt, choices)
-
     def close(self) -> None:
         self.pool.shutdown()
-        self.inner.close()
+        super().close()
 
     def _map(self, count: int, request: Callable[[int], Result]) -> list[Result]:
         futures = [self.pool.submit(request, number) for number in range(count)]

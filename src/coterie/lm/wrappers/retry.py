@@ -28,6 +28,7 @@ from coterie.lm.interface import (
     canonical_json,
 )
 from coterie.lm.wrappers.usage import UsageCounter
+from coterie.lm.wrappers.wrapper import Wrapper
 
 log = logging.getLogger("coterie")
 Result = TypeVar("Result")
@@ -49,7 +50,7 @@ class RetrySettings:
         within("jitter", self.jitter, 0, 1)
 
 
-class Retry(LanguageModel):
+class Retry(Wrapper):
     """Retries requests that fail with `Unavailable`."""
 
     def __init__(
@@ -59,7 +60,8 @@ class Retry(LanguageModel):
         usage: UsageCounter | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.inner, self.settings, self.sleep = inner, settings, sleep
+        super().__init__(inner)
+        self.settings, self.sleep = settings, sleep
         self.usage = usage or UsageCounter()
         self.thread_local = threading.local()
 
@@ -85,12 +87,6 @@ class Retry(LanguageModel):
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
         return self._retry(prompts, lambda: self.inner.embed(prompts))
-
-    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.inner.max_prompt_tokens(prompt, choices)
-
-    def close(self) -> None:
-        self.inner.close()
 
     def _retry(self, prompts: Sequence[Prompt], request: Callable[[], Result]) -> Result:
         self.thread_local.billed_failures = 0

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coterie.lm.interface import Completion, LanguageModel, LMError, Prompt, Sampling, Scores
+from coterie.lm.wrappers.wrapper import Wrapper
 
 COUNTS = (
     *("calls", "failures", "prompt_tokens", "completion_tokens", "scored_tokens", "seconds"),
@@ -46,15 +47,12 @@ class UsageCounter:
             self.counts = dict.fromkeys(COUNTS, 0.0) | state
 
 
-class UsageTracking(LanguageModel):
+class UsageTracking(Wrapper):
     """Counts the calls, tokens, time and failures of the model it wraps. One prompt is one call."""
 
     def __init__(self, inner: LanguageModel, usage: UsageCounter) -> None:
-        self.inner, self.usage = inner, usage
-
-    @property
-    def identity(self) -> str:
-        return self.inner.identity
+        super().__init__(inner)
+        self.usage = usage
 
     def complete(
         self, prompts: Sequence[Prompt], n: int = 1, sampling: Sampling = Sampling(), first: int = 0
@@ -80,12 +78,6 @@ class UsageTracking(LanguageModel):
         # exact for local models; an upper bound for servers, which do not report it
         self.usage.add(prompt_tokens=sum(map(self.inner.max_prompt_tokens, prompts)))
         return found
-
-    def max_prompt_tokens(self, prompt: Prompt, choices: Sequence[str] = ()) -> int:
-        return self.inner.max_prompt_tokens(prompt, choices)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 class _Timer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
@@ -83,11 +84,21 @@ class PositionNetwork:
             return found
         return self.net(x[None])[0][0]
 
+    def inferred(self, x: torch.Tensor) -> torch.Tensor:
+        """`outputs` without gradients, on a GPU in the precision of the settings."""
+        half = self.device.type == "cuda" and self.settings.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+            return self.outputs(x).float()
+
     def evaluate(self, x: Array) -> tuple[Array, Array]:
         """Logits `[B, K]` and values `[B]` in [−1, 1] for views `[B, D]`."""
         with torch.inference_mode():
-            out = self.outputs(torch.as_tensor(x, device=self.device)).cpu().numpy()
+            out = self.inferred(torch.as_tensor(x, device=self.device)).cpu().numpy()
         return out[:, :-1], np.tanh(out[:, -1])
+
+    def fingerprint(self) -> int:
+        """A number that changes with the weights."""
+        return zlib.crc32(self.flat.array.data)
 
     def evaluation(self, rows: int, part: int) -> EvaluationGraph:
         """An evaluation of up to `rows` positions on a GPU, captured once; each part of the copies has its own."""
@@ -108,7 +119,7 @@ class Evaluation(Protocol):
 
     @property
     def x(self) -> Array:
-        """What the players to move see, `[R, D]`."""
+        """Observations of the players to move, `[R, D]`."""
         ...
 
     @property
@@ -151,11 +162,9 @@ class EvaluationGraph:
         self.out: Array = self._host_out.numpy()
         self._x = torch.zeros(rows, size, device=network.device)
         self._done = torch.cuda.Event()
-        half = network.settings.precision == "bfloat16"
 
         def outputs() -> torch.Tensor:
-            with torch.autocast("cuda", torch.bfloat16, enabled=half, cache_enabled=False):
-                found = network.outputs(self._x).float()
+            found = network.inferred(self._x)
             return torch.cat([found[:, :-1], found[:, -1:].tanh()], dim=1)
 
         with torch.inference_mode():

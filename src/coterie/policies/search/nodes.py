@@ -76,7 +76,7 @@ class Trees(NamedTuple):
 
     @property
     def fault(self) -> Array:
-        """Why positions cannot be searched, `[N]`; 0: they can."""
+        """Codes of the reasons why positions cannot be searched, `[N]`; 0: they can."""
         return self.walk["fault"]
 
     @property
@@ -197,7 +197,7 @@ def has_position(trees: Trees, n: int, node: int, position: Array) -> bool:
 
 @uncounted()
 def slot_of(trees: Trees, n: int, position: Array, depth: int) -> int:
-    """Where a position is in the transposition table, or where it would be put."""
+    """The slot of a position in the transposition table, or the slot for a new entry."""
     mixed = np.uint64(depth) * np.uint64(0x9E3779B97F4A7C15)
     for value in position:
         mixed = (mixed ^ np.uint64(value)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -262,9 +262,14 @@ _SAVED = ("position", *NODE.names, *EDGE.names)  # type: ignore[misc]  # dtypes 
 
 
 def as_state(trees: Trees) -> dict[str, Any]:
-    """The trees as they are saved: the nodes in use alone."""
+    """The trees as they are saved: the nodes in use alone, and zeros in place of what earlier trees have left."""
     used = int(trees.size.max(initial=0))
-    return {"size": trees.size.copy()} | {name: getattr(trees, name)[:, :used].copy() for name in _SAVED}
+    saved = {name: getattr(trees, name)[:, :used].copy() for name in _SAVED}
+    unused = np.arange(used) >= trees.size[:, None]
+    for column in saved.values():
+        column[unused] = 0
+    saved["exact"][~saved["solved"]] = 0
+    return {"size": trees.size.copy()} | saved
 
 
 def load_state(trees: Trees, state: dict[str, Any]) -> None:

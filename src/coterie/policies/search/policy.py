@@ -28,7 +28,7 @@ from coterie.policies.search.tree import make_formula
 
 @dataclass(frozen=True)
 class TemperatureSettings:
-    """How moves are drawn from visit counts outside of greedy play (PUCT only)."""
+    """Settings for drawing moves from visit counts outside of greedy play (PUCT only)."""
 
     value: float = 1.0  # moves are drawn in proportion to visits^(1 / value)
     moves: int = 15  # a player's moves in a game that are drawn; later ones are the most visited
@@ -55,15 +55,15 @@ class PlayoutCapSettings:
 class SearchSettings:
     """Settings of the policy 'search'."""
 
-    simulations: int = 64  # visits of the root, those carried over included
+    simulations: int = 64  # of one search; visits carried over by `reuse` come on top
     method: Literal["puct", "gumbel"] = "puct"  # gumbel: better with few simulations
     play: Literal["search", "network"] = "search"  # network: the network's policy alone
     network: PositionNetworkSettings = field(default_factory=PositionNetworkSettings)  # evaluates positions
     playouts: int = 1  # random games per leaf without a network; 0: every open position counts 0
     puct: PuctSettings = field(default_factory=PuctSettings)
     gumbel: GumbelSettings = field(default_factory=GumbelSettings)
-    noise: RootNoiseSettings = field(default_factory=RootNoiseSettings)  # at the root, while training
-    temperature: TemperatureSettings = field(default_factory=TemperatureSettings)
+    noise: RootNoiseSettings = field(default_factory=RootNoiseSettings)  # at the root, while training (PUCT only)
+    temperature: TemperatureSettings = field(default_factory=TemperatureSettings)  # PUCT only
     playout_cap: PlayoutCapSettings | None = None  # None: every search is a full one
     reuse: bool = False  # carry the subtree of the moves that were played into the next search (PUCT only)
     transpositions: bool = False  # positions reached by different orders of moves share a node
@@ -82,11 +82,26 @@ class SearchSettings:
             raise ValueError("play=network needs a network: set network.kind=mlp or network.kind=residual")
         if self.reuse and self.method == "gumbel":
             raise ValueError("reuse=true needs method=puct: sequential halving starts from a root without visits")
+        if self.method == "gumbel" and self.noise != RootNoiseSettings():
+            raise ValueError(
+                "noise needs method=puct: with gumbel, the Gumbel numbers explore; remove it, or set "
+                "noise.fraction=0.25 noise.alpha=null"
+            )
+        if self.method == "gumbel" and self.temperature != TemperatureSettings():
+            raise ValueError(
+                "temperature needs method=puct: with gumbel, the Gumbel numbers draw the move; remove it, or set "
+                "temperature.value=1 temperature.moves=15"
+            )
 
     @property
     def most_simulations(self) -> int:
         """Simulations of the larger of full and fast searches."""
         return max(self.simulations, 0 if self.playout_cap is None else self.playout_cap.simulations)
+
+    @property
+    def most_visits(self) -> int:
+        """Visits that a tree has room for: with `reuse`, as many from before as of the search itself."""
+        return self.most_simulations * (2 if self.reuse else 1)
 
 
 class SearchPolicy:
@@ -108,6 +123,7 @@ class SearchPolicy:
             self.network = PositionNetwork(settings.network, self.game, seed)
         self.search = make_search(settings, self.game, self.network)
         self._trees: weakref.WeakKeyDictionary[World, Trees] = weakref.WeakKeyDictionary()
+        self._weights: weakref.WeakKeyDictionary[World, int] = weakref.WeakKeyDictionary()  # that kept trees are of
 
     # Acting -------------------------------------------------------------------------------------------
 
@@ -134,7 +150,7 @@ class SearchPolicy:
         budget = np.zeros(copies, np.int64)
         budget[rows] = np.where(legal[rows].sum(axis=1) > 1, np.broadcast_to(allowed, copies)[rows], 0)
         trees = self._trees_of(view.world, copies)
-        carried = self._carry(trees, positions, legal, rows[moves > 0], budget) if self.settings.reuse else []
+        carried = self._carry(view.world, positions, legal, rows[moves > 0], budget) if self.settings.reuse else []
         roots = self.search.roots(legal, budget, view.random if drawing else None, self.settings.noise)
         roots.noise_share[~full] = 0
         found = self.search.run(trees, roots, positions, np.setdiff1d(rows, carried), view.random, carried)
@@ -188,7 +204,7 @@ class SearchPolicy:
         return logits.argmax(axis=1) if greedy else draw(np.exp(logits), uniform, 1.0)
 
     def _full_searches(self, copies: int, view: View) -> Array:
-        """Which copies search in full."""
+        """Flags of the copies that search in full."""
         cap = self.settings.playout_cap
         return np.ones(copies, bool) if cap is None else view.random.random(copies) < cap.full
 
@@ -196,21 +212,28 @@ class SearchPolicy:
         """The trees of a world's copies; they are kept between moves."""
         assert world is not None
         if world not in self._trees:
-            self._trees[world] = self.search.trees(copies, self.settings.most_simulations)
+            self._trees[world] = self.search.trees(copies, self.settings.most_visits)
         return self._trees[world]
 
-    def _carry(self, trees: Trees, positions: Array, legal: Array, rows: Array, budget: Array) -> list[int]:
-        """Keep the subtrees of the present positions where the last search saw them; lowers their budgets.
+    def _carry(self, world: World | None, positions: Array, legal: Array, rows: Array, budget: Array) -> list[int]:
+        """Keep the subtrees of the present positions where the last search, by the same weights, saw them.
 
-        With transpositions a subtree may have more nodes than visits, so the room that is left limits the budget too.
+        A subtree that leaves no room for this search is not kept. With transpositions its nodes may have more visits
+        than its root, so the most visited one counts.
         """
+        assert world is not None
+        trees, weights = self._trees[world], 0 if self.network is None else self.network.fingerprint()
+        if self._weights.get(world) != weights:
+            self._weights[world] = weights
+            trees.size[:] = 0
         carried, room = [], trees.position.shape[1]
         for n in rows:
             node = nodes.find_position(trees, n, positions[n])
             if node > 0 and np.array_equal(trees.legal[n, node], legal[n]):
                 nodes.keep_subtree(trees, n, node)
-                budget[n] = max(min(budget[n] - trees.count[n, 0].sum(), room - trees.size[n]), 0)
-                carried.append(int(n))
+                held = max(trees.size[n], trees.visits[n, : trees.size[n]].max())
+                if held + budget[n] <= room:
+                    carried.append(int(n))
         return carried
 
     # State --------------------------------------------------------------------------------------------
@@ -232,7 +255,7 @@ class SearchPolicy:
         """The trees that the next moves in a world start from; nothing unless they are reused."""
         if not self.settings.reuse or world not in self._trees:
             return {}
-        return nodes.as_state(self._trees[world])
+        return {"weights": self._weights.get(world)} | nodes.as_state(self._trees[world])
 
     def load_episode_state(self, world: World, state: State) -> None:
         self._trees.pop(world, None)
@@ -244,6 +267,7 @@ class SearchPolicy:
                     "than the saved trees hold; resume with as many simulations as before, or more"
                 )
             nodes.load_state(trees, state)
+            self._weights[world] = state["weights"]
 
 
 def make_search(
@@ -253,7 +277,7 @@ def make_search(
     p, g = settings.puct, settings.gumbel
     gumbel = settings.method == "gumbel"
     parent = p.first_play == "parent"
-    count = settings.most_simulations if simulations is None else simulations
+    count = settings.most_visits if simulations is None else simulations
     formula = make_formula(gumbel, count, p.c_init, p.c_base, parent, g.c_visit, g.c_scale)
     return Search(game, network, formula, g.considered, settings.playouts, settings.transpositions)
 

@@ -49,7 +49,7 @@ class GumbelSettings:
 
     considered: int = 16  # actions that the root compares at most
     c_visit: float = 50.0  # σ(q) = (c_visit + max N) · c_scale · q
-    c_scale: float = 1.0  # weight of the values beside the network's logits
+    c_scale: float = 1.0  # weight of the values relative to the network's logits
 
     def __post_init__(self) -> None:
         at_least("considered", self.considered, 2)
@@ -72,7 +72,7 @@ class RootNoiseSettings:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search says about its roots."""
+    """The result of a search, for each root."""
 
     policy: Array  # [N, K] float32: the improved policy
     value: Array  # [N] float32: for the player to move
@@ -103,7 +103,7 @@ class Search:
         return empty_trees(copies, simulations + 1, len(self.game.start), self.game.actions, self.transpositions)
 
     def roots(self, legal: Array, budget: Array, random: np.random.Generator | None, noise: RootNoiseSettings) -> Roots:
-        """What to do at roots with these legal actions; without `random` there is neither noise nor Gumbel numbers."""
+        """Inputs of a search from roots with these legal actions; without `random` no noise and no Gumbel numbers."""
         copies, actions = legal.shape
         drawn, share = np.zeros((copies, actions), np.float32), np.zeros(copies, np.float32)
         gumbel = np.zeros((copies, actions), np.float32)
@@ -182,7 +182,7 @@ class Search:
                     evaluation.start(exchange.waiting)
 
     def _parts(self, network: PositionNetwork, copies: int) -> list[tuple[Evaluation, Exchange]]:
-        """Who evaluates whose leaves: halves of the copies where answers come later, else all copies together."""
+        """Evaluations and the copies that each serves: halves where answers come later, otherwise all copies."""
         spans, evaluations = [(0, copies)], list[Evaluation]()
         if network.device.type == "cuda":
             spans = halves(copies)
@@ -249,6 +249,11 @@ class Search:
                 raise CoterieError(
                     f"game '{self.game.name}': the network's evaluation of the position below, or of one after it, is "
                     f"not finite; its weights have diverged: lower the learning rate\n{shown}"
+                )
+            if trees.fault[n] == tree.BEYOND_ONE:
+                raise CoterieError(
+                    f"game '{self.game.name}': a game from the position below ends with a payoff beyond −1 … 1; divide "
+                    f"payoffs by the largest one and declare that as payoff_unit\n{shown}"
                 )
             raise CoterieError(
                 f"game '{self.game.name}': a random game from the position below did not end within "

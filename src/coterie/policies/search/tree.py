@@ -31,10 +31,11 @@ from coterie.policies.search.nodes import KNOWN, LOST, OPEN, Trees, add_node, in
 NO_OUTCOME = 1  # fault: no legal action, and the game is not over
 TOO_LONG = 2  # fault: a random game did not end within `max_moves`
 NOT_FINITE = 3  # fault: the network's evaluation of a position is not finite
+BEYOND_ONE = 4  # fault: a payoff does not lie between −1 and 1, so that a 1 is not the best result
 
 
 class Formula(NamedTuple):
-    """How edges are selected."""
+    """Constants of the formula that selects edges."""
 
     gumbel: bool
     scale: Array  # [simulations + 2] float32: c(s) √N(s) for each N(s) (PUCT)
@@ -53,7 +54,7 @@ def make_formula(
 
 
 class Roots(NamedTuple):
-    """What one search is to do at the roots."""
+    """Inputs of one search at its roots."""
 
     budget: Array  # [N] int64: simulations to run
     allowed: Array  # [N, K] bool: legal actions that may be searched
@@ -64,7 +65,7 @@ class Roots(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one thread writes on the way: made once, because a simulation is shorter than an allocation."""
+    """Scratch arrays of one thread, allocated once: a simulation is shorter than an allocation."""
 
     position: Array  # [S] int64: of the leaf
     mask: Array  # [K] bool
@@ -203,7 +204,7 @@ def _select_halving(trees: Trees, n: int, f: Formula, roots: Roots, simulation: 
 
 
 def halving_schedule(considered: int, simulations: int) -> Array:
-    """How many visits the edge of each simulation has before it, when `considered` actions are halved step by step.
+    """Visits that the edge of each simulation has before it, when `considered` actions are halved step by step.
 
     A phase gives each of its m actions the same number of visits, ⌊simulations / (⌈log₂ considered⌉ m)⌋ but at least
     one; then half of them stay. The last two share what is left.
@@ -357,6 +358,8 @@ def finish_game(trees: Trees, n: int, payoffs: Array) -> None:
     """The leaf ends the game: its value is exact."""
     leaf = trees.walk[n].leaf
     node, result = trees.node[n, leaf], payoffs[trees.position[n, leaf, 0]]
+    if trees.walk[n].fault == 0 and not abs(result) <= 1:
+        trees.walk[n].fault = BEYOND_ONE
     node.solved = True
     node.exact = result
     node.value = result
@@ -424,7 +427,7 @@ def _needs_search(trees: Trees, n: int, roots: Roots, simulation: int) -> bool:
 
 
 class Starts(NamedTuple):
-    """Where new trees begin."""
+    """Positions at which new trees begin."""
 
     fresh: Array  # [N] bool: copies that begin one
     positions: Array  # [N, S] int64
@@ -462,7 +465,7 @@ NO_NETWORK = Perceptron(np.zeros(0, np.float32), np.zeros(0, np.int64), True)
 
 
 class Evaluator(NamedTuple):
-    """What evaluates leaves: a perceptron, or random games (none of them: value 0) where it is empty."""
+    """The evaluator of leaves: a perceptron, or where it is empty random games (with no games: value 0)."""
 
     net: Perceptron
     random: Array  # [N] uint64: one state per copy
@@ -555,7 +558,7 @@ def _play_out(trees: Trees, n: int, rules: Rules, evaluator: Evaluator, work: Wo
 
 
 class Exchange(NamedTuple):
-    """What some copies exchange with an evaluation that runs elsewhere; row i belongs to copy `first` + i."""
+    """Arrays exchanged with an evaluation that runs elsewhere; row i belongs to copy `first` + i."""
 
     first: int
     waiting: Array  # [R] bool: whether the copy has a leaf to evaluate
@@ -678,7 +681,7 @@ def read_roots(trees: Trees, f: Formula, gumbel: Array, policy: Array, value: Ar
 
 @uncounted()
 def _choose_root_edges(trees: Trees, n: int, wanted: Array) -> None:
-    """Which actions may be played: those that are not lost, and in a solved root those that keep its result."""
+    """Mark the actions that may be played: those that are not lost, in a solved root those that keep its result."""
     some = False
     for a in range(len(wanted)):
         edge = trees.edge[n, 0, a]

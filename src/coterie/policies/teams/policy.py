@@ -20,9 +20,9 @@ from coterie.core.group import GroupSpec
 from coterie.core.types import Array, Counters, Decision, Mean, State, Text, View
 from coterie.core.validation import at_least, positive, whole
 from coterie.lm.backends.engine import EngineSpec
-from coterie.lm.characters import CharacterTokenizer
-from coterie.lm.pretrained import Tokenizer, load_pretrained
+from coterie.lm.loading import load_pretrained
 from coterie.lm.sampling import Samples, SampleSpec
+from coterie.lm.tokenizers import CharacterTokenizer, Tokenizer
 from coterie.lm.transformer import Transformer, TransformerShape
 from coterie.nn.devices import Device, demand_deterministic, resolve_device, resolve_precision
 from coterie.policies.teams.branching import Choose, choose, score_candidates
@@ -172,7 +172,7 @@ class CausalLMPolicy:
         return Decision(action, log_prob, trace=trace)
 
     def _rows(self, view: View) -> Rows:
-        """Who acts, and the tokens that they read."""
+        """The agents that act, with the tokens of their prompts."""
         copies, columns = np.nonzero(view.acting)
         observation = view.observation
         assert isinstance(observation, np.ndarray)
@@ -198,7 +198,7 @@ class CausalLMPolicy:
     def _trace(
         self, shape: tuple[int, ...], rows: Rows, samples: Samples, scores: Array, chosen: Array
     ) -> dict[str, Array]:
-        """What the learner needs of all candidates, `[N, A, …]`."""
+        """Arrays of all candidates for the learner, `[N, A, …]`."""
         prompt = np.full((len(rows.copies), self.settings.max_prompt_tokens), PAD, np.int32)
         for row, tokens in enumerate(rows.prompts):
             prompt[row, : len(tokens)] = tokens

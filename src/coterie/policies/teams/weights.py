@@ -21,7 +21,7 @@ class Weights(NamedTuple):
     adapter: int | None
 
     def parameters(self) -> list[nn.Parameter]:
-        """What a learner may change."""
+        """The parameters that a learner may change."""
         return (
             list(self.network.parameters()) if self.adapter is None else self.network.adapter_parameters(self.adapter)
         )

@@ -34,7 +34,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a comparison needs of one finished run."""
+    """The data of one finished run that a comparison needs."""
 
     path: Path
     argument: str  # of the command, under which it was found

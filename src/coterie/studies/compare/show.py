@@ -108,7 +108,7 @@ def interval_notes(comparison: Comparison) -> list[str]:
 
 
 def few_runs_note(comparison: Comparison) -> list[str]:
-    """How far intervals can be trusted, for the variant with the fewest runs that has one; nothing from FEW runs on."""
+    """A note on the coverage of intervals, for the variant with the fewest runs that has one; [] from FEW runs on."""
     fewest = [min(map(len, one.variant.runs.values())) for one in comparison.standings]
     several = [count for count in fewest if count > 1]
     few = several and min(several) < FEW

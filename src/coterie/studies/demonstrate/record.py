@@ -22,7 +22,7 @@ from coterie.core.demonstrations import UNLABELLED, Demonstrations, EpisodeInfo,
 from coterie.core.group import Actor, PlayStopped
 from coterie.core.text import HasTextCodec, TextCodec
 from coterie.core.types import Array, CoterieError, Decision, Text, View, map_tree
-from coterie.core.world import Pausable, World
+from coterie.core.world import CostlySteps, World
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
 from coterie.training.language_models import keep_answers
@@ -40,7 +40,7 @@ Progress = Callable[[Demonstrations], None]  # called now and then with all epis
 
 @dataclass(frozen=True)
 class DemonstrationSpec:
-    """What to record."""
+    """Settings of a recording."""
 
     source: str  # an experiment, or a run
     policy: str | None = None  # who demonstrates: see `seated_policy`; None: the policies of the run or experiment
@@ -213,7 +213,7 @@ def play_batch(world: World, seated: SeatedTable, played: PlayedTable, seed: int
         finished = np.array([episode is not None for episode in episodes])
         if finished.all():
             break
-        if isinstance(world, Pausable):
+        if isinstance(world, CostlySteps):
             world.pause(finished)
     known = tuple(episode for episode in episodes if episode is not None)
     return [recorder.finish(played, seated.players[recorder.name], known) for recorder in recorders]

@@ -10,8 +10,7 @@ import numpy as np
 
 from coterie.studies import figures
 from coterie.studies.columns import columns
-from coterie.studies.match.elo import tally
-from coterie.studies.match.match import Pairing, Player
+from coterie.studies.match.match import Pairing, Player, tally
 
 NAME_WIDTH = 22
 
@@ -46,7 +45,7 @@ def shortened(name: str) -> str:
 
 
 def _cells(other: str, entry: Pairing) -> list[str]:
-    """What the table says of one pairing; empty where it does not apply."""
+    """The cells of one pairing; empty where one does not apply."""
     mean, bounds = entry.interval(entry.first)
     half = "" if bounds is None else f"± {(bounds[1] - bounds[0]) / 2:.2f}"
     success = "" if entry.success is None else f"{entry.success.mean():.0%}"

@@ -41,7 +41,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """Which forms of an episode a judge needs."""
+    """Forms of an episode that a judge needs."""
 
     words: bool = False  # moments described by the world's text codec
     frames: bool = False  # terminal frames, where the world can be rendered

@@ -41,7 +41,7 @@ USED_OPTIONS = {"return": (), "person": ("instruction", "moments")}  # options t
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """What a language model may read and spend."""
+    """Settings of a language model as a judge: its template, its budget and its cache."""
 
     cache: str | None = None  # SQLite file of answers
     calls: int | None = None  # at most
@@ -154,7 +154,7 @@ class PersonJudge:
 
     @property
     def place(self) -> str:
-        """Which pair this is: `pair 1 of 20`."""
+        """The number of this pair: `pair 1 of 20`."""
         return f"pair {self.number}" + (f" of {self.total}" if self.total else "")
 
     def show(self, first: Episode, second: Episode) -> None:

@@ -43,7 +43,7 @@ class Judge(Protocol):
 
 @runtime_checkable
 class HasBeginning(Protocol):
-    """A judge who is told how many pairs there are."""
+    """A judge that shows progress and therefore needs the number of pairs."""
 
     def begin(self, done: int, total: int) -> None:
         """Called before the first pair of a session: how many were rated earlier, and how many there are in all."""

@@ -32,7 +32,7 @@ def as_table(session: RatingSession, ratings: Sequence[Rating], standings: Seque
 
 
 def progress(session: RatingSession, ratings: Sequence[Rating], wanted: int) -> str:
-    """How many of the wanted pairs are left."""
+    """A phrase on the wanted pairs that are left."""
     most = max_pairs(session)
     if len(ratings) < min(wanted, most):
         return f"; {min(wanted, most) - len(ratings)} of {min(wanted, most)} are open, the same command continues"

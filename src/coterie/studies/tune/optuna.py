@@ -47,7 +47,7 @@ OUTCOMES: dict[TrialState, Outcome] = {
 
 @dataclass(frozen=True)
 class StudySpec:
-    """What all trials of a study share; a study continues only with the same spec."""
+    """Settings that all trials of a study share; a study continues only with the same ones."""
 
     config: dict[str, Any]  # path -> value of the experiment with its overrides, as JSON
     space: dict[str, Range]  # path -> the values to try
@@ -154,7 +154,7 @@ def check_spec(inner: optuna.Study, spec: StudySpec, path: Path, command: str) -
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """How a command differs from the study that it names, one phrase for each setting."""
+    """Differences between a command and the study that it names, one phrase for each setting."""
     old, new = (leaves({k: v for k, v in spec.items() if k != "space"}) for spec in (before, now))
     found = []
     for key in {**old, **new}:
@@ -174,7 +174,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Result:
-    """What the training of one trial found, to be written by the process that holds the study."""
+    """The result of one trial's training, to be written by the process that holds the study."""
 
     outcome: Outcome  # "running": it was interrupted
     score: float | None = None
@@ -202,7 +202,7 @@ class Judge:
         return not finished and self.trial.should_prune()
 
     def attributes(self) -> dict[str, Any]:
-        """What the pruner noted about the trial."""
+        """The pruner's notes about the trial."""
         return dict(self.study.get_trials(deepcopy=False)[-1].system_attrs)
 
 

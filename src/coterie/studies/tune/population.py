@@ -259,7 +259,7 @@ def locked(files: Files) -> Iterator[None]:
 
 
 def spec(plan: Plan, base: Config, space: dict[str, Range]) -> dict[str, Any]:
-    """What a population must keep when it goes on."""
+    """Settings that a population must keep when it continues."""
     ranges = {path: range_to_dict(known) for path, known in space.items()}
     found = {"config": shared_settings(base), "space": ranges, "members": plan.trials, "rounds": plan.rounds}
     kept: dict[str, Any] = json.loads(json.dumps(found))
@@ -282,9 +282,9 @@ def open_population(plan: Plan, base: Config, files: Files, space: dict[str, Ran
                     f"'{files.study}' has other {name}{shown}; continue with: {kept['command']}, or choose another "
                     "file with --study"
                 )
-        told = kept["population"]
-        history = [[Member(**member) for member in round_] for round_ in told["history"]]
-        return Population(told["round"], [Member(**m) for m in told["members"]], history, told["copying"])
+        saved = kept["population"]
+        history = [[Member(**member) for member in round_] for round_ in saved["history"]]
+        return Population(saved["round"], [Member(**m) for m in saved["members"]], history, saved["copying"])
     own, _ = searched(base, plan)
     members = [Member(0, {path: own[path] for path in space})]
     for number in range(1, plan.trials):

@@ -26,7 +26,7 @@ from coterie.config.schema import Config, ConfigError, Part, leaves
 from coterie.core.search_space import Range, declared
 from coterie.core.types import CoterieError
 from coterie.nn.threads import fixed_threads
-from coterie.studies.report import write_report
+from coterie.studies.report.report import write_report
 from coterie.studies.tune.optuna import (
     Judge,
     Outcome,
@@ -49,7 +49,7 @@ TRIED_EPISODES = 32  # of untrained policies, which show whether a game has a co
 
 @dataclass(frozen=True)
 class Plan:
-    """What to tune, and how many trials."""
+    """Settings of a study: the experiment, the ranges, the number of trials."""
 
     experiment: str  # a name, or a file
     overrides: tuple[str, ...] = ()  # key=value; these settings are not searched
@@ -303,7 +303,7 @@ class PruningCallback:
 
 @dataclass(frozen=True)
 class Training:
-    """What the trainings of one trial have found."""
+    """The result of the trainings of one trial."""
 
     finished: bool  # False: interrupted before its end
     interrupted: bool = False

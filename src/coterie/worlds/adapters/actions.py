@@ -23,7 +23,7 @@ NESTED = (gymnasium.spaces.Tuple, gymnasium.spaces.Dict)
 
 @dataclass(frozen=True)
 class ActionLayout:
-    """How our actions map to an environment's."""
+    """The mapping from our actions to an environment's."""
 
     space: ActionSpace
     theirs: Any  # the environment's space
@@ -167,14 +167,14 @@ def _reader(space: Any, row: Array, start: int, limit: float, levels: int) -> tu
 
 
 def has_mask(layout: ActionLayout, in_observation: bool, in_info: bool, agent: Any) -> bool:
-    """Whether an agent's masks are read; masks beside actions other than Discrete are refused."""
+    """Whether an agent's masks are read; masks with actions other than Discrete are refused."""
     wanted = layout.settings.masks
     found = wanted != "none" and (in_observation or in_info)
     if isinstance(layout.space, Discrete):
         return found or wanted == "info"
     if found:
         raise CoterieError(
-            f"{agent!r} has an action_mask beside actions {layout.theirs}: masks are supported for Discrete actions "
+            f"{agent!r} has an action_mask with actions {layout.theirs}: masks are supported for Discrete actions "
             "only; world.actions.masks: none ignores them"
         )
     return False

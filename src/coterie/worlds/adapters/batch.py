@@ -87,7 +87,7 @@ class EnvFailure(NamedTuple):
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an environment declares before the first episode."""
+    """Declarations of an environment before the first episode."""
 
     agent_types: Mapping[str, AgentType]
     simultaneous: bool = True

@@ -75,7 +75,7 @@ class EnvAgents:
         self.warnings = tuple(sorted({warning for warnings in found for warning in warnings}))
 
     def env_spec(self, simultaneous: bool) -> EnvSpec:
-        """What the environment declares."""
+        """The environment's declarations."""
         return EnvSpec(
             self.agent_types,
             simultaneous,

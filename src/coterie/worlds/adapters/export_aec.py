@@ -88,7 +88,7 @@ class PettingZooAECEnv(AECEnv):
             self.render()
 
     def observe(self, agent: str) -> dict[str, Any]:
-        """What the agent sees now, and which actions it may take; after the end, the final observation and none."""
+        """The agent's observation and legal actions; after the end, the final observation and no legal actions."""
         assert self._timestep is not None  # PettingZoo's wrappers require a reset
         step, column = self._timestep.agent_types[self._agent_type], self.possible_agents.index(agent)
         seen = step.final_observation if self._ended else step.observation

@@ -38,7 +38,7 @@ from coterie.core.types import (
     map_tree,
 )
 from coterie.core.validation import at_least, positive
-from coterie.core.world import NumbersEpisodes, Pausable, World
+from coterie.core.world import CostlySteps, World
 from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError
 from coterie.worlds.adapters.own_generators import OwnGenerators
 from coterie.worlds.adapters.workers import Worker, WorkerSpec, close_workers, start_workers
@@ -52,7 +52,7 @@ FRESH_HINT = (
 
 @dataclass(frozen=True)
 class ActionSettings:
-    """How an environment's actions are read."""
+    """Settings for reading an environment's actions."""
 
     limit: float = 10.0  # a missing bound of continuous actions is set this far beyond 0, or beyond the other bound
     bins: int = 11  # levels of each number where an action mixes choices and numbers
@@ -450,12 +450,12 @@ class WorldWrapper:
 
     def number_episodes(self) -> None:
         """Number episodes through all copies from the next reset on, if the inner world can."""
-        if isinstance(self.inner, NumbersEpisodes):
+        if isinstance(self.inner, CostlySteps):
             self.inner.number_episodes()
 
     def pause(self, copies: Array) -> None:
         """Stop stepping these copies until the next reset, if the inner world can."""
-        if isinstance(self.inner, Pausable):
+        if isinstance(self.inner, CostlySteps):
             self.inner.pause(copies)
 
     def save(self) -> State:

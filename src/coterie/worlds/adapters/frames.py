@@ -95,7 +95,7 @@ def to_grey(frame: Array) -> Array:
 
 
 def overlaps(before: int, after: int, dtype: Any) -> Array:
-    """How much of each old pixel each new pixel covers, `[after, before]`, in whole numbers that add up to `before`."""
+    """The share of each old pixel in each new pixel, `[after, before]`, in whole numbers that add up to `before`."""
     start = np.arange(after)[:, None] * before, np.arange(before)[None] * after
     overlap = np.minimum(start[0] + before, start[1] + after) - np.maximum(*start)
     return np.maximum(overlap, 0).astype(dtype)

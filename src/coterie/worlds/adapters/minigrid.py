@@ -214,7 +214,7 @@ def _distance(found: GridObject) -> tuple[int, int, int]:
 
 
 def describe_view(view: AgentView, has_objects: bool = True) -> str:
-    """What the agent carries, where objects are, and what is in front of it."""
+    """Sentences on the carried object, the visible objects, and the cell in front of the agent."""
     sentences = [f"You carry {_carried(view)}."] if has_objects else []
     sentences += [_position(found) for found in view.objects]
     if view.front is None:
@@ -249,7 +249,7 @@ def summarize(view: AgentView) -> str:
 
 
 def action_effect(view: AgentView, action: str) -> str:
-    """What an action would do, as far as the view shows."""
+    """The effect of an action, as far as the view shows it."""
     front, carried = view.front, view.carried
     match action:
         case "left" | "right":

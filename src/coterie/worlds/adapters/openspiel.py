@@ -225,16 +225,16 @@ class ExternalOpenSpielEnv:
         picture = Image.new("RGB", size, "white")
         ImageDraw.Draw(picture).multiline_text((10, 10), text, fill="black")
         width, height = min(size[0], 640), min(size[1], 480)
-        canvas = Image.new("RGB", (640, 480), "white")  # states differ in length, frames of a film may not
+        canvas = Image.new("RGB", (640, 480), "white")  # states differ in length, frames of a video may not
         canvas.paste(picture.crop((0, 0, width, height)))
         return np.asarray(canvas)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: there is nothing to release."""
 
 
 def _tensor(settings: OpenSpielSettings, kind: Any, pyspiel: Any) -> str:
-    """Which tensor a player sees."""
+    """The name of the tensor that a player sees."""
     provided = {
         "information_state": kind.provides_information_state_tensor,
         "observation": kind.provides_observation_tensor,

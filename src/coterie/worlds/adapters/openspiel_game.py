@@ -72,7 +72,7 @@ class OpenSpielGame:
             self._keep(_key(position), state)
 
     def outcome(self, positions: Array) -> tuple[Array, Array]:
-        """Which games are over `[N]`, and both players' payoffs `[N, 2]`, 0 where a game goes on."""
+        """Flags of the games that are over `[N]`, and both players' payoffs `[N, 2]`, 0 where a game goes on."""
         over, payoffs = np.zeros(len(positions), np.bool_), np.zeros((len(positions), 2), np.float32)
         for n, state in enumerate(self._all(positions)):
             if state.is_terminal():
@@ -80,7 +80,7 @@ class OpenSpielGame:
         return over, payoffs
 
     def observe(self, positions: Array) -> Array:
-        """What the players to move see, `[N, D]` float32, flattened."""
+        """Observations of the players to move, `[N, D]` float32, flattened."""
         rows = [
             getattr(state, self._tensor)(int(player))
             for player, state in zip(positions[:, 0], self._all(positions), strict=True)

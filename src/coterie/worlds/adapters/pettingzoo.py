@@ -177,7 +177,7 @@ def _check_possible_agents(env: Any) -> None:
 
 
 class _ExternalPettingZooEnv:
-    """What parallel and AEC environments have in common."""
+    """Common parts of parallel and AEC environments."""
 
     def __init__(self, env: Any, settings: ExternalSettings, name: str, channels: Any, info_masks: bool) -> None:
         _check_possible_agents(env)

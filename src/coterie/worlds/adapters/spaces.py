@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ObservationLayout:
-    """How an environment's observation maps to ours."""
+    """The mapping from an environment's observation to ours."""
 
     space: ObservationSpace
     entries: dict[str, Entry]
@@ -93,7 +93,7 @@ def convert_observation_space(
 
 
 def _unused_name(name: str, taken: Mapping[str, Any]) -> str:
-    """The name itself, or with a number if another path has it: {"a/b": …} beside {"a": {"b": …}}."""
+    """The name itself, or with a number if another path has it: {"a/b": …} and {"a": {"b": …}}."""
     if name not in taken:
         return name
     return next(f"{name}_{i}" for i in range(2, len(taken) + 3) if f"{name}_{i}" not in taken)

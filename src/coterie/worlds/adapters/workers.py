@@ -39,7 +39,7 @@ STARTUP_TIMEOUT = 120.0  # seconds for a child process to start and build its en
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """How the environments of a world are built and distributed."""
+    """Settings for building the environments of a world and distributing them."""
 
     world_name: str  # for messages
     make_env: EnvFactory

@@ -105,24 +105,6 @@ def _win_with_ties(probabilities: Sequence[tuple[Array, Array]]) -> Array:
     )
 
 
-def win_probability_against_samples(rival_bids: Array) -> WinProbability:
-    """The win probability against M samples of R rivals' bids `[M, R]`; ties are broken at random."""
-    rival_bids = np.asarray(rival_bids, float)
-    if rival_bids.ndim != 2 or not rival_bids.size:
-        raise ValueError(f"rival bids must have shape [M, R] with at least one row, got {rival_bids.shape}")
-    highest = rival_bids.max(axis=1)
-    share = 1.0 / (1 + (rival_bids == highest[:, None]).sum(axis=1))  # of winning a tie at the top
-    order = np.argsort(highest)
-    highest, lots = highest[order], np.concatenate([[0.0], np.cumsum(share[order])])
-
-    def win_probability(bids: Array) -> Array:
-        less, upto = (np.searchsorted(highest, bids, side=side) for side in ("left", "right"))
-        won: Array = (less + lots[upto] - lots[less]) / len(highest)
-        return won
-
-    return win_probability
-
-
 # Interim utility and best responses -------------------------------------------------------------------
 
 

@@ -26,7 +26,6 @@ from coterie.worlds.auction.best_responses import (
     rank_grid,
     win_probability_against,
 )
-from coterie.worlds.auction.valuations import Valuations
 
 CELLS, NODES = 32, 8  # of the integrals: cells, smaller towards both ends, and Gauss–Legendre nodes per cell
 START = 1e-14  # −log of the rank that stands for 1, where the slope of probability weighting is infinite
@@ -261,8 +260,3 @@ def max_regret(
     """The largest utility that a bidder with this bid function gains by another bid, over all valuations."""
     own = interim_utility(model, risk, bid_function.values, bid_function.bids, win_probability)
     return float((best_response(model, risk, bid_function.values, win_probability).utility - own).max())
-
-
-def uniform_valuations() -> Valuations:
-    """The uniform distribution on [0, 1] of the textbooks."""
-    return Valuations(np.array([0.0, 1.0]), np.array([0.0, 1.0]), False)

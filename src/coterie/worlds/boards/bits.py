@@ -13,7 +13,7 @@ _ONES = np.uint64(0x0101010101010101)
 
 @njit(cache=True)
 def popcount(bits: int | np.uint64) -> int:
-    """How many bits are set."""
+    """The number of bits that are set."""
     x = np.uint64(bits)
     x = x - ((x >> np.uint64(1)) & _PAIRS)
     x = (x & _FOURS) + ((x >> np.uint64(2)) & _FOURS)

@@ -23,6 +23,7 @@ from coterie.core.world import Sign, rebuild
 from coterie.worlds.boards.render import COLOURS, SIGNS, board_text, cell_names, draw_board
 
 AGENTS = ("player_0", "player_1")
+OPENINGS = 10_000  # random games that may end too early before an opening is given up
 
 
 class _Arrays(NamedTuple):
@@ -58,7 +59,7 @@ class BoardWorld:
         num_envs: int,
         game: CompiledGame,
         observation: str = "vector",  # or "planes": [channels, rows, columns] instead of a row of numbers
-        rewards: tuple[float, float, float] = (1.0, 0.0, -1.0),  # of a win, a draw and a loss by one point
+        rewards: tuple[float, float, float] = (1.0, 0.0, -1.0),  # of a win, a draw and a loss, times payoff_unit
         random_first: bool = False,  # whether chance decides who moves first
         opening_moves: int = 0,  # random moves before the players' first, drawn for every game
         choices: tuple[str, ...] | None = None,  # names of the actions; None: of the cells, or numbers
@@ -78,7 +79,7 @@ class BoardWorld:
         self.choices = names if choices is None else choices
         self.settings, self.num_envs = settings, num_envs
         self._game = game
-        self._rewards = np.array(rewards, np.float32)
+        self._rewards = np.array(rewards, np.float32) * np.float32(game.payoff_unit)
         self._random_first, self._opening_moves = random_first, opening_moves
         size = int(np.prod(game.observation.shape))
         box = game.observation
@@ -123,7 +124,8 @@ class BoardWorld:
     def reset(self, seed: int) -> TimeStep:
         """Reset every game."""
         seed_copies(self._arrays.random, seed, self._game.name)
-        _start_all(self._game.rules, self._arrays, self._game.start, self._random_first, self._opening_moves)
+        game, opening = self._game, (self._random_first, self._opening_moves)
+        self._check_opened(_start_all(game.rules, self._arrays, game.start, *opening))
         return self._present()
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
@@ -137,13 +139,22 @@ class BoardWorld:
             reason = self.why_illegal(int(chosen[copy, mover]))
             raise ValueError(f"illegal move in copy {copy} by {AGENTS[mover]}: {reason}")
         game, opening = self._game, (self._random_first, self._opening_moves)
-        self._check_not_stuck(_step(game.rules, self._arrays, chosen, game.start, self._rewards, *opening))
+        stuck, opened = _step(game.rules, self._arrays, chosen, game.start, self._rewards, *opening)
+        self._check_opened(opened)
+        self._check_not_stuck(stuck)
         return self._timestep
 
     def _present(self) -> TimeStep:
         """The time step of the present positions, without rewards and ends."""
         self._check_not_stuck(_observe_all(self._game.rules, self._arrays))
         return self._timestep
+
+    def _check_opened(self, opened: bool) -> None:
+        if not opened:
+            raise ValueError(
+                f"opening_moves={self._opening_moves}: {OPENINGS:,} random games of '{self._game.name}' in a row were "
+                "over by then; choose fewer"
+            )
 
     def _check_not_stuck(self, copy: int) -> None:
         if copy >= 0:
@@ -199,7 +210,7 @@ class BoardWorld:
     # Pictures -----------------------------------------------------------------------------------------
 
     def marks(self, position: Array) -> Array:
-        """Whose stone lies where, `[rows, columns]`: 0, 1, or −1 for an empty cell."""
+        """The owner of the stone in each cell, `[rows, columns]`: 0, 1, or −1 for an empty cell."""
         seen = position.copy()
         seen[0] = 0
         own, others = self._game.observe(seen[None])[0].reshape(-1, self.rows, self.columns)[:2] > 0
@@ -237,7 +248,7 @@ class BoardWorld:
         return tuple(Sign(*one) for one in zip(SIGNS, AGENTS, COLOURS, strict=True))
 
     def standing(self, position: Array) -> str:
-        """Who is to move, or how the game ended."""
+        """The player to move, or the result of the game, in words."""
         over, payoffs = self._game.outcome(position[None])
         if not over[0]:
             mover = int(position[0])
@@ -319,36 +330,45 @@ def _find_illegal(a: _Arrays, actions: Array) -> int:
 
 
 @njit(cache=True)
-def _start(rules: Any, a: _Arrays, n: int, start: Array, random_first: bool, opening_moves: int) -> None:
+def _start(rules: Any, a: _Arrays, n: int, start: Array, random_first: bool, opening_moves: int) -> bool:
+    """Begin a game; returns False if no opening of so many moves was found."""
     a.position[n] = start
     a.last[n] = -1
     if random_first:
         a.position[n, 0] = int(uniform(a.random, n) < 0.5)
-    if opening_moves:
-        _play_opening(rules, a, n, opening_moves)
+    return opening_moves == 0 or _play_opening(rules, a, n, opening_moves)
 
 
 @njit(cache=True)
-def _play_opening(rules: Any, a: _Arrays, n: int, moves: int) -> None:
-    """Play random moves from the start; a game that would be over is drawn again."""
+def _play_opening(rules: Any, a: _Arrays, n: int, moves: int) -> bool:
+    """Play random moves from the start; a game that would be over is drawn again, up to `OPENINGS` times."""
     first, payoffs = a.position[n].copy(), np.zeros(2, np.float32)
-    played = 0
+    played = over = 0
     while played < moves:
         mask = a.mask[n, a.position[n, 0]]  # overwritten by the observation that follows
         mask[:] = False
         rules.legal(a.position[n], mask)
         legal = np.flatnonzero(mask)
+        if len(legal) == 0:
+            return True  # the observation that follows reports it
         a.last[n] = legal[int(uniform(a.random, n) * len(legal))]
         rules.apply(a.position[n], a.last[n])
         played += 1
         if rules.outcome(a.position[n], payoffs):
             a.position[n], played = first, 0
+            over += 1
+            if over == OPENINGS:
+                return False
+    return True
 
 
 @njit(cache=True)
-def _start_all(rules: Any, a: _Arrays, start: Array, random_first: bool, opening_moves: int) -> None:
+def _start_all(rules: Any, a: _Arrays, start: Array, random_first: bool, opening_moves: int) -> bool:
+    """Begin a game in every copy; returns False at the first one for which no opening was found."""
+    opened = True
     for n in range(len(a.position)):
-        _start(rules, a, n, start, random_first, opening_moves)
+        opened = opened and _start(rules, a, n, start, random_first, opening_moves)
+    return opened
 
 
 @njit(cache=True)
@@ -390,9 +410,12 @@ def _observe_all(rules: Any, a: _Arrays) -> int:
 @njit(cache=True)
 def _step(
     rules: Any, a: _Arrays, actions: Array, start: Array, rewards: Array, random_first: bool, opening_moves: int
-) -> int:
-    """Play one legal move per copy; returns the first copy that has no legal action then, or −1."""
-    stuck = -1
+) -> tuple[int, bool]:
+    """Play one legal move per copy; returns the first copy that has no legal action then, or −1.
+
+    The second result is False if no opening was found for a new game.
+    """
+    stuck, opened = -1, True
     payoffs = np.zeros(2, np.float32)
     for n in range(len(actions)):
         action = actions[n, a.position[n, 0]]
@@ -410,7 +433,7 @@ def _step(
             _write_observation(rules, a.position[n], a.final_observation[n])
             a.final_position[n] = a.position[n]
             a.final_last[n] = action
-            _start(rules, a, n, start, random_first, opening_moves)
+            opened &= _start(rules, a, n, start, random_first, opening_moves)
         if not _observe(rules, a, n) and stuck < 0:
             stuck = n
-    return stuck
+    return stuck, opened

@@ -107,7 +107,7 @@ def estimate(position: Array) -> float:
 
 
 def marks(position: Array) -> Array:
-    """Whose stone lies where, `[rows, columns]`: 0, 1, or −1."""
+    """The owner of the stone in each cell, `[rows, columns]`: 0, 1, or −1 for an empty cell."""
     return np.where(position[1] & CELL_BITS, 0, np.where(position[2] & CELL_BITS, 1, -1))
 
 
@@ -128,7 +128,7 @@ GAME = CompiledGame(
 
 @dataclass(frozen=True)
 class ConnectFourSettings:
-    """What the players observe, and how games begin."""
+    """Settings of observations and of openings."""
 
     observation: Literal["vector", "planes"] = "vector"  # 84 numbers, or [2, 6, 7]: own stones, opponent's stones
     opening_moves: int = 0  # random moves before the players' first, drawn anew for every game

@@ -49,7 +49,7 @@ class Solver:
         return self._solve_moves(positions, weak=True)
 
     def keeping_moves(self, positions: Array) -> Array:
-        """Which columns `[N, 7]` keep the value of the position: a win stays a win, a draw a draw."""
+        """Flags of the columns `[N, 7]` that keep the value of the position: a win stays a win, a draw a draw."""
         values = self.move_values(positions)
         return np.asarray(values == values.max(axis=1, keepdims=True))
 

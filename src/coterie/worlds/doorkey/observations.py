@@ -65,7 +65,7 @@ ANYWHERE, INSIDE, MIDDLE, OUTER_WALLS = range(4)  # where to explore
 
 
 class Layout(NamedTuple):
-    """Where each part of an observation begins in a row, −1 for a part that is left out."""
+    """First index of each part of an observation in a row; −1 for a part that is left out."""
 
     width: int
     sight: int  # the view [planes, V, V], then the direction [4] and the carried key by colour [colours]
@@ -249,7 +249,7 @@ def landmark_of(cell: int, door: int) -> int:
 
 @njit(cache=True)
 def sought_area(state: RoomState, task: int, n: int) -> int:
-    """Where to explore: MiniGrid's layouts have nothing in their outer walls.
+    """The area to explore: MiniGrid's layouts have nothing in their outer walls.
 
     In a room with two doors the key lies in the middle, and the doors in the outer walls.
     """

@@ -104,7 +104,7 @@ UNKNOWN, KNOWN, FACED = range(3)  # of a landmark
 
 
 class Facts(NamedTuple):
-    """What a planner needs to know of one state; numbers, or arrays of them."""
+    """Facts of one state that a planner decides by; numbers, or arrays of them."""
 
     hand: Array  # NOTHING, UNKNOWN_KEY, RIGHT_KEY or WRONG_KEY
     key: Array  # a key not known to be wrong: UNKNOWN, KNOWN or FACED

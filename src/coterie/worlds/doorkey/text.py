@@ -61,7 +61,7 @@ STATES = {OPEN: "open", CLOSED: "closed", LOCKED: "locked"}
 
 
 class Scene:
-    """What rows of observations say: offsets of things, and what is in hand."""
+    """Reads the facts of a state from rows of observations."""
 
     def __init__(self, world: DoorKey) -> None:
         self.task, self.layout, self.rules = world.rules.task, world.layout, world.rules
@@ -277,7 +277,7 @@ class SkillText:
 
 
 def describe_facts(task: int, facts: Facts) -> str:
-    """What the right skill depends on: the state of hand or door, and what the agent can do about the next thing."""
+    """Sentences on the facts that decide the right skill: the hand or the door, and what can be done next."""
     if task == EMPTY_ROOM or (facts.door != UNKNOWN and facts.door_state == OPEN):
         start = "" if task == EMPTY_ROOM else "The door is open. "
         return start + (

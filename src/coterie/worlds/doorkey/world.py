@@ -248,13 +248,13 @@ class DoorKey:
         return out[:, None]
 
     def plan_codec(self, agent_type: str) -> PlanCodec:
-        """What the choice of a skill depends on."""
+        """The codec of the text states by which a planner chooses skills."""
         from coterie.worlds.doorkey.plans import DoorKeyPlans
 
         return DoorKeyPlans(self, agent_type)
 
     def text_codec(self, agent_type: str) -> TextCodec:
-        """What the agent sees and holds in words, with the actions as choices."""
+        """The codec of observations as words, with the actions as choices."""
         from coterie.worlds.doorkey.text import DoorKeyText
 
         return DoorKeyText(self, agent_type)

@@ -28,7 +28,7 @@ class InstructionState(NamedTuple):
 
 
 class InstructionRules(NamedTuple):
-    """Which instructions exist, and where observations hold them."""
+    """The range of instructions, and their positions in observations."""
 
     phrasings: int  # phrasings of each meaning; 0: the world has no instructions
     first_phrasing: int  # episodes draw from `num_phrasings` phrasings, starting with this one

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """Where an observation's numbers lie within one row; −1 for parts that are absent."""
+    """Positions of an observation's numbers in one row; −1 for parts that are absent."""
 
     image: bool
     absolute: bool  # positions from the corner rather than from the agent

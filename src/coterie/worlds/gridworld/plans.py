@@ -1,4 +1,4 @@
-"""The grid world to planners: a skill is the shortest way to one target; texts say which targets are near and free."""
+"""Plan codec of the grid world: a skill is the shortest path to one target; texts list near and free targets."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class Style(NamedTuple):
-    """How targets are distinguished."""
+    """Colours of targets: by agent, or by instruction."""
 
     own_targets: bool  # each target has its agent's colour
     sentences: tuple[str, ...]  # all instructions by index; if not empty, targets are coloured

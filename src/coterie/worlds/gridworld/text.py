@@ -77,7 +77,7 @@ class GridworldText:
         return describe_nearest_target([offset], [])
 
     def optimal(self, world: Gridworld, actions: Array) -> Array:
-        """Which actions shorten the walk to the agent's target: its own in a race, otherwise the nearest.
+        """Flags of actions that shorten the path to the agent's target: its own in a race, otherwise the nearest.
 
         On the target the optimal move is to stay. With an instruction only targets that may be collected now count,
         and only walks around the others.

@@ -1,4 +1,4 @@
-"""simple_spread to planners: a skill is the way to one landmark; texts order landmarks by the way of the team."""
+"""Plan codec of simple_spread: a skill moves to one landmark; texts order landmarks by the team's total distance."""
 
 from __future__ import annotations
 

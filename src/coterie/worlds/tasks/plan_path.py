@@ -1,4 +1,4 @@
-"""Plan-Path: find a shortest way through a grid with walls.
+"""Plan-Path: find a shortest path through a grid with walls.
 
 The tool proposes a path, as moves or as a program that prints moves; the planner reads the proposal and moves. A turn's
 moves are made one after the other, up to the first that is not possible, which later prompts name, or up to the goal:
@@ -189,7 +189,7 @@ class PlanPathTask:
         return moves[: self.settings.max_moves] if self.settings.max_moves else moves
 
     def _walk(self, state: PathState, moves: str) -> tuple[int, int, bool]:
-        """Where the moves lead, how many were made, and whether all of them were possible; the goal ends the walk."""
+        """The cell that the moves lead to, their number, and whether all were possible; the goal ends the walk."""
         at, made = state.at, 0
         for letter in moves:
             if at == state.goal:

@@ -30,6 +30,6 @@ def run_program(source: str, stdin: str = "", cpu_seconds: float = 2.0) -> sandb
 
 
 def output_of(source: str, stdin: str = "") -> str:
-    """What a program printed; "" where it failed."""
+    """The output of a program; "" where it failed."""
     verdict = run_program(source, stdin)
     return verdict.stdout if verdict.status == "pass" else ""

@@ -33,7 +33,7 @@ def read_records(path: Path, convert: Callable[[Mapping[str, Any]], T], skip: bo
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Where each record stands, and the record."""
+    """Each record, after the file and line that hold it."""
     try:
         file = path.open(encoding="utf-8")
     except OSError as error:

@@ -131,7 +131,7 @@ def _step(size: int, letter: str) -> int:
 
 
 def on_goals(state: SokobanState) -> int:
-    """How many boxes stand on goals."""
+    """The number of boxes on goals."""
     return len(set(state.boxes) & set(state.goals))
 
 

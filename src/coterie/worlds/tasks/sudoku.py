@@ -176,7 +176,7 @@ def _plain_order(box: int) -> Array:
 
 @njit(cache=True)
 def _search(grid: Array, box: int, limit: int, order: Array) -> tuple[int, Array]:
-    """How many solutions a grid has, up to a limit, and the first; `order` `[cells, digits]`: what is tried first."""
+    """The number of solutions of a grid, up to a limit, and the first; `order` `[cells, digits]` is tried in turn."""
     side = box * box
     cells = side * side
     used, filled, first = np.zeros((3, side), np.int64), grid.copy(), np.zeros(cells, np.int64)

@@ -1,4 +1,4 @@
-"""What a text task is: the rules of one instance, without batches, turns or random seeds.
+"""The rules of a text task: one instance, without batches, turns or random seeds.
 
 A task is one file: a settings dataclass that extends `TaskSettings`, a class with the methods of `Task`, and a world
 class that hands both to `TaskWorld` (`world.py`), which adds copies, turns, splits, forks and checkpoints. States are
@@ -23,7 +23,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one answer of one role did."""
+    """The effect of one answer of one role."""
 
     state: Any  # of the instance, after the answer
     team: float = 0.0  # reward for what the answer achieved for the team
@@ -46,7 +46,7 @@ class Task(Protocol):
         ...
 
     def identity(self, state: Any) -> str:
-        """What makes two instances the same one; it decides what an instance is for: training, validation, tests."""
+        """The key of an instance: equal instances have equal keys; it assigns them to training, validation or test."""
         ...
 
     def fields(self, state: Any, role: str) -> Mapping[str, str]:
@@ -54,7 +54,7 @@ class Task(Protocol):
         ...
 
     def apply(self, state: Any, role: str, answer: str) -> Outcome:
-        """What an answer does."""
+        """The effect of an answer."""
         ...
 
     def solve(self, state: Any, role: str) -> str:

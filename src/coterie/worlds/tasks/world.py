@@ -149,10 +149,10 @@ class TaskWorld:
         return len(self.roles) * self.settings.turns
 
     def _paid(self, copy: int, column: int, outcome: Outcome) -> float:
-        """The acting role's reward. A proposal is paid for what it is worth beyond the role's last one in this episode.
+        """The acting role's reward. A proposal earns what it improves on the role's last one in this episode.
 
-        So the proposals of an episode bring together what the last one is worth: a team cannot earn by putting off the
-        solution. Candidates for one answer differ as if each were paid in full.
+        So the rewards of an episode's proposals add up to the reward of the last one: a team cannot earn by delaying
+        the solution. Candidates for one answer differ as if each got its full reward.
         """
         reward = self.reward(outcome)
         if not self._proposing[column]:
@@ -162,7 +162,7 @@ class TaskWorld:
         return reward - earlier
 
     def reward(self, outcome: Outcome) -> float:
-        """The worth of an answer: alpha · team + local, or alpha · team where rewards are sparse."""
+        """The reward of an answer: alpha · team + local, or alpha · team where rewards are sparse."""
         local = outcome.local if self.settings.reward == "dense" else 0.0
         return self.settings.alpha * outcome.team + local
 
@@ -254,7 +254,7 @@ class TaskWorld:
         return dataclasses.asdict(own[-1]) if own else {}
 
     def transcript(self, copy: int, final: bool = False) -> tuple[Utterance, ...]:
-        """Everything said in the present episode; with `final`, in the latest one that ended."""
+        """The texts of the present episode; with `final`, of the latest one that ended."""
         return self._final[copy][1] if final else self._said[copy]
 
     def last_instance(self, copy: int) -> str:
@@ -315,7 +315,7 @@ class TaskWorld:
 
 
 def write_prompt(task: Task, templates: Mapping[str, str], turns: int, state: Any, role: str, turn: int) -> str:
-    """What a role reads in a state and turn."""
+    """The prompt of a role in a state and turn."""
     return templates[role].format_map({**task.fields(state, role), "turn": str(turn), "turns": str(turns)})
 
 

@@ -52,7 +52,7 @@ def _load(path: Path, skip: bool, changed: int) -> tuple[Problem, ...]:
 
 
 def to_problem(record: Mapping[str, Any]) -> Problem:
-    """A record in one of the three forms, told apart by its fields."""
+    """A record in one of the three forms, recognised by its fields."""
     if "statement" in record:
         return _from_own(record)
     if "input_output" in record:

@@ -20,13 +20,13 @@ DRIVER = Path(__file__).with_name("driver.py")
 OUTPUT_BYTES = 65_536  # of one run
 NOT_TRIED = "not tried"
 REMEMBERED = 20_000  # runs
-SHORT = 20_000  # characters of a program, its input and its output that are worth it
+SHORT = 20_000  # characters of a program, its input and its output; longer runs are not remembered
 PATIENCE = 2  # runs that may pass a limit; the inputs after that are not tried
 
 
 @dataclass(frozen=True)
 class Ran:
-    """How a program did on one input."""
+    """The outcome of a program on one input."""
 
     status: str  # of the sandbox: pass, fail, timeout, memory, output
     stdout: str = ""

@@ -50,7 +50,7 @@ CODER = (
 
 @dataclass(frozen=True)
 class CodeSettings(TaskSettings):
-    """Which problems to solve, and what programs may use."""
+    """Settings of the code task: problems, and limits of programs."""
 
     # A JSON Lines file of problems in Coterie's, APPS' or CodeContests' form; empty: the problems that Coterie ships.
     problems: str = ""
@@ -147,7 +147,7 @@ class CodeTask:
         return Outcome(replace(state, tests=tests), local=local, note=note)
 
     def _reference_outputs(self, problem: Problem, inputs: list[str]) -> list[str | None]:
-        """What the reference program prints; None where it fails on an input."""
+        """Outputs of the reference program; None where it fails on an input."""
         if len(self._outputs) > REMEMBERED:
             self._outputs.clear()
         for given, expected in (*problem.hidden, *problem.spare):
@@ -223,13 +223,13 @@ def format_tests(tests: Iterable[Test]) -> str:
 
 
 def failure_text(test: Test, ran: Ran) -> str:
-    """What a program did wrong in a test."""
+    """The report on a failed test."""
     got = f"It printed:\n{_short(ran.stdout)}\n" if ran.status == "pass" else f"It failed: {_short(error_of(ran))}\n"
     return f"Input:\n{_short(test[0])}\nExpected output:\n{_short(test[1])}\n{got}"
 
 
 def error_of(ran: Ran) -> str:
-    """Why a run failed, in one line; "" where it did not."""
+    """The reason why a run failed, in one line; "" where it did not."""
     if ran.status == "pass":
         return ""
     lines = ran.stderr.strip().splitlines() or [""]

@@ -251,7 +251,7 @@ class _Parser:
         return (function, *parts)
 
     def factor_of(self, name: str) -> Any:
-        """What a function without parentheses is applied to: 2x in sin 2x, 2 in sqrt 2x."""
+        """The argument of a function without parentheses: 2x in sin 2x, 2 in sqrt 2x."""
         tree = self.signed()
         while name not in ROOTS and self.starts_factor() and self.next().lstrip("\\").lower() not in FUNCTIONS:
             tree = (operator.mul, tree, self.power())

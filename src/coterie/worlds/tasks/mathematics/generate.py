@@ -19,7 +19,7 @@ THINGS = ("apples", "books", "cards", "coins", "eggs", "marbles", "pens", "shell
 
 @dataclass(frozen=True)
 class Numbers:
-    """What generated problems are made of."""
+    """Settings of generated problems."""
 
     digits: int  # of the numbers in a question
     terms: int  # of an arithmetic expression, at most

@@ -57,7 +57,7 @@ REASONER = (
 
 @dataclass(frozen=True)
 class MathSettings(TaskSettings):
-    """Which questions to ask, and what the tool writes."""
+    """Settings of the mathematics task: the questions, and the tool."""
 
     # Kinds of generated questions: arithmetic, fraction, equation, system, word.
     kinds: tuple[Kind, ...] = get_args(Kind)
@@ -216,7 +216,7 @@ def find_answer(text: str) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    """What the braces of the last \\boxed hold; None where they do not close."""
+    """The content of the last \\boxed; None where its braces do not close."""
     start = text.rfind("\\boxed")
     rest = text[start + len("\\boxed") :].lstrip()
     if start < 0 or not rest.startswith("{"):

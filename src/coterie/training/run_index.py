@@ -28,7 +28,7 @@ STATES: tuple[State, ...] = ("finished", "running", "stopped")
 
 @dataclass(frozen=True)
 class Labels:
-    """What a person has noted about a run."""
+    """A person's notes on a run."""
 
     tags: tuple[str, ...] = ()
     archived: bool = False
@@ -36,7 +36,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Listed:
-    """What a list says about one run."""
+    """One run in a list."""
 
     path: str
     experiment: str
@@ -52,7 +52,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which runs a list shows."""
+    """Conditions on the runs that a list shows."""
 
     experiment: str | None = None  # its name
     state: str | None = None
@@ -86,7 +86,7 @@ def find(folder: Path) -> list[Run]:
 
 
 def describe(run: Run) -> Listed:
-    """What a list says about a run; a config that cannot be read any more does not keep it out of the list."""
+    """The entry of a run in a list; a config that cannot be read any more does not keep it out of the list."""
     summary, labels = run.summary(), read_labels(run)
     state: State = "running" if in_training(run) else "stopped" if summary is None else "finished"
     experiment, seed, score = "?", 0, None

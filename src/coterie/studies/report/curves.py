@@ -1,7 +1,7 @@
 """The charts of a report: returns, success and the learners' metrics of runs that differ only in seed.
 
 A group has one colour in every chart. What evaluations measured (greedy play) is a solid line, what training recorded
-is faint. A learner class declares the panels of its metrics (`core.group.HasPanels`).
+is faint. A learner class declares the panels of its metrics (`core.group.Panel`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.config import registry
 from coterie.core import lookup
-from coterie.core.group import HasPanels, Panel
+from coterie.core.group import Panel
 from coterie.studies import figures, statistics
 from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.statistics import bootstrap_stream
@@ -100,7 +100,7 @@ def _learner_plots(run: Run, colours: dict[str, str]) -> list[Plot]:
         if group.learner is None:
             continue
         learner = lookup.look_up(registry.LEARNERS, group.learner.name)
-        for panel in learner.panels if isinstance(learner, HasPanels) else DEFAULT_PANELS:
+        for panel in getattr(learner, "panels", DEFAULT_PANELS):
             plot = plots.setdefault(panel.title, Plot(panel.title, panel.unit))
             for m, metric in enumerate(panel.metrics):
                 label = name if len(panel.metrics) == 1 else f"{name}, {metric}"

@@ -88,7 +88,7 @@ def _usage(record: dict[str, Any], asked: Sequence[str]) -> Iterable[list[str]]:
 
 
 def _facts(record: dict[str, Any]) -> Iterable[list[str]]:
-    """How often advice was given and followed, and actions vetoed."""
+    """Rows on advice given and followed, and on vetoed actions."""
     for name, value in record.items():
         group, _, metric = name.partition("/")
         if metric in SHARES:

@@ -1,8 +1,9 @@
 """Report: one HTML page for one run or several: origin, scores, curves, further sections, videos and settings.
 
 The page is a single file with its pictures inside; charts can be zoomed where plotly.js is installed
-(`interactive.py`). Runs that differ only in seed are pooled; runs of other settings have a part of their own, below an
-overview of all. A world class may add a section (`core.world.HasReportSection`); this module does not know which.
+(`studies/interactive.py`). Runs that differ only in seed are pooled; runs of other settings have a part of their own,
+below an overview of all. A world class may add a section (`core.world.HasReportSection`); this module does not know
+which.
 """
 
 from __future__ import annotations
@@ -20,25 +21,21 @@ from coterie.config.schema import ConfigError
 from coterie.core import lookup
 from coterie.core.types import CoterieError
 from coterie.core.world import HasReportSection, ReportSection
-from coterie.studies import (
-    curves,
-    figures,
-    html,
-    interactive,
-    lm_section,
-    origin_section,
-    scores_section,
-    search_section,
-    settings_section,
-    statistics,
-    transcripts,
-    turns_section,
-)
+from coterie.studies import figures, html, interactive, statistics, transcripts
 from coterie.studies.compare import compare
 from coterie.studies.compare import show as compare_show
 from coterie.studies.compare.runs import compared_settings, gather, make_labels, read_run
 from coterie.studies.exploit import show as exploit_show
 from coterie.studies.exploit.results import ExploitResult, read_result
+from coterie.studies.report import (
+    curves,
+    lm_section,
+    origin_section,
+    scores_section,
+    search_section,
+    settings_section,
+    turns_section,
+)
 from coterie.training.run import Run, write_text
 
 UNFOLDED = 3  # settings at most whose parts are open from the beginning
@@ -97,7 +94,7 @@ def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def default_path(runs: Sequence[Run]) -> Path:
-    """Where a report goes: into its run, or into the directory that holds all runs."""
+    """The default path of a report: in its run, or in the directory that holds all runs."""
     if len(runs) == 1:
         return runs[0].path / "report.html"
     common = Path(os.path.commonpath([run.path.absolute().parent for run in runs]))
@@ -185,9 +182,9 @@ def _videos(runs: Sequence[Run]) -> Iterable[str]:
     if videos:
         yield "<h2>An episode of the best policy</h2>"
     for video in videos[:3]:
-        film = video.with_suffix(".mp4")
+        mp4 = video.with_suffix(".mp4")
         words = "an episode, played greedily"
-        if film.is_file():
-            yield html.film(film.read_bytes(), words)
+        if mp4.is_file():
+            yield html.video_tag(mp4.read_bytes(), words)
         else:
             yield html.image(video.read_bytes(), "image/gif", words)

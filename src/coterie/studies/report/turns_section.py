@@ -1,6 +1,6 @@
 """A report's section on teams that write in turn: rewards, advantages and entropy by role and turn.
 
-A learner records them under `GROUP/ROLE/turn_K/NAME` (`algorithms/at_grpo/turns.py`). Lines go over the turns of an
+A learner records them under `GROUP/ROLE/turn_K/NAME` (`algorithms/at_grpo/at_grpo.py`). Lines go over the turns of an
 episode: the last records of training, and the first ones, faint, for comparison.
 """
 

@@ -1,0 +1,1 @@
+"""Report: one HTML page for one run or several, section by section."""
