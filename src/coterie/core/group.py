@@ -172,7 +172,8 @@ class Learner(Stateful, Protocol):
       and `joint.steps` says how much to learn;
     - `panels`: a tuple of `Panel`, the metrics that a report draws;
     - `probe(own)`: raises a ValueError if it cannot learn in this world; `own` is one step of random play;
-    - `finished`: whether there is nothing more to learn; its group only plays then, and the run ends once all are.
+    - `finished`: whether there is nothing more to learn: its group plays on as it is, and once all groups do, the run
+      ends before its last iteration.
     """
 
     policy: Policy

@@ -144,7 +144,7 @@ class HasInstances(Protocol):
     """A world whose episodes begin with instances that may come again, so that they are fewer than the episodes."""
 
     def last_instance(self, copy: int) -> str:
-        """What the latest episode that ended in a copy began with; equal for equal instances."""
+        """The beginning of the latest episode that ended in a copy; equal for equal instances."""
         ...
 
 
