@@ -12,6 +12,7 @@ from coterie.config.schema import ConfigError
 from coterie.core.skills import HasBestSkills, HasPlanCodec, HasSkills
 from coterie.core.types import CoterieError, as_metrics
 from coterie.lm import plans
+from coterie.lm.interface import Unavailable
 from coterie.roles.teacher import TeacherSettings, mix_skills
 from coterie.training import loop, start, table
 from coterie.training.plans import find_plans
@@ -123,6 +124,36 @@ def test_each_text_state_is_asked_about_once():
     assert found["distinct"] == len(texts) <= 4  # two targets: red or green, or both in either order
     assert found["lm/calls"] == len(texts | set(made.skill_source.codec.samples()))
     assert found["abstentions"] == 0
+
+
+def test_an_unparsable_text_is_counted_once_and_not_asked_again():
+    world = grid(200)
+    made, where = teacher(world, "HESITANT", samples=3)
+    policy = network(where)
+    for seed in range(30):  # the same text states at every step
+        made.advise(seen(world, where, seed), policy)
+    found = counts(made)
+    assert found["distinct"] == found["lm/questions"] > 1
+    assert found["lm/unanswered"] == 1
+    assert 0 < found["abstentions"] < 1
+
+
+def test_a_text_is_asked_again_where_the_server_had_failed():
+    world = grid(200)
+    made, where = teacher(world, samples=3)
+    answers, policy = made.skill_source.planner.scorer.answers, network(where)
+    ask_model = answers.ask_model
+
+    def fail(texts):
+        raise Unavailable("no server")
+
+    answers.ask_model = fail
+    made.advise(seen(world, where), policy)
+    assert np.isnan(made.skill_source.plans).all()
+    answers.ask_model = ask_model
+    for _ in range(2):  # the first call after a failure is skipped
+        made.advise(seen(world, where), policy)
+    assert not np.isnan(made.skill_source.plans).any()
 
 
 @pytest.mark.parametrize("by", ["text", "decision"])

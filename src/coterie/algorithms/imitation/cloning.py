@@ -83,6 +83,8 @@ class Cloner:
         if policy.reader is not None and policy.net.reader is not None:
             raise ValueError("imitation keeps vectors, not texts: set policy.text.trainable=false")
         self.settings, self.policy = settings, policy
+        if isinstance(policy, QNetworkPolicy):
+            policy.epsilon = 0.0  # a clone plays what it was shown; DQN sets its own
         space = policy.group_spec.spaces.action
         self.head: Head = policy.head if isinstance(policy, NetworkPolicy) else Choices((policy.actions,), single=True)
         self.half_range = bounds(space)[1] if isinstance(space, Box) else None
