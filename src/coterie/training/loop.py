@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.config.schema import Config, ConfigError, leaves, to_dict
+from coterie.config.schema import Config, ConfigError, GroupConfig, SeatedRun, leaves, to_dict
 from coterie.core import seeding
 from coterie.core.group import Actor, CanFinish, Group, GroupSpec, HasSuggestions, HasTargetPolicy, Policy
 from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
@@ -40,6 +40,7 @@ from coterie.training.build import (
     build_groups,
     build_render_world,
     build_validation_world,
+    needs_play,
     probe_learners,
     start_groups,
 )
@@ -160,6 +161,13 @@ class Training:
         return bool(learners) and all(isinstance(learner, CanFinish) and learner.finished for learner in learners)
 
     # Evaluation ---------------------------------------------------------------------------------------
+
+    @property
+    def scores_drawn(self) -> bool:
+        """Whether drawn actions are scored beside greedy ones: a policy that is taught, imitates or goes on from an
+        earlier run may draw well and choose badly, or the reverse."""
+        taught, config = any(map(is_taught, self.groups)), self.config
+        return taught or not needs_play(config) or any(map(goes_on, config.groups.values()))
 
     def evaluate(self, purpose: str, actors: list[Actor] | None = None, greedy: bool = True) -> Result:
         """Play episodes on the seeds of `validate` or `evaluate`."""
@@ -355,7 +363,7 @@ def loop(
 
     if training.best.step < 0:  # a new run, not one resumed from its step 0
         training.step_0 = training.evaluate("evaluate").to_dict()
-        if any(map(is_taught, training.groups)):  # a taught policy may draw well and choose badly, or the reverse
+        if training.scores_drawn:
             training.step_0["drawn"] = training.evaluate("evaluate", greedy=False).to_dict()
         record(training.validate())
         training.save()
@@ -414,6 +422,11 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         with extra("video", "; train.video=false makes none"):
             film(training)
     return {"finished": True} | summary
+
+
+def goes_on(group: GroupConfig) -> bool:
+    """Whether a group learns from the weights of an earlier run on."""
+    return group.learner is not None and (isinstance(group.policy, SeatedRun) or group.start is not None)
 
 
 def is_taught(group: Group) -> bool:
