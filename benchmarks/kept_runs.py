@@ -1,4 +1,4 @@
-"""Runs that a study keeps: trained once, and refused where they were trained with other settings than are wanted now."""
+"""Runs that a study keeps: trained once, and refused where they were trained with other settings than wanted now."""
 
 from __future__ import annotations
 
