@@ -18,11 +18,11 @@ from coterie.core.types import (
     AgentType,
     Array,
     CoterieError,
+    Counter,
     Counters,
     Decision,
     Experience,
     Joint,
-    Mean,
     Metrics,
     State,
     TargetPolicy,
@@ -216,6 +216,13 @@ class HasLogProbs(Protocol):
 
 
 @runtime_checkable
+class TakesLabels(Protocol):
+    """A policy that may learn from an advisor's labels; its learner says when it has enough of them."""
+
+    labels_complete: bool  # part of the policy's state, so that advisors in other processes know it too
+
+
+@runtime_checkable
 class StartsFrom(Protocol):
     """A policy that can begin with the weights of one that is built otherwise."""
 
@@ -334,7 +341,7 @@ class Actor:
 
     def metrics(self) -> Counters:
         """Metrics of the policy, the advisor and the shield."""
-        found: dict[str, float | Mean] = {}
+        found: dict[str, Counter] = {}
         for part in (self.policy, *self.parts()):
             found |= part.metrics()
         return found

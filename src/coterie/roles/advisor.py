@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from coterie.core.advice import AdviceUse, AskSettings, UseSettings
-from coterie.core.group import Actor, GroupSpec, HasLogProbs, Policy
+from coterie.core.group import Actor, GroupSpec, HasLogProbs, Policy, TakesLabels
 from coterie.core.memoize import Memoized
 from coterie.core.text import Oracle, find_text_codec
 from coterie.core.types import Advice, Array, Counters, Discrete, Mean, State, View, map_tree
@@ -121,7 +121,9 @@ class SourcedAdvisor:
         assert isinstance(policy, HasLogProbs)  # the build step has checked it
         strength = self.advice_use.use.at(view.progress, view.frames)
         self.counts["decisions"] += int(view.acting.sum())
-        wanted = strength > 0 or self.advice_use.use.mode == "label"
+        wanted = strength > 0
+        if self.advice_use.use.mode == "label":
+            wanted = not (isinstance(policy, TakesLabels) and policy.labels_complete)
         if not wanted or not self.ask.due(view):
             return replace(view, advice=self.advice(view, np.zeros(0, np.int64), strength))
         measured = view.step_count % self.measure_every == 0
@@ -301,7 +303,7 @@ class LanguageSource:
         return self.described.of(seen)
 
     def metrics(self) -> Counters:
-        return {"distinct": float(len(self.scorer.known))} | self.scorer.metrics()
+        return {"distinct": float(len(self.scorer.known))} | self.scorer.metrics()  # adds up over workers
 
     def state(self) -> State:
         """Return the answers and, if the model is loaded, its usage and budget."""

@@ -20,7 +20,7 @@ from coterie.core import seeding
 from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.group import GroupSpec
 from coterie.core.skills import HasBestSkills, HasPlanCodec, HasSkills, PlanCodec
-from coterie.core.types import Array, Counters, State, View, map_tree
+from coterie.core.types import Array, Counters, Distinct, State, View, map_tree
 from coterie.core.validation import at_least, within
 from coterie.lm import calibration as calibrate
 from coterie.lm import plans, prompts
@@ -264,8 +264,8 @@ class SkillSource:
 
     def metrics(self) -> Counters:
         """Return the number of distinct text states met, and the usage of the model."""
-        more = {} if self.planner is None else self.planner.metrics()
-        return {"distinct": float(len(self.texts)), **more}
+        more: Counters = {} if self.planner is None else self.planner.metrics()
+        return {"distinct": Distinct(frozenset(self.texts)), **more}
 
     def state(self) -> State:
         return {"numbers": self.numbers.copy(), "planner": {} if self.planner is None else self.planner.state()}

@@ -417,7 +417,7 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
     summary |= {"unanswered": unanswered} if unanswered else {}
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
     with extra("plan table"):
-        write_plans(training.groups, run.path)
+        write_plans(training.groups, run.path, training.workers.plans())
     if training.config.train.video:
         with extra("video", "; train.video=false makes none"):
             film(training)
