@@ -261,6 +261,7 @@ def taught() -> str:
             rows.append(
                 [
                     f"{task['title']}, {arm}",
+                    f"{sum(one is not None for one in reached)}/{len(reached)}",
                     thousands(found["median_steps"]),
                     ", ".join("–" if one is None else f"{one / 1000:.0f}" for one in reached),
                     number(found.get("ratio"), 2),
@@ -270,7 +271,7 @@ def taught() -> str:
                     shown([seed["baselines"]["random"] for seed in seeds]),
                 ]
             )
-    head = ("task and arm", "steps to threshold, median", "seed by seed, in thousands", "of PPO alone")
+    head = ("task and arm", "reach it", "steps to threshold, median", "seed by seed, in thousands", "of PPO alone")
     return markdown((*head, "student at the end", "teacher alone", "step 0", "random"), rows)
 
 
@@ -468,6 +469,11 @@ def gpu() -> str:
 
 def demonstrated(size: str) -> str:
     """PPO from scratch and from clones of demonstrations on DoorKey: every seed beside the median and the mean."""
+
+    def share(values: list[float | None]) -> str:
+        known = [value for value in values if value is not None]
+        return f"{statistics.mean(known):.0%}" if known else "–"
+
     rows = []
     for name, arm in read(f"expert-doorkey-{size}")["arms"].items():
         seeds = arm["seeds"]
@@ -476,15 +482,17 @@ def demonstrated(size: str) -> str:
         rows.append(
             [
                 name,
-                f"{statistics.mean(one['step_0'] for one in seeds):.0%}",
+                share([one["step_0"] for one in seeds]),
+                share([one.get("step_0_drawn") for one in seeds]),
+                share([one.get("lowest") for one in seeds]),
                 f"{statistics.mean(one['greedy'] for one in seeds):.0%}",
                 ", ".join(f"{100 * one['greedy']:.0f}" for one in seeds),
                 "never" if median is None else thousands(median),
                 ", ".join("–" if count is None else f"{count / 1000:.0f}" for count in frames),
             ]
         )
-    head = ("arm", "step 0, mean", "at the end, mean", "seed by seed, %", "frames to 90%, median", "in thousands")
-    return markdown(head, rows)
+    head = ("arm", "step 0, mean", "drawn", "lowest later", "at the end, mean", "seed by seed, %")
+    return markdown((*head, "frames to 90%, median", "in thousands"), rows)
 
 
 def labelled() -> str:
