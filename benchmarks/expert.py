@@ -51,8 +51,11 @@ LEARNER = {  # of PPO after cloning, by size of the grid
     8: ("gamma=0.98", "entropy_coefficient=0.01", "learning_rate=2e-3", "minibatches=4"),
 }
 HAND_OVER = {  # how a policy goes on under PPO, by size of the grid; found by `hand_over.py` on seeds 100 to 104
-    5: ("learner.hand_over.warm_up=1",),
-    8: ("learner.hand_over.warm_up=1",),
+    5: (
+        "learner.hand_over.warm_up=1",
+        "advisor={name: policy, policy: RUN, use: {mode: kl, strength: 1, frames: 6000}}",
+    ),
+    8: ("learner.hand_over.warm_up=2",),
 }
 SCRATCH = ("scratch", "scratch-alike")
 SOLVED = 0.9  # greedy success

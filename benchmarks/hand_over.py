@@ -23,15 +23,15 @@ from interleave import commit
 ADVISOR = "advisor={{name: policy, policy: RUN, use: {{mode: kl, strength: {strength}, frames: {frames}}}}}"
 
 
-def ways(warm_ups: list[int], strengths: list[float], frames: int) -> dict[str, tuple[str, ...]]:
+def ways(named: list[str], frames: int) -> dict[str, tuple[str, ...]]:
     """Settings of each way to go on, by name; RUN stands for the policy's run."""
     found = {}
-    for warm_up in warm_ups:
-        for strength in strengths:
-            words = [f"learner.hand_over.warm_up={warm_up}"]
-            if strength:
-                words.append(ADVISOR.format(strength=strength, frames=frames))
-            found[f"warm_up={warm_up}, kl={strength:g}"] = tuple(words)
+    for one in named:
+        warm_up, strength = (float(part) for part in one.split(":"))
+        words = [f"learner.hand_over.warm_up={warm_up:g}"]
+        if strength:
+            words.append(ADVISOR.format(strength=strength, frames=frames))
+        found[f"warm_up={warm_up:g}, kl={strength:g}"] = tuple(words)
     return found
 
 
@@ -58,9 +58,9 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=["expert-5"], help="transfer, or those of expert.py with a clone")
     parser.add_argument("--after", type=int, default=24_000, help="frames of PPO")
     parser.add_argument("--other", type=int, default=100_000, help="frames of PPO on the other task")
-    parser.add_argument("--warm-up", nargs="+", type=int, default=[1, 2, 5, 10])
-    parser.add_argument("--kl", nargs="+", type=float, default=[0.0, 1.0], help="weights of the loss; 0: none")
-    parser.add_argument("--frames", type=int, default=10_000, help="after which the weight is 0")
+    every = ["1:0", "2:0", "5:0", "10:0", "1:0.5", "1:1"]
+    parser.add_argument("--ways", nargs="+", default=every, help="WARM_UP:KL, the weight of the loss; 0: none")
+    parser.add_argument("--frames", type=int, default=6_000, help="after which the weight is 0")
     parser.add_argument("--learner", nargs="*", default=[], help="further settings of PPO")
     parser.add_argument("--runs", type=Path, default=Path("runs/hand-over"))
     parser.add_argument("--out", type=Path)
@@ -68,7 +68,7 @@ def main() -> None:
     folder, found = options.runs / f"size-{options.size}", []
     more = [f"groups.agent.learner.{word}" for word in options.learner]
     for arm in options.arms:
-        for name, way in ways(options.warm_up, options.kl, options.frames).items():
+        for name, way in ways(options.ways, options.frames).items():
             rows = []
             for seed in range(options.first_seed, options.first_seed + options.seeds):
                 if arm == "transfer":

@@ -29,7 +29,7 @@ class HasPlans(Protocol):
 
 def plans_of(actors: Sequence[Actor]) -> dict[str, PlanTable]:
     """The plans of the actors' teachers, by group; groups without a teacher are left out."""
-    found = {}
+    found: dict[str, PlanTable] = {}
     for actor in actors:
         if isinstance(actor.advisor, HasPlans):
             found[actor.group_spec.group] = actor.advisor.plan_table()
