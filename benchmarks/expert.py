@@ -50,13 +50,10 @@ LEARNER = {  # of PPO after cloning, by size of the grid
     5: ("gamma=0.98", "entropy_coefficient=0.01", "epochs=8"),
     8: ("gamma=0.98", "entropy_coefficient=0.01", "learning_rate=2e-3", "minibatches=4"),
 }
-HAND_OVER = {  # how a policy goes on under PPO, by size of the grid; found by `hand_over.py` on seeds 100 to 104
-    5: (
-        "learner.hand_over.warm_up=1",
-        "advisor={name: policy, policy: RUN, use: {mode: kl, strength: 1, frames: 6000}}",
-    ),
-    8: ("learner.hand_over.warm_up=2",),
-}
+HAND_OVER = (  # how a policy goes on under PPO, found by `hand_over.py` on seeds 100 to 104; RUN: the policy's run
+    "learner.hand_over.warm_up=1",
+    "advisor={name: policy, policy: RUN, use: {mode: kl, strength: 1, frames: 6000}}",
+)
 SCRATCH = ("scratch", "scratch-alike")
 SOLVED = 0.9  # greedy success
 
@@ -70,9 +67,9 @@ def demonstrate(name: str, size: int, folder: Path) -> Path:
     return path
 
 
-def go_on(path: Path, size: int) -> list[str]:
+def go_on(path: Path, way: tuple[str, ...] = HAND_OVER) -> list[str]:
     """The settings with which PPO goes on with a run's policy."""
-    words = [word.replace("RUN", str(path.absolute())) for word in HAND_OVER.get(size, HAND_OVER[5])]
+    words = [word.replace("RUN", str(path.absolute())) for word in way]
     return [f"groups.agent.policy.run={path.absolute()}", *(f"groups.agent.{word}" for word in words)]
 
 
@@ -104,14 +101,17 @@ def other_kept(seed: int, size: int, steps: int, folder: Path) -> Path:
     return train_kept(words, other).path
 
 
-def train(arm: str, seed: int, size: int, steps: int, folder: Path) -> tuple[Run, int]:
-    """The run of one arm and seed, trained if need be, and the frames of its demonstrations."""
+def train(arm: str, seed: int, size: int, steps: int, other: int, folder: Path) -> tuple[Run, int]:
+    """The run of one arm and seed, trained if need be, and the frames of its demonstrations.
+
+    `steps` are those of PPO in this arm, `other` those on another task where the arm begins with its policy.
+    """
     words, frames = [f"world.size={size}", f"seed={seed}", *PLAIN], 0
     if arm == "transfer":
-        words += [*go_on(other_kept(seed, size, steps, folder), size), *learner_words(size)]
+        words += [*go_on(other_kept(seed, size, other, folder)), *learner_words(size)]
     elif arm not in SCRATCH:
         clone, frames = clone_kept(arm, seed, size, folder)
-        words += [*go_on(clone, size), *learner_words(size)]
+        words += [*go_on(clone), *learner_words(size)]
     elif arm == "scratch-alike":
         words += learner_words(size)
     return train_kept([*words, f"train.total_steps={steps}"], folder / arm / f"seed={seed}"), frames
@@ -165,8 +165,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=100_000, help="frames of PPO in scratch and transfer")
-    parser.add_argument("--after", type=int, default=24_000, help="frames of PPO after cloning")
+    parser.add_argument(
+        "--steps", type=int, default=100_000, help="frames of PPO from scratch, there and on another task"
+    )
+    parser.add_argument("--after", type=int, default=24_000, help="frames of PPO after a clone or another task")
     every = [*SCRATCH, "transfer", "expert-5", "expert-20", "lm-5", "lm-20"]
     parser.add_argument("--arms", nargs="+", default=every)
     parser.add_argument("--runs", type=Path, default=Path("runs/expert"))
@@ -174,10 +176,10 @@ def main() -> None:
     options = parser.parse_args()
     folder, arms, maps = options.runs / f"size-{options.size}", {}, {}
     for arm in options.arms:
-        steps = options.steps if arm in (*SCRATCH, "transfer") else options.after
+        steps = options.steps if arm in SCRATCH else options.after
         rows, curves = [], []
         for seed in range(options.first_seed, options.first_seed + options.seeds):
-            run, frames = train(arm, seed, options.size, steps, folder)
+            run, frames = train(arm, seed, options.size, steps, options.steps, folder)
             summary = run.summary() or {}
             at, values = curve(run, frames)
             curves.append({"frames": at, "success": values})

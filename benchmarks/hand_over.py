@@ -75,12 +75,11 @@ def main() -> None:
                     start, frames = expert.other_kept(seed, options.size, options.other, folder), 0
                 else:
                     start, frames = expert.clone_kept(arm, seed, options.size, folder)
-                expert.HAND_OVER[options.size] = way
                 words = [
                     f"world.size={options.size}",
                     f"seed={seed}",
                     *expert.PLAIN,
-                    *expert.go_on(start, options.size),
+                    *expert.go_on(start, way),
                 ]
                 words += [*expert.learner_words(options.size), *more, f"train.total_steps={options.after}"]
                 label = "-".join([name, *options.learner]).replace(", ", "-").replace("=", "")
