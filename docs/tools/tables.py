@@ -474,6 +474,11 @@ def demonstrated(size: str) -> str:
         known = [value for value in values if value is not None]
         return f"{statistics.mean(known):.0%}" if known else "–"
 
+    def lost(curves: list[dict[str, list[float]]]) -> str:
+        """Points of success below step 0 at the worst, on validation episodes."""
+        each = [100 * max(one["success"][0] - min(one["success"][1:]), 0) for one in curves]
+        return ", ".join(f"{points:.0f}" for points in each)
+
     rows = []
     for name, arm in read(f"expert-doorkey-{size}")["arms"].items():
         seeds = arm["seeds"]
@@ -484,15 +489,34 @@ def demonstrated(size: str) -> str:
                 name,
                 share([one["step_0"] for one in seeds]),
                 share([one.get("step_0_drawn") for one in seeds]),
-                share([one.get("lowest") for one in seeds]),
+                lost(arm["curves"]),
                 f"{statistics.mean(one['greedy'] for one in seeds):.0%}",
                 ", ".join(f"{100 * one['greedy']:.0f}" for one in seeds),
                 "never" if median is None else thousands(median),
                 ", ".join("–" if count is None else f"{count / 1000:.0f}" for count in frames),
             ]
         )
-    head = ("arm", "step 0, mean", "drawn", "lowest later", "at the end, mean", "seed by seed, %")
+    head = ("arm", "step 0, mean", "drawn", "lost later, points", "at the end, mean", "seed by seed, %")
     return markdown((*head, "frames to 90%, median", "in thousands"), rows)
+
+
+def handed_over() -> str:
+    """What ways to go on with a clone lose at first, on the seeds on which one was chosen."""
+    rows = []
+    for way in read("hand-over")["ways"]:
+        seeds = way["seeds"]
+        rows.append(
+            [
+                f"{way['size']} × {way['size']}, {way['arm']}",
+                f"`{way['way']}`",
+                f"{statistics.mean(one['step_0'] for one in seeds):.0%}",
+                ", ".join(f"{100 * one['lost']:.0f}" for one in seeds),
+                ", ".join(f"{100 * one['last']:.0f}" for one in seeds),
+                ", ".join("–" if one["frames_to_90"] is None else f"{one['frames_to_90'] / 1000:.0f}" for one in seeds),
+            ]
+        )
+    head = ("clone", "way", "step 0", "lost, in points, seed by seed", "at the end, %", "frames to 90%, in thousands")
+    return markdown(head, rows)
 
 
 def labelled() -> str:
@@ -717,6 +741,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "gpu": gpu,
     "attacks": attacks,
     "demonstrated": demonstrated,
+    "handed-over": handed_over,
     "labelled": labelled,
     "sandbox-speed": sandbox_speed,
     "gallery": gallery,
