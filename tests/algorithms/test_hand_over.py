@@ -93,9 +93,12 @@ def test_a_clone_of_values_acts_alike_after_the_first_iteration_of_dqn():
         own = runner.play(8, 1, 0.0).experiences["team"]
         rows = group.policy.arrange(group.policy.pack(own.observation))
         group.policy.normalizer.update([mine[:2] for mine in rows])  # a clone that was measured on few decisions
-        before, epsilon = greedy(group, runner), group.policy.epsilon
+        epsilon = group.policy.epsilon
         joint = Joint({"team": own}, 1, 0.0, {"team": group.actor.group_spec.spaces}, ahead=0.01)
+        group.policy.flat.value.mul_(1.01)  # as `groups.team.start` does: new weights for a policy that is built
+        before = greedy(group, runner)
         assert group.learner.learn(own, joint, np.random.default_rng(0)).get("updates", 0) == 0
+        np.testing.assert_array_equal(group.learner.target_flat.array, group.policy.flat.array)
         return (before == greedy(group, runner)).all(), epsilon
 
     same, epsilon = first_iteration("groups.team.learner.hand_over={}")

@@ -213,6 +213,8 @@ class DQN:
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
+        if joint.iteration == 1:  # the policy may have taken another run's weights (`start`) since this was built
+            self.target_flat.copy_from(self.policy.flat)
         self.store(own, joint)
         metrics: Metrics = {"replay": float(sum(replay.size for replay in self.replays))}
         if any(replay.ready for replay in self.replays):
