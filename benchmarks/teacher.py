@@ -153,7 +153,8 @@ TASKS = {
         "team/eval/return_mean",
         None,
         {
-            "PPO alone": Arm("spread-ippo", ("train.evaluate_every=5", "train.total_steps=1000000")),
+            "PPO alone": Arm("spread-ippo", ("train.evaluate_every=5",)),  # cut at half its schedule: the stronger one
+            "PPO alone, annealed": Arm("spread-ippo", ("train.evaluate_every=5", "train.total_steps=1000000")),
             "teacher": Arm("spread-teacher"),
             "oracle": taught("spread-teacher", "team", plans="oracle"),
             "individual students": Arm("spread-teacher", ("groups.team.parameters=individual",)),
