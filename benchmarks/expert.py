@@ -5,7 +5,8 @@
 Every arm trains `doorkey-expert-ppo`. `scratch` starts with random weights, `scratch-alike` too, with the settings of
 PPO that the clones go on with, `transfer` with the weights of PPO on a grid of another size, `expert-N` and `lm-N` with
 a clone of N episodes of the scripted expert, or of those that the embedded language model planned. Frames count
-demonstrations, and for `transfer` not the other task's. Settings were chosen on seeds 100 to 104. Writes
+demonstrations, and for `transfer` not the other task's. `lowest_drawn` is the lowest success of the episodes that ended
+in one iteration of training, where actions are drawn. Settings were chosen on seeds 100 to 104. Writes
 docs/results/expert-doorkey-SIZE.json and .png (curves with the range over seeds; below, where each arm goes), and one
 video of each arm next to the runs. What is already trained is kept, and refused
 where it was trained with other settings.
@@ -192,6 +193,7 @@ def main() -> None:
                     "greedy": summary["evaluation"]["success_rate"],
                     "last": summary["last"]["success_rate"],
                     "lowest": min(values[1:]),  # after step 0
+                    "lowest_drawn": min(r["success_rate"] for r in run.metrics() if "success_rate" in r),
                     "frames_to_90": solved_at(at, values),
                 }
             )

@@ -490,13 +490,14 @@ def demonstrated(size: str) -> str:
                 share([one["step_0"] for one in seeds]),
                 share([one.get("step_0_drawn") for one in seeds]),
                 lost(arm["curves"]),
+                share([one.get("lowest_drawn") for one in seeds]),
                 f"{statistics.mean(one['greedy'] for one in seeds):.0%}",
                 ", ".join(f"{100 * one['greedy']:.0f}" for one in seeds),
                 "never" if median is None else thousands(median),
                 ", ".join("–" if count is None else f"{count / 1000:.0f}" for count in frames),
             ]
         )
-    head = ("arm", "step 0, mean", "drawn", "lost later, points", "at the end, mean", "seed by seed, %")
+    head = ("arm", "step 0, mean", "drawn", "lost later, points", "lowest drawn", "at the end, mean", "seed by seed, %")
     return markdown((*head, "frames to 90%, median", "in thousands"), rows)
 
 
