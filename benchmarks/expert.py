@@ -148,7 +148,7 @@ def draw(arms: dict[str, dict[str, Any]], maps: dict[str, np.ndarray], path: Pat
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.6 * len(arms), 5.4), layout="constrained")
-    axes = figure.subplots(2, len(arms), sharex="row", sharey="row")
+    axes = figure.subplots(2, len(arms), sharex="row", sharey="row", squeeze=False)
     for number, (arm, found) in enumerate(arms.items()):
         steps = np.array(found["curves"][0]["frames"])
         values = np.array([one["success"][: len(steps)] for one in found["curves"]])
