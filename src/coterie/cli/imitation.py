@@ -103,7 +103,7 @@ def asked(counted: dict[str, float]) -> str:
     }
     if "lm/calls" not in counted:
         return ""
-    return ", ".join(f"{counted[name]:,.0f} {words}" for name, words in shown.items() if name in counted)
+    return ", ".join(f"{counted[name]:,.0f} {words}" for name, words in shown.items() if counted.get(name))
 
 
 @app.command()
