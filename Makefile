@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # compiled test files are kept: to rewrite their assertions anew takes every worker some ten seconds
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
-EXTRAS := worlds,openspiel,window,tensorboard,wandb,mlflow,onnx,video,charts,tune,lm,server,bench,docs,dev
+EXTRAS := worlds,openspiel,minari,window,tensorboard,wandb,mlflow,onnx,video,charts,tune,lm,server,bench,docs,dev
 
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))  # every target that is not a file
 
@@ -110,7 +110,7 @@ bench-doorkey: $(STAMP) ## native door-key tasks against MiniGrid, stepping, and
 
 expert-study: $(STAMP) ## what demonstrations save on DoorKey 5x5 and 8x8, five seeds each, into docs/results (about an hour)
 	$(BIN)/python benchmarks/expert.py --size 5
-	$(BIN)/python benchmarks/expert.py --size 8 --steps 300000 --after 29000 --arms scratch scratch-alike transfer expert-20 lm-20
+	$(BIN)/python benchmarks/expert.py --size 8 --steps 300000 --after 28672 --arms scratch scratch-alike transfer expert-20 lm-20
 
 dagger-study: $(STAMP) .venv-imitation/.installed ## labels that DAgger and cloning need, against `imitation`, five seeds each, into docs/results
 	$(BIN)/python benchmarks/dagger.py --imitation .venv-imitation/bin/python

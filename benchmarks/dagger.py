@@ -4,7 +4,8 @@
 
 An expert's label is one decision. Cloning reads that many decisions of the scripted expert's own episodes; DAgger has
 the decisions labelled that its student meets. Both packages clone the same episodes. All have a network of 2 × 128 and
-about as many gradient steps per label (DAgger) or in all (cloning), of 64 labels each. Scores are mean returns of 200
+about as many gradient steps per label (DAgger) or in all (cloning), of 64 labels each; β of both DAggers falls linearly
+to 0 at 15% of the labels. Scores are mean returns of 200
 episodes of greedy play that nobody learned from. DAgger's curve is one run; its score at n labels is that of the last
 round with n or fewer.
 """
@@ -34,6 +35,7 @@ PLAIN = ["world.size=8", "train.video=false", "train.tensorboard=false", "train.
 LABEL = "{name: policy, policy: expert, use: {mode: label, until: 0.15}}"
 LEARNER = "groups.agent.learner"
 LEAST = 10  # decisions that an episode of the expert has in the mean, at least
+ARMS = ["DAgger", "DAgger of imitation", "cloning", "cloning of imitation"]
 Curve = list[list[float]]  # labels and mean return
 
 
@@ -101,19 +103,23 @@ def draw(result: dict[str, Any]) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--labels", type=int, nargs="+", default=[384, 512, 768, 1024, 1536, 2048])
+    parser.add_argument("--labels", type=int, nargs="+", default=[256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048])
     parser.add_argument("--more", type=int, nargs="*", default=[], help="more labels for cloning")
     parser.add_argument("--updates", type=int, default=1600, help="gradient steps of cloning, of 64 labels each")
     parser.add_argument("--imitation", help="the Python of an environment with the package `imitation`")
     parser.add_argument("--out", type=Path, default=Path("docs/results/dagger.json"))
     parser.add_argument("--resume", action="store_true", help="go on after the seeds that the file has")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS, help="others keep what the file has of them")
     given = parser.parse_args()
     folder, most = Path(tempfile.mkdtemp()), max(given.labels)
     arms: dict[str, dict[int, list[float]]] = {}
-    if given.resume and given.out.exists():
-        known = json.loads(given.out.read_text())["arms"]
-        arms = {arm: {int(labels): scores for labels, scores in found.items()} for arm, found in known.items()}
-    done = max((len(scores) for found in arms.values() for scores in found.values()), default=0)
+    wanted = [arm for arm in given.arms if given.imitation or "imitation" not in arm]
+    before = json.loads(given.out.read_text()) if given.out.exists() else {"arms": {}}
+    for arm, found in before["arms"].items():
+        if given.resume or (arm not in wanted and given.arms != ARMS):
+            arms[arm] = {int(labels): scores for labels, scores in found.items()}
+    kept = {name: before.get(name) for name in ("command", "commit")} if set(arms) - set(wanted) else None
+    done = max((len(scores) for arm in wanted for scores in arms.get(arm, {}).values()), default=0)
 
     def add(arm: str, counts: list[int], curve: Curve) -> None:
         for labels in counts:
@@ -126,13 +132,14 @@ def main() -> None:
         returns += [one.returns["agent"][0] for one in shown.episodes]
         if seed < done:
             continue
-        add("DAgger", given.labels, ours_dagger(most, seed))
-        if given.imitation:
+        if "DAgger" in wanted:
+            add("DAgger", given.labels, ours_dagger(most, seed))
+        if "DAgger of imitation" in wanted:
             add("DAgger of imitation", given.labels, peer(given.imitation, "dagger", most, seed))
-        for labels in (*given.labels, *given.more):
+        for labels in (*given.labels, *given.more) if "cloning" in wanted else ():
             shared = folder / f"{seed}-{labels}"
             add("cloning", [labels], ours_clone(shown, labels, given.updates, seed, shared))
-            if given.imitation:
+            if "cloning of imitation" in wanted:
                 more = ["--updates", str(given.updates), "--demonstrations", str(shared / "agent.npz")]
                 add("cloning of imitation", [labels], peer(given.imitation, "bc", labels, seed, *more))
         enough = 0.95 * statistics.mean(returns)
@@ -140,8 +147,9 @@ def main() -> None:
             "command": " ".join(["python", *sys.argv]),
             "commit": commit(),
             "expert": round(statistics.mean(returns), 4),
-            "labels_to_95": {arm: needed(found, enough) for arm, found in arms.items()},
-            "arms": arms,
+            "labels_to_95": {arm: needed(arms[arm], enough) for arm in ARMS if arm in arms},
+            "arms": {arm: arms[arm] for arm in ARMS if arm in arms},
+            **({} if kept is None else {"kept": {"arms": sorted(set(arms) - set(wanted)), **kept}}),
         }
         given.out.write_text(json.dumps(result, indent=1) + "\n")
         given.out.with_suffix(".png").write_bytes(draw(result))

@@ -5,9 +5,11 @@
 Every arm trains `doorkey-expert-ppo`. `scratch` starts with random weights, `scratch-alike` too, with the settings of
 PPO that the clones go on with, `transfer` with the weights of PPO on a grid of another size, `expert-N` and `lm-N` with
 a clone of N episodes of the scripted expert, or of those that the embedded language model planned. Frames count
-demonstrations, and for `transfer` not the other task's. Settings were chosen on seeds 100 to 104. Writes
+demonstrations, and for `transfer` not the other task's. `lowest_drawn` is the lowest success of the episodes that ended
+in one iteration of training, where actions are drawn. Settings were chosen on seeds 100 to 104. Writes
 docs/results/expert-doorkey-SIZE.json and .png (curves with the range over seeds; below, where each arm goes), and one
-video of each arm next to the runs. What is already trained is kept.
+video of each arm next to the runs. What is already trained is kept, and refused
+where it was trained with other settings.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ from typing import Any
 
 import numpy as np
 from interleave import commit
+from kept_runs import is_kept
 
 import coterie
+from coterie.config import schema
 from coterie.core import demonstrations
 from coterie.studies import figures
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
 from coterie.studies.statistics import Estimate
 from coterie.training.build import build_render_world, build_world
+from coterie.training.clone import cloning_overrides
 from coterie.training.loop import evaluation_seed
 from coterie.training.run import Run
 from coterie.training.runner import Runner, play_episodes
@@ -46,7 +51,10 @@ LEARNER = {  # of PPO after cloning, by size of the grid
     5: ("gamma=0.98", "entropy_coefficient=0.01", "epochs=8"),
     8: ("gamma=0.98", "entropy_coefficient=0.01", "learning_rate=2e-3", "minibatches=4"),
 }
-HAND_OVER = "groups.agent.learner.hand_over.warm_up=1"
+HAND_OVER = (  # how a policy goes on under PPO, found by `hand_over.py` on seeds 100 to 104; RUN: the policy's run
+    "learner.hand_over.warm_up=1",
+    "advisor={name: policy, policy: RUN, use: {mode: kl, strength: 1, frames: 6000}}",
+)
 SCRATCH = ("scratch", "scratch-alike")
 SOLVED = 0.9  # greedy success
 
@@ -60,27 +68,54 @@ def demonstrate(name: str, size: int, folder: Path) -> Path:
     return path
 
 
-def train(arm: str, seed: int, size: int, steps: int, folder: Path) -> tuple[Run, int]:
-    """The run of one arm and seed, trained if need be, and the frames of its demonstrations."""
-    out, words, frames = folder / arm / f"seed={seed}", [f"world.size={size}", f"seed={seed}", *PLAIN], 0
-    alike = [f"groups.agent.learner.{word}" for word in LEARNER.get(size, LEARNER[5])]
-    start = alike if arm == "scratch-alike" else []
+def go_on(path: Path, way: tuple[str, ...] = HAND_OVER) -> list[str]:
+    """The settings with which PPO goes on with a run's policy."""
+    words = [word.replace("RUN", str(path.absolute())) for word in way]
+    return [f"groups.agent.policy.run={path.absolute()}", *(f"groups.agent.{word}" for word in words)]
+
+
+def learner_words(size: int) -> list[str]:
+    """The settings of PPO after the hand-over."""
+    return [f"groups.agent.learner.{word}" for word in LEARNER.get(size, LEARNER[5])]
+
+
+def train_kept(words: list[str], out: Path) -> Run:
+    """The run with these settings, trained if need be."""
+    if not is_kept(out, schema.load(EXPERIMENT, words)):
+        coterie.train(EXPERIMENT, words, out, quiet=True)
+    return Run.open(out)
+
+
+def clone_kept(arm: str, seed: int, size: int, folder: Path) -> tuple[Path, int]:
+    """The clone of an arm's demonstrations, trained if need be, and the frames of its demonstrations."""
+    shown = demonstrate(arm, size, folder)
+    words, clone = [f"world.size={size}", f"seed={seed}", *PLAIN, *CLONE], folder / f"{arm}-clone" / f"seed={seed}"
+    if not is_kept(clone, schema.load(EXPERIMENT, [*cloning_overrides(EXPERIMENT, [shown]), *words])):
+        coterie.clone(EXPERIMENT, [shown], words, clone, quiet=True)
+    return clone, demonstrations.load(shown).frames
+
+
+def other_kept(seed: int, size: int, steps: int, folder: Path) -> Path:
+    """The policy of another task, trained if need be."""
+    other = folder / "other" / f"seed={seed}"
+    words = [f"world.size={5 if size > 5 else 6}", f"seed={seed}", *PLAIN, f"train.total_steps={steps}"]
+    return train_kept(words, other).path
+
+
+def train(arm: str, seed: int, size: int, steps: int, other: int, folder: Path) -> tuple[Run, int]:
+    """The run of one arm and seed, trained if need be, and the frames of its demonstrations.
+
+    `steps` are those of PPO in this arm, `other` those on another task where the arm begins with its policy.
+    """
+    words, frames = [f"world.size={size}", f"seed={seed}", *PLAIN], 0
     if arm == "transfer":
-        other = folder / "other" / f"seed={seed}"
-        if not (other / "summary.json").exists():
-            another = [f"world.size={5 if size > 5 else 6}", f"seed={seed}", *PLAIN, f"train.total_steps={steps}"]
-            coterie.train(EXPERIMENT, another, other, quiet=True)
-        start = [f"groups.agent.policy.run={other}", HAND_OVER, *alike]
+        words += [*go_on(other_kept(seed, size, other, folder)), *learner_words(size)]
     elif arm not in SCRATCH:
-        shown = demonstrate(arm, size, folder)
-        frames = demonstrations.load(shown).frames
-        clone = folder / f"{arm}-clone" / f"seed={seed}"
-        if not (clone / "summary.json").exists():
-            coterie.clone(EXPERIMENT, [shown], [*words, *CLONE], clone, quiet=True)
-        start = [f"groups.agent.policy.run={clone}", HAND_OVER, *alike]
-    if not (out / "summary.json").exists():
-        coterie.train(EXPERIMENT, [*words, *start, f"train.total_steps={steps}"], out, quiet=True)
-    return Run.open(out), frames
+        clone, frames = clone_kept(arm, seed, size, folder)
+        words += [*go_on(clone), *learner_words(size)]
+    elif arm == "scratch-alike":
+        words += learner_words(size)
+    return train_kept([*words, f"train.total_steps={steps}"], folder / arm / f"seed={seed}"), frames
 
 
 def curve(run: Run, frames: int) -> tuple[list[int], list[float]]:
@@ -143,8 +178,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=100_000, help="frames of PPO in scratch and transfer")
-    parser.add_argument("--after", type=int, default=24_000, help="frames of PPO after cloning")
+    parser.add_argument("--first-seed", type=int, default=200)
+    parser.add_argument(
+        "--steps", type=int, default=100_000, help="frames of PPO from scratch, there and on another task"
+    )
+    parser.add_argument("--after", type=int, default=24_000, help="frames of PPO after a clone or another task")
     every = [*SCRATCH, "transfer", "expert-5", "expert-20", "lm-5", "lm-20"]
     parser.add_argument("--arms", nargs="+", default=every)
     parser.add_argument("--runs", type=Path, default=Path("runs/expert"))
@@ -152,10 +190,10 @@ def main() -> None:
     options = parser.parse_args()
     folder, arms = options.runs / f"size-{options.size}", dict[str, Any]()
     for arm in options.arms:
-        steps = options.steps if arm in (*SCRATCH, "transfer") else options.after
+        steps = options.steps if arm in SCRATCH else options.after
         rows, curves = [], []
-        for seed in range(options.seeds):
-            run, frames = train(arm, seed, options.size, steps, folder)
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
+            run, frames = train(arm, seed, options.size, steps, options.steps, folder)
             summary = run.summary() or {}
             at, values = curve(run, frames)
             curves.append({"frames": at, "success": values})
@@ -164,8 +202,11 @@ def main() -> None:
                     "seed": seed,
                     "demonstration_frames": frames,
                     "step_0": summary["step_0"]["success_rate"],
+                    "step_0_drawn": summary["step_0"].get("drawn", {}).get("success_rate"),
                     "greedy": summary["evaluation"]["success_rate"],
                     "last": summary["last"]["success_rate"],
+                    "lowest": min(values[1:]),  # after step 0
+                    "lowest_drawn": min(r["success_rate"] for r in run.metrics() if "success_rate" in r),
                     "frames_to_90": solved_at(at, values),
                 }
             )
@@ -179,13 +220,14 @@ def main() -> None:
     result = {"command": " ".join(["python", *sys.argv]), "commit": commit(), "arms": arms}
     (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     (options.out / f"{name}.png").write_bytes(draw(result))
-    print(f"{'arm':12} {'step 0':>7} {'greedy':>7} {'frames to 90%, median (range)':>32}")
+    print(f"{'arm':12} {'step 0':>7} {'drawn':>7} {'lowest':>7} {'greedy':>7} {'frames to 90%, median (range)':>32}")
     for arm, found in arms.items():
         rows = found["seeds"]
         reached = sorted(10**9 if row["frames_to_90"] is None else row["frames_to_90"] for row in rows)
         shown = [f"{value:,}" if value < 10**9 else "never" for value in (statistics.median_low(reached), *reached)]
-        scores = [statistics.median(row[key] for row in rows) for key in ("step_0", "greedy")]
-        print(f"{arm:12} {scores[0]:7.0%} {scores[1]:7.0%} {shown[0]:>12} ({shown[1]} to {shown[-1]})")
+        keys = ("step_0", "step_0_drawn", "lowest", "greedy")
+        scores = [statistics.mean(row[key] or 0.0 for row in rows) for key in keys]
+        print(arm.ljust(12), *(f"{score:7.0%}" for score in scores), f"{shown[0]:>12} ({shown[1]} to {shown[-1]})")
 
 
 if __name__ == "__main__":

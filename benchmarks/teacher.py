@@ -26,6 +26,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the networks are small, and several runs share the machine
 
 from interleave import commit
+from kept_runs import is_kept
 
 from coterie.config import schema
 from coterie.lm import plans
@@ -71,6 +72,11 @@ def greedy(found: dict[str, Any], arm: str = "teacher") -> float:
     return statistics.mean(row["last"]["greedy"] for row in found[arm]["seeds"])
 
 
+def solved(found: dict[str, Any], arm: str, steps: float) -> bool:
+    """Whether every seed of an arm reaches the threshold within so many steps."""
+    return all((row["steps_to_threshold"] or float("inf")) <= steps for row in found[arm]["seeds"])
+
+
 def after(found: dict[str, Any], arm: str, off: int) -> float:
     """Median steps to the threshold after the teacher's end, in parts of those of PPO alone."""
     return (found[arm]["median_steps"] - off) / found["PPO alone"]["median_steps"]
@@ -96,7 +102,15 @@ TASKS = {
             "teacher asks about <= 10 texts": lambda found: found["teacher"]["distinct"] <= 10,
             "noisy texts <= 0.6 of PPO alone": lambda found: ratio(found, "noisy texts") <= 0.6,
             "noisy decisions <= 0.6 of PPO alone": lambda found: ratio(found, "noisy decisions") <= 0.6,
-            "adversary <= 2 times PPO alone, once off": lambda found: after(found, "adversary", 10_000) <= 2,
+            "adversary <= 2 times PPO alone, once off, in the median": lambda found: (
+                after(found, "adversary", 10_000) <= 2
+            ),
+            "the same on every seed": lambda found: solved(
+                found, "adversary", 10_000 + 2 * found["PPO alone"]["median_steps"]
+            ),
+            "the same with more smoothing": lambda found: solved(
+                found, "adversary, smoother", 10_000 + 2 * found["PPO alone"]["median_steps"]
+            ),
         },
     ),
     "doorkey8": Task(
@@ -104,7 +118,7 @@ TASKS = {
         SUCCESS,
         0.9,
         {
-            "PPO alone": Arm("doorkey8", alone=True),
+            "PPO alone": Arm("doorkey8", ("train.total_steps=1000000",), alone=True),
             "teacher": Arm("doorkey8-teacher"),
             "oracle": taught("doorkey8-teacher", "agent", plans="oracle"),
         },
@@ -139,7 +153,8 @@ TASKS = {
         "team/eval/return_mean",
         None,
         {
-            "PPO alone": Arm("spread-ippo", ("train.evaluate_every=5",)),
+            "PPO alone": Arm("spread-ippo", ("train.evaluate_every=5",)),  # cut at half its schedule: the stronger one
+            "PPO alone, annealed": Arm("spread-ippo", ("train.evaluate_every=5", "train.total_steps=1000000")),
             "teacher": Arm("spread-teacher"),
             "oracle": taught("spread-teacher", "team", plans="oracle"),
             "individual students": Arm("spread-teacher", ("groups.team.parameters=individual",)),
@@ -163,9 +178,9 @@ LIMITS = {"spread": 1_000_000}  # environment steps after which all runs of a ta
 
 def train(name: str, arm: Arm, seed: int, limit: int | None, threshold: float | None, path: Path) -> Path:
     """Train a run, unless it is there."""
-    if is_finished(path):
-        return path
     settings = schema.load(arm.experiment, [*arm.words, f"seed={seed}", *QUIET])
+    if is_kept(path, settings):
+        return path
     run = Run.create(path, settings)
     reached: list[bool] = []
 
@@ -227,25 +242,35 @@ def measure(path: Path, metric: str, threshold: float) -> dict[str, Any]:
     return found | {f"advice/{name}": round(value, 4) for name, value in asked.items()}
 
 
-def summarize(task: Task, runs: dict[str, list[Path]]) -> dict[str, Any]:
-    """The results of all arms, and which tests pass."""
+def summarize(task: Task, runs: dict[str, list[Path]], made: dict[str, str], kept: dict[str, Any]) -> dict[str, Any]:
+    """The results of all arms, and which tests pass.
+
+    `made` says by which command and commit these runs were trained, `kept` has results of other arms by name.
+    """
     threshold = task.threshold
     if threshold is None:
         finals = [curve(Run.open(path), task.metric)[-1][1] for path in runs["PPO alone"]]
         threshold = statistics.mean(finals)
     found: dict[str, Any] = {}
-    for name, paths in runs.items():
+    for name in task.arms:
+        if name not in runs:
+            found |= {name: kept[name]} if name in kept else {}
+            continue
+        paths = runs[name]
         rows = [measure(path, task.metric, threshold) for path in paths]
         steps = [row["steps_to_threshold"] or row["env_steps"] for row in rows]
         found[name] = {
             "experiment": " ".join(["coterie train", task.arms[name].experiment, *task.arms[name].words]),
             "median_steps": statistics.median(steps),
+            "reached": f"{sum(row['steps_to_threshold'] is not None for row in rows)}/{len(rows)}",
             "never_reached": sum(row["steps_to_threshold"] is None for row in rows),
             "distinct": max((row.get("advice/distinct", 0) for row in rows), default=0),
             "seeds": rows,
         }
-        if "PPO alone" in found:
-            found[name]["ratio"] = round(ratio(found, name), 4)
+        found[name] |= made
+    if "PPO alone" in found:
+        for name, each in found.items():
+            each["ratio"] = round(ratio(found, name), 4)
     tests = {}
     for name, test in task.tests.items():
         try:
@@ -282,6 +307,8 @@ def draw(found: dict[str, Any]) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--update", action="store_true", help="keep the results of other arms that the file has")
     parser.add_argument("--only", nargs="*", choices=list(TASKS), default=list(TASKS), help="tasks (default: all)")
     parser.add_argument("--arms", nargs="*", help="arms (default: all)")
     parser.add_argument("--summarize", action="store_true", help="train nothing; leave out arms without all runs")
@@ -289,9 +316,10 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/teacher"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/teacher.json"))
     given = parser.parse_args()
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
     runs: dict[str, dict[str, list[Path]]] = {
         task: {
-            arm: [given.runs / task / f"{arm.replace(' ', '-')}-seed={s}" for s in range(given.seeds)]
+            arm: [given.runs / task / f"{arm.replace(' ', '-')}-seed={s}" for s in seeds]
             for arm in made.arms
             if given.arms is None or arm in given.arms
         }
@@ -308,26 +336,32 @@ def main() -> None:
         partial(train, f"{task}, {arm}", TASKS[task].arms[arm], seed, LIMITS.get(task), TASKS[task].threshold, path)
         for task, arms in runs.items()
         for arm, paths in arms.items()
-        for seed, path in enumerate(paths)
+        for seed, path in zip(seeds, paths, strict=True)
     ]
     with ProcessPoolExecutor(given.jobs) as pool:
         for future in [pool.submit(each) for each in work]:
             future.result()
-    results = {task: summarize(TASKS[task], arms) for task, arms in runs.items()}
+    before = json.loads(given.out.read_text())["tasks"] if given.update and given.out.exists() else {}
+    made = {"command": " ".join(["python", *sys.argv]), "commit": commit()}
+    results = dict(before)
+    for task, arms in runs.items():
+        results[task] = summarize(TASKS[task], arms, made, before.get(task, {}).get("arms", {}))
     tables = {path.stem: len(json.loads(path.read_text())["plans"]) for path in sorted(plans.FOLDER.glob("*.json"))}
     written = {
-        "command": f"python benchmarks/teacher.py --seeds {given.seeds} --only {' '.join(results)}",
-        "commit": commit(),
+        **made,
         "model_answers_in_tables": tables,
         "tasks": results,
     }
     given.out.write_text(json.dumps(written, indent=1) + "\n")
     given.out.with_suffix(".png").write_bytes(draw(written))
-    for task, result in results.items():
+    for task in runs:
+        result = results[task]
         print(f"{task}: {result['tests']}")
         for arm, each in result["arms"].items():
             reached = [row["steps_to_threshold"] for row in each["seeds"]]
-            print(f"  {arm:20} median {each['median_steps']:>9,.0f}  ratio {each.get('ratio')}  {reached}")
+            count = f"{sum(one is not None for one in reached)}/{len(reached)}"
+            median = f"median {each['median_steps']:>9,.0f}"
+            print(f"  {arm:20} {count} reach it, {median}, ratio {each.get('ratio')}  {reached}")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from coterie.worlds.doorkey.world import DoorKey, DoorKeySettings
 
 BATCH, UPDATES_PER_LABEL = 64, 100 / 128
+BETA_LABELS = 0.15  # share of the labels after which the expert does not act any more, as in `dagger.py`
 TEST_SEED = 2**40  # of the episodes that policies are scored on
 
 
@@ -113,6 +114,7 @@ def aggregate(room: Room, labels: int, size: int, episodes: int, random: np.rand
         scratch_dir=tempfile.mkdtemp(),
         expert_policy=Expert(room),
         rng=random,
+        beta_schedule=lambda turn: max(1 - held / (BETA_LABELS * labels), 0.0),
         bc_trainer=make_trainer(room, random),
         custom_logger=logger.configure(tempfile.mkdtemp(), ("json",)),
     )

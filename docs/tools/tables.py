@@ -279,6 +279,7 @@ def taught() -> str:
             rows.append(
                 [
                     f"{task['title']}, {arm}",
+                    f"{sum(one is not None for one in reached)}/{len(reached)}",
                     thousands(found["median_steps"]),
                     ", ".join("–" if one is None else f"{one / 1000:.0f}" for one in reached),
                     number(found.get("ratio"), 2),
@@ -288,7 +289,7 @@ def taught() -> str:
                     shown([seed["baselines"]["random"] for seed in seeds]),
                 ]
             )
-    head = ("task and arm", "steps to threshold, median", "seed by seed, in thousands", "of PPO alone")
+    head = ("task and arm", "reach it", "steps to threshold, median", "seed by seed, in thousands", "of PPO alone")
     return markdown((*head, "student at the end", "teacher alone", "step 0", "random"), rows)
 
 
@@ -486,6 +487,16 @@ def gpu() -> str:
 
 def demonstrated(size: str) -> str:
     """PPO from scratch and from clones of demonstrations on DoorKey: every seed beside the median and the mean."""
+
+    def share(values: list[float | None]) -> str:
+        known = [value for value in values if value is not None]
+        return f"{statistics.mean(known):.0%}" if known else "–"
+
+    def lost(curves: list[dict[str, list[float]]]) -> str:
+        """Points of success below step 0 at the worst, on validation episodes."""
+        each = [100 * max(one["success"][0] - min(one["success"][1:]), 0) for one in curves]
+        return ", ".join(f"{points:.0f}" for points in each)
+
     rows = []
     for name, arm in read(f"expert-doorkey-{size}")["arms"].items():
         seeds = arm["seeds"]
@@ -494,14 +505,36 @@ def demonstrated(size: str) -> str:
         rows.append(
             [
                 name,
-                f"{statistics.mean(one['step_0'] for one in seeds):.0%}",
+                share([one["step_0"] for one in seeds]),
+                share([one.get("step_0_drawn") for one in seeds]),
+                lost(arm["curves"]),
+                share([one.get("lowest_drawn") for one in seeds]),
                 f"{statistics.mean(one['greedy'] for one in seeds):.0%}",
                 ", ".join(f"{100 * one['greedy']:.0f}" for one in seeds),
                 "never" if median is None else thousands(median),
                 ", ".join("–" if count is None else f"{count / 1000:.0f}" for count in frames),
             ]
         )
-    head = ("arm", "step 0, mean", "at the end, mean", "seed by seed, %", "frames to 90%, median", "in thousands")
+    head = ("arm", "step 0, mean", "drawn", "lost later, points", "lowest drawn", "at the end, mean", "seed by seed, %")
+    return markdown((*head, "frames to 90%, median", "in thousands"), rows)
+
+
+def handed_over() -> str:
+    """What ways to go on with a clone lose at first, on the seeds on which one was chosen."""
+    rows = []
+    for way in read("hand-over")["ways"]:
+        seeds = way["seeds"]
+        rows.append(
+            [
+                f"{way['size']} × {way['size']}, {way['arm']}",
+                f"`{way['way']}`",
+                f"{statistics.mean(one['step_0'] for one in seeds):.0%}",
+                ", ".join(f"{100 * one['lost']:.0f}" for one in seeds),
+                ", ".join(f"{100 * one['last']:.0f}" for one in seeds),
+                ", ".join("–" if one["frames_to_90"] is None else f"{one['frames_to_90'] / 1000:.0f}" for one in seeds),
+            ]
+        )
+    head = ("clone", "way", "step 0", "lost, in points, seed by seed", "at the end, %", "frames to 90%, in thousands")
     return markdown(head, rows)
 
 
@@ -925,6 +958,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "gpu": gpu,
     "attacks": attacks,
     "demonstrated": demonstrated,
+    "handed-over": handed_over,
     "labelled": labelled,
     "sandbox-speed": sandbox_speed,
     "task-baselines": task_baselines,

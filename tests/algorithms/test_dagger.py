@@ -6,6 +6,7 @@ import pytest
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
+from coterie.core.types import Joint, as_metrics
 from coterie.training import start
 from coterie.training.build import build_groups, build_world
 from coterie.training.runner import Runner
@@ -54,6 +55,45 @@ def test_labels_add_up_to_a_limit(tmp_path):
     paths = expert(tmp_path / "grid", 3)
     group, own = rollout(f"groups.team.learner.demonstrations=[{paths}]")
     assert group.learner.count > 0
+
+
+def test_after_the_last_label_the_expert_is_not_asked():
+    group, own = rollout("groups.team.learner.max_labels=64")
+    joint = Joint({"team": own}, 1, 0.0, {"team": group.actor.group_spec.spaces})
+    world = build_world(schema.load("gridworld-cooperative", WORDS).world, 4)
+    assert group.learner.learn(own, joint, np.random.default_rng(0))["labels"] == 64
+    before = as_metrics(group.actor.metrics())
+    elsewhere, _ = rollout("groups.team.learner.max_labels=64")  # an actor in another process gets the policy's state
+    elsewhere.policy.load(group.policy.state())
+    for each in (group, elsewhere):
+        again = Runner(world, [each.actor], 0).play(8, 2, 0.1).experiences["team"]
+        assert not again.advice.given.any()
+        assert not again.advice.strength.any()  # it does not act either
+    now = as_metrics(group.actor.metrics())
+    assert now["advice/asked"] == before["advice/asked"]
+    assert now["advice/decisions"] > before["advice/decisions"]
+
+
+def test_observations_are_measured_on_all_labels():
+    """A number that hardly varies in the first labels is not scaled up for good."""
+    group, own = rollout("groups.team.policy.normalize_observations=true")
+    learner, normalizer = group.learner, group.policy.normalizer
+    fresh = learner.new_labels(own)
+    first = fresh._replace(observation=np.zeros_like(fresh.observation))
+    first.observation[0] = 0.01
+    for labels in (first, fresh):
+        learner.add(labels)
+        learner.refresh()
+    every = np.concatenate([first.observation, fresh.observation])
+    np.testing.assert_allclose(normalizer.mean[0], every.mean(axis=0), atol=1e-6)
+    varies = every.var(axis=0) > 1e-6
+    np.testing.assert_allclose(normalizer.square[0][varies], every.var(axis=0)[varies], rtol=1e-4)
+    again = rollout("groups.team.policy.normalize_observations=true")[0]
+    again.policy.load(group.policy.state())
+    again.learner.load(learner.state())
+    again.learner.add(fresh)
+    again.learner.refresh()
+    assert again.policy.normalizer.count.sum() == 3 * fresh.size
 
 
 def test_it_needs_an_expert_that_labels():

@@ -316,7 +316,8 @@ def test_impossible_settings_are_refused(made, fields, message):
 def test_every_setting_has_a_test_here():
     tested = {
         DQNSettings: "learning_rate learning_rate_schedule gamma batch_size updates_per_step double n_steps huber "
-        "max_grad_norm epsilon target replay mixer mixing_width",  # the last two in test_dqn_mixing.py
+        "max_grad_norm epsilon target replay mixer mixing_width "  # mixers in test_dqn_mixing.py
+        "hand_over",  # in test_hand_over.py
         EpsilonSettings: "start end schedule fraction",
         TargetSettings: "update interval tau",
         ReplaySettings: "size learning_starts priority importance",

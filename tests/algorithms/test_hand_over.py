@@ -1,9 +1,15 @@
 """A policy that was trained before goes on under PPO or DQN: nothing is lost when it is handed over."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import coterie
+from coterie.config import schema
+from coterie.core.types import Joint
+from coterie.training.build import build_groups, build_world
+from coterie.training.runner import Runner
 from helpers.demonstrations import FAST, GRID, expert
 from helpers.run import results
 
@@ -32,11 +38,76 @@ def weights(run, which):
     return run.load_checkpoint(which)["policies"]["team"]
 
 
+def greedy(group, runner):
+    return group.policy.act(replace(runner.view(group.actor), greedy=True)).action
+
+
 @pytest.mark.slow
 def test_the_first_evaluation_after_the_hand_over_is_the_clones(clone, tmp_path):
     for learner, experiment in (("ppo", "gridworld-cooperative"), ("dqn", "gridworld-iql")):
         run = go_on(clone[learner], tmp_path / learner, experiment)
-        assert results(run)["step_0"]["groups"] == results(clone[learner])["evaluation"]["groups"]
+        found, before = results(run), results(clone[learner])
+        assert found["step_0"]["groups"] == before["evaluation"]["groups"]
+        assert found["drawn"]["groups"]
+        assert before["drawn"]["groups"]
+        if learner == "ppo":  # values are drawn from with ε, which a clone does not have
+            assert found["step_0"]["drawn"]["groups"] == before["drawn"]["groups"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_actor_begins_without_the_momentum_of_the_warm_up(compiled):
+    """Gradients by a critic that knows nothing are noise: the first step after the warm-up does not follow them."""
+    learner = {"warm_up": 1, "keep_statistics": True}
+    words = [*QUICK[:2], f"groups.team.learner.hand_over={learner}", f"groups.team.policy.compiled={compiled}"]
+    config = schema.load("gridworld-cooperative", [*words, "groups.team.policy.hidden=[8]"])
+    world = build_world(config.world, 4)
+    group = build_groups(config, world)[0]
+    actor, own = group.policy.flat, Runner(world, [group.actor], 0).play(8, 1, 0.0).experiences["team"]
+    before = actor.array.copy()
+
+    def learn(iteration):
+        joint = Joint({"team": own}, iteration, 0.0, {"team": group.actor.group_spec.spaces})
+        return group.learner.learn(own, joint, np.random.default_rng(0))
+
+    assert learn(1)["learning_rate"] == 0
+    np.testing.assert_array_equal(actor.array, before)
+    assert not actor.mean.any()
+    assert actor.square.any()
+    assert actor.steps.all()
+    assert group.learner.critic_flat.mean.any()
+    assert learn(2)["learning_rate"] > 0
+    assert actor.mean.any()
+
+
+def test_a_clone_of_values_acts_alike_after_the_first_iteration_of_dqn():
+    """Without a gradient step, new statistics of observations alone would change what it does."""
+    words = [*QUICK[:2], "groups.team.policy={name: q_network, hidden: [16], normalize_observations: true}"]
+    words += ["groups.team.learner.replay.learning_starts=5000"]
+
+    def first_iteration(*more):
+        config = schema.load("gridworld-iql", [*words, *more])
+        world = build_world(config.world, 64)
+        group = build_groups(config, world)[0]
+        runner = Runner(world, [group.actor], 0)
+        own = runner.play(8, 1, 0.0).experiences["team"]
+        rows = group.policy.arrange(group.policy.pack(own.observation))
+        group.policy.normalizer.update([mine[:2] for mine in rows])  # a clone that was measured on few decisions
+        epsilon = group.policy.epsilon
+        joint = Joint({"team": own}, 1, 0.0, {"team": group.actor.group_spec.spaces}, ahead=0.01)
+        group.policy.flat.value.mul_(1.01)  # as `groups.team.start` does: new weights for a policy that is built
+        before = greedy(group, runner)
+        assert group.learner.learn(own, joint, np.random.default_rng(0)).get("updates", 0) == 0
+        np.testing.assert_array_equal(group.learner.target_flat.array, group.policy.flat.array)
+        return (before == greedy(group, runner)).all(), epsilon
+
+    same, epsilon = first_iteration("groups.team.learner.hand_over={}")
+    assert same
+    assert epsilon == 0.05  # epsilon.end: a clone needs no random play
+    assert first_iteration("groups.team.learner.hand_over.epsilon=0.3")[1] == 0.3
+    same, epsilon = first_iteration()
+    assert not same
+    assert epsilon == 1.0
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Demonstrations on disk: every field survives, and what is missing or damaged is named."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,22 @@ def test_selected_and_joined_episodes_keep_their_rows():
     assert whole.episode.tolist() == [0, 0, 0, 1, 1]
     assert whole.frames == 4
     assert whole.returns().tolist() == [2.0, 2.5]
+
+
+def test_joined_recordings_may_have_another_groups_name_and_order_of_agents():
+    first, other = tiny(), tiny("others")
+    other = replace(other, agents=other.agents[::-1], final_observation=map_tree(counted, other.final_observation))
+    joined = demonstrations.join([first, other])
+    assert joined.agent.tolist() == [0, 0, 1, 0, 1, 1, 1, 0, 1, 0]  # found by name, not by position
+    assert [episode.returns for episode in joined.episodes[2:]] == [{"team": (3.0, 1.0)}, {"team": (3.0, 2.0)}]
+    assert joined.returns().tolist() == [2.0, 2.5, 2.0, 2.5]
+    assert joined.final_observation["level"][2:].tolist() == [[1, 0], [3, 2]]
+    with pytest.raises(ValueError, match="agent_0, somebody"):
+        demonstrations.join([first, replace(other, agents=("agent_0", "somebody"))])
+
+
+def counted(array):
+    return np.arange(array.size).reshape(array.shape)
 
 
 def test_arrays_of_a_recording_that_was_killed_hold_more_than_the_index(tmp_path):

@@ -39,6 +39,11 @@ def wavers(prompt, random):
 
 FIRST = Scripted(lambda prompt, random: f" {first_place(prompt)}", likes, "first place")
 WAVERING = Scripted(wavers, likes, "wavering")
+HESITANT = Scripted(  # never names a place in one of four text states
+    lambda prompt, random: " hm" if prompt.splitlines()[-2] == "places: red" else f" {first_place(prompt)}",
+    likes,
+    "hesitant",
+)
 SILENT = Scripted(lambda prompt, random: " no idea", likes, "silent")
 
 

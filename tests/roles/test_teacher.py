@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.skills import HasBestSkills, HasPlanCodec, HasSkills
-from coterie.core.types import CoterieError, as_metrics
+from coterie.core.types import CoterieError, Joint, as_metrics
 from coterie.lm import plans
+from coterie.lm.interface import Unavailable
 from coterie.roles.teacher import TeacherSettings, mix_skills
 from coterie.training import loop, start, table
+from coterie.training.build import build_groups, build_world
 from coterie.training.plans import find_plans
 from coterie.training.run import Run
+from coterie.training.runner import Runner
 from coterie.worlds.doorkey.world import DoorKey, DoorKeySettings
 from coterie.worlds.mpe.world import Spread, SpreadSettings
 from helpers.advisor import grid, seen
@@ -123,6 +127,36 @@ def test_each_text_state_is_asked_about_once():
     assert found["distinct"] == len(texts) <= 4  # two targets: red or green, or both in either order
     assert found["lm/calls"] == len(texts | set(made.skill_source.codec.samples()))
     assert found["abstentions"] == 0
+
+
+def test_an_unparsable_text_is_counted_once_and_not_asked_again():
+    world = grid(200)
+    made, where = teacher(world, "HESITANT", samples=3)
+    policy = network(where)
+    for seed in range(30):  # the same text states at every step
+        made.advise(seen(world, where, seed), policy)
+    found = counts(made)
+    assert found["distinct"] == found["lm/questions"] > 1
+    assert found["lm/unanswered"] == 1
+    assert 0 < found["abstentions"] < 1
+
+
+def test_a_text_is_asked_again_where_the_server_had_failed():
+    world = grid(200)
+    made, where = teacher(world, samples=3)
+    answers, policy = made.skill_source.planner.scorer.answers, network(where)
+    ask_model = answers.ask_model
+
+    def fail(texts):
+        raise Unavailable("no server")
+
+    answers.ask_model = fail
+    made.advise(seen(world, where), policy)
+    assert np.isnan(made.skill_source.plans).all()
+    answers.ask_model = ask_model
+    for _ in range(2):  # the first call after a failure is skipped
+        made.advise(seen(world, where), policy)
+    assert not np.isnan(made.skill_source.plans).any()
 
 
 @pytest.mark.parametrize("by", ["text", "decision"])
@@ -331,6 +365,50 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(path, monkeypatch):
     apart = [[{k: v for k, v in r.items() if "/lm/" not in k} for r in numbers(run)] for run in (broken, straight)]
     assert apart[0] == apart[1]
     assert broken.summary()["evaluation"] == straight.summary()["evaluation"]
+
+
+@pytest.mark.slow
+def test_texts_that_several_processes_meet_are_counted_and_written_once(path, forked):
+    words = ["train.shards=2", f"{ADVISE}.use.frames=1000"]
+    alone, apart = (
+        coterie.train(str(path), [*words, f"train.workers={count}"], out=path.parent / str(count), quiet=True)
+        for count in (0, 2)
+    )
+    tables = [json.loads((run.path / "plans-team.json").read_text())["plans"] for run in (alone, apart)]
+    assert tables[0] == tables[1]
+    found = [run.metrics()[-1]["team/advice/distinct"] for run in (alone, apart)]
+    assert found == [len(tables[0])] * 2
+
+
+def test_each_of_several_students_learns_from_its_own_advice(path):
+    """Without rewards and entropy only the teacher's loss moves a network: that of the agent that was advised."""
+    words = ["groups.team.parameters=individual", "groups.team.learner.entropy_coefficient=0"]
+    config = schema.load(str(path), words)
+    world = build_world(config.world, 4)
+    (group,) = build_groups(config, world)
+    own = Runner(world, [group.actor], 0).play(8, 1, 0.0).experiences["team"]
+    assert own.advice.given[own.active].all()
+    strength = own.advice.strength.copy()
+    strength[..., 1] = 0
+    own = dataclasses.replace(own, reward=np.zeros_like(own.reward), advice=own.advice._replace(strength=strength))
+    before = group.policy.flat.array.copy()
+    group.learner.critic_flat.value.zero_()  # no advantages
+    joint = Joint({"team": own}, 1, 0.0, {"team": group.actor.group_spec.spaces})
+    group.learner.learn(own, joint, np.random.default_rng(0))
+    moved = np.abs(group.policy.flat.array - before).max(axis=1)
+    assert moved[0] > 1e-4
+    assert moved[1] == 0
+
+
+@pytest.mark.slow
+def test_individual_students_follow_their_teacher(path):
+    words = ["groups.team.parameters=individual", f"{ADVISE}.use={{strength: 5, final: 5}}", "train.total_steps=2048"]
+    run = coterie.train(
+        str(path), [*words, "groups.team.learner.learning_rate=3e-3"], out=path.parent / "r", quiet=True
+    )
+    kl = [record["team/advice/kl"] for record in run.metrics() if "team/advice/kl" in record]
+    assert kl[-1] < 0.8 * kl[0]
+    assert run.load_checkpoint("last")["policies"]["team"]["normalizer"]["mean"].shape[0] == 2
 
 
 WRONG = [

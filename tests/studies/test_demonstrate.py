@@ -83,6 +83,19 @@ def test_a_recording_can_be_stopped_and_continued(tmp_path, monkeypatch):
         expert(tmp_path / "parts", 6, overrides=[*GRID[1:]])
 
 
+def test_a_recording_is_not_continued_by_other_players(tmp_path):
+    run = train(tmp_path / "run")
+    seated = {"overrides": RUN[:3], "policy": str(run.path)}
+    expert(tmp_path / "own", 1, **seated)
+    expert(tmp_path / "own", 2, **seated)
+    with pytest.raises(CoterieError, match="checkpoint last"):
+        expert(tmp_path / "own", 3, **seated, checkpoint="last")
+    tag = {"experiment": "tag-ppo", "group": "prey", "policy": "random"}
+    expert(tmp_path / "tag", 1, **tag, overrides=["groups.hunters.policy.hidden=[4]"])
+    with pytest.raises(CoterieError, match=r"groups\.hunters\.policy\.hidden"):
+        expert(tmp_path / "tag", 2, **tag, overrides=["groups.hunters.policy.hidden=[8]"])
+
+
 def test_demonstrations_are_the_episodes_that_the_policies_play(tmp_path):
     run = train(tmp_path / "run")
     part = demonstrations.load(expert(tmp_path / "own", 3, str(run.path), [], policy=None))
@@ -118,6 +131,57 @@ def test_minari_is_asked_for_by_name(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(CoterieError, match=r"coterie\[minari\]"):
         to_minari(demonstrations.load(expert(tmp_path, 1)), "coterie/grid-v0")
+
+
+class Dataset:
+    """One episode of a Minari dataset: what is read of it."""
+
+    def __init__(self, part, actions):
+        last = part.final_observation[0, :1]
+        self.observations = np.concatenate([part.observation, last])
+        self.actions, self.rewards, self.infos = actions, part.reward, {}
+        self.terminations, self.truncations = part.terminated, part.truncated
+
+    def iterate_episodes(self):
+        return [self]
+
+
+def test_actions_of_minari_datasets_are_checked(monkeypatch, coterie_, tmp_path):
+    from coterie.studies.demonstrate.minari import from_minari
+
+    one = ["world.num_agents=1", *GRID, "world.observation=flat"]
+    part = demonstrations.load(expert(tmp_path / "own", 1, overrides=one))
+    held = {"fine": part.action, "large": part.action + 5, "half": part.action + 0.5, "wide": part.action[:, None]}
+
+    class Minari:
+        @staticmethod
+        def load_dataset(name):
+            return Dataset(part, held[name])
+
+    monkeypatch.setitem(sys.modules, "minari", Minari)
+    np.testing.assert_array_equal(from_minari("fine", "gridworld-cooperative", one).action, part.action)
+    for name, reason in (("large", "has the action"), ("half", "whole numbers"), ("wide", "has actions")):
+        with pytest.raises(CoterieError, match=reason):
+            from_minari(name, "gridworld-cooperative", one)
+    words = ("demonstrate", "gridworld-cooperative", *one, "--out", tmp_path / "own", "--from-minari", "fine")
+    code, _, errors = coterie_(*words)
+    assert code
+    assert "already holds demonstrations" in errors
+    words = ("demonstrate", "tag-ppo", "--policy", "random", "--out", tmp_path / "tag", "--minari", "coterie/tag-v0")
+    code, _, errors = coterie_(*words)
+    assert code
+    assert "add --group" in errors
+    assert not (tmp_path / "tag" / demonstrations.INDEX).exists()
+
+
+def test_a_planners_usage_is_reported(coterie_, tmp_path):
+    words = ("--policy", "planner:lm=helpers.teacher:FIRST", "--episodes", "2", "--out", tmp_path / "own")
+    code, said, errors = coterie_("demonstrate", "gridworld-cooperative", *GRID, *words)
+    assert code == 0, errors
+    (session,) = json.loads((tmp_path / "own" / "usage.json").read_text())
+    counted = session["groups"]["team"]
+    assert counted["lm/calls"] >= counted["distinct"] > 0
+    assert f"{counted['distinct']:.0f} distinct texts" in said
 
 
 def test_minari_datasets_hold_the_same_decisions(monkeypatch, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 import coterie
 from coterie.core.group import Actor, Stateless
-from coterie.core.types import Decision, Mean, as_metrics, merge_counters
+from coterie.core.types import Decision, Distinct, Mean, as_metrics, counted_since, merge_counters
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
@@ -56,6 +56,9 @@ def test_counts_add_and_means_are_weighted():
     assert as_metrics(merged) == {"calls": 5.0, "good": 0.5}
     with pytest.raises(TypeError, match="'calls'"):
         merge_counters([{"calls": 2.0}, {"calls": Mean(1, 1)}])
+    met = merge_counters([{"texts": Distinct(frozenset("ab"))}, {"texts": Distinct(frozenset("bc"))}])
+    assert as_metrics(met) == {"texts": 3.0}
+    assert as_metrics(counted_since({"texts": Distinct(frozenset("ab"))}, met)) == {"texts": 1.0}
 
 
 @pytest.mark.slow

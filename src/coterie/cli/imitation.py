@@ -59,10 +59,14 @@ def demonstrate(
         if not quiet and not as_json:
             print(f"  {len(part)}/{episodes} episodes, {part.frames:,} steps{outcome(part)}", flush=True)
 
+    if minari is not None:
+        record.demand_one_group(spec, overrides)
     if from_minari is not None:
         from coterie.core import demonstrations
         from coterie.studies.demonstrate.minari import from_minari as read
 
+        if (Path(out) / demonstrations.INDEX).exists():
+            raise ConfigError(f"--out: '{out}' already holds demonstrations; choose another directory")
         parts = [read(from_minari, source, overrides)]
         demonstrations.save(out, parts)
     else:
@@ -77,11 +81,31 @@ def demonstrate(
         kept = f"{len(parts[0])} of {episodes} episodes are recorded, the unfinished one is dropped"
         print(f"stopped: {kept}; the same command goes on", file=sys.stderr)
     if as_json:
-        print(json.dumps({"out": out, "groups": {part.group: summary(part) for part in parts}}))
+        found = {"out": out, "groups": {part.group: summary(part) for part in parts}, "usage": record.usage(out)}
+        print(json.dumps(found))
         return
     for part in parts:
         count = f"{len(part)} episode{'s' if len(part) > 1 else ''}"
         print(f"{out}, {part.group}: {count} by {part.policy}, {len(part.action):,} decisions{outcome(part)}")
+        for session in record.usage(out):
+            if words := asked(session["groups"].get(part.group, {})):
+                print(f"  {session['episodes']} episodes: {words}")
+
+
+def asked(counted: dict[str, float]) -> str:
+    """Questions to a language model, in words; empty for players without one."""
+    shown = {
+        "distinct": "distinct texts",
+        "lm/calls": "calls",
+        "lm/prompt_tokens": "tokens read",
+        "lm/scored_tokens": "tokens scored",
+        "lm/completion_tokens": "tokens written",
+        "lm/cache_hits": "answers from the cache",
+        "abstentions": "abstentions",
+    }
+    if "lm/calls" not in counted:
+        return ""
+    return ", ".join(f"{counted[name]:,.0f} {words}" for name, words in shown.items() if counted.get(name))
 
 
 @app.command()

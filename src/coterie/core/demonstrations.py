@@ -12,7 +12,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ class PlayedTable:
     world_class: str  # name of the world's class
     greedy: bool  # policies took their likeliest actions
     seed: int
+    groups: Mapping[str, Any] = field(default_factory=dict)  # settings of all that play, by group; {}: not known
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,12 @@ class Demonstrations:
 
 
 def join(parts: Sequence[Demonstrations]) -> Demonstrations:
-    """The episodes of several recordings of the same agents; the first says what was played."""
+    """The episodes of several recordings of the same agents; the first says what was played.
+
+    Groups may have other names and their agents another order; a ValueError if the agents are others.
+    """
     first = parts[0]
+    parts = [first, *(_like(part, first) for part in parts[1:])]
     for other in parts[1:]:
         check_spaces(other, first.observation_space, first.action_space, f"of '{other.group}'")
         if (first.mask is None) != (other.mask is None):
@@ -147,6 +152,30 @@ def join(parts: Sequence[Demonstrations]) -> Demonstrations:
         final_observation=map_tree(lambda *a: np.concatenate(a), *(part.final_observation for part in parts)),
         mask=np.concatenate(masks) if masks else None,
         **columns,
+    )
+
+
+def _like(part: Demonstrations, first: Demonstrations) -> Demonstrations:
+    """A recording with the group's name and the order of agents of another one."""
+    if sorted(part.agents) != sorted(first.agents):
+        raise ValueError(
+            f"demonstrations of '{part.group}' are of other agents ({', '.join(part.agents)}) than those before them "
+            f"({', '.join(first.agents)}); clone them apart, or record both with the same agents"
+        )
+    order = [part.agents.index(agent) for agent in first.agents]
+
+    def renamed(episode: EpisodeInfo) -> EpisodeInfo:
+        own = tuple(episode.returns[part.group][a] for a in order)
+        others = {group: values for group, values in episode.returns.items() if group not in (part.group, first.group)}
+        return replace(episode, returns={first.group: own, **others})
+
+    return replace(
+        part,
+        group=first.group,
+        agents=first.agents,
+        agent=np.argsort(order)[part.agent],
+        episodes=tuple(map(renamed, part.episodes)),
+        final_observation=map_tree(lambda array: array[:, order], part.final_observation),
     )
 
 
@@ -233,7 +262,8 @@ def _index(parts: Sequence[Demonstrations]) -> dict[str, Any]:
     first = parts[0]
     return {
         "schema": SCHEMA,
-        **vars(first.table),
+        **{name: value for name, value in vars(first.table).items() if name != "groups"},
+        "table": first.table.groups,
         "groups": {
             part.group: {
                 "policy": part.policy,
@@ -290,6 +320,11 @@ def _decoded(name: str, array: Array) -> tuple[str, Array]:
     return name.removesuffix(TEXTS), texts.reshape(held["shape"])
 
 
+def _table(index: dict[str, Any]) -> PlayedTable:
+    known = {name: index[name] for name in ("experiment", "world", "world_class", "greedy", "seed")}
+    return PlayedTable(**known, groups=index.get("table", {}))  # 0.1 did not write what other groups were
+
+
 def _parse(index: dict[str, Any], group: str, arrays: dict[str, Array]) -> Demonstrations:
     about = index["groups"][group]
     episodes = tuple(
@@ -306,7 +341,7 @@ def _parse(index: dict[str, Any], group: str, arrays: dict[str, Array]) -> Demon
 
     rows = int(starts[count])
     return Demonstrations(
-        PlayedTable(*(index[name] for name in PlayedTable.__dataclass_fields__)),
+        _table(index),
         group,
         about["policy"],
         tuple(about["agents"]),

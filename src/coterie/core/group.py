@@ -18,11 +18,11 @@ from coterie.core.types import (
     AgentType,
     Array,
     CoterieError,
+    Counter,
     Counters,
     Decision,
     Experience,
     Joint,
-    Mean,
     Metrics,
     State,
     TargetPolicy,
@@ -114,6 +114,8 @@ class Policy(Stateful, Protocol):
 
     - `needs`: a protocol, a capability that the world must have;
     - `max_envs`: the most environments in which it can act at once; any number if it is not there;
+    - `labels_complete`: whether its learner has all the labels that it takes, so that an advisor need not give more; a
+      part of its state, so that advisors in other processes know it too; False if it is not there;
     - `start_from(state)`: takes over what fits of the state of a policy that is built otherwise; `load` if it is not
       there, and the state must fit.
     """
@@ -305,7 +307,7 @@ class Actor:
 
     def metrics(self) -> Counters:
         """Metrics of the policy, the advisor and the shield."""
-        found: dict[str, float | Mean] = {}
+        found: dict[str, Counter] = {}
         for part in (self.policy, *self.parts()):
             found |= part.metrics()
         return found

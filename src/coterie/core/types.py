@@ -28,12 +28,19 @@ class Mean(NamedTuple):
     weight: float  # how many values were summed
 
 
-Counters = Mapping[str, float | Mean]  # counts, which add up across processes, and means
+class Distinct(NamedTuple):
+    """A number of different things, which several processes may have met alike."""
+
+    met: frozenset[str]
 
 
-def merge_counters(parts: Iterable[Counters]) -> dict[str, float | Mean]:
+Counter = float | Mean | Distinct
+Counters = Mapping[str, Counter]  # counts, which add up across processes, means, and numbers of different things
+
+
+def merge_counters(parts: Iterable[Counters]) -> dict[str, Counter]:
     """The counters of several processes as those of one."""
-    merged: dict[str, float | Mean] = {}
+    merged: dict[str, Counter] = {}
     for part in parts:
         for name, value in part.items():
             before = merged.get(name)
@@ -41,21 +48,25 @@ def merge_counters(parts: Iterable[Counters]) -> dict[str, float | Mean]:
                 merged[name] = value
             elif isinstance(value, Mean) and isinstance(before, Mean):
                 merged[name] = Mean(before.total + value.total, before.weight + value.weight)
-            elif not isinstance(value, Mean) and not isinstance(before, Mean):
+            elif isinstance(value, Distinct) and isinstance(before, Distinct):
+                merged[name] = Distinct(before.met | value.met)
+            elif isinstance(value, float | int) and isinstance(before, float | int):
                 merged[name] = before + value
             else:
                 raise TypeError(f"'{name}' is a mean in one process and a count in another")
     return merged
 
 
-def counted_since(before: Counters, now: Counters) -> dict[str, float | Mean]:
+def counted_since(before: Counters, now: Counters) -> dict[str, Counter]:
     """The difference between two readings of the same counters."""
-    found: dict[str, float | Mean] = {}
+    found: dict[str, Counter] = {}
     for name, value in now.items():
         earlier = before.get(name, Mean(0.0, 0.0) if isinstance(value, Mean) else 0.0)
-        if isinstance(value, Mean) and isinstance(earlier, Mean):
+        if isinstance(value, Distinct):
+            found[name] = Distinct(value.met - earlier.met) if isinstance(earlier, Distinct) else value
+        elif isinstance(value, Mean) and isinstance(earlier, Mean):
             found[name] = Mean(value.total - earlier.total, value.weight - earlier.weight)
-        elif not isinstance(value, Mean) and not isinstance(earlier, Mean):
+        elif isinstance(value, float | int) and isinstance(earlier, float | int):
             found[name] = value - earlier
         else:
             raise TypeError(f"'{name}' was a mean in one reading and is a count in another")
@@ -64,8 +75,15 @@ def counted_since(before: Counters, now: Counters) -> dict[str, float | Mean]:
 
 def as_metrics(counters: Counters) -> Metrics:
     """Counters as numbers; means of nothing are left out."""
-    plain = {name: v.total / v.weight if isinstance(v, Mean) and v.weight else v for name, v in counters.items()}
-    return {name: value for name, value in plain.items() if not isinstance(value, Mean)}
+    found: Metrics = {}
+    for name, value in counters.items():
+        if isinstance(value, Distinct):
+            found[name] = float(len(value.met))
+        elif not isinstance(value, Mean):
+            found[name] = value
+        elif value.weight:
+            found[name] = value.total / value.weight
+    return found
 
 
 TargetPolicy = Callable[[Array, Array], Array]  # packed observations [R, A, D], legal [R, A, K] -> actions [R, A, K]

@@ -89,11 +89,15 @@ class AnswerMemo(Generic[Question, Answer]):
         self.rejected: Rejected | None = None  # the latest rejection
         self.failure: LMError | None = None  # the latest failure of any kind
 
+    def is_open(self, question: Question) -> bool:
+        """Return whether asking may bring an answer: there is none yet, and the question was not refused."""
+        return question not in self.known and question not in self.refused
+
     def ask(self, questions: Iterable[Question]) -> None:
         """Ask the model the questions whose answers are not known yet."""
         if len(self.known) > MAX_REMEMBERED:
             self.known.clear()
-        new = [one for one in dict.fromkeys(questions) if one not in self.known and one not in self.refused]
+        new = [one for one in dict.fromkeys(questions) if self.is_open(one)]
         if new and not self.backoff.should_skip():
             self._ask(new)
             if self.rejected and not self.backoff.has_answered and self.refused.issuperset(new):
@@ -201,6 +205,12 @@ class ChoiceScorer:
         scores = self._log_probs(texts)
         self.counter.add(len(texts), int(np.isnan(scores).any(axis=1).sum()), self.answers.failure)
         return scores
+
+    def may_answer(self, texts: Sequence[str]) -> Array:
+        """Return in which texts `[R]` without scores asking again may help: not where an answer was unparsable."""
+        if any(self.answers.is_open(text) for text in self.samples):
+            return np.ones(len(texts), bool)
+        return np.array([self.answers.is_open(text) for text in texts], bool)
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers of questions and of those without an answer, and the usage of the model once loaded."""

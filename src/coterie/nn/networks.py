@@ -327,6 +327,10 @@ class FlatParams:
         for parameter, here in self.copied:
             parameter.data.copy_(here)
 
+    def clear_momentum(self) -> None:
+        """Forget Adam's first moments; steps and second moments stay, so that the next steps are small."""
+        self.moments[0].zero_()
+
     def optimized(self, parameter_set: int) -> kernels.OptimizedParams:
         """A parameter set and its moments, for the compiled path; on the CPU only."""
         assert self._arrays is not None

@@ -289,6 +289,14 @@ class NetworkPolicy(NeuralPolicy):
             group_spec, shape, self.head.outputs, 0.01, s.identity, s.normalize_observations, compiled, s.device
         )
         self.choices = np.array(self.head.sizes) if isinstance(self.head, Choices) else np.zeros(0, np.int64)
+        self.labels_complete = False  # a learner that imitates needs no more labels
+
+    def state(self) -> State:
+        return super().state() | ({"labels_complete": True} if self.labels_complete else {})
+
+    def load(self, state: State) -> None:
+        super().load(state)
+        self.labels_complete = state.get("labels_complete", False)
 
     def act(self, view: View) -> Decision:
         lead, advice_use = view.acting.shape, self.group_spec.advice

@@ -121,7 +121,9 @@ class SourcedAdvisor:
         assert isinstance(policy, HasLogProbs)  # the build step has checked it
         strength = self.advice_use.use.at(view.progress, view.frames)
         self.counts["decisions"] += int(view.acting.sum())
-        wanted = strength > 0 or self.advice_use.use.mode == "label"
+        wanted = strength > 0
+        if self.advice_use.use.mode == "label":
+            wanted = not getattr(policy, "labels_complete", False)
         if not wanted or not self.ask.due(view):
             return replace(view, advice=self.advice(view, np.zeros(0, np.int64), strength))
         measured = view.step_count % self.measure_every == 0
@@ -301,7 +303,7 @@ class LanguageSource:
         return self.described.of(seen)
 
     def metrics(self) -> Counters:
-        return {"distinct": float(len(self.scorer.known))} | self.scorer.metrics()
+        return {"distinct": float(len(self.scorer.known))} | self.scorer.metrics()  # adds up over workers
 
     def state(self) -> State:
         """Return the answers and, if the model is loaded, its usage and budget."""

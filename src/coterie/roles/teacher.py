@@ -20,7 +20,7 @@ from coterie.core import seeding
 from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.group import GroupSpec
 from coterie.core.skills import HasBestSkills, HasPlanCodec, HasSkills, PlanCodec
-from coterie.core.types import Array, Counters, State, View, map_tree
+from coterie.core.types import Array, Counters, Distinct, State, View, map_tree
 from coterie.core.validation import at_least, within
 from coterie.lm import calibration as calibrate
 from coterie.lm import plans, prompts
@@ -86,6 +86,10 @@ class Planner(Protocol):
         """Return probabilities of skills `[R, S]`; NaN in rows without an answer."""
         ...
 
+    def may_answer(self, texts: list[str]) -> Array:
+        """Return for which of these texts, all without an answer, asking again may bring one, `[R]` bool."""
+        ...
+
     def metrics(self) -> Counters: ...
 
     def state(self) -> State: ...
@@ -116,6 +120,9 @@ class ModelPlanner:
             scores[answered] = np.arange(scores.shape[1]) == scores[answered].argmax(axis=1)[:, None]
         return scores
 
+    def may_answer(self, texts: list[str]) -> Array:
+        return self.scorer.may_answer(texts)
+
     def metrics(self) -> Counters:
         return dict(self.scorer.metrics())
 
@@ -134,6 +141,9 @@ class TablePlanner:
 
     def of(self, texts: list[str]) -> Array:
         return self.table.of(texts)
+
+    def may_answer(self, texts: list[str]) -> Array:
+        return np.zeros(len(texts), bool)  # tables do not change
 
     def metrics(self) -> Counters:
         return {}
@@ -211,8 +221,8 @@ class SkillSource:
         if not met.all():
             self.add(np.unique(numbers[~met]))
             where = np.searchsorted(self.numbers, numbers)
-        elif self.planner is not None and self.settings.plans is None and np.isnan(self.plans[where, 0]).any():
-            self.ask_again(np.unique(where[np.isnan(self.plans[where, 0])]))
+        elif self.planner is not None and np.isnan(self.plans[where, 0]).any():
+            self.ask_again(self.planner, np.unique(where[np.isnan(self.plans[where, 0])]))
         return where
 
     def add(self, new: Array) -> None:
@@ -227,10 +237,12 @@ class SkillSource:
         self.plans = np.concatenate([self.plans, rows])[order]
         self.shifts = np.concatenate([self.shifts, [self.shift(text) for text in texts]])[order].astype(np.int64)
 
-    def ask_again(self, where: Array) -> None:
-        """Ask once more where there was no answer: a server may be back."""
-        assert self.planner is not None
-        self.plans[where] = self.planner.of([self.codec.describe(number) for number in self.numbers[where].tolist()])
+    def ask_again(self, planner: Planner, where: Array) -> None:
+        """Ask once more where no answer came, since a server may be back; an unparsable answer stays one."""
+        texts = [self.codec.describe(number) for number in self.numbers[where].tolist()]
+        open_ = planner.may_answer(texts)
+        if open_.any():
+            self.plans[where[open_]] = planner.of([text for text, asked in zip(texts, open_, strict=True) if asked])
 
     def shift(self, text: str) -> int:
         """Return by how many places the best skill of a text is missed: 0, or a fixed number in noisy texts."""
@@ -252,8 +264,8 @@ class SkillSource:
 
     def metrics(self) -> Counters:
         """Return the number of distinct text states met, and the usage of the model."""
-        more = {} if self.planner is None else self.planner.metrics()
-        return {"distinct": float(len(self.texts)), **more}
+        more: Counters = {} if self.planner is None else self.planner.metrics()
+        return {"distinct": Distinct(frozenset(self.texts)), **more}
 
     def state(self) -> State:
         return {"numbers": self.numbers.copy(), "planner": {} if self.planner is None else self.planner.state()}

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.config.schema import Config, ConfigError, leaves, to_dict
+from coterie.config.schema import Config, ConfigError, GroupConfig, SeatedRun, leaves, to_dict
 from coterie.core import seeding
 from coterie.core.group import Actor, Group, GroupSpec, HasTargetPolicy, Learner, Policy
 from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
@@ -40,6 +40,7 @@ from coterie.training.build import (
     build_groups,
     build_render_world,
     build_validation_world,
+    needs_play,
     probe_learners,
     start_groups,
 )
@@ -162,6 +163,13 @@ class Training:
         return bool(learners) and all(map(is_finished, learners))
 
     # Evaluation ---------------------------------------------------------------------------------------
+
+    @property
+    def scores_drawn(self) -> bool:
+        """Whether drawn actions are scored beside greedy ones: a policy that is taught, imitates or goes on from an
+        earlier run may draw well and choose badly, or the reverse."""
+        taught, config = any(map(is_taught, self.groups)), self.config
+        return taught or not needs_play(config) or any(map(goes_on, config.groups.values()))
 
     def evaluate(self, purpose: str, actors: list[Actor] | None = None, greedy: bool = True) -> Result:
         """Play episodes on the seeds of `validate` or `evaluate`."""
@@ -376,7 +384,7 @@ def loop(
     if training.best.step < 0:  # a new run, not one resumed from its step 0
         try:
             training.step_0 = training.evaluate("evaluate").to_dict()
-            if any(map(is_taught, training.groups)):  # a taught policy may draw well and choose badly, or the reverse
+            if training.scores_drawn:
                 training.step_0["drawn"] = training.evaluate("evaluate", greedy=False).to_dict()
             record(training.validate())
         except Interrupted:
@@ -442,7 +450,7 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
     summary |= {"unanswered": unanswered} if unanswered else {}
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
     with extra("plan table"):
-        write_plans(training.groups, run.path)
+        write_plans(training.groups, run.path, training.workers.plans())
     if training.config.train.video:
         with extra("video", "; train.video=false makes none"):
             try:
@@ -450,6 +458,11 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
             except Interrupted:  # everything else is there
                 raise CoterieError("stopped by a signal; 'coterie watch RUN' makes one") from None
     return {"finished": True} | summary
+
+
+def goes_on(group: GroupConfig) -> bool:
+    """Whether a group learns from the weights of an earlier run on."""
+    return group.learner is not None and (isinstance(group.policy, SeatedRun) or group.start is not None)
 
 
 def is_taught(group: Group) -> bool:

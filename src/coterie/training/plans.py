@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -26,14 +27,29 @@ class HasPlans(Protocol):
         ...
 
 
-def write_plans(groups: Sequence[Group], folder: Path) -> list[Path]:
-    """Write the plans of every group's teacher into a folder, `plans-GROUP.json`; groups without plans are left out."""
+def plans_of(actors: Sequence[Actor]) -> dict[str, PlanTable]:
+    """The plans of the actors' teachers, by group; groups without a teacher are left out."""
+    found: dict[str, PlanTable] = {}
+    for actor in actors:
+        if isinstance(actor.advisor, HasPlans):
+            found[actor.group_spec.group] = actor.advisor.plan_table()
+    return found
+
+
+def write_plans(
+    groups: Sequence[Group], folder: Path, elsewhere: Mapping[str, Sequence[PlanTable]] | None = None
+) -> list[Path]:
+    """Write the plans of every group's teacher into a folder, `plans-GROUP.json`; groups without plans are left out.
+
+    `elsewhere` are plans of the same groups in other processes.
+    """
     written: list[Path] = []
-    for group in groups:
-        table = group.actor.advisor.plan_table() if isinstance(group.actor.advisor, HasPlans) else None
-        if table is not None and table.plans:
-            written.append(folder / f"plans-{group.name}.json")
-            table.write(written[-1])
+    for name, table in plans_of([group.actor for group in groups]).items():
+        more = (elsewhere or {}).get(name, ())
+        plans = dict(item for part in (*more, table) for item in part.plans.items())
+        if plans:
+            written.append(folder / f"plans-{name}.json")
+            replace(table, plans=plans).write(written[-1])
     return written
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from coterie.config.schema import Config
 from coterie.core.group import Group
 from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
+from coterie.lm.plans import PlanTable
 from coterie.training.checkpoint import fitting
 from coterie.training.evaluate import actor_metrics
 from coterie.training.interrupt import SIGNALS
@@ -48,6 +49,10 @@ class Workers(Protocol):
 
     def metrics(self) -> dict[str, Counters]:
         """Metrics of actors that live in other processes, by group."""
+        ...
+
+    def plans(self) -> dict[str, list[PlanTable]]:
+        """Plans of teachers that live in other processes, by group."""
         ...
 
     def close(self) -> None:
@@ -113,6 +118,12 @@ class ShardHost:
         """Metrics of the actors since they were built, by group."""
         return actor_metrics(self.actors)
 
+    def plans(self) -> dict[str, PlanTable]:
+        """Plans of the actors' teachers, by group."""
+        from coterie.training.plans import plans_of
+
+        return plans_of(self.actors)
+
 
 class LocalWorkers:
     """All shards in this process, acting with the very policies that learn."""
@@ -131,6 +142,9 @@ class LocalWorkers:
 
     def metrics(self) -> dict[str, Counters]:
         return {}  # these actors are the loop's own
+
+    def plans(self) -> dict[str, list[PlanTable]]:
+        return {}  # likewise
 
     def close(self) -> None:
         """There are no processes to end."""
@@ -170,6 +184,11 @@ class ProcessWorkers:
         parts: list[dict[str, Counters]] = self.ask("metrics")
         names = {name: None for part in parts for name in part}
         return {name: merge_counters([part[name] for part in parts if name in part]) for name in names}
+
+    def plans(self) -> dict[str, list[PlanTable]]:
+        parts: list[dict[str, PlanTable]] = self.ask("plans")
+        names = {name: None for part in parts for name in part}
+        return {name: [part[name] for part in parts if name in part] for name in names}
 
     def by_shard(self, answers: list[list[Any]]) -> list[Any]:
         """The workers' answers in the order of the shards."""
@@ -240,6 +259,7 @@ def _answer_requests(pipe: Connection, config: Config, shards: list[int]) -> Non
                 "save": host.save,
                 "load": host.load,
                 "metrics": host.metrics,
+                "plans": host.plans,
             }
             pipe.send((False, methods[request](*arguments)))
         except BrokenPipeError:

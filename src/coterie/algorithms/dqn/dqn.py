@@ -96,6 +96,23 @@ class TargetSettings:
 
 
 @dataclass(frozen=True)
+class DQNHandOverSettings:
+    """Settings for values that were trained before, such as a clone's: they protect them at first."""
+
+    keep_statistics: bool = True  # observations stay normalised as the policy learned to see them
+    epsilon: float | None = None  # ε at first, in place of epsilon.start; None: epsilon.end
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None:
+            within("epsilon", self.epsilon, 0, 1)
+
+    def exploration(self, settings: EpsilonSettings) -> EpsilonSettings:
+        """The schedule of ε after the hand-over; a constant one stays as it is unless `epsilon` is set."""
+        start = settings.start if settings.schedule == "constant" else settings.end
+        return replace(settings, start=start if self.epsilon is None else self.epsilon)
+
+
+@dataclass(frozen=True)
 class DQNSettings:
     """Settings of DQN."""
 
@@ -113,6 +130,7 @@ class DQNSettings:
     replay: ReplaySettings = field(default_factory=ReplaySettings)  # the replay buffer
     mixer: mixing.Name = "none"  # vdn, qmix: one value of the team, learned from its mean reward
     mixing_width: int = 32  # of qmix
+    hand_over: DQNHandOverSettings | None = None  # for a policy of an earlier run; None: it explores as a new one
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "learning_rate": Real(5e-5, 5e-3, log=True),
@@ -153,7 +171,9 @@ class DQN:
         self.team = settings.mixer != "none"
         if self.team and not group_spec.simultaneous:
             raise ValueError(f"mixer={settings.mixer} needs a world in which all agents act at once")
-        policy.epsilon = settings.epsilon.at(0.0)
+        hand_over = settings.hand_over
+        self.exploration = settings.epsilon if hand_over is None else hand_over.exploration(settings.epsilon)
+        policy.epsilon = self.exploration.at(0.0)
         outputs = policy.first + policy.actions
         self.target = networks.Net(policy.shape, policy.layout, outputs, 0.5, policy.seeds("target")).to(policy.device)
         self.target_flat = networks.FlatParams(self.target)
@@ -192,6 +212,8 @@ class DQN:
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
+        if joint.iteration == 1:  # the policy may have taken another run's weights (`start`) since this was built
+            self.target_flat.copy_from(self.policy.flat)
         self.store(own, joint)
         metrics: Metrics = {"replay": float(sum(replay.size for replay in self.replays))}
         if any(replay.ready for replay in self.replays):
@@ -209,7 +231,7 @@ class DQN:
         self.update_statistics(own, joint)
         means = [self.policy.normalizer.mean, self.state_normalizer.mean]
         demand_finite(self.group_spec.group, metrics, means, [flat.array for flat in self.trained])
-        self.policy.epsilon = s.epsilon.at(joint.ahead)
+        self.policy.epsilon = self.exploration.at(joint.ahead)
         return metrics | {"epsilon": self.policy.epsilon}
 
     # Experience ---------------------------------------------------------------------------------------
@@ -233,7 +255,8 @@ class DQN:
 
     def update_statistics(self, own: Experience, joint: Joint) -> None:
         """Update the running statistics of observations, after learning: acting and learning see the same numbers."""
-        if self.policy.normalizer.enabled:
+        hand_over = self.settings.hand_over
+        if self.policy.normalizer.enabled and not (hand_over is not None and hand_over.keep_statistics):
             rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
             closed = self.policy.arrange(own.closed()[..., None])[..., 0]
             self.policy.normalizer.update([mine[chosen] for mine, chosen in zip(rows, closed, strict=True)])

@@ -83,6 +83,9 @@ class Cloner:
         if policy.reader is not None and policy.net.reader is not None:
             raise ValueError("imitation keeps vectors, not texts: set policy.text.trainable=false")
         self.settings, self.policy = settings, policy
+        self.measured = False  # the policy's statistics of observations are those of labels
+        if isinstance(policy, QNetworkPolicy):
+            policy.epsilon = 0.0  # a clone plays what it was shown; DQN sets its own
         space = policy.group_spec.spaces.action
         self.head: Head = policy.head if isinstance(policy, NetworkPolicy) else Choices((policy.actions,), single=True)
         self.half_range = bounds(space)[1] if isinstance(space, Box) else None
@@ -90,11 +93,17 @@ class Cloner:
         if settings.extra_loss is not None:
             self.extra = lookup.look_up({}, settings.extra_loss)
 
-    def measure_observations(self, labels: list[Labels]) -> None:
-        """Take the statistics of observations from the labels, unless the policy already has some."""
+    def measure_observations(self, labels: list[Labels], again: bool = False) -> None:
+        """Take the statistics of observations from the labels, unless the policy already has some of another source.
+
+        With `again`, statistics of earlier labels are replaced: what is rare in a few labels would be scaled up.
+        """
         normalizer = self.policy.normalizer
-        if not normalizer.enabled or normalizer.count.any():
+        if not normalizer.enabled or (normalizer.count.any() and not (again and self.measured)):
             return
+        self.measured = True
+        blank = {"count": 0 * normalizer.count, "mean": 0 * normalizer.mean, "square": np.ones_like(normalizer.square)}
+        normalizer.load(blank)
         normalizer.update([mine.observation for mine in labels])
         state = normalizer.state()
         normalizer.load(state | {"square": np.where(state["square"] < LEAST_VARIANCE, 1.0, state["square"])})

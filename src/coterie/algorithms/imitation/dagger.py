@@ -33,7 +33,7 @@ class DAggerSettings(CloningSettings):
     """Settings of DAgger."""
 
     updates: int = 100  # gradient steps per iteration, on all labels so far
-    max_labels: int | None = None  # labels after which no more are added; None: all are
+    max_labels: int | None = None  # labels after which the expert is not asked any more; None: always
     demonstrations: tuple[str, ...] = ()  # labels to begin with: directories of `coterie demonstrate`
     group: str | None = (
         None  # the recorded group of the demonstrations; None: the one of the same name, or the only one
@@ -71,13 +71,21 @@ class DAgger:
             s = settings
             found = load_demonstrations(s.demonstrations, group_spec, s.group, s.only_successful, None)
             self.labels = by_parameter_set(pack_labels(policy, found, group_spec), group_spec)
-            self.cloner.measure_observations(self.labels)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Measure the observations of the labels so far, and end asking where there are enough."""
+        if self.labels is not None:
+            self.cloner.measure_observations(self.labels, again=True)
+        most = self.settings.max_labels
+        self.policy.labels_complete = most is not None and self.count >= most
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         fresh = self.new_labels(own)
         metrics = self.agreement(fresh)
         self.add(fresh)
+        self.refresh()
         count = self.count
         if self.labels is None or not min(mine.size for mine in self.labels):
             return metrics | {"labels": float(count)}
@@ -123,7 +131,6 @@ class DAgger:
         if self.labels is None:
             if fresh.size:
                 self.labels = parts
-                self.cloner.measure_observations(parts)
         else:
             self.labels = [concatenate(pair) for pair in zip(self.labels, parts, strict=True)]
 
@@ -132,8 +139,9 @@ class DAgger:
 
     def state(self) -> State:
         labels = None if self.labels is None else [mine.state() for mine in self.labels]
-        return {"adam": self.policy.flat.state(), "labels": labels}
+        return {"adam": self.policy.flat.state(), "labels": labels, "measured": self.cloner.measured}
 
     def load(self, state: State) -> None:
         self.policy.flat.load(state["adam"])
         self.labels = None if state["labels"] is None else [Labels(**mine) for mine in state["labels"]]
+        self.cloner.measured = state.get("measured", False)  # 0.1 measured the first labels only

@@ -202,7 +202,7 @@ class PPO:
         hyperparams, hand_over = self.schedule(joint.progress), s.hand_over
         warming = hand_over is not None and joint.iteration <= hand_over.warm_up
         if warming:
-            hyperparams = hyperparams._replace(learning_rate=0.0)  # Adam's moments are ready when the actor begins
+            hyperparams = hyperparams._replace(learning_rate=0.0)
 
         actor_input, x = self.policy.learning_inputs(own.observation)
         state = table_state(joint) if s.central_critic else None
@@ -218,6 +218,8 @@ class PPO:
             critic_input = self.shared.split(critic_input)[1]
         batch = make_batch(self.policy, own, targets, self.add_hints(actor_input, own), critic_input)
         found = self.improve(self.scale_returns(batch), hyperparams, random)
+        if warming:  # gradients by a new critic are noise: the actor begins without their momentum
+            self.policy.flat.clear_momentum()
         keep = hand_over is not None and (warming or hand_over.keep_statistics)
         self.update_statistics(own, state, valid, keep)
         means = (self.policy.normalizer.mean, self.state_normalizer.mean)

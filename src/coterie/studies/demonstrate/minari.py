@@ -98,7 +98,7 @@ def from_minari(dataset_id: str, experiment: str, overrides: list[str] | None = 
         count, infos = len(episode.rewards), episode.infos or {}
         columns = {
             "observation": map_tree(lambda array: array[:-1], seen),
-            "action": np.asarray(episode.actions).astype(action_dtype(spec.spaces.action)),
+            "action": _action(spec, episode.actions, count, dataset_id),
             "reward": np.asarray(episode.rewards, np.float32),
             "terminated": np.asarray(episode.terminations, bool),
             "truncated": np.asarray(episode.truncations, bool),
@@ -150,6 +150,29 @@ def _observation(spec: GroupSpec, value: Any, dataset_id: str) -> Tree:
             raise CoterieError(f"'{dataset_id}' has observations {array.shape[1:]}, this world has {shape}")
         found[name] = array.astype(part.dtype if isinstance(part, Box) else np.int64)
     return found if isinstance(space, Dict) else found[""]
+
+
+def _action(spec: GroupSpec, value: Any, count: int, dataset_id: str) -> Array:
+    """A trajectory's actions in the group's space; an error where some are not in it."""
+    space, array = spec.spaces.action, np.asarray(value)
+    if isinstance(space, Text):
+        raise CoterieError("Minari datasets of Coterie hold numbers, and the actions of this world are texts")
+    shape = (
+        () if isinstance(space, Discrete) else (len(space.sizes),) if isinstance(space, MultiDiscrete) else space.shape
+    )
+    if array.shape != (count, *shape):
+        raise CoterieError(f"'{dataset_id}' has actions {array.shape[1:]} for {count} rewards, this world has {shape}")
+    if isinstance(space, Box):
+        low, high = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in (space.low, space.high))
+    else:
+        sizes = np.asarray(space.n if isinstance(space, Discrete) else space.sizes)
+        low, high = np.zeros(shape), np.broadcast_to(sizes - 1, shape)
+        if (array != np.floor(array)).any():
+            raise CoterieError(f"'{dataset_id}' has actions that are no whole numbers; this world has {space}")
+    outside = ~((array >= low) & (array <= high))  # NaN is outside, too
+    if outside.any():
+        raise CoterieError(f"'{dataset_id}' has the action {array[outside][0]}, this world has {space}")
+    return array.astype(action_dtype(space))
 
 
 def _gymnasium_space(space: ObservationSpace | Any) -> Any:

@@ -8,9 +8,10 @@ at any time; whole episodes are kept.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,19 @@ from coterie.core import demonstrations, seeding
 from coterie.core.demonstrations import UNLABELLED, Demonstrations, EpisodeInfo, PlayedTable
 from coterie.core.group import Actor, PlayStopped
 from coterie.core.text import HasTextCodec, TextCodec
-from coterie.core.types import Array, CoterieError, Decision, Text, View, map_tree
+from coterie.core.types import Array, CoterieError, Decision, Text, View, as_metrics, map_tree
 from coterie.core.world import CostlySteps, World
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
+from coterie.training.evaluate import actor_metrics
 from coterie.training.language_models import keep_answers
 from coterie.training.players import seated_policy
 from coterie.training.rollout import picker
-from coterie.training.run import Run
+from coterie.training.run import Run, write_text
 from coterie.training.runner import Runner, play_episodes
 from coterie.training.table import load
 
+USAGE = "usage.json"  # in the directory of a recording
 BATCH = 16  # episodes played together
 SECONDS_UNWRITTEN = 5.0  # that a batch waits to be written, at most
 
@@ -58,17 +61,17 @@ class SeatedTable:
     config: schema.Config
     actors: list[Actor]
     players: dict[str, str]  # recorded group -> who plays, in words
+    settings: dict[str, Any] = field(default_factory=dict)  # of all groups, as plain values
 
 
 def seat(spec: DemonstrationSpec, overrides: list[str] | str | None, folder: Path) -> SeatedTable:
     """Seat the demonstrator in the recorded groups; answers of language models are kept in `folder`."""
-    is_run = (Path(spec.source) / "config.yaml").is_file()
-    config = Run.open(spec.source).config(overrides) if is_run else schema.load(spec.source, overrides)
+    is_run, config = (Path(spec.source) / "config.yaml").is_file(), source_config(spec, overrides)
     recorded = recorded_groups(config, spec.group)
     if spec.policy is None and is_run:
         table = load(spec.source, spec.checkpoint, overrides)
         players = {group: f"{spec.source}, {table.players[group]}" for group in recorded}
-        return SeatedTable(config, [group.actor for group in table.groups], players)
+        return SeatedTable(config, [group.actor for group in table.groups], players, schema.to_dict(config)["groups"])
     chosen = None if spec.policy is None else seated_policy(spec.policy, spec.checkpoint)
     groups = {name: replace(group, learner=None, advisor=None) for name, group in config.groups.items()}
     players = {}
@@ -77,10 +80,27 @@ def seat(spec: DemonstrationSpec, overrides: list[str] | str | None, folder: Pat
         groups[name] = replace(groups[name], policy=policy)
         own = policy.run if isinstance(policy, schema.SeatedRun) else policy.name
         players[name] = spec.policy or own
-    config = keep_answers(replace(config, groups=groups), folder)
+        if isinstance(policy, schema.SeatedRun) and policy.checkpoint != "best":
+            players[name] += f", checkpoint {policy.checkpoint}"
+    config = replace(config, groups=groups)
+    settings = schema.to_dict(config)["groups"]
+    config = keep_answers(config, folder)
     world = build.build_world(config.world, 1)
     built = build.build_groups(config, world, learning=False, training=False)
-    return SeatedTable(config, [group.actor for group in built], players)
+    return SeatedTable(config, [group.actor for group in built], players, settings)
+
+
+def source_config(spec: DemonstrationSpec, overrides: list[str] | str | None) -> schema.Config:
+    """The settings of the table that is played at."""
+    is_run = (Path(spec.source) / "config.yaml").is_file()
+    return Run.open(spec.source).config(overrides) if is_run else schema.load(spec.source, overrides)
+
+
+def demand_one_group(spec: DemonstrationSpec, overrides: list[str] | str | None) -> None:
+    """Raise unless one group is recorded: a Minari dataset holds one."""
+    names = recorded_groups(source_config(spec, overrides), spec.group)
+    if len(names) > 1:
+        raise CoterieError(f"--minari: a dataset holds one group, and {', '.join(names)} are recorded; add --group")
 
 
 def recorded_groups(config: schema.Config, name: str | None) -> list[str]:
@@ -107,10 +127,11 @@ def record(
     folder.mkdir(parents=True, exist_ok=True)
     seated = seat(spec, overrides, folder)
     world_settings = schema.to_dict(seated.config)["world"]
-    played = PlayedTable(
-        seated.config.experiment, world_settings, "", spec.greedy, spec.seed
-    )  # the class is known once the world is built
+    played = PlayedTable(  # the class is known once the world is built
+        seated.config.experiment, world_settings, "", spec.greedy, spec.seed, seated.settings
+    )
     recording = Recording(folder, recorded_so_far(folder, played, seated.players), progress)
+    before = len(recording)
     with fixed_threads(seated.config.train.threads), recording:
         while (done := len(recording)) < spec.episodes:
             together = build.most_envs(seated.actors, BATCH)
@@ -124,7 +145,22 @@ def record(
                     break
                 kept = f"{done} of {spec.episodes} episodes are in '{folder}'" if done else "nothing is recorded"
                 raise CoterieError(f"{left}; {kept}, and the unfinished episode is dropped") from None
+    note_usage(folder, seated.actors, len(recording) - before)
     return recording.parts
+
+
+def note_usage(folder: Path, actors: Sequence[Actor], episodes: int) -> None:
+    """Add what the players counted in this recording (questions, tokens, distinct texts) to `usage.json`."""
+    counted = {group: as_metrics(found) for group, found in actor_metrics(actors).items()}
+    if episodes and counted:
+        sessions = [*usage(folder), {"episodes": episodes, "groups": counted}]
+        write_text(folder / USAGE, json.dumps(sessions, indent=1) + "\n")
+
+
+def usage(folder: str | Path) -> list[dict[str, Any]]:
+    """Counts of players for each command that recorded into a directory, the first one first."""
+    path = Path(folder) / USAGE
+    return list(json.loads(path.read_text())) if path.exists() else []
 
 
 class Recording:
@@ -178,6 +214,7 @@ def recorded_so_far(folder: Path, played: PlayedTable, players: dict[str, str]) 
     for what, old, new in (
         *((name, getattr(before, name), getattr(played, name)) for name in ("experiment", "world", "greedy", "seed")),
         ("policy", players_before, players),
+        *changed_settings(before.groups, played.groups),
     ):
         if old != new:
             raise CoterieError(
@@ -185,6 +222,14 @@ def recorded_so_far(folder: Path, played: PlayedTable, players: dict[str, str]) 
                 "choose another --out"
             )
     return parts
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The settings of groups that differ, with both values; none where those before are not known."""
+    if not before:
+        return []
+    old, new = schema.leaves({"groups": before}), schema.leaves({"groups": json.loads(json.dumps(now))})
+    return [(name, old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)]
 
 
 # Playing ----------------------------------------------------------------------------------------------

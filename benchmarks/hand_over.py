@@ -1,0 +1,102 @@
+"""What is lost at a hand-over: DoorKey by PPO after a clone or another task's policy, with several ways to go on.
+
+    python benchmarks/hand_over.py --size 5 --seeds 5
+
+Each way is a number of iterations in which only the critic learns, with or without a loss that pulls the policy to the
+one that it began as (KL, weight falling to 0). `lost` is step 0 less the lowest later evaluation, on 100 validation
+episodes that are the same along a run. Clones and settings of PPO are those of `expert.py`. Writes
+docs/results/hand-over-SIZE.json. The seeds are those on which settings are chosen, not those that `expert.py` reports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import expert
+from interleave import commit
+
+ADVISOR = "advisor={{name: policy, policy: RUN, use: {{mode: kl, strength: {strength}, frames: {frames}}}}}"
+
+
+def ways(named: list[str], frames: int) -> dict[str, tuple[str, ...]]:
+    """Settings of each way to go on, by name; RUN stands for the policy's run."""
+    found = {}
+    for one in named:
+        warm_up, strength = (float(part) for part in one.split(":"))
+        words = [f"learner.hand_over.warm_up={warm_up:g}"]
+        if strength:
+            words.append(ADVISOR.format(strength=strength, frames=frames))
+        found[f"warm_up={warm_up:g}, kl={strength:g}"] = tuple(words)
+    return found
+
+
+def measure(run: expert.Run, frames: int) -> dict[str, Any]:
+    """What one run lost and when it was solved."""
+    at, values = expert.curve(run, frames)
+    summary = run.summary() or {}
+    return {
+        "seed": summary["seed"],
+        "step_0": values[0],
+        "lowest": min(values[1:]),
+        "lost": round(max(values[0] - min(values[1:]), 0.0), 4),
+        "greedy": summary["evaluation"]["success_rate"],
+        "last": summary["last"]["success_rate"],
+        "frames_to_90": expert.solved_at(at, values),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=100)
+    parser.add_argument("--arms", nargs="+", default=["expert-5"], help="transfer, or those of expert.py with a clone")
+    parser.add_argument("--after", type=int, default=24_000, help="frames of PPO")
+    parser.add_argument("--other", type=int, default=100_000, help="frames of PPO on the other task")
+    every = ["1:0", "2:0", "5:0", "10:0", "1:0.5", "1:1"]
+    parser.add_argument("--ways", nargs="+", default=every, help="WARM_UP:KL, the weight of the loss; 0: none")
+    parser.add_argument("--frames", type=int, default=6_000, help="after which the weight is 0")
+    parser.add_argument("--learner", nargs="*", default=[], help="further settings of PPO")
+    parser.add_argument("--runs", type=Path, default=Path("runs/hand-over"))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    folder, found = options.runs / f"size-{options.size}", []
+    more = [f"groups.agent.learner.{word}" for word in options.learner]
+    for arm in options.arms:
+        for name, way in ways(options.ways, options.frames).items():
+            rows = []
+            for seed in range(options.first_seed, options.first_seed + options.seeds):
+                if arm == "transfer":
+                    start, frames = expert.other_kept(seed, options.size, options.other, folder), 0
+                else:
+                    start, frames = expert.clone_kept(arm, seed, options.size, folder)
+                words = [
+                    f"world.size={options.size}",
+                    f"seed={seed}",
+                    *expert.PLAIN,
+                    *expert.go_on(start, way),
+                ]
+                words += [*expert.learner_words(options.size), *more, f"train.total_steps={options.after}"]
+                label = "-".join([name, *options.learner]).replace(", ", "-").replace("=", "")
+                run = expert.train_kept(words, folder / f"{arm}-{label}" / f"seed={seed}")
+                rows.append(measure(run, frames))
+            found.append({"arm": arm, "way": name, "learner": options.learner, "seeds": rows})
+            reached = [row["frames_to_90"] for row in rows]
+            print(
+                f"{arm:10} {name:20} step 0 {statistics.mean(row['step_0'] for row in rows):4.0%}",
+                f"lost {[round(100 * row['lost']) for row in rows]} end {[round(100 * row['last']) for row in rows]}",
+                f"to 90% {[at and round(at / 1000, 1) for at in reached]}",
+                flush=True,
+            )
+    if options.out is not None:
+        result = {"command": " ".join(["python", *sys.argv]), "commit": commit(), "ways": found}
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
