@@ -433,6 +433,7 @@ def test_a_signal_in_the_first_evaluations_leaves_at_once_and_nothing_behind(
     assert capfd.readouterr().err.count("a second signal leaves at once") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evaluation", [3, 5, 6, 9], ids=["validation", "last validation", "scores", "baseline"])
 def test_a_signal_in_an_evaluation_ends_it_and_the_run_resumes_exactly(tmp_path, monkeypatch, evaluation):
     words = ["train.total_steps=160", "train.evaluate_every=2", "train.checkpoint_every=100"]
