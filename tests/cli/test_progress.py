@@ -50,6 +50,7 @@ def test_a_terminal_gets_a_bar_and_a_file_lines(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_match_counts_pairings(coterie_, tmp_path, monkeypatch, bars):
     monkeypatch.setattr(progress, "EVERY", 0)
     path = written(tmp_path / "duel.yaml", DUEL)

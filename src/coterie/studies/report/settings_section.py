@@ -80,13 +80,14 @@ def _default_settings(settings: Any) -> dict[str, Any]:
     try:
         return dataclasses.asdict(type(settings)())
     except (TypeError, ValueError):  # a setting without a default, or defaults that do not fit together
-        none = dataclasses.MISSING
-        known = {one.name: one.default for one in dataclasses.fields(settings) if one.default is not none}
-        made = {
-            one.name: one.default_factory() for one in dataclasses.fields(settings) if one.default_factory is not none
-        }
-        every = known | made
-        return {name: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for name, v in every.items()}
+        none, every = dataclasses.MISSING, dict[str, Any]()
+        for one in dataclasses.fields(settings):
+            if one.default is not none:
+                every[one.name] = one.default
+            elif one.default_factory is not none:
+                every[one.name] = one.default_factory()
+        nested = [name for name, v in every.items() if dataclasses.is_dataclass(v) and not isinstance(v, type)]
+        return every | {name: dataclasses.asdict(every[name]) for name in nested}
 
 
 def _written(settings: dict[str, Any], path: str) -> str:

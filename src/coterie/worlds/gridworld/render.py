@@ -71,7 +71,8 @@ def frame(grid: GridState, instruction: InstructionState, copy: int, style: Styl
                 cell.blend(cell.box(0, -1.5, 12, 3), _WALL_TOP)
     for k in np.flatnonzero(grid.present[copy]):
         colour = _AGENT_COLOURS[k % len(_AGENT_COLOURS)] if style.own_targets else _GOLD
-        cell = _cell(picture, *grid.targets[copy, k], zoom)
+        row, column = grid.targets[copy, k]
+        cell = _cell(picture, row, column, zoom)
         _draw_target(cell, _TARGET_COLOURS[k] if style.sentences else colour)
         if style.own_targets:
             cell.write(str(k), 0, 1.5, 8)
