@@ -245,7 +245,7 @@ def measure(path: Path, metric: str, threshold: float) -> dict[str, Any]:
 def summarize(task: Task, runs: dict[str, list[Path]], made: dict[str, str], before: dict[str, Any]) -> dict[str, Any]:
     """The results of all arms, and which tests pass.
 
-    `made` says by which command and commit these runs were trained, `before` has earlier results of the task, or nothing.
+    `made` says by which command and commit these runs were trained; `before` has earlier results of the task, if any.
     """
     threshold, kept = task.threshold, before.get("arms", {})
     if threshold is None and "PPO alone" not in runs:
