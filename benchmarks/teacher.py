@@ -242,13 +242,17 @@ def measure(path: Path, metric: str, threshold: float) -> dict[str, Any]:
     return found | {f"advice/{name}": round(value, 4) for name, value in asked.items()}
 
 
-def summarize(task: Task, runs: dict[str, list[Path]], made: dict[str, str], kept: dict[str, Any]) -> dict[str, Any]:
+def summarize(task: Task, runs: dict[str, list[Path]], made: dict[str, str], before: dict[str, Any]) -> dict[str, Any]:
     """The results of all arms, and which tests pass.
 
-    `made` says by which command and commit these runs were trained, `kept` has results of other arms by name.
+    `made` says by which command and commit these runs were trained; `before` has earlier results of the task, if any.
     """
-    threshold = task.threshold
-    if threshold is None:
+    threshold, kept = task.threshold, before.get("arms", {})
+    if threshold is None and "PPO alone" not in runs:
+        if "threshold" not in before:
+            raise SystemExit(f"{task.title}: the threshold is what PPO alone reaches; add --arms 'PPO alone'")
+        threshold = before["threshold"]
+    elif threshold is None:
         finals = [curve(Run.open(path), task.metric)[-1][1] for path in runs["PPO alone"]]
         threshold = statistics.mean(finals)
     found: dict[str, Any] = {}
@@ -345,7 +349,7 @@ def main() -> None:
     made = {"command": " ".join(["python", *sys.argv]), "commit": commit()}
     results = dict(before)
     for task, arms in runs.items():
-        results[task] = summarize(TASKS[task], arms, made, before.get(task, {}).get("arms", {}))
+        results[task] = summarize(TASKS[task], arms, made, before.get(task, {}))
     tables = {path.stem: len(json.loads(path.read_text())["plans"]) for path in sorted(plans.FOLDER.glob("*.json"))}
     written = {
         **made,
