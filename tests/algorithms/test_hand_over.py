@@ -8,7 +8,7 @@ import pytest
 import coterie
 from coterie.config import schema
 from coterie.core.types import Joint
-from coterie.training.build import build_groups, build_world
+from coterie.training.build import build_groups, build_world, start_groups
 from coterie.training.runner import Runner
 from helpers.demonstrations import FAST, GRID, expert
 from helpers.run import results
@@ -95,10 +95,8 @@ def test_a_clone_of_values_acts_alike_after_the_first_iteration_of_dqn():
         group.policy.normalizer.update([mine[:2] for mine in rows])  # a clone that was measured on few decisions
         epsilon = group.policy.epsilon
         joint = Joint({"team": own}, 1, 0.0, {"team": group.actor.group_spec.spaces}, ahead=0.01)
-        group.policy.flat.value.mul_(1.01)  # as `groups.team.start` does: new weights for a policy that is built
         before = greedy(group, runner)
         assert group.learner.learn(own, joint, np.random.default_rng(0)).get("updates", 0) == 0
-        np.testing.assert_array_equal(group.learner.target_flat.array, group.policy.flat.array)
         return (before == greedy(group, runner)).all(), epsilon
 
     same, epsilon = first_iteration("groups.team.learner.hand_over={}")
@@ -108,6 +106,20 @@ def test_a_clone_of_values_acts_alike_after_the_first_iteration_of_dqn():
     same, epsilon = first_iteration()
     assert not same
     assert epsilon == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", ["gridworld-iql", "spread-maddpg"])
+def test_target_networks_begin_with_the_weights_that_a_run_starts_from(tmp_path, experiment):
+    short = ["train.total_steps=64", "train.num_envs=4", "train.rollout_steps=8", "train.video=false"]
+    coterie.train(experiment, short, out=tmp_path / "run", quiet=True)
+    config = schema.load(experiment, [f"groups.team.start={tmp_path / 'run'}", "seed=7"])
+    group = build_groups(config, build_world(config.world, 4))[0]
+    before = group.policy.flat.array.copy()
+    start_groups(config, [group])
+    assert not np.array_equal(group.policy.flat.array, before)
+    target = group.learner.actor.target_flat if experiment == "spread-maddpg" else group.learner.target_flat
+    np.testing.assert_array_equal(target.array, group.policy.flat.array)
 
 
 @pytest.mark.slow

@@ -173,6 +173,7 @@ class Learner(Stateful, Protocol):
     - `needs_play`: False for one that learns from files alone; where no group needs play, its experience has no rows,
       and `joint.steps` says how much to learn;
     - `panels`: a tuple of `Panel`, the metrics that a report draws;
+    - `policy_started()`: is called once its policy has taken over the weights of an earlier run (`start`);
     - `probe(own)`: raises a ValueError if it cannot learn in this world; `own` is one step of random play;
     - `finished`: whether there is nothing more to learn: its group plays on as it is, and once all groups do, the run
       ends before its last iteration.

@@ -251,6 +251,7 @@ def start_groups(config: Config, groups: Sequence[Group]) -> None:
             name = source_group(chosen, group.actor.group_spec, directory.config())
             saved = directory.load_checkpoint(chosen.checkpoint)["policies"][name]
             getattr(group.policy, "start_from", group.policy.load)(saved)
+            getattr(group.learner, "policy_started", lambda: None)()
         except ConfigError:
             raise
         except (CoterieError, ValueError) as error:

@@ -210,10 +210,12 @@ class DQN:
         """The parameters that learn: the network's, and the mixer's if it has any."""
         return [self.policy.flat] if self.mixer_flat is None else [self.policy.flat, self.mixer_flat]
 
+    def policy_started(self) -> None:
+        """Let the target network begin with the weights that the policy has taken over."""
+        self.target_flat.copy_from(self.policy.flat)
+
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
-        if joint.iteration == 1:  # the policy may have taken another run's weights (`start`) since this was built
-            self.target_flat.copy_from(self.policy.flat)
         self.store(own, joint)
         metrics: Metrics = {"replay": float(sum(replay.size for replay in self.replays))}
         if any(replay.ready for replay in self.replays):

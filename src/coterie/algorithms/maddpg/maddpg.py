@@ -290,6 +290,10 @@ class MADDPG:
         """Whether `kernels.py` trains this policy."""
         return self.policy.spec is not None
 
+    def policy_started(self) -> None:
+        """Let the target policy begin with the weights that the policy has taken over."""
+        self.actor.target_flat.copy_from(self.actor.flat)
+
     def target_policy(self) -> TargetPolicy:
         """The target policy as it is now."""
         return self.policy.target_policy(self.actor.target)
