@@ -129,6 +129,23 @@ def solved_at(steps: list[int], values: list[float]) -> int | None:
     return next((step for step, value in zip(steps, values, strict=True) if value >= SOLVED), None)
 
 
+def drawn_at(run: Run, frames: int) -> int | None:
+    """The same for play with actions drawn: in 100 held-out episodes at step 0, else in the latest 100 of training."""
+    drawn = (run.summary() or {})["step_0"].get("drawn", {})
+    if drawn.get("success_rate", 0.0) >= SOLVED:
+        return frames
+    latest: list[tuple[float, float]] = []  # episodes of an iteration, and how many of them succeeded
+    for record_ in run.metrics():
+        if record_.get("episodes"):
+            latest.append((record_["episodes"], record_["episodes"] * record_["success_rate"]))
+            while sum(count for count, _ in latest[1:]) >= 100:
+                latest.pop(0)
+            episodes, won = np.sum(latest, axis=0)
+            if episodes >= 100 and won >= SOLVED * episodes:
+                return frames + int(record_["env_steps"])
+    return None
+
+
 def visits(run: Run, size: int) -> np.ndarray:
     """How often each cell is visited in 100 episodes of greedy play, as a share of all steps."""
     table, counts = load(run.path), np.zeros((size, size))
@@ -208,6 +225,7 @@ def main() -> None:
                     "lowest": min(values[1:]),  # after step 0
                     "lowest_drawn": min(r["success_rate"] for r in run.metrics() if "success_rate" in r),
                     "frames_to_90": solved_at(at, values),
+                    "frames_to_90_drawn": drawn_at(run, frames),
                 }
             )
             print(arm, json.dumps(rows[-1]), flush=True)

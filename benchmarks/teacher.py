@@ -301,7 +301,7 @@ def draw(found: dict[str, Any]) -> bytes:
             for arm, one in result["arms"].items()
         }
         figures.draw_reaching(axes, runs)
-        title = f"{result['title']}: steps to {result['threshold']:g}"
+        title = f"{result['title']}: steps to {result['threshold']:.3g}"
         figures.label_panel(axes, title, figures.STEPS, "")
     words = "Every dot is a seed, played without its teacher; open: not reached by its last step. Line: the median."
     figure.supxlabel(words, fontsize=8, color=figures.TEXT)

@@ -497,11 +497,14 @@ def demonstrated(size: str) -> str:
         each = [100 * max(one["success"][0] - min(one["success"][1:]), 0) for one in curves]
         return ", ".join(f"{points:.0f}" for points in each)
 
+    def median(frames: list[int | None]) -> str:
+        middle = sorted(frames, key=lambda count: float("inf") if count is None else count)[len(frames) // 2]
+        return "never" if middle is None else thousands(middle)
+
     rows = []
     for name, arm in read(f"expert-doorkey-{size}")["arms"].items():
         seeds = arm["seeds"]
         frames = [one["frames_to_90"] for one in seeds]
-        median = sorted(frames, key=lambda count: float("inf") if count is None else count)[len(frames) // 2]
         rows.append(
             [
                 name,
@@ -511,12 +514,13 @@ def demonstrated(size: str) -> str:
                 share([one.get("lowest_drawn") for one in seeds]),
                 f"{statistics.mean(one['greedy'] for one in seeds):.0%}",
                 ", ".join(f"{100 * one['greedy']:.0f}" for one in seeds),
-                "never" if median is None else thousands(median),
+                median(frames),
                 ", ".join("–" if count is None else f"{count / 1000:.0f}" for count in frames),
+                median([one["frames_to_90_drawn"] for one in seeds]),
             ]
         )
     head = ("arm", "step 0, mean", "drawn", "lost later, points", "lowest drawn", "at the end, mean", "seed by seed, %")
-    return markdown((*head, "frames to 90%, median", "in thousands"), rows)
+    return markdown((*head, "frames to 90%, median", "in thousands", "drawn, median"), rows)
 
 
 def handed_over() -> str:
