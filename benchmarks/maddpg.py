@@ -27,6 +27,7 @@ def main() -> None:
     peer = [options.benchmarl, str(HERE / "peers" / "benchmarl_maddpg.py"), "--rate", str(options.rate)]
     contestants = {
         "coterie": [sys.executable, str(HERE / "ours_maddpg.py"), *words],
+        "autograd": [sys.executable, str(HERE / "ours_maddpg.py"), *words, "--autograd"],
         "benchmarl": [*peer, *words],
     }
     found = take_turns(contestants, options.rounds)

@@ -18,12 +18,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=16_000, help="environment steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=0, help="greedy ones at the end, in which it is evaluated")
+    parser.add_argument("--autograd", action="store_true", help="without the compiled path of networks")
     options = parser.parse_args()
     overrides = [
         "train.video=false",
         f"train.total_steps={options.steps}",
         f"train.evaluate_episodes={max(options.episodes, 1)}",
         f"seed={options.seed}",
+        f"groups.team.policy.compiled={str(not options.autograd).lower()}",
     ]
     with tempfile.TemporaryDirectory() as folder:
         run = coterie.train("spread-maddpg", overrides, out=f"{folder}/run", quiet=True)

@@ -19,10 +19,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=2.5e-4)
     parser.add_argument("--algorithm", choices=("ippo", "mappo"), default="ippo")
+    parser.add_argument("--autograd", action="store_true", help="without the compiled path of networks")
     options = parser.parse_args()
     overrides = [
         f"train.total_steps={options.steps}",
         f"seed={options.seed}",
+        f"groups.team.policy.compiled={str(not options.autograd).lower()}",
         f"groups.team.learner.learning_rate={options.rate}",
         f"groups.team.learner.central_critic={str(options.algorithm == 'mappo').lower()}",
     ]

@@ -26,6 +26,8 @@ def main() -> None:
     ours, peers = str(HERE / "ours_spread.py"), HERE / "peers"
     contestants = {"coterie ippo": [sys.executable, ours]}
     contestants["coterie mappo"] = [sys.executable, ours, "--algorithm", "mappo"]
+    contestants["ippo, autograd"] = [sys.executable, ours, "--autograd"]
+    contestants["mappo, autograd"] = [sys.executable, ours, "--algorithm", "mappo", "--autograd"]
     if options.rllib:
         contestants["rllib ppo"] = [options.rllib, str(peers / "rllib_spread.py")]
     if options.benchmarl:

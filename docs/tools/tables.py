@@ -424,7 +424,12 @@ def maddpg_peers() -> str:
     """MADDPG beside BenchMARL: scores and speed."""
     data = read("bench-maddpg")["all"]
     rows = []
-    for title, name in (("Coterie, `spread-maddpg`", "coterie"), ("BenchMARL", "benchmarl")):
+    titles = {
+        "coterie": "Coterie, `spread-maddpg`",
+        "autograd": "the same, `policy.compiled=false`",
+        "benchmarl": "BenchMARL",
+    }
+    for title, name in ((title, name) for name, title in titles.items() if name in data):
         scored = [one["score"] for one in data[name]]
         speed = statistics.median(one["agent_steps_per_s"] for one in data[name])
         each = ", ".join(number(one, 2) for one in scored)
