@@ -42,6 +42,7 @@ def test_advantages_are_hand_computed():
     assert np.allclose(advantages(rewards, "mean"), [[-1, 0, 0, 1], [0, 0, 0, 0]])
 
 
+@pytest.mark.slow
 def test_every_decision_is_a_group_of_its_own_candidates():
     runner, _ = team(num_envs=6)
     own = runner.play(2, 1, 0.0).experiences["writers"]
@@ -331,6 +332,7 @@ def test_roles_share_weights_where_parameters_are_shared():
     assert changed(before, weights(learner.policy)) == set(before)
 
 
+@pytest.mark.slow
 def test_the_kl_to_the_reference_holds_the_model_back():
     distance = []
     for kl in (0.0, 50.0):

@@ -44,6 +44,7 @@ def test_learns_a_bandit(network):
     assert (greedily(world, table).experiences["team"].action == 2).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_agents_with_equal_views_learn_to_act_differently(parameters, compiled):

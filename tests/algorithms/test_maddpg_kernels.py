@@ -91,6 +91,7 @@ def odd_cases():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*cases(), *odd_cases()], ids=case_id)
 def test_the_compiled_path_equals_autograd(case):
     case = dict(case)

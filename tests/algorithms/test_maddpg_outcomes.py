@@ -186,6 +186,7 @@ def test_twins_have_the_same_targets():
     assert np.array_equal(first[1], second[1])
 
 
+@pytest.mark.slow
 def test_quantiles_learn_outcomes_and_probabilities_from_samples():
     random = np.random.default_rng(0)
 

@@ -65,6 +65,7 @@ def test_sequences_are_replayed_as_they_were_played(world, parameters):
 HEADS = [("discrete", "beta"), ("multi-discrete", "beta"), ("box", "beta"), ("box", "gaussian")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize(("action", "family"), HEADS)

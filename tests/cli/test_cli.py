@@ -217,6 +217,7 @@ def test_a_signal_while_a_run_of_a_sweep_finishes_ends_the_sweep(coterie_, tmp_p
     assert Run.open(tmp_path / "seed=0").summary() is not None
 
 
+@pytest.mark.slow
 def test_a_signal_in_the_first_evaluation_is_an_exit_code_and_a_line(coterie_, tmp_path, monkeypatch):
     evaluate = loop.evaluate
 
@@ -225,8 +226,9 @@ def test_a_signal_in_the_first_evaluation_is_an_exit_code_and_a_line(coterie_, t
         return evaluate(*arguments, **options)
 
     monkeypatch.setattr(loop, "evaluate", signalled)
-    code, out, _ = coterie_("train", "gridworld-cooperative", *GRID, "--out", tmp_path / "a", "--quiet")
-    assert (code, out) == (143, "stopped before the first checkpoint; nothing is kept\n")
+    code, out, err = coterie_("train", "gridworld-cooperative", *GRID, "--out", tmp_path / "a", "--quiet")
+    assert (code, out) == (143, "")
+    assert err.endswith("coterie: stopped before the first checkpoint; nothing is kept\n")
     code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,1", "--out", tmp_path / "b")
     assert code == 143
     assert "2 of 2 runs have not begun" in out
@@ -426,6 +428,7 @@ def test_watch_writes_a_video(coterie_, trained, tmp_path):
     assert (code, err) == (1, f"coterie: '{tmp_path / 'a.avi'}': videos are written as .gif or .mp4\n")
 
 
+@pytest.mark.slow
 def test_watch_in_a_terminal_and_in_a_window(coterie_, trained, monkeypatch):
     code, out, _ = coterie_("watch", trained.path, "--terminal")
     assert code == 0
@@ -508,6 +511,7 @@ def test_check_world(coterie_):
     assert "did you mean 'gridworld'?" in err
 
 
+@pytest.mark.slow
 def test_check_suggests_what_helps(coterie_, monkeypatch):
     """A fresh environment for every episode, a time limit; and it says how far it is."""
     monkeypatch.setattr("coterie.testing.worlds.REPORT_EVERY", 0.0)
@@ -549,6 +553,7 @@ def test_every_experiment_is_valid(coterie_, experiment):
     assert coterie_("config", "validate", experiment)[0] == 0
 
 
+@pytest.mark.slow
 def test_doctor(coterie_, tmp_path, monkeypatch):
     (tmp_path / "hub" / "models--a").mkdir(parents=True)
     (tmp_path / "hub" / "models--a" / "weights").write_bytes(b"0" * 3_000_000)
@@ -562,6 +567,7 @@ def test_doctor(coterie_, tmp_path, monkeypatch):
     assert "MISSING" not in out
 
 
+@pytest.mark.slow
 def test_help_lists_commands_in_order_within_a_second_of_cpu_time():
     def cpu_seconds():
         used = resource.getrusage(resource.RUSAGE_CHILDREN)

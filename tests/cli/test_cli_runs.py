@@ -195,6 +195,7 @@ def test_the_doctor_names_what_is_missing_in_80_columns(coterie_, monkeypatch):
     assert "embedded not fetched: 93 MB, by 'make lm' or first use" in flat
 
 
+@pytest.mark.slow
 def test_h_is_help_everywhere(coterie_):
     for words in (["-h"], ["train", "-h"], ["runs", "-h"], ["runs", "delete", "-h"], ["check", "world", "-h"]):
         code, out, _ = coterie_(*words)
@@ -202,6 +203,7 @@ def test_h_is_help_everywhere(coterie_):
         assert "Usage:" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "expected"),
     [("coterie train gridworld-coop", GRID), ("coterie tun", "tune"), ("coterie eval here/ru", "here/run")],

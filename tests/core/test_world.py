@@ -13,6 +13,7 @@ from coterie.training import build
 NATIVE = [name for name in registry.WORLDS if not name.endswith("/")] + ["gymnasium/CartPole-v1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NATIVE)
 @pytest.mark.parametrize("twin", [copy.deepcopy, lambda world: pickle.loads(pickle.dumps(world))])
 def test_a_copy_goes_on_alike_and_alone(name, twin):

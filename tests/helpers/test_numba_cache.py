@@ -121,6 +121,7 @@ def test_an_edit_changes_the_functions_that_it_reaches(playground, module, old, 
     assert playground.changed_by(module, old, new) == changed
 
 
+@pytest.mark.slow
 def test_a_changed_constant_reaches_compiled_callers_in_other_files(playground):
     purge(Package(playground.root))
     assert playground.call("high", "add_twice", 1) == 21

@@ -171,6 +171,7 @@ def test_every_field_of_a_message_is_part_of_the_key(tmp_path):
     assert len(inner.asked) == 4
 
 
+@pytest.mark.slow
 def test_how_a_server_is_asked_is_part_of_the_key():
     pytest.importorskip("openai")
     names = {
@@ -203,6 +204,7 @@ print("".join(answers))
 """
 
 
+@pytest.mark.slow
 def test_concurrent_processes_agree(tmp_path):
     """The first stored answer is valid; the other process returns it too."""
     command = [sys.executable, "-c", RACE, str(tmp_path / "a.db")]

@@ -52,6 +52,7 @@ def test_tokens_are_those_of_plain_sampling(network, temperature):
     assert lengths.min() < 12 or temperature == 0  # some answers end early
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "slots"), [(16, 64), (16, 3), (64, 5)])
 def test_slots_that_free_up_are_given_to_the_next(network, rows, slots):
     given = prompts(40)

@@ -185,6 +185,7 @@ def test_gaussian_entropy_and_its_slopes_are_those_of_numerical_integration(mean
     assert out.grad[0].tolist() == pytest.approx(found, abs=5e-3)
 
 
+@pytest.mark.slow
 def test_the_most_random_squashed_gaussian_is_nearly_uniform():
     one = head(Box((1,), -1.0, 3.0), "gaussian")
     out = torch.tensor([[1.0, 1.5]], requires_grad=True)

@@ -98,6 +98,7 @@ def test_every_weight_learns():
     assert all(not torch.equal(before[name], p) for name, p in net.named_parameters())
 
 
+@pytest.mark.slow
 def test_no_seed_goes_blind():
     """Values still tell positions apart after the first, large steps; a ReLU on the heads' planes ended that."""
     x = (torch.rand(64, 2 * 6 * 6, generator=torch.Generator().manual_seed(0)) < 0.3).float()

@@ -57,6 +57,7 @@ def test_two_perfect_players_draw_by_many_ways():
     assert len(set(opening.tolist())) > 4
 
 
+@pytest.mark.slow
 def test_more_depth_plays_better():
     world, random = ConnectFour(ConnectFourSettings(), 24), generator()
     deep, flat = (AlphabetaPolicy(AlphabetaSettings(depth), spec_in(world)) for depth in (5, 1))

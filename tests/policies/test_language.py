@@ -180,6 +180,7 @@ def test_a_second_question_says_what_may_be_chosen():
     assert (as_metrics(policy.metrics())["illegal"], as_metrics(policy.metrics())["fallbacks"]) == (40, 0)
 
 
+@pytest.mark.slow
 def test_drawn_texts_differ_between_equal_rows_and_ticks():
     world = race(200)
     policy = player(world, "FICKLE", method="complete", temperature=1.0)

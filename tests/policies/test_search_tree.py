@@ -52,6 +52,7 @@ def row(mapping, actions):
 # Golden trees -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_every_root_equals_that_of_the_plain_search(game, formula):
@@ -93,6 +94,7 @@ def walk(plain, ours, n, node, at, seen):
         walk(plain, ours, n, child, ours.child[n, at, action], seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formula", ["puct", "gumbel mild"])
 @pytest.mark.parametrize("game", GAMES)
 def test_every_node_equals_that_of_the_plain_search(game, formula):

@@ -197,6 +197,7 @@ def test_action_values_read_as_well(parameters, mixer, join):
     assert given.shape[-1] == {"concat": 14, "add": 14, "alone": 12}[join] + 2 * (parameters == "shared")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("join", ["concat", "add", "alone"])
 @pytest.mark.parametrize("trainable", [False, True])
 def test_hints_stand_behind_what_is_read(join, trainable):
@@ -337,6 +338,7 @@ def test_the_cache_s_file_keeps_what_was_spent_and_nothing_else_does(tmp_path):
 # Refusals ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -317,6 +317,7 @@ def test_a_gamble_with_a_gain_on_average_is_refused_out_of_loss_aversion():
     assert play(bet(*gamble), bold) > 0.95
 
 
+@pytest.mark.slow
 def test_seen_from_a_higher_reference_the_gamble_is_taken():
     """From that reference point the sure gain is a sure loss, and the gamble may avoid it."""
     gamble = (3.0, -2.0, 0.5, 0.4)

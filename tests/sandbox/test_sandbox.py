@@ -82,6 +82,7 @@ def test_the_interpreter_reads_neither_the_callers_environment_nor_its_own_folde
     assert "ModuleNotFoundError: No module named 'program'" in verdict.stderr
 
 
+@pytest.mark.slow
 def test_memory_that_forked_processes_share_counts_once():
     if sandbox.live_mechanism() != "bubblewrap":
         pytest.skip("fork needs bubblewrap")
@@ -118,6 +119,7 @@ def test_exit_codes_are_those_of_a_shell():
     assert sandbox.run("import ctypes\nctypes.string_at(0)").exit_code == 128 + 11
 
 
+@pytest.mark.slow
 def test_many_programs_keep_their_order():
     found = sandbox.run_many(
         [f"print({n} + int(input()))" for n in range(5)], [str(10 * n) for n in range(5)], workers=2
@@ -221,6 +223,7 @@ def test_an_interpreter_in_a_home_does_not_show_the_home(tmp_path):
     assert not any(str(tmp_path / "secrets").startswith(f"{folder}/") for folder in found)
 
 
+@pytest.mark.slow
 def test_without_a_mechanism_programs_are_refused_with_the_cures(monkeypatch):
     for name in ("bubblewrap", "landlock"):
         monkeypatch.setitem(execute.MECHANISMS, name, (lambda: False, execute.MECHANISMS[name][1]))
@@ -247,6 +250,7 @@ def test_roots_programs_run_as_nobody():
     )
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_do_not_disturb_each_other():
     slow, quick = sandbox.run_many(["import time\ntime.sleep(0.5)\nprint('slow')", "print('quick')"], workers=2)
     assert (slow.stdout, quick.stdout) == ("slow\n", "quick\n")

@@ -54,6 +54,7 @@ def test_rewards_belong_to_the_latest_decision_and_chance_is_no_label():
     assert found.final_observation.shape == (2, 2, 3)
 
 
+@pytest.mark.slow
 def test_long_recordings_are_written_seldom(tmp_path, monkeypatch):
     written = []
     save = demonstrations.save

@@ -299,6 +299,7 @@ def test_match_prints_one_object(coterie_, runs):
     assert coterie_("match", runs["shared"], "random", "--episodes", 4, "--seed", 2, "--json")[1] == out
 
 
+@pytest.mark.slow
 def test_match_prints_a_table_and_draws(coterie_, runs, tmp_path, drawing):
     picture = tmp_path / "new" / "matrix.png"
     code, out, err = coterie_("match", runs["shared"], runs["apart"], "expert", "--episodes", 2, "--figure", picture)

@@ -72,7 +72,7 @@ def test_what_is_drawn(runs, monkeypatch, drawing):
     assert curve.get_ydata() == pytest.approx([sum(pair) / 2 for pair in zip(*expected, strict=True)])
     assert len(panels["entropy"].collections) == 1  # the interval of the mean
     timed = panels["return against time"]
-    assert (panels["return"].get_xlabel(), timed.get_xlabel()) == ("environment steps", "wall-clock seconds")
+    assert (panels["return"].get_xlabel(), timed.get_xlabel()) == ("environment steps", "seconds of training")
     assert (
         {"team, greedy", "random"} <= set(timed.get_legend_handles_labels()[1]) <= set(labels)
     )  # times may not overlap

@@ -230,6 +230,7 @@ def test_who_does_not_learn_is_not_searched(tmp_path):
     assert not (tmp_path / "s.db").exists()
 
 
+@pytest.mark.slow
 def test_a_declaration_that_does_not_fit_is_named(skills):
     word = "groups.all.learner.name=helpers.tune:Mistaken"
     with pytest.raises(ConfigError, match=r"groups\.all\.learner\.skill: a range of numbers cannot hold None"):

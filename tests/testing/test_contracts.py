@@ -159,6 +159,7 @@ NEED_A_WORLD = ("reward_model", "potential_shaping", "pairwise_lm", "instruction
 ANYWHERE = [name for name in registry.PREFERENCES if name not in NEED_A_WORLD]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("preference", ANYWHERE)
 @pytest.mark.parametrize("name", LEARNERS)

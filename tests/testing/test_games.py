@@ -134,6 +134,7 @@ DEFECTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_of_a_game_is_located(defect):
     with pytest.raises(ContractError, match=DEFECTS[defect]):

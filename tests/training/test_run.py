@@ -34,6 +34,7 @@ def damage(run, step, prefix="step"):
 # The directory ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_everything_a_run_holds(tmp_path):
     run = train(tmp_path / "run", "train.video=true", "train.tensorboard=true", "world.max_steps=6")
     assert sorted(p.name for p in run.path.iterdir()) == [

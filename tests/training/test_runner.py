@@ -145,6 +145,7 @@ def still_open(runner):
     return int(runner.pending["team"].active.sum())
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=12))
 def test_tictactoe_is_the_same_however_it_is_cut_into_rollouts(lengths):

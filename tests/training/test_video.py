@@ -57,6 +57,7 @@ def test_small_pictures_are_enlarged():
     assert captions.enlarged(Image.new("RGB", (481, 300))).size == (481, 300)
 
 
+@pytest.mark.slow
 def test_several_episodes_are_longer_and_differ(tmp_path, grid):
     world, actors = grid
     lengths = []
@@ -66,6 +67,7 @@ def test_several_episodes_are_longer_and_differ(tmp_path, grid):
     assert lengths == [7, 14, 14]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_video(tmp_path, grid):
     world, actors = grid
     video_files = []
@@ -155,6 +157,7 @@ def test_a_video_of_another_kind_is_refused(grid, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_an_mp4_lies_beside_the_gif_and_lasts_as_long(grid, tmp_path):
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     world, actors = grid

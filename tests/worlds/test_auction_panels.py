@@ -65,6 +65,7 @@ def test_panels_of_what_comes_of_the_bids(monkeypatch, drawing):
     assert axes.get_legend_handles_labels()[1] == ["prospect", "neutral"]
 
 
+@pytest.mark.slow
 def test_panels_of_one_run_and_without_theory(monkeypatch, drawing):
     """One run has no bars; what is not known is said, also where nothing is left; no earnings are no error."""
     found = shaded((1.0,), {"all": NEUTRAL}, {"all": (0, 1)})
@@ -84,6 +85,7 @@ def test_panels_of_one_run_and_without_theory(monkeypatch, drawing):
     assert len(shown["revenue per auction"][0]) == 1
 
 
+@pytest.mark.slow
 def test_every_set_of_runs_has_its_own_panels(monkeypatch, drawing):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))

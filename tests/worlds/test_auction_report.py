@@ -376,7 +376,7 @@ def test_damaged_summaries_are_named(tmp_path):
     whole |= {"evaluation": result, "last": result, "step_0": result, "baselines": {"random": result}}
     run.summary_file.write_text(json.dumps(whole))
     report.write_report([run], tmp_path / "page.html")
-    for missing in whole.keys() - {"seed"}:  # the seed of one run alone is not shown
+    for missing in whole.keys() - {"seed", "steps_per_s"}:  # not shown of one run alone, and computed
         run.summary_file.write_text(json.dumps({k: v for k, v in whole.items() if k != missing}))
         with pytest.raises(CoterieError, match=f"summary.json' is damaged: it has no .*'{missing}"):
             report.write_report([run], tmp_path / "page.html")

@@ -22,6 +22,7 @@ def play(world, columns):
     return timestep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observation", ["vector", "planes"])
 def test_keeps_the_contract(observation):
     check_world(lambda num_envs: ConnectFour(ConnectFourSettings(observation), num_envs), steps=120)

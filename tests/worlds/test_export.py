@@ -287,7 +287,7 @@ def test_one_window_for_all_episodes(monkeypatch):
         env.reset()
         while env.agents:
             env.step(dict.fromkeys(env.agents, STAY))
-    assert opened == [(136, 136)]
+    assert opened == [env.world.frame(0).shape[1::-1]]
     shown = pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1)
     assert np.array_equal(shown, env.world.frame(0, final=True))
     env.close()

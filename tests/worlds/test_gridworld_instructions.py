@@ -254,6 +254,7 @@ def test_a_world_without_instructions_has_a_codec_without():
     assert world.info("agent_0", 0) == {}
 
 
+@pytest.mark.slow
 def test_pictures_show_colours_and_the_instruction():
     world = instructed_world([(0, 0)], [(0, 1), (1, 1)], FIRST, GREEN, grid_size=3)
     assert (

@@ -290,6 +290,7 @@ def test_minigrid_shows_symbols_in_unit_range_and_knows_success():
 # Pictures ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["gymnasium/CartPole-v1", "gymnasium/LunarLander-v3", "minigrid/DoorKey-5x5", "mpe/simple_spread"]
 )

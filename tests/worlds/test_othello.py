@@ -45,6 +45,7 @@ def test_games_may_begin_with_random_moves():
         OthelloSettings(size=4, opening_moves=9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [4, 6, 8])
 def test_games_follow_the_plain_rules(size):
     world, random = Othello(OthelloSettings(size), 8), np.random.default_rng(size)

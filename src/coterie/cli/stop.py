@@ -25,7 +25,7 @@ def stoppable() -> Iterator[Interruption]:
         try:
             yield interrupted
         except Interrupted as left:
-            print(left)
+            print(f"coterie: {left}", file=sys.stderr)
             raise Stopped(interrupted.exit_code) from None
         except CoterieError as error:
             if not interrupted.is_set():

@@ -54,6 +54,7 @@ def shorter(found):
     return [(ran.status, ran.stdout, ran.stderr.strip().rpartition("\n")[2]) for ran in found]
 
 
+@pytest.mark.slow
 def test_together_is_as_alone(monkeypatch, count):
     together = run_on(MIXED, INPUTS, 1)
     assert len(count) == 1
@@ -73,6 +74,7 @@ def test_numbers_drawn_together_are_those_drawn_alone():
     assert together[0].status == "pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["x = bytearray(10**9)", "input()\nraise MemoryError('no room')"])
 def test_memory_is_the_verdict_on_one_input_and_on_several(source):
     alone, together = run_on(source, ("1\n",), 1), run_on(source, ("2\n", "3\n"), 1)
@@ -89,6 +91,7 @@ def test_programs_that_do_not_build(source):
     assert [ran.status for ran in run_on(source, ("1\n", "2\n"), 1)] == ["fail", "fail"]
 
 
+@pytest.mark.slow
 def test_two_runs_without_end_are_enough(count):
     source = "n = int(input())\nwhile n: pass\nprint(n)"
     found = run_on(source, ("0\n", "1\n", "0\n", "2\n", "0\n", "3\n"), 1)
@@ -98,6 +101,7 @@ def test_two_runs_without_end_are_enough(count):
     assert shorter(runs._give_up([Ran("timeout"), Ran("timeout"), Ran("pass", "1")]))[2] == ("timeout", "", "not tried")
 
 
+@pytest.mark.slow
 def test_runs_are_remembered(count):
     source = "n = int(input())\nwhile n == 9: pass\nprint(n)"
     first = run_on(source, ("1\n", "2\n", "1\n"), 1)
@@ -109,6 +113,7 @@ def test_runs_are_remembered(count):
     assert len(count) == 3
 
 
+@pytest.mark.slow
 def test_memory_and_output_have_limits():
     source = "n = int(input())\nprint('x' * n) if n < 10**6 else [bytearray(10**7) for _ in range(n)]"
     assert [ran.status for ran in run_on(source, ("3\n", "100000\n", "1000000\n"), 2)][:2] == ["pass", "output"]
@@ -137,6 +142,7 @@ print(input())
 BREAK = "import os\nos.system('rm -rf /tmp/* /tmp/.* 2>/dev/null')\nos.mkdir('/tmp/.stdin')\nprint(input())"
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_the_driver_is_run_alone():
     found = run_on(KILL, ("0\n", "1\n", "2\n"), 1)
     assert [ran.stdout for ran in found][::2] == ["0\n", "2\n"]
@@ -148,6 +154,7 @@ def test_forged_reports_know_no_outputs():
     assert {ran.stdout for ran in found} <= {"forged", "a\n", "b\n"}
 
 
+@pytest.mark.slow
 def test_nothing_stays_between_runs():
     assert [ran.stdout for ran in run_on(STAY, ("a\n", "b\n"), 1)] == ["a\n", "b\n"]
     assert [ran.status for ran in run_on(BREAK, ("a\n", "b\n"), 1)] == ["pass", "pass"]

@@ -148,6 +148,7 @@ def test_outputs_of_the_reference_are_kept(task, monkeypatch):
     assert task.apply(state, "tester", block("2 2", 5)).local == pytest.approx(-1 / 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "reward", "note"),
     [
@@ -171,6 +172,7 @@ def test_rewards_of_the_coder(task, answer, reward, note):
     assert outcome.solved == (reward[0] == 1)
 
 
+@pytest.mark.slow
 def test_a_program_without_end_fails(task):
     outcome = task.apply(task.generate(np.random.default_rng(0)), "coder", "input()\nwhile True: pass")
     assert (outcome.team, outcome.local, outcome.note) == (0, 0, "public 0/2, hidden 0/4")
@@ -200,6 +202,7 @@ def prompts(task, state):
     return [task.templates[role].format_map(task.fields(state, role)) for role in task.roles]
 
 
+@pytest.mark.slow
 def test_prompts_show_the_present_state(task):
     state = task.generate(np.random.default_rng(0))
     assert all("Print the sum" in text and "Input:\n5 5\nOutput:\n10\n" in text for text in prompts(task, state))
@@ -239,6 +242,7 @@ print(found)
 """
 
 
+@pytest.mark.slow
 def test_hidden_tests_and_the_reference_stay_hidden(tmp_path):
     secret = {
         "statement": "Say it again.",

@@ -120,6 +120,7 @@ def test_rewards_of_programs(answer, reward, output):
     assert ((outcome.team, outcome.local), outcome.state.output) == (reward, output)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_sandbox")
 def test_the_solver_writes_programs():
     task, random = MathTask(MathSettings(tool="program", kinds=("arithmetic", "system"))), np.random.default_rng(3)

@@ -110,6 +110,7 @@ def test_forms_of_answers(answer, moves):
     assert parse_moves(answer) == moves
 
 
+@pytest.mark.slow
 def test_a_program_of_the_tool_runs_in_the_sandbox(live_sandbox):
     task = PlanPathTask(PlanPathSettings(size=3, tool="program"))
     assert task.templates["tool"].endswith("```python\n")
@@ -182,6 +183,7 @@ def test_the_processes_that_apply_answers_end_with_their_world():
     assert not any(child.is_alive() for child in children)
 
 
+@pytest.mark.slow
 def test_answers_are_applied_alike_in_child_processes():
     one, two, random = make("plan_path"), make("plan_path", env_workers=1), seeding.generator(0, "workers")
     try:

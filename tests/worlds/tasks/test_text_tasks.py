@@ -48,6 +48,7 @@ def test_one_role_alone_can_solve_it(name):
     assert play(name, "expert", episodes(name) // 4, roles=(last,)).success.all()
 
 
+@pytest.mark.slow
 def test_instances_for_training_validation_and_tests_never_overlap(name):
     found = {"train": set(), "validation": set(), "test": set()}
     settings = settings_of(name)
