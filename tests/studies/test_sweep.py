@@ -56,9 +56,9 @@ def test_a_killed_sweep_goes_on(coterie_, tmp_path):
     os.kill(process.pid, signal.SIGTERM)
     out, _ = process.communicate()
     assert process.returncode == 143
-    assert out.count("stopped and saved at") == 2
-    stopped = [Run.open(tmp_path / "runs" / f"seed={seed}") for seed in (0, 1)]
-    assert [run.summary() for run in stopped] == [None, None]
+    runs = [Run.open(tmp_path / "runs" / f"seed={seed}") for seed in (0, 1)]
+    stopped = [run for run in runs if run.summary() is None]  # one may have ended before the other had begun
+    assert out.count("stopped and saved at") == len(stopped) >= 1
     assert all(0 < run.steps()[-1] < 9600 for run in stopped)
     code, out, err = coterie_("train", "gridworld-cooperative", "-m", *words, "--quiet")  # the same command
     assert code == 0, err
