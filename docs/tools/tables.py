@@ -622,8 +622,8 @@ def _beside_maddpg() -> str:
     data = read("bench-maddpg")
     ours, theirs = (statistics.mean(one["score"] for one in data["all"][name]) for name in ("coterie", "benchmarl"))
     return (
-        f"Peer: after {thousands(data['steps'])} steps BenchMARL's MADDPG returns {number(theirs)}, "
-        f"Coterie's {number(ours)} (each with settings that suit it; greedy, means of three seeds)."
+        f"Peer: after {thousands(data['steps'])} steps BenchMARL's MADDPG returns {number(theirs)}, Coterie's "
+        f"{number(ours)} (each with settings that suit it; greedy, means of {data['rounds']} seeds)."
     )
 
 
