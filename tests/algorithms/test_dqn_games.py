@@ -36,6 +36,7 @@ def greedily(world, table, steps=2):
     return Runner(world, table, seed=1, greedy=True).play(steps, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [{}, {"compiled": False}, {"dueling": False}], ids=str)
 def test_learns_a_bandit(network):
     payoff = np.array([0.0, 0.2, 1.0, 0.5])

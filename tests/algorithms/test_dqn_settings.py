@@ -104,6 +104,7 @@ def test_every_stack_draws_for_itself(q_learner):
     assert not np.array_equal(uniform[0], uniform[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.25, 0.03])
 def test_updates_per_step_counts_environment_steps_and_carries_fractions(q_learner, rate):
     one, done, own = q_learner(updates_per_step=rate), 0, random_rollout(q_learner())

@@ -303,6 +303,7 @@ def test_an_update_changes_no_other_groups_parameters(table_learner, centralized
             assert all(p.grad is None for p in net.parameters()) or bystander is one  # nobody sends a gradient over
 
 
+@pytest.mark.slow
 def test_target_policies_are_those_of_the_iterations_start_in_any_order_of_learning(table_learner):
     found = []
     for order in ((0, 1), (1, 0)):

@@ -75,6 +75,7 @@ def test_agents_with_equal_views_learn_to_choose_differently(parameters, compile
     assert (greedily(world, table) == wanted).all()
 
 
+@pytest.mark.slow
 def test_a_central_critic_credits_what_only_both_together_bring():
     """The reward is the product of both actions: an agent's own action alone does not predict it."""
     world = Bandit(Box((1,), -1.0, 1.0), lambda a: np.repeat(a.prod(axis=1), 2, axis=1), num_envs=32, agents=2)
@@ -263,6 +264,7 @@ def test_learns_with_ppo_dqn_and_a_script_at_one_table(tmp_path):
     assert rows["action"].shape[1] == 5 * 5
 
 
+@pytest.mark.slow
 def test_groups_take_turns(tmp_path):
     run = train_run(tmp_path / "run", experiment=written(tmp_path / "table.yaml", CHASE))
     learned = [[g for g in ("hunters", "prey") if record.get(f"{g}/updates")] for record in run.metrics()[1:]]

@@ -129,6 +129,7 @@ def test_batch_size(table_learner, size):
     assert np.isfinite([*learn(one, own).values()]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.25, 0.03])
 def test_updates_per_step_counts_environment_steps_and_carries_fractions(table_learner, rate):
     one, done, own = table_learner(updates_per_step=rate), 0, random_experience(table_learner())

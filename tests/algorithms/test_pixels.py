@@ -102,6 +102,7 @@ def test_dqn_learns_the_same_from_bytes_as_from_floats(parameters, mixer, monkey
         assert np.array_equal(bytes_ / np.float32(255), floats)
 
 
+@pytest.mark.slow
 def test_a_replay_of_bytes_is_saved_and_restored():
     one, other = dqn_learner(), dqn_learner()
     for iteration in range(2):
@@ -118,6 +119,7 @@ def test_a_replay_of_bytes_is_saved_and_restored():
 # One encoder ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "wanted", "shared"),
     [
@@ -183,6 +185,7 @@ def test_values_do_not_depend_on_the_chunks(monkeypatch):
     assert whole.shape == (1, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_gradients_do_not_depend_on_the_pieces(parameters, monkeypatch):
     found = []

@@ -46,6 +46,7 @@ def remembering(world, parameters="shared", family="beta", **settings):
     return one, Runner(world, actors((where, policy)), seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_sequences_are_replayed_as_they_were_played(world, parameters):

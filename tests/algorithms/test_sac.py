@@ -180,6 +180,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", CHOICES, ids=str)
 def test_settings_that_decide_what_is_learned(sac, fields):
     plain, other = sac(), sac(**fields)

@@ -52,6 +52,7 @@ def test_runs_inside_runs_are_no_runs_of_their_own(coterie_, two_runs):
     assert listed(coterie_) == ["runs/a", "runs/deep/b"]
 
 
+@pytest.mark.slow
 def test_lists_can_be_filtered(coterie_, two_runs):
     assert listed(coterie_, "--state", "stopped") == ["runs/deep/b"]
     assert listed(coterie_, "--experiment", "other") == []
@@ -114,6 +115,7 @@ def test_damaged_labels_are_named(coterie_, two_runs):
     assert "labels.json' is damaged" in err
 
 
+@pytest.mark.slow
 def test_an_archived_run_is_hidden_and_kept(coterie_, two_runs):
     assert coterie_("runs", "archive", "runs/a")[1] == "runs/a: archived\n"
     assert (listed(coterie_), listed(coterie_, "--archived")) == (["runs/deep/b"], ["runs/a"])
@@ -133,6 +135,7 @@ def test_a_deleted_run_is_gone_and_others_stay(coterie_, two_runs):
     assert [path.name for path in two_runs.iterdir()] == ["deep"]
 
 
+@pytest.mark.slow
 def test_a_run_in_training_is_not_deleted(coterie_, two_runs):
     with open(two_runs / "deep" / "b" / LOCK, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -152,6 +155,7 @@ def test_a_run_that_another_plays_with_is_not_deleted(coterie_, two_runs):
     assert listed(coterie_) == ["runs/deep/b"]
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_by_one_process_at_a_time(coterie_, tmp_path):
     run = train(tmp_path / "run")
     before = run.metrics_file.read_text()

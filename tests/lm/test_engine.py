@@ -114,6 +114,7 @@ def test_weights_that_learning_changed_reach_an_engine_of_lower_precision(networ
     assert (again.tokens != first.tokens).any()
 
 
+@pytest.mark.slow
 def test_a_vocabulary_of_several_blocks():
     for device in DEVICES:
         large = Transformer(
@@ -173,6 +174,7 @@ def scarce(network, monkeypatch):
     return make
 
 
+@pytest.mark.slow
 def test_out_of_memory_goes_on_with_fewer_rows(network, scarce, caplog):
     given = prompts(40)
     expected, _ = answer(network, given, 4, rows=128)

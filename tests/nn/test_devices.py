@@ -118,6 +118,7 @@ def test_maddpg_takes_the_cpu_like_any_other(cuda_there, compiled):
     learn_alike(pair, MADDPG_CASES["box"], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MADDPG_CASES)
 def test_maddpg_needs_no_memory_shared_with_numpy(name):
     """As on a GPU, where arrays of parameters are copies: writing to them would change nothing."""

@@ -49,6 +49,7 @@ def test_minimax_never_loses_at_tic_tac_toe(column):
     assert own.mean() > 0.6
 
 
+@pytest.mark.slow
 def test_two_perfect_players_draw_by_many_ways():
     world = Tictactoe(TictactoeSettings(), 32)
     player = MinimaxPolicy(MinimaxSettings(), spec_in(world))

@@ -96,6 +96,7 @@ def test_games_are_played_to_their_ends(name, seats):
         assert set(own.trace) == {"policy", "visits", "value", "full", "solved"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAYERS)
 def test_contract(name):
     world = world_of(3)

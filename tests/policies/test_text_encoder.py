@@ -169,6 +169,7 @@ def test_frozen_features_keep_the_contract_of_learners(parameters, network, join
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("join", ["concat", "add", "alone"])
 def test_trained_features_keep_it_too(join):
     world = Hall()

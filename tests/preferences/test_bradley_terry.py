@@ -54,6 +54,7 @@ def test_the_fit_is_where_hunters_iteration_stops():
     assert fit(wins, prior=0).strengths == pytest.approx(np.log(weights), abs=1e-8)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say():
     truth = np.array([0.9, 0.3, -0.2, -1.0])
     held = []

@@ -326,6 +326,7 @@ def test_seen_from_a_higher_reference_the_gamble_is_taken():
     assert play(bet(*gamble), hopeful) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("risk", [WORST, STEADY])
 def test_the_safe_arm_is_preferred(risk):
     gamble = (3.0, -1.0, 0.5, 0.5)

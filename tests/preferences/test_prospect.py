@@ -172,6 +172,7 @@ def test_cvar_of_the_uniform_and_the_exponential():
         )
 
 
+@pytest.mark.slow
 def test_more_samples_come_nearer():
     random, exact = np.random.default_rng(3), float(value_of_samples(DEFAULT, exponential(1000000) - 1))
     apart = [

@@ -33,6 +33,7 @@ def mechanism(request):
     return request.param
 
 
+@pytest.mark.slow
 def test_text_that_is_no_text_is_the_programs_fault(mechanism):
     verdict = sandbox.run("print('\ud800')", mechanism=mechanism)
     assert (verdict.status, verdict.exit_code) == ("fail", 1)
@@ -40,6 +41,7 @@ def test_text_that_is_no_text_is_the_programs_fault(mechanism):
     assert sandbox.run("import sys\nprint(len(sys.stdin.buffer.read()))", "\ud800", mechanism=mechanism).stdout == "3\n"
 
 
+@pytest.mark.slow
 def test_threads_and_asyncio_run(mechanism):
     program = """
 import asyncio, threading, time
@@ -195,6 +197,7 @@ def test_a_sandbox_that_cannot_start_a_process_leaves_nothing_open(monkeypatch, 
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_does_not_come_to_the_program_is_no_fault_of_it(monkeypatch, mechanism, tmp_path):
     broken = tmp_path / "boot.py"
     broken.write_text("raise SystemExit('no such library')")

@@ -115,6 +115,7 @@ def test_what_is_drawn(sweep, monkeypatch, drawing):
     assert intervals.lines[0].get_xdata().tolist() == [6, 7, 8, 9]
 
 
+@pytest.mark.slow
 def test_the_figure_can_be_drawn_again_from_the_json(tmp_path):
     found = compared(fabricate_sweep(tmp_path), threshold=5.0)
     made = show.picture_of(found)

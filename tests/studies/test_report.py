@@ -292,6 +292,7 @@ def test_pictures_lie_next_to_the_page(tmp_path, drawing):
     assert all(file.read_bytes()[:4] == b"\x89PNG" for file in files)
 
 
+@pytest.mark.slow
 def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch, drawing):
     from matplotlib.figure import Figure
 

@@ -350,6 +350,7 @@ def test_without_plotly_a_page_has_the_pictures_alone(monkeypatch):
     assert interactive.figure(chart([False]), "<img>") == "<figure class=chart><img></figure>"
 
 
+@pytest.mark.slow
 def test_the_library_is_packed_into_the_page_the_same_each_time():
     pytest.importorskip("plotly")
     assert SCRIPTS() == SCRIPTS()

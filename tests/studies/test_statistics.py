@@ -47,6 +47,7 @@ def test_aggregates_by_hand():
     assert statistics.optimality_gap(one, target=2.0) == pytest.approx(2 - 9 / 5)
 
 
+@pytest.mark.slow
 @given(st.lists(runs, min_size=1, max_size=4))
 def test_the_interquartile_mean_is_scipys_trimmed_mean(scores):
     assert interquartile_mean(scores) == pytest.approx(trim_mean(np.concatenate(scores), 0.25), abs=1e-9)
@@ -138,6 +139,7 @@ def failing(random, runs):
     return np.where(random.random(runs) < 0.2, 0.0, 1.0) + 0.1 * random.normal(size=runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [3, 5, 20])
 @pytest.mark.parametrize("name", ["mean", "IQM"])
 def test_intervals_cover_as_often_as_is_said(name, runs):
@@ -177,6 +179,7 @@ def test_the_interval_of_an_improvement_by_hand():
     assert (middle.low, middle.high) == (0.5, 0.5)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(runs, runs), min_size=1, max_size=3))
 def test_improvement_and_decline_add_up_to_one(pairs):
     one, other = [x for x, _ in pairs], [y for _, y in pairs]

@@ -37,6 +37,7 @@ def test_every_copy_contributes_its_share_however_short_its_episodes(tmp_path, n
     assert result.success is None
 
 
+@pytest.mark.slow
 def test_short_episodes_are_not_favoured(tmp_path):
     """Taking the first episodes that end would give nearly all of length 2; the true mean is 11."""
     world, actors = seated(tmp_path, 100)
@@ -163,6 +164,7 @@ def test_iteration_0_is_always_evaluated(tmp_path):
     assert run.summary()["step_0"]["groups"]["team"]["return_mean"] < 100
 
 
+@pytest.mark.slow
 def test_the_summary_and_eval_agree_and_greedy_differs_from_sampling(tmp_path):
     run = train(tmp_path / "run", "train.evaluate_episodes=30")
     table = coterie.load(run.path)

@@ -280,6 +280,7 @@ def test_the_number_of_workers_may_change_on_the_way(tmp_path, whole, forked):
     assert run_cases.files(run.checkpoint_path(256)) == run_cases.files(whole["grid"][1].checkpoint_path(256))
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_every_record_once_after_a_resume(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -94,6 +94,7 @@ def test_a_service_that_fails_does_not_take_the_run_with_it(tmp_path, monkeypatc
     assert sum("no further MLflow records: RuntimeError: no network" in r.message for r in caplog.records) == 1
 
 
+@pytest.mark.slow
 def test_wrong_sinks_are_refused_before_anything_runs(coterie_, tmp_path, monkeypatch):
     for word, said in (
         ("train.tracking.sinks=[wandbb]", r"train.tracking.sinks.*expected.*'wandb' or 'mlflow', got"),

@@ -259,6 +259,7 @@ def test_a_video_that_fails_leaves_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_a_video(tmp_path):
     frame = np.zeros((200, 200, 3), np.uint8)
     tracemalloc.start()

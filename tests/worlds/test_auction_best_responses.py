@@ -134,6 +134,7 @@ def test_distance_is_a_root_mean_square():
     assert l2_distance(np.array([0.3]), np.array([0.3])) == 0
 
 
+@pytest.mark.slow
 def test_utility_loss_in_closed_form():
     """Against v/2, bidding c·v earns 2c (1 − c) / 3 for c ≤ 1/2: 1/6 in equilibrium."""
     model = AuctionModel(2, uniform_valuations())

@@ -133,6 +133,7 @@ def test_nobody_gains_by_leaving_the_equilibrium(settings, reserve, rule):
         assert max_regret(model, RISK, bid_function, win_probability_against([bid_function] * 2)) < 2e-5
 
 
+@pytest.mark.slow
 def test_another_curve_is_no_equilibrium():
     model = AuctionModel(2, uniform_valuations())
     assert all_follow(model, symmetric_equilibrium(model, RISK)) > 5e-3

@@ -81,6 +81,7 @@ def learned(found, group, name):
 # Exact numbers ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bidders", [2, 3])
 def test_bidders_in_equilibrium(played, bidders):
     runs = played(f"num_bidders: {bidders}", "all: {policy: expert}", seeds=2)

@@ -132,6 +132,7 @@ def test_an_illegal_move_is_named_and_changes_nothing(column, reason):
     assert all(np.array_equal(before[key], array) for key, array in world.save().items())
 
 
+@pytest.mark.slow
 def test_games_may_begin_with_random_moves():
     world = ConnectFour(ConnectFourSettings(opening_moves=5), 200)
     first = world.positions()
@@ -184,6 +185,7 @@ def test_the_expert_wins_blocks_and_likes_the_middle(columns, expected):
     assert not actions[:, 1 - mover].any()
 
 
+@pytest.mark.slow
 def test_the_expert_beats_random_play():
     world, random = ConnectFour(ConnectFourSettings(), 64), np.random.default_rng(0)
     timestep, results = world.reset(0), []

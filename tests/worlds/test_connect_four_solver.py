@@ -44,6 +44,7 @@ def mirrored(position):
     return np.array([position[0], turn(position[1]), turn(position[2])])
 
 
+@pytest.mark.slow
 def test_scores_of_late_positions_are_those_of_brute_force():
     positions = generate_positions(60, (30, 40), seed=1)
     solver = Solver(10_007)

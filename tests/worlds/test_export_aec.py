@@ -101,6 +101,7 @@ def test_what_is_not_turn_based_is_refused():
         coterie.worlds.othello.env(sise=4)
 
 
+@pytest.mark.slow
 def test_our_adapter_reads_it_back():
     settings = PettingZooSettings("coterie.worlds.boards.tictactoe:env")
     check_world(lambda num_envs: PettingZooWorld(settings, num_envs), steps=30)

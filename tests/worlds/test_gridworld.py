@@ -299,6 +299,7 @@ def connected(walls):
     return reached == free
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_invariants_hold_in_any_world(data):

@@ -31,12 +31,14 @@ def plain_moves(board, player):
     return {cell: flips(board, player, *cell) for cell in cells if flips(board, player, *cell)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [4, 6, 8])
 @pytest.mark.parametrize("observation", ["vector", "planes"])
 def test_keeps_the_contract(size, observation):
     check_world(lambda num_envs: Othello(OthelloSettings(size, observation), num_envs), steps=80)
 
 
+@pytest.mark.slow
 def test_games_may_begin_with_random_moves():
     check_world(lambda num_envs: Othello(OthelloSettings(opening_moves=6), num_envs), steps=80)
     world = Othello(OthelloSettings(opening_moves=6), 1)

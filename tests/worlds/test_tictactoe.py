@@ -140,6 +140,7 @@ def test_a_state_of_other_size_is_refused():
         Tictactoe(TictactoeSettings(), 3).load(Tictactoe(TictactoeSettings(), 2).save())
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), first=st.sampled_from(["player_0", "random"]))
 def test_turns_alternate_and_stones_stay_balanced(seed, first):

@@ -67,6 +67,7 @@ def test_together_is_as_alone(monkeypatch, count):
     assert together[2].stderr.strip() == "zero"
 
 
+@pytest.mark.slow
 def test_numbers_drawn_together_are_those_drawn_alone():
     source = "import random\nprint(hash('a'), random.random(), random.Random().random())"
     together, alone = run_on(source, ("1\n", "2\n"), 1), run_on(source, ("3\n",), 1)

@@ -306,6 +306,7 @@ def test_code_contests_records():
     assert replace(to_problem(rows), key="") == replace(problem, key="")
 
 
+@pytest.mark.slow
 def test_the_solver_solves_problems_of_files(tmp_path):
     path = write(tmp_path / "two.jsonl", APPS, CONTESTS | {"description": "Add again."}, APPS)
     task = CodeTask(CodeSettings(problems=path, hidden_tests=2))

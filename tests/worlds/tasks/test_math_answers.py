@@ -207,6 +207,7 @@ def test_different_answers(expected, given):
     assert not equal(expected, given), (read(expected), read(given))
 
 
+@pytest.mark.slow
 def test_hostile_texts_are_wrong_answers_within_a_moment():
     task = MathTask(MathSettings())
     for text in HOSTILE:

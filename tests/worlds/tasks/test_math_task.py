@@ -43,6 +43,7 @@ def play(world, answers, steps):
     return solved, ended
 
 
+@pytest.mark.slow
 def test_solver_and_guesses_in_the_world():
     random = np.random.default_rng(1)
     settings = MathSettings(turns=2, wait=False)

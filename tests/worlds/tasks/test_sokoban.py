@@ -188,6 +188,7 @@ def test_an_impossible_difficulty_is_named():
         SokobanTask(SokobanSettings(size=5, min_pushes=40)).generate(np.random.default_rng(0))
 
 
+@pytest.mark.slow
 def test_endless_proposals_are_cut_off_and_solutions_are_not(task):
     begin = state(ROOM)
     solved = task.solve(begin, "tool")

@@ -34,6 +34,7 @@ def test_the_solver_solves_every_instance_for_tests(name):
     assert all(value == 0 for key, value in as_metrics(result.counters).items() if key.endswith("unreadable"))
 
 
+@pytest.mark.slow
 def test_guesses_and_random_texts_are_far_below(name):
     guess, random = (play(name, player, episodes(name)) for player in ("guess", "random"))
     assert guess.success.mean() <= 0.5
