@@ -1,10 +1,13 @@
 """Progress of match, tune and exploit: a bar on a terminal, a line now and then elsewhere; the table after a sweep."""
 
 import json
+import logging
+import re
 
 import pytest
 
 from coterie.cli import outcome, progress
+from coterie.cli.entry import Warnings
 from coterie.core.search_space import Real
 from coterie.studies.exploit import exploit
 from coterie.studies.tune import population, tune
@@ -48,6 +51,24 @@ def test_a_terminal_gets_a_bar_and_a_file_lines(monkeypatch, capsys):
         assert tasks.bar is None
         tasks.advance()
     assert capsys.readouterr().err == ""
+
+
+def test_warnings_appear_above_a_bar_and_break_between_words(monkeypatch, capsys):
+    for name, value in (("COLUMNS", "80"), ("TERM", "xterm"), ("FORCE_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    words = "one " * 30
+    record = logging.LogRecord("coterie", logging.WARNING, "", 0, words, (), None)
+    with progress.Tasks(2, "pairings") as tasks:
+        tasks.bar.refresh()
+        capsys.readouterr()
+        Warnings().emit(record)
+        shown = capsys.readouterr().err
+    assert shown.index("\x1b[2K") < shown.index("one ") < shown.index("pairings")  # the bar is erased and drawn again
+    assert all(len(line) <= 80 for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines())
+    assert shown.count("one ") + shown.count("one\n") == 30
+    capsys.readouterr()
+    Warnings().emit(record)
+    assert capsys.readouterr().err == words + "\n"
 
 
 @pytest.mark.slow

@@ -86,3 +86,16 @@ def test_a_bar_of_80_columns_leaves_room_for_time_and_two_groups(monkeypatch, ca
     assert all(len(line) <= 80 for line in lines)
     assert all(line.endswith("102k of 120k steps  hunters 15.50  prey -25.89  success 51%") for line in shown)
     assert re.search(r"━ (--:--|\d\d:\d\d) ", shown[-1])
+
+
+def test_a_bar_ends_with_its_last_step_and_not_with_an_evaluation(monkeypatch, capsys):
+    for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", "80"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    bar = Progress(10, 0, quiet=False)
+    bar.show(10, 1.0, "team 3.50")
+    bar.show_evaluation(3, 100, 1234, 11.0)
+    bar.bar.refresh()
+    assert "evaluating: 3 of 100" in capsys.readouterr().err
+    bar.close()
+    left = capsys.readouterr().err
+    assert left.rindex("team 3.50") > left.rfind("evaluating")

@@ -15,11 +15,18 @@ from coterie.cli.stop import Stopped
 RENAMED_OPTIONS = {"--sample": "--stochastic", "--deviates": "--deviator"}
 
 
+class Warnings(logging.Handler):
+    """Prints to what standard error is at that moment: a live bar puts itself there, and lines appear above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
 def main() -> None:
     """Run a command; errors of our own classes and of the file system are printed as one line."""
     from coterie.core.types import CoterieError
 
-    logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", handlers=[Warnings()])
     sys.path.append(str(Path.cwd()))  # a package.module:Name may lie here
     try:
         refuse_renamed_options(sys.argv[1:])

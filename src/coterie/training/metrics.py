@@ -78,6 +78,7 @@ class Progress:
         self.total, self.start, self.quiet = total, done, quiet
         self.bar: Any = None
         self.task: Any = None
+        self.line = ""  # of the last step, which remains when the bar ends
         self.next_line, self.next_evaluation_line = 0.0, SLOW
         if not quiet:
             from rich.console import Console
@@ -98,7 +99,8 @@ class Progress:
         """Show the progress."""
         line = "  ".join(filter(None, [f"{counted(step, self.total)} steps", words]))
         if self.bar is not None:
-            self.bar.update(self.task, completed=step, description=line.replace("training: ", ""))
+            self.line = line.replace("training: ", "")
+            self.bar.update(self.task, completed=step, description=self.line)
         elif not self.quiet and (wall >= self.next_line or step >= self.total):
             print(f"{line}  {wall:.0f} s", file=sys.stderr, flush=True)
             self.next_line = wall + SLOW
@@ -118,6 +120,8 @@ class Progress:
 
     def close(self) -> None:
         if self.bar is not None:
+            if self.line:
+                self.bar.update(self.task, description=self.line)
             self.bar.stop()
 
 
