@@ -559,8 +559,12 @@ def test_doctor(coterie_, tmp_path, monkeypatch):
     (tmp_path / "hub" / "models--a" / "weights").write_bytes(b"0" * 3_000_000)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "compiled" / "kernel.nbc").write_bytes(b"0" * 2_000_000)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "compiled"))
     code, out, _ = coterie_("doctor")
     assert "Hugging Face   3 MB at" in out
+    assert "compiled code  2 MB in 1 files" in out
     assert code == 0
     for word in ("python", "cores", "gpu", "torch", "numba", "tensorboard"):
         assert word in out

@@ -102,9 +102,12 @@ def caches() -> Iterator[str]:
     hub = hub_cache()
     found = f"{megabytes(hub)} at {hub}" if hub.is_dir() else f"none at {hub}"
     yield from line("Hugging Face", f"{found}; models named by their repository")
-    compiled = [file for file in Path(coterie.__file__).parent.rglob("*.nb[ci]") if file.is_file()]
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(chosen) if chosen else Path(coterie.__file__).parent
+    compiled = [file for file in folder.rglob("*.nb[ci]") if file.is_file()]
     size = f"{sum(file.stat().st_size for file in compiled) / 1e6:.0f} MB in {len(compiled)} files"
-    yield from line("compiled code", f"{size}; made anew when missing")
+    where = f" at {folder}" if chosen else ""
+    yield from line("compiled code", f"{size}{where}; made anew when missing")
     runs = Path("runs")
     count = len(list(runs.rglob("config.yaml"))) if runs.is_dir() else 0
     kept = f"{megabytes(runs)} in {count} runs; 'coterie runs' lists them" if count else "none below runs/"
