@@ -13,7 +13,7 @@ from coterie.lm.wrappers.cache import Cache, CacheSettings
 from coterie.studies import figures, html, interactive
 from coterie.studies.columns import columns
 from coterie.studies.figures import Chart, Reference, Series
-from coterie.studies.report import curves, lm_section, origin_section, scores_section, settings_section
+from coterie.studies.report import curves, lm_section, origin_section, report, scores_section, settings_section
 from coterie.studies.statistics import Estimate
 from coterie.training import provenance
 from coterie.training.run import PROVENANCE, Run
@@ -130,6 +130,20 @@ def test_controls_do_not_cover_a_video_and_come_with_a_click():
     tag = html.video_tag(b"", "an episode")
     assert "<video autoplay loop muted playsinline " in tag
     assert 'onclick="this.controls = true"' in tag
+
+
+def test_videos_of_several_runs_say_whose_they_are(tmp_path):
+    runs = [fabricate(tmp_path / str(seed), f"seed={seed}") for seed in range(5)]
+    for run in runs[1:]:
+        (run.path / "videos" / "eval").mkdir(parents=True)
+        (run.path / "videos" / "eval" / "step-000000000100.gif").write_bytes(b"GIF")
+    text = "".join(report._videos(runs))
+    assert "3 of 4 runs" in text
+    assert re.findall("<figcaption>(.*?)</figcaption>", text) == ["seed 1", "seed 2", "seed 3"]
+    alone = "".join(report._videos(runs[1:2]))
+    assert alone.count("<img") == 1
+    assert "seed" not in alone
+    assert "".join(report._videos(runs[:1])) == ""
 
 
 def test_columns_of_words_are_aligned_to_the_left_and_numbers_to_the_right():

@@ -39,6 +39,7 @@ from coterie.studies.report import (
 from coterie.training.run import Run, write_text
 
 UNFOLDED = 3  # settings at most whose parts are open from the beginning
+MOST_VIDEOS = 3  # of the runs of one setting
 
 
 def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, numbers: Path | None = None) -> Path:
@@ -183,13 +184,20 @@ def draw_curves(runs: Sequence[Run]) -> bytes:
 
 
 def _videos(runs: Sequence[Run]) -> Iterable[str]:
-    videos = [video for run in runs for video in run.videos()[-1:]]
-    if videos:
-        yield "<h2>An episode of the best policy</h2>"
-    for video in videos[:3]:
+    """The last video of every run, of three at most; where there are several runs, each with its seed."""
+    videos = [(run.config().seed, video) for run in runs for video in run.videos()[-1:]]
+    if not videos:
+        return
+    shown = f", {MOST_VIDEOS} of {len(videos)} runs" if len(videos) > MOST_VIDEOS else ""
+    yield f"<h2>An episode of the best policy{shown}</h2><div class=charts>"
+    for seed, video in videos[:MOST_VIDEOS]:
         mp4 = video.with_suffix(".mp4")
-        words = "an episode, played greedily"
+        which = f"seed {seed}" if len(runs) > 1 else ""
+        words = ", ".join(filter(None, ["an episode, played greedily", which]))
+        caption = f"<figcaption>{which}</figcaption>" if which else ""
         if mp4.is_file():
-            yield html.video_tag(mp4.read_bytes(), words)
+            tag = html.video_tag(mp4.read_bytes(), words)
         else:
-            yield html.image(video.read_bytes(), "image/gif", words)
+            tag = html.image(video.read_bytes(), "image/gif", words)
+        yield f"<figure>{caption}{tag}</figure>"
+    yield "</div>"
