@@ -19,7 +19,8 @@ td, th { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: right
 td:first-child, th:first-child, .words td, .words th { text-align: left } .words td { white-space: normal }
 .long { white-space: normal; min-width: 14rem } .words td { overflow-wrap: anywhere; min-width: 0 }
 .words td:first-child { white-space: nowrap; color: #666; vertical-align: top; padding-left: 0 }
-.words code, td code { overflow-wrap: anywhere } img, video { max-width: 100%; height: auto } video { box-shadow: 0 0 0 1px #ddd }
+.words code, td code { overflow-wrap: anywhere } img, video { max-width: 100%; height: auto }
+video { box-shadow: 0 0 0 1px #ddd }
 pre { background: #f6f6f6; padding: .8rem; overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere }
 details { margin: .6rem 0 } summary { cursor: pointer; font-weight: 600 } summary.large { font-size: 1.15rem }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1rem }
