@@ -202,6 +202,8 @@ def test_a_sweep_is_the_product_and_spares_brackets():
         ["h=[32]", "g={a: 1, b: 2}"],
     ]
     assert schema.sweep([]) == [[]]
+    with pytest.raises(ConfigError, match="'seed': expected key=value"):
+        schema.sweep(["seed"])
 
 
 # Writing and reading back -------------------------------------------------------------------------------

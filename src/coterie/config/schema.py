@@ -282,14 +282,19 @@ def parse_overrides(overrides: list[str] | str) -> dict[str, Any]:
     overrides = [overrides] if isinstance(overrides, str) else list(overrides)
     layer: dict[str, Any] = {}
     for word in overrides:
-        if "=" not in word or word.startswith("="):
-            raise ConfigError(f"'{word}': expected key=value, for example train.total_steps=100000")
+        _demand_assignment(word)
         try:
             nested: Any = OmegaConf.to_container(OmegaConf.from_dotlist([word]), resolve=False)
         except (YAMLError, OmegaConfBaseException, UnicodeError) as error:
             raise ConfigError(f"cannot read the overrides: '{word}': {error}") from None
         layer = _unite(layer, nested, "", word)
     return layer
+
+
+def _demand_assignment(word: str) -> None:
+    """Refuse a word that gives no setting a value."""
+    if "=" not in word or word.startswith("="):
+        raise ConfigError(f"'{word}': expected key=value, for example train.total_steps=100000")
 
 
 def _unite(base: Any, over: Any, key: str, word: str) -> Any:
@@ -306,6 +311,7 @@ def sweep(overrides: list[str]) -> list[list[str]]:
     """Return every combination of comma-separated values; commas inside brackets do not separate."""
     choices = []
     for word in overrides:
+        _demand_assignment(word)
         key, _, value = word.partition("=")
         parts, depth = [""], 0
         for sign in value:
