@@ -35,6 +35,7 @@ def world(name, num_envs=2, **settings):
         ("gymnasium/LunarLander-v3", {"options": {"continuous": True}}),
         ("gymnasium/BipedalWalker-v3", {"fresh": True}),
         ("gymnasium/Pendulum-v1", {"max_episode_steps": 30}),
+        ("gymnasium/Pendulum-v1", {"max_episode_steps": 31, "action_repeat": 3}),
         ("gymnasium/FrozenLake-v1", {}),
         ("gymnasium/Blackjack-v1", {}),
         ("gymnasium/helpers.external_envs:Nested-v0", {}),
@@ -151,6 +152,43 @@ def test_a_world_equals_gymnasium_make():
             np.testing.assert_array_equal(agent_step.observation[copy, 0], seen)
     assert min(episode) >= 3
     assert cut
+
+
+@pytest.mark.parametrize("repeat", [3, 4])
+def test_an_action_lasts_several_frames_and_their_rewards_add_up(repeat):
+    """The time limit counts frames: 70 are not a multiple of 3 or 4, and the last action is cut short."""
+    ours = GymnasiumWorld(GymnasiumSettings("LunarLander-v3", max_episode_steps=70, action_repeat=repeat), 1)
+    plain = gymnasium.make("LunarLander-v3", max_episode_steps=70)
+    random, episode, ends = seeding.generator(1, "x"), 0, {"terminated": 0, "truncated": 0}
+    ours.reset(9)
+    plain.reset(seed=seeding.integer(9, "guest", 0, 0) % 2**31)
+    for _ in range(120):
+        action = random.integers(4, size=(1, 1))
+        timestep = ours.step({"agent": action})
+        agent_step, total = timestep.agent_types["agent"], 0.0
+        for _ in range(repeat):
+            seen, reward, terminated, truncated, _ = plain.step(int(action[0, 0]))
+            total += reward
+            if terminated or truncated:
+                break
+        assert agent_step.reward[0, 0] == np.float32(total)
+        assert agent_step.terminated[0, 0] == terminated
+        assert agent_step.truncated[0, 0] == (truncated and not terminated)
+        ends["terminated"] += terminated
+        ends["truncated"] += truncated and not terminated
+        if timestep.ended[0]:
+            np.testing.assert_array_equal(agent_step.final_observation[0, 0], seen)
+            episode += 1
+            seen, _ = plain.reset(seed=seeding.integer(9, "guest", 0, episode) % 2**31)
+        np.testing.assert_array_equal(agent_step.observation[0, 0], seen)
+    assert min(ends.values()) > 0
+
+
+def test_repeated_actions_are_refused_where_they_do_not_work():
+    assert not GymnasiumSettings("CartPole-v1", action_repeat=2).plays_natively
+    for words in ({"action_repeat": 0}, {"action_repeat": 2, "agents": "tuple"}):
+        with pytest.raises(ValueError, match="action_repeat"):
+            GymnasiumSettings("CartPole-v1", **words)
 
 
 def test_nested_spaces_become_flat(caplog):

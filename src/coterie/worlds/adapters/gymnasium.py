@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentType, UnknownName
+from coterie.core.validation import at_least
 from coterie.core.world import World
 from coterie.worlds.adapters.batch import (
     EnvArrays,
@@ -51,12 +52,19 @@ class GymnasiumSettings(ExternalSettings):
     channels: Literal["auto", "first", "last"] = "auto"  # the axis of channels in pictures; auto: by their shape
     agents: Literal["single", "tuple"] = "single"  # tuple: Tuple or Dict spaces hold one space for each agent
     native: bool = True  # play CartPole-v1 with default options as a native batch
+    action_repeat: int = 1  # frames that an action lasts: a step is as many of the environment's, rewards add up
+
+    def __post_init__(self) -> None:
+        ExternalSettings.__post_init__(self)
+        at_least("action_repeat", self.action_repeat, 1)
+        if self.action_repeat > 1 and self.agents == "tuple":
+            raise ValueError("action_repeat: not with agents: tuple; set it to 1")
 
     @property
     def plays_natively(self) -> bool:
         """Whether the native batch plays instead of Gymnasium."""
         native = self.native and self.id == "CartPole-v1" and not self.options and not self.processes
-        return native and not self.changes_frames
+        return native and not self.changes_frames and self.action_repeat == 1
 
     @property
     def evaluation_copies(self) -> int:
@@ -97,7 +105,9 @@ def make_gymnasium(settings: GymnasiumSettings) -> ExternalGymnasiumEnv | Extern
         return _make_tuple(gymnasium, name, settings, world_name)
     info_masks = has_info_masks(settings, lambda: make_registered(gymnasium, name, settings)[0], _shows_mask)
     env, limit = make_registered(gymnasium, name, settings)
-    return ExternalGymnasiumEnv(env, limit, settings, world_name, settings.channels, info_masks=info_masks)
+    found = ExternalGymnasiumEnv(env, limit, settings, world_name, settings.channels, info_masks=info_masks)
+    found.action_repeat = settings.action_repeat
+    return found
 
 
 def _make_tuple(gymnasium: Any, name: str, settings: GymnasiumSettings, world_name: str) -> ExternalParallelEnv:
@@ -193,7 +203,8 @@ class ExternalGymnasiumEnv:
         self._unread_masks = not masked and settings.actions.masks == "auto"
         actions.use_fast_discrete(env.unwrapped.action_space)
         self._step = env.step
-        self._elapsed_steps, self._succeeded = 0, False
+        self.action_repeat = 1  # frames that an action lasts
+        self._elapsed_steps, self._succeeded = 0, False  # steps of the environment
 
     def bind(self, arrays: EnvArrays) -> None:
         """Read actions from these arrays and write results into them from now on."""
@@ -221,13 +232,13 @@ class ExternalGymnasiumEnv:
 
     def step(self) -> bool:
         """Take one step."""
-        returned = self._step(self._action())
+        returned = self._step(self._action()) if self.action_repeat == 1 else self._repeat(self._action())
         try:
             observation, reward, terminated, truncated, info = returned
         except (TypeError, ValueError):
             got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
             raise InvalidEnvOutput("step to return (observation, reward, terminated, truncated, info)", got) from None
-        reward = as_reward(reward, self._weights, self._warn)
+        reward = as_reward(reward, self._weights if self.action_repeat == 1 else None, self._warn)
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
             terminated = as_bool("terminated", terminated, self._warn)
             truncated = as_bool("truncated", truncated, self._warn)
@@ -235,7 +246,7 @@ class ExternalGymnasiumEnv:
         self._elapsed_steps += 1
         self._reward[0] = reward
         over = terminated or truncated or self._elapsed_steps >= self._limit
-        if over or self._elapsed_steps == 1:  # otherwise both flags are already False
+        if over or self._elapsed_steps <= self.action_repeat:  # otherwise both flags are already False
             self._terminated[0], self._truncated[0] = terminated, over and not terminated
             self._succeeded = terminated and reward > 0
         if self._mask is not None and not over:
@@ -244,6 +255,19 @@ class ExternalGymnasiumEnv:
             self._unread_masks = False
             self._warn("an action_mask appears in info after the episode's start; world.actions.masks: info reads it")
         return over
+
+    def _repeat(self, action: Any) -> Any:
+        """Act alike for several frames, until the episode or its time is over; returns the last with all rewards."""
+        total = 0.0
+        for frame in range(min(self.action_repeat, self._limit - self._elapsed_steps)):
+            returned = self._step(action)
+            if not (isinstance(returned, tuple) and len(returned) == 5):
+                return returned
+            self._elapsed_steps += frame > 0  # the last one is counted by `step`
+            total += as_reward(returned[1], self._weights, self._warn)
+            if returned[2] or returned[3]:
+                break
+        return returned[0], total, *returned[2:]
 
     def _write_mask(self, observation: Any, info: Any) -> None:
         """Write the mask of the observation or of the info; without one, every action is legal."""
