@@ -51,6 +51,8 @@ def train(experiment: str, seeds: int, folder: Path) -> list[Run]:
     missing = [s for s in range(seeds) if not (folder / experiment / f"seed={s}" / "summary.json").exists()]
     if missing:
         words = ["-m", f"seed={','.join(map(str, missing))}", "--quiet", "--out", str(folder / experiment)]
+        if len(missing) == 1:  # a sweep of one run would not name its folder after the seed
+            words = [f"seed={missing[0]}", "--quiet", "--out", str(folder / experiment / f"seed={missing[0]}")]
         subprocess.run([str(Path(sys.executable).parent / "coterie"), "train", experiment, *words], check=True)
     return [Run.open(folder / experiment / f"seed={s}") for s in range(seeds)]
 
