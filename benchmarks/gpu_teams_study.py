@@ -61,7 +61,8 @@ STUDIES = {
     "sokoban-1": Study("sokoban-smollm", [], 32_000, 2, 48, arms=SHORT),
     "math": Study("math-smollm", [], 500, 2, 40, alone="reasoner", arms=SHORT),
 }
-ADAPTERS = [f"{TEAM}.parameters=individual", f"{TEAM}.policy.weights=lora", f"{TEAM}.learner.learning_rate=3e-4"]
+SEPARATE = [f"{TEAM}.parameters=individual", f"{TEAM}.learner.learning_rate=2e-5"]
+ADAPTERS = [f"{TEAM}.parameters=individual", f"{TEAM}.policy.weights=lora", f"{TEAM}.learner.learning_rate=1e-4"]
 
 
 def arms_of(study: Study) -> dict[str, list[str]]:
@@ -72,7 +73,7 @@ def arms_of(study: Study) -> dict[str, list[str]]:
         "untrained": [],
         "AT-GRPO, shared": [],
         "AT-GRPO, adapters": ADAPTERS,
-        "AT-GRPO, separate": [f"{TEAM}.parameters=individual"],
+        "AT-GRPO, separate": SEPARATE,
         "plain GRPO": [*EPISODES, "train.num_envs=1024", whole],
         "single agent, AT-GRPO": [*alone, "train.num_envs=256", "train.rollout_steps=4"],
         "single agent, plain GRPO": [*alone, *EPISODES, "train.num_envs=2048", half],
