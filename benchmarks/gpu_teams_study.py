@@ -21,8 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from interleave import commit
 
+from coterie.studies import figures
+from coterie.studies.statistics import Estimate
 from coterie.training.run import Run
 
 TEAM = "groups.team"
@@ -162,6 +165,42 @@ def train(study: Study, arm: str, seed: int, budget: Budget) -> dict[str, Any]:
         "last": {k: v for k, v in records[-1].items() if any(word in k for word in KEPT)},
         "commands": [*before, " ".join(["coterie", *command])],
     }
+
+
+TITLES = {
+    "plan-path-5": "Plan-Path 5×5",
+    "plan-path-10": "Plan-Path 10×10",
+    "sudoku-4": "Sudoku 4×4",
+    "sokoban-1": "Sokoban, one box",
+    "math": "math, two digits",
+}
+
+
+def draw(found: dict[str, Any]) -> bytes:
+    """Success in validation instances against sampled tokens and against minutes, a row for each study."""
+    from matplotlib.figure import Figure
+
+    shown = [one for one in found["results"] if one["seed"] == 0 and one["arm"] != "untrained"]
+    shown = [one for one in shown if one["warm_up"] == max(o["warm_up"] for o in shown if o["study"] == one["study"])]
+    arms = list(dict.fromkeys(one["arm"] for one in shown))
+    studies = [name for name in TITLES if any(one["study"] == name for one in shown)]
+    figure = Figure(figsize=(11, 2.4 * len(studies) + 0.6), layout="constrained")
+    panels = figure.subplots(len(studies), 2, squeeze=False, sharey="row")
+    handles: dict[str, Any] = {}
+    for row, study in zip(panels, studies, strict=True):
+        for one in (one for one in shown if one["study"] == study):
+            tokens, seconds, success = np.array(one["validation"]).T
+            number = arms.index(one["arm"])
+            for axes, x in zip(row, (tokens / 1e6, seconds / 60), strict=True):
+                series = figures.Series(one["arm"], figures.colour(number), x, Estimate(success, success, success))
+                figures.draw_series(axes, series, band=False)
+                handles[one["arm"]] = axes.get_lines()[-1]
+        last = study == studies[-1]
+        for axes, x in zip(row, ("sampled tokens, millions", "minutes, GPU shared by up to 14 runs"), strict=True):
+            figures.label_panel(axes, TITLES[study], x if last else "", "greedy success" if axes is row[0] else "")
+            axes.set_ylim(0.45, 1.02)  # one instance of 200 is no more than a line's width
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize=8)
+    return figures.as_png(figure)
 
 
 def main() -> None:
