@@ -330,10 +330,8 @@ class MADDPG:
     def remember(self, own: Experience, joint: Joint) -> PendingSteps:
         """Add the transitions that this experience completes to the replay; returns all its steps."""
         self.probe(own)
-        if self.pending is None:
-            self.pending = self.layout.nothing_pending(own.active.shape[1])
-        steps = self.layout.steps(joint, self.preference.rewards(own))
-        rows, self.pending = self.layout.complete(steps, self.layout.finals(joint), self.pending, self.settings.gamma)
+        rewards = self.preference.rewards(own)
+        rows, self.pending, steps = self.layout.complete(joint, rewards, self.pending, self.settings.gamma)
         self.replay.add(rows)
         return steps
 
