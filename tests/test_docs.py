@@ -58,7 +58,7 @@ def marked(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [marked(name) for name in sorted(PAGES)])
-def test_the_code_of_every_page_runs(name, tmp_path, monkeypatch):
+def test_the_code_of_every_page_runs(name, tmp_path, monkeypatch, forked):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     known = set(sys.modules)

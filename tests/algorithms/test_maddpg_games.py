@@ -65,9 +65,15 @@ def test_learns_a_point_of_a_box(network):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("centralized", [True, False])
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize(
+    ("parameters", "compiled", "centralized"),
+    [
+        *(("shared", True, centralized) for centralized in (True, False)),
+        *(("individual", True, centralized) for centralized in (True, False)),
+        ("shared", False, True),
+        ("individual", False, False),
+    ],
+)
 def test_agents_with_equal_views_learn_to_choose_differently(parameters, compiled, centralized):
     wanted = np.array([0, 2])
     world = Bandit(Discrete(3), lambda a: (a == wanted) * 1.0, num_envs=16, agents=2)
@@ -146,21 +152,18 @@ class Lottery(Bandit):
         super().__init__(Box((1,), 0.0, 1.0), paid, num_envs=num_envs)
 
 
-def share_bought(world, preference, compiled=True, **critic):
-    network = {"squash": "clip", "activation": "tanh", "compiled": compiled}
+def share_bought(world, preference, **critic):
+    network = {"squash": "clip", "activation": "tanh"}
     fields = RISKY | {"critic": RISKY["critic"] | critic}
-    if not compiled:  # an update takes fifteen times as long: half as many, each twice as far
-        fields |= {"updates_per_step": RISKY["updates_per_step"] / 2, "learning_rate": 2 * FIELDS["learning_rate"]}
     table, _ = play(world, 60, 4, preference=preference, network=network, **fields)
     return float(greedily(world, table).mean())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiled", [True, False])
-def test_prospect_theorists_play_the_lottery_and_others_do_not(compiled):
+def test_prospect_theorists_play_the_lottery_and_others_do_not():
     """A chance of 5% to win 18 for 1: unfair, but overweighted."""
-    assert share_bought(Lottery(18.0, 0.05, 1.0), Individual(IndividualSettings()), compiled) < 0.2
-    assert share_bought(Lottery(18.0, 0.05, 1.0), CPT(CPTSettings(loss_aversion=1.0)), compiled) > 0.9
+    assert share_bought(Lottery(18.0, 0.05, 1.0), Individual(IndividualSettings())) < 0.2
+    assert share_bought(Lottery(18.0, 0.05, 1.0), CPT(CPTSettings(loss_aversion=1.0))) > 0.9
 
 
 @pytest.mark.slow
