@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config import schema
+from coterie.training.evaluate import wilson
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -689,7 +690,7 @@ TAUGHT = {
     **{f"{name}-doorkey-teacher": (name, "teacher") for name in ("colored", "lava")},
 }
 TEAMS = {f"plan-path-{kind}": f"AT-GRPO, {kind}" for kind in ("shared", "separate", "adapters")}  # arms of its study
-SMOLLM = {"plan-path-smollm": "plan-path", "sudoku-smollm": "sudoku", "math-smollm": "math"}  # studies on a GPU
+SMOLLM = {f"{task}-smollm": task for task in ("plan-path", "sudoku", "sokoban", "math")}  # studies on a GPU
 CLONED = {"doorkey-expert": ("lm-20",), "doorkey-expert-ppo": ("scratch", "lm-20")}  # arms of expert-doorkey-5.json
 PICTURES = {  # experiment -> the picture of its study
     **dict.fromkeys(TAUGHT, "teacher"),
@@ -779,6 +780,38 @@ def smollm(task: str) -> str:
     head = ("study, arm, seed, commit", "tokens", "validation, step 0", "trained", "test, step 0", "trained")
     note = "One H200; success run by run. Settings differ between commits: [Teams on a GPU](guides/teams-gpu.md).\n\n"
     return note + markdown((*head, "solver (scripted)", "guess"), rows)
+
+
+GPU_STUDIES = {
+    "plan-path-5": "Plan-Path 5×5",
+    "plan-path-10": "Plan-Path 10×10",
+    "sudoku-4": "Sudoku 4×4, 8 blanks",
+    "sokoban-1": "Sokoban, one box",
+    "math": "math, two digits",
+}
+
+
+def teams_gpu(seed: str = "0") -> str:
+    """Arms of the studies on one GPU: test success with 95% intervals, tokens and minutes."""
+    rows = []
+    for one in read("teams-gpu")["results"]:
+        if one["seed"] != int(seed):
+            continue
+        (_, _, before), (_, _, after) = one["validation"][0], one["validation"][-1]
+        tested = [shown_success(one[key]) for key in ("test_step_0", "test")]
+        guess = f"{one['baselines']['guess']:.1%}" if one["baselines"] else "–"
+        amounts = [f"{one['warm_up']:,}", f"{one['tokens'] / 1e6:.2f}M", f"{one['seconds'] / 60:.1f}"]
+        title = GPU_STUDIES[one["study"]]
+        rows.append([title, one["arm"], *amounts, f"{before:.1%}", f"{after:.1%}", *tested, guess])
+    head = ("task", "arm", "warm-up answers", "tokens", "minutes", "validation, step 0", "trained")
+    return markdown((*head, "test, step 0", "trained [95%]", "guess"), rows)
+
+
+def shown_success(rate: float | None, instances: int = 200) -> str:
+    if rate is None:
+        return "–"
+    low, high = wilson(rate * instances, instances)
+    return f"{rate:.1%} [{low:.0%}, {high:.0%}]"
 
 
 def cloned(arms: tuple[str, ...]) -> str:
@@ -959,6 +992,7 @@ def worlds() -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
+    "teams-gpu": teams_gpu,
     "worlds": worlds,
     "scores": scores,
     "auctions": auctions,
