@@ -15,8 +15,6 @@ from coterie.core.group import GroupSpec
 from coterie.core.types import Array, CoterieError, Discrete, State, map_tree
 from coterie.policies.network import NeuralPolicy
 
-NO_MASK = np.zeros((1, 0), bool)
-
 
 class Labels(NamedTuple):
     """Decisions of one parameter set's agents with the demonstrator's actions."""
@@ -116,7 +114,8 @@ class Augmenter:
         if self.functions and self.world is None:
             raise ValueError("augmentations need a world, whose observations they read")
         if self.functions and isinstance(group_spec.spaces.action, Discrete):  # one that does not fit fails here
-            blank = Labels(np.zeros((1, policy.layout.size), np.float32), *np.zeros((2, 1), np.int64), NO_MASK)
+            observation, zero = np.zeros((1, policy.layout.size), np.float32), np.zeros(1, np.int64)
+            blank = Labels(observation, agent=zero, action=zero, mask=np.zeros((1, 0), bool))
             self(blank, np.random.default_rng(0))
 
     def __call__(self, labels: Labels, random: np.random.Generator) -> Labels:
