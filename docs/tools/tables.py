@@ -538,14 +538,27 @@ def handed_over() -> str:
             [
                 f"{way['size']} × {way['size']}, {way['arm']}",
                 f"`{way['way']}`",
-                f"{statistics.mean(one['step_0'] for one in seeds):.0%}",
+                " ".join(f"`{word}`" for word in way["learner"]) or "–",
+                ", ".join(f"{100 * one['step_0']:.0f}" for one in seeds),
                 ", ".join(f"{100 * one['lost']:.0f}" for one in seeds),
                 ", ".join(f"{100 * one['last']:.0f}" for one in seeds),
                 ", ".join("–" if one["frames_to_90"] is None else f"{one['frames_to_90'] / 1000:.0f}" for one in seeds),
             ]
         )
-    head = ("clone", "way", "step 0", "lost, in points, seed by seed", "at the end, %", "frames to 90%, in thousands")
-    return markdown(head, rows)
+    head = ("policy", "way", "PPO differs by", "step 0, %", "lost, in points, seed by seed", "at the end, %")
+    return markdown((*head, "frames to 90%, in thousands"), rows)
+
+
+def first_evaluations() -> str:
+    """Greedy success at step 0 and in the ten evaluations after the hand-over, mean of the seeds."""
+    rows = []
+    for way in read("hand-over")["ways"]:
+        curves = [[one["step_0"], *one["first"]] for one in way["seeds"]]
+        what = f"{way['size']} × {way['size']}, {way['arm']}: {way['way']}"
+        means = [statistics.mean(values) for values in zip(*curves, strict=True)]
+        rows.append([" ".join([what, *(f"`{word}`" for word in way["learner"])]), *(f"{100 * m:.0f}" for m in means)])
+    frames = (f"{512 * number:,}" for number in range(1, 11))
+    return markdown(("greedy success in %, after so many frames", "0", *frames), rows)
 
 
 def labelled() -> str:
@@ -1002,6 +1015,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "attacks": attacks,
     "demonstrated": demonstrated,
     "handed-over": handed_over,
+    "first-evaluations": first_evaluations,
     "labelled": labelled,
     "sandbox-speed": sandbox_speed,
     "task-baselines": task_baselines,
