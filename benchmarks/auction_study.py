@@ -92,7 +92,7 @@ def bids_of(runs: list[Run]) -> dict[str, Any]:
     """What each group's first bidder bids at a few valuations, seed by seed."""
     tables = [coterie.load(run.path, "last") for run in runs]
     seen = np.array(SHOWN, np.float32)[:, None]
-    first = {group.name: group.seat.group_spec.agents[0] for group in tables[0].groups}
+    first = {group.name: group.actor.group_spec.agents[0] for group in tables[0].groups}
     rows = {name: np.array([table.act(agent, seen) for table in tables]) for name, agent in first.items()}
     levels = tables[0].config.world.settings.bid_levels  # 0: bids are numbers
     bids = {name: found / (levels - 1) if levels else found[..., 0] for name, found in rows.items()}
@@ -124,7 +124,7 @@ def play(one: Run, other: Run, prospects: int, neutrals: int, episodes: int) -> 
     world = build.build_world(one.config().world, evaluation_envs(episodes))
     sides = seats(prospects, neutrals)
     players = [Player(str(run.path), coterie.load(run.path, "last")) for run in (one, other)]
-    seated = [p.seat(agent, world, 0) for p, side in zip(players, sides, strict=True) for agent in side]
+    seated = [p.actor(agent, world, 0) for p, side in zip(players, sides, strict=True) for agent in side]
     result = evaluate(world, seated, episodes, evaluation_seed(0))
 
     def mean(side: list[str]) -> float:

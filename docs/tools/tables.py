@@ -60,7 +60,7 @@ AUCTIONS = {  # experiment -> its arms in auction-study.json
     "auction-pair": ("pair",),
     "auction-neutral": ("neutral-2", "neutral-3", "neutral-4", "neutral-5"),
     "auction-ppo": ("ppo-2",),
-    "auction-grid": ("grid-11", "grid-21"),
+    "auction-grid": ("grid-11",),
     "auction-cpt": ("cpt-2", "cpt-3", "cpt-4"),
     "auction-mixed": ("mixed-1+1", "mixed-1+2", "mixed-2+1", "mixed-1+3", "mixed-2+2", "mixed-3+1"),
 }
