@@ -76,7 +76,7 @@ class NoiseSettings:
 
 @dataclass(frozen=True)
 class ChoiceSettings:
-    """How the policy's gradient reaches discrete actions."""
+    """Settings of the policy's gradient with discrete actions."""
 
     gradient: Literal["drawn", "expected"] = "drawn"  # through a drawn choice (Gumbel-softmax); expected: over all
     temperature: float = 1.0  # drawn: of the softmax through which gradients reach choices

@@ -102,14 +102,14 @@ def _finite(bound: Array) -> Array:
 
 
 def _missing(leaf: Any) -> Array:
-    """Which numbers of an action lack a bound."""
+    """A mask of the numbers of an action that lack a bound."""
     if not isinstance(leaf, gymnasium.spaces.Box):
         return np.zeros((), bool)
     return ~(_finite(leaf.low) & _finite(leaf.high))
 
 
 def is_one_sided(leaf: Any) -> Array:
-    """Which numbers of an action have one bound and lack the other."""
+    """A mask of the numbers of an action that have one bound and lack the other."""
     if not isinstance(leaf, gymnasium.spaces.Box):
         return np.zeros((), bool)
     return _finite(leaf.low) != _finite(leaf.high)
