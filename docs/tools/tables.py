@@ -40,7 +40,7 @@ FAMILIES = {
     "Particle worlds": ("spread-ippo", "spread-mappo", "spread-qmix", "spread-maddpg", "tag-ppo", "tag-maddpg"),
     "Board games": ("tictactoe-alphazero", "connect-four-alphazero", "othello6-alphazero"),
     "Imitation": ("lunarlander-continuous-bc", "doorkey-expert", "doorkey-expert-ppo"),
-    "Auctions": ("auction-pair", "auction-neutral", "auction-ppo", "auction-cpt", "auction-mixed"),
+    "Auctions": ("auction-pair", "auction-neutral", "auction-ppo", "auction-grid", "auction-cpt", "auction-mixed"),
     "Language models": (
         *("gridworld-lm", "gridworld-lm-lora", "cartpole-lm-head", "gridworld-instructed", "gridworld-advised"),
         *("doorkey5-ppo", "doorkey5-shaped", "lavagap-constrained"),
@@ -60,6 +60,7 @@ AUCTIONS = {  # experiment -> its arms in auction-study.json
     "auction-pair": ("pair",),
     "auction-neutral": ("neutral-2", "neutral-3", "neutral-4", "neutral-5"),
     "auction-ppo": ("ppo-2",),
+    "auction-grid": ("grid-11",),
     "auction-cpt": ("cpt-2", "cpt-3", "cpt-4"),
     "auction-mixed": ("mixed-1+1", "mixed-1+2", "mixed-2+1", "mixed-1+3", "mixed-2+2", "mixed-3+1"),
 }
