@@ -110,7 +110,7 @@ bench-doorkey: $(STAMP) ## native door-key tasks against MiniGrid, stepping, and
 
 expert-study: $(STAMP) ## what demonstrations save on DoorKey 5x5 and 8x8, five seeds each, into docs/results (about an hour)
 	$(BIN)/python benchmarks/expert.py --size 5
-	$(BIN)/python benchmarks/expert.py --size 8 --steps 300000 --after 28672 --arms scratch scratch-alike transfer expert-20 lm-20
+	$(BIN)/python benchmarks/expert.py --size 8 --steps 300000 --after 16384 --arms lm-20 scratch-tuned
 
 dagger-study: $(STAMP) .venv-imitation/.installed ## labels that DAgger and cloning need, against `imitation`, five seeds each, into docs/results
 	$(BIN)/python benchmarks/dagger.py --imitation .venv-imitation/bin/python

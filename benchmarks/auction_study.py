@@ -5,6 +5,7 @@
 Trains what is not there yet, goes on with what was stopped, and writes arm by arm: `auction-study.json` (every arm's
 numbers beside the oracle's, with 95% intervals over seeds, its command and the commit) and `auction-study-ARM.png`
 (bid curves). `key=value` words go to every training. Arms `neutral-N`, `pair` and `ppo-2` (two bidders by other means),
+`grid-L` (two bidders with L bids),
 `cpt-N` and `mixed-P+M` (P prospect theorists, M neutral bidders) learn at their own table. `apart-P+M` seats
 bidders of `cpt-N` and `neutral-N` of the same seed at one table, without further learning; its numbers come from their
 curves, and beside them, in money, from playing.
@@ -53,6 +54,7 @@ ARMS: dict[str, tuple[str, list[str]]] = {  # arm -> experiment, overrides
     **{f"neutral-{n}": ("auction-neutral", [f"world.num_bidders={n}"]) for n in (2, 3, 4, 5)},
     "pair": ("auction-pair", []),
     "ppo-2": ("auction-ppo", []),
+    **{f"grid-{n}": ("auction-grid", [f"world.bid_levels={n}"]) for n in (11, 21)},
     **{f"cpt-{n}": ("auction-cpt", [f"world.num_bidders={n}"]) for n in (2, 3, 4)},
     **{f"mixed-{p}+{m}": ("auction-mixed", mixed(p, m)) for p, m in SPLITS},
 }
@@ -90,9 +92,11 @@ def bids_of(runs: list[Run]) -> dict[str, Any]:
     """What each group's first bidder bids at a few valuations, seed by seed."""
     tables = [coterie.load(run.path, "last") for run in runs]
     seen = np.array(SHOWN, np.float32)[:, None]
-    first = {group.name: group.seat.group_spec.agents[0] for group in tables[0].groups}
-    rows = {name: np.array([table.act(agent, seen)[:, 0] for table in tables]) for name, agent in first.items()}
-    return {"valuations": SHOWN} | {name: found.astype(float).tolist() for name, found in rows.items()}
+    first = {group.name: group.actor.group_spec.agents[0] for group in tables[0].groups}
+    rows = {name: np.array([table.act(agent, seen) for table in tables]) for name, agent in first.items()}
+    levels = tables[0].config.world.settings.bid_levels  # 0: bids are numbers
+    bids = {name: found / (levels - 1) if levels else found[..., 0] for name, found in rows.items()}
+    return {"valuations": SHOWN} | {name: found.astype(float).tolist() for name, found in bids.items()}
 
 
 def match(arm: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -120,7 +124,7 @@ def play(one: Run, other: Run, prospects: int, neutrals: int, episodes: int) -> 
     world = build.build_world(one.config().world, evaluation_envs(episodes))
     sides = seats(prospects, neutrals)
     players = [Player(str(run.path), coterie.load(run.path, "last")) for run in (one, other)]
-    seated = [p.seat(agent, world, 0) for p, side in zip(players, sides, strict=True) for agent in side]
+    seated = [p.actor(agent, world, 0) for p, side in zip(players, sides, strict=True) for agent in side]
     result = evaluate(world, seated, episodes, evaluation_seed(0))
 
     def mean(side: list[str]) -> float:

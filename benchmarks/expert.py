@@ -2,14 +2,15 @@
 
     python benchmarks/expert.py --size 5 --seeds 5 --runs runs/expert
 
-Every arm trains `doorkey-expert-ppo`. `scratch` starts with random weights, `scratch-alike` too, with the settings of
-PPO that the clones go on with, `transfer` with the weights of PPO on a grid of another size, `expert-N` and `lm-N` with
-a clone of N episodes of the scripted expert, or of those that the embedded language model planned. Frames count
-demonstrations, and for `transfer` not the other task's. `lowest_drawn` is the lowest success of the episodes that ended
-in one iteration of training, where actions are drawn. Settings were chosen on seeds 100 to 104. Writes
+Every arm trains `doorkey-expert-ppo`. `scratch` starts with random weights, `scratch-tuned` too, with the best settings
+of PPO from random weights that are known, `transfer` with the weights of PPO on a grid of another size, `expert-N` and
+`lm-N` with a clone of N episodes of the scripted expert, or of those that the embedded language model planned. Frames
+count demonstrations, and for `transfer` not the other task's. Policies that are handed over are evaluated every 512
+frames, `scratch` and `scratch-tuned` every 1,024. `lowest_drawn` is the lowest success of the episodes that ended in
+one iteration of training, where actions are drawn. Settings were chosen on seeds 100 to 104. Writes
 docs/results/expert-doorkey-SIZE.json and .png (curves with the range over seeds; below, where each arm goes), and one
-video of each arm next to the runs. What is already trained is kept, and refused
-where it was trained with other settings.
+video of each arm next to the runs. What is already trained is kept, and refused where it was trained with other
+settings.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +44,27 @@ from coterie.training.video import write_video
 EXPERIMENT = "doorkey-expert-ppo"
 PLANNER = "planner:lm=embedded"
 PLAIN = ["train.video=false", "train.tensorboard=false"]
-CLONE = [  # few decisions are learned by heart within seconds: noise and a short run keep the policy soft
+DOORKEY = "coterie.worlds.doorkey.augmentation"
+CLONE = [  # few decisions are learned by heart within seconds: what is changed at random keeps the policy general
+    f"groups.agent.learner.augmentations=[{DOORKEY}:mirror, {DOORKEY}:hide_window]",
     "groups.agent.learner.noise=0.2",
     "groups.agent.learner.weight_decay=0.3",
-    "train.total_steps=20480",
+    "groups.agent.learner.validation=0",
+    "train.total_steps=98304",
+    "train.evaluate_every=8",
 ]
-LEARNER = {  # of PPO after cloning, by size of the grid
+OFTEN = ["train.rollout_steps=32", "train.evaluate_every=1"]  # evaluated every 512 frames
+STEADY = ("gamma=0.98", "entropy_coefficient=0", "learning_rate=5e-4", "normalize_advantages=false")
+LEARNER = {5: (*STEADY, "epochs=8"), 8: (*STEADY, "minibatches=4")}  # of PPO after cloning, by size of the grid
+TUNED = {  # of PPO from random weights
     5: ("gamma=0.98", "entropy_coefficient=0.01", "epochs=8"),
     8: ("gamma=0.98", "entropy_coefficient=0.01", "learning_rate=2e-3", "minibatches=4"),
 }
-HAND_OVER = (  # how a policy goes on under PPO, found by `hand_over.py` on seeds 100 to 104; RUN: the policy's run
+HAND_OVER = (  # how a policy goes on under PPO, found by `hand_over.py` on seeds 100 to 102; RUN: the policy's run
     "learner.hand_over.warm_up=1",
-    "advisor={name: policy, policy: RUN, use: {mode: kl, strength: 1, frames: 6000}}",
+    "advisor={name: policy, policy: RUN, use: {mode: kl, strength: 0.3, frames: 4000}}",
 )
-SCRATCH = ("scratch", "scratch-alike")
+SCRATCH = ("scratch", "scratch-tuned")
 SOLVED = 0.9  # greedy success
 
 
@@ -74,9 +83,9 @@ def go_on(path: Path, way: tuple[str, ...] = HAND_OVER) -> list[str]:
     return [f"groups.agent.policy.run={path.absolute()}", *(f"groups.agent.{word}" for word in words)]
 
 
-def learner_words(size: int) -> list[str]:
-    """The settings of PPO after the hand-over."""
-    return [f"groups.agent.learner.{word}" for word in LEARNER.get(size, LEARNER[5])]
+def learner_words(size: int, settings: Mapping[int, tuple[str, ...]] = LEARNER) -> list[str]:
+    """The settings of PPO, by default those after the hand-over."""
+    return [f"groups.agent.learner.{word}" for word in settings.get(size, settings[5])]
 
 
 def train_kept(words: list[str], out: Path) -> Run:
@@ -109,12 +118,12 @@ def train(arm: str, seed: int, size: int, steps: int, other: int, folder: Path) 
     """
     words, frames = [f"world.size={size}", f"seed={seed}", *PLAIN], 0
     if arm == "transfer":
-        words += [*go_on(other_kept(seed, size, other, folder)), *learner_words(size)]
+        words += [*go_on(other_kept(seed, size, other, folder)), *learner_words(size), *OFTEN]
     elif arm not in SCRATCH:
         clone, frames = clone_kept(arm, seed, size, folder)
-        words += [*go_on(clone), *learner_words(size)]
-    elif arm == "scratch-alike":
-        words += learner_words(size)
+        words += [*go_on(clone), *learner_words(size), *OFTEN]
+    else:
+        words += [*(learner_words(size, TUNED) if arm == "scratch-tuned" else []), "train.evaluate_every=1"]
     return train_kept([*words, f"train.total_steps={steps}"], folder / arm / f"seed={seed}"), frames
 
 
@@ -195,11 +204,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=200)
+    parser.add_argument("--first-seed", type=int, default=400)
     parser.add_argument(
         "--steps", type=int, default=100_000, help="frames of PPO from scratch, there and on another task"
     )
-    parser.add_argument("--after", type=int, default=24_000, help="frames of PPO after a clone or another task")
+    parser.add_argument("--after", type=int, default=12_288, help="frames of PPO after a clone or another task")
     every = [*SCRATCH, "transfer", "expert-5", "expert-20", "lm-5", "lm-20"]
     parser.add_argument("--arms", nargs="+", default=every)
     parser.add_argument("--runs", type=Path, default=Path("runs/expert"))

@@ -40,6 +40,7 @@ from coterie.policies.teams.weights import PAD, Weights
 
 NEW = 128  # tokens of an answer
 NEVER = -5  # no token ends an answer
+PARTS = ("greedy", "rollout", "update", "choices", "iteration")
 PEAK = 790e12  # products per second of one H200 in bfloat16, as measured on 8192 x 8192 matrices
 
 
@@ -305,6 +306,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-static", action="store_true", help="leave the static cache out: it compiles for a while")
     parser.add_argument("--start", help="a warm start of plan-path-smollm: where the time of an iteration goes")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="parts to measure")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     resolve_device("cuda", compiled=False)  # the settings of a run
@@ -325,14 +327,17 @@ def main() -> None:
         gc.collect()
         torch.cuda.empty_cache()
 
-    show("greedy", check_greedy(network, exact.model, prompts_of(tokenizer, 64)))
+    if "greedy" in options.only:
+        show("greedy", check_greedy(network, exact.model, prompts_of(tokenizer, 64)))
     rows = []
-    for batch in options.batches:
+    for batch in options.batches if "rollout" in options.only else ():
         rows.append(rollout(network, model, tokenizer, batch, options.rounds, not options.no_static))
         show("rollout", rows)
-    show("update", [update(network, model, tokenizer, options.rounds, s) for s in ((128, 8, 16), (128, 8, 64))])
-    show("choices_per_second", choices(options.rounds))
-    if options.start:
+    if "update" in options.only:
+        show("update", [update(network, model, tokenizer, options.rounds, s) for s in ((128, 8, 16), (128, 8, 64))])
+    if "choices" in options.only:
+        show("choices_per_second", choices(options.rounds))
+    if options.start and "iteration" in options.only:
         with tempfile.TemporaryDirectory() as folder:
             show("iteration", iteration(options.start, Path(folder) / "run", 300_000))
     if options.out:

@@ -10,17 +10,22 @@ What is already trained is kept. The commands are part of the results.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from interleave import commit
 
+from coterie.studies import figures
+from coterie.studies.statistics import Estimate
 from coterie.training.run import Run
 
 TEAM = "groups.team"
@@ -45,6 +50,7 @@ class Study:
     arms: tuple[str, ...] = ()  # none: all
 
 
+KEPT = ("unreadable", "score", "flat_groups", "token_entropy", "tokens_per_answer", "turns")  # of the last record
 SHORT = ("untrained", "AT-GRPO, shared", "AT-GRPO, adapters", "plain GRPO")
 STUDIES = {
     "plan-path-5": Study("plan-path-smollm", [], 32_000, 4, 24, turns=8),
@@ -58,7 +64,8 @@ STUDIES = {
     "sokoban-1": Study("sokoban-smollm", [], 32_000, 2, 48, arms=SHORT),
     "math": Study("math-smollm", [], 500, 2, 40, alone="reasoner", arms=SHORT),
 }
-ADAPTERS = [f"{TEAM}.parameters=individual", f"{TEAM}.policy.weights=lora", f"{TEAM}.learner.learning_rate=3e-4"]
+SEPARATE = [f"{TEAM}.parameters=individual", f"{TEAM}.learner.learning_rate=2e-5"]
+ADAPTERS = [f"{TEAM}.parameters=individual", f"{TEAM}.policy.weights=lora", f"{TEAM}.learner.learning_rate=1e-4"]
 
 
 def arms_of(study: Study) -> dict[str, list[str]]:
@@ -69,7 +76,7 @@ def arms_of(study: Study) -> dict[str, list[str]]:
         "untrained": [],
         "AT-GRPO, shared": [],
         "AT-GRPO, adapters": ADAPTERS,
-        "AT-GRPO, separate": [f"{TEAM}.parameters=individual"],
+        "AT-GRPO, separate": SEPARATE,
         "plain GRPO": [*EPISODES, "train.num_envs=1024", whole],
         "single agent, AT-GRPO": [*alone, "train.num_envs=256", "train.rollout_steps=4"],
         "single agent, plain GRPO": [*alone, *EPISODES, "train.num_envs=2048", half],
@@ -103,20 +110,36 @@ def warm_start(study: Study, words: list[str], seed: int, folder: Path) -> tuple
         *(f"{TEAM}.learner.learning_rate=2e-4", f"{TEAM}.learner.batch_size=64"),
         *("--demonstrations", str(demos), "--out", str(out), "--quiet"),
     ]
-    if not (out / "summary.json").exists():
-        coterie(*record)
-        coterie(*learn)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"warm-{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another study may be at it
+        if not (out / "summary.json").exists():
+            for half_done in (demos, out):
+                shutil.rmtree(half_done, ignore_errors=True)
+            coterie(*record)
+            coterie(*learn)
     return out, [" ".join(["coterie", *record]), " ".join(["coterie", *learn])]
 
 
-def train(study: Study, arm: str, seed: int, tokens: int, folder: Path, more: list[str]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Budget:
+    """How long arms train, with which further settings, and where they are kept."""
+
+    tokens: int
+    folder: Path
+    more: list[str]
+    label: str  # of runs with further settings
+    discard: bool  # delete checkpoints once results are read
+
+
+def train(study: Study, arm: str, seed: int, budget: Budget) -> dict[str, Any]:
     """Train one arm, if need be, and read its results."""
-    words = arms_of(study)[arm]
-    out = folder / arm.replace(", ", "-").replace(" ", "-") / f"seed={seed}"
+    words, folder = arms_of(study)[arm], budget.folder
+    out = folder / (arm.replace(", ", "-").replace(" ", "-") + budget.label) / f"seed={seed}"
     start, before = ("null", []) if arm == "untrained" else warm_start(study, words, seed, folder)
     command = [
-        *("train", study.experiment, *study.settings, *words, *more, f"{TEAM}.start={start}", f"seed={seed}"),
-        *(f"{TEAM}.learner.token_budget={tokens}", "train.total_steps=100000000", "train.best=last", *PLAIN),
+        *("train", study.experiment, *study.settings, *words, *budget.more, f"{TEAM}.start={start}", f"seed={seed}"),
+        *(f"{TEAM}.learner.token_budget={budget.tokens}", "train.total_steps=100000000", "train.best=last", *PLAIN),
         *("--out", str(out), "--quiet"),
     ]
     if arm == "untrained":
@@ -127,8 +150,10 @@ def train(study: Study, arm: str, seed: int, tokens: int, folder: Path, more: li
     summary, records = run.summary(), list(run.metrics())
     assert summary is not None
     read = [r for r in records if "eval/success_rate" in r]
+    if budget.discard:
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
     return {
-        "arm": arm,
+        "arm": arm + budget.label,
         "seed": seed,
         "warm_up": 0 if arm == "untrained" else study.warm_up,
         "step_0": summary["step_0"]["success_rate"],
@@ -137,9 +162,45 @@ def train(study: Study, arm: str, seed: int, tokens: int, folder: Path, more: li
         "tokens": records[-1]["team/tokens"],
         "seconds": summary["wall_s"],
         "curve": [(r.get("team/tokens", 0), r["wall_s"], r["eval/success_rate"]) for r in read],
-        "last": {k: v for k, v in records[-1].items() if "unreadable" in k or "score" in k or "flat" in k},
+        "last": {k: v for k, v in records[-1].items() if any(word in k for word in KEPT)},
         "commands": [*before, " ".join(["coterie", *command])],
     }
+
+
+TITLES = {
+    "plan-path-5": "Plan-Path 5×5",
+    "plan-path-10": "Plan-Path 10×10",
+    "sudoku-4": "Sudoku 4×4",
+    "sokoban-1": "Sokoban, one box",
+    "math": "math, two digits",
+}
+
+
+def draw(found: dict[str, Any]) -> bytes:
+    """Success in validation instances against sampled tokens and against minutes, a row for each study."""
+    from matplotlib.figure import Figure
+
+    shown = [one for one in found["results"] if one["seed"] == 0 and one["arm"] != "untrained"]
+    shown = [one for one in shown if one["warm_up"] == max(o["warm_up"] for o in shown if o["study"] == one["study"])]
+    arms = list(dict.fromkeys(one["arm"] for one in shown))
+    studies = [name for name in TITLES if any(one["study"] == name for one in shown)]
+    figure = Figure(figsize=(11, 2.4 * len(studies) + 0.6), layout="constrained")
+    panels = figure.subplots(len(studies), 2, squeeze=False, sharey="row")
+    handles: dict[str, Any] = {}
+    for row, study in zip(panels, studies, strict=True):
+        for one in (one for one in shown if one["study"] == study):
+            tokens, seconds, success = np.array(one["validation"]).T
+            number = arms.index(one["arm"])
+            for axes, x in zip(row, (tokens / 1e6, seconds / 60), strict=True):
+                series = figures.Series(one["arm"], figures.colour(number), x, Estimate(success, success, success))
+                figures.draw_series(axes, series, band=False)
+                handles[one["arm"]] = axes.get_lines()[-1]
+        last = study == studies[-1]
+        for axes, x in zip(row, ("sampled tokens, millions", "minutes, GPU shared by up to 14 runs"), strict=True):
+            figures.label_panel(axes, TITLES[study], x if last else "", "greedy success" if axes is row[0] else "")
+            axes.set_ylim(0.45, 1.02)  # one instance of 200 is no more than a line's width
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize=8)
+    return figures.as_png(figure)
 
 
 def main() -> None:
@@ -151,6 +212,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/teams-gpu"))
     parser.add_argument("--warm-up", type=int, help="demonstrated answers of the warm start, in place of the study's")
     parser.add_argument("--set", nargs="*", default=[], help="further settings, to try them")
+    parser.add_argument("--label", default="", help="added to the names of arms, for runs with further settings")
+    parser.add_argument("--discard", action="store_true", help="delete checkpoints of arms once results are read")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, on the same GPU")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -164,9 +227,10 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as pool:  # arms share them
         list(pool.map(lambda job: warm_start(study, arms_of(study)[job[1]], job[0][1], folder), starts.items()))
     print(f"{time.perf_counter() - begun:6.0f} s", options.study, "warm starts", flush=True)
+    budget = Budget(options.tokens, folder, options.set, options.label, options.discard)
     with ThreadPoolExecutor(options.jobs) as pool:
-        for one in pool.map(lambda job: train(study, *job, options.tokens, folder, options.set), jobs):
-            found.append(one)
+        for done in as_completed([pool.submit(train, study, arm, seed, budget) for arm, seed in jobs]):
+            found.append(one := done.result())
             shown = {k: one[k] for k in ("arm", "seed", "step_0", "success", "tokens", "seconds")}
             print(f"{time.perf_counter() - begun:6.0f} s", options.study, shown, flush=True)
             if options.out:

@@ -4,8 +4,9 @@
 
 Each way is a number of iterations in which only the critic learns, with or without a loss that pulls the policy to the
 one that it began as (KL, weight falling to 0). `lost` is step 0 less the lowest later evaluation, on 100 validation
-episodes that are the same along a run. Clones and settings of PPO are those of `expert.py`. Writes
-docs/results/hand-over-SIZE.json. The seeds are those on which settings are chosen, not those that `expert.py` reports.
+episodes that are the same along a run, and `first` are the ten evaluations after step 0. Clones and settings of PPO are
+those of `expert.py`; `--learner` changes some. The seeds are those on which settings are chosen, not those that
+`expert.py` reports. Adds what it finds to the file `--out`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def measure(run: expert.Run, frames: int) -> dict[str, Any]:
     return {
         "seed": summary["seed"],
         "step_0": values[0],
+        "first": values[1:11],  # evaluations
         "lowest": min(values[1:]),
         "lost": round(max(values[0] - min(values[1:]), 0.0), 4),
         "greedy": summary["evaluation"]["success_rate"],
@@ -56,11 +58,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=100)
     parser.add_argument("--arms", nargs="+", default=["expert-5"], help="transfer, or those of expert.py with a clone")
-    parser.add_argument("--after", type=int, default=24_000, help="frames of PPO")
+    parser.add_argument("--after", type=int, default=8_192, help="frames of PPO")
     parser.add_argument("--other", type=int, default=100_000, help="frames of PPO on the other task")
-    every = ["1:0", "2:0", "5:0", "10:0", "1:0.5", "1:1"]
+    every = ["1:0", "3:0", "1:0.3", "1:1"]
     parser.add_argument("--ways", nargs="+", default=every, help="WARM_UP:KL, the weight of the loss; 0: none")
-    parser.add_argument("--frames", type=int, default=6_000, help="after which the weight is 0")
+    parser.add_argument("--frames", type=int, default=4_000, help="after which the weight is 0")
     parser.add_argument("--learner", nargs="*", default=[], help="further settings of PPO")
     parser.add_argument("--runs", type=Path, default=Path("runs/hand-over"))
     parser.add_argument("--out", type=Path)
@@ -79,13 +81,16 @@ def main() -> None:
                     f"world.size={options.size}",
                     f"seed={seed}",
                     *expert.PLAIN,
+                    *expert.OFTEN,
                     *expert.go_on(start, way),
                 ]
                 words += [*expert.learner_words(options.size), *more, f"train.total_steps={options.after}"]
-                label = "-".join([name, *options.learner]).replace(", ", "-").replace("=", "")
+                label = "-".join([name, str(options.frames), *options.learner]).replace(", ", "-").replace("=", "")
                 run = expert.train_kept(words, folder / f"{arm}-{label}" / f"seed={seed}")
                 rows.append(measure(run, frames))
-            found.append({"arm": arm, "way": name, "learner": options.learner, "seeds": rows})
+            what = {"size": options.size, "arm": arm, "way": f"{name}, over {options.frames:,} frames"}
+            made = {"learner": options.learner, "command": " ".join(["python", *sys.argv]), "commit": commit()}
+            found.append({**what, **made, "seeds": rows})
             reached = [row["frames_to_90"] for row in rows]
             print(
                 f"{arm:10} {name:20} step 0 {statistics.mean(row['step_0'] for row in rows):4.0%}",
@@ -94,8 +99,8 @@ def main() -> None:
                 flush=True,
             )
     if options.out is not None:
-        result = {"command": " ".join(["python", *sys.argv]), "commit": commit(), "ways": found}
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        before = json.loads(options.out.read_text())["ways"] if options.out.exists() else []
+        options.out.write_text(json.dumps({"ways": before + found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

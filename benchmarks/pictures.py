@@ -18,6 +18,7 @@ import ablations
 import advised
 import dagger
 import expert
+import gpu_teams_study
 import instructed
 import learning
 import shaped
@@ -38,6 +39,7 @@ DRAWN: dict[str, Draw] = {  # file of results -> what draws it; all others are o
     "gridworld-competitive-match": lambda found: match_show.draw_matrix(found["players"], found["matrix"]),
     "gridworld-instructed": instructed.draw,
     "teacher": teacher.draw,
+    "teams-gpu": gpu_teams_study.draw,
     "teams-plan-path": teams.draw,
 }
 STUDY = "auction-study"  # one file for the pictures of all its arms

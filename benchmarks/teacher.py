@@ -157,7 +157,14 @@ TASKS = {
             "PPO alone, annealed": Arm("spread-ippo", ("train.evaluate_every=5", "train.total_steps=1000000")),
             "teacher": Arm("spread-teacher"),
             "oracle": taught("spread-teacher", "team", plans="oracle"),
-            "individual students": Arm("spread-teacher", ("groups.team.parameters=individual",)),
+            "individual students": Arm(  # each learns from a third of the decisions: the pull is stronger and longer
+                "spread-teacher",
+                (
+                    "groups.team.parameters=individual",
+                    "groups.team.advisor.use.strength=3",
+                    "groups.team.advisor.use.frames=600000",
+                ),
+            ),
         },
         {"teacher <= 0.5 of 1,000,000": lambda found: found["teacher"]["median_steps"] <= 500_000},
     ),

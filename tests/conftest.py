@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import scipy.linalg.cython_blas  # noqa: F401  # the BLAS of compiled code: loaded, so that its threads can be limited
 import torch
+from threadpoolctl import threadpool_limits
 
 import coterie
 from coterie.cli import main
@@ -25,7 +27,10 @@ from helpers.ppo import make_learner
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
-    torch.set_num_threads(1)  # tiny networks are slower with more, and a test machine is shared
+    """One thread for PyTorch and BLAS: tiny networks are slower with more, five times where tests run on all cores."""
+    torch.set_num_threads(1)
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 SOURCES = pytest.StashKey[numba_cache.Package]()

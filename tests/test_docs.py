@@ -58,7 +58,7 @@ def marked(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [marked(name) for name in sorted(PAGES)])
-def test_the_code_of_every_page_runs(name, tmp_path, monkeypatch):
+def test_the_code_of_every_page_runs(name, tmp_path, monkeypatch, forked):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     known = set(sys.modules)
@@ -86,7 +86,7 @@ def test_the_commands_of_the_gallery_name_experiments():
 
 
 def test_no_page_uses_the_old_name_of_a_setting():
-    old = {path.rpartition("*.")[2] for path in renamed.SETTINGS}
+    old = {path.rpartition("*.")[2] for path in renamed.SETTINGS} - {"learner.temperature"}  # SAC's is so named
     for name in sorted(PAGES):
         if not name.startswith("results/"):  # notes keep the names of their time
             text = (DOCS / name).read_text()

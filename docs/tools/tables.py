@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config import schema
+from coterie.training.evaluate import wilson
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -39,7 +40,7 @@ FAMILIES = {
     "Particle worlds": ("spread-ippo", "spread-mappo", "spread-qmix", "spread-maddpg", "tag-ppo", "tag-maddpg"),
     "Board games": ("tictactoe-alphazero", "connect-four-alphazero", "othello6-alphazero"),
     "Imitation": ("lunarlander-continuous-bc", "doorkey-expert", "doorkey-expert-ppo"),
-    "Auctions": ("auction-pair", "auction-neutral", "auction-ppo", "auction-cpt", "auction-mixed"),
+    "Auctions": ("auction-pair", "auction-neutral", "auction-ppo", "auction-grid", "auction-cpt", "auction-mixed"),
     "Language models": (
         *("gridworld-lm", "gridworld-lm-lora", "cartpole-lm-head", "gridworld-instructed", "gridworld-advised"),
         *("doorkey5-ppo", "doorkey5-shaped", "lavagap-constrained"),
@@ -59,6 +60,7 @@ AUCTIONS = {  # experiment -> its arms in auction-study.json
     "auction-pair": ("pair",),
     "auction-neutral": ("neutral-2", "neutral-3", "neutral-4", "neutral-5"),
     "auction-ppo": ("ppo-2",),
+    "auction-grid": ("grid-11",),
     "auction-cpt": ("cpt-2", "cpt-3", "cpt-4"),
     "auction-mixed": ("mixed-1+1", "mixed-1+2", "mixed-2+1", "mixed-1+3", "mixed-2+2", "mixed-3+1"),
 }
@@ -537,14 +539,27 @@ def handed_over() -> str:
             [
                 f"{way['size']} × {way['size']}, {way['arm']}",
                 f"`{way['way']}`",
-                f"{statistics.mean(one['step_0'] for one in seeds):.0%}",
+                " ".join(f"`{word}`" for word in way["learner"]) or "–",
+                ", ".join(f"{100 * one['step_0']:.0f}" for one in seeds),
                 ", ".join(f"{100 * one['lost']:.0f}" for one in seeds),
                 ", ".join(f"{100 * one['last']:.0f}" for one in seeds),
                 ", ".join("–" if one["frames_to_90"] is None else f"{one['frames_to_90'] / 1000:.0f}" for one in seeds),
             ]
         )
-    head = ("clone", "way", "step 0", "lost, in points, seed by seed", "at the end, %", "frames to 90%, in thousands")
-    return markdown(head, rows)
+    head = ("policy", "way", "PPO differs by", "step 0, %", "lost, in points, seed by seed", "at the end, %")
+    return markdown((*head, "frames to 90%, in thousands"), rows)
+
+
+def first_evaluations() -> str:
+    """Greedy success at step 0 and in the ten evaluations after the hand-over, mean of the seeds."""
+    rows = []
+    for way in read("hand-over")["ways"]:
+        curves = [[one["step_0"], *one["first"]] for one in way["seeds"]]
+        what = f"{way['size']} × {way['size']}, {way['arm']}: {way['way']}"
+        means = [statistics.mean(values) for values in zip(*curves, strict=True)]
+        rows.append([" ".join([what, *(f"`{word}`" for word in way["learner"])]), *(f"{100 * m:.0f}" for m in means)])
+    frames = (f"{512 * number:,}" for number in range(1, 11))
+    return markdown(("greedy success in %, after so many frames", "0", *frames), rows)
 
 
 def labelled() -> str:
@@ -676,7 +691,7 @@ TAUGHT = {
     **{f"{name}-doorkey-teacher": (name, "teacher") for name in ("colored", "lava")},
 }
 TEAMS = {f"plan-path-{kind}": f"AT-GRPO, {kind}" for kind in ("shared", "separate", "adapters")}  # arms of its study
-SMOLLM = {"plan-path-smollm": "plan-path", "sudoku-smollm": "sudoku", "math-smollm": "math"}  # studies on a GPU
+SMOLLM = {f"{task}-smollm": task for task in ("plan-path", "sudoku", "sokoban", "math")}  # studies on a GPU
 CLONED = {"doorkey-expert": ("lm-20",), "doorkey-expert-ppo": ("scratch", "lm-20")}  # arms of expert-doorkey-5.json
 PICTURES = {  # experiment -> the picture of its study
     **dict.fromkeys(TAUGHT, "teacher"),
@@ -766,6 +781,38 @@ def smollm(task: str) -> str:
     head = ("study, arm, seed, commit", "tokens", "validation, step 0", "trained", "test, step 0", "trained")
     note = "One H200; success run by run. Settings differ between commits: [Teams on a GPU](guides/teams-gpu.md).\n\n"
     return note + markdown((*head, "solver (scripted)", "guess"), rows)
+
+
+GPU_STUDIES = {
+    "plan-path-5": "Plan-Path 5×5",
+    "plan-path-10": "Plan-Path 10×10",
+    "sudoku-4": "Sudoku 4×4, 8 blanks",
+    "sokoban-1": "Sokoban, one box",
+    "math": "math, two digits",
+}
+
+
+def teams_gpu(seed: str = "0") -> str:
+    """Arms of the studies on one GPU: test success with 95% intervals, tokens and minutes."""
+    rows = []
+    for one in read("teams-gpu")["results"]:
+        if one["seed"] != int(seed):
+            continue
+        (_, _, before), (_, _, after) = one["validation"][0], one["validation"][-1]
+        tested = [shown_success(one[key]) for key in ("test_step_0", "test")]
+        guess = f"{one['baselines']['guess']:.1%}" if one["baselines"] else "–"
+        amounts = [f"{one['warm_up']:,}", f"{one['tokens'] / 1e6:.2f}M", f"{one['seconds'] / 60:.1f}"]
+        title = GPU_STUDIES[one["study"]]
+        rows.append([title, one["arm"], *amounts, f"{before:.1%}", f"{after:.1%}", *tested, guess])
+    head = ("task", "arm", "warm-up answers", "tokens", "minutes", "validation, step 0", "trained")
+    return markdown((*head, "test, step 0", "trained [95%]", "guess"), rows)
+
+
+def shown_success(rate: float | None, instances: int = 200) -> str:
+    if rate is None:
+        return "–"
+    low, high = wilson(rate * instances, instances)
+    return f"{rate:.1%} [{low:.0%}, {high:.0%}]"
 
 
 def cloned(arms: tuple[str, ...]) -> str:
@@ -946,6 +993,7 @@ def worlds() -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
+    "teams-gpu": teams_gpu,
     "worlds": worlds,
     "scores": scores,
     "auctions": auctions,
@@ -968,6 +1016,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "attacks": attacks,
     "demonstrated": demonstrated,
     "handed-over": handed_over,
+    "first-evaluations": first_evaluations,
     "labelled": labelled,
     "sandbox-speed": sandbox_speed,
     "task-baselines": task_baselines,

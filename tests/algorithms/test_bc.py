@@ -7,7 +7,7 @@ import torch
 import coterie
 from coterie.algorithms.imitation.bc import BC, BCSettings
 from coterie.algorithms.imitation.cloning import Cloner, CloningSettings
-from coterie.algorithms.imitation.labels import Labels, turn
+from coterie.algorithms.imitation.labels import Augmenter, Labels, turn
 from coterie.config import schema
 from coterie.core import demonstrations
 from coterie.core.types import Box, Discrete, Joint
@@ -122,6 +122,28 @@ def test_boards_are_turned_together_with_their_moves():
     seen = np.take_along_axis(turned.observation, turned.action[:, None], axis=1)[:, 0]
     np.testing.assert_array_equal(seen, moves)  # the turned move is on the same cell
     assert np.take_along_axis(turned.mask, turned.action[:, None], axis=1).all()
+
+
+def doubled(decisions, world, random):
+    return decisions._replace(observation=2 * decisions.observation)
+
+
+def test_augmentations_are_applied_by_name_and_in_order():
+    spec = spec_in(build_world(schema.load("gridworld-cooperative", GRID).world, 2))
+    given = Labels(generator().random((4, 3)), np.arange(4), np.arange(4), np.zeros((4, 0), bool))
+    augment = Augmenter(False, (f"{__name__}:doubled", f"{__name__}:doubled"), network(spec), spec)
+    np.testing.assert_array_equal(augment(given, generator()).observation, 4 * given.observation)
+    with pytest.raises(ValueError, match=r"augmentations: .*no_such"):
+        CloningSettings(augmentations=(f"{__name__}:no_such",))
+    with pytest.raises(ValueError, match=r"world\.name=doorkey, got Gridworld"):
+        Augmenter(False, ("coterie.worlds.doorkey.augmentation:mirror",), network(spec), spec)
+
+
+def test_a_clone_learns_from_augmented_decisions(grid):
+    plain, other = (learner([grid], augmentations=names) for names in ((), (f"{__name__}:doubled",)))
+    for each in (plain, other):
+        each.learn(None, Joint({}, 1, 0.0, steps=64), generator())
+    assert not np.array_equal(plain.policy.flat.array, other.policy.flat.array)
 
 
 # What it learns from --------------------------------------------------------------------------------------

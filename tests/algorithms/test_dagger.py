@@ -96,6 +96,20 @@ def test_observations_are_measured_on_all_labels():
     assert again.policy.normalizer.count.sum() == 3 * fresh.size
 
 
+def doubled(decisions, world, random):
+    return decisions._replace(observation=2 * decisions.observation)
+
+
+def test_labels_are_augmented_before_each_step():
+    weights = []
+    for words in ([], [f"groups.team.learner.augmentations=['{__name__}:doubled']"]):
+        group, own = rollout(*words)
+        joint = Joint({"team": own}, 1, 0.0, {"team": group.actor.group_spec.spaces})
+        group.learner.learn(own, joint, np.random.default_rng(0))
+        weights.append(group.policy.flat.array.copy())
+    assert not np.array_equal(*weights)
+
+
 def test_it_needs_an_expert_that_labels():
     for words, named in (
         ([f"{USE}.mode=kl"], "use.mode=kl needs a learner"),

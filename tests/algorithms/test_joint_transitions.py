@@ -45,9 +45,7 @@ def rollout(rows, first=0, hunters=None, prey=None, final=None):
 
 def cut(layout, experiences, pending=None, gamma=0.5):
     own = experiences[layout.own.info.group]
-    joint = Joint(experiences, 1, 0.0)
-    pending = layout.nothing_pending(own.active.shape[1]) if pending is None else pending
-    return layout.complete(layout.steps(joint, own.reward), layout.finals(joint), pending, gamma)
+    return layout.complete(Joint(experiences, 1, 0.0), own.reward, pending, gamma)[:2]
 
 
 def one_hot(choice, size=3):

@@ -1,4 +1,7 @@
-"""The shipped experiments learn what they are for, within their own number of steps."""
+"""Shipped experiments learn what they are for, within their own number of steps or half of it.
+
+The README's first example, which is trained in `tests/test_docs.py`, is that of `gridworld-race`.
+"""
 
 import pytest
 
@@ -20,23 +23,22 @@ def scores(name, tmp_path, *words):
     return brief(summary["evaluation"]), {name: brief(result) for name, result in summary["baselines"].items()}
 
 
-@pytest.mark.parametrize("name", ["cartpole-ppo", "cartpole-dqn"])
-def test_cartpole_is_solved(name, tmp_path):
-    found, others = scores(name, tmp_path)
+@pytest.mark.parametrize(("name", "steps"), [("cartpole-ppo", 100_000), ("cartpole-dqn", 30_000)])
+def test_cartpole_is_solved(name, steps, tmp_path):
+    found, others = scores(name, tmp_path, f"train.total_steps={steps}")
     assert found["return_mean"] >= 475
     assert others["random"]["return_mean"] < 30
 
 
-@pytest.mark.parametrize(("name", "slack"), [("gridworld-meet", 1.25), ("gridworld-race", 1.15)])
-def test_small_grids_are_walked_straight(name, slack, tmp_path):
-    found, others = scores(name, tmp_path)
+def test_a_small_grid_is_walked_straight(tmp_path):
+    found, others = scores("gridworld-meet", tmp_path, "train.total_steps=250000")
     assert found["success_rate"] >= 0.99
-    assert found["length_mean"] <= slack * others["expert"]["length_mean"]
+    assert found["length_mean"] <= 1.25 * others["expert"]["length_mean"]
 
 
 def test_a_team_collects_nearly_as_well_as_the_expert(tmp_path):
-    found, others = scores("gridworld-cooperative", tmp_path)
-    assert found["success_rate"] >= 0.95
+    found, others = scores("gridworld-cooperative", tmp_path, "train.total_steps=500000")
+    assert found["success_rate"] >= 0.9
     assert found["return_mean"] >= 0.9 * others["expert"]["return_mean"]
     assert others["random"]["return_mean"] < 0.6 * found["return_mean"]
 
@@ -50,5 +52,5 @@ def test_action_values_collect_on_a_small_grid(tmp_path):
 
 
 def test_spread_improves_on_random_play(tmp_path):
-    found, others = scores("spread-mappo", tmp_path, "train.total_steps=400000", "train.evaluate_every=1000")
+    found, others = scores("spread-mappo", tmp_path, "train.total_steps=200000", "train.evaluate_every=1000")
     assert found["return_mean"] > 0.75 * others["random"]["return_mean"]  # both are negative

@@ -195,7 +195,7 @@ def critic_row(one, net, table, done, agent):
 @both_views
 @pytest.mark.parametrize("compiled", [True, False])
 def test_one_update_is_the_one_of_the_paper(action, parameters, centralized, compiled):
-    settings = {"gamma": 0.9, "max_grad_norm": 1e9, "temperature": 0.7, "target": {"tau": 0.25}}
+    settings = {"gamma": 0.9, "max_grad_norm": 1e9, "choices": {"temperature": 0.7}, "target": {"tau": 0.25}}
     one, own, theirs = table_of(action, parameters, centralized, compiled, **settings)
     other, _, _ = table_of(action, parameters, centralized, compiled, **settings)
     joint = joint_of(one, own, others={"other": theirs})

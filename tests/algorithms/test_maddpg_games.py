@@ -6,7 +6,7 @@ import pytest
 import coterie
 from coterie.config.schema import ConfigError
 from coterie.core.types import Box, CoterieError, Discrete
-from coterie.preferences.prospect import Prospect
+from coterie.preferences.prospect import NEUTRAL, Prospect
 from coterie.preferences.standard import (
     CPT,
     CPTSettings,
@@ -19,7 +19,13 @@ from coterie.preferences.standard import (
 )
 from coterie.training import build
 from coterie.training.runner import Runner
-from coterie.worlds.auction.best_responses import bid_function, l2_distance
+from coterie.worlds.auction.best_responses import (
+    best_response,
+    bid_function,
+    interim_utility,
+    l2_distance,
+    win_probability_against,
+)
 from coterie.worlds.auction.equilibria import symmetric_equilibrium
 from coterie.worlds.auction.world import Auction, AuctionSettings
 from helpers.dqn import view
@@ -65,9 +71,15 @@ def test_learns_a_point_of_a_box(network):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("centralized", [True, False])
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize(
+    ("parameters", "compiled", "centralized"),
+    [
+        *(("shared", True, centralized) for centralized in (True, False)),
+        *(("individual", True, centralized) for centralized in (True, False)),
+        ("shared", False, True),
+        ("individual", False, False),
+    ],
+)
 def test_agents_with_equal_views_learn_to_choose_differently(parameters, compiled, centralized):
     wanted = np.array([0, 2])
     world = Bandit(Discrete(3), lambda a: (a == wanted) * 1.0, num_envs=16, agents=2)
@@ -101,6 +113,25 @@ def test_approaches_the_equilibrium_of_a_first_price_auction(hurdle):
 
     mine, ideal = bid_function(model, bid), symmetric_equilibrium(model)
     assert l2_distance(mine.bids, ideal(mine.values)) < 0.04
+
+
+@pytest.mark.slow
+def test_bids_on_a_grid_are_learned_by_the_expectation_over_all_bids():
+    world = Auction(AuctionSettings(bid_levels=11), 256)
+    fields = {"learning_rate": 2e-3, "batch_size": 128, "updates_per_step": 0.01, "replay": {"size": 20_000}}
+    fields |= {"critic": {"centralized": True, "hidden": (32, 32), "hurdle": True, "learning_rate": 5e-3}}
+    fields |= {"choices": {"gradient": "expected", "entropy_start": 0.1, "entropy_end": 0.02, "fraction": 0.8}}
+    network = {"hidden": (16,), "activation": "tanh", "identity": False}
+    table, _ = play(world, 60, 8, network=network, learning_rate_schedule="linear", **fields)
+    model, policy = world.settings.model, table[0].policy
+    mine = bid_function(
+        model, lambda values: policy.act(view(values.astype(np.float32)[:, None, None])).action[:, 0] / 10
+    )
+    values, against = (np.arange(200) + 0.5) / 200, win_probability_against([mine])
+    bids = np.rint(mine(values) * 10) / 10
+    earned = interim_utility(model, NEUTRAL, values, bids, against).mean()
+    best = best_response(model, NEUTRAL, values, against, 11).utility.mean()
+    assert best - earned < 0.08 * best  # 0.04 here; the gradient through drawn bids leaves 0.15
 
 
 @pytest.mark.slow
@@ -146,21 +177,18 @@ class Lottery(Bandit):
         super().__init__(Box((1,), 0.0, 1.0), paid, num_envs=num_envs)
 
 
-def share_bought(world, preference, compiled=True, **critic):
-    network = {"squash": "clip", "activation": "tanh", "compiled": compiled}
+def share_bought(world, preference, **critic):
+    network = {"squash": "clip", "activation": "tanh"}
     fields = RISKY | {"critic": RISKY["critic"] | critic}
-    if not compiled:  # an update takes fifteen times as long: half as many, each twice as far
-        fields |= {"updates_per_step": RISKY["updates_per_step"] / 2, "learning_rate": 2 * FIELDS["learning_rate"]}
     table, _ = play(world, 60, 4, preference=preference, network=network, **fields)
     return float(greedily(world, table).mean())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiled", [True, False])
-def test_prospect_theorists_play_the_lottery_and_others_do_not(compiled):
+def test_prospect_theorists_play_the_lottery_and_others_do_not():
     """A chance of 5% to win 18 for 1: unfair, but overweighted."""
-    assert share_bought(Lottery(18.0, 0.05, 1.0), Individual(IndividualSettings()), compiled) < 0.2
-    assert share_bought(Lottery(18.0, 0.05, 1.0), CPT(CPTSettings(loss_aversion=1.0)), compiled) > 0.9
+    assert share_bought(Lottery(18.0, 0.05, 1.0), Individual(IndividualSettings())) < 0.2
+    assert share_bought(Lottery(18.0, 0.05, 1.0), CPT(CPTSettings(loss_aversion=1.0))) > 0.9
 
 
 @pytest.mark.slow

@@ -5,7 +5,9 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
+from coterie.algorithms.maddpg.kernels import expected_slopes
 from coterie.core.types import Box, Discrete
 from coterie.nn import kernels
 from coterie.preferences.standard import CPT, CPTSettings, CVaR, CVaRSettings, MeanVariance, MeanVarianceSettings
@@ -19,7 +21,7 @@ from helpers.maddpg import (
     random_experience,
     weights,
 )
-from helpers.small_worlds import ACTIONS, group_spec
+from helpers.small_worlds import ACTIONS, generator, group_spec
 
 PLACE_FIELDS = ("parameters", "agents", "observation")
 RISKS = (
@@ -57,9 +59,15 @@ def odd_cases():
     yield {"action": "box", "hidden": (8, 12, 7)}
     yield {"action": "box", "squash": "clip"}
     yield {"action": "box", "squash": "clip", "parameters": "individual", "critic": {"centralized": False}}
-    yield {"action": "multi-discrete", "temperature": 0.5}
+    yield {"action": "multi-discrete", "choices": {"temperature": 0.5}}
     yield {"action": "multi-discrete", "parameters": "individual", "critic": {"centralized": False}}
-    yield {"action": "discrete", "temperature": 2.0, "max_grad_norm": 0.01}
+    yield {"action": "discrete", "choices": {"temperature": 2.0}, "max_grad_norm": 0.01}
+    for entropy in ({}, {"entropy_start": 0.3, "entropy_end": 0.1}):
+        choices = {"gradient": "expected"} | entropy
+        yield {"action": "discrete", "choices": choices, "masked": True}
+        yield {"action": "multi-discrete", "choices": choices, "critic": {"quantiles": 3}}
+        yield {"action": "multi-discrete", "choices": choices, "parameters": "individual", "policy_delay": 2}
+        yield {"action": "discrete", "choices": choices, "critic": {"centralized": False, "hurdle": True}, "zeros": 0.5}
     yield {"action": "box", "batch_size": 1}
     yield {"action": "box", "batch_size": 700}
     yield {"action": "discrete", "agents": 1}
@@ -131,3 +139,28 @@ def test_without_scipy_everything_goes_through_pytorch(monkeypatch):
     one = make_learner()
     assert not one.compiled
     learn(one, random_experience(one))
+
+
+# The expectation over choices ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entropy", [0.0, 0.4])
+def test_expected_slopes_are_those_of_the_expectation_by_autograd(entropy):
+    random, choices = generator(3), np.array([3, 2])
+    logits, values = (random.standard_normal((6, 5)).astype(np.float32) for _ in range(2))
+    legal = random.random((6, 5)) < 0.7
+    legal[:, [0, 3]] = True
+    weight = random.random(6).astype(np.float32)
+    out = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
+    expected = objective = 0.0
+    for part in (slice(0, 3), slice(3, 5)):
+        log_prob = torch.log_softmax(out[:, part].masked_fill(~torch.from_numpy(legal[:, part]), -1e9), dim=-1)
+        value = (log_prob.exp() * torch.from_numpy(values[:, part])).sum(-1)
+        expected += float((torch.from_numpy(weight) * value.detach()).sum()) / 2
+        spread = -(log_prob.exp() * log_prob).sum(-1)
+        objective = objective + (torch.from_numpy(weight) * (value + entropy * spread)).sum()
+    (-objective).backward()
+    slopes = logits.copy()
+    assert expected_slopes(slopes, legal, values, weight, choices, entropy) == pytest.approx(expected, abs=1e-5)
+    assert np.allclose(slopes, out.grad.numpy(), atol=1e-6)
+    assert (slopes[~legal] == 0).all()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from coterie.algorithms.maddpg.maddpg import (
+    ChoiceSettings,
     CriticSettings,
     MADDPGSettings,
     MemorySettings,
@@ -91,8 +92,26 @@ def test_scale_by_std_decides_what_is_learned_from_distributions(table_learner):
 def test_temperature_reaches_choices_alone(table_learner):
     where = {name: group_spec(SPACES[name]) for name in ("box", "discrete")}
     for name, matters in (("discrete", True), ("box", False)):
-        found = [weights(after(table_learner, where=where[name], temperature=t)) for t in (1.0, 0.3)]
+        found = [weights(after(table_learner, where=where[name], choices={"temperature": t})) for t in (1.0, 0.3)]
         assert np.array_equal(*found) is not matters
+
+
+def test_the_expected_gradient_and_its_entropy_reach_choices_alone(table_learner):
+    expected = {"gradient": "expected"}
+    wide = expected | {"entropy_start": 0.5, "entropy_end": 0.5}
+    for name, matters in (("discrete", True), ("box", False)):
+        where = group_spec(SPACES[name])
+        found = [weights(after(table_learner, where=where, choices=choices)) for choices in ({}, expected, wide)]
+        assert [np.array_equal(found[i], found[j]) for i, j in ((0, 1), (1, 2))] == [not matters] * 2
+    with pytest.raises(ValueError, match=r"scale_by_std.*choices\.gradient=drawn"):
+        MADDPGSettings(choices=ChoiceSettings(gradient="expected"), scale_by_std=True)
+
+
+def test_the_entropys_weight_falls_in_equal_factors():
+    choices = ChoiceSettings(gradient="expected", entropy_start=0.8, entropy_end=0.05, fraction=0.4)
+    assert [choices.entropy(at) for at in (0, 0.1, 0.2, 0.4, 1)] == pytest.approx([0.8, 0.4, 0.2, 0.05, 0.05])
+    assert ChoiceSettings(gradient="expected").entropy(0.3) == 0
+    assert dataclasses.replace(choices, fraction=0.0).entropy(0) == 0.05
 
 
 class Nothing:
@@ -243,7 +262,12 @@ def test_update_every_and_offset(table_learner, every, offset):
         (lambda: MADDPGSettings(batch_size=0), "batch_size must be at least 1, got 0"),
         (lambda: MADDPGSettings(updates_per_step=0), "updates_per_step must be above 0"),
         (lambda: MADDPGSettings(policy_delay=0), "policy_delay must be at least 1"),
-        (lambda: MADDPGSettings(temperature=0), "temperature must be above 0"),
+        (lambda: ChoiceSettings(temperature=0), "temperature must be above 0"),
+        (lambda: ChoiceSettings(entropy_start=-1), "entropy_start must be at least 0"),
+        (lambda: ChoiceSettings(entropy_end=-1), "entropy_end must be at least 0"),
+        (lambda: ChoiceSettings(fraction=2), r"fraction must lie in \[0, 1\]"),
+        (lambda: ChoiceSettings(entropy_start=0.1, entropy_end=0.1), "gradient=expected"),
+        (lambda: ChoiceSettings(gradient="expected", entropy_start=0.1), "entropy_end.*got 0.1 and 0"),
         (lambda: MADDPGSettings(max_grad_norm=-1), "max_grad_norm must be above 0"),
         (lambda: NoiseSettings(start=-1), "start must be at least 0"),
         (lambda: NoiseSettings(end=-1), "end must be at least 0"),
@@ -276,10 +300,11 @@ def test_every_setting_has_a_test_here():
         "policy_delay",
         "scale_by_std",
     }
-    tested |= {"temperature", "max_grad_norm", "noise", "critic", "target", "replay", "update_every", "update_offset"}
+    tested |= {"choices", "max_grad_norm", "noise", "critic", "target", "replay", "update_every", "update_offset"}
     assert {field.name for field in dataclasses.fields(MADDPGSettings)} == tested
     parts = {
         NoiseSettings: {"start", "end", "fraction"},
+        ChoiceSettings: {"gradient", "temperature", "entropy_start", "entropy_end", "fraction"},
         CriticSettings: {
             "centralized",
             "hidden",

@@ -1,5 +1,6 @@
 """The command line: what it prints, what it returns, and that failures have no traceback."""
 
+import functools
 import json
 import re
 import resource
@@ -18,6 +19,7 @@ from coterie.studies import sweep
 from coterie.training import loop, mp4
 from coterie.training.run import Run
 from helpers import run as run_cases
+from helpers.processes import run_command
 from helpers.run import DUEL, GRID, ODD, train, written
 
 
@@ -151,14 +153,10 @@ def test_a_list_of_values_names_the_option_that_sweeps(coterie_, tmp_path, word)
 )
 def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks, file):
     """Files may not grow beyond some kilobytes, which a write meets as it meets a full disk."""
-    script = (
-        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({blocks} * 1024, -1)); "
-        "from coterie.cli import main; main()"
-    )
+    small = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (blocks * 1024, -1))
     longer = "train.total_steps=960"
-    words = ["train", "gridworld-cooperative", *GRID, longer, "--out", str(tmp_path / "run"), "--quiet"]
-    options = {"capture_output": True, "text": True, "env": run_cases.environment()}
-    failed = subprocess.run([sys.executable, "-c", script, *words], **options)
+    words = ["train", "gridworld-cooperative", *GRID, longer, "--out", tmp_path / "run", "--quiet"]
+    failed = run_command(*words, before=small)
     assert failed.returncode == 1, failed.stderr
     said = rf"coterie: '\S+{file}': File too large; 'coterie resume RUN' continues from the last checkpoint\n"
     assert re.fullmatch(said, failed.stderr)
@@ -537,20 +535,6 @@ def test_config_show_and_validate(coterie_, tmp_path):
     code, _, err = coterie_("config", "validate", "gridworld-cooperative", "groups.team.agents=agent_0")
     assert code == 2
     assert "no group contains agent_1" in err
-
-
-READERS = (  # building them loads a model
-    *("cartpole-lm-head", "gridworld-instructed", "gridworld-lm-lora"),
-    *("math-smollm", "plan-path-smollm", "sokoban-smollm", "sudoku-smollm"),
-)
-
-
-@pytest.mark.parametrize(
-    "experiment",
-    [pytest.param(n, marks=pytest.mark.lm if n in READERS else ()) for n in coterie.config.schema.experiments()],
-)
-def test_every_experiment_is_valid(coterie_, experiment):
-    assert coterie_("config", "validate", experiment)[0] == 0
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import torch
 
 from coterie.algorithms.maddpg.maddpg import (
     MADDPG,
+    ChoiceSettings,
     CriticSettings,
     MADDPGSettings,
     MemorySettings,
@@ -23,6 +24,7 @@ from helpers.small_worlds import ACTIONS, generator, group_spec
 
 PARTS = {
     "noise": NoiseSettings,
+    "choices": ChoiceSettings,
     "critic": CriticSettings,
     "target": TargetSettings,
     "replay": MemorySettings,

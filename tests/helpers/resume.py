@@ -1,9 +1,6 @@
 """Runs that are stopped, killed, resumed or spread over workers: the same steps for every algorithm."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -13,7 +10,8 @@ import coterie
 from coterie.config.schema import ConfigError
 from coterie.training import loop
 from coterie.training.run import Run
-from helpers.run import assert_same_end, environment, files, numbers, train, written
+from helpers.processes import Command
+from helpers.run import assert_same_end, files, numbers, train, written
 
 TRAIN = """\
 train: {num_envs: 4, rollout_steps: 7, total_steps: 252, evaluate_episodes: 4, evaluate_every: 3, checkpoint_every: 2,
@@ -88,21 +86,14 @@ def assert_alike_with_workers(path, experiment, reference):
 def assert_survives_kill_9(tmp_path, text, *words):
     """The command, killed after 16 records and resumed in this process, ends like an uninterrupted run."""
     experiment = written(tmp_path / "game.yaml", text)
-    arguments = ["train", str(experiment), *words, "--out", str(tmp_path / "run"), "--quiet"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from coterie.cli import main; main()", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
+    process = Command("train", experiment, *words, "--out", tmp_path / "run", "--quiet")
     file = tmp_path / "run" / "metrics.jsonl"
     for _ in range(24_000):
         if file.exists() and file.read_text().count("\n") >= 16:
             break
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.err
         time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
+    process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     run = Run.open(tmp_path / "run")

@@ -4,7 +4,6 @@ import os
 import pty
 import re
 import select
-import subprocess
 import sys
 import time
 
@@ -26,6 +25,7 @@ from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.doorkey.world import DoorKey, DoorKeySettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
 from helpers import run as run_cases
+from helpers.processes import run_command
 from helpers.run import train
 from helpers.small_worlds import group_spec, spec_in
 
@@ -215,11 +215,10 @@ def test_settings_and_tables_that_do_not_fit_are_refused():
 # The commands -------------------------------------------------------------------------------------------
 
 
-def demonstrate(out, lines, *words, **options):
+def demonstrate(out, lines, *words):
     """`coterie demonstrate --policy person` in a process of its own, with these lines as its input."""
-    given = {"input": "".join(f"{line}\n" for line in lines)} | options
-    command = [*COMMAND, "demonstrate", *words, "--policy", "person", "--out", str(out)]
-    return subprocess.run(command, capture_output=True, text=True, env=run_cases.environment(), **given)
+    given = None if lines is None else "".join(f"{line}\n" for line in lines)
+    return run_command("demonstrate", *words, "--policy", "person", "--out", out, given=given)
 
 
 def played_by_expert(out, experiment, overrides, episodes, monkeypatch):
@@ -279,15 +278,15 @@ def test_a_person_writes_in_a_text_task_through_a_pipe(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("lines", "said"),
     [
-        ({"input": None, "stdin": subprocess.DEVNULL}, "policy 'person' needs somebody who answers"),
-        ({"input": "0\n"}, "the input ended before the episode did; nothing is recorded"),
-        ({"input": "q\n"}, "the person ended play; nothing is recorded"),
+        (None, "policy 'person' needs somebody who answers"),
+        (["0"], "the input ended before the episode did; nothing is recorded"),
+        (["q"], "the person ended play; nothing is recorded"),
     ],
 )
-def test_without_answers_the_command_says_why_it_ends(tmp_path, options, said):
-    done = demonstrate(tmp_path / "person", [], "tictactoe-alphazero", **options)
+def test_without_answers_the_command_says_why_it_ends(tmp_path, lines, said):
+    done = demonstrate(tmp_path / "person", lines, "tictactoe-alphazero")
     assert done.returncode == 1
     assert said in done.stderr.splitlines()[-1]
     assert not list((tmp_path / "person").glob("*.npz"))

@@ -2,7 +2,9 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -137,6 +139,8 @@ def test_minari_is_asked_for_by_name(monkeypatch, tmp_path):
 class Dataset:
     """One episode of a Minari dataset: what is read of it."""
 
+    action_space = None
+
     def __init__(self, part, actions):
         last = part.final_observation[0, :1]
         self.observations = np.concatenate([part.observation, last])
@@ -145,6 +149,23 @@ class Dataset:
 
     def iterate_episodes(self):
         return [self]
+
+
+def test_one_sided_actions_of_minari_datasets_are_not_taken_for_squashed_ones(monkeypatch):
+    from coterie.studies.demonstrate.minari import from_minari
+
+    space = gymnasium.spaces.Box(0.0, np.inf, (1,))
+
+    def read():
+        raise LookupError("the episodes are read")
+
+    dataset = SimpleNamespace(action_space=space, iterate_episodes=read)
+    monkeypatch.setitem(sys.modules, "minari", SimpleNamespace(load_dataset=lambda name: dataset))
+    odd = ["world.name=gymnasium/helpers.odd_envs:Numbers-v0", "world.options={low: 0, high: inf}"]
+    with pytest.raises(CoterieError, match=r"world\.actions\.one_sided=limit"):
+        from_minari("loads", "cartpole-ppo", odd)
+    with pytest.raises(LookupError, match="are read"):
+        from_minari("loads", "cartpole-ppo", [*odd, "world.actions.one_sided=limit"])
 
 
 def test_actions_of_minari_datasets_are_checked(monkeypatch, coterie_, tmp_path):

@@ -3,8 +3,6 @@
 import fcntl
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 
 import optuna
@@ -21,7 +19,8 @@ from coterie.studies.tune.trial import StudySpec
 from coterie.studies.tune.tune import Plan, tune
 from coterie.training import loop
 from coterie.training.run import Run
-from helpers.run import environment, numbers, written
+from helpers.processes import Command
+from helpers.run import numbers, written
 from helpers.tune import SKILLS, TalentSettings, essence, plans, tiny
 
 
@@ -63,17 +62,16 @@ def test_a_finished_study_says_so(skills):
 @pytest.mark.slow
 def test_kill_9_and_the_same_command(tmp_path):
     plan = tiny(tmp_path, "killed.db", 11)  # beyond the random ones
-    arguments = [sys.executable, "-c", "from coterie.cli import main; main()", *plan.command().split()[1:]]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
-    process = subprocess.Popen(arguments, **options)
+    process = Command(*plan.command().split()[1:])
     records = tmp_path / "killed-trials" / "0002" / "seed0" / "metrics.jsonl"
     deadline = time.monotonic() + 180  # compiled code may have to be made first
     while not (records.exists() and records.read_text().count("\n") >= 8):
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.err
         assert time.monotonic() < deadline, "the third trial did not come"
         time.sleep(0.005)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     states = [t.state.name for t in optuna.load_study(study_name=None, storage=f"sqlite:///{plan.study}").trials]
     assert states == ["COMPLETE", "COMPLETE", "RUNNING"]
     continued = tune(plan)

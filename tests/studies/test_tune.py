@@ -4,6 +4,7 @@ import json
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -106,7 +107,11 @@ def test_learning_too_slowly_is_pruned(tmp_path):
 
 
 @pytest.mark.slow
-def test_several_seeds_are_averaged(skills, monkeypatch):
+@pytest.mark.parametrize(
+    ("score", "so_far"),
+    [("best", [1.0, 4.0, 4.0, 4.0, 5.0, 5.0, 5.0, 5.0]), ("mean", [1.0, 2.5, 7 / 3, 2.5, 4.25, 2.75, 2.25, 2.0])],
+)
+def test_several_seeds_are_averaged(skills, monkeypatch, score, so_far):
     scores = {0: [1.0, 4.0, 2.0, 3.0], 1: [6.0, 0.0, 0.0, 0.0]}
 
     def validate(self):
@@ -117,9 +122,11 @@ def test_several_seeds_are_averaged(skills, monkeypatch):
         return {}
 
     monkeypatch.setattr(loop.Training, "validate", validate)
-    tuned = tune(skills(1, seeds=2))
-    assert tuned.own.score == 5.0  # the mean of the best validation scores, 4 and 6
-    assert list(tuned.own.curve.values()) == [1.0, 4.0, 4.0, 4.0, 5.0, 5.0, 5.0, 5.0]
+    tuned = tune(skills(1, seeds=2, score=score))
+    assert tuned.own.score == so_far[-1]  # the mean of the best validation scores, 4 and 6, or of their means
+    np.testing.assert_allclose(list(tuned.own.curve.values()), so_far)
+    with pytest.raises(ConfigError, match="score"):
+        tune(skills(1, seeds=2, score="mean" if score == "best" else "best"))
     assert {path.name for path in tuned.files.trial(0).iterdir()} == {"seed0", "seed1"}
 
 
@@ -341,6 +348,11 @@ def test_the_study_goes_beside_the_runs(coterie_, tmp_path, monkeypatch):
         (["nowhere"], "no experiment or file 'nowhere'"),
         (["cartpole-ppo", "groups.agent.learner.gama=1"], "no such setting; did you mean 'gamma'?"),
         (["cartpole-ppo", "--pruner", "secateurs"], "--pruner: expected 'median', 'halving' or 'none'"),
+        (["cartpole-ppo", "--score", "worst"], "--score: expected 'best' or 'mean', got 'worst'"),
+        (
+            ["cartpole-ppo", "--score", "mean", "--sampler", "pbt"],
+            "--score: expected 'best' with --sampler pbt, got 'mean'",
+        ),
         (["cartpole-ppo", "--only", "learning_rate"], "matches; did you mean '*.learning_rate'?"),
     ],
 )

@@ -109,7 +109,7 @@ def test_worlds(name):
 @pytest.mark.parametrize(("action", "masked"), SPACES)
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in WORLD_BOUND])
 def test_policies(name, action, masked, parameters):
-    for observation in OBSERVATIONS.values():
+    for observation in [OBSERVATIONS[n] for n in (OBSERVATIONS if parameters == "shared" else ("vector", "dict"))]:
         where = group_spec(ACTIONS[action], observation, agents=3, parameters=parameters)
         if is_refused(policy_maker(name), name, where):
             continue

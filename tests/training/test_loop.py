@@ -175,6 +175,15 @@ def refuse(*_, **__):
     raise RuntimeError("no screen, no disk, no idea")
 
 
+SHOWN = ["train.total_steps=64", "world.max_steps=6", "train.video=true", "train.tensorboard=true"]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """A run with everything that comes after training."""
+    return train(tmp_path_factory.mktemp("shown") / "run", *SHOWN)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "said"),
@@ -188,17 +197,15 @@ def refuse(*_, **__):
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-def test_what_comes_after_training_fails_with_a_warning(tmp_path, monkeypatch, caplog, owner, name, said):
-    words = ["train.total_steps=64", "world.max_steps=6", "train.video=true", "train.tensorboard=true"]
-    whole = train(tmp_path / "whole", *words)
+def test_what_comes_after_training_fails_with_a_warning(tmp_path, monkeypatch, caplog, shown, owner, name, said):
     monkeypatch.setattr(owner, name, refuse)
-    run = train(tmp_path / "run", *words)
+    run = train(tmp_path / "run", *SHOWN)
     assert sum(said in record.message for record in caplog.records) == 1
-    expected = results(whole)
+    expected = results(shown)
     if name == "expert":
         del expected["baselines"]["expert"]
     assert results(run) == expected
-    assert numbers(run) == numbers(whole)
+    assert numbers(run) == numbers(shown)
     assert (run.path / "report.html").exists() == (name != "write_report")
     assert not coterie.resume(run.path, quiet=True)  # it has finished
 

@@ -19,7 +19,7 @@ from coterie.training import start as starting
 from coterie.training.interrupt import Interrupted, interruptible
 from coterie.training.run import Run
 from helpers import run as run_cases
-from helpers.processes import FORKED
+from helpers.processes import FORKED, Command
 from helpers.resume import assert_refused, stopped
 from helpers.run import DUEL, GRID, assert_same_end, environment, files, numbers, results, train, written
 
@@ -78,8 +78,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("only_saving", [False, True], ids=["anywhere", "while saving"])
-@pytest.mark.parametrize("game", ["grid", "duel"])
+@pytest.mark.parametrize(("game", "only_saving"), [("grid", False), ("duel", True)], ids=["anywhere", "while saving"])
 def test_killed_at_random_moments_and_resumed(tmp_path, whole, game, only_saving):
     """Every run is killed, then its resumption is, and the end must not show it."""
     experiment, reference, calls = whole[game]
@@ -297,12 +296,18 @@ def test_tensorboard_shows_every_record_once_after_a_resume(tmp_path):
 # The command itself, in a process of its own ---------------------------------------------------------------
 
 
-def start(path, *words, experiment="gridworld-cooperative", **options):
+def start(path, *words, experiment="gridworld-cooperative", forked=True, session=False):
+    """`coterie train` in a process that is forked, or really started anew."""
     base = GRID if experiment == "gridworld-cooperative" else []
-    arguments = [sys.executable, "-c", "from coterie.cli import main; main()"]
-    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
     words = ["train", str(experiment), *base, *words, "--out", str(path), "--quiet"]
-    return subprocess.Popen([*arguments, *words], **options)
+    if forked:
+        return Command(*words, session=session)
+    return start_python("from coterie.cli import main; main()", *words)
+
+
+def start_python(script, *words):
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
+    return subprocess.Popen([sys.executable, "-c", script, *words], **options)
 
 
 def wait_for_records(process, path, count):
@@ -310,7 +315,7 @@ def wait_for_records(process, path, count):
     for _ in range(6000):
         if file.exists() and file.read_text().count("\n") >= count:
             return
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.communicate()[1]
         time.sleep(0.01)
     raise AssertionError(f"{count} records did not come")
 
@@ -321,10 +326,11 @@ def test_kill_9_of_the_command_and_resume(tmp_path, game, records):
     duel = written(tmp_path / "duel.yaml", DUEL)
     experiment = "gridworld-cooperative" if game == "grid" else duel
     words = ["train.total_steps=1600", "train.checkpoint_every=6", "train.evaluate_every=6"]
-    process = start(tmp_path / "run", *words, experiment=experiment)
+    process = start(tmp_path / "run", *words, experiment=experiment, forked=game == "duel")
     wait_for_records(process, tmp_path / "run", records)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     run = Run.open(tmp_path / "run")
     assert run.summary() is None
     coterie.resume(run.path, quiet=True)  # another process than the one that began
@@ -339,7 +345,8 @@ def last_step(run):
 
 @pytest.mark.slow
 def test_ctrl_c_once_finishes_the_iteration_saves_and_says_how_to_resume(tmp_path):
-    process = start(tmp_path / "run", "train.total_steps=1000000", "train.checkpoint_every=100000")
+    words = ["train.total_steps=1000000", "train.checkpoint_every=100000"]
+    process = start(tmp_path / "run", *words, forked=False)
     wait_for_records(process, tmp_path / "run", 3)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
@@ -363,7 +370,7 @@ def test_ctrl_c_once_finishes_the_iteration_saves_and_says_how_to_resume(tmp_pat
 )
 def test_a_signalled_run_is_saved_and_resumes_exactly(tmp_path, number, code, workers):
     words = ["train.total_steps=3200", "train.checkpoint_every=40", "train.evaluate_every=20", "train.shards=2"]
-    process = start(tmp_path / "run", *words, f"train.workers={workers}", start_new_session=True)
+    process = start(tmp_path / "run", *words, f"train.workers={workers}", session=True)
     wait_for_records(process, tmp_path / "run", 15)
     os.killpg(process.pid, number) if workers else process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -390,8 +397,7 @@ import coterie
 coterie.train("gridworld-cooperative", {words!r}, out={str(tmp_path / "run")!r}, quiet=True)
 print("still here")
 """
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
-    process = subprocess.Popen([sys.executable, "-c", script], **options)
+    process = start_python(script)
     wait_for_records(process, tmp_path / "run", 5)
     process.terminate()
     out, err = process.communicate(timeout=60)

@@ -63,6 +63,40 @@ def test_one_sided_boxes_get_a_density_on_their_range_and_no_draw_is_clipped(fam
     assert np.allclose(again, log_prob, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("low", "high", "sign"), [(2.0, np.inf, 1), (-np.inf, 2.0, -1)])
+def test_one_sided_actions_reach_beyond_the_limit(dtype, low, high, sign):
+    space = gymnasium.spaces.Box(np.array([low, -1], dtype), np.array([high, 1], dtype), dtype=np.dtype(dtype).type)
+    layout = actions.convert_action_space(space, ActionSettings(limit=4))
+    (warning,) = layout.warnings
+    assert "world.actions.limit" in warning
+    width = float((layout.space.high - layout.space.low)[0])
+    assert width == (4 if sign > 0 else 6)  # from −4 to 2: the limit lies beyond 0
+
+    def read(fraction):
+        rows = np.array([[2 + sign * fraction * width, 0.5]], np.float32)
+        found = actions.action_reader(layout, rows, 0)()
+        assert space.contains(found)
+        assert found[1] == np.float32(0.5)  # the other number has two bounds and stays as it is
+        return sign * (float(found[0]) - 2)  # the distance from the bound
+
+    assert read(0) == 0
+    assert read(0.01) == pytest.approx(0.01 * width, rel=0.01)
+    assert read(1 - np.exp(-1)) == pytest.approx(width, rel=1e-3)
+    assert read(1) == pytest.approx(actions.REACH * width, rel=1e-3)
+    even = np.sort([read(fraction) for fraction in (np.arange(1000) + 0.5) / 1000])
+    assert np.mean(even) == pytest.approx(width, rel=0.01)  # exponential, as Gymnasium samples
+    assert np.median(even) == pytest.approx(np.log(2) * width, rel=0.01)
+
+
+def test_one_sided_actions_can_be_kept_within_the_limit():
+    space = gymnasium.spaces.Box(0.0, np.inf, (1,))
+    layout = actions.convert_action_space(space, ActionSettings(limit=4, one_sided="limit"))
+    (warning,) = layout.warnings
+    assert "never tried" in warning
+    assert [float(actions.action_reader(layout, np.float32([[x]]), 0)()[0]) for x in (0, 3, 4)] == [0, 3, 4]
+
+
 def test_the_limit_is_a_setting():
     half = world("gymnasium/helpers.odd_envs:Numbers-v0", options={"low": 0, "high": "inf"}, actions={"limit": 3})
     assert half.agent_types["agent"].action == Box((1,), 0.0, 3.0)
@@ -86,8 +120,8 @@ def test_every_bound_can_be_trained_and_random_play_reaches_it(learner, low, hig
     own = [] if learner == "ppo" else ["groups.agent.learner=maddpg", "groups.agent.policy=deterministic"]
     summary = train(tmp_path / "run", "gymnasium/helpers.odd_envs:Numbers-v0", options, *own)
     random = summary["baselines"]["random"]["groups"]["agent"]["return_mean"] / 5
-    top = 10.1 if high == "inf" else high
-    assert low + 0.2 * (top - low) < random < top - 0.2 * (top - low)
+    middle, width = (10.1, 10) if high == "inf" else ((low + high) / 2, high - low)  # of one-sided draws: the limit
+    assert abs(random - middle) < 0.3 * width
 
 
 # Nested actions -----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.core.world import HasExpert, HasInfo, Renderable
+from coterie.core.world import HasExpert, Renderable
 from coterie.testing import check_world
 from coterie.worlds.auction.valuations import ValuationSettings
 from coterie.worlds.auction.world import Auction, AuctionSettings, parallel_env
@@ -175,7 +175,7 @@ def test_keeps_the_contract(settings):
 
 def test_capabilities_and_spaces():
     world = Auction(AuctionSettings(3, rounds=2, budget=1), 2)
-    for capability in (HasExpert, Renderable, HasInfo):
+    for capability in (HasExpert, Renderable):
         assert isinstance(world, capability)
     assert world.agent_types["bidder"].agents == ("bidder_0", "bidder_1", "bidder_2")
     assert (world.agent_types["bidder"].observation.shape, world.state_size) == ((6,), 12)

@@ -10,6 +10,7 @@ from coterie.worlds.auction.best_responses import (
     best_response,
     bid_function,
     expected_outcome,
+    grid_bids,
     interim_utility,
     l2_distance,
     utility_loss,
@@ -185,3 +186,16 @@ def test_results_of_uneven_tables_are_those_of_many_draws(rule):
 def test_bad_markets_are_refused(bad, message):
     with pytest.raises(ValueError, match=message):
         AuctionModel(bad[0], uniform_valuations(), reserve=bad[1])
+
+
+@pytest.mark.parametrize("levels", [11, 21, 101])
+def test_on_a_grid_equal_bids_tie(levels):
+    """np.linspace(0, 1, 11)[3] is above 3/10: a best response there would win all ties against the same bid."""
+    model = AuctionModel(2, uniform_valuations())
+    for rival in range(levels - 1):
+        bid = grid_bids(np.array(rival), levels)
+        against = win_probability_against([bid_function(model, lambda values, bid=bid: np.full_like(values, bid))])
+        value = np.array([bid + 0.4 / (levels - 1)])  # the next bid would lose money
+        best = best_response(model, NEUTRAL, value, against, levels)
+        assert best.utility == pytest.approx((value - bid) / 2)
+        assert best.bids == bid

@@ -282,6 +282,15 @@ def test_bids_on_a_grid_below_a_reserve_and_beyond_a_budget(played):
     assert learned(metrics.measure_runs([limited]), "all", "regret") is None
 
 
+def test_the_equilibrium_of_a_grid_leaves_no_regret():
+    """Valuations at which two bidders with eleven bids go on to the next, found by iterating soft best responses."""
+    found, steps = benchmark({"bid_levels": 11}, NEUTRAL, NEUTRAL), np.array([0.1467, 0.3163, 0.5432, 0.6683])
+    bidder = bid_function(found.model, lambda values: np.searchsorted(steps, values) / 10)
+    assert metrics.evaluate_bidders(found, [bidder] * 2).groups["a"].regret == pytest.approx(0, abs=2e-3)
+    low = bid_function(found.model, lambda values: np.searchsorted(steps[:2], values) / 10)
+    assert metrics.evaluate_bidders(found, [low] * 2).groups["a"].regret > 0.1
+
+
 def test_a_falling_curve_has_no_share_of_highest_winners():
     found = benchmark({})
     judged = metrics.evaluate_bidders(found, [bid_function(found.model, lambda v: (1 - v) / 2)] * 2)

@@ -9,7 +9,6 @@ import coterie
 from coterie.core.group import GroupSpec
 from coterie.core.text import Instructing, Oracle
 from coterie.core.types import Dict
-from coterie.core.world import HasInfo
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.text_encoder import EncoderModel, TextSettings
 from coterie.training import table
@@ -360,7 +359,6 @@ def test_it_is_a_pettingzoo_environment_that_names_its_instruction():
         api.parallel_api_test(parallel_env(**settings), num_cycles=60)
         api.parallel_seed_test(lambda settings=settings: parallel_env(**settings))
     env = parallel_env(grid_size=5, instructions="held_out")
-    assert isinstance(env.world, HasInfo)
     _, infos = env.reset(seed=1)
     assert infos["agent_0"]["instruction"] in env.world.sentences
     assert infos["agent_0"] == infos["agent_1"]

@@ -102,8 +102,7 @@ def compare(world, make_env):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("continuous", [False, True])
-@pytest.mark.parametrize("local_ratio", [0, 0.5, 1])
-@pytest.mark.parametrize("agents", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("agents", "local_ratio"), [(1, 0.5), (2, 0), (2, 1), (3, 0), (3, 0.5), (3, 1), (5, 0.5)])
 def test_spread_is_that_of_mpe2(agents, local_ratio, continuous):
     settings = SpreadSettings(agents, local_ratio, continuous_actions=continuous)
     contacts = compare(

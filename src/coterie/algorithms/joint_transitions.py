@@ -143,10 +143,15 @@ class JointLayout:
         return parts[0][1].finals.index, _concatenate([pack(p.layout, e.finals.observation) for p, e in parts])
 
     def complete(
-        self, steps: PendingSteps, finals: tuple[Array, Array], pending: PendingSteps, gamma: float
-    ) -> tuple[JointTransitions, PendingSteps]:
-        """The transitions that a rollout completes, in the order of time, and the steps that stay pending."""
-        index, final = finals
+        self, joint: Joint, rewards: Array, pending: PendingSteps | None, gamma: float
+    ) -> tuple[JointTransitions, PendingSteps, PendingSteps]:
+        """The transitions that a rollout completes, in the order of time; the steps that stay pending; all its steps.
+
+        `pending` is what the rollout before left; None: there was none.
+        """
+        steps, (index, final) = self.steps(joint, rewards), self.finals(joint)
+        if pending is None:
+            pending = self.nothing_pending(rewards.shape[1])
         all_rows = PendingSteps(*(np.concatenate([before[None], now]) for before, now in zip(pending, steps)))
         active, last = all_rows.active, len(all_rows.active) - 1  # [T + 1, N, E]
         stays = active & ~(all_rows.terminated | all_rows.truncated)  # the agent decides again
@@ -177,7 +182,8 @@ class JointLayout:
             then.legal | ~on[:, action_agent],
             on | cut,
         )
-        return rows, self._pending(PendingSteps(*(array[-1] for array in all_rows)), stays[-1].any(axis=1))
+        waiting = self._pending(PendingSteps(*(array[-1] for array in all_rows)), stays[-1].any(axis=1))
+        return rows, waiting, steps
 
     def _pending(self, latest: PendingSteps, waits: Array) -> PendingSteps:
         """The latest step of copies that wait for the next rollout; the numbers of idle agents are 0."""

@@ -62,13 +62,7 @@ def demonstrate(
     if minari is not None:
         record.demand_one_group(spec, overrides)
     if from_minari is not None:
-        from coterie.core import demonstrations
-        from coterie.studies.demonstrate.minari import from_minari as read
-
-        if (Path(out) / demonstrations.INDEX).exists():
-            raise ConfigError(f"--out: '{out}' already holds demonstrations; choose another directory")
-        parts = [read(from_minari, source, overrides)]
-        demonstrations.save(out, parts)
+        parts = [import_minari(from_minari, source, overrides, out)]
     else:
         parts = record.record(spec, out, overrides, show)
     write_readable(Path(out), parts, readable)
@@ -83,7 +77,27 @@ def demonstrate(
     if as_json:
         found = {"out": out, "groups": {part.group: summary(part) for part in parts}, "usage": record.usage(out)}
         print(json.dumps(found))
-        return
+    else:
+        print_recording(out, parts)
+
+
+def import_minari(dataset: str, source: str, overrides: list[str] | None, out: str) -> Demonstrations:
+    """Write a Minari dataset as demonstrations into a new directory."""
+    from coterie.config.schema import ConfigError
+    from coterie.core import demonstrations
+    from coterie.studies.demonstrate.minari import from_minari
+
+    if (Path(out) / demonstrations.INDEX).exists():
+        raise ConfigError(f"--out: '{out}' already holds demonstrations; choose another directory")
+    part = from_minari(dataset, source, overrides)
+    demonstrations.save(out, [part])
+    return part
+
+
+def print_recording(out: str, parts: list[Demonstrations]) -> None:
+    """Print a line for every group, and below it what language models were asked for it."""
+    from coterie.studies.demonstrate import record
+
     for part in parts:
         count = f"{len(part)} episode{'s' if len(part) > 1 else ''}"
         print(f"{out}, {part.group}: {count} by {part.policy}, {len(part.action):,} decisions{outcome(part)}")

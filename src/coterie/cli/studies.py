@@ -138,6 +138,9 @@ def tune(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="trainings per trial; its score is their mean")] = 1,
     pruner: Annotated[str, typer.Option(help="rule that ends bad trials: median, halving or none")] = "median",
+    score: Annotated[
+        str, typer.Option(help="of a training: best, its best validation, or mean, of all: higher the sooner it learns")
+    ] = "best",
     jobs: Annotated[int, typer.Option(help="trials to train at a time, each in its own process")] = 1,
     batch: Annotated[
         int | None,
@@ -157,6 +160,9 @@ def tune(
         raise ConfigError(f"--pruner: expected 'median', 'halving' or 'none', got '{pruner}'")
     if sampler not in ("tpe", "pbt"):
         raise ConfigError(f"--sampler: expected 'tpe' or 'pbt', got '{sampler}'")
+    if score not in ("best", "mean") or (score == "mean" and sampler == "pbt"):
+        known = "'best' with --sampler pbt" if sampler == "pbt" else "'best' or 'mean'"
+        raise ConfigError(f"--score: expected {known}, got '{score}'")
     from coterie.studies.tune.tune import Plan
 
     plan = Plan(
@@ -166,6 +172,7 @@ def tune(
         batch=batch,
         sampler=sampler,  # type: ignore[arg-type]  # checked above
         rounds=rounds,
+        score=score,  # type: ignore[arg-type]  # checked above
     )
     with stoppable() as interrupted:
         if (tune_population if sampler == "pbt" else tune_trials)(plan, as_json, quiet):

@@ -35,6 +35,7 @@ SETTINGS = {
     "groups.*.learner.critic.bends": "groups.*.learner.critic.random_feature_init",
     "groups.*.learner.critic.sees": "groups.*.learner.critic.centralized (true for central, false for own)",
     "groups.*.learner.relative": "groups.*.learner.scale_by_std",
+    "groups.*.learner.temperature": "groups.*.learner.choices.temperature",  # of maddpg
     "groups.*.learner.delay": "groups.*.learner.policy_delay",
     "groups.*.learner.turns": "groups.*.learner.update_every and groups.*.learner.update_offset",
     "groups.*.learner.noise.share": "groups.*.learner.noise.fraction",

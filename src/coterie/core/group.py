@@ -25,7 +25,6 @@ from coterie.core.types import (
     Joint,
     Metrics,
     State,
-    TargetPolicy,
     View,
 )
 
@@ -173,6 +172,8 @@ class Learner(Stateful, Protocol):
     - `needs_play`: False for one that learns from files alone; where no group needs play, its experience has no rows,
       and `joint.steps` says how much to learn;
     - `panels`: a tuple of `Panel`, the metrics that a report draws;
+    - `target_policy()`: its target policy as it is now, a `TargetPolicy` that later updates do not change, which the
+      critics of other groups read;
     - `policy_started()`: is called once its policy has taken over the weights of an earlier run (`start`);
     - `probe(own)`: raises a ValueError if it cannot learn in this world; `own` is one step of random play;
     - `finished`: whether there is nothing more to learn: its group plays on as it is, and once all groups do, the run
@@ -193,15 +194,6 @@ class Panel:
     title: str
     unit: str  # label of the y axis
     metrics: tuple[str, ...]  # names that `learn` returns
-
-
-@runtime_checkable
-class HasTargetPolicy(Protocol):
-    """A learner that lends its target policy to the critics of other groups."""
-
-    def target_policy(self) -> TargetPolicy:
-        """The target policy as it is now; later updates do not change the returned one."""
-        ...
 
 
 @runtime_checkable

@@ -6,21 +6,37 @@ it builds the objects of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.core.types import AgentType, Array, CoterieError, Counters, State, TimeStep
+from coterie.core.types import AgentType, Array, CoterieError, State, TimeStep
 
 
 class World(Protocol):
     """N copies of one environment. `step` resets a copy whose episode ends.
 
-    Its settings may have the attribute `evaluation_copies`, the most copies that play an evaluation, and
-    `for_evaluation` (`HasEvaluationSettings`). A world may have `limits_episodes`: whether its episodes are known to
-    end after some number of steps at the latest; True if it is not there.
+    A class may have more members, each of which one place reads (capabilities of several members, and those that a
+    policy can ask for, are protocols below):
+
+    - `limits_episodes`: whether its episodes are known to end after some number of steps at the latest; True if it is
+      not there;
+    - `counters()`: counts and means of what happened since the last reset by name, for logs and evaluations;
+    - `info(agent, copy)`: additional information about one agent's latest step as a new dict of plain values, empty
+      after a reset, for the `info` dicts of exported environments;
+    - `last_instance(copy)`: the beginning of the latest episode that ended in a copy, a text that is equal for equal
+      instances, where instances may come again and so are fewer than the episodes;
+    - `report_section(runs)`: the `ReportSection` that it adds to reports of `training.run.Run`s of one experiment; a
+      static method.
+
+    Its settings may have
+
+    - `evaluation_copies`: the most copies that play an evaluation;
+    - `for_evaluation()`: the settings for evaluations, matches and videos, with held-out instances for example;
+    - `for_validation()`: the settings for evaluations in training, which choose the best checkpoint, where those play
+      other instances again.
     """
 
     agent_types: Mapping[str, AgentType]
@@ -54,6 +70,12 @@ def state_size_of(world: World) -> int:
             f"world '{type(world).__name__}': the attribute state_size is missing; "
             "set it to 0, or to the length of TimeStep.state if the world provides one"
         ) from None
+
+
+def info_of(world: World, agent: str, copy: int) -> dict[str, Any]:
+    """Return the world's `info` about an agent's latest step; empty for a world without it."""
+    info: Callable[[str, int], dict[str, Any]] = getattr(world, "info", lambda *_: {})
+    return info(agent, copy)
 
 
 def check_methods(world: World) -> None:
@@ -119,37 +141,6 @@ class Forkable(Protocol):
 
 
 @runtime_checkable
-class HasEvaluationSettings(Protocol):
-    """Settings of a world that differ in evaluations: held-out instances, for example.
-
-    They may also have `for_validation()`: the settings for evaluations in training, which choose the best checkpoint,
-    where those play other instances again.
-    """
-
-    def for_evaluation(self) -> Any:
-        """Return the settings for evaluations, matches and videos."""
-        ...
-
-
-@runtime_checkable
-class HasCounters(Protocol):
-    """A world that counts what happened since its last reset, for logs and evaluations."""
-
-    def counters(self) -> Counters:
-        """Counts and means by name."""
-        ...
-
-
-@runtime_checkable
-class HasInstances(Protocol):
-    """A world whose episodes begin with instances that may come again, so that they are fewer than the episodes."""
-
-    def last_instance(self, copy: int) -> str:
-        """The beginning of the latest episode that ended in a copy; equal for equal instances."""
-        ...
-
-
-@runtime_checkable
 class CostlySteps(Protocol):
     """A world whose steps are expensive: evaluations play few copies, and stop those that are done."""
 
@@ -159,15 +150,6 @@ class CostlySteps(Protocol):
 
     def pause(self, copies: Array) -> None:
         """Stop stepping these copies `[N]` bool until the next reset: their agents neither act nor get rewards."""
-        ...
-
-
-@runtime_checkable
-class HasInfo(Protocol):
-    """A world with additional information about its latest step, for the `info` dicts of exported environments."""
-
-    def info(self, agent: str, copy: int) -> dict[str, Any]:
-        """Return one agent's info as a new dict of plain values; empty after a reset."""
         ...
 
 
@@ -201,17 +183,8 @@ class Sign(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A section that a world adds to a report."""
+    """A section that a world adds to a report (`World`)."""
 
     parts: list[str]  # HTML; the heading first, pictures embedded
     pictures: dict[str, bytes]  # file name -> the same pictures as PNG
     numbers: dict[str, Any]  # the numbers of the tables, for JSON
-
-
-@runtime_checkable
-class HasReportSection(Protocol):
-    """A world class (not its instances) that adds a section to reports."""
-
-    def report_section(self, runs: Sequence[Any]) -> ReportSection:
-        """Return the section for `training.run.Run`s of one experiment; a static method."""
-        ...

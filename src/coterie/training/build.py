@@ -15,7 +15,7 @@ from coterie.core import lookup
 from coterie.core.game import NoGame
 from coterie.core.group import Actor, Advisor, Group, GroupSpec, Policy, Preference, Risk
 from coterie.core.types import CoterieError, UnknownName
-from coterie.core.world import HasEvaluationSettings, World, check_methods, state_size_of
+from coterie.core.world import World, check_methods, state_size_of
 from coterie.nn.packing import joined_size
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.evaluate import evaluation_envs
@@ -51,14 +51,13 @@ def build_evaluation_world(part: Part, episodes: int) -> World:
 
 def build_validation_world(part: Part, episodes: int) -> World | None:
     """Build a config's world for evaluations in training; None where it is that of other evaluations."""
-    settings = getattr(part.settings, "for_validation", None)
-    return None if settings is None else build_world(Part(part.name, settings()), evaluation_envs(part, episodes))
+    settings = getattr(part.settings, "for_validation", lambda: None)()
+    return None if settings is None else build_world(Part(part.name, settings), evaluation_envs(part, episodes))
 
 
 def evaluation_part(part: Part) -> Part:
     """A config's world with its settings for evaluations, where it has such."""
-    settings = part.settings
-    return Part(part.name, settings.for_evaluation()) if isinstance(settings, HasEvaluationSettings) else part
+    return Part(part.name, getattr(part.settings, "for_evaluation", lambda: part.settings)())
 
 
 def build_render_world(part: Part) -> World:

@@ -13,7 +13,7 @@ import numpy as np
 from coterie.core.group import Actor
 from coterie.core.splitmix import scramble
 from coterie.core.types import Array, Counters, Decision, View, as_metrics
-from coterie.core.world import CostlySteps, HasCounters, HasInstances, World
+from coterie.core.world import CostlySteps, World
 from coterie.training.runner import Runner, play_episodes
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def evaluate(
     quota[: episodes % world.num_envs] += 1
     parts, played, counted = [], np.zeros(world.num_envs, np.int64), 0
     starts, games, prints = [], [], np.zeros(world.num_envs, np.uint64)
+    last_instance = getattr(world, "last_instance", None)
     instances, known = [], dict[str, int]()
     for acted in play_episodes(runner):
         report(counted, runner.step_count)
@@ -121,8 +122,8 @@ def evaluate(
             ended = runner.tally.drain()
             starts.append(ended.copy + world.num_envs * played[ended.copy])
             games.append(prints[ended.copy])
-            if isinstance(world, HasInstances):
-                begun = [world.last_instance(int(copy)) for copy in ended.copy]
+            if last_instance is not None:
+                begun = [last_instance(int(copy)) for copy in ended.copy]
                 instances.append(np.array([known.setdefault(text, len(known)) for text in begun], np.int64))
             prints[ended.copy] = 0
             take = [i for i, copy in enumerate(ended.copy) if _count(played, quota, copy)]
@@ -141,7 +142,7 @@ def evaluate(
         np.concatenate(success) if success else None,
         np.concatenate([start[i] for start, (_, i) in zip(starts, parts, strict=True)]),
         np.concatenate([game[i] for game, (_, i) in zip(games, parts, strict=True)]) if fingerprint else None,
-        dict(world.counters()) if isinstance(world, HasCounters) else {},
+        runner.counters(),
         np.concatenate([own[i] for own, (_, i) in zip(instances, parts, strict=True)]) if instances else None,
     )
 

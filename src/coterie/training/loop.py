@@ -20,8 +20,8 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError, GroupConfig, SeatedRun, leaves, to_dict
 from coterie.core import seeding
-from coterie.core.group import Actor, Group, GroupSpec, HasTargetPolicy, Learner, Policy
-from coterie.core.types import CoterieError, Joint, State, as_metrics, merge_counters
+from coterie.core.group import Actor, Group, GroupSpec, Learner, Policy
+from coterie.core.types import CoterieError, Joint, State, TargetPolicy, as_metrics, merge_counters
 from coterie.core.world import HasExpert, HasGuess
 from coterie.nn.threads import fixed_threads
 from coterie.policies.advisor import AdvisorPolicy
@@ -74,10 +74,8 @@ class Training:
         self.validation_world = build_validation_world(config.world, settings.evaluate_episodes) or self.eval_world
         self.groups = build_groups(config, self.eval_world)
         self.learning = [group.name for group in self.groups if group.learner is not None]
-        self.with_targets: dict[str, HasTargetPolicy] = {}
-        for group in self.groups:
-            if isinstance(group.learner, HasTargetPolicy):
-                self.with_targets[group.name] = group.learner
+        found = {group.name: getattr(group.learner, "target_policy", None) for group in self.groups}
+        self.target_policies: dict[str, Callable[[], TargetPolicy]] = {n: f for n, f in found.items() if f is not None}
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
@@ -104,7 +102,7 @@ class Training:
         settings = self.config.train
         progress, ahead = settings.progress(self.iteration), settings.progress(self.iteration + 1)
         spaces = {group.name: group.actor.group_spec.spaces for group in self.groups}
-        target_policies = {name: learner.target_policy() for name, learner in self.with_targets.items()}
+        target_policies = {name: target_policy() for name, target_policy in self.target_policies.items()}
         steps = settings.iteration_steps
         joint = Joint(
             rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, target_policies, steps

@@ -35,7 +35,7 @@ from coterie.core.types import (
     map_tree,
     open_decisions,
 )
-from coterie.core.world import HasCounters, World
+from coterie.core.world import World
 from coterie.training.interrupt import leave_if_asked
 from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
 
@@ -191,7 +191,7 @@ class Runner:
 
     def counters(self) -> Counters:
         """The world's counters since its reset."""
-        return dict(self.world.counters()) if isinstance(self.world, HasCounters) else {}
+        return dict(getattr(self.world, "counters", dict)())
 
     def begin(self, iteration: int) -> None:
         """Derive the random streams of an iteration."""

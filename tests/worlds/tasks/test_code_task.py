@@ -176,7 +176,7 @@ def test_rewards_of_the_coder(task, answer, reward, note):
 def test_a_program_without_end_fails(task):
     outcome = task.apply(task.generate(np.random.default_rng(0)), "coder", "input()\nwhile True: pass")
     assert (outcome.team, outcome.local, outcome.note) == (0, 0, "public 0/2, hidden 0/4")
-    assert outcome.state.failures[0].endswith("It failed: timeout\n")
+    assert "It failed: timeout" in outcome.state.failures[0]
 
 
 def test_spaces_at_the_ends_of_lines_do_not_count():
@@ -232,7 +232,11 @@ for process in ("self", os.getppid()):
     except OSError:
         pass
 for folder in ("/", "/tmp", "/proc/self", f"/proc/{os.getppid()}"):
-    for name in sorted(os.listdir(folder)):
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        continue
+    for name in names:
         try:
             with open(os.path.join(folder, name), "rb") as file:
                 found += re.findall(word + b"[-_](?:IN|OUT|NAME)", file.read(100000))
@@ -259,7 +263,8 @@ def test_hidden_tests_and_the_reference_stay_hidden(tmp_path):
     seen += prompts(task, state)
     assert any("It printed:\n[b'open-" in text for text in seen)
     assert not [text for text in seen if "SECRET" in text]
-    assert "SECRET" in run_on(SPY, ("open\n", "SECRET-IN-1234\n"), 1)[0].stdout, "it finds what is in its sandbox"
+    if sandbox.live_mechanism() == "bubblewrap":  # the only one that runs a program on several inputs in one sandbox
+        assert "SECRET" in run_on(SPY, ("open\n", "SECRET-IN-1234\n"), 1)[0].stdout, "it finds what is in its sandbox"
 
 
 # Files ------------------------------------------------------------------------------------------------

@@ -19,7 +19,12 @@ pytestmark = pytest.mark.parametrize(
 
 
 def episodes(name):
-    return 8 if name in SLOW else 40
+    return 4 if name in SLOW else 40
+
+
+def count(name, steps):
+    """A number of steps, or a third of it where every answer is a program to run."""
+    return steps // 3 if name in SLOW else steps
 
 
 def answers(world, writer, random):
@@ -46,7 +51,7 @@ def test_guesses_and_random_texts_are_far_below(name):
 
 def test_one_role_alone_can_solve_it(name):
     last = make(name).roles[-1]
-    assert play(name, "expert", episodes(name) // 4, roles=(last,)).success.all()
+    assert play(name, "expert", max(episodes(name) // 4, 2), roles=(last,)).success.all()
 
 
 @pytest.mark.slow
@@ -77,14 +82,14 @@ def test_a_state_saved_in_the_middle_of_an_episode_goes_on_alike(name):
     world, other = make(name, 4), make(name, 4)
     random = seeding.generator(0, "save")
     world.reset(5)
-    for _ in range(3):
+    for _ in range(count(name, 3)):
         world.step(answers(world, "guess", random))
     loaded = other.load(through_checkpoint(world.save()))
     assert (
         loaded.agent_types[AGENT_TYPE].observation.tolist()
         == world.observe().agent_types[AGENT_TYPE].observation.tolist()
     )
-    for _ in range(7):
+    for _ in range(count(name, 7)):
         given = answers(world, "guess", random)
         one, two = world.step(given), other.step(given)
         for key in ("observation", "reward", "terminated", "truncated", "acting"):
@@ -98,7 +103,7 @@ def test_a_state_saved_in_the_middle_of_an_episode_goes_on_alike(name):
 def test_a_fork_tells_what_the_step_will_do(name, writer):
     world, random = make(name, 4), seeding.generator(0, "fork")
     world.reset(2)
-    for _ in range(4):
+    for _ in range(count(name, 6)):
         given, index = answers(world, writer, random), np.array([3, 0, 0, 2])
         before = world.save()
         outcome = world.fork(index).step({AGENT_TYPE: given[AGENT_TYPE][index]})
@@ -117,9 +122,11 @@ def test_evaluation_settings_pass_the_conformance_tests(name):
 
 
 def test_sparse_rewards_are_those_of_the_team(name):
-    world, random = make(name, 6, reward="sparse", alpha=2.0), seeding.generator(0, "sparse")
+    world, random = make(name, count(name, 6), reward="sparse", alpha=2.0), seeding.generator(0, "sparse")
     world.reset(0)
-    rewards = [world.step(answers(world, "guess", random)).agent_types[AGENT_TYPE].reward for _ in range(6)]
+    rewards = [
+        world.step(answers(world, "guess", random)).agent_types[AGENT_TYPE].reward for _ in range(count(name, 6))
+    ]
     assert (np.sum(rewards, axis=0) >= 0).all()  # penalties are local, worse proposals give back
     world.reset(0)
     steps = [world.step(answers(world, "expert", random)) for _ in world.roles]

@@ -45,6 +45,15 @@ def microbatches(answers: Answers, size: int) -> Iterator[Array]:
         yield rows[first : first + size]
 
 
+def minibatches(rows: Array, size: int) -> list[Array]:
+    """Rows in parts of nearly equal length, as close to `size` as they can be.
+
+    Adam's step does not shrink with its gradient: a remainder of a few prompts would move the weights as far as a full
+    minibatch, mostly by chance. Where all rows are fewer than `size`, the learning rate shrinks with them (`_step`).
+    """
+    return np.array_split(rows, max(1, round(len(rows) / size)))
+
+
 class UpdateWorker:
     """Improves one set of weights."""
 
@@ -63,9 +72,8 @@ class UpdateWorker:
         """Go over the answers; returns the metrics of every optimiser step."""
         found: dict[str, list[float]] = {}
         for _ in range(spec.epochs):
-            order = random.permutation(len(answers.agents))
-            for first in range(0, len(order), spec.minibatch):
-                for name, value in self._step(answers.take(order[first : first + spec.minibatch]), spec).items():
+            for rows in minibatches(random.permutation(len(answers.agents)), spec.minibatch):
+                for name, value in self._step(answers.take(rows), spec).items():
                     found.setdefault(name, []).append(value)
         return found
 
@@ -84,7 +92,8 @@ class UpdateWorker:
             self.microbatch = size // 2
             torch.cuda.empty_cache()
             log.warning("out of GPU memory: the update goes on with %d prompts at once", self.microbatch)
-        norm = self.optimizer.step(spec.learning_rate, spec.max_grad_norm)
+        full = min(1.0, len(answers.agents) / spec.minibatch)  # a prompt in a smaller minibatch weighs no more
+        norm = self.optimizer.step(spec.learning_rate * full, spec.max_grad_norm)
         tokens = max(1, int((answers.tokens != PAD).sum()))
         loss_sum, clipped, divergence, entropy = sums.tolist()
         return {

@@ -17,12 +17,11 @@ from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.imitation.cloning import Cloner, CloningSettings, as_metrics, draw_rows, members
 from coterie.algorithms.imitation.early_stopping import EarlyStopping
 from coterie.algorithms.imitation.labels import (
+    Augmenter,
     by_parameter_set,
-    find_symmetries,
     load_demonstrations,
     pack_labels,
     split,
-    turn,
 )
 from coterie.core import seeding
 from coterie.core.group import GroupSpec, Panel, Preference
@@ -94,7 +93,7 @@ class BC:
         for agent, mine in zip(group_spec.agents, self.labels):
             if not mine.size:
                 raise ValueError(f"demonstrations: there are none of the agent '{agent}'; set parameters=shared")
-        self.symmetries = find_symmetries(group_spec) if s.symmetries else None
+        self.augment = Augmenter(s.symmetries, s.augmentations, first, group_spec)
         for cloner in self.cloners:
             cloner.measure_observations(self.labels)
         self.episodes = len(parts[0])
@@ -111,9 +110,7 @@ class BC:
             for i in range(steps):
                 now = slice(i * s.batch_size, (i + 1) * s.batch_size)
                 batch = [mine.rows(index[now]) for mine, index in zip(self.labels, rows, strict=True)]
-                if self.symmetries is not None:
-                    batch = [turn(mine, self.symmetries, order) for mine in batch]
-                sums += cloner.step(batch, rate, order)
+                sums += cloner.step([self.augment(mine, order) for mine in batch], rate, order)
         metrics = as_metrics(self.cloners[0], sums / (steps * len(self.cloners)))
         metrics |= {"updates": float(steps), "learning_rate": rate, "demonstrations": float(self.episodes)}
         metrics |= self.validate()

@@ -41,6 +41,7 @@ class CloningSettings:
     max_grad_norm: float = 1.0  # gradients are scaled to at most this norm
     noise: float = 0.0  # deviation of noise on observations, in units of the network's inputs
     symmetries: bool = False  # board games: see each position through a random symmetry
+    augmentations: tuple[str, ...] = ()  # package.module:function(Decisions, world, random) -> Decisions, in order
     extra_loss: str | None = None  # package.module:function(ExtraLossInput) -> [S, M]: added to the loss
     extra_weight: float = 1.0  # of the extra loss
 
@@ -50,11 +51,13 @@ class CloningSettings:
         at_least("weight_decay", self.weight_decay, 0)
         positive("max_grad_norm", self.max_grad_norm)
         at_least("noise", self.noise, 0)
-        if self.extra_loss is not None:
-            try:
-                lookup.look_up({}, self.extra_loss)
-            except LookupError as error:
-                raise ValueError(f"extra_loss: {error}") from None
+        named = [("extra_loss", self.extra_loss), *(("augmentations", name) for name in self.augmentations)]
+        for setting, function in named:
+            if function is not None:
+                try:
+                    lookup.look_up({}, function)
+                except LookupError as error:
+                    raise ValueError(f"{setting}: {error}") from None
 
 
 class ExtraLossInput(NamedTuple):

@@ -14,13 +14,12 @@ from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.imitation.bc import PANELS
 from coterie.algorithms.imitation.cloning import Cloner, CloningSettings, as_metrics, draw_rows
 from coterie.algorithms.imitation.labels import (
+    Augmenter,
     Labels,
     by_parameter_set,
     concatenate,
-    find_symmetries,
     load_demonstrations,
     pack_labels,
-    turn,
 )
 from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.types import Experience, Joint, Metrics, State, map_tree
@@ -65,7 +64,7 @@ class DAgger:
             )
         self.settings, self.policy, self.group_spec = settings, policy, group_spec
         self.cloner = Cloner(settings, policy)
-        self.symmetries = find_symmetries(group_spec) if settings.symmetries else None
+        self.augment = Augmenter(settings.symmetries, settings.augmentations, policy, group_spec)
         self.labels: list[Labels] | None = None  # of each parameter set; None: there are none yet
         if settings.demonstrations:
             s = settings
@@ -94,9 +93,7 @@ class DAgger:
         for i in range(s.updates):
             now = slice(i * s.batch_size, (i + 1) * s.batch_size)
             batch = [mine.rows(index[now]) for mine, index in zip(self.labels, rows, strict=True)]
-            if self.symmetries is not None:
-                batch = [turn(mine, self.symmetries, random) for mine in batch]
-            sums += self.cloner.step(batch, s.learning_rate, random)
+            sums += self.cloner.step([self.augment(mine, random) for mine in batch], s.learning_rate, random)
         metrics |= as_metrics(self.cloner, sums / s.updates)
         demand_finite(self.group_spec.group, metrics, [], [self.policy.flat.array])
         return metrics | {"labels": float(count), "updates": float(s.updates)}

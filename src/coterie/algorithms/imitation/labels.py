@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.core import demonstrations, seeding
+from coterie.core import demonstrations, lookup, seeding
+from coterie.core.augmentation import Augmentation, Decisions
 from coterie.core.demonstrations import Demonstrations
 from coterie.core.game import HasGame
 from coterie.core.group import GroupSpec
-from coterie.core.types import Array, CoterieError, State, map_tree
+from coterie.core.types import Array, CoterieError, Discrete, State, map_tree
 from coterie.policies.network import NeuralPolicy
 
 
@@ -101,6 +102,30 @@ def split(part: Demonstrations, fraction: float, group_spec: GroupSpec) -> tuple
     order = seeding.generator(group_spec.seed, "validation split", group_spec.group).permutation(len(part))
     held_out = int(fraction * len(part))
     return part.select(np.sort(order[held_out:])), part.select(np.sort(order[:held_out]))
+
+
+class Augmenter:
+    """Changes labels at random before a gradient step: through symmetries of the board, then by named functions."""
+
+    def __init__(self, symmetries: bool, names: Sequence[str], policy: NeuralPolicy, group_spec: GroupSpec) -> None:
+        self.symmetries = find_symmetries(group_spec) if symmetries else None
+        self.functions: list[Augmentation] = [lookup.look_up({}, name) for name in names]
+        self.world = group_spec.world
+        if self.functions and self.world is None:
+            raise ValueError("augmentations need a world, whose observations they read")
+        if self.functions and isinstance(group_spec.spaces.action, Discrete):  # one that does not fit fails here
+            observation, zero = np.zeros((1, policy.layout.size), np.float32), np.zeros(1, np.int64)
+            blank = Labels(observation, agent=zero, action=zero, mask=np.zeros((1, 0), bool))
+            self(blank, np.random.default_rng(0))
+
+    def __call__(self, labels: Labels, random: np.random.Generator) -> Labels:
+        if self.symmetries is not None:
+            labels = turn(labels, self.symmetries, random)
+        for function in self.functions:
+            assert self.world is not None
+            changed = function(Decisions(labels.observation, labels.action, labels.mask), self.world, random)
+            labels = labels._replace(**changed._asdict())
+        return labels
 
 
 def find_symmetries(group_spec: GroupSpec) -> tuple[Array, Array]:

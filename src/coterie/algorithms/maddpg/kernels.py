@@ -35,6 +35,7 @@ from coterie.algorithms.maddpg.outcomes import (
     make_scratch,
     make_targets,
     mean_square,
+    risk_values,
 )
 from coterie.core.group import RiskParameters
 from coterie.core.types import Array
@@ -83,6 +84,8 @@ class Hyperparams(NamedTuple):
     critic_rate: float
     max_grad_norm: float
     temperature: float
+    expected: bool  # the policy's gradient is that of its expectation over choices
+    entropy: float  # weight of the policy's entropy in it
     tau: float
     policy_delay: int
     scale_by_std: bool
@@ -114,6 +117,7 @@ class Workspace(NamedTuple):
     targets: Targets
     scratch: Scratch
     logit_slopes: Array  # [M, K]: the relaxed choices, then slopes of the loss by logits
+    choice_values: Array  # [M, K]: risk values of every choice
 
 
 @njit(cache=True, error_model="numpy")
@@ -129,6 +133,7 @@ def make_workspace(rows: int, actor: Spec, critic: Spec, width: int) -> Workspac
         np.empty(rows, np.float32),
         make_targets(rows, critic.sizes[-1]),
         make_scratch(rows, critic.sizes[-1]),
+        np.empty((rows, width), np.float32),
         np.empty((rows, width), np.float32),
     )
 
@@ -302,6 +307,74 @@ def penalise_logits(logits: Array, weight: Array, slopes: Array) -> None:
 
 
 @njit(cache=True, error_model="numpy")
+def _choice_values(it: Iteration, s: int, critic: Array, workspace: Workspace) -> None:
+    """Write the risk values of every choice; other parts of a composite action are those in the critic's inputs."""
+    spec, y, layout = it.critic_spec, workspace.critic_inputs, it.layout
+    per, obs_size, start = len(y) // it.draws.indices.shape[1], it.rows.observation.shape[1], 0
+    drawn = np.empty((len(y), layout.action_size), np.float32)
+    for m in range(len(y)):
+        at = action_start(layout, it.scaling, obs_size, s + m % per)
+        drawn[m] = y[m, at : at + layout.action_size]
+    for size in layout.choices:
+        for k in range(start, start + size):
+            for m in range(len(y)):
+                at = action_start(layout, it.scaling, obs_size, s + m % per)
+                y[m, at : at + layout.action_size] = drawn[m]
+                y[m, at + start : at + start + size] = 0
+                y[m, at + k] = 1
+            out = forward(critic, spec.sizes, spec.relu, y, workspace.critic_store)
+            risk_values(it.risk, out, workspace.choice_values[:, k], workspace.scratch)
+        start += size
+
+
+@njit(cache=True, error_model="numpy")
+def expected_slopes(out: Array, legal: Array, values: Array, weight: Array, choices: Array, entropy: float) -> float:
+    """The policy's expected value, the mean over parts; logits `out [M, K]` are replaced by slopes of its negative.
+
+    With π the softmax of a part's legal logits and τ the entropy's weight the objective is Σ π_k (q_k − τ log π_k), and
+    its slope by logit k is π_k (q_k − τ log π_k − the objective). No choice is drawn, so it has no noise (Ciosek and
+    Whiteson 2020). Its maximum is the softmax of q/τ: rivals who answer each other so settle (a logit
+    equilibrium, McKelvey and Palfrey 1995), where best answers would go round in circles.
+    """
+    mean = 0.0
+    for m in range(len(weight)):
+        start = 0
+        for size in choices:
+            top, total, value, objective = np.float32(-np.inf), 0.0, 0.0, 0.0
+            for k in range(start, start + size):
+                if legal[m, k]:
+                    top = max(top, out[m, k])
+            for k in range(start, start + size):
+                if legal[m, k]:
+                    total += np.exp(out[m, k] - top)
+            log_total = np.log(total) + top
+            for k in range(start, start + size):
+                if legal[m, k]:
+                    log_prob = out[m, k] - log_total
+                    value += np.exp(log_prob) * values[m, k]
+                    objective += np.exp(log_prob) * (values[m, k] - entropy * log_prob)
+            for k in range(start, start + size):
+                if legal[m, k]:
+                    log_prob = out[m, k] - log_total
+                    out[m, k] = -weight[m] * np.exp(log_prob) * (values[m, k] - entropy * log_prob - objective)
+                else:
+                    out[m, k] = 0
+            mean += weight[m] * value / len(choices)
+            start += size
+    return mean
+
+
+@njit(cache=True, error_model="numpy")
+def _legal_rows(it: Iteration, step: int, s: int, legal: Array) -> None:
+    """Write which choices are legal, for the rows of parameter set s."""
+    index, width, first = it.draws.indices[step], it.layout.action_size, it.layout.first_action
+    per = len(legal) // len(index)
+    for m in range(len(legal)):
+        at = first + (s + m % per) * width
+        legal[m] = it.rows.legal[index[m // per], at : at + width]
+
+
+@njit(cache=True, error_model="numpy")
 def _actor_step(
     it: Iteration, step: int, s: int, actor: NetworkArrays, critic: Array, workspace: Workspace, steps: int
 ) -> float:
@@ -313,6 +386,14 @@ def _actor_step(
     x, store = workspace.actor_inputs, workspace.actor_store
     out = forward(actor.params[s], it.actor_spec.sizes, it.actor_spec.relu, x, store)
     _act(it, step, s, out, workspace)
+    if h.expected and len(it.layout.choices) > 0:
+        _choice_values(it, s, critic, workspace)
+        legal = np.empty(out.shape, np.bool_)
+        _legal_rows(it, step, s, legal)
+        choices, values, weight = it.layout.choices, workspace.choice_values, workspace.targets.weight
+        mean = expected_slopes(out, legal, values, weight, choices, h.entropy)
+        adam_step(actor, s, it.actor_spec, x, store, workspace.gradients, steps, h.actor_rate, h.max_grad_norm)
+        return mean
     predicted = forward(critic, spec.sizes, spec.relu, y, workspace.critic_store)
     mean = actor_objective(it.risk, predicted, workspace.targets.weight, h.scale_by_std, workspace.scratch)
     inputs = backward_inputs(critic, spec.sizes, spec.relu, y, workspace.critic_store, workspace.gradients.deltas)

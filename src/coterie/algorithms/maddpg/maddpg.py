@@ -75,6 +75,37 @@ class NoiseSettings:
 
 
 @dataclass(frozen=True)
+class ChoiceSettings:
+    """Settings of the policy's gradient with discrete actions."""
+
+    gradient: Literal["drawn", "expected"] = "drawn"  # through a drawn choice (Gumbel-softmax); expected: over all
+    temperature: float = 1.0  # drawn: of the softmax through which gradients reach choices
+    entropy_start: float = 0.0  # expected: weight of the policy's entropy at first, in units of the critic's values
+    entropy_end: float = 0.0  # expected: weight later
+    fraction: float = 0.5  # of the run after which `entropy_end` is reached, in equal factors
+
+    SEARCH: ClassVar[Space] = {"temperature": Real(0.5, 2.0)}  # what `coterie tune` tries
+
+    def __post_init__(self) -> None:
+        positive("temperature", self.temperature)
+        at_least("entropy_start", self.entropy_start, 0)
+        at_least("entropy_end", self.entropy_end, 0)
+        within("fraction", self.fraction, 0, 1)
+        if self.gradient == "drawn" and (self.entropy_start or self.entropy_end):
+            raise ValueError("entropy_start and entropy_end need gradient=expected; set gradient=expected or both to 0")
+        if (self.entropy_start > 0) != (self.entropy_end > 0):
+            raise ValueError(
+                "entropy_start and entropy_end: the weight falls in equal factors, so both must be above 0 or both 0, "
+                f"got {self.entropy_start:g} and {self.entropy_end:g}"
+            )
+
+    def entropy(self, progress: float) -> float:
+        """The entropy's weight when this fraction of the run's steps has been taken."""
+        part = min(progress / self.fraction, 1.0) if self.fraction > 0 else 1.0
+        return self.entropy_start * (self.entropy_end / self.entropy_start) ** part if self.entropy_start else 0.0
+
+
+@dataclass(frozen=True)
 class CriticSettings:
     centralized: bool = True  # sees observations and actions of all agents; false: of its own agent alone (DDPG)
     hidden: tuple[int, ...] | None = None  # widths of its hidden layers; None: the policy's
@@ -123,11 +154,11 @@ class MADDPGSettings:
     updates_per_step: float = 0.04  # critic steps per environment step, summed over copies
     policy_delay: int = 1  # critic steps per step of the policy and the target networks
     scale_by_std: bool = False  # divide a decision's gradient by its outcome's deviation, so that small stakes count
-    temperature: float = 1.0  # of the softmax through which gradients reach choices
     max_grad_norm: float = 0.5  # gradients of policy and critics are scaled to at most this norm
     update_every: int = 1  # iterations from one in which the group learns to the next; others only fill the replay
     update_offset: int = 0  # the group learns where (iteration − update_offset) is a multiple of `update_every`
     noise: NoiseSettings = field(default_factory=NoiseSettings)  # exploration
+    choices: ChoiceSettings = field(default_factory=ChoiceSettings)  # the gradient of discrete actions
     critic: CriticSettings = field(default_factory=CriticSettings)  # values decisions
     target: TargetSettings = field(default_factory=TargetSettings)  # slowly moving copies of policy and critic
     replay: MemorySettings = field(default_factory=MemorySettings)  # steps of the whole table
@@ -138,7 +169,6 @@ class MADDPGSettings:
         "batch_size": Choice((128, 256, 512, 1024)),
         "updates_per_step": Real(0.01, 0.2, log=True),
         "policy_delay": Whole(1, 4),
-        "temperature": Real(0.5, 2.0),
     }
 
     def __post_init__(self) -> None:
@@ -147,20 +177,22 @@ class MADDPGSettings:
         at_least("batch_size", self.batch_size, 1)
         positive("updates_per_step", self.updates_per_step)
         at_least("policy_delay", self.policy_delay, 1)
-        positive("temperature", self.temperature)
         positive("max_grad_norm", self.max_grad_norm)
         at_least("update_every", self.update_every, 1)
         at_least("update_offset", self.update_offset, 0)
+        if self.scale_by_std and self.choices.gradient == "expected":
+            raise ValueError("scale_by_std scales gradients through one action; set choices.gradient=drawn")
 
 
 # Parts ------------------------------------------------------------------------------------------------
 
 
 class Rates(NamedTuple):
-    """Learning rates of one iteration."""
+    """Learning rates of one iteration, and the weight of the entropy of choices."""
 
     actor: float
     critic: float
+    entropy: float = 0.0
 
 
 class Batch(NamedTuple):
@@ -307,7 +339,7 @@ class MADDPG:
             updates, self.due = int(self.due), self.due % 1
             factor = max(1 - joint.progress, 0.0) if s.learning_rate_schedule == "linear" else 1.0
             critic_rate = s.learning_rate if s.critic.learning_rate is None else s.critic.learning_rate
-            rates = Rates(s.learning_rate * factor, critic_rate * factor)
+            rates = Rates(s.learning_rate * factor, critic_rate * factor, s.choices.entropy(joint.progress))
             if updates:
                 first = self.actor.steps
                 run = self.compiled_updates if self.compiled else self.autograd_updates
@@ -330,10 +362,8 @@ class MADDPG:
     def remember(self, own: Experience, joint: Joint) -> PendingSteps:
         """Add the transitions that this experience completes to the replay; returns all its steps."""
         self.probe(own)
-        if self.pending is None:
-            self.pending = self.layout.nothing_pending(own.active.shape[1])
-        steps = self.layout.steps(joint, self.preference.rewards(own))
-        rows, self.pending = self.layout.complete(steps, self.layout.finals(joint), self.pending, self.settings.gamma)
+        rewards = self.preference.rewards(own)
+        rows, self.pending, steps = self.layout.complete(joint, rewards, self.pending, self.settings.gamma)
         self.replay.add(rows)
         return steps
 
@@ -424,7 +454,9 @@ class MADDPG:
             actor_rate=rates.actor,
             critic_rate=rates.critic,
             max_grad_norm=s.max_grad_norm,
-            temperature=s.temperature,
+            temperature=s.choices.temperature,
+            expected=s.choices.gradient == "expected",
+            entropy=rates.entropy,
             tau=s.target.tau,
             policy_delay=s.policy_delay,
             scale_by_std=s.scale_by_std,
@@ -442,7 +474,7 @@ class MADDPG:
             )
             sums[:3] += self.critic_step(batch, self.targets(batch, next_action, smoothing), rates.critic)
             if self.critics[0].steps % self.settings.policy_delay == 0:
-                sums[3] += self.actor_step(batch, gumbel, rates.actor)
+                sums[3] += self.actor_step(batch, gumbel, rates)
                 for one in (self.actor, *self.critics):
                     one.move_target(self.settings.target.tau)
         return sums
@@ -484,14 +516,21 @@ class MADDPG:
         networks.adam_step(flats, predicted, rate, self.settings.max_grad_norm, slopes=slopes)
         return sums / self.group_spec.parameter_sets
 
-    def actor_step(self, batch: Batch, gumbel: Tensor, rate: float) -> float:
+    def actor_step(self, batch: Batch, gumbel: Tensor, rates: Rates) -> float:
         """One step of the policy up the critic (Lowe et al. 2017, eq. 5); returns the mean risk value of its actions.
 
         Each agent's critic sees its agent's action replaced by the policy's, and recorded actions of all others.
         """
-        policy, scratch, value = self.policy, self.scratch(batch), 0.0
+        policy, scratch, value, choices = self.policy, self.scratch(batch), 0.0, self.settings.choices
         logits = policy.net(batch.x)[0]
-        action = policy.relax(self.by_agent(logits), batch.legal, gumbel, self.settings.temperature)
+        action = policy.relax(self.by_agent(logits), batch.legal, gumbel, choices.temperature)
+        if policy.head is not None and choices.gradient == "expected":
+            slopes = [to_array(logits)]
+            values, legal = self.choice_values(batch, action.detach()), self.by_parameter_set(batch.legal).cpu().numpy()
+            for out, allowed, found, weight in zip(slopes[0], legal, values, batch.weight, strict=True):
+                value += kernels.expected_slopes(out, allowed, found, weight, policy.choices, rates.entropy)
+            networks.adam_step([policy.flat], [logits], rates.actor, self.settings.max_grad_norm, slopes=slopes)
+            return value / self.group_spec.parameter_sets
         actions = self.critic_actions(batch.action, action)
         outputs = [self.critic_outputs(self.critics[0].net, batch.critic_obs, actions)]
         slopes = [to_array(outputs[0])]
@@ -502,8 +541,25 @@ class MADDPG:
             slopes.append(np.zeros(logits.shape, np.float32))
             for x, weight, out in zip(to_array(logits), batch.weight, slopes[1], strict=True):
                 kernels.penalise_logits(x, weight, out)
-        networks.adam_step([policy.flat], outputs, rate, self.settings.max_grad_norm, slopes=slopes)
+        networks.adam_step([policy.flat], outputs, rates.actor, self.settings.max_grad_norm, slopes=slopes)
         return value / self.group_spec.parameter_sets
+
+    @torch.no_grad()
+    def choice_values(self, batch: Batch, action: Tensor) -> Array:
+        """Risk values `[S, M, K]` of every choice; a composite action's other parts are those of `action [B, A, K]`."""
+        values = np.empty((*batch.weight.shape, self.policy.size), np.float32)
+        scratch, start = self.scratch(batch), 0
+        for size in self.policy.choices:
+            for k in range(start, start + size):
+                tried = action.clone()
+                tried[..., start : start + size] = 0
+                tried[..., k] = 1
+                actions = self.critic_actions(batch.action, tried)
+                out = self.critic_outputs(self.critics[0].net, batch.critic_obs, actions).cpu().numpy()
+                for s, rows in enumerate(out):
+                    outcomes.risk_values(self.risk, rows, values[s, :, k], scratch)
+            start += size
+        return values
 
     def scratch(self, batch: Batch) -> outcomes.Scratch:
         return outcomes.make_scratch(batch.weight.shape[1], self.outputs)

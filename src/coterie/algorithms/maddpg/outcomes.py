@@ -296,6 +296,14 @@ def actor_objective(risk: RiskParameters, out: Array, weight: Array, scale_by_st
 
 
 @njit(cache=True, error_model="numpy")
+def risk_values(risk: RiskParameters, out: Array, values: Array, scratch: Scratch) -> None:
+    """Write the risk values `[M]` of a critic's outputs `[M, …]`."""
+    for m in range(len(values)):
+        parse_outputs(out[m], scratch.probability, scratch.outcome)
+        values[m] = risk_value(risk, scratch.probability, scratch.outcome, scratch.slopes)
+
+
+@njit(cache=True, error_model="numpy")
 def _risk_slopes(risk: RiskParameters, out: Array, weight: float, m: int, scratch: Scratch) -> float:
     """The risk value of row m; replaces its outputs by −weight times the slopes, and writes its standard deviation."""
     probability, slopes, count = scratch.probability, scratch.slopes, len(scratch.probability)

@@ -210,10 +210,8 @@ class SAC:
 
     def remember(self, own: Experience, joint: Joint) -> None:
         """Add the transitions that this experience completes to the replay."""
-        if self.pending is None:
-            self.pending = self.layout.nothing_pending(own.active.shape[1])
-        steps = self.layout.steps(joint, self.preference.rewards(own))
-        rows, self.pending = self.layout.complete(steps, self.layout.finals(joint), self.pending, self.settings.gamma)
+        rewards = self.preference.rewards(own)
+        rows, self.pending, _ = self.layout.complete(joint, rewards, self.pending, self.settings.gamma)
         self.replay.add(rows)
 
     def update_normalizer(self, own: Experience) -> None:

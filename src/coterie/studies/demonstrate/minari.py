@@ -90,6 +90,7 @@ def from_minari(dataset_id: str, experiment: str, overrides: list[str] | None = 
     world = build.build_world(config.world, 1)
     spec = build.build_group_specs(config, world)[recorded_groups(config, None)[0]]
     _refuse_texts(spec.spaces.observation)
+    _refuse_squashed(config.world.settings, dataset.action_space, dataset_id)
     table = PlayedTable(config.experiment, schema.to_dict(config)["world"], type(world).__name__, True, 0)
     rows: dict[str, list[Any]] = {}
     episodes, counts, finals = [], [], []
@@ -136,6 +137,17 @@ def from_minari(dataset_id: str, experiment: str, overrides: list[str] | None = 
 def _refuse_texts(space: ObservationSpace) -> None:
     if isinstance(space, Text):
         raise CoterieError("Minari datasets of Coterie hold numbers, and this world has texts; use --out alone")
+
+
+def _refuse_squashed(settings: Any, space: Any, dataset_id: str) -> None:
+    """Raise an error where a dataset's actions have one bound and the world squashes such actions."""
+    box = importlib.import_module("gymnasium.spaces").Box
+    if not isinstance(space, box) or not (np.isfinite(space.low) != np.isfinite(space.high)).any():
+        return
+    if getattr(getattr(settings, "actions", None), "one_sided", "limit") == "squash":
+        raise CoterieError(
+            f"'{dataset_id}' has actions {space}, which this world squashes; set world.actions.one_sided=limit"
+        )
 
 
 def _observation(spec: GroupSpec, value: Any, dataset_id: str) -> Tree:

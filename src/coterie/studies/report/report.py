@@ -2,8 +2,8 @@
 
 The page is a single file with its pictures inside, which also lie next to it as PNGs (`report-figures/`); charts can be
 zoomed where plotly.js is installed (`studies/interactive.py`). Runs that differ only in seed are pooled; runs of other
-settings have a part of their own, below an overview of all. A world class may add a section
-(`core.world.HasReportSection`); this module does not know which.
+settings have a part of their own, below an overview of all. A world class may add a section (`report_section`); this
+module does not know which.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coterie.config import registry
 from coterie.config.schema import ConfigError
 from coterie.core import lookup
 from coterie.core.types import CoterieError
-from coterie.core.world import HasReportSection, ReportSection
+from coterie.core.world import ReportSection
 from coterie.studies import figures, html, interactive, statistics, transcripts
 from coterie.studies.compare import compare
 from coterie.studies.compare import show as compare_show
@@ -111,7 +111,8 @@ def _world_section(runs: Sequence[Run]) -> ReportSection | None:
     """The section that the world of these runs adds; None where they play several worlds."""
     worlds = {run.config().world.name for run in runs}
     world = lookup.look_up(registry.WORLDS, worlds.pop())
-    return world.report_section(runs) if not worlds and isinstance(world, HasReportSection) else None
+    section: ReportSection | None = getattr(world, "report_section", lambda _: None)(runs) if not worlds else None
+    return section
 
 
 def _write_section_figures(figure: Path | None, section: ReportSection) -> None:

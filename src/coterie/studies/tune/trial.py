@@ -8,6 +8,7 @@ from typing import Any, Literal
 from coterie.core.search_space import Range, range_to_dict
 
 Pruner = Literal["median", "halving", "none"]
+Score = Literal["best", "mean"]
 Outcome = Literal["complete", "pruned", "failed", "running"]
 
 
@@ -22,12 +23,14 @@ class StudySpec:
     pruner: Pruner
     horizon: int  # environment steps of one training
     batch: int = 1  # trials proposed together, before any of them is trained
+    score: Score = "best"  # of a training: its best validation, or the mean of all
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, as the study stores it."""
         space = {path: range_to_dict(known) for path, known in self.space.items()}
         found = {"config": self.config, "space": space, "seeds": self.seeds, "pruner": self.pruner}
-        return found | ({"batch": self.batch} if self.batch > 1 else {})  # earlier versions had no batches
+        found |= {"batch": self.batch} if self.batch > 1 else {}  # earlier versions had no batches
+        return found | ({"score": self.score} if self.score != "best" else {})  # nor other scores
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Trial:
     values: dict[str, Any]  # path -> value
     score: float | None  # None: it failed; of a pruned trial the last reported score
     held_out: float | None  # score on held-out seeds; None unless complete
-    curve: dict[int, float]  # environment steps, summed over seeds -> best score so far
+    curve: dict[int, float]  # environment steps, summed over seeds -> score so far
     reason: str  # why it failed
 
 

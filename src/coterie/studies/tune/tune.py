@@ -1,8 +1,8 @@
 """Tuning: trains an experiment with many different settings and writes the best ones as a YAML file.
 
-A trial is a training by the loop of `coterie train`; its score is the best validation score after step 0, averaged over
-`seeds` trainings. Held-out evaluation seeds are not used for any choice. Proposals and pruning are in `optuna.py`, text
-and JSON in `show.py`; settings classes declare their search spaces (`core/search_space.py`).
+A trial is a training by the loop of `coterie train`; its score is the best validation score after step 0, or the mean
+of all, averaged over `seeds` trainings. Held-out evaluation seeds are not used for any choice. Proposals and pruning
+are in `optuna.py`, text and JSON in `show.py`; settings classes declare their search spaces (`core/search_space.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from coterie.core.search_space import Range, declared
 from coterie.core.types import CoterieError
 from coterie.nn.threads import fixed_threads
 from coterie.studies.report.report import write_report
-from coterie.studies.tune.trial import Outcome, Pruner, Result, StudySpec, Trial
+from coterie.studies.tune.trial import Outcome, Pruner, Result, Score, StudySpec, Trial
 from coterie.training import build, loop, start
 from coterie.training.best import constants
 from coterie.training.evaluate import evaluate
@@ -57,6 +57,9 @@ class Plan:
     batch: int | None = None  # trials proposed together; None: as many as jobs
     sampler: Literal["tpe", "pbt"] = "tpe"  # trials one after the other, or a population (`population.py`)
     rounds: int = 10  # of a population
+    score: Score = (
+        "best"  # of a training: its best validation, or the mean of all, which is higher the sooner it learns
+    )
 
     @property
     def together(self) -> int:
@@ -70,6 +73,7 @@ class Plan:
         words += [word for pattern in self.only for word in ("--only", pattern)]
         words += ["--seeds", str(self.seeds)] if self.seeds > 1 else []
         words += ["--pruner", self.pruner] if self.pruner != "median" else []
+        words += ["--score", self.score] if self.score != "best" else []
         words += ["--sampler", "pbt", "--rounds", str(self.rounds)] if self.sampler == "pbt" else []
         words += ["--batch", str(self.together)] if self.together > 1 and self.sampler == "tpe" else []
         words += ["--jobs", str(self.jobs)] if self.jobs > 1 else []
@@ -148,7 +152,7 @@ def tune(plan: Plan, progress: Progress = lambda tuned, trial: None) -> Tuned:
     own, space = searched(base, plan)
     refuse_constant_sum(base)
     horizon = base.train.iterations * base.train.iteration_steps
-    spec = StudySpec(shared_settings(base), space, own, plan.seeds, plan.pruner, horizon, plan.together)
+    spec = StudySpec(shared_settings(base), space, own, plan.seeds, plan.pruner, horizon, plan.together, plan.score)
     with (
         open_study(files.study, spec, files.trials / ".lock", plan.command()) as study,
         interruptible() as interrupted,
@@ -290,16 +294,24 @@ def with_values(plan: Plan, values: dict[str, Any]) -> Config:
 
 
 class PruningCallback:
-    """Reports the validation scores of one training to the study, and keeps the best."""
+    """Reports the score of one training to the study after every validation."""
 
-    def __init__(self, report: Callable[[int, float], bool], earlier: list[float], offset: int) -> None:
-        self.report, self.earlier, self.offset = report, earlier, offset
-        self.best, self.pruned = -np.inf, False
+    def __init__(
+        self, report: Callable[[int, float], bool], earlier: list[float], offset: int, score: Score = "best"
+    ) -> None:
+        self.report, self.earlier, self.offset, self.kind = report, earlier, offset, score
+        self.validations: list[float] = []
+        self.pruned = False
+
+    @property
+    def score(self) -> float:
+        """The best validation so far, or the mean of them: the area under the curve in parts of its length."""
+        return float(max(self.validations) if self.kind == "best" else np.mean(self.validations))
 
     def watch(self, env_steps: int, score: float) -> bool:
         """Report a score; True when the trial is pruned."""
-        self.best = max(self.best, score)
-        so_far = float(np.mean([*self.earlier, self.best]))
+        self.validations.append(score)
+        so_far = float(np.mean([*self.earlier, self.score]))
         self.pruned = self.report(self.offset + env_steps, so_far)
         return self.pruned
 
@@ -338,7 +350,7 @@ def train_seeds(trial: Trial, plan: Plan, files: Files, report: Callable[[int, f
     settings = with_values(plan, trial.values)
     for number in range(plan.seeds):
         once = for_trial(settings, settings.seed + number)
-        callback = PruningCallback(report, scores, number * horizon)
+        callback = PruningCallback(report, scores, number * horizon, plan.score)
         run = Run.create(files.trial(trial.number) / f"seed{once.seed}", once)
         try:
             end = loop.train(once, run, quiet=True, watch=callback.watch, report=write_report)
@@ -349,7 +361,7 @@ def train_seeds(trial: Trial, plan: Plan, files: Files, report: Callable[[int, f
             return Training(finished=False)
         if callback.pruned:
             return Training(True, end["interrupted"], pruned=True)
-        scores.append(callback.best)
+        scores.append(callback.score)
         held_out.append(held_out_score(end, settings))
     return Training(True, end["interrupted"], False, float(np.mean(scores)), float(np.mean(held_out)))
 

@@ -18,6 +18,8 @@ from coterie.core.types import ActionSpace, Array, Box, CoterieError, Discrete, 
 from coterie.worlds.adapters.batch import InvalidEnvOutput
 from coterie.worlds.adapters.external import ActionSettings
 
+EDGE = 1e-6  # squashed actions keep this fraction of the range away from infinity
+REACH = -math.log(EDGE)  # so this many ranges lie between their one bound and the farthest
 NESTED = (gymnasium.spaces.Tuple, gymnasium.spaces.Dict)
 
 
@@ -40,10 +42,16 @@ def convert_action_space(space: Any, settings: ActionSettings | None = None) -> 
     numeric = [isinstance(leaf, gymnasium.spaces.Box) for leaf in leaves]
     warnings = []
     if any(not _is_bounded(leaf) for leaf in leaves):
-        warnings.append(
-            f"actions {space}: missing bounds are set {settings.limit:g} beyond 0 or beyond the other bound, and "
-            "actions beyond them are never tried; world.actions.limit changes them"
-        )
+        if settings.one_sided == "squash" and all(numeric) and any(is_one_sided(leaf).any() for leaf in leaves):
+            warnings.append(
+                f"actions {space}: numbers bounded on one side have draws of the size {settings.limit:g} and reach "
+                f"{REACH:.0f} times as far; world.actions.limit sets the size"
+            )
+        if settings.one_sided == "limit" or any((_missing(leaf) & ~is_one_sided(leaf)).any() for leaf in leaves):
+            warnings.append(
+                f"actions {space}: missing bounds are set {settings.limit:g} beyond 0 or beyond the other bound, and "
+                "actions beyond them are never tried; world.actions.limit changes them"
+            )
     if isinstance(space, gymnasium.spaces.Discrete):
         ours: ActionSpace = Discrete(int(space.n))
     elif all(numeric):
@@ -85,16 +93,31 @@ def _parts(space: Any) -> Mapping[Any, Any]:
 
 
 def _is_bounded(leaf: Any) -> bool:
-    with np.errstate(over="ignore"):
-        return not isinstance(leaf, gymnasium.spaces.Box) or bool(
-            np.isfinite(leaf.low.astype(np.float32)).all() and np.isfinite(leaf.high.astype(np.float32)).all()
-        )
+    return not _missing(leaf).any()
+
+
+def _finite(bound: Array) -> Array:
+    with np.errstate(over="ignore"):  # float64's largest number is infinite in float32, and as good as unbounded
+        return np.isfinite(bound.astype(np.float32))
+
+
+def _missing(leaf: Any) -> Array:
+    """A mask of the numbers of an action that lack a bound."""
+    if not isinstance(leaf, gymnasium.spaces.Box):
+        return np.zeros((), bool)
+    return ~(_finite(leaf.low) & _finite(leaf.high))
+
+
+def is_one_sided(leaf: Any) -> Array:
+    """A mask of the numbers of an action that have one bound and lack the other."""
+    if not isinstance(leaf, gymnasium.spaces.Box):
+        return np.zeros((), bool)
+    return _finite(leaf.low) != _finite(leaf.high)
 
 
 def bounds_of(box: Any, limit: float) -> tuple[Array, Array]:
     """The bounds of a Gymnasium Box as float64, missing ones replaced."""
-    with np.errstate(over="ignore"):  # float64's largest number is infinite in float32, and as good as unbounded
-        low, high = (np.where(np.isfinite(b.astype(np.float32)), b, np.inf) for b in (box.low, box.high))
+    low, high = (np.where(_finite(bound), bound, np.inf) for bound in (box.low, box.high))
     lowest = np.where(np.isfinite(low), low, np.minimum(np.where(np.isfinite(high), high, 0), 0) - limit)
     highest = np.where(np.isfinite(high), high, np.maximum(np.where(np.isfinite(low), low, 0), 0) + limit)
     return lowest.astype(np.float64), highest.astype(np.float64)
@@ -129,15 +152,15 @@ def action_reader(layout: ActionLayout, rows: Array, agent: int) -> Callable[[],
         return (lambda: rows.item(agent) + start) if start else (lambda: rows.item(agent))
     row = rows[agent : agent + 1].reshape(-1)  # a view, so that it always holds the present action
     levels = layout.settings.bins if isinstance(layout.space, MultiDiscrete) else 0
-    return _reader(space, row, 0, layout.settings.limit, levels)[0]
+    return _reader(space, row, 0, layout.settings, levels)[0]
 
 
-def _reader(space: Any, row: Array, start: int, limit: float, levels: int) -> tuple[Callable[[], Any], int]:
+def _reader(space: Any, row: Array, start: int, settings: ActionSettings, levels: int) -> tuple[Callable[[], Any], int]:
     """A function that reads an element of `space` from `row` at `start`, and where it ends."""
     if isinstance(space, NESTED):
         readers: dict[Any, Callable[[], Any]] = {}
         for key, part in _parts(space).items():
-            readers[key], start = _reader(part, row, start, limit, levels)
+            readers[key], start = _reader(part, row, start, settings, levels)
         if isinstance(space, gymnasium.spaces.Dict):
             return lambda: {key: read() for key, read in readers.items()}, start
         return lambda: tuple(read() for read in readers.values()), start
@@ -152,7 +175,15 @@ def _reader(space: Any, row: Array, start: int, limit: float, levels: int) -> tu
             return lambda: (own + offset).astype(dtype), stop
         case gymnasium.spaces.MultiBinary():
             return lambda: own.astype(dtype), stop
-    low, high = (bound.astype(dtype) for bound in bounds_of(space, limit))
+    low, high = (bound.astype(dtype) for bound in bounds_of(space, settings.limit))
+    if not levels and settings.one_sided == "squash" and (one_sided := is_one_sided(space)).any():
+        above = _finite(space.low)
+
+        def read() -> Array:
+            squashed = np.where(one_sided, squash_one_sided(own, low, high, above), np.clip(own, low, high))
+            return squashed.astype(dtype)
+
+        return read, stop
     if levels:
         grid = np.linspace(low, high, levels, dtype=dtype).reshape(levels, -1)
         columns = np.arange(grid.shape[1])
@@ -161,6 +192,19 @@ def _reader(space: Any, row: Array, start: int, limit: float, levels: int) -> tu
     if not shape:  # NumPy returns a number instead of an array without dimensions
         return lambda: np.asarray(np.minimum(np.maximum(own.astype(dtype), low), high)), stop
     return lambda: np.minimum(np.maximum(own.astype(dtype), low), high), stop
+
+
+def squash_one_sided(own: Array, low: Array, high: Array, above: Array) -> Array:
+    """Numbers of [low, high], of which one is a true bound, spread over all that lies `above` (else below) that bound.
+
+    With u the distance from the bound as a fraction of the range, the action lies −log(1 − u) ranges from it: near the
+    bound numbers stay what they are, and even draws become exponential ones, which is how Gymnasium samples such a Box.
+    """
+    width = high.astype(np.float64) - low
+    u = np.clip(np.where(above, own - low, high - own) / width, 0, 1) * (1 - EDGE)
+    distance = -np.log1p(-u) * width
+    squashed: Array = np.where(above, low + distance, high - distance)
+    return squashed
 
 
 # Masks ------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from coterie.core.types import (
     action_shape,
     map_tree,
 )
-from coterie.core.world import HasInfo, Renderable, World
+from coterie.core.world import Renderable, World, info_of
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
 Settings = TypeVar("Settings")
@@ -243,8 +243,7 @@ class PettingZooEnv(ParallelEnv):
                 info["action_mask"] = agent_step.mask[0, column].copy()
             if timestep.success is not None and timestep.ended[0]:
                 info["success"] = bool(timestep.success[0])
-            if isinstance(self.world, HasInfo):
-                info |= self.world.info(agent, 0)
+            info |= info_of(self.world, agent, 0)
         return infos
 
     def render(self) -> Array | str | None:

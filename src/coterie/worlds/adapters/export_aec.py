@@ -16,7 +16,7 @@ from pettingzoo import AECEnv
 
 from coterie.core.seeding import generator
 from coterie.core.types import Array, CoterieError, Discrete, ObservationSpace, Text, TimeStep, action_dtype, blank
-from coterie.core.world import HasInfo, World
+from coterie.core.world import World, info_of
 from coterie.worlds.adapters.export import RENDER_MODES, Display, gymnasium_space, settings_from_kwargs
 
 PROMPT = "prompt"  # the key of observations in worlds of text
@@ -119,7 +119,7 @@ class PettingZooAECEnv(AECEnv):
             self.rewards[other] = float(step.reward[0, column])
             self.terminations[other] = bool(step.terminated[0, column])
             self.truncations[other] = bool(step.truncated[0, column])
-            self.infos[other] = self.world.info(other, 0) if isinstance(self.world, HasInfo) else {}
+            self.infos[other] = info_of(self.world, other, 0)
         self._accumulate_rewards()
         following = (self.possible_agents.index(agent) + 1) % len(self.possible_agents)
         self.agent_selection = self.possible_agents[following] if self._ended else self._mover()

@@ -55,6 +55,7 @@ class ActionSettings:
     """Settings for reading an environment's actions."""
 
     limit: float = 10.0  # a missing bound of continuous actions is set this far beyond 0, or beyond the other bound
+    one_sided: Literal["squash", "limit"] = "squash"  # squash: numbers with one bound reach beyond the limit
     bins: int = 11  # levels of each number where an action mixes choices and numbers
     masks: Literal["auto", "info", "none"] = "auto"  # auto: masks seen at an episode's start; info: also later; none
 

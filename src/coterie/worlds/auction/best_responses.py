@@ -146,6 +146,12 @@ class BestResponse(NamedTuple):
     utility: Array  # [V] interim utilities of these bids
 
 
+def grid_bids(chosen: Array, bid_levels: int) -> Array:
+    """The bids of discrete actions, to the last bit those of the world: otherwise equal bids would not tie."""
+    bids: Array = chosen / (bid_levels - 1)
+    return bids
+
+
 def best_response(
     model: AuctionModel, risk: Prospect, values: Array, win_probability: WinProbability, bid_levels: int = 0
 ) -> BestResponse:
@@ -157,7 +163,7 @@ def best_response(
     if model.rule == "second_price" and not bid_levels:
         return BestResponse(values, interim_utility(model, risk, values, values, win_probability))
     floor = 0.0 if bid_levels else model.reserve
-    tried = np.linspace(floor, 1.0, bid_levels or CANDIDATES)
+    tried = grid_bids(np.arange(bid_levels), bid_levels) if bid_levels else np.linspace(floor, 1.0, CANDIDATES)
     utility = interim_utility(model, risk, values[:, None], tried[None, :], win_probability)
     best = utility.argmax(axis=1)
     found = BestResponse(tried[best], np.take_along_axis(utility, best[:, None], 1)[:, 0])

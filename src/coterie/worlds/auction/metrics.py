@@ -34,6 +34,7 @@ from coterie.worlds.auction.best_responses import (
     best_response,
     bid_function,
     expected_outcome,
+    grid_bids,
     interim_utility,
     l2_distance,
     win_probability_against,
@@ -213,7 +214,7 @@ def learned_bid_functions(run: Run, checkpoint: str = "last") -> list[BidFunctio
         bids = np.zeros((len(values), settings.num_bidders))
         for group in loaded.groups:
             action = group.actor.act(runner.view(group.actor))[1].action
-            chosen = action / (settings.bid_levels - 1) if settings.bid_levels else action[..., 0]
+            chosen = grid_bids(action, settings.bid_levels) if settings.bid_levels else action[..., 0]
             bids[:, group.actor.group_spec.columns] = chosen
         bids = np.clip(bids, 0.0, 1.0 if settings.budget is None else min(settings.budget, 1.0))
         return np.where(bids < settings.reserve, 0.0, bids)
@@ -224,7 +225,11 @@ def learned_bid_functions(run: Run, checkpoint: str = "last") -> list[BidFunctio
 
 def evaluate_bidders(benchmark: Benchmark, bidders: Sequence[BidFunction]) -> TableMetrics:
     """Compare bidders, one bid function each, with the equilibrium and with their best responses."""
-    bids = _apply_reserve(benchmark.model, np.array([np.interp(RANKS, own.ranks, own.bids) for own in bidders]))
+    bids = np.array([np.interp(RANKS, own.ranks, own.bids) for own in bidders])
+    levels = benchmark.settings.bid_levels
+    if levels and benchmark.settings.budget is None:  # where bids jump, interpolated ones lie between two of the grid
+        bids = grid_bids(np.rint(bids * (levels - 1)), levels)
+    bids = _apply_reserve(benchmark.model, bids)
     best, groups = np.full_like(bids, np.nan), {}
     for name, members in benchmark.members.items():
         found: list[GroupMetrics] = []
