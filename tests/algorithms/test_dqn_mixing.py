@@ -47,7 +47,7 @@ def in_numpy(mix, own_values, state):
         h = q @ first + layer("bias_in", s)[0]
         h = np.where(h > 0, h, LEAK * h)
         last = layer("bias_out", np.maximum(layer("bias_hidden", s), 0))[0, 0]
-        total.append(float(q.sum() + h @ np.abs(layer("weight_out", s))[0] / len(h) + last))
+        total.append(float(h @ np.abs(layer("weight_out", s))[0] / len(h) + last))
     return np.array(total)
 
 
@@ -67,14 +67,6 @@ def test_qmix_is_what_its_definition_says():
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
         found = mix(*(torch.from_numpy(a.astype(np.float32)) for a in (own_values, state))).numpy()
     assert np.allclose(found, in_numpy(mix, own_values, state), atol=1e-4)
-
-
-def test_qmix_begins_near_the_sum():
-    own_values = torch.from_numpy(generator().standard_normal((500, 3)).astype(np.float32)) - 5  # as of penalties
-    state = torch.from_numpy(generator(1).standard_normal((500, 20)).astype(np.float32))
-    with torch.no_grad():
-        more = mixer("qmix", 3, 20, 32, seed=1)(own_values, state) - own_values.sum(dim=-1)
-    assert 0 < more.abs().mean() < 0.1 * own_values.sum(dim=-1).abs().mean()
 
 
 @settings(max_examples=40, deadline=None)

@@ -25,12 +25,11 @@ class VDN(nn.Module):
 
 
 class QMIX(nn.Module):
-    """The sum, plus a network of two layers whose weights, never negative, are functions of the world's state.
+    """A network of two layers whose weights, never negative, are functions of the world's state.
 
     Rashid et al. 2018, section 4 and figure 2: the weights are absolute outputs of linear layers, the first
-    bias of a linear layer, the last of a perceptron. The sum is added and the last weights begin near 0, so that the
-    team's value begins near the sum of its members' (VDN) and departs from it where that pays. Nothing is lost: with
-    members' values made smaller, any function of the paper's rises at least as fast as the sum.
+    bias of a linear layer, the last of a perceptron. Weights begin near 1 and the hidden layer is averaged, so that
+    the team's value begins near the sum of its members' (VDN) and departs from it where that pays.
     """
 
     def __init__(self, members: int, state: int, width: int, seed: int) -> None:
@@ -43,15 +42,16 @@ class QMIX(nn.Module):
         self.bias_hidden = Dense(state, width, 0.1, generators)
         self.bias_out = Dense(width, 1, 0.1, generators)
 
-        nn.init.ones_(self.weight_in.bias)
+        for layer in (self.weight_in, self.weight_out):
+            nn.init.ones_(layer.bias)
 
     def forward(self, values: Tensor, state: Tensor) -> Tensor:
         """One value `[B]` from the members' `[B, M]` and the world's state `[B, Z]`."""
         rows = state.unsqueeze(0)
         weight = self.weight_in(rows)[0].abs().view(-1, self.members, self.width)
         hidden = torch.einsum("bm,bmw->bw", values, weight) + self.bias_in(rows)[0]
-        more = (nn.functional.leaky_relu(hidden, LEAK) * self.weight_out(rows)[0].abs()).mean(dim=-1)
-        return values.sum(dim=-1) + more + self.bias_out(torch.relu(self.bias_hidden(rows)))[0, :, 0]
+        out = (nn.functional.leaky_relu(hidden, LEAK) * self.weight_out(rows)[0].abs()).mean(dim=-1)
+        return out + self.bias_out(torch.relu(self.bias_hidden(rows)))[0, :, 0]
 
 
 def mixer(name: Name, members: int, state: int, width: int, seed: int) -> nn.Module:
