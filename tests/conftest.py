@@ -1,6 +1,7 @@
 """Fixtures that several test files share."""
 
 import functools
+import gc
 import logging
 import multiprocessing
 import os
@@ -48,6 +49,17 @@ def pytest_configure(config):
 def pytest_unconfigure(config):
     if SOURCES in config.stash:
         numba_cache.purge_edited(config.stash[SOURCES])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Collect without looking for garbage: half a million objects come to stay, and would be searched eight times."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -102,6 +114,14 @@ def drawing(monkeypatch):
     """Draw the pictures of reports in this test."""
     for name, draw in DRAWING.items():
         monkeypatch.setattr(figures, name, draw)
+
+
+@pytest.fixture
+def no_garbage_collection():
+    """Leave garbage alone while a test takes times: one look through a test process may take a second."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

@@ -214,6 +214,7 @@ def test_concurrent_processes_agree(tmp_path):
     assert first == second
 
 
+@pytest.mark.usefixtures("no_garbage_collection")
 def test_a_warm_cache_is_fast(tmp_path):
     """At least 20,000 scores per second of processor time."""
     prompts = [f"Where is the apple, {i} steps above or below? {'x' * 200}" for i in range(1000)]

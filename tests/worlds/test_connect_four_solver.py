@@ -102,13 +102,14 @@ def test_the_best_moves_of_both_sides_lead_to_the_score():
             assert abs(score) == 22 - (played + 1) // 2
 
 
+@pytest.mark.usefixtures("no_garbage_collection")
 def test_sixteen_stones_take_milliseconds():
     positions = generate_positions(200, (16, 30), seed=0)
     solver = Solver()
     solver.values(positions[:1])
-    start = time.perf_counter()
+    start = time.process_time()
     solver.values(positions)
-    assert (time.perf_counter() - start) / 200 < 0.02
+    assert (time.process_time() - start) / 200 < 0.02
 
 
 def test_positions_differ_are_not_over_and_have_their_stones():

@@ -208,6 +208,7 @@ def test_different_answers(expected, given):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_garbage_collection")
 def test_hostile_texts_are_wrong_answers_within_a_moment():
     task = MathTask(MathSettings())
     for text in HOSTILE:
@@ -219,7 +220,7 @@ def test_hostile_texts_are_wrong_answers_within_a_moment():
             calculate(text)
         for role in task.roles:
             assert not task.apply(MathState("What is 2 - 1?", "1", "2 - 1"), role, text).solved, text
-        assert time.process_time() - begun < 0.5, text
+        assert time.process_time() - begun < 0.5, text[:40]  # 0.01 on a quiet core
 
 
 @pytest.mark.parametrize(
