@@ -9,12 +9,24 @@ import pytest
 import torch
 
 from coterie.algorithms.divergence import Diverged
+from coterie.algorithms.dqn.dqn import DQNHandOverSettings
 from coterie.algorithms.dqn.transitions import Transitions
 from coterie.core.types import Box, Discrete, Finals, Joint
 from coterie.nn import kernels
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves
-from helpers.dqn import joint_of, learn, make_learner, q_network, random_rollout, target, values, weights
+from helpers.dqn import (
+    advised_spec,
+    joint_of,
+    learn,
+    make_learner,
+    q_network,
+    random_rollout,
+    target,
+    values,
+    weights,
+    with_advice,
+)
 from helpers.small_worlds import experience, generator, group_spec
 
 # Both paths --------------------------------------------------------------------------------------------
@@ -85,6 +97,42 @@ def test_the_compiled_path_equals_autograd(case):
             assert mine.top == pytest.approx(theirs.top, abs=1e-5)
     assert np.abs(weights(fast) - first).max() > 1e-3  # something was learned
     assert not np.array_equal(target(fast), first)
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize("dueling", [True, False])
+def test_the_compiled_path_equals_autograd_with_advice_and_a_hand_over(dueling, parameters):
+    where = advised_spec(parameters=parameters)
+    hand_over = DQNHandOverSettings(warm_up=1 if dueling else 0, gap=0.5)
+    fast, slow = (
+        make_learner(where, compiled=compiled, dueling=dueling, updates_per_step=0.1, hand_over=hand_over)
+        for compiled in (True, False)
+    )
+    for iteration in range(3):
+        own = with_advice(random_rollout(slow, iteration), strength=0.5)
+        found = [learn(one, own, iteration) for one in (fast, slow)]
+        assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-4)
+        assert found[0]["margin_loss"] > 0
+        for name in ("array", "mean", "square"):
+            mine, theirs = (getattr(one.policy.flat, name) for one in (fast, slow))
+            assert np.abs(mine - theirs).max() < 1e-5
+    silent = learn(fast, with_advice(own, strength=0.0))
+    assert "margin_loss" not in silent
+
+
+@pytest.mark.parametrize("mixer", ["none", "vdn"])
+def test_the_margin_loss_puts_advised_actions_first(q_learner, mixer):
+    """Of whatever reward; without advice they are not."""
+    agreements = []
+    for strength in (0.0, 1.0):
+        one = q_learner(advised_spec(), mixer=mixer, updates_per_step=2.0, learning_rate=3e-3)
+        for iteration in range(6):
+            own = with_advice(random_rollout(one, iteration), strength)
+            learn(one, own, iteration)
+        best = values(one.policy, own.observation[0]).argmax(-1)
+        agreements.append((best == own.advice.probabilities[0].argmax(-1)).mean())
+    assert agreements[1] > 0.9
+    assert agreements[0] < 0.6
 
 
 def test_without_scipy_everything_goes_through_pytorch(monkeypatch):
@@ -160,7 +208,7 @@ def test_one_step_descends_the_weighted_loss(q_learner, parameters):
         each.target.out.weight.data *= 3
     uniform, losses = generator().random((where.parameter_sets, 1, 20)), []
     run = one.compiled_steps if one.compiled else one.autograd_steps
-    loss, _, _ = run(uniform, 0.01, 0.7)
+    loss, *_ = run(uniform, 0.01, 0.7)
     for stack, replay in enumerate(other.replays):
         drawn = replay.sample(uniform[stack, 0], 0.7)
         rows = Transitions(*(column[drawn.rows] for column in replay.rows))

@@ -125,7 +125,7 @@ def test_a_step_descends_the_error_of_the_teams_value(name, parameters, double):
         )
         each.replays[0].prioritise(np.arange(each.replays[0].size), generator().random(each.replays[0].size))
     uniform = generator().random((1, 1, 20))
-    loss, mean, size = one.autograd_steps(uniform, 0.01, 0.7)
+    loss, mean, size, _ = one.autograd_steps(uniform, 0.01, 0.7)
 
     drawn = other.replays[0].sample(uniform[0, 0], 0.7)
     rows = Transitions(*(column[drawn.rows] for column in other.replays[0].rows))
@@ -292,7 +292,7 @@ def test_qmix_finds_the_better_of_two_games_where_a_sum_cannot():
     fields |= {"epsilon": {"schedule": "constant"}, "huber": None, "target": {"interval": 50}, "mixing_width": 8}
     paid = {}
     for name in ("vdn", "qmix"):
-        own, _ = train(TwoSteps(32), name, iterations=60, steps=8, state_size=6, **fields)
+        own, _ = train(TwoSteps(32), name, iterations=40, steps=8, state_size=6, **fields)
         paid[name] = own.reward[1].mean()
     assert paid == {"vdn": 7, "qmix": 8}
 

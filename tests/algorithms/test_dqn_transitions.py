@@ -15,7 +15,7 @@ from coterie.algorithms.dqn.transitions import (
     no_pending,
     team_trajectories,
 )
-from coterie.core.types import Decision, Finals, StateRows
+from coterie.core.types import Advice, Decision, Finals, StateRows
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
@@ -140,6 +140,19 @@ def test_masks_are_those_of_the_next_decision():
     masks = [[[1, 1]], [[1, 0]], [[0, 1]], [[0, 1]]]
     (rows,), _ = cut(rollout([[1], [2], [4], [8]], masks=masks, truncated=[(3, 0)], finals=[3]), steps=2)
     assert rows.next_mask[:, 0].tolist() == [[False, True], [False, True], [True, True], [True, True]]
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_advised_actions_follow_their_decisions(steps):
+    """Also into the next rollout; −1 stands where the advisor said nothing."""
+    given = np.array([True, False, True, True])[:, None, None]
+    probabilities = np.eye(2, dtype=np.float32)[[1, 0, 0, 1]][:, None, None]
+    ends = {"terminated": [(3, 0)]}
+    whole = rollout(np.ones((4, 1)), advice=Advice(given, probabilities, np.float32(given)), **ends)
+    (rows,), _ = cut(whole, steps)
+    assert dict(zip(rows.observation[:, 0, 0], rows.advised[:, 0], strict=True)) == {0: 1, 1: -1, 2: 0, 3: 1}
+    (rows,), _ = cut(rollout(np.ones((4, 1)), **ends), steps)
+    assert (rows.advised == -1).all()
 
 
 def test_windows_across_rollouts():

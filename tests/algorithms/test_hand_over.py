@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.algorithms.dqn.dqn import DQNHandOverSettings, state_stream
 from coterie.config import schema
 from coterie.core.types import Joint
 from coterie.training.build import build_groups, build_world, start_groups
+from coterie.training.run import Run
 from coterie.training.runner import Runner
 from helpers.demonstrations import FAST, GRID, expert
+from helpers.dqn import joint_of, learn, make_learner, random_rollout, seen, stir, values
 from helpers.run import results
+from helpers.small_worlds import group_spec
 
 ITERATION = ["train.num_envs=4", "train.rollout_steps=16", "train.total_steps=192", "train.checkpoint_every=1"]
 QUICK = [*GRID[:2], *FAST[2:4], *FAST[5:], *ITERATION, "train.keep_checkpoints=9"]
@@ -106,6 +110,106 @@ def test_a_clone_of_values_acts_alike_after_the_first_iteration_of_dqn():
     same, epsilon = first_iteration()
     assert not same
     assert epsilon == 1.0
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_greedy_policy_of_a_dueling_network_stays_while_values_warm_up(compiled):
+    """Bit by bit: advantages are what they were, values of states are learned; then all of it learns."""
+    hand_over = DQNHandOverSettings(warm_up=2, gap=0.1)
+    one = make_learner(compiled=compiled, updates_per_step=1.0, hand_over=hand_over)
+    stir(one.policy)
+    best, earlier = values(one.policy, seen(200)).argmax(-1), None
+    for iteration in range(3):
+        learn(one, random_rollout(one, iteration), iteration)
+        now = values(one.policy, seen(200))
+        advantage, level = now - now.mean(axis=-1, keepdims=True), now.mean(axis=-1)
+        if iteration < 2:
+            assert np.array_equal(now.argmax(-1), best)
+            if earlier is not None:
+                assert np.allclose(advantage, earlier[0], atol=1e-6)
+                assert np.abs(level - earlier[1]).max() > 1e-3
+            earlier = advantage, level
+            frozen = ~state_stream(one.policy.net)
+            assert frozen.any()
+            assert not one.policy.flat.mean[:, frozen].any()
+            assert one.policy.flat.square[:, frozen].any()  # so that the first step of all parameters is no leap
+    assert np.abs(advantage - earlier[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize("dueling", [True, False])
+def test_values_are_scaled_to_the_gap_and_keep_their_order(dueling, parameters):
+    one = make_learner(group_spec(parameters=parameters), dueling=dueling, hand_over=DQNHandOverSettings(gap=0.3))
+    stir(one.policy)
+    one.store(own := random_rollout(one), joint_of(one, own))
+    before = values(one.policy, seen(200))
+    one.scale_values(0.3)
+    assert np.array_equal(before.argsort(-1), values(one.policy, seen(200)).argsort(-1))
+    np.testing.assert_array_equal(one.target_flat.array, one.policy.flat.array)
+    for number, replay in enumerate(one.replays):
+        rows = replay.rows.observation[: replay.size, 0]
+        shown = np.repeat(rows[:, None], 2, axis=1)
+        best = np.sort(values(one.policy, shown), axis=-1)
+        agents = replay.rows.agent[: replay.size] if parameters == "shared" else np.full(len(rows), number)
+        gaps = (best[..., -1] - best[..., -2])[np.arange(len(rows)), agents]
+        count = min(other.size for other in one.replays)
+        assert np.median(gaps[:count]) == pytest.approx(0.3, rel=0.1)
+
+
+def test_the_value_of_states_alone_needs_a_dueling_network():
+    with pytest.raises(ValueError, match=r"warm_up=3 needs policy\.dueling=true"):
+        make_learner(dueling=False, hand_over=DQNHandOverSettings(warm_up=3))
+    for fields in ({"warm_up": -1}, {"gap": 0.0}):
+        with pytest.raises(ValueError, match=next(iter(fields))):
+            DQNHandOverSettings(**fields)
+
+
+def test_a_warm_up_goes_on_where_it_was_saved_and_older_checkpoints_load():
+    hand_over = DQNHandOverSettings(warm_up=3, gap=0.1)
+    one, other, old = (make_learner(hand_over=hand_over, n_steps=3) for _ in range(3))
+    learn(one, random_rollout(one))
+    state = one.state()
+    other.policy.load(one.policy.state())
+    other.load(state)
+    for learner in (one, other):
+        learn(learner, random_rollout(one, 1), 1)
+    np.testing.assert_array_equal(one.policy.flat.array, other.policy.flat.array)
+    assert one.learned == other.learned == 2
+    lacking = {name: value for name, value in state.items() if name != "learned"}
+    without = [{name: a for name, a in part.items() if name != "advised"} for part in state["pending"]]
+    replays = [
+        part | {"rows": {name: a for name, a in part["rows"].items() if name != "advised"}} for part in state["replays"]
+    ]
+    old.load(lacking | {"pending": without, "replays": replays})
+    assert (old.replays[0].rows.advised[: old.replays[0].size] == -1).all()
+    learn(old, random_rollout(one, 1), 1)
+
+
+@pytest.mark.slow
+def test_a_clone_of_values_is_kept_by_its_margin(clone, tmp_path):
+    """Through the settings of a run: DQN with the clone as advisor agrees with it more than DQN without."""
+    agreement = {}
+    words = ["train.total_steps=1024", "groups.team.learner.replay.learning_starts=64"]
+    hand_over = "groups.team.learner.hand_over={warm_up: 1, gap: 0.2}"
+    use = "{mode: margin, strength: 0.3, final: 0.1, margin: 0.1}"
+    for name, more in {
+        "kept": [hand_over, f"groups.team.advisor={{name: policy, policy: {clone['dqn'].path}, use: {use}}}"],
+        "free": ["groups.team.learner.hand_over={}"],
+    }.items():
+        run = go_on(clone["dqn"], tmp_path / name, "gridworld-iql", *words, *more)
+        groups = []
+        for path, checkpoint in ((clone["dqn"].path, "best"), (run.path, "last")):
+            seated = f"groups.team.policy={{run: {path}, checkpoint: {checkpoint}}}"
+            config = schema.load("gridworld-iql", [*QUICK[:2], seated])
+            world = build_world(config.world, 64)
+            groups += build_groups(config, world)
+        runner = Runner(world, [groups[0].actor], 0)
+        runner.play(4, 1, 0.0)
+        agreement[name] = (greedy(groups[0], runner) == greedy(groups[1], runner)).mean()
+    assert agreement["kept"] > max(agreement["free"], 0.8)
+    found = [line for line in Run.open(tmp_path / "kept").metrics() if "team/margin_loss" in line]
+    assert found
+    assert found[-1]["team/advice/agreement"] > 0.5
 
 
 @pytest.mark.slow

@@ -1,11 +1,14 @@
 """Policies of action values, their learners, and experience for them."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from coterie.algorithms.dqn.dqn import DQN, DQNSettings, EpsilonSettings, TargetSettings
 from coterie.algorithms.replay import ReplaySettings
-from coterie.core.types import Joint, View, leading
+from coterie.core.advice import AdviceUse, UseSettings
+from coterie.core.types import Advice, Joint, View, leading
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.testing.sampling import random_experience
@@ -35,6 +38,17 @@ def make_learner(where=None, preference=None, policy=None, compiled=True, duelin
 def random_rollout(one, seed=0, masked=False):
     """Random experience, with idle rows and both kinds of ends, that the learner's own policy decided in."""
     return random_experience(one.group_spec, one.policy, masked, seed)
+
+
+def advised_spec(margin=0.8, **fields):
+    """A group with advice that puts advised actions first."""
+    return replace(group_spec(**fields), advice=AdviceUse(UseSettings(mode="margin", margin=margin), 4))
+
+
+def with_advice(own, strength=1.0):
+    """Experience in which action 1 is advised where the first number seen is above 0, else action 2."""
+    best = np.where(own.observation[:-1, ..., 0] > 0, 1, 2)
+    return replace(own, advice=Advice(own.active, np.eye(4, dtype=np.float32)[best], np.float32(strength * own.active)))
 
 
 def joint_of(one, own, progress=0.0, ahead=0.0):

@@ -45,6 +45,24 @@ def test_greedy_play_takes_the_best_legal_action(masked, dueling, parameters, co
 
 
 @both_ways
+@both_kinds
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_probabilities_of_all_actions_are_those_of_the_decisions(masked, parameters, compiled):
+    policy = stir(q_network(group_spec(agents=3, parameters=parameters), compiled=compiled))
+    policy.epsilon = 0.2
+    mask = random_mask((200, 3)) if masked else None
+    drawn = view(seen(num_envs=200, agents=3), greedy=False, mask=mask)
+    decision, found = policy.act(drawn), policy.log_probs(drawn)
+    assert np.exp(found).sum(axis=-1) == pytest.approx(1.0)
+    mine = np.take_along_axis(found, decision.action[..., None], axis=-1)[..., 0]
+    assert mine == pytest.approx(decision.log_prob, abs=1e-6)
+    greedy = view(seen(num_envs=200, agents=3), mask=mask)
+    assert np.array_equal(policy.log_probs(greedy).argmax(axis=-1), policy.act(greedy).action)
+    if mask is not None:
+        assert (np.exp(found)[~mask] == 0).all()
+
+
+@both_ways
 def test_greedy_play_takes_the_first_of_the_best(compiled):
     policy = say(q_network(group_spec(), compiled=compiled, dueling=False), [0.0, 2.0, 2.0, 1.0])
     assert (policy.act(view(seen())).action == 1).all()

@@ -12,7 +12,7 @@ from typing import Literal
 from coterie.core.types import View
 from coterie.core.validation import at_least, positive, within
 
-Mode = Literal["mixture", "kl", "prior", "hint", "label"]
+Mode = Literal["mixture", "kl", "prior", "hint", "label", "margin"]
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,17 @@ class UseSettings:
     """Settings for the use of advice."""
 
     # mixture: some actions are the advisor's; kl: a loss; prior: added to logits; hint: an input;
-    # label: as mixture, and asked for at any strength, for a learner that imitates the advisor
+    # label: as mixture, and asked for at any strength, for a learner that imitates the advisor;
+    # margin: a loss that puts the value of the advised action above the others (DQN)
     mode: Mode = "kl"
     strength: float = (
-        1.0  # mixture, label: fraction of advised actions; kl: weight of the loss; prior: factor; hint: unused
+        1.0  # mixture, label: fraction of advised actions; kl, margin: weight of the loss; prior: factor; hint: unused
     )
     final: float = 0.0  # the strength at the end
     until: float = 1.0  # fraction of the run in which the strength changes linearly to `final`
     frames: int | None = None  # the same in environment steps, whatever the length of the run; None: `until` counts
     evaluate: bool | None = None  # advise in evaluations too, with the initial strength; None: only hints
+    margin: float = 0.8  # margin: by how much the value of the advised action shall exceed the others
 
     def __post_init__(self) -> None:
         positive("until", self.until)
@@ -69,6 +71,7 @@ class UseSettings:
                 raise ValueError(
                     f"until and frames both end the schedule; leave one out, got {self.until:g}, {self.frames}"
                 )
+        positive("margin", self.margin)
         if self.mode not in ("hint", "label") and not self.strength and not self.final:
             raise ValueError("strength and final are both 0: advice would be asked for and never used")
         for name in ("strength", "final"):

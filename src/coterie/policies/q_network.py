@@ -13,7 +13,9 @@ from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
 from coterie.core.types import Array, Decision, Discrete, State, Text, View
 from coterie.nn import kernels, networks
+from coterie.nn.advice import LEAST
 from coterie.nn.devices import Device
+from coterie.nn.distributions import IMPOSSIBLE
 from coterie.nn.packing import TextError
 from coterie.policies.network import NeuralPolicy, check_widths
 from coterie.policies.text_encoder import TextEncoder, TextSettings
@@ -100,6 +102,15 @@ class QNetworkPolicy(NeuralPolicy):
             epsilon,
         )
         return self.restore_order(action, lead), self.restore_order(log_prob, lead)
+
+    def log_probs(self, view: View) -> Array:
+        """Log-probabilities `[N, A, K]` of actions: the legal ones share ε, the best has the rest."""
+        values = self.forward(self.pack(view.observation), view)[0][..., self.first :]
+        legal = np.ones(values.shape, bool) if view.mask is None else view.mask
+        best = np.where(legal, values, -np.inf).argmax(axis=-1)[..., None] == np.arange(self.actions)
+        epsilon = 0.0 if view.greedy else self.epsilon
+        share = epsilon / np.maximum(legal.sum(axis=-1, keepdims=True), 1)
+        return np.where(legal, np.log(np.maximum((1 - epsilon) * best + share, LEAST)), IMPOSSIBLE)
 
     def values(self, out: Tensor) -> Tensor:
         """Action values `[…, actions]` from the network's outputs (Wang et al. 2016, eq. 9, when dueling)."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.dqn import kernels, mixing
-from coterie.algorithms.dqn.losses import td_losses
+from coterie.algorithms.dqn.losses import margin_losses, td_losses
 from coterie.algorithms.dqn.transitions import (
     PendingSteps,
     Transitions,
@@ -38,7 +38,8 @@ from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import PixelRows, Rows, map_rows, table_state
 from coterie.policies.q_network import QNetworkPolicy
 
-NAMES = ("loss", "q_mean", "td_error")
+ALL_LEARN = np.zeros(0, bool)  # no list of parameters that learn: all do
+NAMES = ("loss", "q_mean", "td_error", "margin_loss")
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,24 @@ class TargetSettings:
 
 @dataclass(frozen=True)
 class DQNHandOverSettings:
-    """Settings for values that were trained before, such as a clone's: they protect them at first."""
+    """Settings for values that were trained before, such as a clone's: they protect them at first.
+
+    A clone's values say which action is best, not how good it is: they are logits. `gap` brings them to the scale of
+    returns, and in the warm-up the value of states is learned while the advantages of actions, and with them the greedy
+    policy, stay exactly as they are. An advisor with `use.mode=margin` keeps it near the clone afterwards.
+    """
 
     keep_statistics: bool = True  # observations stay normalised as the policy learned to see them
     epsilon: float | None = None  # ε at first, in place of epsilon.start; None: epsilon.end
+    warm_up: int = 0  # learning iterations in which only the stream of a dueling network for the state learns
+    gap: float | None = None  # values are first scaled so that the best one is this far above the next, in the median
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
             within("epsilon", self.epsilon, 0, 1)
+        at_least("warm_up", self.warm_up, 0)
+        if self.gap is not None:
+            positive("gap", self.gap)
 
     def exploration(self, settings: EpsilonSettings) -> EpsilonSettings:
         """The schedule of ε after the hand-over; a constant one stays as it is unless `epsilon` is set."""
@@ -158,8 +169,10 @@ class DQN:
 
     teaches = QNetworkPolicy
     scopes = ("step",)
+    advice_modes = ("margin",)
     panels = (
         Panel("value loss", "loss", ("loss",)),
+        Panel("loss to the advised actions", "value", ("margin_loss",)),
         Panel("mean action value", "value", ("q_mean",)),
         Panel("exploration", "share of random actions", ("epsilon",)),
     )
@@ -172,6 +185,11 @@ class DQN:
         if self.team and not group_spec.simultaneous:
             raise ValueError(f"mixer={settings.mixer} needs a world in which all agents act at once")
         hand_over = settings.hand_over
+        if hand_over is not None and hand_over.warm_up and not policy.first:
+            raise ValueError(
+                f"hand_over.warm_up={hand_over.warm_up} needs policy.dueling=true: other networks have no value of the "
+                "state that could be learned alone"
+            )
         self.exploration = settings.epsilon if hand_over is None else hand_over.exploration(settings.epsilon)
         policy.epsilon = self.exploration.at(0.0)
         outputs = policy.first + policy.actions
@@ -192,6 +210,10 @@ class DQN:
         self.pending: list[PendingSteps] = []  # made with the first experience, which shows the number of copies
         self.extremes = np.zeros(2)  # the lowest and the highest reward of a member so far, or 0
         self.due = 0.0  # gradient steps not yet taken
+        self.learned = 0  # iterations with gradient steps so far
+        self.learns = ALL_LEARN  # [P] bool: the parameters that learn in this iteration
+        self.advice = 0.0  # weight of the loss to advised actions: the strength of the advice in the latest rollout
+        self.margin = 0.0 if group_spec.advice is None else group_spec.advice.use.margin
 
     def make_mixer(self) -> torch.nn.Module:
         """The mixer with its first weights."""
@@ -227,14 +249,47 @@ class DQN:
             if steps:
                 uniform = random.random((len(self.replays), steps, s.batch_size))
                 run = self.compiled_steps if self.compiled else self.autograd_steps
+                self.prepare(own)
                 sums = run(uniform, rate, importance)
-                metrics |= dict(zip(NAMES, (sums / steps).tolist(), strict=True))
+                found = dict(zip(NAMES, (sums / steps).tolist(), strict=True))
+                metrics |= {name: value for name, value in found.items() if self.advice or name != "margin_loss"}
             metrics |= {"updates": float(steps), "learning_rate": rate}
         self.update_statistics(own, joint)
         means = [self.policy.normalizer.mean, self.state_normalizer.mean]
         demand_finite(self.group_spec.group, metrics, means, [flat.array for flat in self.trained])
         self.policy.epsilon = self.exploration.at(joint.ahead)
         return metrics | {"epsilon": self.policy.epsilon}
+
+    def prepare(self, own: Experience) -> None:
+        """Get ready for the gradient steps of an iteration: scale, what learns, and the weight of advice."""
+        hand_over, policy = self.settings.hand_over, self.policy
+        if hand_over is not None and hand_over.gap is not None and not self.learned:
+            self.scale_values(hand_over.gap)
+        warming = hand_over is not None and self.learned < hand_over.warm_up
+        self.learns = state_stream(policy.net) if warming else ALL_LEARN
+        self.advice = 0.0 if own.advice is None else float(own.advice.strength.max())
+        self.learned += 1
+
+    def scale_values(self, gap: float) -> None:
+        """Scale values so that the best one is `gap` above the next, in the median of the states seen so far.
+
+        Advantages alone are scaled where the network has them. The order of actions stays as it is.
+        """
+        rows = [
+            Transitions(*(column[: max(min(replay.size for replay in self.replays), 1)] for column in replay.rows))
+            for replay in self.replays
+        ]
+        batch = Transitions(*(np.stack(columns) for columns in zip(*rows, strict=True)))
+        with torch.no_grad():
+            values = self.policy.values(self.policy.net(self.inputs(batch.observation, batch.agent))[0])
+            if self.policy.actions > 1:
+                best = values.topk(2, dim=-1).values
+                found = (best[..., 0] - best[..., 1]).quantile(0.5, dim=-1)  # [S]
+                factor = torch.where(found > 0, gap / found, 1.0)
+                out = self.policy.net.out
+                out.weight[..., self.policy.first :] *= factor[:, None, None]
+                out.bias[..., self.policy.first :] *= factor.view(-1, *(1,) * (out.bias.dim() - 1))
+        self.target_flat.copy_from(self.policy.flat)
 
     # Experience ---------------------------------------------------------------------------------------
 
@@ -275,7 +330,7 @@ class DQN:
     # Gradient steps -----------------------------------------------------------------------------------
 
     def compiled_steps(self, uniform: Array, rate: float, importance: float) -> Array:
-        """All steps by `kernels.py`; returns sums of (loss, mean value, mean error), averaged over parameter sets."""
+        """All steps by `kernels.py`; returns sums of `NAMES`, averaged over parameter sets."""
         s, policy, flat = self.settings, self.policy, self.policy.flat
         assert policy.spec is not None
         hyperparams = kernels.Hyperparams(
@@ -288,6 +343,8 @@ class DQN:
             s.target.interval,
             s.replay.priority,
             importance,
+            self.margin,
+            self.advice,
         )
         sums, normalizer = np.zeros(len(NAMES)), policy.normalizer
         ready = [(i, replay) for i, replay in enumerate(self.replays) if replay.ready]
@@ -303,6 +360,7 @@ class DQN:
                 self.target_flat.array[i],
                 hyperparams,
                 int(flat.steps[i]),
+                self.learns,
             )
             flat.steps[i] += uniform.shape[1]
             replay.top = max(replay.top, top)
@@ -328,22 +386,41 @@ class DQN:
         return sums
 
     def step(self, batch: Transitions, weight: Array, rate: float) -> tuple[Array, Array]:
-        """One gradient step on rows `[S, B, …]`; returns (loss, value, size of errors) `[S, 3]` and errors `[S, B]`."""
+        """One gradient step on rows `[S, B, …]`; returns `NAMES` `[S, 4]` and errors `[S, B]`."""
         s, policy = self.settings, self.policy
         with torch.no_grad():
             target = self.targets(batch).cpu()
-        chosen = policy.values(policy.net(self.inputs(batch.observation, batch.agent))[0])
-        chosen = chosen.gather(-1, self.ordered(batch.action[..., None]))[..., 0]
+        values = policy.values(policy.net(self.inputs(batch.observation, batch.agent))[0])
+        chosen = values.gather(-1, self.ordered(batch.action[..., None]))[..., 0]
         value = self.mix(self.mixer, self.by_member(chosen) * self.tensor(batch.active), batch.state)
         detached = value.detach().cpu()
         delta = np.inf if s.huber is None else s.huber
-        *found, slopes = td_losses(detached.numpy(), target.numpy(), weight, delta)
+        *found, slope = td_losses(detached.numpy(), target.numpy(), weight, delta)
         error, each = map(torch.from_numpy, found)
         ready = None if self.team else np.flatnonzero([replay.ready for replay in self.replays])
-        networks.adam_step(self.trained, [value], rate, s.max_grad_norm, ready, [slopes])
+        outputs, slopes, margin = [value], [slope], np.zeros(len(weight))
+        if self.advice:
+            margin, more = self.margin_slopes(values.detach().cpu().numpy(), batch, weight)
+            outputs, slopes = [value, values], [slope, more]
+        before = policy.flat.value.clone() if len(self.learns) else None
+        networks.adam_step(self.trained, outputs, rate, s.max_grad_norm, ready, slopes)
+        if before is not None:
+            learns = self.tensor(self.learns)
+            policy.flat.value.copy_(torch.where(learns, policy.flat.value, before))
+            policy.flat.moments[0].mul_(learns)
         loss = (torch.from_numpy(weight) * each).mean(dim=1)
         numbers = torch.stack([loss, detached.mean(dim=1), error.abs().mean(dim=1)], dim=1)
-        return numbers.numpy().astype(np.float64), error.numpy()
+        return np.column_stack([numbers.numpy().astype(np.float64), margin]), error.numpy()
+
+    def margin_slopes(self, values: Array, batch: Transitions, weight: Array) -> tuple[Array, Array]:
+        """The mean loss to advised actions `[S]`, and its slopes for `values` of the network's rows."""
+        advised = np.where(batch.active, batch.advised, -1)[..., None]
+        share = np.repeat(weight[..., None, None] / np.float32(weight.shape[1]), advised.shape[2], axis=2)
+        rows, shares = (self.ordered(part).cpu().numpy().reshape(-1) for part in (advised, share))
+        loss, slope = margin_losses(values.reshape(len(rows), -1), rows, shares, np.float32(self.margin))
+        return (loss * shares).reshape(len(weight), -1).sum(axis=1), np.float32(self.advice) * slope.reshape(
+            values.shape
+        )
 
     def targets(self, batch: Transitions) -> Tensor:
         """Targets of the values `[S, B]` (Mnih et al. 2015, algorithm 1; double: van Hasselt et al. 2016, eq. 4)."""
@@ -434,6 +511,7 @@ class DQN:
             "pending": [{name: a.copy() for name, a in pending._asdict().items()} for pending in self.pending],
             "due": self.due,
             "extremes": self.extremes.copy(),
+            "learned": self.learned,
             "mixing": self.settings.mixer,
         }
 
@@ -449,10 +527,32 @@ class DQN:
             self.mixer_flat.load(state["mixer_adam"])
         self.state_normalizer.load(state["state_normalizer"])
         for replay, saved in zip(self.replays, state["replays"], strict=True):
-            replay.load(saved, where)
-        self.pending = [PendingSteps(**{name: a.copy() for name, a in saved.items()}) for saved in state["pending"]]
+            replay.load(saved | {"rows": with_advice(saved["rows"])}, where)
+        self.pending = [
+            PendingSteps(**{name: a.copy() for name, a in with_advice(saved).items()}) for saved in state["pending"]
+        ]
         for pending in self.pending:
             if (steps := pending.reward.shape[1]) != self.settings.n_steps:
                 raise ValueError(f"{where}: learner.n_steps cannot change from {steps} to {self.settings.n_steps}")
         self.due = state["due"]
         self.extremes[:] = state.get("extremes", 0)  # checkpoints of 0.2 have none
+        self.learned = state.get("learned", 1)  # likewise: their values are neither scaled nor warmed up
+
+
+def with_advice(saved: dict[str, Array]) -> dict[str, Array]:
+    """Saved columns with that of advised actions, which checkpoints of 0.2 lack."""
+    return {"advised": np.full(saved["action"].shape, -1)} | saved
+
+
+def state_stream(net: networks.Net) -> Array:
+    """The parameters `[P]` that nothing but the state's value of a dueling network depends on."""
+    parts, last = [], net.body.layers[-1]
+    for parameter in net.parameters():
+        if parameter.requires_grad:
+            part = np.zeros(parameter.shape[1:], bool)
+            if parameter is net.out.weight or parameter is net.out.bias:
+                part[..., 0] = True
+            elif parameter is last.weight or parameter is last.bias:
+                part[..., : part.shape[-1] // 2] = True
+            parts.append(part.reshape(-1))
+    return np.concatenate(parts)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from coterie.algorithms.dqn.losses import td_loss
+from coterie.algorithms.dqn.losses import margin_loss, td_loss
 from coterie.algorithms.dqn.transitions import Transitions
 from coterie.algorithms.replay import SMALL, draw, set_leaves
 from coterie.core.types import Array
@@ -38,6 +38,8 @@ class Hyperparams(NamedTuple):
     interval: int  # steps between hard updates
     priority: float  # exponents
     importance: float
+    margin: float  # of advised actions
+    advice: float  # weight of the loss to advised actions; 0: there is none
 
 
 @njit(cache=True, error_model="numpy")
@@ -106,9 +108,16 @@ def _slopes(
     sums: Array,
 ) -> None:
     """Replace outputs by the slopes of the mean weighted loss; write errors and add to `sums`."""
-    count = np.float32(len(index))
+    count, advice = np.float32(len(index)), np.float32(hyperparams.advice)
+    values = np.empty(out.shape[1] - (1 if hyperparams.dueling else 0), np.float32)
     for i in range(len(index)):
-        action = rows.action[index[i], 0]
+        action, advised = rows.action[index[i], 0], rows.advised[index[i], 0]
+        close = advised
+        if advice > 0 and advised >= 0:
+            for j in range(len(values)):
+                values[j] = _value(out[i], j, hyperparams.dueling)
+            above, close = margin_loss(values, advised, np.float32(hyperparams.margin))
+            sums[3] += weight[i] * above / count
         value = _value(out[i], action, hyperparams.dueling)
         error[i], loss, slope = td_loss(value, target[i], weight[i], count, hyperparams.huber)
         sums[0] += weight[i] * loss / count
@@ -124,6 +133,10 @@ def _slopes(
             for j in range(out.shape[1]):
                 out[i, j] = 0
             out[i, action] = slope
+        if close != advised:  # both slopes add up to 0, so the value of a dueling network's state has none
+            first = 1 if hyperparams.dueling else 0
+            out[i, first + close] += weight[i] * advice / count
+            out[i, first + advised] -= weight[i] * advice / count
 
 
 @njit(cache=True, error_model="numpy")
@@ -151,10 +164,13 @@ def dqn_steps(
     target: Array,
     hyperparams: Hyperparams,
     done: int,
+    learns: Array,
 ) -> tuple[Array, float]:
     """One gradient step for each row of `uniform [steps, B]`, in place; `done` counts those taken before.
 
-    Returns the sums over steps of (loss, mean value, mean absolute error), and the highest priority set.
+    `learns [P]` says which parameters learn; empty: all. Adam measures the gradients of the others all the same.
+
+    Returns the sums over steps of (loss, mean value, mean absolute error, margin loss), and the highest priority set.
     """
     batch, flat = uniform.shape[1], network.flat
     index, weight = np.empty(batch, np.int64), np.empty(batch, np.float32)
@@ -162,7 +178,7 @@ def dqn_steps(
     deltas = np.empty((2, batch * spec.sizes.max()), np.float32)
     part, grad = np.empty(len(flat), np.float32), np.empty(len(flat), np.float32)
     error, priority = np.empty(batch, np.float32), np.empty(batch)
-    sums, top = np.zeros(3), 0.0
+    sums, top, before = np.zeros(4), 0.0, flat[: len(learns)].copy()
     for step in range(len(uniform)):
         draw(nodes, size, uniform[step], hyperparams.importance, index, weight)
         _inputs(rows.next_obs, rows.agent, index, normalization, x)
@@ -176,6 +192,9 @@ def dqn_steps(
             _keep_streams_apart(grad, spec.sizes)
         taken = done + step + 1
         adam(flat, grad, network.mean, network.square, taken, hyperparams.learning_rate, hyperparams.max_grad_norm)
+        for j in range(len(learns)):
+            if not learns[j]:
+                flat[j], network.mean[j] = before[j], 0
         if len(nodes):
             for i in range(batch):
                 top = max(top, abs(error[i]))

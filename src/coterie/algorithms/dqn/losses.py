@@ -1,7 +1,8 @@
-"""DQN's loss and its slope, compiled: the one place where it is written.
+"""DQN's losses and their slopes, compiled: the one place where they are written.
 
-The compiled path (`kernels.py`) calls `td_loss` for one transition at a time; the autograd path calls `td_losses` for a
-batch and hands the slopes to autograd. The two paths differ only in the derivative of the network and the mixer.
+The compiled path (`kernels.py`) calls `td_loss` and `margin_loss` for one transition at a time; the autograd path calls
+`td_losses` and `margin_losses` for a batch and hands the slopes to autograd. The two paths differ only in the
+derivative of the network and the mixer.
 """
 
 from __future__ import annotations
@@ -41,3 +42,32 @@ def td_losses(value: Array, target: Array, weight: Array, delta: float) -> tuple
         for i in range(value.shape[1]):
             error[s, i], loss[s, i], slope[s, i] = td_loss(value[s, i], target[s, i], weight[s, i], count, delta)
     return error, loss, slope
+
+
+@njit(cache=True, error_model="numpy")
+def margin_loss(values: Array, advised: int, margin: Float32) -> tuple[Float32, int]:
+    """Large-margin loss of an advised action (Hester et al. 2018, J_E): (loss, the action that comes too close).
+
+    J_E = max_a [Q(s, a) + margin · 1(a ≠ advised)] − Q(s, advised). Its slope is 1 for the action that comes too close
+    and −1 for the advised one, which cancel where these are the same.
+    """
+    close, top = advised, values[advised]
+    for j in range(len(values)):
+        if j != advised and values[j] + margin > top:
+            close, top = j, np.float32(values[j] + margin)
+    return np.float32(top - values[advised]), close
+
+
+@njit(cache=True, error_model="numpy")
+def margin_losses(values: Array, advised: Array, weight: Array, margin: Float32) -> tuple[Array, Array]:
+    """`margin_loss` of rows `[R, K]`: losses `[R]`, and the slopes `[R, K]` of their sum weighted by `weight [R]`.
+
+    Rows without advice, −1, count 0.
+    """
+    loss, slope = np.zeros(len(values), np.float32), np.zeros_like(values)
+    for i in range(len(values)):
+        if advised[i] >= 0:
+            loss[i], close = margin_loss(values[i], advised[i], margin)
+            slope[i, close] += weight[i]
+            slope[i, advised[i]] -= weight[i]
+    return loss, slope

@@ -33,6 +33,7 @@ class Transitions(NamedTuple):
     agent: Array  # [R] int64: index of the first member in its group
     state: Array  # [R, Z] float32: of the whole world, for the mixer
     next_state: Array  # [R, Z] float32
+    advised: Array  # [R, M] int64: the action that an advisor likes best; −1: there is no advice
 
 
 class Trajectories(NamedTuple):
@@ -51,6 +52,7 @@ class Trajectories(NamedTuple):
     state: Array  # [T+1, L, Z]
     final_state: Array  # [F, Z]
     agent: Array  # [L] int: index of the first member in its group
+    advised: Array  # [T, L, M] int: the action that an advisor likes best; −1: there is no advice
 
 
 class PendingSteps(NamedTuple):
@@ -61,6 +63,7 @@ class PendingSteps(NamedTuple):
     reward: Array  # [L, n]
     active: Array  # [L, n, M]
     state: Array  # [L, n, Z]
+    advised: Array  # [L, n, M]
     filled: Array  # [L] int: how many slots are in use
 
 
@@ -72,6 +75,7 @@ def no_pending(sequences: int, steps: int, like: Transitions) -> PendingSteps:
         np.zeros((sequences, steps), np.float32),
         np.zeros((sequences, steps, *like.active.shape[1:]), bool),
         np.zeros((sequences, steps, *like.state.shape[1:]), np.float32),
+        np.full((sequences, steps, *like.action.shape[1:]), -1),
         np.zeros(sequences, np.int64),
     )
 
@@ -92,6 +96,7 @@ def empty_transitions(
         np.zeros(rows, np.int64),
         np.zeros((rows, state), np.float32),
         np.zeros((rows, state), np.float32),
+        np.full((rows, members), -1),
     )
 
 
@@ -178,6 +183,7 @@ def _write_decision(pending: PendingSteps, i: int, slot: int, into: Transitions,
     for m in range(members):
         into.action[row, m] = pending.action[i, slot, m]
         into.active[row, m] = pending.active[i, slot, m]
+        into.advised[row, m] = pending.advised[i, slot, m]
         for j in range(size):
             into.observation[row, m, j] = pending.observation[i, slot, m, j]
     for j in range(into.state.shape[1]):
@@ -203,6 +209,7 @@ def _append(pending: PendingSteps, i: int, trajectories: Trajectories, t: int) -
     for m in range(members):
         pending.action[i, slot, m] = trajectories.action[t, i, m]
         pending.active[i, slot, m] = trajectories.active[t, i, m]
+        pending.advised[i, slot, m] = trajectories.advised[t, i, m]
         for j in range(size):
             pending.observation[i, slot, m, j] = trajectories.observation[t, i, m, j]
     for j in range(trajectories.state.shape[2]):
@@ -219,6 +226,7 @@ def _drop_oldest(pending: PendingSteps, i: int) -> None:
         for m in range(members):
             pending.action[i, slot, m] = pending.action[i, slot + 1, m]
             pending.active[i, slot, m] = pending.active[i, slot + 1, m]
+            pending.advised[i, slot, m] = pending.advised[i, slot + 1, m]
             for j in range(size):
                 pending.observation[i, slot, m, j] = pending.observation[i, slot + 1, m, j]
         for j in range(pending.state.shape[2]):
@@ -243,7 +251,7 @@ def agent_trajectories(
     at[tuple(own.finals.index.T)] = np.arange(len(own.finals.index))
     closed = own.closed()
     assert own.mask is not None
-    found = []
+    advised, found = best_advice(own), []
     for first in range(parameter_sets):
         pick = slice(first, first + per_env)
 
@@ -267,6 +275,7 @@ def agent_trajectories(
                 np.zeros((steps + 1, sequences, 0), np.float32),
                 np.zeros((len(final) * per_env, 0), np.float32),
                 np.tile(np.arange(agents)[pick], num_envs),
+                rows(advised),
             )
         )
     return found
@@ -292,4 +301,12 @@ def team_trajectories(own: Experience, packed: Array, final: Array, rewards: Arr
         state.rows,
         state.finals,
         np.zeros(num_envs, np.int64),
+        best_advice(own),
     )
+
+
+def best_advice(own: Experience) -> Array:
+    """The action that the advisor likes best in every decision `[T, N, A]`; −1 where it said nothing."""
+    if own.advice is None:
+        return np.full(own.active.shape, -1)
+    return np.where(own.advice.given, own.advice.probabilities.argmax(axis=-1), -1)
