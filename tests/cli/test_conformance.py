@@ -56,3 +56,24 @@ def test_a_defect_is_located(coterie_, tmp_path, monkeypatch):
     code, _, err = coterie_("check", "policy", "my_policies:Loud", "--random-greedy", "--world", "spread")
     assert code == 1
     assert "legal action" in err
+
+
+def test_missing_members_are_named(coterie_, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_parts.py").write_text(
+        "from coterie.core.group import Stateless\n"
+        "from coterie.policies.scripted import RandomSettings\n\n\n"
+        "class Forgetful(Stateless):\n"
+        "    def __init__(self, settings: RandomSettings, group_spec):\n"
+        "        pass\n\n\n"
+        "class Idle(Stateless):\n"
+        "    def __init__(self, settings: RandomSettings, policy, group_spec, preference):\n"
+        "        self.policy = policy\n"
+    )
+    code, _, err = coterie_("check", "policy", "my_parts:Forgetful")
+    assert (code, "policy: 'Forgetful' lacks memory_size, act" in err) == (2, True), err
+    code, _, err = coterie_("check", "learner", "my_parts:Idle", "--policy", "network")
+    assert (code, "learner: 'Idle' lacks learn" in err) == (2, True), err
+    words = ["groups.team.policy.name=my_parts:Forgetful", "groups.team.learner=null"]
+    code, _, err = coterie_("train", "gridworld-cooperative", *words, "--out", "runs/no")
+    assert (code, "groups.team.policy: 'Forgetful' lacks memory_size, act" in err) == (2, True), err

@@ -11,6 +11,7 @@ from coterie.algorithms.replay import MemorySettings, ReplaySettings
 from coterie.algorithms.sac.sac import SACSettings
 from coterie.config import registry
 from coterie.core import lookup
+from coterie.core.group import Stateless
 from coterie.core.types import Box, Decision, Dict, Discrete, Experience, Text
 from coterie.lm.loading import LMSettings
 from coterie.policies.search.networks import PositionNetworkSettings as PositionNetworkSettings
@@ -177,7 +178,7 @@ def test_learners_with_every_preference(name, preference, parameters):
 # The checks themselves locate each defect ---------------------------------------------------------------
 
 
-class DefectivePolicy:
+class DefectivePolicy(Stateless):
     """A policy with one defect."""
 
     def __init__(self, defect, where):
@@ -245,7 +246,7 @@ def test_a_wrong_density_is_located(action):
         check_policy(lambda where: DefectivePolicy("wrong log_prob", where), group_spec(ACTIONS[action]))
 
 
-class DefectiveLearner:
+class DefectiveLearner(Stateless):
     """A learner with one defect."""
 
     def __init__(self, defect, where):

@@ -8,6 +8,7 @@ shield has `state`, `load` and `metrics`.
 from __future__ import annotations
 
 import functools
+import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -104,6 +105,19 @@ class Stateless:
 
     def metrics(self) -> Counters:
         return {}
+
+
+def check_members(part: object, protocol: type) -> None:
+    """Raise `ValueError` for a class of a user's own that lacks a member of its protocol, `Policy` for example."""
+    wanted: dict[str, None] = {}
+    for base in protocol.__mro__[::-1]:
+        if getattr(base, "_is_protocol", False):
+            wanted |= dict.fromkeys(inspect.get_annotations(base))
+            wanted |= {name: None for name, member in vars(base).items() if callable(member) and name[0] != "_"}
+    missing = [name for name in wanted if not hasattr(part, name)]
+    if missing:
+        kind = protocol.__name__.lower()
+        raise ValueError(f"'{type(part).__name__}' lacks {', '.join(missing)}; a {kind} has {', '.join(wanted)}")
 
 
 class Policy(Stateful, Protocol):

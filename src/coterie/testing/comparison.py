@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.group import check_members
 from coterie.core.types import Array, CoterieError, State, Text
 from coterie.training import checkpoint
 
@@ -21,6 +22,14 @@ def expect(condition: Any, location: str, expected: str, got: Any) -> None:
     """Raise `ContractError` unless the condition holds."""
     if not condition:
         raise ContractError(f"{location}: expected {expected}, got {got}")
+
+
+def expect_members(part: object, protocol: type) -> None:
+    """Raise `ContractError` unless `part` has every member of a protocol."""
+    try:
+        check_members(part, protocol)
+    except ValueError as error:
+        raise ContractError(str(error)) from None
 
 
 @dataclass(frozen=True)

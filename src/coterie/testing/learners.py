@@ -11,7 +11,7 @@ import numpy as np
 from coterie.core import seeding
 from coterie.core.group import GroupSpec, Learner
 from coterie.core.types import Array, Experience, Joint, State, map_tree
-from coterie.testing.comparison import expect, expect_equal, leaves, through_checkpoint
+from coterie.testing.comparison import expect, expect_equal, expect_members, leaves, through_checkpoint
 from coterie.testing.sampling import random_experience
 
 
@@ -24,6 +24,7 @@ def check_learner(
     earlier experience when the latest holds no decision.
     """
     learner, bystander, again = (make_learner(group_spec) for _ in range(3))
+    expect_members(learner, Learner)
     experience = random_experience(group_spec, learner.policy, masked, 0)
     other = random_experience(group_spec, learner.policy, masked, 1)
     first, experience_before = _full_state(learner), leaves(experience)

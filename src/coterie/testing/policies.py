@@ -28,6 +28,7 @@ from coterie.testing.comparison import (
     check_array,
     expect,
     expect_equal,
+    expect_members,
     leaves,
     text_valid,
     through_checkpoint,
@@ -50,6 +51,7 @@ def check_policy(
     Set `deterministic_greedy=False` for policies that act at random even if `view.greedy`.
     """
     policy = make_policy(group_spec)
+    expect_members(policy, Policy)
     view = random_view(group_spec, seeding.generator(0, "check_policy"), masked, policy.memory_size, world)
     view_before, state_before = leaves(view), leaves(policy.state())
     for greedy in (False, True):

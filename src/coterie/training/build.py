@@ -13,7 +13,7 @@ from coterie.config import registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.core import lookup
 from coterie.core.game import NoGame
-from coterie.core.group import Actor, Advisor, Group, GroupSpec, Policy, Preference, Risk
+from coterie.core.group import Actor, Advisor, Group, GroupSpec, Learner, Policy, Preference, Risk, check_members
 from coterie.core.types import CoterieError, UnknownName
 from coterie.core.world import World, check_methods, state_size_of
 from coterie.nn.packing import joined_size
@@ -190,6 +190,7 @@ def build_policy(chosen: Part, group_spec: GroupSpec, world: World) -> Policy:
                 f"{needs.__name__}; '{type(world).__name__}' does not have it"
             )
         policy: Policy = made(chosen.settings, group_spec)
+        check_members(policy, Policy)
     except (ValueError, MemoryError, NoGame) as error:
         raise ConfigError(f"{path}: {error}") from None
     return policy
@@ -338,9 +339,11 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> A
         except ValueError as error:
             raise ConfigError(f"groups.{group_spec.group}.constraints: {error}") from None
     try:
-        return made(group.learner.settings, policy, group_spec, preference)
+        learner = made(group.learner.settings, policy, group_spec, preference)
+        check_members(learner, Learner)
     except (ValueError, MemoryError) as error:
         raise ConfigError(f"groups.{group_spec.group}.learner: {error}") from None
+    return learner
 
 
 def needs_play(config: Config) -> bool:
