@@ -39,6 +39,16 @@ def test_a_dict_is_an_experiment():
 
 
 @pytest.mark.slow
+def test_overrides_may_be_a_dict(tmp_path):
+    run = coterie.train(GRID, {"seed": 2, "groups.team.policy.hidden": [3]}, tmp_path / "one", quiet=True)
+    assert (run.config().seed, run.config().groups["team"].policy.settings.hidden) == (2, (3,))
+    swept = {"seed": [0, 1], "groups.team.learner.learning_rate": 1e-5}
+    runs = coterie.sweep(GRID, swept, tmp_path / "several")
+    assert [run.path.name for run in runs] == ["seed=0", "seed=1"]
+    assert {run.config().groups["team"].learner.settings.learning_rate for run in runs} == {1e-5}
+
+
+@pytest.mark.slow
 def test_sweep_compare_report_and_pandas(tmp_path):
     runs = coterie.sweep(GRID, ["seed=0,1", "groups.team.learner.learning_rate=1e-3,1e-4"], tmp_path / "sweep")
     assert [run.config().seed for run in runs] == [0, 0, 1, 1]

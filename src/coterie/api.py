@@ -6,6 +6,7 @@ needs pandas, and `to_dict`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 Experiment = str | Path | Mapping[str, Any]  # a name, a file, or settings
-Overrides = list[str] | str | None
+Overrides = list[str] | str | Mapping[str, Any] | None  # ["seed=1"], "seed=1" or {"seed": 1}
 RunLike = str | Path | Run
 
 
@@ -50,9 +51,10 @@ def train(
 ) -> Run:
     """Train an experiment, by name, file or dict, and write a run: what `coterie train` does.
 
-    `overrides` are settings as on the command line: `["seed=1", "train.total_steps=10000"]`, or a single `"seed=1"`.
+    `overrides` are settings as on the command line: `["seed=1", "train.total_steps=10000"]`, a single `"seed=1"`, or
+    `{"seed": 1, "train.total_steps": 10000}`.
     """
-    return start.train(experiment, overrides, out, quiet, reports.write_report)
+    return start.train(experiment, _words(overrides), out, quiet, reports.write_report)
 
 
 def sweep(
@@ -64,10 +66,11 @@ def sweep(
 ) -> list[Run]:
     """Train one run for each combination of `["seed=0,1", "groups.agent.learner.learning_rate=1e-3,3e-4"]`.
 
-    What `coterie train -m` does: with `out`, finished runs stay and stopped ones are resumed; `jobs` runs are trained
-    at a time, each in its own process. Returns the runs in the order of the combinations.
+    In a dict, a list holds the values of a setting: `{"seed": [0, 1], "train.total_steps": 10000}`. This is what
+    `coterie train -m` does: with `out`, finished runs stay and stopped ones are resumed; `jobs` runs are trained at a
+    time, each in its own process. Returns the runs in the order of the combinations.
     """
-    planned = sweeps.plan_sweep(experiment, [overrides] if isinstance(overrides, str) else overrides or [], out)
+    planned = sweeps.plan_sweep(experiment, _words(overrides, swept=True), out)
     with interruptible() as interrupted:
         found = dict(sweeps.run_sweep(experiment, planned, jobs, quiet, interrupted))
     return [found[number] for number in sorted(found)]
@@ -81,12 +84,23 @@ def clone(
     quiet: bool = False,
 ) -> Run:
     """Train an experiment's policies to imitate demonstrations, and write a run: what `coterie clone` does."""
-    return cloning.clone(experiment, demonstrations, overrides, out, quiet, reports.write_report)
+    return cloning.clone(experiment, demonstrations, _words(overrides), out, quiet, reports.write_report)
 
 
 def resume(path: str | Path, overrides: Overrides = None, quiet: bool = False) -> bool:
     """Continue a run from its newest intact checkpoint; False when it had already finished."""
-    return start.resume(path, overrides, quiet, reports.write_report)
+    return start.resume(path, _words(overrides), quiet, reports.write_report)
+
+
+def _words(overrides: Overrides, swept: bool = False) -> list[str]:
+    """Overrides as on the command line; `swept`: a list in a dict holds several values."""
+    if not isinstance(overrides, Mapping):
+        return [overrides] if isinstance(overrides, str) else overrides or []
+
+    def written(value: Any) -> str:
+        return ",".join(map(json.dumps, value)) if swept and isinstance(value, list | tuple) else json.dumps(value)
+
+    return [f"{key}={written(value)}" for key, value in overrides.items()]
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,12 @@ def test_runs_are_listed_with_state_steps_score_and_size(coterie_, two_runs):
     assert one["size"] > 100
 
 
+def test_list_is_also_a_command(coterie_, two_runs):
+    assert coterie_("runs", "list") == coterie_("runs")
+    code, out, _ = coterie_("runs", "list", "--state", "stopped", "--json")
+    assert (code, [one["path"] for one in json.loads(out)]) == (0, ["runs/deep/b"])
+
+
 def test_runs_inside_runs_are_no_runs_of_their_own(coterie_, two_runs):
     fabricate(two_runs / "a" / "exploit" / "team")
     assert listed(coterie_) == ["runs/a", "runs/deep/b"]

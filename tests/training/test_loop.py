@@ -8,6 +8,7 @@ import torch
 
 import coterie
 from coterie.algorithms.divergence import Diverged
+from coterie.cli.outcome import why_early
 from coterie.config import schema
 from coterie.config.schema import TrainSettings
 from coterie.core.types import CoterieError
@@ -72,7 +73,7 @@ def test_shards(tmp_path):
 
 @pytest.mark.slow
 @setting("workers")
-def test_workers(tmp_path, monkeypatch):
+def test_workers(tmp_path, monkeypatch, forked):
     started = []
     real = loop.workers.ProcessWorkers.__init__
 
@@ -127,6 +128,7 @@ def test_a_solved_run_saves_and_stops(tmp_path):
     # each of 4 copies ends 2 episodes of return (3 + 6) / 2 in an iteration: 20 are there after 3 iterations
     assert iterations(run) == [0, 1, 2, 3]
     assert run.summary()["solved"]
+    assert "train.stop is reached, a mean return of 4.5 over 20 " in why_early(run, run.summary())
     assert run.summary()["env_steps"] == 72 == run.steps()[-1]
     assert run.metrics()[-1]["all/return_20"] == 4.5
     assert "all/eval/return_mean" in run.metrics()[-1]

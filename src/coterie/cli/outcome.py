@@ -23,10 +23,12 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     if summary is None:
         print(f"stopped and saved at {max(run.steps(), default=0):,} steps; continue with: coterie resume {run.path}")
         return False
-    solved = ", solved" if summary["solved"] else ""
     took = times(run, summary)
-    speed = f"{duration(took.training)}, {took.steps_per_second:,.0f} per second{solved}"
+    speed = f"{duration(took.training)}, {took.steps_per_second:,.0f} per second"
     print(f"{summary['env_steps']:,} steps in {speed}; step 0 took {duration(took.before)}")
+    early = why_early(run, summary)
+    if early:
+        print(early)
     print(f"greedy play, {summary['episodes']} held-out episodes:")
     last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
     rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"]}
@@ -53,6 +55,17 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
             print(f"report   {report}")
     print_unanswered(summary.get("unanswered", {}))
     return True
+
+
+def why_early(run: Run, summary: Mapping[str, Any]) -> str:
+    """The reason why a finished run stopped before `train.total_steps`; "" where it did not."""
+    settings = run.config().train
+    if summary["env_steps"] >= settings.total_steps:
+        return ""
+    if summary["solved"] and settings.stop is not None:
+        goal = f"a mean return of {settings.stop.return_mean:g} over {settings.stop.episodes} training episodes"
+        return f"stopped early: train.stop is reached, {goal}"
+    return "stopped early: the learners have nothing more to learn"
 
 
 def _more(video: Path) -> str:

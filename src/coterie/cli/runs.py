@@ -20,24 +20,37 @@ runs_app = typer.Typer(cls=Commands, help="List, tag, archive and delete runs.",
 app.add_typer(runs_app, name="runs")
 Folder = Annotated[str, typer.Option("--in", metavar="DIRECTORY", help="directory with the runs below it")]
 Paths = Annotated[list[str], typer.Argument(metavar="RUN…", help="directories of runs")]
+Experiment = Annotated[str | None, typer.Option(help="only runs of this experiment")]
+State = Annotated[str | None, typer.Option(help="only those that are finished, running or stopped")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="only runs with this tag; can be repeated")]
+Archived = Annotated[bool, typer.Option("--archived", help="those that are archived, instead of the others")]
 
 
 @runs_app.callback()
 def runs(
     context: typer.Context,
     folder: Folder = "runs",
-    experiment: Annotated[str | None, typer.Option(help="only runs of this experiment")] = None,
-    state: Annotated[str | None, typer.Option(help="only those that are finished, running or stopped")] = None,
+    experiment: Experiment = None,
+    state: State = None,
     tag: Tags = None,
-    archived: Annotated[
-        bool, typer.Option("--archived", help="those that are archived, instead of the others")
-    ] = False,
+    archived: Archived = False,
     as_json: AsJson = False,
 ) -> None:
     """List the runs below a directory: state, steps, score, size and tags."""
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        list_(folder, experiment, state, tag, archived, as_json)
+
+
+@runs_app.command("list")
+def list_(
+    folder: Folder = "runs",
+    experiment: Experiment = None,
+    state: State = None,
+    tag: Tags = None,
+    archived: Archived = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs below a directory; 'coterie runs' alone does the same."""
     from coterie.training import run_index
 
     chosen = run_index.Filter(experiment, state, tuple(tag or ()), archived)

@@ -139,7 +139,10 @@ def tune(
     seeds: Annotated[int, typer.Option(min=1, help="trainings per trial; its score is their mean")] = 1,
     pruner: Annotated[str, typer.Option(help="rule that ends bad trials: median, halving or none")] = "median",
     score: Annotated[
-        str, typer.Option(help="of a training: best, its best validation, or mean, of all: higher the sooner it learns")
+        str,
+        typer.Option(
+            help="a trial counts by its best validation, or by the mean of all of them, which favours early learning"
+        ),
     ] = "best",
     jobs: Annotated[int, typer.Option(help="trials to train at a time, each in its own process")] = 1,
     batch: Annotated[
@@ -149,7 +152,7 @@ def tune(
     sampler: Annotated[
         str, typer.Option(help="tpe: trials one after the other; pbt: a population that shares its steps")
     ] = "tpe",
-    rounds: Annotated[int, typer.Option(help="rounds of a population, after each of which it copies its best")] = 10,
+    rounds: Annotated[int, typer.Option(help="rounds of a population; after each, bad members copy good ones")] = 10,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

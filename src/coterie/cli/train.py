@@ -38,11 +38,12 @@ def train(
         return
     planned = sweep.plan_sweep(experiment, overrides or [], out)
 
+    before = {number for number, one in enumerate(planned) if (one.directory / "summary.json").is_file()}
     same = "; run the same command to continue"
 
     def announce(number: int, one: sweep.Combination) -> None:
         swept = [word for word in one.overrides if any(word not in other.overrides for other in planned)]
-        print(f"[{number + 1}/{len(planned)}] {' '.join(swept)}")
+        print(f"[{number + 1}/{len(planned)}] {' '.join(swept)}{', finished before' if number in before else ''}")
 
     with stoppable() as interrupted:
         left, finished, runs = set(range(len(planned))), True, []

@@ -84,8 +84,8 @@ def round_line(population: Population, rounds: int) -> str:
     head = f"round {population.round + 1:3d} of {rounds}"
     if not scores:
         return f"{head}: {len(population.members)} members"
-    copied = sum(member.parent is not None for member in population.members)
-    return f"{head}  best {scores[-1]:9.2f}  median {scores[len(scores) // 2]:9.2f}  {copied} copied before it"
+    replaced = sum(member.parent is not None for member in population.members)  # by copies, before this round
+    return f"{head}  best {scores[-1]:9.2f}  median {scores[len(scores) // 2]:9.2f}  replaced {replaced}"
 
 
 def population_conclusion(found: PopulationResult) -> list[str]:
