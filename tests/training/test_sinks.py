@@ -97,7 +97,7 @@ def test_a_service_that_fails_does_not_take_the_run_with_it(tmp_path, monkeypatc
 @pytest.mark.slow
 def test_wrong_sinks_are_refused_before_anything_runs(coterie_, tmp_path, monkeypatch):
     for word, said in (
-        ("train.tracking.sinks=[wandbb]", r"train.tracking.sinks.*expected.*'wandb' or 'mlflow', got"),
+        ("train.tracking.sinks=[wandbb]", r"train.tracking.sinks\[0\].*expected.*'wandb' or 'mlflow', got 'wandbb'"),
         ("train.tracking.sinks=[mlflow,mlflow]", "train.tracking: sinks must name every sink once"),
         ("train.tracking.project=''", "project must not be empty"),
         ("train.tracking.sink=[wandb]", "train.tracking.sink: no such setting; did you mean 'sinks'"),

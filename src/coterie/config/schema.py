@@ -284,11 +284,17 @@ def parse_overrides(overrides: list[str] | str) -> dict[str, Any]:
     for word in overrides:
         _demand_assignment(word)
         try:
-            nested: Any = OmegaConf.to_container(OmegaConf.from_dotlist([word]), resolve=False)
+            nested: Any = copy.deepcopy(_parse_override(word))
         except (YAMLError, OmegaConfBaseException, UnicodeError) as error:
             raise ConfigError(f"cannot read the overrides: '{word}': {error}") from None
         layer = _unite(layer, nested, "", word)
     return layer
+
+
+@functools.lru_cache(1024)
+def _parse_override(word: str) -> Any:
+    """Parse one word, once: the runs of a sweep share most of theirs."""
+    return OmegaConf.to_container(OmegaConf.from_dotlist([word]), resolve=False)
 
 
 def _demand_assignment(word: str) -> None:
@@ -414,7 +420,13 @@ def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 def to_yaml(config: Config) -> str:
     """Return the resolved config as YAML."""
-    return OmegaConf.to_yaml(OmegaConf.create(to_dict(config)))
+    return _dump(json.dumps(to_dict(config)))
+
+
+@functools.lru_cache(64)
+def _dump(settings: str) -> str:
+    """Settings in JSON as YAML, written out once: a run keeps its config twice and shows it in its report."""
+    return OmegaConf.to_yaml(OmegaConf.create(json.loads(settings)))
 
 
 def _interpolated(layer: dict[str, Any]) -> dict[str, Any]:
@@ -556,6 +568,9 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         if first["type"] == "literal_error":
             reason = f"one of {reason}"
+        if isinstance(value, list) and len(first["loc"]) == 1 and isinstance(first["loc"][0], int):
+            entry = first["loc"][0]
+            raise ConfigError(f"{path}[{entry}]: expected {reason}, got {value[entry]!r}") from None
         raise ConfigError(f"{path}: expected {reason}, got {value!r}{_sweep_hint(value)}") from None
 
 
