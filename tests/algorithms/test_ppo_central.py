@@ -82,7 +82,7 @@ def test_it_predicts_what_depends_on_others(tmp_path, shows_state, parameters, m
     found = {}
     for central in (True, False):
         seated = Seated(table(tmp_path, central=central, words=words, **fields))
-        for _ in range(30):
+        for _ in range(15):
             latest = seated.advance()
         found[central] = [latest[group]["explained_variance"] for group in ("ones", "twos")]
     assert min(found[True]) > 0.9

@@ -45,7 +45,7 @@ def test_learns_a_continuous_bandit(family):
     space = Box((2,), np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
     best = np.array([1.0, 3.0])
     world = Bandit(space, lambda a: -(((a - best) / [4, 10]) ** 2).sum(-1))
-    own = train(world, iterations=60, learning_rate=0.01, network_settings={"continuous": family})
+    own = train(world, iterations=40, learning_rate=0.01, network_settings={"continuous": family})
     assert np.abs((own.action - best) / [4, 10]).max() < 0.03
 
 
@@ -82,6 +82,6 @@ def test_learns_where_agents_take_turns(fields):
 
         owed = 0
 
-    own = train(Turns(num_envs=16, agents=2, length=8), steps=16, gamma=0.9, network_settings=fields)
+    own = train(Turns(num_envs=16, agents=2, length=8), iterations=20, steps=16, gamma=0.9, network_settings=fields)
     paid = own.active & (own.observation[:-1, ..., 1] < 7)  # a decision at the last tick is never paid
     assert (own.action[paid] == 3).mean() > 0.95

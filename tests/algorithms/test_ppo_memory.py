@@ -190,15 +190,15 @@ def test_finals_of_an_experience_without_memory_have_none():
 # A game ------------------------------------------------------------------------------------------------
 
 
-def success(memory, agents=1, parameters="shared", iterations=40, seed=0):
+def success(memory, agents=1, parameters="shared", iterations=30, seed=0):
     """The share of cues recalled by greedy play after training."""
-    world = Recall(num_envs=32, agents=agents, length=5)
+    world = Recall(num_envs=64, agents=agents, length=5)
     where = spec_in(world, parameters=parameters, seed=seed)
     policy = network(where, memory=memory)
-    one = make_learner(where, policy=policy, learning_rate=0.01, learning_rate_schedule="constant")
+    one = make_learner(where, policy=policy, learning_rate=0.02, learning_rate_schedule="constant")
     runner = Runner(world, actors((where, policy)), seed=seed)
     for i in range(iterations):
-        own = runner.play(20, i).experiences["team"]
+        own = runner.play(10, i).experiences["team"]
         one.learn(own, joint(own, i / iterations), generator(i))
     found = Runner(Recall(num_envs=200, agents=agents, length=5), actors((where, policy)), seed=1, greedy=True)
     return float(found.play(5, 0).episodes.returns["team"].mean())

@@ -28,6 +28,12 @@ def rated(tmp_path_factory):
     return runs, folder / "r.jsonl"
 
 
+@pytest.fixture(scope="module")
+def model(rated):
+    """The model of these ratings with default settings."""
+    return settled(rated[1])
+
+
 def settled(path, **settings):
     where = spec_in(Lights(LightsSettings(), 1))
     return RewardModelPreference(RewardModelSettings(str(path), **settings), where, 0.99)
@@ -38,26 +44,24 @@ def sums(made, episodes):
 
 
 @pytest.mark.slow
-def test_the_model_ranks_episodes_that_nobody_rated_like_their_returns(rated):
+def test_the_model_ranks_episodes_that_nobody_rated_like_their_returns(rated, model):
     from scipy.stats import spearmanr  # takes a second to import
 
     runs, path = rated
-    made = settled(path)
     fresh = [e for run in runs for e in play(load(run), "all", 10, 99, ViewOptions(), greedy=False)]
-    assert made.accuracy > 0.95
-    assert spearmanr(sums(made, fresh), [e.returns for e in fresh]).statistic > 0.9
+    assert model.accuracy > 0.95
+    assert spearmanr(sums(model, fresh), [e.returns for e in fresh]).statistic > 0.9
     linear = settled(path, hidden=())  # what to do depends on what is seen: no sum of both says that
     assert spearmanr(sums(linear, fresh), [e.returns for e in fresh]).statistic < 0.8
 
 
 @pytest.mark.slow
-def test_the_reward_has_the_deviation_that_the_weight_says_and_the_worlds_own_beside_it(rated):
+def test_the_reward_has_the_deviation_that_the_weight_says_and_the_worlds_own_beside_it(rated, model):
     _, path = rated
     library = read_episodes(episodes_file(path))
-    made = settled(path)
-    assert made.model.rewards(library.observation, library.action).std() == pytest.approx(1.0, rel=1e-3)
+    assert model.model.rewards(library.observation, library.action).std() == pytest.approx(1.0, rel=1e-3)
     own = experience()
-    plain = made.rewards(own)
+    plain = model.rewards(own)
     assert settled(path, weight=3.0).rewards(own) == pytest.approx(3 * plain, rel=1e-5)
     both = settled(path, world_weight=2.0).rewards(own)
     assert both == pytest.approx(plain + 2 * own.reward, rel=1e-5)
@@ -75,13 +79,12 @@ def experience():
 
 
 @pytest.mark.slow
-def test_settings_of_the_fit_matter(rated):
+def test_settings_of_the_fit_matter(rated, model):
     _, path = rated
-    plain = settled(path)
     for change in ({"steps": 20}, {"learning_rate": 1e-3}, {"decay": 0.3}, {"hidden": (4,)}):
         other = settled(path, **change)
         own = experience()
-        assert not np.allclose(other.rewards(own), plain.rewards(own), rtol=1e-3), change
+        assert not np.allclose(other.rewards(own), model.rewards(own), rtol=1e-3), change
 
 
 @pytest.mark.slow

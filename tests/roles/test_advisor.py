@@ -256,6 +256,8 @@ WRONG = [
     ([f"{ADVISE}.smoothing=1"], "leaves nothing of the advice; set it below 1"),
     ([f"{ADVISE}.use.mode=mixture", f"{ADVISE}.use.strength=1.5"], "strength must lie in [0, 1], got 1.5"),
     ([f"{ADVISE}.use.until=0"], "until must be above 0"),
+    ([f"{ADVISE}.use.margin=0"], "margin must be above 0"),
+    ([f"{ADVISE}.use.mode=margin"], "'ppo' does not; set groups.team.learner.name=dqn"),
     ([f"{ADVISE}.ask.every=0"], "groups.team.advisor.ask: every must be at least 1"),
     ([f"{ADVISE}.ask.fraction=2"], "fraction must lie in [0, 1]"),
     ([f"{ADVISE}.ask.fraction=0"], "fraction must be above 0"),
@@ -369,7 +371,7 @@ def test_every_setting_has_a_test_here():
         "fraction",
         "frames",
     }
-    used = {"mode", "strength", "final", "until", "frames", "evaluate"}
+    used = {"mode", "strength", "final", "until", "frames", "evaluate", "margin"}  # margin in test_dqn_settings.py
     assert {f.name for f in dataclasses.fields(UseSettings)} == used
 
 

@@ -1,6 +1,7 @@
 """Fixtures of the tests of studies."""
 
 import pytest
+from optuna.storages._rdb import storage
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
@@ -15,3 +16,18 @@ def _databases_do_not_wait_for_the_disk():
     event.listen(Engine, "connect", _do_not_sync)
     yield
     event.remove(Engine, "connect", _do_not_sync)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _migrations_are_read_once():
+    """Keep the history of Optuna's tables: it imports ten files for it whenever a study is opened."""
+    read, kept = storage._VersionManager._create_alembic_script, []
+
+    def read_once(manager):
+        if not kept:
+            kept.append(read(manager))
+        return kept[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage._VersionManager, "_create_alembic_script", read_once)
+        yield

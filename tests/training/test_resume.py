@@ -235,7 +235,7 @@ def test_a_solved_run_goes_on_when_more_is_asked_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_run_of_an_earlier_version_is_refused_with_the_part_that_has_changed(tmp_path, monkeypatch, workers):
+def test_a_run_of_an_earlier_version_is_refused_with_the_part_that_has_changed(tmp_path, monkeypatch, forked, workers):
     """Tic-tac-toe of 0.2 saved `board` where there is now `position`."""
     run = train(tmp_path / "run", experiment=written(tmp_path / "duel.yaml", DUEL))
     read = checkpoint.load
@@ -326,7 +326,7 @@ def test_kill_9_of_the_command_and_resume(tmp_path, game, records):
     duel = written(tmp_path / "duel.yaml", DUEL)
     experiment = "gridworld-cooperative" if game == "grid" else duel
     words = ["train.total_steps=1600", "train.checkpoint_every=6", "train.evaluate_every=6"]
-    process = start(tmp_path / "run", *words, experiment=experiment, forked=game == "duel")
+    process = start(tmp_path / "run", *words, experiment=experiment)
     wait_for_records(process, tmp_path / "run", records)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -365,7 +365,7 @@ def test_ctrl_c_once_finishes_the_iteration_saves_and_says_how_to_resume(tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "workers"),
-    [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 0), (signal.SIGTERM, 143, 2)],
+    [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 0), (signal.SIGTERM, 143, 1)],
     ids=["SIGINT", "SIGTERM", "SIGTERM to all processes"],
 )
 def test_a_signalled_run_is_saved_and_resumes_exactly(tmp_path, number, code, workers):

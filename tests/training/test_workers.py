@@ -62,7 +62,7 @@ def test_shards_are_part_of_the_experiment(tmp_path):
 
 
 @pytest.mark.slow
-def test_frozen_weights_reach_the_children_too(tmp_path):
+def test_frozen_weights_reach_the_children_too(tmp_path, forked):
     """A seated run may have found a better policy since; a resumed run goes on with what it saved."""
     play, loaded, groups = started(tmp_path, "train.workers=1", "groups.all.learner=null")
     local = workers.LocalWorkers(loaded, groups)
@@ -82,7 +82,7 @@ def _shifted(value):
 
 
 @pytest.mark.slow
-def test_a_child_that_raises_is_reported_with_its_traceback_and_its_shards(tmp_path):
+def test_a_child_that_raises_is_reported_with_its_traceback_and_its_shards(tmp_path, forked):
     play, *_ = started(tmp_path, "world.trouble=raise", "train.shards=2", "train.workers=1")
     try:
         with pytest.raises(WorkerError) as caught:
@@ -96,7 +96,7 @@ def test_a_child_that_raises_is_reported_with_its_traceback_and_its_shards(tmp_p
 
 
 @pytest.mark.slow
-def test_a_failure_with_a_name_comes_without_a_traceback(tmp_path):
+def test_a_failure_with_a_name_comes_without_a_traceback(tmp_path, forked):
     play, *_ = started(tmp_path, "world.trouble=name", "train.shards=2", "train.workers=1")
     try:
         with pytest.raises(WorkerError) as caught:
@@ -107,7 +107,7 @@ def test_a_failure_with_a_name_comes_without_a_traceback(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_child_that_dies_while_playing_is_named(tmp_path):
+def test_a_child_that_dies_while_playing_is_named(tmp_path, forked):
     play, *_ = started(tmp_path, "world.trouble=exit", "train.workers=1")
     try:
         with pytest.raises(
@@ -119,7 +119,7 @@ def test_a_child_that_dies_while_playing_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_child_that_was_killed_between_two_iterations_is_named(tmp_path):
+def test_a_child_that_was_killed_between_two_iterations_is_named(tmp_path, forked):
     play, *_ = started(tmp_path, "train.shards=2", "train.workers=5")
     try:
         assert len(multiprocessing.active_children()) == 2  # no more than there are shards
@@ -133,7 +133,7 @@ def test_a_child_that_was_killed_between_two_iterations_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_failure_ends_the_training_and_its_children(tmp_path):
+def test_a_failure_ends_the_training_and_its_children(tmp_path, forked):
     odd = written(tmp_path / "odd.yaml", ODD)
     words = ["world.trouble=raise", "world.after=50", "world.lengths=[4]", "train.workers=1"]
     with pytest.raises(WorkerError, match="the odd world fell over"):
@@ -143,7 +143,7 @@ def test_a_failure_ends_the_training_and_its_children(tmp_path):
 
 @pytest.mark.slow
 def test_a_child_leaves_when_its_parent_is_gone(tmp_path):
-    """A child process ends by itself once its pipe closes."""
+    """A child process ends by itself once its pipe closes; a real one, which is not forked."""
     play, *_ = started(tmp_path, "train.workers=1")
     play.play(1)
     child = play.processes[0]

@@ -48,7 +48,7 @@ def test_a_single_agent_learns_under_stable_baselines3():
     env = world.single_env(**SMALL)
     model = sb3.PPO("MlpPolicy", env, n_steps=512, batch_size=128, learning_rate=1e-3, seed=0, device="cpu")
     before = played(model, world.single_env(**SMALL))
-    model.learn(12_000)
+    model.learn(8_000)
     after = played(model, world.single_env(**SMALL))
     assert after > 25 > before  # 10 for the target, 20 for being done, 0.1 for every step
 
@@ -62,7 +62,7 @@ def test_a_team_learns_under_stable_baselines3_through_supersuit():
     torch.manual_seed(0)  # SuperSuit's vector environment takes no seed from Stable-Baselines3
     model = sb3.PPO("MlpPolicy", env, n_steps=256, batch_size=256, learning_rate=1e-3, device="cpu")
     before = steps_taken(model)
-    model.learn(20_000)
+    model.learn(8_000)
     assert steps_taken(model) < 0.7 * before
 
 

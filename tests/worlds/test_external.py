@@ -196,7 +196,7 @@ def test_child_processes_do_not_change_the_rollout(family):
 
 
 @pytest.mark.slow
-def test_child_processes_do_not_change_a_run(tmp_path):
+def test_child_processes_do_not_change_a_run(tmp_path, forked):
     overrides = [
         "world.name=gymnasium/helpers.external_envs:Broken-v0",
         "train.total_steps=64",
@@ -347,7 +347,7 @@ def test_environments_that_draw_from_global_generators_can_be_seeded(caplog):
 
 
 @pytest.mark.slow
-def test_processes_do_not_change_what_global_generators_give():
+def test_processes_do_not_change_what_global_generators_give(forked):
     one, two = dice(4, seed_globals=True), dice(4, seed_globals=True, processes=2)
     assert_equal(play(one, 12), play(two, 12))
     two.inner.close()
@@ -365,7 +365,7 @@ def test_a_state_of_another_size_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [0, 2])
-def test_paused_copies_are_not_stepped(processes):
+def test_paused_copies_are_not_stepped(processes, forked):
     world, expected = broken(3, processes=processes), broken(3)
     rollout = play(expected, 12)
     play(world, 2)

@@ -120,7 +120,7 @@ def test_a_saved_world_is_replayed_with_its_frames():
 
 
 @pytest.mark.slow
-def test_processes_show_the_same():
+def test_processes_show_the_same(forked):
     settings = {"grey": True, "resize": (16, 16), "frame_stack": 4}
     apart = world(processes=2, **settings)
     for here, there in zip(play(world(**settings), ACTIONS), play(apart, ACTIONS), strict=True):
