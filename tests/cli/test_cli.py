@@ -4,6 +4,7 @@ import functools
 import json
 import re
 import resource
+import runpy
 import signal
 import subprocess
 import sys
@@ -30,6 +31,13 @@ def trained(tmp_path_factory):
 
 def test_the_version_is_the_packages(coterie_):
     assert coterie_("--version") == (0, f"coterie {coterie.__version__}\n", "")
+
+
+def test_the_package_is_a_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["coterie", "--version"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_module("coterie", run_name="__main__")
+    assert (left.value.code or 0, capsys.readouterr().out) == (0, f"coterie {coterie.__version__}\n")
 
 
 # Training -----------------------------------------------------------------------------------------------
