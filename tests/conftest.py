@@ -62,6 +62,11 @@ def pytest_collection(session):
         gc.enable()
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with the tests of the whole product, outside of packages: the longest ones must not be left to the end."""
+    items.sort(key=lambda item: len(item.path.parts))
+
+
 @pytest.fixture(scope="session")
 def empty_folder(tmp_path_factory):
     return tmp_path_factory.mktemp("no-weights")
