@@ -106,8 +106,9 @@ def clone(room: Room, path: str, updates: int, random: np.random.Generator) -> b
     return trainer
 
 
-def aggregate(room: Room, labels: int, size: int, episodes: int, random: np.random.Generator) -> list[list[float]]:
+def aggregate(room: Room, args: argparse.Namespace, random: np.random.Generator) -> list[list[float]]:
     """DAgger: labels and returns after every round."""
+    labels = args.labels
     venv, found, held = DummyVecEnv([lambda: room]), list[list[float]](), 0
     made = SimpleDAggerTrainer(
         venv=venv,
@@ -124,9 +125,9 @@ def aggregate(room: Room, labels: int, size: int, episodes: int, random: np.rand
         played = rollout.generate_trajectories(made.expert_policy, collector, enough, rng=random)
         fresh = sum(len(one) for one in played)
         held += fresh
-        more = {"n_batches": max(int(fresh * UPDATES_PER_LABEL), 1), "progress_bar": False}
+        more = {"n_batches": max(int(fresh * args.updates_per_label), 1), "progress_bar": False}
         made.extend_and_update(more | {"log_rollouts_n_episodes": 0})
-        found.append([held, score(made.policy, size, episodes)])
+        found.append([held, score(made.policy, args.size, args.episodes)])
     return found
 
 
@@ -135,6 +136,7 @@ def main() -> None:
     parser.add_argument("--method", choices=("bc", "dagger"), required=True)
     parser.add_argument("--labels", type=int, default=4096)
     parser.add_argument("--updates", type=int, default=1600, help="gradient steps of BC")
+    parser.add_argument("--updates-per-label", type=float, default=UPDATES_PER_LABEL, help="gradient steps of DAgger")
     parser.add_argument("--demonstrations", help="file of the decisions that BC clones")
     parser.add_argument("--size", type=int, default=8)
     parser.add_argument("--episodes", type=int, default=200)
@@ -147,7 +149,7 @@ def main() -> None:
         trainer = clone(room, args.demonstrations, args.updates, random)
         curve = [[args.labels, score(trainer.policy, args.size, args.episodes)]]
     else:
-        curve = aggregate(room, args.labels, args.size, args.episodes, random)
+        curve = aggregate(room, args, random)
     print(json.dumps({"curve": curve}))
 
 

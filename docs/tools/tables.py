@@ -530,10 +530,10 @@ def demonstrated(size: str) -> str:
     return markdown((*head, "frames to 90%, median", "in thousands", "drawn, median"), rows)
 
 
-def handed_over() -> str:
-    """What ways to go on with a clone lose at first, on the seeds on which one was chosen."""
+def handed_over(algorithm: str = "PPO") -> str:
+    """What ways to go on with a clone lose at first."""
     rows = []
-    for way in read("hand-over")["ways"]:
+    for way in ways_of(algorithm):
         seeds = way["seeds"]
         rows.append(
             [
@@ -546,14 +546,19 @@ def handed_over() -> str:
                 ", ".join("–" if one["frames_to_90"] is None else f"{one['frames_to_90'] / 1000:.0f}" for one in seeds),
             ]
         )
-    head = ("policy", "way", "PPO differs by", "step 0, %", "lost, in points, seed by seed", "at the end, %")
+    head = ("policy", "way", f"{algorithm} differs by", "step 0, %", "lost, in points, seed by seed", "at the end, %")
     return markdown((*head, "frames to 90%, in thousands"), rows)
 
 
-def first_evaluations() -> str:
+def ways_of(algorithm: str) -> list[dict[str, Any]]:
+    """The hand-overs to an algorithm; files name it where it is not PPO."""
+    return [way for way in read("hand-over")["ways"] if way.get("algorithm", "PPO") == algorithm]
+
+
+def first_evaluations(algorithm: str = "PPO") -> str:
     """Greedy success at step 0 and in the ten evaluations after the hand-over, mean of the seeds."""
     rows = []
-    for way in read("hand-over")["ways"]:
+    for way in ways_of(algorithm):
         curves = [[one["step_0"], *one["first"]] for one in way["seeds"]]
         what = f"{way['size']} × {way['size']}, {way['arm']}: {way['way']}"
         means = [statistics.mean(values) for values in zip(*curves, strict=True)]
@@ -572,6 +577,17 @@ def labelled() -> str:
         needed = data["labels_to_95"][arm]
         rows.append([arm, *(f"{mean:.2f}" for mean in means), "more" if needed is None else thousands(needed)])
     return markdown(("arm", *(f"{thousands(count)} labels" for count in counts), "labels to 95%"), rows)
+
+
+def label_leads() -> str:
+    """By how much our arms lead those of `imitation` at the same labels, with 95% intervals over seeds."""
+    data = read("dagger")["leads"]
+    counts = list(next(iter(data.values())))
+    rows = [
+        [arm, *("{:+.2f} [{:+.2f}, {:+.2f}]".format(*found[count]).replace("-", "−") for count in counts)]
+        for arm, found in data.items()
+    ]
+    return markdown(("arm", *(f"{thousands(int(count))} labels" for count in counts)), rows)
 
 
 def attacks() -> str:
@@ -828,7 +844,7 @@ def cloned(arms: tuple[str, ...]) -> str:
         rows.append(row)
     head = ("start", "success at step 0, mean", "seed by seed", "success after PPO, mean", "seed by seed")
     note = "At step 0 a clone plays as `coterie clone` left it; then PPO goes on with it "
-    return f"{note}([Imitation](guides/imitation.md)).\n\n" + markdown(head, rows)
+    return f"{note}([Experts](guides/expert.md)).\n\n" + markdown(head, rows)
 
 
 PLAYERS = ("search", "network alone", "untrained search", "search by random games", "random")
@@ -867,10 +883,12 @@ def othello() -> str:
     for machine, run in read("othello6-alphazero").items():
         for one in run["strength"]:
             for player in PLAYERS[:-1]:
-                found = [_games(one[f"{player}, {side}"]) for side in ("first", "second")]
-                rows.append([f"{machine}, {thousands(one['env_steps'])}", str(one["simulations"]), player, *found])
-    note = "Games won–drawn–lost against alpha-beta of depth 4, after four random moves:\n\n"
-    return note + markdown(("run, steps", "simulations", "player", "moving first", "second"), rows)
+                if f"{player}, first" in one:
+                    found = [_games(one[f"{player}, {side}"]) for side in ("first", "second")]
+                    settings = [str(one["simulations"]), str(one["opening"]), player]
+                    rows.append([f"{machine}, {thousands(one['env_steps'])}", *settings, *found])
+    note = "Games won–drawn–lost against alpha-beta of depth 4:\n\n"
+    return note + markdown(("run, steps", "simulations", "random moves", "player", "moving first", "second"), rows)
 
 
 def _games(found: dict[str, int]) -> str:
@@ -1018,6 +1036,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "handed-over": handed_over,
     "first-evaluations": first_evaluations,
     "labelled": labelled,
+    "label-leads": label_leads,
     "sandbox-speed": sandbox_speed,
     "task-baselines": task_baselines,
     "gallery": gallery,
