@@ -19,7 +19,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +95,14 @@ def train_kept(words: list[str], out: Path) -> Run:
     return Run.open(out)
 
 
-def clone_kept(arm: str, seed: int, size: int, folder: Path) -> tuple[Path, int]:
-    """The clone of an arm's demonstrations, trained if need be, and the frames of its demonstrations."""
+def clone_kept(arm: str, seed: int, size: int, folder: Path, policy: Sequence[str] = ()) -> tuple[Path, int]:
+    """The clone of an arm's demonstrations, trained if need be, and the frames of its demonstrations.
+
+    `policy`: settings by which its policy differs from the experiment's.
+    """
     shown = demonstrate(arm, size, folder)
     words, clone = [f"world.size={size}", f"seed={seed}", *PLAIN, *CLONE], folder / f"{arm}-clone" / f"seed={seed}"
+    words += policy
     if not is_kept(clone, schema.load(EXPERIMENT, [*cloning_overrides(EXPERIMENT, [shown]), *words])):
         coterie.clone(EXPERIMENT, [shown], words, clone, quiet=True)
     return clone, demonstrations.load(shown).frames
