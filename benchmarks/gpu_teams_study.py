@@ -3,7 +3,8 @@
     python benchmarks/gpu_teams_study.py plan-path-5 --tokens 2000000 --jobs 4 --out docs/results/teams-gpu.json
 
 Every arm starts from a warm start of its own roles (transcripts of the scripted solver, `coterie clone`) and trains
-until so many tokens were sampled. Scores are those of the runs' summaries: greedy, 200 instances for tests.
+until so many tokens were sampled. Scores are those of the runs' summaries: greedy, 200 instances for tests, of the last
+policy (`success`) and of the one that was best in validation instances (`best`).
 What is already trained is kept. The commands are part of the results.
 """
 
@@ -53,15 +54,20 @@ class Study:
 KEPT = ("unreadable", "score", "flat_groups", "token_entropy", "tokens_per_answer", "turns")  # of the last record
 SHORT = ("untrained", "AT-GRPO, shared", "AT-GRPO, adapters", "plain GRPO")
 STUDIES = {
-    "plan-path-5": Study("plan-path-smollm", [], 32_000, 4, 24, turns=8),
+    "plan-path-5": Study("plan-path-smollm", [], 64_000, 4, 24, turns=8),
     "plan-path-10": Study(
         "plan-path-smollm",
-        ["world.size=10", "world.turns=16", f"{TEAM}.policy.max_prompt_tokens=224"],
+        [
+            "world.size=10",
+            "world.turns=16",
+            f"{TEAM}.policy.max_prompt_tokens=224",
+            f"{TEAM}.learner.learning_rate=1.5e-5",
+        ],
         *(64_000, 8, 48),
         turns=16,
     ),
-    "sudoku-4": Study("sudoku-smollm", [], 16_000, 2, 24, arms=SHORT),
-    "sokoban-1": Study("sokoban-smollm", [], 32_000, 2, 48, arms=SHORT),
+    "sudoku-4": Study("sudoku-smollm", [], 64_000, 2, 24, arms=SHORT),
+    "sokoban-1": Study("sokoban-smollm", [], 64_000, 2, 48, arms=SHORT),
     "math": Study("math-smollm", [], 500, 2, 40, alone="reasoner", arms=SHORT),
 }
 SEPARATE = [f"{TEAM}.parameters=individual", f"{TEAM}.learner.learning_rate=2e-5"]
@@ -139,7 +145,7 @@ def train(study: Study, arm: str, seed: int, budget: Budget) -> dict[str, Any]:
     start, before = ("null", []) if arm == "untrained" else warm_start(study, words, seed, folder)
     command = [
         *("train", study.experiment, *study.settings, *words, *budget.more, f"{TEAM}.start={start}", f"seed={seed}"),
-        *(f"{TEAM}.learner.token_budget={budget.tokens}", "train.total_steps=100000000", "train.best=last", *PLAIN),
+        *(f"{TEAM}.learner.token_budget={budget.tokens}", "train.total_steps=100000000", *PLAIN),
         *("--out", str(out), "--quiet"),
     ]
     if arm == "untrained":
@@ -158,9 +164,11 @@ def train(study: Study, arm: str, seed: int, budget: Budget) -> dict[str, Any]:
         "warm_up": 0 if arm == "untrained" else study.warm_up,
         "step_0": summary["step_0"]["success_rate"],
         "success": summary["last"]["success_rate"],
+        "best": summary["evaluation"]["success_rate"],
         "baselines": {name: one["success_rate"] for name, one in summary["baselines"].items()},
         "tokens": records[-1]["team/tokens"],
         "seconds": summary["wall_s"],
+        "warm_up_seconds": None if arm == "untrained" else (Run.open(start).summary() or {})["wall_s"],
         "curve": [(r.get("team/tokens", 0), r["wall_s"], r["eval/success_rate"]) for r in read],
         "last": {k: v for k, v in records[-1].items() if any(word in k for word in KEPT)},
         "commands": [*before, " ".join(["coterie", *command])],
@@ -231,7 +239,7 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as pool:
         for done in as_completed([pool.submit(train, study, arm, seed, budget) for arm, seed in jobs]):
             found.append(one := done.result())
-            shown = {k: one[k] for k in ("arm", "seed", "step_0", "success", "tokens", "seconds")}
+            shown = {k: one[k] for k in ("arm", "seed", "step_0", "success", "best", "tokens", "seconds")}
             print(f"{time.perf_counter() - begun:6.0f} s", options.study, shown, flush=True)
             if options.out:
                 about = {"study": options.study, "commit": commit(), "results": found}
