@@ -111,7 +111,7 @@ RENAMED: dict[str, dict[str, str | None]] = {
 ADDED: tuple[str, ...] = (  # components of paths that only the working tree has, on purpose
     *("trace", "best_rule", "best_reason", "best_constants", "players"),
     *("questions", "unanswered", "max_abstentions", "seed_globals"),
-    *("unrecorded", "best_opposed", "instances"),
+    *("unrecorded", "best_opposed", "instances", "learned", "advised"),
 )
 TIMINGS = ("wall_s", "steps_per_s", "seconds")  # last components of paths that hold measured times
 
