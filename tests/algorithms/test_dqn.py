@@ -102,37 +102,46 @@ def test_the_compiled_path_equals_autograd(case):
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 @pytest.mark.parametrize("dueling", [True, False])
 def test_the_compiled_path_equals_autograd_with_advice_and_a_hand_over(dueling, parameters):
-    where = advised_spec(parameters=parameters)
+    where = advised_spec({"strength": 0.5, "final": 0.5}, parameters=parameters)
     hand_over = DQNHandOverSettings(warm_up=1 if dueling else 0, gap=0.5)
     fast, slow = (
         make_learner(where, compiled=compiled, dueling=dueling, updates_per_step=0.1, hand_over=hand_over)
         for compiled in (True, False)
     )
     for iteration in range(3):
-        own = with_advice(random_rollout(slow, iteration), strength=0.5)
+        own = with_advice(random_rollout(slow, iteration))
         found = [learn(one, own, iteration) for one in (fast, slow)]
         assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-4)
         assert found[0]["margin_loss"] > 0
         for name in ("array", "mean", "square"):
             mine, theirs = (getattr(one.policy.flat, name) for one in (fast, slow))
             assert np.abs(mine - theirs).max() < 1e-5
-    silent = learn(fast, with_advice(own, strength=0.0))
-    assert "margin_loss" not in silent
 
 
 @pytest.mark.parametrize("mixer", ["none", "vdn"])
 def test_the_margin_loss_puts_advised_actions_first(q_learner, mixer):
-    """Of whatever reward; without advice they are not."""
+    """Whatever they earn; without the loss most states have another best action."""
     agreements = []
-    for strength in (0.0, 1.0):
-        one = q_learner(advised_spec(), mixer=mixer, updates_per_step=2.0, learning_rate=3e-3)
+    for use in ({"strength": 0.0, "final": 1e-9}, {"final": 1.0}):
+        one = q_learner(advised_spec(use), mixer=mixer, updates_per_step=2.0, learning_rate=3e-3)
         for iteration in range(6):
-            own = with_advice(random_rollout(one, iteration), strength)
+            own = with_advice(random_rollout(one, iteration))
             learn(one, own, iteration)
         best = values(one.policy, own.observation[0]).argmax(-1)
         agreements.append((best == own.advice.probabilities[0].argmax(-1)).mean())
     assert agreements[1] > 0.9
     assert agreements[0] < 0.6
+
+
+def test_the_margin_loss_follows_its_schedule_while_nobody_gives_advice(q_learner):
+    """The replay holds advised decisions of before."""
+    one = q_learner(advised_spec({"strength": 1.0, "final": 0.0}), replay={"learning_starts": 1})
+    own = random_rollout(one)
+    assert learn(one, with_advice(own))["margin_loss"] > 0
+    assert one.advice == 1
+    assert learn(one, own, progress=0.75)["margin_loss"] > 0
+    assert one.advice == 0.25
+    assert "margin_loss" not in learn(one, own, progress=1.0)
 
 
 def test_without_scipy_everything_goes_through_pytorch(monkeypatch):

@@ -40,15 +40,15 @@ def random_rollout(one, seed=0, masked=False):
     return random_experience(one.group_spec, one.policy, masked, seed)
 
 
-def advised_spec(margin=0.8, **fields):
+def advised_spec(use=None, **fields):
     """A group with advice that puts advised actions first."""
-    return replace(group_spec(**fields), advice=AdviceUse(UseSettings(mode="margin", margin=margin), 4))
+    return replace(group_spec(**fields), advice=AdviceUse(UseSettings(mode="margin", **use or {}), 4))
 
 
-def with_advice(own, strength=1.0):
+def with_advice(own):
     """Experience in which action 1 is advised where the first number seen is above 0, else action 2."""
     best = np.where(own.observation[:-1, ..., 0] > 0, 1, 2)
-    return replace(own, advice=Advice(own.active, np.eye(4, dtype=np.float32)[best], np.float32(strength * own.active)))
+    return replace(own, advice=Advice(own.active, np.eye(4, dtype=np.float32)[best], np.float32(own.active)))
 
 
 def joint_of(one, own, progress=0.0, ahead=0.0):

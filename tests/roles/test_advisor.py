@@ -371,7 +371,7 @@ def test_every_setting_has_a_test_here():
         "fraction",
         "frames",
     }
-    used = {"mode", "strength", "final", "until", "frames", "evaluate", "margin"}  # margin in test_dqn_settings.py
+    used = {"mode", "strength", "final", "until", "frames", "evaluate", "margin"}  # margin in test_dqn.py
     assert {f.name for f in dataclasses.fields(UseSettings)} == used
 
 

@@ -60,7 +60,7 @@ class UseSettings:
     until: float = 1.0  # fraction of the run in which the strength changes linearly to `final`
     frames: int | None = None  # the same in environment steps, whatever the length of the run; None: `until` counts
     evaluate: bool | None = None  # advise in evaluations too, with the initial strength; None: only hints
-    margin: float = 0.8  # margin: by how much the value of the advised action shall exceed the others
+    margin: float = 0.8  # margin: by how much the value of the advised action must exceed the others
 
     def __post_init__(self) -> None:
         positive("until", self.until)

@@ -38,7 +38,7 @@ from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import PixelRows, Rows, map_rows, table_state
 from coterie.policies.q_network import QNetworkPolicy
 
-ALL_LEARN = np.zeros(0, bool)  # no list of parameters that learn: all do
+MEASURED = 4096  # states whose values are measured before they are scaled
 NAMES = ("loss", "q_mean", "td_error", "margin_loss")
 
 
@@ -98,16 +98,16 @@ class TargetSettings:
 
 @dataclass(frozen=True)
 class DQNHandOverSettings:
-    """Settings for values that were trained before, such as a clone's: they protect them at first.
+    """Settings that protect a policy which was trained before, such as a clone.
 
     A clone's values say which action is best, not how good it is: they are logits. `gap` brings them to the scale of
-    returns, and in the warm-up the value of states is learned while the advantages of actions, and with them the greedy
-    policy, stay exactly as they are. An advisor with `use.mode=margin` keeps it near the clone afterwards.
+    returns. In the warm-up the value of states is learned while the advantages of actions, and with them the greedy
+    policy, stay as they are. An advisor with `use.mode=margin` keeps the policy near the clone afterwards.
     """
 
     keep_statistics: bool = True  # observations stay normalised as the policy learned to see them
     epsilon: float | None = None  # ε at first, in place of epsilon.start; None: epsilon.end
-    warm_up: int = 0  # learning iterations in which only the stream of a dueling network for the state learns
+    warm_up: int = 0  # learning iterations in which only the state stream of a dueling network learns (and a mixer)
     gap: float | None = None  # values are first scaled so that the best one is this far above the next, in the median
 
     def __post_init__(self) -> None:
@@ -172,7 +172,7 @@ class DQN:
     advice_modes = ("margin",)
     panels = (
         Panel("value loss", "loss", ("loss",)),
-        Panel("loss to the advised actions", "value", ("margin_loss",)),
+        Panel("margin loss to advised actions", "value", ("margin_loss",)),
         Panel("mean action value", "value", ("q_mean",)),
         Panel("exploration", "share of random actions", ("epsilon",)),
     )
@@ -210,9 +210,9 @@ class DQN:
         self.pending: list[PendingSteps] = []  # made with the first experience, which shows the number of copies
         self.extremes = np.zeros(2)  # the lowest and the highest reward of a member so far, or 0
         self.due = 0.0  # gradient steps not yet taken
-        self.learned = 0  # iterations with gradient steps so far
-        self.learns = ALL_LEARN  # [P] bool: the parameters that learn in this iteration
-        self.advice = 0.0  # weight of the loss to advised actions: the strength of the advice in the latest rollout
+        self.learned = np.zeros(len(self.replays), np.int64)  # iterations with gradient steps from each replay
+        self.learns = np.zeros((group_spec.parameter_sets, 0), bool)  # [S, P] in this iteration; [S, 0]: all learn
+        self.advice = 0.0  # weight of the margin loss in this iteration
         self.margin = 0.0 if group_spec.advice is None else group_spec.advice.use.margin
 
     def make_mixer(self) -> torch.nn.Module:
@@ -237,7 +237,7 @@ class DQN:
         self.target_flat.copy_from(self.policy.flat)
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
-        s = self.settings
+        s, warming = self.settings, self.warming
         self.store(own, joint)
         metrics: Metrics = {"replay": float(sum(replay.size for replay in self.replays))}
         if any(replay.ready for replay in self.replays):
@@ -249,47 +249,64 @@ class DQN:
             if steps:
                 uniform = random.random((len(self.replays), steps, s.batch_size))
                 run = self.compiled_steps if self.compiled else self.autograd_steps
-                self.prepare(own)
+                self.prepare(joint)
                 sums = run(uniform, rate, importance)
                 found = dict(zip(NAMES, (sums / steps).tolist(), strict=True))
                 metrics |= {name: value for name, value in found.items() if self.advice or name != "margin_loss"}
             metrics |= {"updates": float(steps), "learning_rate": rate}
-        self.update_statistics(own, joint)
+        self.update_statistics(own, joint, warming)
         means = [self.policy.normalizer.mean, self.state_normalizer.mean]
         demand_finite(self.group_spec.group, metrics, means, [flat.array for flat in self.trained])
         self.policy.epsilon = self.exploration.at(joint.ahead)
         return metrics | {"epsilon": self.policy.epsilon}
 
-    def prepare(self, own: Experience) -> None:
-        """Get ready for the gradient steps of an iteration: scale, what learns, and the weight of advice."""
-        hand_over, policy = self.settings.hand_over, self.policy
-        if hand_over is not None and hand_over.gap is not None and not self.learned:
-            self.scale_values(hand_over.gap)
-        warming = hand_over is not None and self.learned < hand_over.warm_up
-        self.learns = state_stream(policy.net) if warming else ALL_LEARN
-        self.advice = 0.0 if own.advice is None else float(own.advice.strength.max())
-        self.learned += 1
+    @property
+    def warming(self) -> bool:
+        """Whether a parameter set has iterations of its warm-up left."""
+        hand_over = self.settings.hand_over
+        return hand_over is not None and bool((self.learned < hand_over.warm_up).any())
 
-    def scale_values(self, gap: float) -> None:
-        """Scale values so that the best one is `gap` above the next, in the median of the states seen so far.
+    def prepare(self, joint: Joint) -> None:
+        """Scale values once, choose the parameters that learn, and set the weight of the margin loss."""
+        hand_over, sets = self.settings.hand_over, self.group_spec.parameter_sets
+        ready = np.array([replay.ready for replay in self.replays])
+        if hand_over is not None and hand_over.gap is not None and (begin := ready & (self.learned == 0)).any():
+            self.scale_values(hand_over.gap, begin)
+        self.learns = np.zeros((sets, 0), bool)
+        if hand_over is not None and self.warming:
+            done = self.learned >= hand_over.warm_up  # [R]: one replay for all sets, or one each
+            self.learns = state_stream(self.policy.net) | np.repeat(done, sets // len(done))[:, None]
+        use = None if self.group_spec.advice is None else self.group_spec.advice.use
+        before = (joint.iteration - 1) * joint.steps
+        self.advice = use.at(joint.progress, before) if use is not None and use.mode == "margin" else 0.0
+        self.learned += ready
 
-        Advantages alone are scaled where the network has them. The order of actions stays as it is.
+    def scale_values(self, gap: float, begin: Array) -> None:
+        """Scale values so that the best legal one is `gap` above the next, in the median of next states in the replay.
+
+        `begin` says for which replays `[R]`. Advantages alone are scaled where the network has them. The order of
+        actions stays as it is. Values stay where the replay has no next state with two legal actions.
         """
-        rows = [
-            Transitions(*(column[: max(min(replay.size for replay in self.replays), 1)] for column in replay.rows))
-            for replay in self.replays
-        ]
-        batch = Transitions(*(np.stack(columns) for columns in zip(*rows, strict=True)))
+        policy, sets = self.policy, self.group_spec.parameter_sets
+        factor = torch.ones(sets, device=policy.device)
+        for number in np.flatnonzero(begin) if policy.actions > 1 else ():
+            replay = self.replays[number]
+            rows = Transitions(*(column[: min(replay.size, MEASURED)] for column in replay.rows))
+            batch = Transitions(*(np.repeat(column[None], len(self.replays), axis=0) for column in rows))
+            follows = batch.next_active & (batch.discount > 0)[..., None]
+            with torch.no_grad():
+                values = policy.values(policy.net(self.inputs(batch.next_obs, batch.agent))[0])
+            best = values.masked_fill(~self.ordered(batch.next_mask), -torch.inf).topk(2, dim=-1).values
+            gaps, chosen = best[..., 0] - best[..., 1], self.ordered(follows[..., None])[..., 0]
+            for i in range(sets) if self.team or sets == 1 else (number,):
+                known = gaps[i][chosen[i] & gaps[i].isfinite()]
+                if len(known) and known.quantile(0.5) > 0:
+                    factor[i] = gap / known.quantile(0.5)
         with torch.no_grad():
-            values = self.policy.values(self.policy.net(self.inputs(batch.observation, batch.agent))[0])
-            if self.policy.actions > 1:
-                best = values.topk(2, dim=-1).values
-                found = (best[..., 0] - best[..., 1]).quantile(0.5, dim=-1)  # [S]
-                factor = torch.where(found > 0, gap / found, 1.0)
-                out = self.policy.net.out
-                out.weight[..., self.policy.first :] *= factor[:, None, None]
-                out.bias[..., self.policy.first :] *= factor.view(-1, *(1,) * (out.bias.dim() - 1))
-        self.target_flat.copy_from(self.policy.flat)
+            out = policy.net.out
+            out.weight[..., policy.first :] *= factor[:, None, None]
+            out.bias[..., policy.first :] *= factor.view(-1, *(1,) * (out.bias.dim() - 1))
+        self.target_flat.copy_from(policy.flat, np.repeat(begin, sets // len(begin)))
 
     # Experience ---------------------------------------------------------------------------------------
 
@@ -310,10 +327,11 @@ class DQN:
         for mine, pending, replay in zip(trajectories, self.pending, self.replays, strict=True):
             replay.add(complete_transitions(mine, pending, self.settings.gamma))
 
-    def update_statistics(self, own: Experience, joint: Joint) -> None:
+    def update_statistics(self, own: Experience, joint: Joint, warming: bool) -> None:
         """Update the running statistics of observations, after learning: acting and learning see the same numbers."""
         hand_over = self.settings.hand_over
-        if self.policy.normalizer.enabled and not (hand_over is not None and hand_over.keep_statistics):
+        keep = hand_over is not None and (warming or hand_over.keep_statistics)
+        if self.policy.normalizer.enabled and not keep:
             rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
             closed = self.policy.arrange(own.closed()[..., None])[..., 0]
             self.policy.normalizer.update([mine[chosen] for mine, chosen in zip(rows, closed, strict=True)])
@@ -360,7 +378,7 @@ class DQN:
                 self.target_flat.array[i],
                 hyperparams,
                 int(flat.steps[i]),
-                self.learns,
+                self.learns[i],
             )
             flat.steps[i] += uniform.shape[1]
             replay.top = max(replay.top, top)
@@ -402,7 +420,7 @@ class DQN:
         if self.advice:
             margin, more = self.margin_slopes(values.detach().cpu().numpy(), batch, weight)
             outputs, slopes = [value, values], [slope, more]
-        before = policy.flat.value.clone() if len(self.learns) else None
+        before = policy.flat.value.clone() if self.learns.shape[1] else None
         networks.adam_step(self.trained, outputs, rate, s.max_grad_norm, ready, slopes)
         if before is not None:
             learns = self.tensor(self.learns)
@@ -413,14 +431,13 @@ class DQN:
         return np.column_stack([numbers.numpy().astype(np.float64), margin]), error.numpy()
 
     def margin_slopes(self, values: Array, batch: Transitions, weight: Array) -> tuple[Array, Array]:
-        """The mean loss to advised actions `[S]`, and its slopes for `values` of the network's rows."""
+        """The mean margin loss `[S]`, and its slopes for `values` of the network's rows."""
         advised = np.where(batch.active, batch.advised, -1)[..., None]
         share = np.repeat(weight[..., None, None] / np.float32(weight.shape[1]), advised.shape[2], axis=2)
         rows, shares = (self.ordered(part).cpu().numpy().reshape(-1) for part in (advised, share))
         loss, slope = margin_losses(values.reshape(len(rows), -1), rows, shares, np.float32(self.margin))
-        return (loss * shares).reshape(len(weight), -1).sum(axis=1), np.float32(self.advice) * slope.reshape(
-            values.shape
-        )
+        total = (loss * shares).reshape(len(weight), -1).sum(axis=1)
+        return total, np.float32(self.advice) * slope.reshape(values.shape)
 
     def targets(self, batch: Transitions) -> Tensor:
         """Targets of the values `[S, B]` (Mnih et al. 2015, algorithm 1; double: van Hasselt et al. 2016, eq. 4)."""
@@ -511,7 +528,7 @@ class DQN:
             "pending": [{name: a.copy() for name, a in pending._asdict().items()} for pending in self.pending],
             "due": self.due,
             "extremes": self.extremes.copy(),
-            "learned": self.learned,
+            "learned": self.learned.copy(),
             "mixing": self.settings.mixer,
         }
 
@@ -536,7 +553,8 @@ class DQN:
                 raise ValueError(f"{where}: learner.n_steps cannot change from {steps} to {self.settings.n_steps}")
         self.due = state["due"]
         self.extremes[:] = state.get("extremes", 0)  # checkpoints of 0.2 have none
-        self.learned = state.get("learned", 1)  # likewise: their values are neither scaled nor warmed up
+        warm_up = 0 if self.settings.hand_over is None else self.settings.hand_over.warm_up
+        self.learned[:] = state.get("learned", max(warm_up, 1))  # likewise: their values are not warmed up or scaled
 
 
 def with_advice(saved: dict[str, Array]) -> dict[str, Array]:
@@ -545,7 +563,7 @@ def with_advice(saved: dict[str, Array]) -> dict[str, Array]:
 
 
 def state_stream(net: networks.Net) -> Array:
-    """The parameters `[P]` that nothing but the state's value of a dueling network depends on."""
+    """Mask `[P]` of the parameters of a dueling network that affect the state's value alone."""
     parts, last = [], net.body.layers[-1]
     for parameter in net.parameters():
         if parameter.requires_grad:

@@ -38,8 +38,8 @@ class Hyperparams(NamedTuple):
     interval: int  # steps between hard updates
     priority: float  # exponents
     importance: float
-    margin: float  # of advised actions
-    advice: float  # weight of the loss to advised actions; 0: there is none
+    margin: float  # by which advised actions must exceed others
+    advice: float  # weight of the margin loss; 0: there is none
 
 
 @njit(cache=True, error_model="numpy")

@@ -33,7 +33,7 @@ class Transitions(NamedTuple):
     agent: Array  # [R] int64: index of the first member in its group
     state: Array  # [R, Z] float32: of the whole world, for the mixer
     next_state: Array  # [R, Z] float32
-    advised: Array  # [R, M] int64: the action that an advisor likes best; −1: there is no advice
+    advised: Array  # [R, M] int64: the advisor's most likely action; −1: no advice
 
 
 class Trajectories(NamedTuple):
@@ -52,7 +52,7 @@ class Trajectories(NamedTuple):
     state: Array  # [T+1, L, Z]
     final_state: Array  # [F, Z]
     agent: Array  # [L] int: index of the first member in its group
-    advised: Array  # [T, L, M] int: the action that an advisor likes best; −1: there is no advice
+    advised: Array  # [T, L, M] int: the advisor's most likely action; −1: no advice
 
 
 class PendingSteps(NamedTuple):
@@ -306,7 +306,7 @@ def team_trajectories(own: Experience, packed: Array, final: Array, rewards: Arr
 
 
 def best_advice(own: Experience) -> Array:
-    """The action that the advisor likes best in every decision `[T, N, A]`; −1 where it said nothing."""
+    """The advisor's most likely action in every decision `[T, N, A]`; −1: no advice."""
     if own.advice is None:
         return np.full(own.active.shape, -1)
     return np.where(own.advice.given, own.advice.probabilities.argmax(axis=-1), -1)
