@@ -1,10 +1,13 @@
 """The Python interface: dicts as experiments, sweeps, matches, comparisons and reports, results as pandas."""
 
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import coterie
+from coterie import api
 from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
@@ -46,6 +49,49 @@ def test_overrides_may_be_a_dict(tmp_path):
     runs = coterie.sweep(GRID, swept, tmp_path / "several")
     assert [run.path.name for run in runs] == ["seed=0", "seed=1"]
     assert {run.config().groups["team"].learner.settings.learning_rate for run in runs} == {1e-5}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"a.b": "tanh", "c": True, "d": None}, ["a.b=tanh", "c=true", "d=null"]),
+        (
+            {"a": "true", "b": "1e3", "c": "x, y", "d": "\U0001f600"},
+            ['a="true"', 'b="1e3"', 'c="x, y"', 'd="\U0001f600"'],
+        ),
+        (
+            {"a": np.int64(3), "b": Path("runs/x"), "c": (1, 2), "d": np.arange(2)},
+            ["a=3", 'b="runs/x"', "c=[1, 2]", "d=[0, 1]"],
+        ),
+    ],
+)
+def test_a_dict_of_overrides_is_what_the_command_line_has(given, words):
+    assert api._words(given) == words
+    assert schema.parse_overrides(words) == schema.parse_overrides(api._words(dict(given)))
+
+
+def test_a_dict_of_lists_is_a_sweep():
+    given = {"x.activation": ["tanh", "relu"], "seed": range(2), "name": ["a,b", "c(d"]}
+    words = api._words(given, swept=True)
+    assert words == ["x.activation=tanh,relu", "seed=0,1", 'name="a,b","c(d"']
+    combinations = schema.sweep(words)
+    assert len(combinations) == 8
+    assert schema.parse_overrides(combinations[0]) == {"x": {"activation": "tanh"}, "seed": 0, "name": "a,b"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"seed": []}, "seed: .*empty"),
+        ({"a=b": 1}, "'a=b'"),
+        ({"x.y": float("inf")}, "x.y: expected finite numbers, got inf"),
+        ({"x.y": {1, 2}}, "x.y: .*{1, 2}"),
+        ({"x.y": [object()]}, "x.y: .*object"),
+    ],
+)
+def test_values_that_no_config_can_hold_are_named(given, message):
+    with pytest.raises(ConfigError, match=message):
+        api._words(given, swept=True)
 
 
 @pytest.mark.slow

@@ -7,12 +7,15 @@ needs pandas, and `to_dict`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.config.schema import ConfigError
+import numpy as np
+
+from coterie.config.schema import ConfigError, parse_overrides
 from coterie.studies import sweep as sweeps
 from coterie.studies.compare import compare as comparing
 from coterie.studies.compare import show as show_comparison
@@ -41,6 +44,7 @@ __all__ = [
     "train",
 ]
 
+SIMPLE = re.compile(r"[\w./-]+")  # a string that needs no quotes
 Experiment = str | Path | Mapping[str, Any]  # a name, a file, or settings
 Overrides = list[str] | str | Mapping[str, Any] | None  # ["seed=1"], "seed=1" or {"seed": 1}
 RunLike = str | Path | Run
@@ -97,10 +101,38 @@ def _words(overrides: Overrides, swept: bool = False) -> list[str]:
     if not isinstance(overrides, Mapping):
         return [overrides] if isinstance(overrides, str) else overrides or []
 
-    def written(value: Any) -> str:
-        return ",".join(map(json.dumps, value)) if swept and isinstance(value, list | tuple) else json.dumps(value)
+    words = []
+    for key, value in overrides.items():
+        if "=" in key:
+            raise ConfigError(f"'{key}': the name of a setting has no '='")
+        values = list(value) if swept and isinstance(value, list | tuple | range | np.ndarray) else [value]
+        if not values:
+            raise ConfigError(f"{key}: the list of values is empty")
+        words.append(f"{key}={','.join(_written(key, one) for one in values)}")
+    return words
 
-    return [f"{key}={written(value)}" for key, value in overrides.items()]
+
+def _written(key: str, value: Any) -> str:
+    """A value as on the command line: simple strings bare, so that a sweep's folders are named alike."""
+    if isinstance(value, str) and SIMPLE.fullmatch(value) and parse_overrides([f"x={value}"]) == {"x": value}:
+        return value
+    try:
+        return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise ConfigError(f"{key}: expected finite numbers, got {value!r}") from None
+    except TypeError:
+        raise ConfigError(f"{key}: cannot be written in a config: {value!r}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Paths, ranges, and NumPy's numbers and arrays as JSON has them."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, range):
+        return list(value)
+    raise TypeError
 
 
 @dataclass(frozen=True)

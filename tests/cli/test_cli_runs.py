@@ -49,6 +49,8 @@ def test_runs_are_listed_with_state_steps_score_and_size(coterie_, two_runs):
 
 def test_list_is_also_a_command(coterie_, two_runs):
     assert coterie_("runs", "list") == coterie_("runs")
+    code, _, err = coterie_("runs", "--state", "stopped", "list")  # would be left out silently
+    assert (code, "options go after the command: coterie runs list" in err) == (2, True)
     code, out, _ = coterie_("runs", "list", "--state", "stopped", "--json")
     assert (code, [one["path"] for one in json.loads(out)]) == (0, ["runs/deep/b"])
 

@@ -74,6 +74,20 @@ def test_missing_members_are_named(coterie_, tmp_path, monkeypatch):
     assert (code, "policy: 'Forgetful' lacks memory_size, act" in err) == (2, True), err
     code, _, err = coterie_("check", "learner", "my_parts:Idle", "--policy", "network")
     assert (code, "learner: 'Idle' lacks learn" in err) == (2, True), err
+    (tmp_path / "my_heirs.py").write_text(
+        "from coterie.core.group import Policy, Stateless\n"
+        "from coterie.policies.scripted import RandomSettings\n"
+        "class Heir(Policy):\n"
+        "    memory_size = 0\n"
+        "    def __init__(self, settings: RandomSettings, group_spec): pass\n"
+        "class Failing(Stateless):\n"
+        "    def __init__(self, settings: RandomSettings, group_spec): pass\n"
+        "    memory_size = property(lambda self: self.nowhere)\n"
+        "    act = None\n"
+    )
+    for name, missing in (("Heir", "state, load, metrics, act"), ("Failing", "act")):  # a property is there, and fails
+        code, _, err = coterie_("check", "policy", f"my_heirs:{name}")
+        assert (code, f"policy: '{name}' lacks {missing};" in err) == (2, True), err
     words = ["groups.team.policy.name=my_parts:Forgetful", "groups.team.learner=null"]
     code, _, err = coterie_("train", "gridworld-cooperative", *words, "--out", "runs/no")
     assert (code, "groups.team.policy: 'Forgetful' lacks memory_size, act" in err) == (2, True), err

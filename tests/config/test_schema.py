@@ -429,3 +429,11 @@ def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"(?s)^mine\.yaml: not readable as YAML: .*/mine\.yaml\", line 2"):
             schema.read(file)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), [("[84]", "expected 2 entries, got"), ("[a,2]", r"\[0\]: expected .* 'a'")]
+)
+def test_lists_of_a_fixed_length(given, message):
+    with pytest.raises(schema.ConfigError, match=rf"world\.resize.*{message}"):
+        schema.load("cartpole-dqn", [f"world.resize={given}"])

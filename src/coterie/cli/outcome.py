@@ -58,13 +58,14 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
 
 
 def why_early(run: Run, summary: Mapping[str, Any]) -> str:
-    """The reason why a finished run stopped before `train.total_steps`; "" where it did not."""
+    """The reason why a finished run stopped before `train.total_steps`, or the goal that it reached; "" if neither."""
     settings = run.config().train
-    if summary["env_steps"] >= settings.total_steps:
-        return ""
+    early = summary["env_steps"] < settings.total_steps
     if summary["solved"] and settings.stop is not None:
         goal = f"a mean return of {settings.stop.return_mean:g} over {settings.stop.episodes} training episodes"
-        return f"stopped early: train.stop is reached, {goal}"
+        return f"{'stopped early: ' if early else ''}train.stop is reached, {goal}"
+    if not early:
+        return ""
     return "stopped early: the learners have nothing more to learn"
 
 

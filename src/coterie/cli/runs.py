@@ -39,6 +39,9 @@ def runs(
     """List the runs below a directory: state, steps, score, size and tags."""
     if context.invoked_subcommand is None:
         list_(folder, experiment, state, tag, archived, as_json)
+    elif (folder, experiment, state, tag, archived, as_json) != ("runs", None, None, None, False, False):
+        name = context.invoked_subcommand
+        raise typer.BadParameter(f"options go after the command: coterie runs {name} …")
 
 
 @runs_app.command("list")

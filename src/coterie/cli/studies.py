@@ -141,7 +141,7 @@ def tune(
     score: Annotated[
         str,
         typer.Option(
-            help="a trial counts by its best validation, or by the mean of all of them, which favours early learning"
+            help="best: a trial counts by its best validation; mean: by the mean of all, which favours early learning"
         ),
     ] = "best",
     jobs: Annotated[int, typer.Option(help="trials to train at a time, each in its own process")] = 1,

@@ -314,15 +314,16 @@ def _unite(base: Any, over: Any, key: str, word: str) -> Any:
 
 
 def sweep(overrides: list[str]) -> list[list[str]]:
-    """Return every combination of comma-separated values; commas inside brackets do not separate."""
+    """Return every combination of comma-separated values; commas inside brackets or double quotes do not separate."""
     choices = []
     for word in overrides:
         _demand_assignment(word)
         key, _, value = word.partition("=")
-        parts, depth = [""], 0
+        parts, depth, quoted = [""], 0, False
         for sign in value:
-            depth += (sign in "[{(") - (sign in ")}]")
-            if sign == "," and depth == 0:
+            quoted ^= sign == '"' and not parts[-1].endswith("\\")
+            depth += 0 if quoted else (sign in "[{(") - (sign in ")}]")
+            if sign == "," and depth == 0 and not quoted:
                 parts.append("")
             else:
                 parts[-1] += sign
@@ -568,10 +569,18 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         if first["type"] == "literal_error":
             reason = f"one of {reason}"
-        if isinstance(value, list) and len(first["loc"]) == 1 and isinstance(first["loc"][0], int):
+        if isinstance(value, list) and first["type"] in ("missing", "too_long", "too_short"):
+            reason = f"{len(typing.get_args(_tuple_in(hint)))} entries"
+        elif isinstance(value, list) and len(first["loc"]) == 1 and isinstance(first["loc"][0], int):
             entry = first["loc"][0]
             raise ConfigError(f"{path}[{entry}]: expected {reason}, got {value[entry]!r}") from None
         raise ConfigError(f"{path}: expected {reason}, got {value!r}{_sweep_hint(value)}") from None
+
+
+def _tuple_in(hint: Any) -> Any:
+    """The tuple among the types that a setting may have."""
+    options = (hint, *typing.get_args(hint))
+    return next((option for option in options if typing.get_origin(option) is tuple), hint)
 
 
 def _sweep_hint(value: Any) -> str:

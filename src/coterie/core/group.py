@@ -108,13 +108,17 @@ class Stateless:
 
 
 def check_members(part: object, protocol: type) -> None:
-    """Raise `ValueError` for a class of a user's own that lacks a member of its protocol, `Policy` for example."""
-    wanted: dict[str, None] = {}
+    """Raise `ValueError` if `part` lacks a member of `protocol`; methods inherited from a protocol do not count."""
+    wanted: dict[str, object] = {}  # name -> the protocol's own method, which does nothing; None: no method
     for base in protocol.__mro__[::-1]:
         if getattr(base, "_is_protocol", False):
             wanted |= dict.fromkeys(inspect.get_annotations(base))
-            wanted |= {name: None for name, member in vars(base).items() if callable(member) and name[0] != "_"}
-    missing = [name for name in wanted if not hasattr(part, name)]
+            wanted |= {name: member for name, member in vars(base).items() if callable(member) and name[0] != "_"}
+    missing: list[str] = []
+    for name, method in wanted.items():
+        found = inspect.getattr_static(part, name, missing)  # does not run properties
+        if (found is missing and not hasattr(part, name)) or (method is not None and found in (method, None)):
+            missing.append(name)
     if missing:
         kind = protocol.__name__.lower()
         raise ValueError(f"'{type(part).__name__}' lacks {', '.join(missing)}; a {kind} has {', '.join(wanted)}")
