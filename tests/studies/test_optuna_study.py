@@ -244,13 +244,13 @@ def test_the_experiment_is_not_written_over(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("pruner", ["median", "halving"])
 def test_jobs_do_not_change_a_study(skills, pruner, forked):
-    one = tune(skills(14, study="one.db", pruner=pruner, batch=3))
+    one = tune(skills(12, study="one.db", pruner=pruner, batch=3))
     part = tune(skills(5, study="parts.db", pruner=pruner, batch=3))  # within a batch
     assert essence(part) == essence(one)[:5]
-    two = tune(skills(14, study="parts.db", pruner=pruner, batch=3, jobs=3 if pruner == "median" else 1))
+    two = tune(skills(12, study="parts.db", pruner=pruner, batch=3, jobs=3 if pruner == "median" else 1))
     assert essence(two) == essence(one)
     assert any(trial.outcome == "pruned" for trial in one.trials)
-    assert {trial.number for trial in one.trials} == set(range(14))
+    assert {trial.number for trial in one.trials} == set(range(12))
 
 
 @pytest.mark.slow

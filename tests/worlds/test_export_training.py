@@ -28,7 +28,7 @@ def test_two_agents_are_no_gymnasium_environment():
         GymnasiumEnv(world.Gridworld(world.GridworldSettings(num_agents=2), 1), "gridworld")
 
 
-def played(model, env, episodes=50):
+def played(model, env, episodes=20):
     """Mean return of greedy episodes."""
     returns = []
     for seed in range(episodes):
@@ -48,7 +48,7 @@ def test_a_single_agent_learns_under_stable_baselines3():
     env = world.single_env(**SMALL)
     model = sb3.PPO("MlpPolicy", env, n_steps=512, batch_size=128, learning_rate=1e-3, seed=0, device="cpu")
     before = played(model, world.single_env(**SMALL))
-    model.learn(8_000)
+    model.learn(6_000)
     after = played(model, world.single_env(**SMALL))
     assert after > 25 > before  # 10 for the target, 20 for being done, 0.1 for every step
 
@@ -62,11 +62,11 @@ def test_a_team_learns_under_stable_baselines3_through_supersuit():
     torch.manual_seed(0)  # SuperSuit's vector environment takes no seed from Stable-Baselines3
     model = sb3.PPO("MlpPolicy", env, n_steps=256, batch_size=256, learning_rate=1e-3, device="cpu")
     before = steps_taken(model)
-    model.learn(8_000)
+    model.learn(6_000)
     assert steps_taken(model) < 0.7 * before
 
 
-def steps_taken(model, episodes=40):
+def steps_taken(model, episodes=20):
     """Mean length of episodes in which the model plays every agent."""
     env, steps = world.parallel_env(num_agents=2, **SMALL), 0
     for seed in range(episodes):
