@@ -48,13 +48,14 @@ class Study:
     longest: int  # tokens of the solver's longest answer
     turns: int = 4  # of an episode
     alone: str = "planner"  # the role that plays when there is one agent
+    mistakes: float = 0.2  # share of the solver's decisions that are guesses, which are not learned
     arms: tuple[str, ...] = ()  # none: all
 
 
 KEPT = ("unreadable", "score", "flat_groups", "token_entropy", "tokens_per_answer", "turns")  # of the last record
 SHORT = ("untrained", "AT-GRPO, shared", "AT-GRPO, adapters", "plain GRPO")
 STUDIES = {
-    "plan-path-5": Study("plan-path-smollm", [], 64_000, 4, 24, turns=8),
+    "plan-path-5": Study("plan-path-smollm", [], 32_000, 4, 24, turns=8),
     "plan-path-10": Study(
         "plan-path-smollm",
         [
@@ -66,9 +67,9 @@ STUDIES = {
         *(64_000, 8, 48),
         turns=16,
     ),
-    "sudoku-4": Study("sudoku-smollm", [], 64_000, 2, 24, arms=SHORT),
+    "sudoku-4": Study("sudoku-smollm", [], 32_000, 2, 24, arms=SHORT),
     "sokoban-1": Study("sokoban-smollm", [], 64_000, 2, 48, arms=SHORT),
-    "math": Study("math-smollm", [], 500, 2, 40, alone="reasoner", arms=SHORT),
+    "math": Study("math-smollm", [], 500, 2, 40, alone="reasoner", mistakes=0.0, arms=SHORT),
 }
 SEPARATE = [f"{TEAM}.parameters=individual", f"{TEAM}.learner.learning_rate=2e-5"]
 ADAPTERS = [f"{TEAM}.parameters=individual", f"{TEAM}.policy.weights=lora", f"{TEAM}.learner.learning_rate=1e-4"]
@@ -99,15 +100,26 @@ def coterie(*words: str) -> str:
     return done.stdout
 
 
-def warm_start(study: Study, words: list[str], seed: int, folder: Path) -> tuple[Path, list[str]]:
-    """A clone of the scripted solver's answers, for this seed and these roles; and its commands."""
+@dataclass(frozen=True)
+class WarmStart:
+    """Commands that record the scripted solver's answers and clone them, for one seed and some roles."""
+
+    name: str
+    record: list[str]
+    learn: list[str]
+    demonstrations: Path
+    run: Path
+
+
+def warm_start(study: Study, words: list[str], seed: int, folder: Path) -> WarmStart:
+    """The warm start of an arm with these overrides."""
     roles = [word for word in words if word.startswith("world.roles")]
     name = f"{'alone' if roles else 'team'}-{study.warm_up}-{seed}"
     demos, out = folder / f"demonstrations-{name}", folder / f"warm-{name}"
     common = [study.experiment, *roles, *study.settings, f"{TEAM}.policy.max_tokens={study.longest}"]
     episodes = study.warm_up // study.per_episode * (2 if roles else 1)
     record = [
-        *("demonstrate", *common, "--policy", "expert", "--episodes", str(episodes)),
+        *("demonstrate", *common, "--policy", f"expert:mistakes={study.mistakes}", "--episodes", str(episodes)),
         *("--seed", str(1000 + seed), "--out", str(demos), "--quiet"),
     ]
     steps = [f"train.total_steps={study.warm_up}", f"train.rollout_steps={study.warm_up // 16}", f"seed={seed}"]
@@ -116,15 +128,19 @@ def warm_start(study: Study, words: list[str], seed: int, folder: Path) -> tuple
         *(f"{TEAM}.learner.learning_rate=2e-4", f"{TEAM}.learner.batch_size=64"),
         *("--demonstrations", str(demos), "--out", str(out), "--quiet"),
     ]
+    return WarmStart(name, record, learn, demos, out)
+
+
+def make(warm: WarmStart) -> None:
+    """Record and clone, unless that was done before or is being done."""
+    folder = warm.run.parent
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"warm-{name}.lock").open("w") as lock:
+    with (folder / f"warm-{warm.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another study may be at it
-        if not (out / "summary.json").exists():
-            for half_done in (demos, out):
-                shutil.rmtree(half_done, ignore_errors=True)
-            coterie(*record)
-            coterie(*learn)
-    return out, [" ".join(["coterie", *record]), " ".join(["coterie", *learn])]
+        if not (warm.run / "summary.json").exists():
+            shutil.rmtree(warm.run, ignore_errors=True)
+            coterie(*warm.record)  # goes on where it was
+            coterie(*warm.learn)
 
 
 @dataclass(frozen=True)
@@ -142,7 +158,10 @@ def train(study: Study, arm: str, seed: int, budget: Budget) -> dict[str, Any]:
     """Train one arm, if need be, and read its results."""
     words, folder = arms_of(study)[arm], budget.folder
     out = folder / (arm.replace(", ", "-").replace(" ", "-") + budget.label) / f"seed={seed}"
-    start, before = ("null", []) if arm == "untrained" else warm_start(study, words, seed, folder)
+    warm = None if arm == "untrained" else warm_start(study, words, seed, folder)
+    if warm is not None:
+        make(warm)
+    start = "null" if warm is None else str(warm.run)
     command = [
         *("train", study.experiment, *study.settings, *words, *budget.more, f"{TEAM}.start={start}", f"seed={seed}"),
         *(f"{TEAM}.learner.token_budget={budget.tokens}", "train.total_steps=100000000", *PLAIN),
@@ -168,10 +187,12 @@ def train(study: Study, arm: str, seed: int, budget: Budget) -> dict[str, Any]:
         "baselines": {name: one["success_rate"] for name, one in summary["baselines"].items()},
         "tokens": records[-1]["team/tokens"],
         "seconds": summary["wall_s"],
-        "warm_up_seconds": None if arm == "untrained" else (Run.open(start).summary() or {})["wall_s"],
+        "warm_up_seconds": None if warm is None else (Run.open(start).summary() or {})["wall_s"],
         "curve": [(r.get("team/tokens", 0), r["wall_s"], r["eval/success_rate"]) for r in read],
         "last": {k: v for k, v in records[-1].items() if any(word in k for word in KEPT)},
-        "commands": [*before, " ".join(["coterie", *command])],
+        "commands": [
+            " ".join(["coterie", *words]) for words in ([] if warm is None else [warm.record, warm.learn]) + [command]
+        ],
     }
 
 
@@ -233,7 +254,8 @@ def main() -> None:
     begun = time.perf_counter()
     starts = {(arm.startswith("single"), seed): arm for arm, seed in jobs if arm != "untrained"}
     with ThreadPoolExecutor(options.jobs) as pool:  # arms share them
-        list(pool.map(lambda job: warm_start(study, arms_of(study)[job[1]], job[0][1], folder), starts.items()))
+        ready = [warm_start(study, arms_of(study)[arm], seed, folder) for (_, seed), arm in starts.items()]
+        list(pool.map(make, ready))
     print(f"{time.perf_counter() - begun:6.0f} s", options.study, "warm starts", flush=True)
     budget = Budget(options.tokens, folder, options.set, options.label, options.discard)
     with ThreadPoolExecutor(options.jobs) as pool:

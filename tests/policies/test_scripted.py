@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from coterie.core.demonstrations import UNLABELLED
 from coterie.core.types import Box, Discrete, MultiDiscrete, View
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
+from coterie.worlds.tasks.plan_path import PlanPath, PlanPathSettings
 from helpers.small_worlds import generator, group_spec, spec_in
 
 
@@ -92,3 +94,35 @@ def test_the_expert_gives_way_where_its_move_is_barred():
     action = ExpertPolicy(ExpertSettings(), where).act(view).action
     assert np.take_along_axis(barred, action[..., None], axis=-1).all()
     assert (action[0] == wanted[0]).all()
+
+
+def test_mistakes_are_as_frequent_as_set_and_have_no_label():
+    world = Tictactoe(TictactoeSettings(), 4000)
+    agent_step, where = world.reset(0).agent_types["player"], spec_in(world)
+    rest = {"world": world, "agent_type": "player", "columns": where.columns}
+    view = View(agent_step.observation, agent_step.acting, np.arange(2), generator(), mask=agent_step.mask, **rest)
+    said = ExpertPolicy(ExpertSettings(mistakes=0.3), where).act(view)
+    wrong = said.trace[UNLABELLED]
+    assert not wrong[:, 1].any()  # the second player does not act
+    assert wrong[:, 0].mean() == pytest.approx(0.3, abs=0.03)
+    assert (said.action[~wrong[:, 0], 0] == 4).all()  # the expert begins in the centre
+    assert len(np.unique(said.action[wrong[:, 0], 0])) == 9
+    assert ExpertPolicy(ExpertSettings(), where).act(view).trace is None
+
+
+def test_in_text_worlds_mistakes_are_answers_of_the_right_form():
+    world = PlanPath(PlanPathSettings(size=4), 200)
+    agent_step, where = world.reset(0).agent_types["team"], spec_in(world)
+    rest = {"world": world, "agent_type": "team", "columns": where.columns}
+    view = View(agent_step.observation, agent_step.acting, np.arange(2), generator(), **rest)
+    said = ExpertPolicy(ExpertSettings(mistakes=0.5), where).act(view)
+    wrong = said.trace[UNLABELLED][:, 0]
+    expert = world.expert("team", generator())[:, 0]
+    assert (said.action[~wrong, 0] == expert[~wrong]).all()
+    assert (said.action[wrong, 0] != expert[wrong]).mean() > 0.9
+    assert all(set(text) <= set("UDLR") for text in said.action[wrong, 0])
+
+
+def test_a_share_of_mistakes_above_one_is_refused():
+    with pytest.raises(ValueError, match=r"mistakes.*1\.5"):
+        ExpertSettings(mistakes=1.5)

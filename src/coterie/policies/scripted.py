@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.core.demonstrations import UNLABELLED
 from coterie.core.group import GroupSpec, Stateless
 from coterie.core.types import (
+    Array,
     Box,
     Decision,
     Discrete,
@@ -18,6 +20,7 @@ from coterie.core.types import (
     random_texts,
     sampling_bounds,
 )
+from coterie.core.validation import within
 from coterie.core.world import HasExpert, HasGuess
 from coterie.nn.distributions import Choices
 
@@ -54,7 +57,14 @@ class RandomPolicy(Stateless):
 
 @dataclass(frozen=True)
 class ExpertSettings:
-    """No settings."""
+    """Settings of the policy 'expert'."""
+
+    # Share of decisions that are random instead. Demonstrations keep them without a label, so that they show how the
+    # expert goes on from states that its own play never reaches (noise injection as in DART, Laskey et al. 2017).
+    mistakes: float = 0.0
+
+    def __post_init__(self) -> None:
+        within("mistakes", self.mistakes, 0, 1)
 
 
 class ExpertPolicy(Stateless):
@@ -64,9 +74,25 @@ class ExpertPolicy(Stateless):
     needs = HasExpert
 
     def __init__(self, settings: ExpertSettings, group_spec: GroupSpec) -> None:
-        self.group_spec = group_spec
+        self.settings, self.group_spec = settings, group_spec
 
     def act(self, view: View) -> Decision:
+        action = self._action(view)
+        if not self.settings.mistakes:
+            return Decision(action)
+        wrong = (view.random.random(view.acting.shape) < self.settings.mistakes) & view.acting
+        guesses = isinstance(view.world, HasGuess) and isinstance(self.group_spec.spaces.action, Text)
+        other = (
+            GuessPolicy(GuessSettings(), self.group_spec)
+            if guesses
+            else RandomPolicy(RandomSettings(), self.group_spec)
+        )
+        drawn = other.act(view).action
+        mixed = np.where(wrong.reshape(*wrong.shape, *(1,) * (drawn.ndim - wrong.ndim)), drawn, action)
+        return Decision(mixed, trace={UNLABELLED: wrong})
+
+    def _action(self, view: View) -> Array:
+        """What the world's expert does, as far as it is allowed."""
         if not isinstance(view.world, HasExpert) or view.columns is None:
             raise ValueError("policy 'expert' needs the state of the world; it cannot act on observations alone")
         action = view.world.expert(view.agent_type, view.random)[:, view.columns]
@@ -77,7 +103,7 @@ class ExpertPolicy(Stateless):
                 zeros = np.zeros(view.mask.shape, np.float32)
                 allowed = even.act(zeros, view.mask, view.random, greedy=False)[0]
                 action = np.where(barred & view.acting, allowed, action)
-        return Decision(action)
+        return action
 
 
 @dataclass(frozen=True)

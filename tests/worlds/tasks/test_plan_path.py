@@ -49,6 +49,21 @@ def test_signs_may_stand_apart():
     assert set(guess[1::2]) <= {" "}
 
 
+def test_the_trail_marks_cells_that_the_walker_has_left():
+    task = PlanPathTask(PlanPathSettings(size=3, trail=True))
+    assert "visited" in task.templates["tool"].format_map(task.fields(STATE, "tool"))
+    proposed = task.apply(STATE, "tool", "RRD").state
+    assert task.fields(proposed, "planner")["grid"] == "S..\n##.\nG.."  # a proposal moves nobody
+    walked = task.apply(proposed, "planner", "RR").state
+    assert task.fields(walked, "tool")["grid"] == "++S\n##.\nG.."
+    back = task.apply(walked, "planner", "L").state
+    assert task.fields(back, "tool")["grid"] == "+S+\n##.\nG.."
+    assert task.identity(back) == task.identity(STATE)
+    plain = PlanPathTask(PlanPathSettings(size=3))
+    assert plain.fields(plain.apply(STATE, "planner", "RR").state, "tool")["grid"] == "..S\n##.\nG.."
+    assert "visited" not in plain.templates["tool"].format_map(plain.fields(STATE, "tool"))
+
+
 @pytest.mark.parametrize(
     ("answer", "team", "local", "at", "solved"),
     [

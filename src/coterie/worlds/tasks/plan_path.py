@@ -31,14 +31,15 @@ UNREADABLE = -0.5  # local reward
 PROGRESS = 0.5  # local reward for the whole distance
 Tool = Literal["path", "program"]
 
-TOOL = "You are the tool. Find a shortest path from S to G. # is a wall.\n{grid}\n{feedback}"
+TOOL = "You are the tool. Find a shortest path from S to G. # is a wall{trail}.\n{grid}\n{feedback}"
+TRAIL = ", + a cell that was visited"
 TEMPLATES = {
     "path": TOOL + "Write the path as letters U, D, L, R.\nPath:",
     "program": TOOL + "Write a Python program that reads the grid from standard input and prints the path as letters "
     "U, D, L, R.\n```python\n",
 }
 PLANNER = (
-    "You are the planner. Walk from S to G. # is a wall.\n{grid}\n{feedback}The tool proposes: {proposal}\n"
+    "You are the planner. Walk from S to G. # is a wall{trail}.\n{grid}\n{feedback}The tool proposes: {proposal}\n"
     "Write your moves as letters U, D, L, R.\nMoves:"
 )
 
@@ -61,6 +62,8 @@ class PlanPathSettings(TaskSettings):
     tool: Tool = "path"
     # Whether cells and moves are written with a space between two, one token each for pretrained models.
     spaced: bool = False
+    # Whether prompts mark the cells that the walker has left with "+", so that it need not walk in circles.
+    trail: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,6 +89,7 @@ class PathState:
     moved: int = 0  # moves so far
     proposal: str = ""
     blocked: str = ""  # moves that the planner has found impossible from this cell
+    left: tuple[int, ...] = ()  # cells that the walker has left, where prompts mark them
 
 
 @lru_cache(maxsize=4096)
@@ -150,6 +154,7 @@ class PlanPathTask:
             "grid": self._spell(grid_text(state)),
             "proposal": self._spell(state.proposal) or "nothing",
             "path": self._spell(state.proposal),
+            "trail": TRAIL if self.settings.trail else "",
             "feedback": blocked,
             "blocked": state.blocked,
         }
@@ -167,7 +172,7 @@ class PlanPathTask:
         if role == "tool":  # more moves than cells are no shortest path, but would fill the planner's prompt
             moves = moves[: state.size**2]
         walked = moves if role == "tool" else self._limited(moves)
-        at, made, possible = self._walk(state, walked)
+        at, made, possible, left = self._walk(state, walked)
         away = distances(state.size, state.walls, state.goal)
         shortest, total = away[state.start], state.moved + made
         reached = at == state.goal
@@ -179,6 +184,8 @@ class PlanPathTask:
         known = state.blocked if at == state.at else ""
         blocked = known if possible or walked[made] in known else known + walked[made]
         after = replace(state, at=at, moved=total, proposal="", blocked=blocked)
+        if self.settings.trail:
+            after = replace(after, left=tuple(sorted({*state.left, *left} - {at})))
         return Outcome(after, team, local, solved=reached, note=note)
 
     def _read(self, state: PathState, role: str, answer: str) -> str | None:
@@ -188,17 +195,21 @@ class PlanPathTask:
     def _limited(self, moves: str) -> str:
         return moves[: self.settings.max_moves] if self.settings.max_moves else moves
 
-    def _walk(self, state: PathState, moves: str) -> tuple[int, int, bool]:
-        """The cell that the moves lead to, their number, and whether all were possible; the goal ends the walk."""
-        at, made = state.at, 0
+    def _walk(self, state: PathState, moves: str) -> tuple[int, int, bool, list[int]]:
+        """The cell that the moves lead to, their number, whether all were possible, and the cells that were left.
+
+        The goal ends the walk.
+        """
+        at, left = state.at, list[int]()
         for letter in moves:
             if at == state.goal:
                 break
             following = step(state.size, state.walls, at, letter)
             if following is None:
-                return at, made, False
-            at, made = following, made + 1
-        return at, made, True
+                return at, len(left), False, left
+            left.append(at)
+            at = following
+        return at, len(left), True, left
 
     def solve(self, state: PathState, role: str) -> str:
         away, at, moves = distances(state.size, state.walls, state.goal), state.at, ""
@@ -219,8 +230,10 @@ class PlanPathTask:
 
 
 def grid_text(state: PathState) -> str:
-    """The grid with S where the walker is and G at the goal."""
+    """The grid with S where the walker is, G at the goal, and + where the walker has been, as far as that is marked."""
     cells = list(state.walls)
+    for cell in state.left:
+        cells[cell] = "+"
     cells[state.goal], cells[state.at] = "G", "S"
     return "\n".join("".join(cells[row : row + state.size]) for row in range(0, len(cells), state.size))
 
