@@ -92,7 +92,7 @@ class ExpertPolicy(Stateless):
         return Decision(mixed, trace={UNLABELLED: wrong})
 
     def _action(self, view: View) -> Array:
-        """What the world's expert does, as far as it is allowed."""
+        """The action of the world's expert, or a random one where a shield forbids it."""
         if not isinstance(view.world, HasExpert) or view.columns is None:
             raise ValueError("policy 'expert' needs the state of the world; it cannot act on observations alone")
         action = view.world.expert(view.agent_type, view.random)[:, view.columns]
