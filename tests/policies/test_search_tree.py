@@ -125,7 +125,8 @@ def test_positions_of_one_batch_do_not_influence_each_other():
         for n in range(len(positions)):
             alone, _, _ = searched(search, positions[n : n + 1], 25)
             assert np.array_equal(alone.visits[0], together.visits[n])
-            assert alone.value[0] == together.value[n]
+            # the last digit of a product depends on how many rows it has, on some processors
+            assert alone.value[0] == pytest.approx(together.value[n], abs=1e-6)
 
 
 @pytest.mark.parametrize("formula", [PUCT, GUMBEL])
