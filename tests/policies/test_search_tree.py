@@ -12,6 +12,8 @@ from coterie.nn.threads import fixed_threads
 from coterie.policies.search import nodes, tree
 from coterie.policies.search.networks import PositionNetwork, PositionNetworkSettings
 from coterie.policies.search.search import RootNoiseSettings, play_out
+from coterie.worlds.boards.connect_four import GAME as CONNECT_FOUR
+from coterie.worlds.boards.othello import othello_game
 from coterie.worlds.boards.tictactoe import GAME as TICTACTOE
 from helpers.search import (
     GUMBEL,
@@ -36,6 +38,7 @@ from helpers.search import (
 from helpers.small_worlds import generator
 
 GAMES = {"tictactoe": (TICTACTOE, 6), "thicket": (THICKET, 3)}
+BOARDS = GAMES | {"connect_four": (CONNECT_FOUR, 34), "othello": (othello_game(6), 30)}  # late positions: ends, passes
 FORMULAS = {
     "puct": PUCT,
     "first play 0": PUCT_FROM_ZERO,
@@ -53,10 +56,10 @@ def row(mapping, actions):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("game", BOARDS)
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_every_root_equals_that_of_the_plain_search(game, formula):
-    (rules, moves), formula = GAMES[game], FORMULAS[formula]
+    (rules, moves), formula = BOARDS[game], FORMULAS[formula]
     compared = 0
     for seed, simulations in enumerate((1, 2, 7, 30, 60)):
         network = stirred(rules, seed)
@@ -122,7 +125,8 @@ def test_positions_of_one_batch_do_not_influence_each_other():
         for n in range(len(positions)):
             alone, _, _ = searched(search, positions[n : n + 1], 25)
             assert np.array_equal(alone.visits[0], together.visits[n])
-            assert alone.value[0] == together.value[n]
+            # the last digit of a product depends on how many rows it has, on some processors
+            assert alone.value[0] == pytest.approx(together.value[n], abs=1e-6)
 
 
 @pytest.mark.parametrize("formula", [PUCT, GUMBEL])

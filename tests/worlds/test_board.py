@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coterie.core.game import Symmetry, compile_rules
-from coterie.core.types import Box
+from coterie.core.types import Box, CoterieError
 from coterie.studies.match.match import cross_play, open_players
 from coterie.testing import check_policy, check_world
 from coterie.worlds.boards import connect_four, tictactoe
@@ -111,8 +111,25 @@ def test_a_game_whose_outcome_is_missing_is_named():
     world = Plain(replace(tictactoe.GAME, name="endless", rules=rules), 1)
     for cell in range(8):
         world.step({"player": np.full((1, 2), cell)})
-    with pytest.raises(ValueError, match=r"game 'endless', copy 0: the game is not over and there is no legal action"):
+    with pytest.raises(
+        CoterieError, match=r"game 'endless', copy 0: the game is not over and there is no legal action"
+    ):
         world.step({"player": np.full((1, 2), 8)})
+
+
+def test_the_command_line_names_a_missing_outcome(tmp_path, monkeypatch, coterie_):
+    """The rules are the user's: an error in them is printed as one line, without a traceback."""
+    (text,) = [block.text for block in pages.blocks(PAGE) if block.text.startswith("# file: domineering.py")]
+    head, end, tail = text.partition(
+        "    payoffs[position[0]], payoffs[1 - position[0]] = -1.0, 1.0\n    return True\n"
+    )
+    assert end
+    (tmp_path / "never_over.py").write_text(f"{head}    return False\n{tail}")
+    monkeypatch.chdir(tmp_path)
+    code, _, error = coterie_("check", "world", "never_over:Domineering", "--steps", "20")
+    assert code == 1
+    assert error.startswith("coterie: game 'domineering', copy ")
+    assert "outcome must end it" in error
 
 
 def test_observations_must_be_planes_and_openings_shorter_than_games():

@@ -18,7 +18,7 @@ from coterie.core.alphabeta import best_actions
 from coterie.core.game import CompiledGame, Symmetry
 from coterie.core.splitmix import seed_copies, uniform
 from coterie.core.text import TextCodec
-from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep, Tree
+from coterie.core.types import AgentStep, AgentType, Array, Box, CoterieError, Discrete, State, TimeStep, Tree
 from coterie.core.world import Sign, rebuild
 from coterie.worlds.boards.render import COLOURS, SIGNS, board_text, cell_names, draw_board
 
@@ -158,7 +158,7 @@ class BoardWorld:
 
     def _check_not_stuck(self, copy: int) -> None:
         if copy >= 0:
-            raise ValueError(
+            raise CoterieError(
                 f"game '{self._game.name}', copy {copy}: the game is not over and there is no legal action; "
                 "outcome must end it, or legal must allow a pass"
             )
