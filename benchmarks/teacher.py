@@ -127,6 +127,12 @@ TASKS = {
             "teacher <= 0.2 of PPO alone": lambda found: ratio(found, "teacher") <= 0.2,
         },
     ),
+    "simple": Task(
+        "SimpleDoorKey",
+        SUCCESS,
+        0.9,
+        {"PPO alone": Arm("simple-doorkey", alone=True), "teacher": Arm("simple-doorkey-teacher")},
+    ),
     "lava": Task(
         "LavaDoorKey",
         SUCCESS,

@@ -107,9 +107,12 @@ def test_what_cannot_be_loaded_is_named(tmp_path):
         demonstrations.load(tmp_path)
     with pytest.raises(CoterieError, match=r"'c'.*a, b"):
         demonstrations.load(tmp_path, "c")
-    (tmp_path / "a.npz").write_bytes(b"PK and nothing more")
-    with pytest.raises(CoterieError, match=r"a\.npz"):
-        demonstrations.load(tmp_path, "a")
+    whole = bytearray((tmp_path / "a.npz").read_bytes())
+    whole[60:80] = bytes(20)  # within the first array
+    for damaged in (b"", b"PK and nothing more", bytes(whole)):
+        (tmp_path / "a.npz").write_bytes(damaged)
+        with pytest.raises(CoterieError, match=r"a\.npz"):
+            demonstrations.load(tmp_path, "a")
     (tmp_path / "demonstrations.json").write_text("{}")
     with pytest.raises(CoterieError, match=r"demonstrations\.json.*schema"):
         demonstrations.load(tmp_path)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -297,7 +298,7 @@ def _read_arrays(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return dict(_decoded(name, stored[name]) for name in stored.files)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:  # EOFError: the file is empty
         raise CoterieError(f"'{path}' cannot be read: {error}") from None
 
 
