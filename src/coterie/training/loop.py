@@ -164,10 +164,16 @@ class Training:
 
     @property
     def scores_drawn(self) -> bool:
-        """Whether drawn actions are scored beside greedy ones: a policy that is taught, imitates or goes on from an
+        """Whether drawn actions are scored as well as greedy ones: a policy that is taught, imitates or goes on from an
         earlier run may draw well and choose badly, or the reverse."""
         taught, config = any(map(is_taught, self.groups)), self.config
         return taught or not needs_play(config) or any(map(goes_on, config.groups.values()))
+
+    def score_step_0(self) -> None:
+        """Score the untrained policies on held-out episodes."""
+        self.step_0 = self.evaluate("evaluate").to_dict()
+        if self.scores_drawn:
+            self.step_0["drawn"] = self.evaluate("evaluate", greedy=False).to_dict()
 
     def evaluate(self, purpose: str, actors: list[Actor] | None = None, greedy: bool = True) -> Result:
         """Play episodes on the seeds of `validate` or `evaluate`."""
@@ -381,9 +387,7 @@ def loop(
 
     if training.best.step < 0:  # a new run, not one resumed from its step 0
         try:
-            training.step_0 = training.evaluate("evaluate").to_dict()
-            if training.scores_drawn:
-                training.step_0["drawn"] = training.evaluate("evaluate", greedy=False).to_dict()
+            training.score_step_0()
             record(training.validate())
         except Interrupted:
             raise Interrupted("stopped before the first checkpoint; nothing is kept") from None
