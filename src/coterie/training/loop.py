@@ -415,13 +415,17 @@ def loop(
             return {"finished": False, "env_steps": training.env_steps}
         if last:
             break
-    if training.env_steps == first:  # killed after its last iteration: only the evaluation is left
-        first, wall_before = 0, 0.0
-    speed = (training.env_steps - first) / max(training.wall - wall_before, 1e-9)
     try:
-        return finish(training, speed)
+        return finish(training, speed_since(training, first, wall_before))
     except Interrupted:  # the last checkpoint is there; only the scores are missing
         return {"finished": False, "env_steps": training.env_steps}
+
+
+def speed_since(training: Training, steps: int, wall: float) -> float:
+    """Environment steps per second since so many steps and seconds; of the whole training where none have followed."""
+    if training.env_steps == steps:  # killed after its last iteration: only the evaluation is left
+        steps, wall = 0, 0.0
+    return (training.env_steps - steps) / max(training.wall - wall, 1e-9)
 
 
 def finish(training: Training, speed: float) -> dict[str, Any]:
