@@ -185,7 +185,7 @@ def build_policy(chosen: Part, group_spec: GroupSpec, world: World) -> Policy:
     needs = getattr(made, "needs", None)  # a class attribute: the capability that the world must have
     try:
         if getattr(needs, "_is_protocol", False) and not getattr(needs, "_is_runtime_protocol", False):
-            raise ValueError(f"decorate {needs.__name__}, which '{chosen.name}' needs, with @typing.runtime_checkable")
+            raise ValueError(f"decorate {needs!r}, which '{chosen.name}' needs, with @typing.runtime_checkable")
         if needs is not None and not isinstance(world, needs):
             raise ConfigError(
                 f"group '{group_spec.group}': policy '{chosen.name}' needs a world with the capability "
