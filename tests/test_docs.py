@@ -135,6 +135,16 @@ def test_the_reference_has_every_setting_of_every_name_table():
                 assert f"| `{spec.name}` |" in page, f"{name}.{spec.name}"
 
 
+def test_bars_in_code_stay_as_they_are():
+    assert reference.row_of(("`RUN|NAME`", "one | two")) == r"| `RUN|NAME` | one \| two |"
+
+
+def test_the_site_fetches_nothing_from_elsewhere():
+    """The plugin `offline` takes a script from a server, unless one of this name is given."""
+    given = re.findall(r"polyfills: \[(\S*iframe-worker\S*)\]", (ROOT / "mkdocs.yml").read_text())
+    assert [(DOCS / name).exists() for name in given] == [True]
+
+
 def test_the_example_of_settings_is_valid(tmp_path):
     (text,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "reference" / "settings.md").read_text(), re.S)
     (tmp_path / "mine.yaml").write_text(text)

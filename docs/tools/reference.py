@@ -233,8 +233,13 @@ def table_of(shown: list[Row]) -> str:
     lines = ["| setting | value | default | meaning |", "|---|---|---|---|"]
     for row in shown:
         cells = (f"`{row.name}`", row.kind, row.default, row.meaning)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append(row_of(cells))
     return "\n".join(lines)
+
+
+def row_of(cells: typing.Iterable[str]) -> str:
+    """Cells as a row of a Markdown table. A bar ends a cell, but not inside code."""
+    return "| " + " | ".join(re.sub(r"(`[^`]*`)|\|", lambda found: found[1] or r"\|", cell) for cell in cells) + " |"
 
 
 # Commands ---------------------------------------------------------------------------------------------
@@ -254,7 +259,7 @@ def commands_page() -> str:
             word = ", ".join(parameter.opts) if option else parameter.metavar or str(parameter.name).upper()
             default = "" if parameter.default in (None, False, (), []) else f"`{parameter.default}`"
             cells = (f"`{word}`", default, parameter.help or "")
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            lines.append(row_of(cells))
         parts.append("\n".join(lines) + "\n" if len(lines) > 2 else "")
     return "\n".join(parts)
 

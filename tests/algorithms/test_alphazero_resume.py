@@ -10,7 +10,6 @@ from helpers.resume import (
     assert_resumed_alike,
     assert_survives_kill_9,
     stopped,
-    train_all,
 )
 from helpers.run import numbers, train
 
@@ -45,12 +44,6 @@ groups:
     + TRAIN
 )
 GAMES = {"self-play": SELF_PLAY, "duel": DUEL}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Every game, uninterrupted: its experiment and its run."""
-    return train_all(tmp_path_factory.mktemp("whole"), GAMES)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.resume import assert_alike_with_workers, assert_resumed_alike, assert_survives_kill_9, train_all
+from helpers.resume import assert_alike_with_workers, assert_resumed_alike, assert_survives_kill_9
 
 TEAM = """\
 world: {{name: "helpers.teams:EchoWorld", turns: 2, group_size: {group_size}}}
@@ -55,12 +55,6 @@ if torch.cuda.is_available():
 
 def arrays(policy):
     return [policy["networks"][0][name] for name in sorted(policy["networks"][0])]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Every game, uninterrupted: its experiment and its run."""
-    return train_all(tmp_path_factory.mktemp("whole"), GAMES)
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from helpers.resume import (
     assert_refused,
     assert_resumed_alike,
     stopped,
-    train_all,
 )
 from helpers.small_worlds import group_spec
 
@@ -47,12 +46,6 @@ GAMES = {
     "spread": SPREAD,
     "own weights": SPREAD.replace("team:\n", "team:\n    parameters: individual\n"),
 }
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Every game, uninterrupted: its experiment and its run."""
-    return train_all(tmp_path_factory.mktemp("whole"), GAMES)
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def cut_team(own, state, steps=1):
 
 
 def brief(rows):
-    """(row of the decision, reward, discount, row of what follows, whether that is a final one) of lanes of one."""
+    """(row of the decision, reward, discount, row of what follows, whether that is a final one) of sequences of one."""
     now, later = rows.observation[:, 0], rows.next_obs[:, 0]
     numbers = (now[:, 0], rows.reward, rows.discount, later[:, 0], later[:, 2])
     return [tuple(float(x) for x in row) for row in zip(*numbers, strict=True)]

@@ -12,7 +12,6 @@ from helpers.resume import (
     assert_refused,
     assert_resumed_alike,
     stopped,
-    train_all,
 )
 from helpers.small_worlds import group_spec
 
@@ -47,12 +46,6 @@ groups:
     + TRAIN
 )
 GAMES = {"chase": CHASE, "spread": SPREAD}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Every game, uninterrupted: its experiment and its run."""
-    return train_all(tmp_path_factory.mktemp("whole"), GAMES)
 
 
 @pytest.mark.slow

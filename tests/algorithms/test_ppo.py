@@ -273,7 +273,7 @@ def test_padding_may_hold_anything(learner):
     for rubbish in (False, True):
         one = learner(group_spec(agents=3, parameters="individual"))
         own = random_rollout(one)
-        own.active[:, :, 1] &= own.active[:, :, 0]  # lanes of unequal length
+        own.active[:, :, 1] &= own.active[:, :, 0]  # sequences of unequal length
         own.active[0] = False
         if rubbish:
             own.log_prob[0], own.action[0], own.observation[0] = -1000, 3, math.nan

@@ -11,7 +11,6 @@ from helpers.resume import (
     assert_refused,
     assert_resumed_alike,
     stopped,
-    train_all,
 )
 from helpers.sac import BOX, learn, make_learner, random_experience
 from helpers.small_worlds import group_spec
@@ -32,12 +31,6 @@ groups:
     + TRAIN
 )
 GAMES = {"chase": CHASE, "own weights": CHASE.replace("hunters:\n", "hunters:\n    parameters: individual\n")}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Every game, uninterrupted: its experiment and its run."""
-    return train_all(tmp_path_factory.mktemp("whole"), GAMES)
 
 
 @pytest.mark.slow

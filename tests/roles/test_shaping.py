@@ -134,11 +134,13 @@ def test_decisions_left_open_are_shaped_once_in_the_next_rollout():
     closed, parts = long.closed(), [own.closed() for own in short]
     whole = (shaping.rewards(long) - long.reward)[closed]
     pieces = [(other.rewards(own) - own.reward) for own in short]
-    lanes = [np.concatenate([p[c[:, n, a], n, a] for p, c in zip(pieces, parts)]) for n in range(3) for a in range(3)]
+    sequences = [
+        np.concatenate([p[c[:, n, a], n, a] for p, c in zip(pieces, parts)]) for n in range(3) for a in range(3)
+    ]
     expected = [(shaping.rewards(long) - long.reward)[closed[:, n, a], n, a] for n in range(3) for a in range(3)]
-    for mine, wanted in zip(lanes, expected, strict=True):
+    for mine, wanted in zip(sequences, expected, strict=True):
         np.testing.assert_allclose(mine, wanted, atol=1e-4)
-    assert len(whole) == sum(map(len, lanes))
+    assert len(whole) == sum(map(len, sequences))
     assert all(not piece[~part].any() for piece, part in zip(pieces, parts, strict=True))  # nothing for open ones
 
 

@@ -1,6 +1,7 @@
 """From a config to objects: who sits where, and what fits together."""
 
 import re
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pytest
@@ -143,6 +144,32 @@ def test_a_pattern_must_match_somebody(tmp_path):
 
 
 # What fits together -------------------------------------------------------------------------------------
+
+
+class HasWeather(Protocol):
+    """A capability that no shipped world has."""
+
+    def weather(self): ...
+
+
+class Sailor(RandomPolicy):
+    """A policy that asks its world for a capability of its own."""
+
+    needs = runtime_checkable(HasWeather)
+
+
+class Forgetful(RandomPolicy):
+    """One whose capability cannot be checked."""
+
+    needs = type("Unchecked", (Protocol,), {})
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"), [("Sailor", ("HasWeather", "'Gridworld'")), ("Forgetful", ("groups.a.policy", "Unchecked"))]
+)
+def test_a_capability_of_ones_own_is_named(tmp_path, policy, words):
+    said = refusal(tmp_path, f"  a: {{policy: '{__name__}:{policy}'}}")
+    assert [word for word in words if word not in said] == []
 
 
 def test_the_expert_policy_needs_a_world_with_a_scripted_expert(tmp_path):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from coterie.worlds.drawing import text_mask
 from coterie.worlds.gridworld import render
-from coterie.worlds.lettering import text_mask
 from helpers.grid import RIGHT, arrange, start, step
 
 

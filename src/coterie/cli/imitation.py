@@ -70,10 +70,8 @@ def demonstrate(
         from coterie.studies.demonstrate.minari import to_minari
 
         to_minari(parts[0], minari)
-    missing = episodes - len(parts[0])
-    if missing > 0 and from_minari is None and not quiet:  # on the standard error: the other output may be JSON
-        kept = f"{len(parts[0])} of {episodes} episodes are recorded, the unfinished one is dropped"
-        print(f"stopped: {kept}; the same command goes on", file=sys.stderr)
+    if from_minari is None and not quiet:
+        say_if_stopped(len(parts[0]), episodes)
     if as_json:
         found = {"out": out, "groups": {part.group: summary(part) for part in parts}, "usage": record.usage(out)}
         print(json.dumps(found))
@@ -92,6 +90,13 @@ def import_minari(dataset: str, source: str, overrides: list[str] | None, out: s
     part = from_minari(dataset, source, overrides)
     demonstrations.save(out, [part])
     return part
+
+
+def say_if_stopped(recorded: int, episodes: int) -> None:
+    """Say how many episodes a stopped recording has, on the standard error: the other output may be JSON."""
+    if recorded < episodes:
+        kept = f"{recorded} of {episodes} episodes are recorded, the unfinished one is dropped"
+        print(f"stopped: {kept}; the same command goes on", file=sys.stderr)
 
 
 def print_recording(out: str, parts: list[Demonstrations]) -> None:

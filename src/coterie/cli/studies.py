@@ -13,6 +13,7 @@ from coterie.cli.app import AsJson, Checkpoint, Experiment, Quiet, RunPath, Seed
 from coterie.cli.stop import Stopped, stoppable
 
 if TYPE_CHECKING:
+    from coterie.preferences.ratings import Rating, RatingSession
     from coterie.studies.tune.trial import Trial
     from coterie.studies.tune.tune import Plan, Tuned
 
@@ -253,7 +254,7 @@ def rate(
     """Rate runs by comparing their episodes in pairs."""
     from coterie.core.types import CoterieError
     from coterie.preferences.ratings import INSTRUCTION, RatingSession
-    from coterie.studies.rate import judges, rate, show
+    from coterie.studies.rate import judges, rate
 
     model_options = {"cache": cache, "calls": calls, "template": template, "moments": moments}
     judges.check_options(judge, model_options | {"instruction": instruction})
@@ -279,6 +280,15 @@ def rate(
         made.template if isinstance(made, judges.ModelJudge) else None,
     )
     given = rate.rate(session, made, path, pairs)
+    write_ratings(session, given, path, pairs, out, as_json)
+
+
+def write_ratings(
+    session: RatingSession, given: list[Rating], path: Path, pairs: int, out: str | None, as_json: bool
+) -> None:
+    """Print what ratings say about the runs, and write it as JSON where a file is named."""
+    from coterie.studies.rate import rate, show
+
     scored = any(one.score is not None for one in given)
     standings = rate.standings(session.runs, given) if scored else []
     scores = show.to_dict(session, given, standings, path)

@@ -184,6 +184,8 @@ def build_policy(chosen: Part, group_spec: GroupSpec, world: World) -> Policy:
     made = lookup.look_up(registry.POLICIES, chosen.name)
     needs = getattr(made, "needs", None)  # a class attribute: the capability that the world must have
     try:
+        if getattr(needs, "_is_protocol", False) and not getattr(needs, "_is_runtime_protocol", False):
+            raise ValueError(f"decorate {needs!r}, which '{chosen.name}' needs, with @typing.runtime_checkable")
         if needs is not None and not isinstance(world, needs):
             raise ConfigError(
                 f"group '{group_spec.group}': policy '{chosen.name}' needs a world with the capability "

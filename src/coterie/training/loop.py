@@ -164,10 +164,16 @@ class Training:
 
     @property
     def scores_drawn(self) -> bool:
-        """Whether drawn actions are scored beside greedy ones: a policy that is taught, imitates or goes on from an
+        """Whether drawn actions are scored as well as greedy ones: a policy that is taught, imitates or goes on from an
         earlier run may draw well and choose badly, or the reverse."""
         taught, config = any(map(is_taught, self.groups)), self.config
         return taught or not needs_play(config) or any(map(goes_on, config.groups.values()))
+
+    def score_step_0(self) -> None:
+        """Score the untrained policies on held-out episodes."""
+        self.step_0 = self.evaluate("evaluate").to_dict()
+        if self.scores_drawn:
+            self.step_0["drawn"] = self.evaluate("evaluate", greedy=False).to_dict()
 
     def evaluate(self, purpose: str, actors: list[Actor] | None = None, greedy: bool = True) -> Result:
         """Play episodes on the seeds of `validate` or `evaluate`."""
@@ -381,9 +387,7 @@ def loop(
 
     if training.best.step < 0:  # a new run, not one resumed from its step 0
         try:
-            training.step_0 = training.evaluate("evaluate").to_dict()
-            if training.scores_drawn:
-                training.step_0["drawn"] = training.evaluate("evaluate", greedy=False).to_dict()
+            training.score_step_0()
             record(training.validate())
         except Interrupted:
             raise Interrupted("stopped before the first checkpoint; nothing is kept") from None
@@ -411,13 +415,17 @@ def loop(
             return {"finished": False, "env_steps": training.env_steps}
         if last:
             break
-    if training.env_steps == first:  # killed after its last iteration: only the evaluation is left
-        first, wall_before = 0, 0.0
-    speed = (training.env_steps - first) / max(training.wall - wall_before, 1e-9)
     try:
-        return finish(training, speed)
+        return finish(training, speed_since(training, first, wall_before))
     except Interrupted:  # the last checkpoint is there; only the scores are missing
         return {"finished": False, "env_steps": training.env_steps}
+
+
+def speed_since(training: Training, steps: int, wall: float) -> float:
+    """Environment steps per second since so many steps and seconds; of the whole training where none have followed."""
+    if training.env_steps == steps:  # killed after its last iteration: only the evaluation is left
+        steps, wall = 0, 0.0
+    return (training.env_steps - steps) / max(training.wall - wall, 1e-9)
 
 
 def finish(training: Training, speed: float) -> dict[str, Any]:

@@ -102,7 +102,7 @@ OWN_LIMITS = ("max_cycles", "max_steps", "max_episode_steps", "_max_episode_step
 
 
 def has_own_limit(env: Any) -> bool:
-    """Whether a third-party environment tells a time limit of its own by an attribute or option of a usual name."""
+    """Whether a third-party environment shows a time limit of its own by an attribute or option of a usual name."""
     bare, spec = getattr(env, "unwrapped", env), getattr(env, "spec", None)
     options = getattr(spec, "kwargs", None) or {}
     return any(isinstance(getattr(bare, name, options.get(name)), int | np.integer) for name in OWN_LIMITS)

@@ -238,9 +238,9 @@ def _elasticity(y: float, gamma: float) -> float:
     """p w′(p) / w(p) at p = e^{−y}."""
     if gamma == 1.0:
         return 1.0
-    p, miss = math.exp(-y), max(-math.expm1(-y), 1e-300)
-    up, down = p**gamma, miss**gamma
-    return gamma - (up - p * miss ** (gamma - 1.0)) / (up + down)
+    p, rest = math.exp(-y), max(-math.expm1(-y), 1e-300)
+    up, down = p**gamma, rest**gamma
+    return gamma - (up - p * rest ** (gamma - 1.0)) / (up + down)
 
 
 def _bids_at_ranks(at: Array, values: Array, bids: Array, y: Array, lowest: float) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.core.types import Array
-from coterie.worlds.lettering import write_centred
+from coterie.worlds.drawing import write_centred
 
 TILE = 64  # pixels
 _FONT = 16  # pixels of a label's letters

@@ -20,6 +20,7 @@ from coterie.worlds.doorkey.layouts import (
     door_state,
     object_of,
 )
+from coterie.worlds.drawing import blend, rgb
 
 CELL = 32  # pixels along a cell
 _FLOOR = np.array([250, 248, 243], np.float32)
@@ -65,8 +66,7 @@ def frame(state: RoomState, copy: int) -> Array:
 
 def legend(agent: str) -> tuple[Sign, ...]:
     """The signs of the agent, which point where it looks, and of what lies in the rooms."""
-    red, green, blue = (int(part) for part in _AGENT)
-    signs = [Sign(arrow, agent, (red, green, blue)) for arrow in _ARROWS]
+    signs = [Sign(arrow, agent, rgb(_AGENT)) for arrow in _ARROWS]
     things = {"k": "key", "D": "locked door", "d": "closed door", "/": "open door"}
     signs += [Sign(text, meaning, (44, 98, 210)) for text, meaning in things.items()]
     signs += [Sign("G", "goal", (60, 150, 80)), Sign("~", "lava", (232, 106, 30)), Sign("?", "not seen yet")]
@@ -101,9 +101,6 @@ def _sign(cell: int) -> str:
     return {EMPTY: ". ", WALL_OBJECT: "# ", GOAL_OBJECT: "G ", LAVA_OBJECT: "~ "}[kind]
 
 
-# Distances run from each pixel to a shape, negative inside; shapes are blended by them, which gives smooth edges.
-
-
 def _disc(x: float, y: float, radius: float) -> Array:
     return np.hypot(_X - x, _Y - y) - radius
 
@@ -112,25 +109,21 @@ def _box(x: float, y: float, half_width: float, half_height: float) -> Array:
     return np.maximum(np.abs(_X - x) - half_width, np.abs(_Y - y) - half_height)
 
 
-def _blend(tile: Array, distance: Array, colour: Array, opacity: float = 1.0) -> None:
-    tile += (np.clip(0.5 - distance, 0, 1) * opacity)[..., None] * (colour - tile)
-
-
 def _draw_cell(tile: Array, cell: int) -> None:
     tile[:] = _FLOOR
     tile[-1:], tile[:, -1:] = _LINES, _LINES
     kind, colour = object_of(cell), _COLOURS[colour_of(cell) % len(_COLOURS)]
     if kind == WALL_OBJECT:
         tile[:] = _WALL
-        _blend(tile, _box(0, -1, 13.5, 12.5), _WALL_TOP)
+        blend(tile, _box(0, -1, 13.5, 12.5), _WALL_TOP)
     elif kind == GOAL_OBJECT:
-        _blend(tile, _box(0, 0, 14, 14), _GOAL)
-        _blend(tile, _box(0, 0, 8, 8), _FLOOR, 0.45)
-        _blend(tile, _box(0, 0, 4, 4), _GOAL)
+        blend(tile, _box(0, 0, 14, 14), _GOAL)
+        blend(tile, _box(0, 0, 8, 8), _FLOOR, 0.45)
+        blend(tile, _box(0, 0, 4, 4), _GOAL)
     elif kind == LAVA_OBJECT:
         tile[:] = _LAVA
         for line in (-8.0, 0.0, 8.0):
-            _blend(tile, np.abs(_Y - line - 2.5 * np.sin(_X * np.pi / 8)) - 1.4, _EMBER)
+            blend(tile, np.abs(_Y - line - 2.5 * np.sin(_X * np.pi / 8)) - 1.4, _EMBER)
     elif kind == KEY:
         _draw_key(tile, colour)
     elif kind == DOOR:
@@ -139,29 +132,29 @@ def _draw_cell(tile: Array, cell: int) -> None:
 
 def _draw_key(tile: Array, colour: Array) -> None:
     for shade, grow in ((0.55 * colour, 1.2), (colour, 0.0)):
-        _blend(tile, np.abs(_disc(0, -6.5, 5.0)) - 1.6 - grow, shade)
-        _blend(tile, _box(0, 4.5, 1.6 + grow, 7.5 + grow), shade)
-        _blend(tile, _box(3.2, 6.0, 2.6 + grow, 1.2 + grow), shade)
-        _blend(tile, _box(3.2, 10.6, 2.6 + grow, 1.2 + grow), shade)
+        blend(tile, np.abs(_disc(0, -6.5, 5.0)) - 1.6 - grow, shade)
+        blend(tile, _box(0, 4.5, 1.6 + grow, 7.5 + grow), shade)
+        blend(tile, _box(3.2, 6.0, 2.6 + grow, 1.2 + grow), shade)
+        blend(tile, _box(3.2, 10.6, 2.6 + grow, 1.2 + grow), shade)
 
 
 def _draw_door(tile: Array, state: int, colour: Array) -> None:
     if state == OPEN:
-        _blend(tile, _box(13, 0, 3, 16), colour)
-        _blend(tile, _box(-14.5, 0, 1.5, 16), 0.6 * colour)
+        blend(tile, _box(13, 0, 3, 16), colour)
+        blend(tile, _box(-14.5, 0, 1.5, 16), 0.6 * colour)
         return
     tile[:] = 0.6 * colour
-    _blend(tile, _box(0, 0, 13, 13), colour)
+    blend(tile, _box(0, 0, 13, 13), colour)
     if state == LOCKED:
-        _blend(tile, _disc(0, -2.5, 4.2), _DARK)
-        _blend(tile, _box(0, 3.5, 1.8, 5.5), _DARK)
+        blend(tile, _disc(0, -2.5, 4.2), _DARK)
+        blend(tile, _box(0, 3.5, 1.8, 5.5), _DARK)
     else:
-        _blend(tile, _disc(8.5, 0, 2.6), _DARK)
+        blend(tile, _disc(8.5, 0, 2.6), _DARK)
 
 
 def _draw_agent(tile: Array, direction: int) -> None:
     """Draw a triangle that points in the direction."""
     ahead, side = ((_X, _Y), (_Y, -_X), (-_X, -_Y), (-_Y, _X))[direction]
     triangle = np.maximum(-ahead - 9, (np.abs(side) * 2 + ahead - 12) / np.sqrt(5))
-    _blend(tile, triangle - 1.6, 0.5 * _AGENT)
-    _blend(tile, triangle, _AGENT)
+    blend(tile, triangle - 1.6, 0.5 * _AGENT)
+    blend(tile, triangle, _AGENT)

@@ -13,10 +13,10 @@ import numpy as np
 
 from coterie.core.types import Array
 from coterie.core.world import Sign
+from coterie.worlds.drawing import blend, line_height, rgb, wrap, write_centred, write_lines
 from coterie.worlds.gridworld.instructions import InstructionState
 from coterie.worlds.gridworld.kernels import GridState
 from coterie.worlds.gridworld.phrasings import COLOURS
-from coterie.worlds.lettering import line_height, wrap, write_centred, write_lines
 
 CELL = 32  # units along a cell
 SMALLEST = 480  # pixels along a picture; a grid of few cells has larger ones
@@ -117,21 +117,16 @@ def legend(agents: tuple[str, ...], style: Style) -> tuple[Sign, ...]:
     """The signs of agents, targets and walls."""
     signs = []
     for index, name in enumerate(agents):
-        signs.append(Sign(_LETTERS[index % len(_LETTERS)], name, _rgb(_AGENT_COLOURS[index % len(_AGENT_COLOURS)])))
+        signs.append(Sign(_LETTERS[index % len(_LETTERS)], name, rgb(_AGENT_COLOURS[index % len(_AGENT_COLOURS)])))
     if style.own_targets:
         for index, name in enumerate(agents):
-            colour = _rgb(_AGENT_COLOURS[index % len(_AGENT_COLOURS)])
+            colour = rgb(_AGENT_COLOURS[index % len(_AGENT_COLOURS)])
             signs.append(Sign(chr(ord("a") + index % 26), f"target of {name}", colour))
     elif style.sentences:
-        signs += [Sign(name[0], f"{name} target", _rgb(_TARGET_COLOURS[k])) for k, name in enumerate(COLOURS)]
+        signs += [Sign(name[0], f"{name} target", rgb(_TARGET_COLOURS[k])) for k, name in enumerate(COLOURS)]
     else:
-        signs.append(Sign("*", "target", _rgb(_GOLD)))
-    return (*signs, Sign("#", "wall", _rgb(_WALL)), Sign("+", "several agents"))
-
-
-def _rgb(colour: Array) -> tuple[int, int, int]:
-    red, green, blue = (int(part) for part in colour)
-    return red, green, blue
+        signs.append(Sign("*", "target", rgb(_GOLD)))
+    return (*signs, Sign("#", "wall", rgb(_WALL)), Sign("+", "several agents"))
 
 
 class _Cell(NamedTuple):
@@ -163,9 +158,7 @@ class _Cell(NamedTuple):
         return ((px - ax) * (ay - by) + (py - ay) * (bx - ax)) / length
 
     def blend(self, distance: Array, colour: Array, opacity: float = 1.0) -> None:
-        cover = (np.clip(0.5 - distance * self.zoom, 0, 1) * opacity)[..., None]
-        pixels = self.pixels
-        pixels += cover * (colour - pixels)
+        blend(self.pixels, distance * self.zoom, colour, opacity)
 
     def write(self, text: str, x: float, y: float, size: float) -> None:
         """Write white text centred on (x, y), `size` units high."""

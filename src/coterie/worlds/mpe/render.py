@@ -1,7 +1,6 @@
 """Images and text renderings of the particle worlds, in NumPy alone.
 
-Discs and lines are blended by their signed distance to each pixel, which gives smooth edges without a drawing
-library. The square from −1 to 1, where episodes start, is lighter; the image zooms out to show agents outside.
+The square from −1 to 1, where episodes start, is lighter; the image zooms out to show agents outside.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import numpy as np
 
 from coterie.core.types import Array
 from coterie.core.world import Sign
+from coterie.worlds.drawing import blend, rgb
 from coterie.worlds.mpe.kernels import COAST, ParticleState, Rules
 
 PIXELS = 384  # along each side
@@ -37,20 +37,20 @@ def frame(particles: ParticleState, rules: Rules, copy: int) -> Array:
     pixel = 2 * view / PIXELS
     picture = np.empty((PIXELS, PIXELS, 3), np.float32)
     picture[:] = _OUTSIDE
-    _blend(picture, (np.maximum(np.abs(x), np.abs(y)) - 1) / pixel, _PAPER)
+    blend(picture, (np.maximum(np.abs(x), np.abs(y)) - 1) / pixel, _PAPER)
     for k, centre in enumerate(landmarks):
         disc = (np.hypot(x - centre[0], y - centre[1]) - rules.size[agents + k]) / pixel
-        _blend(picture, disc, _STONE if rules.tag else _INK)
+        blend(picture, disc, _STONE if rules.tag else _INK)
     for a, centre in enumerate(position):
         colour = _ADVERSARY if a < rules.adversaries else _AGENTS[(a - rules.adversaries) % len(_AGENTS)]
         disc = (np.hypot(x - centre[0], y - centre[1]) - rules.size[a]) / pixel
-        _blend(picture, disc, 0.6 * colour, 0.85)
-        _blend(picture, disc + 2, colour, 0.85)
+        blend(picture, disc, 0.6 * colour, 0.85)
+        blend(picture, disc + 2, colour, 0.85)
     if not rules.tag:  # landmarks are smaller than agents: outline those that agents cover
         for centre in landmarks:
-            _blend(picture, np.abs(np.hypot(x - centre[0], y - centre[1]) - rules.size[-1]) / pixel - 1, _INK)
+            blend(picture, np.abs(np.hypot(x - centre[0], y - centre[1]) - rules.size[-1]) / pixel - 1, _INK)
     for centre, velocity in zip(position, particles.velocity[copy], strict=True):
-        _blend(picture, _segment(x, y, centre, centre + COAST * velocity) / pixel - 1.2, _INK)
+        blend(picture, _segment(x, y, centre, centre + COAST * velocity) / pixel - 1.2, _INK)
     return np.rint(picture).astype(np.uint8)
 
 
@@ -85,8 +85,7 @@ def legend(agents: tuple[str, ...], rules: Rules) -> tuple[Sign, ...]:
         hunts = row < rules.adversaries
         own = row - rules.adversaries
         text = _CAPITALS[row % len(_CAPITALS)] if hunts else _LETTERS[own % len(_LETTERS)]
-        red, green, blue = (int(part) for part in (_ADVERSARY if hunts else _AGENTS[own % len(_AGENTS)]))
-        signs.append(Sign(text, name, (red, green, blue)))
+        signs.append(Sign(text, name, rgb(_ADVERSARY if hunts else _AGENTS[own % len(_AGENTS)])))
     thing = Sign("#", "obstacle") if rules.tag else Sign("*", "landmark", (60, 62, 70))
     return (*signs, thing, Sign("+", "several agents"))
 
@@ -108,9 +107,3 @@ def _segment(x: Array, y: Array, start: Array, end: Array) -> Array:
     square = float(ahead @ ahead)
     along = np.clip(((x - start[0]) * ahead[0] + (y - start[1]) * ahead[1]) / max(square, 1e-12), 0, 1)
     return np.hypot(x - start[0] - along * ahead[0], y - start[1] - along * ahead[1])
-
-
-def _blend(picture: Array, distance: Array, colour: Array, opacity: float = 1.0) -> None:
-    """Paint the pixels whose signed distance to a shape, in pixels, is negative."""
-    cover = (np.clip(0.5 - distance, 0, 1) * opacity)[..., None]
-    picture += cover * (colour - picture)

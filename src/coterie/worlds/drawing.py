@@ -1,4 +1,8 @@
-"""Text in pictures that worlds draw themselves, in Pillow's own font; needs no font of the system."""
+"""Shapes and text in pictures that worlds draw themselves; text is in Pillow's own font and needs none of the system.
+
+A shape is given by the distance of every pixel to it, negative inside. Blending by it gives smooth edges without a
+drawing library.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,18 @@ from typing import Any
 import numpy as np
 
 from coterie.core.types import Array
+
+
+def blend(picture: Array, distance: Array, colour: Array, opacity: float = 1.0) -> None:
+    """Paint a shape into a picture `[height, width, 3]` of floats, given every pixel's distance to it in pixels."""
+    cover = (np.clip(0.5 - distance, 0, 1) * opacity)[..., None]
+    picture += cover * (colour - picture)
+
+
+def rgb(colour: Array) -> tuple[int, int, int]:
+    """A colour as whole numbers."""
+    red, green, blue = (int(part) for part in colour)
+    return red, green, blue
 
 
 @functools.cache
