@@ -307,6 +307,7 @@ REFUSALS = {
     "world.name=helpers.run:Tiny-v0": "an environment that a module registers is named gymnasium/helpers.run:Tiny-v0",
     "world.name=nowhere.at_all:Thing": "world.name: 'nowhere.at_all:Thing' needs the module 'nowhere'",
     "world.name=helpers.run:Nobody": "world.name: module 'helpers.run' has no 'Nobody'",
+    "world.name=math:pi": "world.name: 'math:pi' is neither a class nor a function, but 3.14159",
     "world.name=helpers.run:Unsettled": "its constructor has no annotated 'settings' parameter",
     "world.name=helpers.run:Loose": "its 'settings' must be annotated with a dataclass",
     # words
