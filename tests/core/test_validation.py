@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
-from coterie.core.validation import at_least, fits_in_memory, positive, whole, within
+from coterie.core.validation import allocating, at_least, fits_in_memory, positive, whole, within
 from coterie.worlds.auction.best_responses import AuctionModel
 from coterie.worlds.auction.valuations import UNIFORM, tabulate
 from coterie.worlds.auction.world import AuctionSettings
@@ -79,3 +80,10 @@ def test_what_exceeds_the_memory_is_refused_with_its_size():
     fits_in_memory("a grid", 1e6, "lower grid_size")
     with pytest.raises(ValueError, match=r"a grid needs about 4,000,000 GB of memory, .*; lower grid_size"):
         fits_in_memory("a grid", 4e15, "lower grid_size")
+
+
+def test_memory_that_pytorch_cannot_have_is_a_memory_error():
+    with pytest.raises(MemoryError, match="do not fit into memory; choose fewer"), allocating():
+        torch.empty(2**55)
+    with pytest.raises(RuntimeError, match="shape"), allocating():
+        torch.zeros(2, 3).view(5)

@@ -99,6 +99,8 @@ def test_a_world_without_a_method_is_refused(tmp_path, monkeypatch):
         ("gridworld-cooperative", "world.grid_size=1000000", "world: a grid of grid_size=1000000 in 1 environments"),
         ("auction-neutral", "world.bid_levels=1000000000000", "groups.bidders.policy: a layer of"),
         ("spread-qmix", "groups.team.learner.replay.size=999999999999", "groups.team.learner: Unable to allocate"),
+        ("plan-path-shared", "groups.team.policy.tiny.layers=1000000000000", "groups.team.policy: a transformer of"),
+        ("plan-path-shared", "groups.team.policy.tiny.context=1000000000000", "groups.team.policy: a transformer of"),
     ],
 )
 def test_what_does_not_fit_into_memory_is_refused(experiment, word, where):

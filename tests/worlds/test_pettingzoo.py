@@ -211,3 +211,11 @@ def test_late_agents_need_the_setting_late():
     changing.inner._workers[0].batch.envs[0].agents.names.append("late_0")  # as if present in the first episode
     with pytest.raises(ExternalEnvError, match=r"reset: .*'late_0'.*world.late: true"):
         changing.reset(0)
+
+
+def test_no_illegal_move_is_made_to_find_masks(monkeypatch):
+    logger, made = pytest.importorskip("pettingzoo.utils.env_logger").EnvLogger, []
+    monkeypatch.setattr(logger, "warn_on_illegal_move", lambda: made.append(True))
+    part = schema.part(registry.WORLDS, "pettingzoo/classic/tictactoe_v3", "world")
+    assert build_world(part, 1).reset(0).agent_types["player"].mask.all()
+    assert not made

@@ -24,7 +24,8 @@ from typing import Any, Literal
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
-from yaml import YAMLError
+from yaml import MarkedYAMLError, YAMLError
+from yaml.reader import ReaderError
 
 from coterie.config import registry, renamed
 from coterie.core import lookup
@@ -114,6 +115,10 @@ DEFAULT_NAMES = {"policy": "network", "preference": "individual", "advisor": "la
 PARTS = ("world", "learner", *DEFAULT_NAMES)  # settings that choose a component by name
 SHORT_FORM = ""  # in merged layers: the key of a section's short form, `lm: embedded`, next to other settings of it
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+UNREADABLE = (
+    *(YAMLError, OmegaConfBaseException, UnicodeError),
+    *(ValueError, LookupError, AttributeError, RecursionError),  # of tags such as `!!int x`, the key `[`, deep nesting
+)
 WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
     *(
         "world.processes",
@@ -209,8 +214,8 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path.name}: 'extends' runs in a circle: {' -> '.join(p.name for p in (*seen, path))}")
     try:
         layer: Any = copy.deepcopy(_parse(path.read_text(encoding="utf-8"), str(path)))
-    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path.name}: not readable as YAML: {error}") from None
+    except (*UNREADABLE, OSError) as error:
+        raise ConfigError(f"{path.name}: not readable as YAML: {_reason(error)}") from None
     if not isinstance(layer, dict):
         raise ConfigError(f"{path.name}: expected settings, one 'key: value' per line, got {layer!r}")
     parent = layer.pop("extends", None)
@@ -285,10 +290,28 @@ def parse_overrides(overrides: list[str] | str) -> dict[str, Any]:
         _demand_assignment(word)
         try:
             nested: Any = copy.deepcopy(_parse_override(word))
-        except (YAMLError, OmegaConfBaseException, UnicodeError) as error:
-            raise ConfigError(f"cannot read the overrides: '{word}': {error}") from None
+        except UNREADABLE as error:
+            key, _, value = word.partition("=")
+            shown = repr(value if len(value) <= 60 else f"{value[:60]}…")
+            raise ConfigError(f"{ascii(key)[1:-1]}: cannot read {shown} as YAML: {_reason(error)}") from None
         layer = _unite(layer, nested, "", word)
     return layer
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with text that is no YAML, in one sentence; the parser's own message takes several lines."""
+    match error:
+        case MarkedYAMLError(problem=str(problem), problem_mark=mark) if mark is not None:
+            return f"{problem}, line {mark.line + 1}, column {mark.column + 1}"
+        case ReaderError(reason=reason, position=position):
+            return f"{reason}, at character {position + 1}"
+        case RecursionError():
+            return "too many brackets inside brackets"
+        case KeyError() | AttributeError():
+            return "the value does not fit its tag"
+        case IndexError():
+            return "the name of the setting ends too early"
+    return str(error).partition("\n")[0]
 
 
 @functools.lru_cache(1024)
@@ -301,6 +324,8 @@ def _demand_assignment(word: str) -> None:
     """Refuse a word that gives no setting a value."""
     if "=" not in word or word.startswith("="):
         raise ConfigError(f"'{word}': expected key=value, for example train.total_steps=100000")
+    if not all(word.partition("=")[0].split(".")):
+        raise ConfigError(f"'{word}': the name of a setting has a dot too many")
 
 
 def _unite(base: Any, over: Any, key: str, word: str) -> Any:
@@ -436,7 +461,8 @@ def _interpolated(layer: dict[str, Any]) -> dict[str, Any]:
     try:
         result = OmegaConf.to_container(OmegaConf.create(layer), resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"cannot resolve the settings: {str(error).splitlines()[0]}") from None
+        at = error.full_key or "settings"
+        raise ConfigError(f"{at}: cannot be resolved: {_reason(error)}") from None
     return typing.cast(dict[str, Any], result)
 
 

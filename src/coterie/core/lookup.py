@@ -25,18 +25,21 @@ def family(table: dict[str, str], name: str) -> tuple[str, str]:
 
 
 def look_up(table: dict[str, str], name: str) -> Any:
-    """The class behind a name, or behind `package.module:Name`."""
+    """The class or function behind a name, or behind `package.module:Name`."""
     entry = family(table, name)[0]
     address = table.get(entry, entry)
     if ":" not in address:
         raise LookupError(f"no '{name}' here (known: {', '.join(table)}; custom: package.module:Name)")
     module, _, attribute = address.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         raise LookupError(f"'{name}' needs the module '{error.name}', which is not installed") from None
     except AttributeError:
         raise LookupError(f"module '{module}' has no '{attribute}'") from None
+    if not callable(found):
+        raise LookupError(f"'{name}' is neither a class nor a function, but {found!r:.60}")
+    return found
 
 
 def settings_type(table: dict[str, str], name: str) -> type[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 
 
@@ -40,6 +42,17 @@ def fits_in_memory(what: str, size: float, cure: str) -> None:
         raise ValueError(
             f"{what} needs about {size / 1e9:,.0f} GB of memory, this machine has {memory / 1e9:,.0f} GB; {cure}"
         )
+
+
+@contextmanager
+def allocating() -> Iterator[None]:
+    """Turn PyTorch's error about memory that the system refuses, a RuntimeError, into a MemoryError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):
+            raise
+        raise MemoryError("the networks do not fit into memory; choose fewer units or layers") from None
 
 
 def _number(name: str, value: float) -> None:

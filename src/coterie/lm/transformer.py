@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.core.validation import positive, whole
+from coterie.core.validation import fits_in_memory, positive, whole
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,13 @@ class TransformerShape:
                 f"width ({self.width}) must be an even multiple of heads ({self.heads}), and heads a multiple of "
                 f"kv_heads ({self.kv_heads})"
             )
+
+        # weights, gradients, and the two moments of Adam, 4 bytes each; two tables of angles
+        weights = self.vocabulary + self.layers * (
+            2 * self.width + 2 * self.kv_heads * self.head_size + 3 * self.hidden
+        )
+        size = 16.0 * self.width * weights + 8.0 * self.context * self.head_size
+        fits_in_memory("a transformer of these sizes", size, "choose fewer layers, a smaller width or context")
 
     @property
     def head_size(self) -> int:

@@ -15,6 +15,7 @@ from coterie.core import lookup
 from coterie.core.game import NoGame
 from coterie.core.group import Actor, Advisor, Group, GroupSpec, Learner, Policy, Preference, Risk, check_members
 from coterie.core.types import CoterieError, UnknownName
+from coterie.core.validation import allocating
 from coterie.core.world import World, check_methods, state_size_of
 from coterie.nn.packing import joined_size
 from coterie.policies.scripted import RandomPolicy, RandomSettings
@@ -191,7 +192,8 @@ def build_policy(chosen: Part, group_spec: GroupSpec, world: World) -> Policy:
                 f"group '{group_spec.group}': policy '{chosen.name}' needs a world with the capability "
                 f"{needs.__name__}; '{type(world).__name__}' does not have it"
             )
-        policy: Policy = made(chosen.settings, group_spec)
+        with allocating():
+            policy: Policy = made(chosen.settings, group_spec)
         check_members(policy, Policy)
     except (ValueError, MemoryError, NoGame) as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -341,7 +343,8 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> A
         except ValueError as error:
             raise ConfigError(f"groups.{group_spec.group}.constraints: {error}") from None
     try:
-        learner = made(group.learner.settings, policy, group_spec, preference)
+        with allocating():
+            learner = made(group.learner.settings, policy, group_spec, preference)
         check_members(learner, Learner)
     except (ValueError, MemoryError) as error:
         raise ConfigError(f"groups.{group_spec.group}.learner: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,7 @@ from coterie.core.validation import at_least, positive
 
 DataType = Literal["auto", "float32", "bfloat16", "float16"]
 UseEngine = Literal["auto", "on", "off"]
+DEVICE = re.compile(r"auto|cpu|mps|(cuda|xpu)(:\d{1,3})?")
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class LocalSettings:
     prefix_cache_size: int = 4  # prompt prefixes whose keys and values are kept; 0: none
 
     def __post_init__(self) -> None:
+        if not DEVICE.fullmatch(self.device):
+            raise ValueError(f"device must be auto, cpu, mps, cuda, xpu, or cuda:1 and so on, got {self.device!r}")
         positive("max_batch_tokens", self.max_batch_tokens)
         positive("batch_size", self.batch_size)
         at_least("prefix_cache_size", self.prefix_cache_size, 0)

@@ -141,7 +141,11 @@ def _aec_shows_mask(env: Any) -> bool:
     for _ in env.possible_agents:
         if _holds_mask(env.infos):
             return True
-        env.step(_sample(env, env.agent_selection))
+        agent = env.agent_selection
+        seen = env.observe(agent)
+        if isinstance(seen, Mapping) and "action_mask" in seen:  # it is read there; a move without it may be illegal
+            return False
+        env.step(_sample(env, agent))
     return _holds_mask(env.infos)
 
 
