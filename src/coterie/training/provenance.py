@@ -51,9 +51,10 @@ def starts(run: Run) -> list[Start]:
 
 def this_start() -> Start:
     """This process."""
-    program = Path(sys.argv[0]).name or "python"
+    script = Path(sys.argv[0])
+    program = f"python -m {script.parent.name}" if script.name == "__main__.py" else script.name or "python"
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    command = shlex.join([program, *sys.argv[1:]])
+    command = " ".join([program, *map(shlex.quote, sys.argv[1:])])
     return Start(command, date, coterie.__version__, platform.python_version(), machine())
 
 
