@@ -97,7 +97,8 @@ def test_tags_are_added_removed_and_filter_lists(coterie_, two_runs):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["tag", "runs/a"], "name a tag with --add or --remove"),
+        (["tag", "runs/a"], "name a tag with --add or --remove: coterie runs tag RUN --add NAME"),
+        (["tag", "runs/a", "good"], "name a tag with --add or --remove: coterie runs tag RUN --add NAME"),
         (
             ["tag", "runs/a", "--add", "two words"],
             "--add: a tag has letters, digits, '.', '_' and '-', got 'two words'",

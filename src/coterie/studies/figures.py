@@ -162,8 +162,8 @@ def draw_chart(axes: Any, chart: Chart) -> None:
     solid = [one for one in chart.series if not one.faint]
     shared = shared_label(chart)
     for one in chart.series:
-        hidden = {"label": "_"} if shared and one.faint else {}  # Matplotlib lists no label that begins with _
-        draw_series(axes, dataclasses.replace(one, **hidden), band=len(solid) <= MANY)
+        label = "_" if shared and one.faint else one.label  # Matplotlib lists no label that begins with _
+        draw_series(axes, dataclasses.replace(one, label=label), band=len(solid) <= MANY)
     if shared:
         axes.plot([], [], color=REFERENCE, linewidth=1.0, alpha=FAINT, label=shared)
     draw_references(axes, chart.references)
