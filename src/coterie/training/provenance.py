@@ -20,7 +20,7 @@ from pathlib import Path
 
 import coterie
 from coterie.core.types import CoterieError
-from coterie.training.run import LOCK, PROVENANCE, Run, write_text
+from coterie.training.run import LOCK, PROVENANCE, STUDY_LOCK, Run, write_text
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,18 @@ def locked(run: Run) -> Iterator[None]:
 
 def in_training(run: Run) -> bool:
     """Whether a process holds the run's lock."""
+    return is_locked(run.path / LOCK)
+
+
+def in_study(run: Run) -> bool:
+    """Whether the run is a trial, or a member of a population, of a study that is going on."""
+    return any(is_locked(folder / STUDY_LOCK) for folder in run.path.resolve().parents[:2])  # trials may have seeds
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of this file."""
     try:
-        with open(run.path / LOCK) as file:
+        with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

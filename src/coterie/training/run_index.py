@@ -17,7 +17,7 @@ from typing import Literal
 
 from coterie.config.schema import SeatedRun
 from coterie.core.types import CoterieError
-from coterie.training.provenance import in_training, starts
+from coterie.training.provenance import in_study, in_training, starts
 from coterie.training.run import Run, write_text
 
 LABELS = "labels.json"
@@ -169,6 +169,8 @@ def refuse_in_use(runs: Sequence[Run], folder: Path) -> None:
         for one in inner:
             if in_training(one):
                 raise CoterieError(f"'{one.path}' is being trained; stop it first. Nothing was deleted")
+        if in_study(run):
+            raise CoterieError(f"'{run.path}' belongs to a study that goes on; stop it first. Nothing was deleted")
     for other in find(folder) if folder.is_dir() else []:
         if other.path.resolve() in leaving:
             continue
