@@ -1,5 +1,6 @@
 """The Python interface: dicts as experiments, sweeps, matches, comparisons and reports, results as pandas."""
 
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -134,6 +135,22 @@ def test_without_pandas_the_cure_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(CoterieError, match=r"to_pandas needs pandas: pip install 'coterie\[pandas\]'"):
         data_frame([])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path: coterie.train(GRID, out=path),
+        lambda path: coterie.sweep(GRID, "seed=0,1", path, jobs=2),
+        lambda path: coterie.clone("cartpole-ppo", [], out=path),
+        lambda path: coterie.resume(path),
+    ],
+)
+def test_a_script_that_a_new_process_imports_again_does_not_start_anything(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(CoterieError, match='below if __name__ == "__main__"'):
+        call(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_wrong_jobs_are_refused(tmp_path):

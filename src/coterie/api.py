@@ -27,6 +27,7 @@ from coterie.training import clone as cloning
 from coterie.training import start
 from coterie.training.data_frames import data_frame
 from coterie.training.interrupt import interruptible
+from coterie.training.jobs import refuse_second_import
 from coterie.training.run import Run
 from coterie.training.table import Table, load
 
@@ -58,6 +59,7 @@ def train(
     `overrides` are settings as on the command line: `["seed=1", "train.total_steps=10000"]`, a single `"seed=1"`, or
     `{"seed": 1, "train.total_steps": 10000}`.
     """
+    refuse_second_import()
     return start.train(experiment, _words(overrides), out, quiet, reports.write_report)
 
 
@@ -72,8 +74,10 @@ def sweep(
 
     In a dict, a list holds the values of a setting: `{"seed": [0, 1], "train.total_steps": 10000}`. This is what
     `coterie train -m` does: with `out`, finished runs stay and stopped ones are resumed; `jobs` runs are trained at a
-    time, each in its own process. Returns the runs in the order of the combinations.
+    time, each in its own process, which imports a script again: call this below `if __name__ == "__main__":`. Returns
+    the runs in the order of the combinations.
     """
+    refuse_second_import()
     planned = sweeps.plan_sweep(experiment, _words(overrides, swept=True), out)
     with interruptible() as interrupted:
         found = dict(sweeps.run_sweep(experiment, planned, jobs, quiet, interrupted))
@@ -88,11 +92,13 @@ def clone(
     quiet: bool = False,
 ) -> Run:
     """Train an experiment's policies to imitate demonstrations, and write a run: what `coterie clone` does."""
+    refuse_second_import()
     return cloning.clone(experiment, demonstrations, _words(overrides), out, quiet, reports.write_report)
 
 
 def resume(path: str | Path, overrides: Overrides = None, quiet: bool = False) -> bool:
     """Continue a run from its newest intact checkpoint; False when it had already finished."""
+    refuse_second_import()
     return start.resume(path, _words(overrides), quiet, reports.write_report)
 
 

@@ -11,7 +11,7 @@ import pytest
 from coterie.cli import doctor, runs
 from coterie.training import run_index
 from coterie.training.provenance import locked
-from coterie.training.run import LOCK, Run
+from coterie.training.run import LOCK, STUDY_LOCK, Run
 from helpers.compare import GRID, fabricate
 from helpers.run import SOURCES, environment, train
 
@@ -97,7 +97,8 @@ def test_tags_are_added_removed_and_filter_lists(coterie_, two_runs):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["tag", "runs/a"], "name a tag with --add or --remove"),
+        (["tag", "runs/a"], "name a tag with --add or --remove: coterie runs tag RUN --add NAME"),
+        (["tag", "runs/a", "good"], "name a tag with --add or --remove: coterie runs tag RUN --add NAME"),
         (
             ["tag", "runs/a", "--add", "two words"],
             "--add: a tag has letters, digits, '.', '_' and '-', got 'two words'",
@@ -152,6 +153,17 @@ def test_a_run_in_training_is_not_deleted(coterie_, two_runs):
         assert (code, err) == (1, "coterie: 'runs/deep/b' is being trained; stop it first. Nothing was deleted\n")
     assert listed(coterie_) == ["runs/a", "runs/deep/b"]
     assert listed(coterie_, "--state", "running") == []
+
+
+def test_a_run_of_a_study_that_goes_on_is_not_deleted(coterie_, two_runs):
+    """Between its rounds, a population's members are not being trained, and are needed all the same."""
+    with open(two_runs / "deep" / STUDY_LOCK, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code, _, err = coterie_("runs", "delete", "runs/deep/b", "--yes")
+        said = "'runs/deep/b' belongs to a study that goes on; stop it first. Nothing was deleted"
+        assert (code, err) == (1, f"coterie: {said}\n")
+    assert listed(coterie_) == ["runs/a", "runs/deep/b"]
+    assert coterie_("runs", "delete", "runs/deep/b", "--yes")[0] == 0
 
 
 def test_a_run_that_another_plays_with_is_not_deleted(coterie_, two_runs):

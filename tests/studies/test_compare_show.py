@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from coterie.studies.compare import show
-from helpers.compare import FAST, SLOW, compared, fabricate, fabricate_sweep
+from helpers.compare import FAST, GRID, SLOW, compared, fabricate, fabricate_sweep
 
 
 @pytest.mark.slow
@@ -19,11 +19,13 @@ def test_the_command_prints_tables_of_80_columns(coterie_, sweep):
     assert code == 0
     assert max(map(len, lines)) <= 80
     (row,) = [line.split() for line in lines if "7.50 [" in line]
-    assert (row[0], row[1], row[-2]) == ("4", "7.50", "7.50")
+    assert row[:4] == ["1", "learner.learning_rate=0.01", "4", "7.50"]  # the shared experiment stands above
+    assert row[-2] == "7.50"
+    assert sum(GRID in line for line in lines) == 1
     assert any(line.split() == ["random", "1.00"] for line in lines)
     assert any(line.split() == ["expert", "10.00"] for line in lines)
-    assert any(line.split() == ["4/4", "100", "100"] for line in lines)
-    assert any(line.split() == ["3/4", "200", "200"] for line in lines)
+    assert any(line.split()[2:] == ["4/4", "100", "100"] for line in lines)
+    assert any(line.split()[2:] == ["3/4", "200", "200"] for line in lines)
     assert any(line.startswith("1 over 2") and "0.88 [" in line for line in lines)
     assert "held-out" in out
     assert coterie_("compare", sweep, "--threshold", "5")[1] == out

@@ -3,6 +3,7 @@
 import html as standard_html
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -62,8 +63,10 @@ def test_a_run_whose_origin_is_not_known_has_a_head_without_it(tmp_path, damage)
     assert list(dict(cells("".join(origin_section.report_section([run]))))) == ["duration", "run"]
 
 
-def test_this_process_is_described():
+def test_this_process_is_described(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/coterie/__main__.py", "train", "my table.yaml"])
     now = provenance.this_start()
+    assert now.command == "python -m coterie train 'my table.yaml'"
     assert "cores" in now.machine
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", now.date)
 
@@ -381,3 +384,43 @@ def test_a_table_of_long_words_may_wrap_and_escapes_them():
 def test_colours_are_not_repeated_without_dashes():
     styles = [(figures.colour(n), str(figures.dash(n))) for n in range(4 * len(figures.COLOURS))]
     assert len(set(styles)) == len(styles)
+
+
+def test_training_lines_of_several_groups_share_one_legend_entry():
+    from matplotlib.figure import Figure
+
+    estimate = Estimate(LINE, None, None)
+    lines = [Series(f"{name}, greedy", figures.colour(n), LINE, estimate) for n, name in enumerate("ab")]
+    for n, name in enumerate("ab"):
+        lines.append(Series(f"{name}, training (100 episodes)", figures.colour(n), LINE, estimate, faint=True))
+    several = Chart("return", figures.STEPS, "mean return", tuple(lines))
+    expected = ["a, greedy", "b, greedy", "faint: training (100 episodes)"]
+    made = interactive.to_dict(several)["data"]
+    assert [trace["name"] for trace in made if trace.get("showlegend", True)] == expected
+    assert made[0]["legendgroup"] == made[2]["legendgroup"] != made[1]["legendgroup"]  # hidden together
+    axes = Figure().add_subplot()
+    figures.draw_chart(axes, several)
+    assert axes.get_legend_handles_labels()[1] == expected
+    assert figures.shared_label(Chart("return", figures.STEPS, "mean return", tuple(lines[::2]))) == ""
+
+
+def test_hovering_names_lines_in_full_and_small_numbers_have_no_letters():
+    layout = interactive.to_dict(chart([False]))["layout"]
+    assert layout["hoverlabel"]["namelength"] == -1
+    assert "exponentformat" not in layout["yaxis"]
+    tiny = Series("kl", figures.colour(0), LINE, Estimate(LINE * 1e-4, None, None))
+    small = interactive.to_dict(Chart("kl", figures.STEPS, "nats", (tiny,)))["layout"]
+    assert small["yaxis"]["exponentformat"] == "power"
+
+
+def test_a_policy_is_named_once_in_a_table_of_several_groups(tmp_path):
+    run = finished(tmp_path / "0", 0, 4.0)
+    known = run.summary()
+    for result in (*(known[name] for name in ("evaluation", "last", "step_0")), known["baselines"]["random"]):
+        result["groups"]["other"] = result["groups"]["team"]
+    run.summary_file.write_text(json.dumps(known))
+    rows = cells("".join(scores_section.report_section([run])))
+    assert [row[:2] for row in rows[1:5]] == [
+        *(["trained (best)", "team"], ["", "other"]),
+        *(["trained (last)", "team"], ["", "other"]),
+    ]

@@ -207,6 +207,24 @@ def test_captions_name_agents_and_kinds_and_fit_the_picture():
     assert len(made.wrapped) > 2
 
 
+def test_the_returns_of_many_groups_are_all_seen_above_the_picture():
+    """They take a second line, which frames of one video keep, and nothing is cut off at the edge."""
+    made = captions.Captioned([])
+    returns = dict.fromkeys(("learner", "veteran", "model", "script"), -5.0)
+    words = [captions.describe_step((4, None), step, returns) for step in (2, 100)]
+    frames = [made.frame(np.zeros((480, 480, 3), np.uint8), one) for one in words]
+    assert made.lines_above == 2
+    assert frames[0].shape == frames[1].shape
+    for frame in frames:
+        above = frame[: 2 * captions.LINE + captions.MARGIN]
+        assert (above[:, -captions.MARGIN :] == 255).all()  # the margin is free
+        assert (above[captions.LINE :] != 255).any()  # and the second line is used
+    assert captions.in_lines(words[0], lambda text: len(text) <= 90) == [words[0]]
+    assert captions.in_lines("step 1   return  a 1.00  b 2.00", lambda text: len(text) < 24) == [
+        *("step 1   return  a 1.00", "b 2.00")
+    ]
+
+
 def test_an_auctions_bars_stay_where_they_are():
     """The item of the last round stays in the right half of the picture, when its result appears in the left one."""
     config = schema.load("auction-neutral")

@@ -1,5 +1,7 @@
 """What environments return against the letter of their API: credited or accepted, with one warning."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import coterie
 from coterie.config import registry, schema
 from coterie.core.sampling import random_actions
 from coterie.testing import check_world
+from coterie.training import loop
 from coterie.training.build import build_world
 from coterie.worlds.adapters import batch, env_agents
 from coterie.worlds.adapters.batch import ExternalEnvError
@@ -88,13 +91,24 @@ def test_evaluations_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_slow_evaluation_names_the_settings_that_shorten_it(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("coterie.training.loop.SLOW_EVALUATION", 0.0)
+@pytest.mark.parametrize(("slow", "warnings"), [("validate", 1), ("evaluate", 0)])
+def test_a_slow_evaluation_names_the_settings_that_shorten_it(slow, warnings, tmp_path, caplog, monkeypatch):
+    """Only those that repeat count: evaluations at the end compile the baselines and cannot become fewer."""
+    clock, counter, evaluate = [0.0], time.perf_counter, loop.evaluate
+
+    def evaluate_slowly(world, actors, episodes, seed, *rest, **more):
+        at_the_end = seed == loop.evaluation_seed(0)
+        clock[0] += 1e5 if at_the_end == (slow == "evaluate") else 0.0
+        return evaluate(world, actors, episodes, seed, *rest, **more)
+
+    monkeypatch.setattr(loop, "evaluate", evaluate_slowly)
+    monkeypatch.setattr(time, "perf_counter", lambda: counter() + clock[0])
+    monkeypatch.setattr(loop, "SLOW_EVALUATION", 1e4)
     short = ["train.total_steps=20", "train.num_envs=2", "train.rollout_steps=5", "train.evaluate_episodes=2"]
     off = ["train.video=false", "train.tensorboard=false"]
     name = "world.name=gymnasium/helpers.odd_envs:Counting-v0"
     coterie.train("cartpole-ppo", [name, *short, *off], out=tmp_path / "run", quiet=True)
-    assert caplog.text.count("train.evaluate_episodes") == 1
+    assert caplog.text.count("train.evaluate_episodes") == warnings
 
 
 # Types ------------------------------------------------------------------------------------------------------

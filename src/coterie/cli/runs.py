@@ -73,6 +73,7 @@ def tag_(
     """Add tags to runs, or remove them."""
     from coterie.training import run_index
 
+    run_index.check_tags(add or [], remove or [])  # first: a tag without its option would be taken for a run
     runs = _open(paths)
     run_index.tag(runs, add or [], remove or [])
     for run in runs:

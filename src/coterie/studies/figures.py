@@ -151,11 +151,21 @@ def draw_references(axes: Any, references: Sequence[Reference]) -> None:
             axes.axhline(one.value, color=THRESHOLD, linestyle="--", linewidth=1.1, label=one.label)
 
 
+def shared_label(chart: Chart) -> str:
+    """The one legend entry of several faint lines: what their labels say after the group; "" if it differs."""
+    faint = [one.label.partition(", ")[2] for one in chart.series if one.faint]
+    return f"faint: {faint[0]}" if len(faint) > 1 and len(set(faint)) == 1 and faint[0] else ""
+
+
 def draw_chart(axes: Any, chart: Chart) -> None:
     """Draw a chart into a panel, without its legend."""
     solid = [one for one in chart.series if not one.faint]
+    shared = shared_label(chart)
     for one in chart.series:
-        draw_series(axes, one, band=len(solid) <= MANY)
+        label = "_" if shared and one.faint else one.label  # Matplotlib lists no label that begins with _
+        draw_series(axes, dataclasses.replace(one, label=label), band=len(solid) <= MANY)
+    if shared:
+        axes.plot([], [], color=REFERENCE, linewidth=1.0, alpha=FAINT, label=shared)
     draw_references(axes, chart.references)
     if chart.note:
         annotate_panel(axes, chart.note)

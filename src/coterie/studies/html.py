@@ -16,13 +16,15 @@ h1 { font-size: 1.5rem; overflow-wrap: anywhere } h2 { font-size: 1.15rem; margi
 h3 { font-size: 1rem; margin: 1.2rem 0 .3rem } p { margin: .4rem 0 } .quiet { color: #666 }
 .wide { overflow-x: auto; margin: .5rem 0 } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 td, th { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
-td:first-child, th:first-child, .words td, .words th { text-align: left } .words td { white-space: normal }
+td:first-child, th:first-child, .words td, .words th, .left td, .left th { text-align: left }
+.words td { white-space: normal }
 .long { white-space: normal; min-width: 14rem } .words td { overflow-wrap: anywhere; min-width: 0 }
 .words td:first-child { white-space: nowrap; color: #666; vertical-align: top; padding-left: 0 }
 .words code, td code { overflow-wrap: anywhere } img, video { max-width: 100%; height: auto }
 video { box-shadow: 0 0 0 1px #ddd }
 pre { background: #f6f6f6; padding: .8rem; overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere }
-details { margin: .6rem 0 } summary { cursor: pointer; font-weight: 600 } summary.large { font-size: 1.15rem }
+details { margin: .6rem 0 } summary { cursor: pointer; font-weight: 600 }
+summary.large { font-size: 1.15rem; margin-top: 2.2rem }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1rem }
 figure { margin: 0; min-width: 0 } figure.live > img { display: none } figcaption { color: #666; font-size: .9rem }
 .wide > img { max-width: none; width: max(100%, 46rem) }
@@ -48,7 +50,7 @@ def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
     """A table that scrolls by itself where it is too wide; its cells are escaped. Kind `words`: cells wrap.
 
-    Columns of words are aligned to the left, columns of numbers to the right.
+    Columns of words are aligned to the left, columns of numbers to the right; kind `left`: all to the left.
     """
     rows = [list(row) for row in rows]
     names = [kind] if kind else []

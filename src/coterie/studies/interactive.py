@@ -94,18 +94,26 @@ def _packed(file: Path) -> str:
 def to_dict(chart: Chart) -> dict[str, Any]:
     """A chart as traces and layout of plotly.js."""
     traces = [trace for one in chart.series for trace in _traces(one, chart)]
+    shared = figures.shared_label(chart)
+    if shared:
+        line = {"color": figures.REFERENCE, "width": 1.2}
+        traces.append({"x": [None], "y": [None], "name": shared, "mode": "lines", "line": line, "opacity": 0.5})
     for number, one in enumerate(chart.references):
         span = _span(chart)
         style = "dash" if one.threshold else REFERENCE_DASHES[number % len(REFERENCE_DASHES)]
         shade = figures.THRESHOLD if one.threshold else figures.REFERENCE
         line = {"color": shade, "width": 1.2, "dash": style}
         traces.append({"x": span, "y": [_short(one.value)] * 2, "name": one.label, "mode": "lines", "line": line})
-    y: dict[str, Any] = {"zeroline": False, "gridcolor": "#eee", "automargin": True}
+    ticks = {"ticks": "outside", "ticklen": 4, "tickcolor": "rgba(0,0,0,0)"}  # a gap between numbers and axes
+    y: dict[str, Any] = {"zeroline": False, "gridcolor": "#eee", "automargin": True, **ticks}
     y["title"] = {"text": chart.y, "standoff": 12}  # clear of long tick labels
+    largest = max((float(abs(one.estimate.value).max(initial=0)) for one in chart.series), default=0.0)
+    if 0 < largest < 0.01:
+        y["exponentformat"] = "power"  # instead of 250µ
     if chart.share:
         y["range"] = [-0.03, 1.03]
     several = len(chart.series) + len(chart.references) > 1
-    x: dict[str, Any] = {"gridcolor": "#eee", "zeroline": False, "automargin": True}
+    x: dict[str, Any] = {"gridcolor": "#eee", "zeroline": False, "automargin": True, **ticks}
     x["title"] = {"text": chart.x, "standoff": 10}
     if chart.x in (figures.SECONDS, figures.TRAINING):
         x["rangemode"] = "tozero"
@@ -121,6 +129,7 @@ def to_dict(chart: Chart) -> dict[str, Any]:
         "legend": {"orientation": "h", "y": -0.26, "yanchor": "top", "x": 0, "font": {"size": 11}},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#aaa", "activecolor": "#333"},
         "hovermode": "x unified",
+        "hoverlabel": {"namelength": -1},  # names of lines are not cut
         "showlegend": several,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
@@ -135,7 +144,8 @@ def _traces(one: Series, chart: Chart) -> Iterator[dict[str, Any]]:
     kept = figures.thinned(one.x, MAX_POINTS)
     x, low, high = _numbers(one.x[kept]), one.estimate.low, one.estimate.high
     solid = sum(not each.faint for each in chart.series)
-    shape = {"legendgroup": one.label, "mode": "lines", "x": x}
+    shared = bool(figures.shared_label(chart))  # then a click on a group's entry hides its faint line, too
+    shape: dict[str, Any] = {"legendgroup": one.colour if shared else one.label, "mode": "lines", "x": x}
     if low is not None and high is not None and solid <= figures.MANY:
         silent = shape | {"line": {"width": 0, "color": one.colour}, "showlegend": False, "hoverinfo": "skip"}
         yield silent | {"y": _numbers(low[kept])}
@@ -146,7 +156,8 @@ def _traces(one: Series, chart: Chart) -> Iterator[dict[str, Any]]:
     opacity = figures.FAINT + 0.1 if one.faint else 1
     mode = "markers" if len(kept) == 1 else "lines"
     values = _numbers(one.estimate.value[kept])
-    yield shape | {"y": values, "name": one.label, "line": line, "opacity": opacity, "mode": mode}
+    found = shape | {"y": values, "name": one.label, "line": line, "opacity": opacity, "mode": mode}
+    yield found | ({"showlegend": False} if shared and one.faint else {})
 
 
 def _span(chart: Chart) -> list[float]:

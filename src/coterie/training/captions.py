@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -61,6 +61,17 @@ def describe_step(episode: tuple[int, int | None], step: int, returns: Mapping[s
     return f"episode {number}{of}   step {step}   return  {scores}"
 
 
+def in_lines(words: str, fits: Callable[[str], bool]) -> list[str]:
+    """Lines that fit, where possible: the words are broken at two spaces or more."""
+    lines = [""]
+    for part in re.findall(r" *\S+(?: \S+)*", words):
+        if fits(lines[-1] + part) or not lines[-1]:
+            lines[-1] += part
+        else:
+            lines.append(part.strip())
+    return lines
+
+
 def without_step(scene: str, step: int) -> str:
     """A scene without the step that it begins with, for where the step is written above it."""
     return re.sub(rf"\Astep {step}(\n|, |\Z)", "", scene)
@@ -76,6 +87,7 @@ class Captioned:
         grey = Sign("", "").colour
         self.lines = [*lines, *(Who(() if s.colour == grey else (s.colour,), s.meaning) for s in remarks)]
         self.width = 0
+        self.lines_above = 1
         self.wrapped: list[Who] = []
 
     def frame(self, picture: Array, words: str) -> Array:
@@ -87,13 +99,18 @@ class Captioned:
         if not self.width:
             self.width = max(image.width, NARROWEST) + max(image.width, NARROWEST) % 2  # even, for MP4
             self.wrapped = [part for line in self.lines for part in _wrap(line, font, self.width)]
-        above = LINE + MARGIN
+            self.lines_above = len(in_lines(_with_wide_numbers(words), self._fits))
+        head = in_lines(words, self._fits)
+        kept = self.lines_above - 1
+        head = [*head[:kept], "  ".join(head[kept:])]
+        above = self.lines_above * LINE + MARGIN
         below = len(self.wrapped) * LINE + (MARGIN if self.wrapped else 0)
         height = above + image.height + below
         canvas = Image.new("RGB", (self.width, height + height % 2), GROUND)
         canvas.paste(image, ((self.width - image.width) // 2, above))
         draw = ImageDraw.Draw(canvas)
-        draw.text((MARGIN, MARGIN // 2 + 1), words, INK, font)
+        for number, text in enumerate(head):
+            draw.text((MARGIN, MARGIN // 2 + 1 + number * LINE), text, INK, font)
         for number, (colours, text) in enumerate(self.wrapped):
             top, left = above + image.height + MARGIN // 2 + number * LINE, MARGIN
             for colour in colours:
@@ -101,6 +118,9 @@ class Captioned:
                 left += 14
             draw.text((left + (2 if colours else 0), top), text, QUIET, font)
         return np.asarray(canvas)
+
+    def _fits(self, text: str) -> bool:
+        return _font().getlength(text) <= self.width - 2 * MARGIN
 
 
 def enlarged(image: Image) -> Image:
@@ -117,6 +137,11 @@ def _font() -> FreeTypeFont | ImageFont:
     from PIL import ImageFont
 
     return ImageFont.load_default(FONT_SIZE)
+
+
+def _with_wide_numbers(words: str) -> str:
+    """The words of a first frame with numbers as wide as those of later ones may become."""
+    return re.sub(r"-?\d+\.\d\d\b", "-000.00", re.sub(r"\bstep \d+", "step 0000", words))
 
 
 def _wrap(line: Who, font: FreeTypeFont | ImageFont, width: int) -> list[Who]:

@@ -25,6 +25,15 @@ def demand_jobs(jobs: int) -> None:
         raise CoterieError(f"--jobs: expected at least 1 process, got {jobs}; --jobs 1 runs one after the other")
 
 
+def refuse_second_import() -> None:
+    """Refuse to train while a new process imports the user's script once more, which would start everything again."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself asks
+        raise CoterieError(
+            "a process of jobs or workers imports this script again; put what the script does below "
+            'if __name__ == "__main__":'
+        )
+
+
 def run_parallel(
     function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int, interrupted: Interruption
 ) -> Iterator[tuple[int, Any]]:
@@ -72,7 +81,7 @@ def _receive(receiver: Connection, process: SpawnProcess) -> tuple[Any, CoterieE
         found = receiver.recv()
     except EOFError:
         process.join()
-        found = CoterieError(f"a process of --jobs ended with exit code {process.exitcode} and no result")
+        found = CoterieError(f"a process of --jobs ended with exit code {process.exitcode}; its error stands above")
     receiver.close()
     process.join()
     return (None, found) if isinstance(found, CoterieError) else (found, None)

@@ -80,7 +80,7 @@ class Training:
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
         self.score = -np.inf  # of the latest validation
-        self.evaluations, self.said_slow = 0, False  # the first one compiles: it says little about later ones
+        self.validations, self.said_slow = 0, False  # the first one compiles: it says little about later ones
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
         self.recent_success: deque[bool] = deque(maxlen=self.window)  # for the progress line only; not saved
         self.step_0: dict[str, Any] = {}
@@ -189,8 +189,8 @@ class Training:
 
         result = evaluate(world, chosen, episodes, seed, greedy, report=report)
         took = time.perf_counter() - start
-        self.evaluations += 1
-        if took > SLOW_EVALUATION and self.evaluations > 1 and not self.said_slow:
+        self.validations += validates  # evaluations at the end may compile baselines, and do not repeat
+        if validates and took > SLOW_EVALUATION and self.validations > 1 and not self.said_slow:
             self.said_slow = True
             log.warning(
                 "an evaluation of %d episodes takes %.0f s; lower train.evaluate_episodes, or raise "

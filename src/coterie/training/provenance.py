@@ -20,7 +20,7 @@ from pathlib import Path
 
 import coterie
 from coterie.core.types import CoterieError
-from coterie.training.run import LOCK, PROVENANCE, Run, write_text
+from coterie.training.run import LOCK, PROVENANCE, STUDY_LOCK, Run, write_text
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,10 @@ def starts(run: Run) -> list[Start]:
 
 def this_start() -> Start:
     """This process."""
-    program = Path(sys.argv[0]).name or "python"
+    script = Path(sys.argv[0])
+    program = f"python -m {script.parent.name}" if script.name == "__main__.py" else script.name or "python"
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    command = shlex.join([program, *sys.argv[1:]])
+    command = " ".join([program, *map(shlex.quote, sys.argv[1:])])
     return Start(command, date, coterie.__version__, platform.python_version(), machine())
 
 
@@ -95,8 +96,18 @@ def locked(run: Run) -> Iterator[None]:
 
 def in_training(run: Run) -> bool:
     """Whether a process holds the run's lock."""
+    return is_locked(run.path / LOCK)
+
+
+def in_study(run: Run) -> bool:
+    """Whether the run is a trial, or a member of a population, of a study that is going on."""
+    return any(is_locked(folder / STUDY_LOCK) for folder in run.path.resolve().parents[:2])  # trials may have seeds
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of this file."""
     try:
-        with open(run.path / LOCK) as file:
+        with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

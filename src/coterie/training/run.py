@@ -20,6 +20,7 @@ from coterie.training.data_frames import data_frame
 log = logging.getLogger("coterie")
 MISSING = object()  # stands for a value that a summary lacks
 PROVENANCE, LOCK = "provenance.json", "run.lock"  # of `provenance.py`
+STUDY_LOCK = ".lock"  # in the directory of a study's trials, while it goes on
 
 
 @dataclass(frozen=True)

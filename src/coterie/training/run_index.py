@@ -10,14 +10,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from coterie.config.schema import SeatedRun
 from coterie.core.types import CoterieError
-from coterie.training.provenance import in_training, starts
+from coterie.training.provenance import in_study, in_training, starts
 from coterie.training.run import Run, write_text
 
 LABELS = "labels.json"
@@ -129,14 +129,19 @@ def read_labels(run: Run) -> Labels:
         raise CoterieError(f"'{file}' is damaged: {error}; delete it to remove the run's labels") from None
 
 
-def tag(runs: Sequence[Run], add: Iterable[str], remove: Iterable[str]) -> None:
-    """Add and remove tags."""
-    add, remove = list(add), set(remove)
+def check_tags(add: Collection[str], remove: Collection[str]) -> None:
+    """Refuse tags that nobody could filter by, and a command without any."""
     if not add and not remove:
-        raise CoterieError("name a tag with --add or --remove")
+        raise CoterieError("name a tag with --add or --remove: coterie runs tag RUN --add NAME")
     for name in add:
         if not TAG.fullmatch(name):
             raise CoterieError(f"--add: a tag has letters, digits, '.', '_' and '-', got '{name}'")
+
+
+def tag(runs: Sequence[Run], add: Iterable[str], remove: Iterable[str]) -> None:
+    """Add and remove tags."""
+    add, remove = list(add), set(remove)
+    check_tags(add, remove)
     for run in runs:
         labels = read_labels(run)
         kept = [name for name in dict.fromkeys([*labels.tags, *add]) if name not in remove]
@@ -164,6 +169,8 @@ def refuse_in_use(runs: Sequence[Run], folder: Path) -> None:
         for one in inner:
             if in_training(one):
                 raise CoterieError(f"'{one.path}' is being trained; stop it first. Nothing was deleted")
+        if in_study(run):
+            raise CoterieError(f"'{run.path}' belongs to a study that goes on; stop it first. Nothing was deleted")
     for other in find(folder) if folder.is_dir() else []:
         if other.path.resolve() in leaving:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -147,6 +148,7 @@ def show_in_terminal(world: World, actors: Sequence[Actor], seed: int, showing: 
     drawn = renderable(world)
     live, colour = sys.stdout.isatty(), captions.in_colour()
     legend = captions.signs(world)
+    width = shutil.get_terminal_size().columns
     below = captions.legend_lines(legend, captions.who_is_who(world, actors, showing.kinds), colour)
     for number in range(showing.episodes or 1):
         runner = Runner(world, actors, seed + number, greedy=showing.greedy)
@@ -154,6 +156,7 @@ def show_in_terminal(world: World, actors: Sequence[Actor], seed: int, showing: 
             if live:
                 print("\x1b[H\x1b[2J", end="")
             head = captions.describe_step((number + 1, showing.episodes), step, running_returns(runner, final))
+            head = "\n".join(captions.in_lines(head, lambda text: len(text) <= width))
             scene = captions.without_step(drawn.ansi(0, final), step)
             print(f"{head}\n\n{captions.coloured(scene, legend) if colour else scene}\n")
             if live or step == 0:

@@ -42,13 +42,13 @@ def score_rows(comparison: Comparison) -> list[Row]:
     """The variants, then the baselines."""
     rows = [
         [
-            f"{place}  {one.variant.label}",
+            name,
             str(one.seeds),
             bounded(one.aggregates["iqm"]),
             number(float(one.aggregates["mean"].value)),
             number(float(one.area.value)),
         ]
-        for place, one in enumerate(comparison.standings, 1)
+        for name, one in zip(_names(comparison), comparison.standings, strict=True)
     ]
     return rows + [[f"   {name}", "", "", number(value), ""] for name, value in comparison.references.items()]
 
@@ -56,12 +56,16 @@ def score_rows(comparison: Comparison) -> list[Row]:
 def reaching_rows(comparison: Comparison, world: str) -> list[Row]:
     """Steps to the threshold in one world."""
     rows = []
-    for place, one in enumerate(comparison.standings, 1):
+    for name, one in zip(_names(comparison), comparison.standings, strict=True):
         found = one.reaching[world]
         median = "not reached" if found.median is None else f"{found.median:,.0f}"
         reached = f"{found.reached}/{found.runs}"
-        rows.append([f"{place}  {one.variant.label}", reached, median, f"{found.restricted_mean:,.0f}"])
+        rows.append([name, reached, median, f"{found.restricted_mean:,.0f}"])
     return rows
+
+
+def _names(comparison: Comparison) -> list[str]:
+    return short_labels([one.variant.label for one in comparison.standings])
 
 
 def improvement_rows(comparison: Comparison) -> list[Row]:
@@ -84,6 +88,8 @@ def notes(comparison: Comparison, scored: str, skipped: Sequence[Path]) -> list[
     """Notes that explain the numbers."""
     worlds = list(comparison.scales)
     lines = [f"{'world' if len(worlds) == 1 else 'worlds'}: {', '.join(worlds)}"]
+    shared = shared_experiment([one.variant.label for one in comparison.standings])
+    lines += [f"experiment: {shared}"] if shared else []
     what = "normalised return" if comparison.normalised else "return"
     lines.append(f"score: {what} of the {scored} policies, greedy, on held-out episodes")
     for world, scale in comparison.scales.items():
@@ -435,12 +441,18 @@ def _draw_names(figure: Any, picture: Picture) -> None:
     figure.legend(handles, labels, loc="outside upper left", frameon=False, fontsize=9, ncols=columns)
 
 
-def short_labels(variants: Sequence[str], limit: int) -> list[str]:
+def short_labels(variants: Sequence[str], limit: int | None = None) -> list[str]:
     """The variants' numbers and labels, without the experiment where all share it."""
+    shared = shared_experiment(variants)
+    labels = [f"{place}  {label.removeprefix(f'{shared} ')}" for place, label in enumerate(variants, 1)]
+    return labels if limit is None else [shortened(label, limit) for label in labels]
+
+
+def shared_experiment(variants: Sequence[str]) -> str:
+    """The experiment of variants that differ in settings alone; "" for others."""
     names = [label.partition(" ") for label in variants]
     same = len({name for name, _, _ in names}) == 1 and all(rest for _, _, rest in names)
-    labels = [rest if same else " ".join(filter(None, (name, rest))) for name, _, rest in names]
-    return [shortened(f"{place}  {label}", limit) for place, label in enumerate(labels, 1)]
+    return names[0][0] if same else ""
 
 
 def shortened(text: str, limit: int) -> str:

@@ -103,7 +103,7 @@ def draw_matrix(players: Sequence[str], matrix: Sequence[Sequence[Mapping[str, A
     labels = [name if len(name) <= 24 else f"…{name[-23:]}" for name in names]
     means = np.array([[entry["return_mean"] for entry in row] for row in matrix])
     size = 2.5 + 0.9 * len(players)
-    figure = Figure(figsize=(size + 1.8, size), layout="constrained")
+    figure = Figure(figsize=(size + 1.8, size), layout="compressed")  # equal sides of the cells
     axes = figure.add_subplot()
     image = axes.imshow(means, cmap=figures.HEAT)
     axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right")

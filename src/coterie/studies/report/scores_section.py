@@ -41,7 +41,11 @@ def report_section(runs: Sequence[Run]) -> Iterable[str]:
         yield "<p class=quiet>The run has not finished; scores are computed at its end.</p>"
         return
     yield f"<p class=quiet>{escape(' '.join(_caption(finished, len(runs))))}</p>"
-    yield _table(HEAD, [row.cells() for row in pooled_rows(finished)])
+    rows = pooled_rows(finished)
+    names = ["", *(row.policy for row in rows)]
+    yield _table(
+        HEAD, [["" if row.policy == above else row.policy, *row.cells()[1:]] for above, row in zip(names, rows)]
+    )
     yield from _every_seed(finished)
 
 

@@ -28,17 +28,18 @@ def report_section(config: Config) -> Iterable[str]:
         yield f"<p class=quiet>All settings of {escape(config.experiment)} that differ from the defaults.</p>"
     elif changed:
         yield f"<p>Changed from the shipped experiment {escape(config.experiment)}:</p>"
-        yield html.table(["setting", "shipped", "here"], [[path, was, here] for path, _, was, here, _ in changed])
+        yield _table("shipped", [[path, was, here] for path, _, was, here, _ in changed])
     else:
         yield f"<p>As shipped: the experiment {escape(config.experiment)}.</p>"
-    if rows and shipped is None:
-        yield html.table(["setting", "default", "here"], [[path, default, here] for path, default, _, here, _ in rows])
-    elif rows:
-        table = html.table(
-            ["setting", "default", "here"], [[path, default, here] for path, default, _, here, _ in rows]
-        )
-        yield html.folded(f"{len(rows)} settings that differ from the defaults", [table])
+    if rows:
+        table = _table("default", [[path, default, here] for path, default, _, here, _ in rows])
+        title = f"{len(rows)} settings that differ from the defaults"
+        yield table if shipped is None else html.folded(title, [table])
     yield html.folded("All settings", [f"<pre>{escape(schema.to_yaml(config))}</pre>"])
+
+
+def _table(usual: str, rows: list[list[str]]) -> str:
+    return html.table(["setting", usual, "here"], rows, "left")  # values are words as often as numbers
 
 
 def shipped_config(config: Config) -> Config | None:
@@ -53,8 +54,8 @@ def difference_rows(config: Config, shipped: Config | None) -> Iterable[tuple[st
     for path in dict.fromkeys([*here, *there]):
         if path in NOT_SHOWN or (path == "world.id" and here.get("world.name", "").endswith(f"/{here.get(path)}")):
             continue
-        changed = here.get(path, ABSENT) != there.get(path, ABSENT)
-        if changed or here.get(path, ABSENT) != default.get(path, ABSENT):
+        changed = here.get(path) != there.get(path)
+        if changed or here.get(path) != default.get(path):
             yield path, _written(default, path), _written(there, path), _written(here, path), changed
 
 
@@ -91,7 +92,7 @@ def _default_settings(settings: Any) -> dict[str, Any]:
 
 
 def _written(settings: dict[str, Any], path: str) -> str:
-    if path not in settings:
+    value = settings.get(path)
+    if value is None:
         return ABSENT
-    value = settings[path]
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -38,7 +38,7 @@ from coterie.studies.tune.tune import (
 from coterie.training import loop, start
 from coterie.training.interrupt import Interrupted, Interruption, interruptible
 from coterie.training.jobs import demand_jobs, run_parallel
-from coterie.training.run import Run, write_text
+from coterie.training.run import STUDY_LOCK, Run, write_text
 
 SHARE = 4  # one member in four is replaced, by one of the best in four
 FACTORS = (0.8, 1.25)  # by which a copied setting changes (Jaderberg et al. 2017, section 4.1.1: 0.8 and 1.2)
@@ -259,7 +259,7 @@ def finish_copying(population: Population, files: Files, plan: Plan, base: Confi
 def locked(files: Files) -> Iterator[None]:
     """Keep other processes out of a population."""
     files.trials.mkdir(parents=True, exist_ok=True)
-    with open(files.trials / ".lock", "w") as held:
+    with open(files.trials / STUDY_LOCK, "w") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends, however it ends
         except BlockingIOError:
