@@ -173,9 +173,21 @@ def table_of(action, parameters, centralized, compiled=True, **settings):
     return one, own, theirs
 
 
+def turned(columns, own, agent):
+    """All columns, in the group of two's own part that agent's first."""
+    numbers = list(range(columns))
+    group, width = numbers[own], (own.stop - own.start) // 2
+    return numbers[: own.start] + group[agent * width :] + group[: agent * width] + numbers[own.stop :]
+
+
 def critic_row(one, net, table, done, agent):
     """A critic's values `[B]` of an agent's decisions; `table [B, O]`, `done [B, U]` for that agent's critic."""
     span, parameter_sets = one.layout.own, one.group_spec.parameter_sets
+    if one.settings.critic.own_first:
+        table, done = (
+            table[:, turned(table.shape[1], span.obs, agent)],
+            done[:, turned(done.shape[1], span.action, agent)],
+        )
     if one.centralized:
         parts = [table]
         if parameter_sets == 1:
@@ -192,12 +204,13 @@ def critic_row(one, net, table, done, agent):
 
 @both_kinds
 @both_spaces
-@both_views
+@pytest.mark.parametrize(("centralized", "own_first"), [(True, False), (True, True), (False, False)])
 @pytest.mark.parametrize("compiled", [True, False])
-def test_one_update_is_the_one_of_the_paper(action, parameters, centralized, compiled):
+def test_one_update_is_the_one_of_the_paper(action, parameters, centralized, own_first, compiled):
     settings = {"gamma": 0.9, "max_grad_norm": 1e9, "choices": {"temperature": 0.7}, "target": {"tau": 0.25}}
-    one, own, theirs = table_of(action, parameters, centralized, compiled, **settings)
-    other, _, _ = table_of(action, parameters, centralized, compiled, **settings)
+    settings["critic"] = {"own_first": own_first}
+    one, own, theirs = table_of(action, parameters, centralized, compiled, **dict(settings))
+    other, _, _ = table_of(action, parameters, centralized, compiled, **dict(settings))
     joint = joint_of(one, own, others={"other": theirs})
     for each in (one, other):
         each.remember(own, joint)

@@ -68,6 +68,11 @@ def odd_cases():
         yield {"action": "multi-discrete", "choices": choices, "critic": {"quantiles": 3}}
         yield {"action": "multi-discrete", "choices": choices, "parameters": "individual", "policy_delay": 2}
         yield {"action": "discrete", "choices": choices, "critic": {"centralized": False, "hurdle": True}, "zeros": 0.5}
+    for parameters in ("shared", "individual"):
+        for choices in ({}, {"gradient": "expected"}):
+            critic = {"own_first": True, "twin": True}
+            yield {"action": "discrete", "parameters": parameters, "agents": 3, "critic": critic, "choices": choices}
+        yield {"action": "box", "parameters": parameters, "agents": 3, "critic": {"own_first": True}}
     yield {"action": "box", "batch_size": 1}
     yield {"action": "box", "batch_size": 700}
     yield {"action": "discrete", "agents": 1}

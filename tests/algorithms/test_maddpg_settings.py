@@ -64,6 +64,7 @@ CHOICES = [
     {"gamma": 0.5},
     {"policy_delay": 2},
     {"critic": {"centralized": False}},
+    {"critic": {"own_first": True}},
     {"critic": {"twin": True}},
     {"critic": {"hidden": (5,)}},
     {"critic": {"activation": "tanh"}},
@@ -272,6 +273,7 @@ def test_update_every_and_offset(table_learner, every, offset):
         (lambda: NoiseSettings(start=-1), "start must be at least 0"),
         (lambda: NoiseSettings(end=-1), "end must be at least 0"),
         (lambda: NoiseSettings(fraction=2), r"fraction must lie in \[0, 1\]"),
+        (lambda: CriticSettings(centralized=False, own_first=True), "own_first.*set centralized=true"),
         (lambda: CriticSettings(hidden=()), "hidden must name at least one layer"),
         (lambda: CriticSettings(learning_rate=0), "learning_rate must be above 0"),
         (lambda: CriticSettings(quantiles=0), "quantiles must be at least 1"),
@@ -307,6 +309,7 @@ def test_every_setting_has_a_test_here():
         ChoiceSettings: {"gradient", "temperature", "entropy_start", "entropy_end", "fraction"},
         CriticSettings: {
             "centralized",
+            "own_first",
             "hidden",
             "activation",
             "learning_rate",

@@ -63,6 +63,9 @@ class GroupLayout(NamedTuple):
     first_action: int  # among all action numbers
     action_size: int  # action numbers of one agent
     centralized: bool  # critics see all observations and actions
+    own_first: bool  # a centralized critic sees its own agent first, then its teammates in cyclic order
+    obs_order: Array  # [A, O] int64: columns of joint observations in the order in which each agent's critic sees them
+    action_order: Array  # [A, U] int64: the same of joint actions
     choices: Array  # [parts] int64: sizes of the choices that an action consists of; empty: a box
     clipped: bool  # outputs are clipped to a box, not squashed by tanh
 
@@ -165,24 +168,22 @@ def critic_rows(
                 for k in range(layout.action_size):
                     into[width + k] = action[i, layout.first_action + a * layout.action_size + k]
                 continue
-            if p == 0:
-                for j in range(obs_size):
-                    scaled = (row[j] - scaling.joint_shift[j]) * scaling.joint_scale[j]
-                    into[j] = min(max(scaled, -scaling.joint_limit), scaling.joint_limit)
-            else:
-                for j in range(obs_size):
-                    into[j] = y[i * per, j]
+            for j in range(obs_size):
+                k = layout.obs_order[a, j]
+                scaled = (row[k] - scaling.joint_shift[k]) * scaling.joint_scale[k]
+                into[j] = min(max(scaled, -scaling.joint_limit), scaling.joint_limit)
             for j in range(scaling.critic_identities):
                 into[obs_size + j] = 1 if j == a else 0
             for k in range(action.shape[1]):
-                into[obs_size + scaling.critic_identities + k] = action[i, k]
+                into[obs_size + scaling.critic_identities + k] = action[i, layout.action_order[a, k]]
 
 
 @njit(cache=True, error_model="numpy")
 def action_start(layout: GroupLayout, scaling: InputScaling, obs_size: int, a: int) -> int:
     """The index at which an agent's own action begins in its critic's inputs."""
     if layout.centralized:
-        return obs_size + scaling.critic_identities + layout.first_action + a * layout.action_size
+        place = 0 if layout.own_first else a
+        return obs_size + scaling.critic_identities + layout.first_action + place * layout.action_size
     return layout.obs_size + scaling.own.identities
 
 

@@ -108,6 +108,7 @@ class ChoiceSettings:
 @dataclass(frozen=True)
 class CriticSettings:
     centralized: bool = True  # sees observations and actions of all agents; false: of its own agent alone (DDPG)
+    own_first: bool = False  # centralized: sees its own agent first, then teammates in cyclic order; false: fixed order
     hidden: tuple[int, ...] | None = None  # widths of its hidden layers; None: the policy's
     activation: Literal["tanh", "relu"] | None = None  # after each of them; None: the policy's
     learning_rate: float | None = None  # of Adam; None: the policy's
@@ -122,6 +123,8 @@ class CriticSettings:
     }
 
     def __post_init__(self) -> None:
+        if self.own_first and not self.centralized:
+            raise ValueError("own_first orders what a centralized critic sees; set centralized=true or own_first=false")
         if self.hidden is not None:
             check_widths(self.hidden, ())
         if self.learning_rate is not None:
@@ -232,6 +235,20 @@ def check_interim(group: str, own: Experience, gamma: float, one_amount: bool) -
         )
 
 
+def seen_order(columns: int, own: slice, agents: int, own_first: bool) -> Array:
+    """The order `[A, columns]` in which each agent's critic sees the columns of all agents; `own` are the group's.
+
+    With `own_first` the group's agents are turned round until the critic's own comes first. Without, all are in one
+    fixed order.
+    """
+    order = np.tile(np.arange(columns), (agents, 1))
+    if own_first:
+        group = np.arange(own.start, own.stop).reshape(agents, -1)
+        for a in range(agents):
+            order[a, own] = np.roll(group, -a, axis=0).ravel()
+    return order
+
+
 # The learner ------------------------------------------------------------------------------------------
 
 
@@ -254,6 +271,9 @@ class MADDPG:
         self.outputs = self.count_outputs()
         groups = group_spec.table if self.centralized and group_spec.table else (group_spec.info,)
         self.layout = JointLayout(groups, group_spec.group)
+        own, own_first = self.layout.own, settings.critic.own_first
+        self.obs_order = seen_order(self.layout.obs_size, own.obs, own.info.agents, own_first)
+        self.action_order = seen_order(self.layout.action_size, own.action, own.info.agents, own_first)
         slots = np.arange(self.layout.obs_size)
         self.normalizer = Normalizer(slots, len(slots), 1, self.centralized and policy.normalizer.enabled)
         target = networks.Net(policy.shape, policy.layout, policy.size, 0.01, policy.seeds("target")).to(policy.device)
@@ -434,6 +454,9 @@ class MADDPG:
             first_action=own.action.start,
             action_size=own.action_size,
             centralized=self.centralized,
+            own_first=self.settings.critic.own_first,
+            obs_order=self.obs_order,
+            action_order=self.action_order,
             choices=policy.choices,
             clipped=policy.clipped,
         )
@@ -608,7 +631,7 @@ class MADDPG:
             return self.by_agent(x)
         agents = len(self.group_spec.agents)
         normalized = self.tensor(self.normalizer(observation[None])[0].astype(np.float32, copy=False))
-        each = normalized.unsqueeze(1).expand(-1, agents, -1)
+        each = normalized[:, self.tensor(self.obs_order)]
         if not self.critic_identities:
             return each
         identities = torch.eye(agents, device=self.policy.device)
@@ -622,12 +645,12 @@ class MADDPG:
         part, agents = self.layout.own, len(self.group_spec.agents)
         if not self.centralized:
             return action.view(len(action), agents, part.action_size) if own is None else own
-        each = action.unsqueeze(1).expand(-1, agents, -1)
+        each = action[:, self.tensor(self.action_order)]
         if own is None:
             return each
-        each = each.clone()
         for i in range(agents):
-            start = part.action.start + i * part.action_size
+            place = 0 if self.settings.critic.own_first else i
+            start = part.action.start + place * part.action_size
             each[:, i, start : start + part.action_size] = own[:, i]
         return each
 
