@@ -299,7 +299,7 @@ def parse_overrides(overrides: list[str] | str) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with text that is no YAML, in one sentence; the parser's own message takes several lines."""
+    """A sentence about text that is no YAML; the parser's own message takes several lines."""
     match error:
         case MarkedYAMLError(problem=str(problem), problem_mark=mark) if mark is not None:
             return f"{problem}, line {mark.line + 1}, column {mark.column + 1}"

@@ -25,18 +25,23 @@ def family(table: dict[str, str], name: str) -> tuple[str, str]:
 
 
 def look_up(table: dict[str, str], name: str) -> Any:
-    """The class or function behind a name, or behind `package.module:Name`."""
+    """The class, function or object behind a name, or behind `package.module:Name`."""
     entry = family(table, name)[0]
     address = table.get(entry, entry)
     if ":" not in address:
         raise LookupError(f"no '{name}' here (known: {', '.join(table)}; custom: package.module:Name)")
     module, _, attribute = address.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         raise LookupError(f"'{name}' needs the module '{error.name}', which is not installed") from None
     except AttributeError:
         raise LookupError(f"module '{module}' has no '{attribute}'") from None
+
+
+def look_up_class(table: dict[str, str], name: str) -> Any:
+    """The class or function behind a name; an object of another kind is refused."""
+    found = look_up(table, name)
     if not callable(found):
         raise LookupError(f"'{name}' is neither a class nor a function, but {found!r:.60}")
     return found
@@ -44,7 +49,7 @@ def look_up(table: dict[str, str], name: str) -> Any:
 
 def settings_type(table: dict[str, str], name: str) -> type[Any]:
     """The settings dataclass that a named class takes."""
-    hints = type_hints(look_up(table, name).__init__)
+    hints = type_hints(look_up_class(table, name).__init__)
     if "settings" not in hints:
         raise LookupError(f"'{name}': its constructor has no annotated 'settings' parameter")
     found: type[Any] = hints["settings"]

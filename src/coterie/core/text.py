@@ -142,7 +142,7 @@ def find_text_codec(name: str, group_spec: GroupSpec) -> TextCodec:
         raise ValueError("this world's actions are text, not choices; use policy 'writer', which completes the prompt")
     if name != "auto":
         try:
-            codec: TextCodec = lookup.look_up({}, name)(world, group_spec.agent_type)
+            codec: TextCodec = lookup.look_up_class({}, name)(world, group_spec.agent_type)
         except LookupError as error:
             raise ValueError(f"codec: {error}") from None
     elif isinstance(world, HasTextCodec):
