@@ -13,6 +13,7 @@ from coterie.lm.loading import LMSettings
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.preferences.standard import CPT, CPTSettings, Individual, IndividualSettings, Team, TeamSettings
+from coterie.roles.advisor import PolicyAdvisor, PolicyAdvisorSettings
 from coterie.roles.constraints import Case, ChannelJudge, ConstraintSettings, DirectJudge, LanguageShield
 from coterie.studies.exploit.deviations import Frozen, FrozenSettings
 from coterie.studies.match.match import Player
@@ -24,7 +25,7 @@ from helpers.constraint import ASKED, make_shield, seen
 from helpers.language import race
 from helpers.lm import embedded_file
 from helpers.run import written
-from helpers.small_worlds import spec_in
+from helpers.small_worlds import network, spec_in
 
 UP, DOWN, LEFT, RIGHT, STAY = range(5)
 
@@ -50,6 +51,17 @@ def test_a_veto_prevents_and_is_recorded():
     assert set(np.unique(own.action)) == {UP, DOWN, RIGHT, STAY}
     assert not own.mask[..., LEFT].any()
     assert own.mask[..., [UP, DOWN, RIGHT, STAY]].all()
+
+
+@pytest.mark.parametrize("made", [network, lambda spec: RandomPolicy(RandomSettings(), spec)])
+def test_a_policy_that_advises_keeps_its_own_rules(made):
+    world = race(8, num_agents=2)
+    rules = "never move left", "never move up", "never move down"
+    actor = Actor(spec_in(world), made(spec_in(world)), shield=make_shield(world, *rules))
+    advisor = PolicyAdvisor(PolicyAdvisorSettings(), spec_in(world), actor)
+    advice = advisor.suggest(seen(world))
+    assert advice.given.all()
+    assert not advice.probabilities[..., [UP, DOWN, LEFT]].any()
 
 
 @pytest.mark.parametrize("action", ["penalty", "count"])

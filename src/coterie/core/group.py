@@ -299,7 +299,15 @@ class Actor:
     shield: ActionShield | None = None
 
     def act(self, view: View) -> tuple[View, Decision]:
-        """Apply shield, advisor and policy; returns what the policy saw and what it decided.
+        """Apply shield, advisor and policy; returns what the policy saw and what it decided."""
+        view = self.shown(view)
+        decision = self.policy.act(view)
+        if self.shield is not None:
+            self.shield.observe(view, decision.action)
+        return view, decision
+
+    def shown(self, view: View) -> View:
+        """The view as the policy sees it: without the actions that the shield forbids, with advice.
 
         Outside of training (`view.progress` is None) an advisor is asked only if it advises evaluations.
         """
@@ -307,10 +315,7 @@ class Actor:
             view = replace(view, mask=self.shield.allowed(view))
         if self.advisor is not None and (view.progress is not None or self.advisor.in_evaluation):
             view = self.advisor.advise(view, self.policy)
-        decision = self.policy.act(view)
-        if self.shield is not None:
-            self.shield.observe(view, decision.action)
-        return view, decision
+        return view
 
     def parts(self) -> list[Stateful]:
         """Advisor and shield, as far as there are any: what has a state besides the policy's."""

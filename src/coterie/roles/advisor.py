@@ -401,9 +401,9 @@ class PolicySource:
             shown = replace(view, agents=members, greedy=True, memory=None, advice=None)
             policy = self.actor.policy
             if isinstance(policy, HasLogProbs):
-                found = np.exp(policy.log_probs(shown))
+                found = np.exp(policy.log_probs(self.actor.shown(shown)))
             else:
-                found = np.arange(self.actions) == policy.act(shown).action[..., None]
+                found = np.arange(self.actions) == self.actor.act(shown)[1].action[..., None]
             self.asked = view, found.reshape(view.acting.size, self.actions).astype(np.float64)
         return self.asked[1][rows]
 
