@@ -1,5 +1,7 @@
 """DAgger: who acts, what is labelled, how labels add up, and runs that are killed and resumed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,15 @@ def test_the_expert_labels_every_decision_whoever_acts():
     found = group.learner.new_labels(own)
     np.testing.assert_array_equal(found.action, labels[own.active & own.advice.given])
     np.testing.assert_array_equal(found.agent, np.nonzero(own.active)[2])
+
+
+def test_a_pending_decision_is_labelled_once():
+    group, own = rollout()
+    waits = replace(own, acting=np.zeros_like(own.acting))  # turn-based: the last decisions open the next rollout
+    pending = own.active & ~waits.closed()
+    assert 0 < pending.sum() < own.active.sum()
+    found = group.learner.new_labels(waits)
+    np.testing.assert_array_equal(found.agent, np.nonzero(own.active & ~pending)[2])
 
 
 def test_labels_add_up_to_a_limit(tmp_path):

@@ -73,3 +73,10 @@ def test_a_loaded_learner_goes_on_as_the_saved_one(parameters, compiled):
         assert np.array_equal(one.temperature.flat, other.temperature.flat)
 
     assert_loaded_goes_on(one, other, learn, random_experience, same)
+
+
+def test_a_fixed_temperature_is_the_settings_and_a_learned_one_the_checkpoints():
+    for learned, expected in ((False, 0.25), (True, 0.5)):
+        saved, other = (make_learner(temperature={"start": start, "learned": learned}) for start in (0.5, 0.25))
+        other.load(saved.state())
+        assert np.exp(other.temperature.flat) == pytest.approx(expected)

@@ -104,9 +104,12 @@ class DAgger:
         return 0 if self.labels is None else sum(mine.size for mine in self.labels)
 
     def new_labels(self, own: Experience) -> Labels:
-        """The decisions of a rollout that the expert labelled, as many as there is room for."""
+        """The decisions of a rollout that the expert labelled, as many as there is room for.
+
+        One that is pending is labelled once, in the next rollout, whose first row it is.
+        """
         assert own.advice is not None  # the build step has checked it
-        index = np.nonzero(own.active & own.advice.given)
+        index = np.nonzero(own.closed() & own.advice.given)
         if self.settings.max_labels is not None:
             index = tuple(part[: max(self.settings.max_labels - self.count, 0)] for part in index)
         seen = map_tree(lambda array: array[:-1][index][:, None], own.observation)

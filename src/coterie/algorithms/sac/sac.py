@@ -359,8 +359,9 @@ class SAC:
         self.policy.flat.load(state["adam"])
         for critic, saved in zip(self.critics, state["critics"], strict=True):
             critic.load(saved, f"{where}, critic")
-        for name, array in self.temperature._asdict().items():
-            array[:] = state["temperature"][name]
+        if self.settings.temperature.learned:  # a fixed one is a setting, which population-based training changes
+            for name, array in self.temperature._asdict().items():
+                array[:] = state["temperature"][name]
         self.replay.load(state["replay"], where)
         self.pending = load_pending(state["pending"])
         self.due = state["due"]
