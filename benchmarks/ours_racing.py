@@ -9,6 +9,7 @@ import argparse
 import json
 import resource
 import tempfile
+import time
 
 import coterie
 
@@ -42,6 +43,7 @@ def main() -> None:
             "return_100": run.metrics()[-1]["agent/return_100"],
             "greedy": summary["last"]["groups"]["agent"]["return_mean"],
             "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "cpu_s": time.process_time(),
         }
     print(json.dumps(result))
 

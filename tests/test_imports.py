@@ -82,3 +82,19 @@ def test_nothing_heavy_is_imported_before_it_is_needed(module):
     heavy = ["torch", "numpy", "numba", "pydantic", "omegaconf", "matplotlib"]
     done = python(f"import {module}, sys; print([m for m in {heavy} if m in sys.modules])")
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_gradients_of_slopes_need_no_symbolic_shapes():
+    code = """
+import sys
+import numpy as np
+import torch
+from coterie.nn import networks
+
+weight = torch.ones(3, requires_grad=True)
+outputs = [weight * 2, weight.reshape(3, 1) * torch.tensor([[3.0]])]
+networks.backward(outputs, [np.array([1, -2, 0.1], np.float32), np.array([[1], [0], [-0.5]], np.float32)])
+print(weight.grad.tolist() == [5.0, -4.0, float(torch.tensor(0.1) * 2 - 1.5)], "sympy" in sys.modules)
+"""
+    assert python(code).stdout.split() == ["True", "False"]

@@ -35,6 +35,7 @@ def main() -> None:
         "steps_per_s": (model.num_timesteps - 1024) / seconds,
         "return_100": float(np.mean([episode["r"] for episode in model.ep_info_buffer])),
         "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "cpu_s": time.process_time(),
     }
     print(json.dumps(result))
 

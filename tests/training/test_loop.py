@@ -1,6 +1,7 @@
 """The loop: exactness, what each of its settings does, when it stops."""
 
 import dataclasses
+import weakref
 
 import numpy as np
 import pytest
@@ -210,6 +211,20 @@ def test_what_comes_after_training_fails_with_a_warning(tmp_path, monkeypatch, c
     assert numbers(run) == numbers(shown)
     assert (run.path / "report.html").exists() == (name != "write_report")
     assert not coterie.resume(run.path, quiet=True)  # it has finished
+
+
+def test_a_report_is_written_when_the_training_no_longer_takes_memory(tmp_path, monkeypatch):
+    built, alive, begin = [], [], loop.Training.__init__
+
+    def note(training, *words):
+        begin(training, *words)
+        built.append(weakref.ref(training))
+
+    monkeypatch.setattr(loop.Training, "__init__", note)
+    settings = schema.load("gridworld-cooperative", [*run_cases.GRID, "train.total_steps=64"])
+    run = Run.create(tmp_path / "run", settings)
+    loop.train(settings, run, quiet=True, report=lambda *_: alive.append([one() is not None for one in built]))
+    assert alive == [[False]]
 
 
 @pytest.mark.slow

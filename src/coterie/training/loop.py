@@ -322,31 +322,38 @@ def train(
     whether a signal came. Before the first checkpoint a signal raises `Interrupted`, and a new directory is freed.
     """
     with fixed_threads(config.train.threads), interruptible() as interrupted, locked(run), discarding(run):
-        training = Training(config, run)
+        end = train_until_end(config, run, state, quiet, watch, interrupted)
+        if end["finished"] and report is not None:  # the memory of rollouts and replay is free by now
+            with extra("report"):
+                report([run], run.path / "report.html")
+        return end | {"interrupted": interrupted.is_set()}
+
+
+def train_until_end(
+    config: Config, run: Run, state: State | None, quiet: bool, watch: Watch | None, interrupted: Interruption
+) -> dict[str, Any]:
+    """Build the training, or restore it, and run the loop; what it holds is freed on return."""
+    training = Training(config, run)
+    try:
+        if state is None:
+            start_groups(config, training.groups)
+        else:
+            training.restore(state)  # a config that does not fit is refused before any file is changed
+        run.cut(-1 if state is None else training.env_steps)
+        run.write_config(config)
+        note_start(run, resumed=state is not None)
+        if config.train.video:
+            warn_undrawable(config.world)
+        first = 0 if state is None else training.env_steps + 1
+        recorder = Recorder(run, config.train, first, leaves(to_dict(config)))
+        training.progress = progress = Progress(config.train.total_steps, training.env_steps, quiet)
         try:
-            if state is None:
-                start_groups(config, training.groups)
-            else:
-                training.restore(state)  # a config that does not fit is refused before any file is changed
-            run.cut(-1 if state is None else training.env_steps)
-            run.write_config(config)
-            note_start(run, resumed=state is not None)
-            if config.train.video:
-                warn_undrawable(config.world)
-            first = 0 if state is None else training.env_steps + 1
-            recorder = Recorder(run, config.train, first, leaves(to_dict(config)))
-            training.progress = progress = Progress(config.train.total_steps, training.env_steps, quiet)
-            try:
-                end = loop(training, config.train.iterations, recorder, progress, interrupted, watch)
-                if end["finished"] and report is not None:
-                    with extra("report"):
-                        report([run], run.path / "report.html")
-                return end | {"interrupted": interrupted.is_set()}
-            finally:
-                progress.close()
-                recorder.close()
+            return loop(training, config.train.iterations, recorder, progress, interrupted, watch)
         finally:
-            training.workers.close()
+            progress.close()
+            recorder.close()
+    finally:
+        training.workers.close()
 
 
 @contextmanager
