@@ -1,7 +1,7 @@
 """PPO with a CNN on pixels, on the CPU and on a GPU: speed, and how far the weights differ after ten updates.
 
     PYTHONPATH=src python benchmarks/gpu_pixels.py [--pixels 64] [--encoder cnn] [--num-envs 64] [--out FILE]
-    PYTHONPATH=src python benchmarks/gpu_pixels.py --screen [--num-envs 8] [--rounds 3] [--out FILE]
+    PYTHONPATH=src python benchmarks/gpu_pixels.py --screen --num-envs 8 --rollout-steps 128 [--devices cuda] [--rounds 3]
 
 With `--screen`: the encoder `nature` on 84×84×4 bytes against a plain loop that does what Stable-Baselines3's CnnPolicy
 does (`peers/plain_pixels.py`; Gymnasium is not needed), in turns, with steps per second and memory of both.
@@ -234,7 +234,7 @@ def compare_screens(options: argparse.Namespace) -> dict[str, Any]:
         "num_envs": options.num_envs,
         "rollout_steps": options.rollout_steps,
     }
-    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+    for device in options.devices:
         command = [sys.executable, __file__, *words, "--device", device, "--contestant"]
         each = medians(take_turns({name: [*command, name] for name in ("coterie", "plain")}, options.rounds))
         found[device] = each | {"ratio": ratios(each, "steps_per_s")["plain"]}
@@ -247,6 +247,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--screen", action="store_true", help="nature on 84×84×4 against a plain loop")
     parser.add_argument("--rounds", type=int, default=3, help="of --screen")
+    there = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), default=there, help="of --screen")
     parser.add_argument("--contestant", choices=("coterie", "plain"), help="of --screen: measure only this one")
     parser.add_argument("--device", default="cpu", help="of --contestant")
     parser.add_argument("--seed", type=int, default=0, help="of --contestant; ignored")
