@@ -90,7 +90,7 @@ bench-dqn: $(STAMP) .venv-tianshou/.installed ## DQN against Stable-Baselines3 a
 	$(BIN)/python benchmarks/dqn.py
 	$(BIN)/python benchmarks/replay_sampling.py --tianshou .venv-tianshou/bin/python
 
-bench-sac: $(STAMP) ## SAC against Stable-Baselines3, speed and scores (about 8 minutes)
+bench-sac: $(STAMP) ## SAC against Stable-Baselines3, speed and scores (about 16 minutes)
 	$(BIN)/python benchmarks/sac.py --out docs/results/bench-sac.json
 
 bench-pbt: $(STAMP) .venv-agilerl/.installed ## population-based training against plain Optuna and AgileRL at equal steps, five studies each (about 25 minutes)

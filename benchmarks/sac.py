@@ -1,6 +1,6 @@
 """SAC against Stable-Baselines3's: one thread, interleaved, the same settings for both.
 
-    python benchmarks/sac.py [--rounds 3] [--lunar-rounds 1] [--out docs/results/bench-sac.json]
+    python benchmarks/sac.py [--rounds 3] [--lunar-rounds 3] [--out docs/results/bench-sac.json]
 
 Both learn with equal networks, batches, learning rates and updates per step; ours plays several copies, the peer one.
 Scores are of greedy play of the last policy, 100 episodes. On LunarLander everybody has 20,000 steps, of four frames
@@ -55,7 +55,7 @@ def race(env: str, rounds: int) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--lunar-rounds", type=int, default=1)
+    parser.add_argument("--lunar-rounds", type=int, default=3)
     parser.add_argument("--out")
     options = parser.parse_args()
     print(f"{'':16}{'':20}{'steps/s':>10}{'ours is':>9}   greedy returns, seed by seed")
