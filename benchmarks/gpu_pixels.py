@@ -1,7 +1,7 @@
 """PPO with a CNN on pixels, on the CPU and on a GPU: speed, and how far the weights differ after ten updates.
 
     PYTHONPATH=src python benchmarks/gpu_pixels.py [--pixels 64] [--encoder cnn] [--num-envs 64] [--out FILE]
-    PYTHONPATH=src python benchmarks/gpu_pixels.py --screen --num-envs 8 --rollout-steps 128 [--devices cuda] [--rounds 3]
+    PYTHONPATH=src python benchmarks/gpu_pixels.py --screen --num-envs 8 --rollout-steps 128 [--devices cuda]
 
 With `--screen`: the encoder `nature` on 84×84×4 bytes against a plain loop that does what Stable-Baselines3's CnnPolicy
 does (`peers/plain_pixels.py`; Gymnasium is not needed), in turns, with steps per second and memory of both.
