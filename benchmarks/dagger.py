@@ -137,12 +137,17 @@ def leads(arms: dict[str, dict[int, list[float]]]) -> dict[str, dict[int, list[f
 
 
 def draw(result: dict[str, Any]) -> bytes:
-    """Mean return by labels, with the range over seeds."""
-    lines = []
-    for number, (arm, scores) in enumerate(result["arms"].items()):
+    """Mean return by labels, with the range over seeds; the same method of `imitation` is dashed."""
+    arms, lines = result["arms"], []
+    peers = {arm.replace(" of imitation", ""): arm for arm in arms if " of imitation" in arm}
+    colours = {
+        arm: figures.colour(number) for number, arm in enumerate(arm for arm in arms if arm not in peers.values())
+    }
+    colours |= {arm: colours.get(method, colours.get(f"DAgger, augmented{LONG}", "")) for method, arm in peers.items()}
+    for arm, scores in arms.items():
         mean, least, most = (np.array([of(found) for found in scores.values()]) for of in (np.mean, np.min, np.max))
-        line = Estimate(mean, least, most)
-        lines.append(figures.Series(arm, figures.colour(number), np.array([int(count) for count in scores]), line))
+        x, line = np.array([int(count) for count in scores]), Estimate(mean, least, most)
+        lines.append(figures.Series(arm, colours[arm], x, line, dash=int(" of imitation" in arm)))
     goal = figures.Reference("95% of the expert", 0.95 * result["expert"], threshold=True)
     chart = figures.Chart("DoorKey 8 × 8", "labels by the expert", "mean return", tuple(lines), (goal,), share=True)
     return figures.chart_as_png(chart)

@@ -8,7 +8,7 @@ of PPO from random weights that are known, `transfer` with the weights of PPO on
 count demonstrations, and for `transfer` not the other task's. Policies that are handed over are evaluated every 512
 frames, `scratch` and `scratch-tuned` every 1,024. `lowest_drawn` is the lowest success of the episodes that ended in
 one iteration of training, where actions are drawn. Settings were chosen on seeds 100 to 104. Writes
-docs/results/expert-doorkey-SIZE.json and .png (curves with the range over seeds; below, where each arm goes), and one
+docs/results/expert-doorkey-SIZE.json and .png (curves, frames to 90%; below, where each arm goes), and one
 video of each arm next to the runs. What is already trained is kept, and refused where it was trained with other
 settings.
 """
@@ -174,33 +174,41 @@ def visits(run: Run, size: int) -> np.ndarray:
 
 
 def draw(found: dict[str, Any]) -> bytes:
-    """Curves over all seeds of every arm; below them where it goes, if the file has that."""
+    """Curves of all arms in one panel and the frames to 90% in another; below them where each arm goes."""
     from matplotlib.figure import Figure
 
     arms = found["arms"]
-    columns = min(len(arms), 4)
-    rows, mapped = -(-len(arms) // columns), all("visits" in one for one in arms.values())
-    figure = Figure(figsize=(2.9 * columns, (4.6 if mapped else 2.6) * rows), layout="constrained")
-    grid = figure.add_gridspec(rows * (1 + mapped), columns)
-    longest = max(one["curves"][0]["frames"][-1] for one in arms.values())
-    for number, (arm, one) in enumerate(arms.items()):
-        row, column = divmod(number, columns)
-        axes = figure.add_subplot(grid[row * (1 + mapped), column])
+    colours = {arm: figures.colour(number) for number, arm in enumerate(arms)}
+    figure = Figure(figsize=(12, 6.4), layout="constrained")
+    grid = figure.add_gridspec(2, 1, height_ratios=(1.7, 1))
+    above = grid[0].subgridspec(1, 2)
+    curves, reached = figure.add_subplot(above[0]), figure.add_subplot(above[1])
+    for arm, one in arms.items():
         steps = np.array(one["curves"][0]["frames"])
         values = np.array([curve["success"][: len(steps)] for curve in one["curves"]])
         line = Estimate(np.median(values, axis=0), values.min(axis=0), values.max(axis=0))
-        figures.draw_series(axes, figures.Series(arm, figures.colour(0), steps, line))
-        figures.draw_references(axes, [figures.Reference("solved", SOLVED, threshold=True)])
-        figures.label_panel(axes, arm, figures.STEPS, "greedy success" if not column else "")
-        axes.title.set_fontsize(9)
-        axes.set_ylim(-0.03, 1.03)
-        axes.set_xlim(-0.02 * longest, longest)
-        if mapped:
-            below = figure.add_subplot(grid[row * 2 + 1, column])
-            below.imshow(np.array(one["visits"]), cmap=figures.HEAT)
-            below.set_axis_off()
-    words = f"Median of the seeds, band from least to most; dashed: {SOLVED:.0%}."
-    figure.supxlabel(words, fontsize=8, color=figures.TEXT)
+        figures.draw_series(curves, figures.Series(arm, colours[arm], steps, line), band=len(arms) <= figures.MANY)
+    figures.draw_references(curves, [figures.Reference(f"{SOLVED:.0%}", SOLVED, threshold=True)])
+    figures.label_panel(curves, "greedy success, median of the seeds", figures.STEPS, "share of episodes")
+    curves.set_ylim(-0.03, 1.03)
+    figures.put_legend(curves)
+    runs = {
+        arm: [
+            (row["frames_to_90"] or curve["frames"][-1], row["frames_to_90"] is not None)
+            for row, curve in zip(one["seeds"], one["curves"], strict=True)
+        ]
+        for arm, one in arms.items()
+    }
+    figures.draw_reaching(reached, runs, colours)
+    figures.label_panel(reached, f"frames to {SOLVED:.0%}", figures.STEPS, "")
+    maps = grid[1].subgridspec(1, max(len(arms), 4))
+    for number, (arm, one) in enumerate(arms.items()):
+        axes = figure.add_subplot(maps[number])
+        axes.imshow(np.array(one["visits"]), cmap=figures.HEAT, vmin=0)
+        axes.set_title(arm, fontsize=9, color=figures.TEXT)
+        axes.set_axis_off()
+    words = "Dots: seeds; open: not reached by the last frame; line: median. Squares: cells that greedy play visits"
+    figure.supxlabel(f"{words}, the brighter the more often.", fontsize=8, color=figures.TEXT)
     return figures.as_png(figure)
 
 

@@ -303,7 +303,10 @@ def draw(found: dict[str, Any]) -> bytes:
 
     results = found["tasks"]
     rows = -(-len(results) // 2)
-    figure = Figure(figsize=(11, 2.9 * rows), layout="constrained")
+    arms = list(dict.fromkeys(arm for result in results.values() for arm in result["arms"]))
+    kinds = list(dict.fromkeys(arm.partition(", ")[0] for arm in arms))  # variants of an arm share its colour
+    colours = {arm: figures.colour(kinds.index(arm.partition(", ")[0])) for arm in arms}
+    figure = Figure(figsize=(12, 2.9 * rows), layout="constrained")
     for place, result in enumerate(results.values(), 1):
         axes = figure.add_subplot(rows, 2 if len(results) > 1 else 1, place)
         runs = {
@@ -313,8 +316,8 @@ def draw(found: dict[str, Any]) -> bytes:
             ]
             for arm, one in result["arms"].items()
         }
-        figures.draw_reaching(axes, runs)
-        title = f"{result['title']}: steps to {result['threshold']:.3g}"
+        figures.draw_reaching(axes, runs, colours)
+        title = f"{result['title']}: steps to {result['threshold']:.3g}".replace("-", "−")
         figures.label_panel(axes, title, figures.STEPS, "")
     words = "Every dot is a seed, played without its teacher; open: not reached by its last step. Line: the median."
     figure.supxlabel(words, fontsize=8, color=figures.TEXT)

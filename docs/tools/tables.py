@@ -258,7 +258,10 @@ def advised() -> str:
         steps = [seed["steps_to_threshold"] for seed in seeds]
         calls = [seed.get("advice/lm/calls") for seed in seeds]
         asked = ", ".join(f"{call:.0f}" for call in calls if call is not None) or "–"
-        rows.append([arm, thousands(statistics.mean(steps)), ", ".join(map(thousands, steps)), asked])
+        mean = "–" if None in steps else thousands(statistics.mean(steps))
+        last = thousands(max(row["curve"][-1][0] for row in seeds))
+        each = [f"not after {last}" if one is None else thousands(one) for one in steps]
+        rows.append([arm, mean, ", ".join(each), asked])
     return markdown(("arm", "steps to 90% of the expert, mean", "seed by seed", "model calls"), rows)
 
 

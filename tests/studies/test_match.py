@@ -341,6 +341,15 @@ def test_names_are_as_short_as_they_can_be():
 
 
 @pytest.mark.parametrize(
+    "name", ["random", "gridworld-competitive, seed 0", "x" * 50, "learner.learning_rate=0.001", "-"]
+)
+def test_long_names_of_a_figure_are_broken_not_cut(name):
+    lines = show.wrapped(name)
+    assert max(map(len, lines)) <= show.NAME_WIDTH + 1
+    assert "".join(lines).replace(" ", "") == name.replace(" ", "")
+
+
+@pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (

@@ -33,6 +33,8 @@ BAND = 0.16  # opacity of an interval
 MANY = 4  # lines of one panel from which on bands would hide each other
 HEAT = "cividis"  # of matrices: monotone in lightness, the same for colour-blind people
 DPI = 110
+LEGEND_GAP = 0.52  # inches from the axes to a legend below them: room for ticks and the axis' label
+MARGIN = 0.08  # inches between the labels of neighbouring panels, and to the figure's edges
 
 
 def colour(number: int) -> str:
@@ -108,9 +110,13 @@ def put_legend(axes: Any, place: str = "below") -> None:
     if place == "right":
         axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1.0), **style)
     else:
+        from matplotlib.transforms import ScaledTranslation
+
         longest = max(map(len, labels))
         ncols = 1 if longest > 45 else 2 if longest > 22 else min(len(labels), 3 if longest > 12 else 4)
-        axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.0, -0.24), ncols=ncols, **style)
+        below = axes.transAxes + ScaledTranslation(0.0, -LEGEND_GAP, axes.figure.dpi_scale_trans)
+        corner = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below}
+        axes.legend(handles, labels, ncols=ncols, **corner, **style)
 
 
 def annotate_panel(axes: Any, text: str) -> None:
@@ -174,13 +180,16 @@ def draw_chart(axes: Any, chart: Chart) -> None:
     label_panel(axes, chart.title, chart.x, chart.y)
 
 
-def draw_reaching(axes: Any, rows: Mapping[str, Sequence[tuple[float, bool]]]) -> None:
+def draw_reaching(
+    axes: Any, rows: Mapping[str, Sequence[tuple[float, bool]]], colours: Mapping[str, str] | None = None
+) -> None:
     """Draw how many steps runs took to a score: for each name a row of dots, and their median as a line.
 
-    A run is (steps, reached); one that has not reached it is an open dot at its last step.
+    A run is (steps, reached); one that has not reached it is an open dot at its last step. `colours` keeps one colour
+    for each name over several panels.
     """
-    for place, (_, runs) in enumerate(rows.items()):
-        shade = colour(place)
+    for place, (name, runs) in enumerate(rows.items()):
+        shade = colour(place) if colours is None else colours[name]
         for (steps, reached), apart in zip(runs, np.linspace(-0.18, 0.18, len(runs)), strict=True):  # equal ones, too
             inside = shade if reached else "white"
             axes.plot(steps, place + apart, "o", color=shade, markerfacecolor=inside, markersize=5, alpha=0.75)
@@ -222,6 +231,9 @@ def charts_as_png(charts: Sequence[Chart], caption: str = "") -> bytes:
 def as_png(figure: Any) -> bytes:
     """A figure as the contents of a PNG file."""
     buffer = io.BytesIO()
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.set(w_pad=MARGIN, h_pad=MARGIN)
     figure.draw_without_rendering()  # the layout needs a second pass: ticks change when it makes room for labels
     figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,16 @@ def as_table(players: Sequence[Player], matrix: list[list[Pairing]]) -> str:
 def shortened(name: str) -> str:
     """A name cut at its beginning, for a column."""
     return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"
+
+
+def wrapped(name: str) -> list[str]:
+    """A name in lines of at most NAME_WIDTH characters, broken after signs and spaces where it has any."""
+    lines = [""]
+    for part in re.findall(rf"[^-_/, ]{{1,{NAME_WIDTH - 2}}}[-_/, ]*", name) or [name]:
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > NAME_WIDTH:
+            lines.append("")
+        lines[-1] += part
+    return [line.strip() for line in lines]
 
 
 def _cells(other: str, entry: Pairing) -> list[str]:
@@ -100,7 +111,7 @@ def draw_matrix(players: Sequence[str], matrix: Sequence[Sequence[Mapping[str, A
     from matplotlib.figure import Figure
 
     names = short_names(players)
-    labels = [name if len(name) <= 24 else f"…{name[-23:]}" for name in names]
+    labels = ["\n".join(wrapped(name)) for name in names]
     means = np.array([[entry["return_mean"] for entry in row] for row in matrix])
     size = 2.5 + 0.9 * len(players)
     figure = Figure(figsize=(size + 1.8, size), layout="compressed")  # equal sides of the cells
@@ -114,7 +125,9 @@ def draw_matrix(players: Sequence[str], matrix: Sequence[Sequence[Mapping[str, A
         for j, entry in enumerate(row):
             shade = (means[i, j] - means.min()) / (np.ptp(means) or 1.0)
             bounds = entry["return_ci95"]
-            words = f"{means[i, j]:.2f}" + ("" if bounds is None else f"\n± {(bounds[1] - bounds[0]) / 2:.2f}")
+            words = f"{means[i, j]:.2f}".replace("-", "−") + (
+                "" if bounds is None else f"\n± {(bounds[1] - bounds[0]) / 2:.2f}"
+            )
             axes.text(j, i, words, ha="center", va="center", fontsize=9, color=figures.ink_on(shade))
     figure.colorbar(image, shrink=0.8, label="mean return")
     return figures.as_png(figure)

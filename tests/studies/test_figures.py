@@ -1,0 +1,33 @@
+"""The style of figures: colours of one name over several panels, legends outside the axes."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from coterie.studies import figures
+
+
+def test_a_name_keeps_its_colour_over_panels():
+    colours = {"alone": "#0072b2", "taught": "#d55e00"}
+    for rows in ({"taught": [(1.0, True)]}, {"alone": [(2.0, True)], "taught": [(1.0, False)]}):
+        axes = Figure().add_subplot()
+        figures.draw_reaching(axes, rows, colours)
+        dots = [line for line in axes.lines if line.get_marker() == "o"]
+        assert [to_hex(line.get_color()) for line in dots] == [colours[name] for name in rows]
+
+
+@pytest.mark.parametrize("height", [2.5, 4.0, 8.0])
+def test_a_legend_lies_just_below_the_axis_label_whatever_the_height(height, drawing):
+    figure = Figure(figsize=(6, height), layout="constrained")
+    axes = figure.add_subplot()
+    for label in ("one", "two"):
+        axes.plot(np.arange(3), label=label)
+    figures.label_panel(axes, "title", figures.STEPS, "return")
+    figures.put_legend(axes)
+    figures.as_png(figure)
+    figure.draw_without_rendering()
+    legend, label = axes.get_legend().get_window_extent(), axes.xaxis.label.get_window_extent()
+    assert 0 <= label.y0 - legend.y1 < 0.2 * figure.dpi
+    assert legend.y0 > 0
+    assert axes.yaxis.label.get_window_extent().x0 > 0.05 * figure.dpi
