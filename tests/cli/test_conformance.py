@@ -91,3 +91,47 @@ def test_missing_members_are_named(coterie_, tmp_path, monkeypatch):
     words = ["groups.team.policy.name=my_parts:Forgetful", "groups.team.learner=null"]
     code, _, err = coterie_("train", "gridworld-cooperative", *words, "--out", "runs/no")
     assert (code, "groups.team.policy: 'Forgetful' lacks memory_size, act" in err) == (2, True), err
+
+
+def test_masks_are_drawn_only_in_worlds_that_have_them(coterie_, tmp_path, monkeypatch):
+    text = """
+from dataclasses import dataclass
+import numpy as np
+from coterie.core.group import Stateless
+from coterie.core.types import Decision
+
+@dataclass(frozen=True)
+class Nothing:
+    pass
+
+class First(Stateless):
+    memory_size = 0
+    def __init__(self, settings: Nothing, group_spec) -> None:
+        pass
+    def act(self, view):
+        return Decision(np.zeros(view.acting.shape, int))
+"""
+    (tmp_path / "always_first.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    code, _, err = coterie_("check", "policy", "always_first:First", "--world", "spread")
+    assert code == 0, err
+    code, _, err = coterie_("check", "policy", "always_first:First", "--world", "tictactoe")
+    assert code == 1
+    assert "a legal action" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "words"),
+    [
+        ("gridworld:grid_size=4", "gridworld", ["grid_size=4"]),
+        ("pettingzoo/rps:env", "pettingzoo/rps:env", []),
+        ("pettingzoo/rps:env:options.rounds=5", "pettingzoo/rps:env", ["options.rounds=5"]),
+    ],
+)
+def test_a_colon_separates_a_worlds_name_from_its_settings(monkeypatch, name, world, words):
+    from coterie.cli import conformance
+
+    seen = []
+    monkeypatch.setattr(conformance, "named", lambda table, head, words, kind: seen.append((head, list(words))))
+    conformance.named_world(name)
+    assert seen == [(world, words)]

@@ -306,6 +306,14 @@ def test_baselines_play_in_the_seats_of_those_who_learn(tmp_path):
     assert learning["baselines"]["expert"] != learning["baselines"]["random"]
 
 
+def test_baselines_play_in_all_seats_where_nobody_learns(tmp_path):
+    words = ["groups.team.learner=null", "train.evaluate_episodes=20", "train.total_steps=32"]
+    scripted = train(tmp_path / "expert", "groups.team.policy=expert", *words).summary()
+    random = train(tmp_path / "random", "groups.team.policy=random", *words).summary()
+    assert scripted["baselines"]["random"] != scripted["evaluation"]
+    assert random["baselines"]["expert"] == scripted["evaluation"]
+
+
 # Divergence ---------------------------------------------------------------------------------------------
 
 

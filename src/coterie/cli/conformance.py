@@ -30,7 +30,7 @@ def check_policy_in(name: str, overrides: Sequence[str], world: str, random_gree
     for spec in specs(made, part, None):
         with naming_world(world):
             policy_of(part, spec, made)
-        masked = isinstance(spec.spaces.action, Discrete)
+        masked = has_masks(made, spec)
         for there in (made,) if bound else (None, made):  # views drawn from the spaces, and the world's own
             check_policy(lambda where: policy_of(part, where, made), spec, masked, not free, there)
         checked.append(f"{spec.agent_type} ({len(spec.agents)} agents)")
@@ -52,7 +52,7 @@ def check_learner_in(name: str, overrides: Sequence[str], policy: str | None, wo
     for spec in specs(made, taught, part):
         with naming_world(world):
             policy_of(taught, spec, made)
-        masked = isinstance(spec.spaces.action, Discrete)
+        masked = has_masks(made, spec)
         check_learner(lambda where: learner_of(taught, part, where, made), spec, masked, replays)
         checked.append(f"{spec.agent_type} ({len(spec.agents)} agents)")
     return f"{name} with {taught.name}: passes the conformance tests in {world}: {', '.join(checked)}"
@@ -75,11 +75,17 @@ def named(table: dict[str, str], name: str, overrides: Sequence[str], kind: str)
 
 
 def named_world(name: str) -> Part:
-    """A world and its settings: `gridworld`, or `spread:max_steps=9,continuous_actions=true`."""
-    head, _, settings = name.partition(":")
-    if head in registry.WORLDS or "/" in head:
-        return named(registry.WORLDS, head, settings.split(",") if settings else (), "world")
-    return named(registry.WORLDS, name, (), "world")  # package.module:Name
+    """A world and its settings: `gridworld`, `spread:max_steps=9,continuous_actions=true`, `pettingzoo/rps:env`."""
+    head, _, settings = name.rpartition(":")
+    if head and ("=" in settings or head in registry.WORLDS):
+        return named(registry.WORLDS, head, settings.split(","), "world")
+    return named(registry.WORLDS, name, (), "world")
+
+
+def has_masks(world: World, spec: GroupSpec) -> bool:
+    """Whether the world has action masks: where it has none, a policy need not obey any."""
+    discrete = isinstance(spec.spaces.action, Discrete)
+    return discrete and world.reset(0).agent_types[spec.agent_type].mask is not None
 
 
 def specs(world: World, policy: Part, learner: Part | None) -> Iterator[GroupSpec]:

@@ -215,13 +215,19 @@ class Training:
         return metrics | {f"eval/{name}": value for name, value in as_metrics(result.counters).items()}
 
     def baselines(self) -> dict[str, Any]:
-        """Scores of random play, guesses, the scripted expert and teachers in place of the learning groups."""
+        """Scores of random play, guesses, the scripted expert and teachers in place of the learning groups.
+
+        Where no group learns they play in place of all groups.
+        """
+        nobody_learns = all(group.learner is None for group in self.groups)
 
         def score(make: Callable[[GroupSpec], Policy]) -> dict[str, Any]:
             specs = [group.actor.group_spec for group in self.groups]
             stand_ins = [Actor(spec, make(spec)) for spec in specs]
             pairs = zip(self.groups, stand_ins, strict=True)
-            return self.evaluate("evaluate", [s if g.learner is not None else g.actor for g, s in pairs]).to_dict()
+            return self.evaluate(
+                "evaluate", [s if nobody_learns or g.learner is not None else g.actor for g, s in pairs]
+            ).to_dict()
 
         def play_teachers(greedy: bool) -> dict[str, Any]:
             actors = [teacher_actor(g.actor) if is_taught(g) else g.actor for g in self.groups]
