@@ -240,6 +240,11 @@ def test_continuous_decides_the_family():
     assert spread["gaussian"] == pytest.approx(np.tanh(generator().standard_normal(100_000)).std() / 2, abs=0.01)
 
 
+def test_a_distribution_of_continuous_actions_is_refused_for_discrete_ones():
+    with pytest.raises(ValueError, match="is for continuous actions, but .* leave policy"):
+        network(group_spec(), continuous="gaussian")
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -17,7 +17,7 @@ import torch
 from coterie.core import seeding
 from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
-from coterie.core.types import Array, Counters, Decision, State, Tree, View, action_shape
+from coterie.core.types import Array, Box, Counters, Decision, State, Tree, View, action_shape
 from coterie.core.validation import at_least, positive
 from coterie.nn import kernels, networks
 from coterie.nn.advice import behaviour_logits, log_softmax
@@ -249,7 +249,9 @@ class NetworkSettings:
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
     memory: int = 0  # width of a GRU after the hidden layers; 0: no memory
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
-    continuous: Literal["beta", "gaussian"] = "beta"  # distribution of bounded continuous actions
+    continuous: Literal["beta", "gaussian"] = (
+        "beta"  # distribution of continuous actions; discrete ones refuse gaussian
+    )
     compiled: bool = True  # use kernels.py where it serves (mlp, discrete choices); False: PyTorch throughout
     device: Device = "auto"  # of actor and critic; auto: cpu where the compiled path serves, else cuda if there is one
     normalize_observations: bool = True  # by running mean and deviation; images are left as they are
@@ -280,7 +282,13 @@ class NetworkPolicy(NeuralPolicy):
 
     def __init__(self, settings: NetworkSettings, group_spec: GroupSpec) -> None:
         s = settings
-        self.head = head(group_spec.spaces.action, s.continuous)
+        space = group_spec.spaces.action
+        if s.continuous != "beta" and not isinstance(space, Box):  # beta is the default: it may not be meant
+            raise ValueError(
+                f"continuous={s.continuous} is for continuous actions, but '{group_spec.agents[0]}' acts in {space}; "
+                "leave policy.continuous out"
+            )
+        self.head = head(space, s.continuous)
         self.reader = None if s.text is None else TextEncoder(s.text, group_spec)
         self.hint_size = 0 if group_spec.advice is None else group_spec.advice.hint_size  # inputs that hold a hint
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, self.hint_size, s.memory)
