@@ -241,7 +241,7 @@ def test_continuous_decides_the_family():
 
 
 def test_a_distribution_of_continuous_actions_is_refused_for_discrete_ones():
-    with pytest.raises(ValueError, match="is for continuous actions, but .* leave policy"):
+    with pytest.raises(ValueError, match=r"is for continuous actions, but .* leave policy"):
         network(group_spec(), continuous="gaussian")
 
 
