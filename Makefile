@@ -123,7 +123,7 @@ bench-teams: $(STAMP) ## teams on one GPU: rollout and update speed against Hugg
 
 teams-gpu-study: $(STAMP) ## teams of SmolLM2 on one GPU: all tasks and arms, into docs/results (an hour, needs CUDA)
 	for study in plan-path-5 plan-path-10 sudoku-4 sokoban-1 math; do \
-	  $(BIN)/python benchmarks/gpu_teams_study.py $$study --jobs 3 --out docs/results/teams-gpu-$$study.json || exit 1; done
+	  $(BIN)/python benchmarks/gpu_teams_study.py $$study --jobs 3 --out docs/results/teams-gpu.json || exit 1; done
 
 task-baselines: $(STAMP) ## random characters, guesses and the scripted solver in every text task, into docs/results (about a minute)
 	$(BIN)/python benchmarks/task_baselines.py --out docs/results/task-baselines.json

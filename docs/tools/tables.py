@@ -827,6 +827,36 @@ def teams_gpu(seed: str = "0") -> str:
     return markdown((*head, "test, step 0", "trained [95%]", "guess"), rows)
 
 
+def teams_gpu_sizes() -> str:
+    """AT-GRPO with one model for all roles against the size of its warm start, seed 0."""
+    found = [one for one in read("teams-gpu")["results"] if one["seed"] == 0 and one["arm"] == "AT-GRPO, shared"]
+    rows = []
+    for study, title in GPU_STUDIES.items():
+        sizes = sorted((one for one in found if one["study"] == study), key=lambda one: one["warm_up"])
+        for one in sizes if len(sizes) > 1 else []:
+            tested = [shown_success(one[key]) for key in ("test_step_0", "test")]
+            rows.append([title, f"{one['warm_up']:,}", *tested, f"{one['last']['eval/turns']:.2f}"])
+    return markdown(
+        ("task", "demonstrated answers", "warm start [95%]", "after AT-GRPO [95%]", "turns at the end"), rows
+    )
+
+
+def teams_gpu_seeds() -> str:
+    """Arms that were trained from several seeds with the same size of warm start: test success seed by seed."""
+    seeds: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for one in read("teams-gpu")["results"]:
+        if one["test"] is not None:
+            seeds.setdefault((one["study"], one["arm"], one["warm_up"]), []).append(one)
+    rows = []
+    for (study, arm, size), found in seeds.items():
+        if len(found) > 1:
+            shown = [", ".join(f"{one[key]:.1%}" for one in found) for key in ("test_step_0", "test")]
+            mean = statistics.mean(one["test"] for one in found)
+            rows.append([GPU_STUDIES[study], arm, f"{size:,}", *shown, f"{mean:.1%}"])
+    head = ("task", "arm", "warm-up answers", "warm starts, seed by seed", "trained, seed by seed", "mean")
+    return markdown(head, rows)
+
+
 def shown_success(rate: float | None, instances: int = 200) -> str:
     if rate is None:
         return "–"
@@ -1015,6 +1045,8 @@ def worlds() -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     "teams-gpu": teams_gpu,
+    "teams-gpu-seeds": teams_gpu_seeds,
+    "teams-gpu-sizes": teams_gpu_sizes,
     "worlds": worlds,
     "scores": scores,
     "auctions": auctions,
