@@ -140,10 +140,14 @@ def test_a_sweep_names_every_directory_differently():
     assert made[0] == "world.name=gymnasium-A_seed=0"
 
 
-def test_a_sweep_refuses_to_train_twice_the_same(coterie_, tmp_path):
-    code, _, err = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,0", "--out", tmp_path / "a")
+@pytest.mark.parametrize(
+    ("word", "twice"),
+    [("seed=0,0", "seed=0"), ("groups.team.learner.gamma=0.9,0.90", "groups.team.learner.gamma=0.90")],
+)
+def test_a_sweep_refuses_to_train_twice_the_same(coterie_, tmp_path, word, twice):
+    code, _, err = coterie_("train", "gridworld-cooperative", "-m", *GRID, word, "--out", tmp_path / "a")
     assert code == 2
-    assert "seed=0 would be trained twice" in err
+    assert f"{twice} would be trained twice" in err
     assert not (tmp_path / "a").exists()
 
 
@@ -390,6 +394,14 @@ def test_eval_says_who_plays(coterie_, trained, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["eval", "watch"])
+def test_help_of_play_names_no_setting_that_is_refused(coterie_, command):
+    code, out, _ = coterie_(command, "--help")
+    assert code == 0
+    assert "seed=1" not in out
+    assert "world.max_steps=50" in out
+
+
 def test_eval_refusals(coterie_, trained):
     for words, code, said in [
         (["--checkpoint", "7"], 1, "has no checkpoint '7'; there are best, last and steps"),

@@ -275,3 +275,12 @@ def test_random_actions_cover_exactly_the_legal_actions():
     assert ((low >= [0, -10]) & (low < [5, -9]) & (high <= [100, 10]) & (high > [95, 9])).all()
     again = random_actions(timestep, agent_types, np.random.default_rng(0))
     assert all(np.array_equal(actions[name], again[name]) for name in agent_types)
+
+
+def test_a_world_whose_load_returns_nothing_is_named():
+    class Silent(Corridor):
+        def load(self, state):
+            super().load(state)
+
+    with pytest.raises(ContractError, match=r"load, same world: expected a TimeStep.*, got NoneType"):
+        check_world(Silent)

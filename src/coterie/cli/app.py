@@ -106,6 +106,9 @@ Experiment = Annotated[
     ),
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(help="settings as key=value, such as seed=1")]
+PlayOverrides = Annotated[
+    list[str] | None, typer.Argument(help="settings of world and groups as key=value, such as world.max_steps=50")
+]
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="the directory of a run", autocompletion=_complete_run)]
 Checkpoint = Annotated[str, typer.Option("--checkpoint", help="best, last or a step")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of the episodes")]

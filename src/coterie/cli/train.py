@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.app import AsJson, Checkpoint, Experiment, Overrides, Quiet, RunPath, Seed, Stochastic, app
+from coterie.cli.app import (
+    AsJson,
+    Checkpoint,
+    Experiment,
+    Overrides,
+    PlayOverrides,
+    Quiet,
+    RunPath,
+    Seed,
+    Stochastic,
+    app,
+)
 from coterie.cli.outcome import print_counters, print_outcome, print_results, print_sweep, print_unanswered
 from coterie.cli.stop import Stopped, stoppable
 
@@ -84,7 +95,7 @@ def resume(run: RunPath, overrides: Overrides = None, quiet: Quiet = False) -> N
 @app.command("eval")
 def evaluate(
     run: RunPath,
-    overrides: Overrides = None,
+    overrides: PlayOverrides = None,
     episodes: Annotated[int, typer.Option(min=1, help="number of episodes")] = 100,
     seed: Seed = 0,
     stochastic: Stochastic = False,
@@ -150,7 +161,7 @@ def plans(
 @app.command()
 def watch(
     run: RunPath,
-    overrides: Overrides = None,
+    overrides: PlayOverrides = None,
     window: Annotated[bool, typer.Option("--window", help="play in a window")] = False,
     terminal: Annotated[bool, typer.Option("--terminal", help="play in this terminal")] = False,
     out: Annotated[str | None, typer.Option(help=".gif or .mp4 file to write (default: in RUN/videos)")] = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from coterie.config import schema
 from coterie.config.schema import ConfigError
@@ -38,8 +38,11 @@ def plan_sweep(experiment: Experiment, words: Sequence[str], out: str | Path | N
     combinations = schema.sweep(list(words))
     names = directory_names(words, combinations)
     configs = [start.check(experiment, combination) for combination in combinations]  # before the first one trains
+    settings = [schema.to_dict(config) for config in configs]
     planned: list[Combination] = []
-    for name, combination, config in zip(names, combinations, configs, strict=True):
+    for number, (name, combination, config) in enumerate(zip(names, combinations, configs, strict=True)):
+        if settings[number] in settings[:number]:  # the same value written differently, such as 0.9 and 0.90
+            refuse_twice(combination)
         directory = run_directory(config, None) if out is None else Path(out) / name
         while directory in [earlier.directory for earlier in planned]:
             directory = directory.with_name(directory.name + "-2")
@@ -53,13 +56,18 @@ def directory_names(words: Sequence[str], combinations: Sequence[list[str]]) -> 
     names: list[str] = []
     for number, combination in enumerate(combinations):
         if combination in combinations[:number]:
-            raise ConfigError(f"-m: {' '.join(combination)} would be trained twice; name every value once")
+            refuse_twice(combination)
         swept = [word for word in combination if word not in words]
         name = ("_".join(swept) or "run").replace("/", "-")
         while name in names:  # different values that read the same as a directory
             name += "-2"
         names.append(name)
     return names
+
+
+def refuse_twice(combination: Sequence[str]) -> NoReturn:
+    """Refuse settings that a sweep has already."""
+    raise ConfigError(f"-m: {' '.join(combination)} would be trained twice; name every value once")
 
 
 def demand_same(directory: Path, config: schema.Config) -> None:

@@ -290,7 +290,9 @@ def check_save(world_factory: WorldFactory, rollout: Rollout) -> None:
     for actions in rollout.actions[middle:]:  # must not change the saved state
         world.step(actions)
     for title, other in (("load, same world", world), ("load, new world", world_factory(NUM_ENVS))):
-        _compare(title, middle, world, _after_reset(rollout.snapshots[middle]), _snapshot(other.load(state)))
+        loaded = other.load(state)
+        expect(isinstance(loaded, TimeStep), title, "a TimeStep, as reset returns it", type(loaded).__name__)
+        _compare(title, middle, world, _after_reset(rollout.snapshots[middle]), _snapshot(loaded))
         for step, actions in enumerate(rollout.actions[middle:], middle + 1):
             _compare(title, step, world, rollout.snapshots[step], _snapshot(other.step(actions)))
 
