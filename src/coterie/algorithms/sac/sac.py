@@ -73,6 +73,11 @@ class TemperatureSettings:
 
     SEARCH: ClassVar[Space] = {"start": Real(0.01, 1.0, log=True)}  # what `coterie tune` tries
 
+    @property
+    def read_once(self) -> tuple[str, ...]:
+        """Settings that a training reads at its start alone: population-based training leaves them as they are."""
+        return ("start",) if self.learned else ()
+
     def __post_init__(self) -> None:
         positive("start", self.start)
         if self.learning_rate is not None:

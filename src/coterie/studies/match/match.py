@@ -118,7 +118,10 @@ def sides(table: schema.Config, world: World) -> list[tuple[list[str], list[str]
     group_specs = list(build.build_group_specs(table, world).values())
     agents = [agent for agent_type in world.agent_types.values() for agent in agent_type.agents]
     if len(agents) < 2:
-        raise CoterieError("a match needs at least two agents at the table")
+        raise CoterieError(
+            f"a match needs at least two agents at the table, and '{table.experiment}' has one; 'coterie eval RUN' "
+            "scores a run there, 'coterie compare RUN RUN' several"
+        )
     first = list(group_specs[0].agents) if len(group_specs) > 1 else agents[:1]
     rest = [agent for agent in agents if agent not in first]
     if len(world.agent_types) > 1:
