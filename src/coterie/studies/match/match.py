@@ -103,14 +103,14 @@ class Pairing:
         """The mean of `first` or `second` and its 95% interval.
 
         The rotations of one start count as one observation. Without chance in world and players, every rotation
-        repeats one game, and there is no interval.
+        repeats one game, and there is no interval; nor from a single start.
         """
         mean = float(returns.mean())
         if all(len(np.unique(self.game[self.rotation == r])) == 1 for r in np.unique(self.rotation)):
             return mean, None
         _, cluster = np.unique(self.start, return_inverse=True)
         _, low, high = interval(np.bincount(cluster, returns) / np.bincount(cluster))
-        return mean, (low, high)
+        return mean, None if math.isnan(low) else (low, high)
 
 
 def sides(table: schema.Config, world: World) -> list[tuple[list[str], list[str]]]:

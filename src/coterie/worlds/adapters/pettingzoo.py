@@ -112,7 +112,9 @@ def _build(
     if not names:
         raise CoterieError(f"{module.__name__}: expected a function {' or '.join(wanted)}, got none")
     if names[0] not in dir(module):
-        raise UnknownName(f"{family}/{settings.id}: the module '{module.__name__}' has no function '{names[0]}'")
+        raise CoterieError(
+            f"world.name: {family}/{settings.id}: the module '{module.__name__}' has no function '{names[0]}'"
+        )
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
     make = functools.partial(getattr(module, names[0]), **options)
     env = make()
