@@ -43,7 +43,8 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """As JSON: mean return per group and success rate with their 95% intervals, and what the world counted.
 
-        One episode has no interval of its return (null). Episodes of one instance say little more than one of them does: intervals count instances, not episodes.
+        One episode has no interval of its return (null). Episodes of one instance say little more than one of them
+        does: intervals count instances, not episodes.
         """
         groups, episodes = {}, len(self.length)
         independent = episodes if self.instance is None else effective_size(self.instance)

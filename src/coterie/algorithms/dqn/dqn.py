@@ -29,7 +29,7 @@ from coterie.algorithms.dqn.transitions import (
     team_trajectories,
 )
 from coterie.algorithms.replay import Drawn, Replay, ReplaySettings
-from coterie.core.group import GroupSpec, Panel, Preference
+from coterie.core.group import GroupSpec, Panel, Preference, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
 from coterie.core.validation import at_least, positive, within
@@ -313,7 +313,7 @@ class DQN:
     def store(self, own: Experience, joint: Joint) -> None:
         """Add the transitions that this experience completes to the replay buffers."""
         packed, final = self.policy.pack(own.observation), self.policy.pack(own.finals.observation)
-        rewards = self.preference.rewards(own)
+        rewards = preferred_rewards(self.preference, own, self.group_spec)
         self.extremes[:] = min(self.extremes[0], rewards.min()), max(self.extremes[1], rewards.max())
         if own.mask is None:
             own = replace(own, mask=np.ones((*own.active.shape, self.policy.actions), bool))
